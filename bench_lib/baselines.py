@@ -1,0 +1,258 @@
+"""The values to hold against: ``baselines/<hardware key>.json``, one file a key.
+
+Written only by accepting runs, and laid out so that a pull request shows what changed:
+sorted keys, one short line per process.  Fields this version does not know survive.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench_lib import judge
+from bench_lib.model import (
+    SCHEMA,
+    Accepted,
+    Baseline,
+    Case,
+    Environment,
+    Hardware,
+    ProcessSummary,
+    Record,
+)
+
+
+class BaselineError(RuntimeError):
+    """A baseline cannot be read, written or accepted; says which, why, and what to do."""
+
+
+@dataclass
+class BaselineFile:
+    """All baselines of one hardware key."""
+
+    path: Path
+    key: str
+    baselines: dict[str, Baseline] = field(default_factory=dict)
+    environments: dict[str, Environment] = field(default_factory=dict)
+    hardware: Hardware | None = None
+    raw: dict[str, Any] = field(default_factory=dict)
+    """The document as read, so that what is not understood is written back."""
+
+
+def path_of(folder: Path, key: str) -> Path:
+    """Return where the baselines of a hardware key are kept."""
+    return folder / f"{key}.json"
+
+
+def load(folder: Path, key: str) -> BaselineFile:
+    """Read the baselines of a hardware key; an empty file object where there are none.
+
+    Raises BaselineError where the file is not JSON, of a newer schema, or another key's.
+    """
+    path = path_of(folder, key)
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return BaselineFile(path, key)
+    except OSError as error:
+        raise BaselineError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise BaselineError(
+            f"{path} is not JSON: {error}; restore it from version control"
+        ) from error
+    if not isinstance(raw, dict) or not isinstance(raw.get("schema"), int):
+        raise BaselineError(f"{path} is not a baseline file: it has no schema number")
+    if raw["schema"] > SCHEMA:
+        raise BaselineError(
+            f"{path} has schema {raw['schema']}, newer than {SCHEMA}, the newest that this "
+            "version of bench-lib reads; upgrade bench-lib"
+        )
+    if raw.get("key") != key:
+        raise BaselineError(
+            f"{path} holds baselines of {raw.get('key')!r}, but this hardware is {key!r}; "
+            "a baseline of other hardware cannot be judged by: record one here"
+        )
+    try:
+        return BaselineFile(
+            path,
+            key,
+            {id_: _decode(id_, fields) for id_, fields in raw.get("cases", {}).items()},
+            msgspec.convert(raw.get("environments", {}), dict[str, Environment]),
+            msgspec.convert(raw.get("hardware"), Hardware | None),
+            raw,
+        )
+    except (msgspec.ValidationError, AttributeError) as error:
+        raise BaselineError(f"{path}: {error}") from error
+
+
+def _decode(case_id: str, fields: Mapping[str, Any]) -> Baseline:
+    return msgspec.convert({**fields, "case_id": case_id}, Baseline)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What accepting does to one case."""
+
+    case_id: str
+    old: Baseline | None
+    new: Baseline | None
+    """None where the run has nothing to accept."""
+    why_not: str | None = None
+
+
+def processes_of(record: Record) -> list[ProcessSummary]:
+    """Return the summary of every accepted attempt of a record."""
+    return [
+        judge.summarise(
+            attempt.measurement,
+            environment=attempt.environment,
+            time=attempt.time,
+            clock_mhz=attempt.telemetry.clock_mhz if attempt.telemetry else None,
+        )
+        for attempt in record.attempts
+        if attempt.accepted and attempt.measurement is not None
+    ]
+
+
+def conditions_of(case: Case, hardware: Hardware) -> dict[str, Any]:
+    """Return what has to be equal for a comparison: conditions, never the software judged."""
+    return {
+        "ranks": case.launch.ranks,
+        "compute_partition": hardware.compute_partition,
+        "memory_partition": hardware.memory_partition,
+        "power_cap_w": hardware.power_cap_w,
+    }
+
+
+def propose(
+    current: BaselineFile,
+    records: Iterable[Record],
+    hardware: Hardware,
+    accepted: Accepted,
+    only: str = "*",
+) -> list[Change]:
+    """Say what accepting these records would do, case by case, changing nothing."""
+    by_case: dict[str, list[Record]] = {}
+    for record in records:
+        if fnmatch.fnmatchcase(record.case.id, only):
+            by_case.setdefault(record.case.id, []).append(record)
+    changes = []
+    for case_id, group in sorted(by_case.items()):
+        old = current.baselines.get(case_id)
+        processes = [_rounded(p) for record in group for p in processes_of(record)]
+        if not processes:
+            changes.append(Change(case_id, old, None, _why_nothing(group)))
+            continue
+        case = group[-1].case
+        new = Baseline(
+            case_id,
+            processes,
+            accepted,
+            judge.stored_limits(processes, case.limits),
+            "measured",
+            {k: v for k, v in conditions_of(case, hardware).items() if v is not None},
+        )
+        changes.append(Change(case_id, old, new))
+    return changes
+
+
+def _why_nothing(group: list[Record]) -> str:
+    last = group[-1].attempts[-1]
+    if last.skipped:
+        return f"skipped: {last.skipped}"
+    if last.fault:
+        return f"{last.fault.kind}: {last.fault.message.splitlines()[0]}"
+    return last.discarded or "no accepted attempt"
+
+
+def _rounded(process: ProcessSummary) -> ProcessSummary:
+    """Keep what can be read and judged by: a millionth of a time, three digits of an error."""
+
+    def places(value: float | None, n: int) -> float | None:
+        return None if value is None else round(value, n)
+
+    def digits(value: float | None) -> float | None:
+        return None if value is None else float(f"{value:.3g}")
+
+    return replace(
+        process,
+        log_median=round(process.log_median, 6),
+        spread=round(process.spread, 5),
+        log_throughput=places(process.log_throughput, 6),
+        p99_s=places(process.p99_s, 9),
+        compile_s=places(process.compile_s, 2),
+        cosine=None if process.cosine is None else 1 - float(f"{1 - process.cosine:.3g}"),
+        loss_error=digits(process.loss_error),
+        grad_norm_error=digits(process.grad_norm_error),
+        clock_mhz=places(process.clock_mhz, 0),
+    )
+
+
+def write(
+    current: BaselineFile,
+    changes: Iterable[Change],
+    hardware: Hardware,
+    environments: Mapping[str, Environment],
+) -> Path:
+    """Write the accepted changes into the file, whole or not at all; returns its path.
+
+    Raises BaselineError where it cannot be written.
+    """
+    document = {**current.raw, "schema": SCHEMA, "key": current.key, "hardware": _plain(hardware)}
+    cases = dict(document.get("cases", {}))
+    for change in changes:
+        if change.new is not None:
+            fields = _plain(change.new)
+            del fields["case_id"]
+            cases[change.case_id] = {**cases.get(change.case_id, {}), **fields}
+    known = {**document.get("environments", {}), **{k: _plain(v) for k, v in environments.items()}}
+    used = {p["environment"] for case in cases.values() for p in case["processes"]}
+    document["environments"] = {name: known[name] for name in sorted(used & known.keys())}
+    document["cases"] = cases
+    partial = current.path.with_suffix(f".{os.getpid()}.part")
+    try:
+        current.path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(layout(document), encoding="utf-8")
+        partial.replace(current.path)
+    except OSError as error:
+        raise BaselineError(f"cannot write {current.path}: {error.strerror}") from error
+    return current.path
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    """JSON-ready fields without those that say nothing."""
+    fields: dict[str, Any] = msgspec.to_builtins(value)
+    cleaned: dict[str, Any] = _without_empty(fields)
+    return cleaned
+
+
+def _without_empty(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {k: _without_empty(v) for k, v in value.items()}
+        return {k: v for k, v in kept.items() if v not in (None, {}, [])}
+    if isinstance(value, list):
+        return [_without_empty(v) for v in value]
+    return value
+
+
+def layout(document: Mapping[str, Any]) -> str:
+    """Return the document as text: three levels unfolded, and a line for each process."""
+    return _unfold(document, 0) + "\n"
+
+
+def _unfold(value: Any, depth: int) -> str:
+    pad = "  " * (depth + 1)
+    if isinstance(value, Mapping) and value and depth < 3:
+        lines = [f"{pad}{json.dumps(k)}: {_unfold(value[k], depth + 1)}" for k in sorted(value)]
+        return "{\n" + ",\n".join(lines) + "\n" + "  " * depth + "}"
+    if isinstance(value, list) and value and isinstance(value[0], Mapping):
+        lines = [pad + json.dumps(item, sort_keys=True) for item in value]
+        return "[\n" + ",\n".join(lines) + "\n" + "  " * depth + "]"
+    return json.dumps(value, sort_keys=True, allow_nan=False)

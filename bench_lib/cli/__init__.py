@@ -1,0 +1,58 @@
+"""``bench-lib``: what is here, what was measured, what is accepted.
+
+Exit status: 0 done, 1 the answer is no (a machine that cannot measure, nothing to accept),
+2 the question was wrong (a bad option, a file that cannot be read).
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from bench_lib import __version__
+from bench_lib.baselines import BaselineError
+from bench_lib.cli import baseline, env, history
+from bench_lib.history import HistoryError
+from bench_lib.launch import LaunchError
+
+app = typer.Typer(
+    name="bench-lib",
+    help="Performance regression testing for PyTorch on GPUs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("env")(env.env)
+app.add_typer(baseline.app, name="baseline")
+app.add_typer(history.app, name="history")
+
+
+def _version(value: bool) -> None:  # noqa: FBT001 - typer calls it so
+    if value:
+        print(f"bench-lib {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version and leave."
+    ),
+) -> None:
+    """Performance regression testing for PyTorch on GPUs."""
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line on stderr and exit status 2."""
+    try:
+        app()
+    except (BaselineError, HistoryError, LaunchError) as error:
+        print(f"bench-lib: error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # piped into head
+        sys.stderr.close()
+        sys.exit(0)

@@ -1,0 +1,81 @@
+"""Runs in other tools' forms."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bench_lib.history import Run
+    from bench_lib.model import Measurement, Record
+
+
+def as_pytest_benchmark(run: Run) -> dict[str, Any]:
+    """Return a run as the document that ``pytest-benchmark compare`` reads.
+
+    The first accepted attempt of each case is shown, as in the live table.
+    """
+    from pytest_benchmark import __version__
+    from pytest_benchmark.plugin import pytest_benchmark_generate_machine_info
+
+    environment = next(iter(run.environments.values()), None)
+    device = run.hardware[0] if run.hardware else None
+    machine = pytest_benchmark_generate_machine_info()
+    if environment is not None:
+        # The run's machine, which need not be the one that exports.
+        machine |= {"node": environment.host, "python_version": environment.python}
+    if device is not None:
+        machine["gpu"] = {"key": device.key, "name": device.name, "uuid": device.uuid}
+    benchmarks = []
+    for record in run.records.values():
+        measured = [a.measurement for a in record.attempts if a.accepted and a.measurement]
+        if measured:
+            benchmarks.append(_benchmark(record, measured[0]))
+    return {
+        "machine_info": machine,
+        "commit_info": {
+            "id": environment.commit if environment else None,
+            "time": None,
+            "author_time": None,
+            "dirty": bool(environment and environment.dirty),
+            "project": "bench-lib",
+            "branch": "(unknown)",
+        },
+        "benchmarks": benchmarks,
+        "datetime": run.started,
+        "version": __version__,
+    }
+
+
+def _benchmark(record: Record, measurement: Measurement) -> dict[str, Any]:
+    from pytest_benchmark.stats import Stats
+
+    from bench_lib.report import rate_of
+
+    stats = Stats()
+    for sample in measurement.iteration_s:
+        stats.update(sample)
+    name = (record.nodeid or record.case.id).rpartition("::")[2]
+    return {
+        "group": None,
+        "name": name,
+        "fullname": record.nodeid or record.case.id,
+        "params": {"case": record.case.id},
+        "param": record.case.id,
+        "extra_info": {
+            "status": record.status.value if record.status else None,
+            "median_s": statistics.median(measurement.iteration_s),
+            f"{measurement.item}_per_s": rate_of(measurement),
+            "peak_memory_bytes": measurement.peak_memory_bytes,
+        },
+        "options": {
+            "disable_gc": True,
+            "timer": "bench_lib",
+            "min_rounds": record.case.sampling.iterations,
+            "max_time": record.case.sampling.measure_s,
+            "min_time": 0.0,
+            "warmup": False,
+        },
+        "stats": {**{f: getattr(stats, f) for f in stats.fields}, "data": stats.data,
+                  "iterations": 1},
+    }

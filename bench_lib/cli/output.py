@@ -1,0 +1,36 @@
+"""How commands print: JSON for machines, aligned tables for people."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
+HistoryDir = Annotated[
+    Path, typer.Option("--history", metavar="DIR", help="Folder that runs are kept in.")
+]
+BaselinesDir = Annotated[
+    Path, typer.Option("--baselines", metavar="DIR", help="Folder of baseline files.")
+]
+DEFAULT_HISTORY = Path("history")
+DEFAULT_BASELINES = Path("baselines")
+
+
+def print_json(value: Any) -> None:
+    """Print a value of ours as indented JSON."""
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2)
+    sys.stdout.write(text.decode() + "\n")
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print aligned columns, as wide as they need where the output is not a terminal."""
+    from bench_lib.report import WIDTH, table
+
+    width = WIDTH if sys.stdout.isatty() else 10_000
+    for line in table(headings, rows, width):
+        print(line)

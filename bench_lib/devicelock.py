@@ -1,0 +1,66 @@
+"""One device, one holder: two runs at once would each make the other's timings wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from bench_lib.model import Hardware
+
+LOOK_AGAIN_S = 0.2
+
+
+class DeviceBusyError(RuntimeError):
+    """Somebody else measures on this device and did not finish in time."""
+
+
+class DeviceLock:
+    """Held from before the first case until after the last; let go of by the kernel on death."""
+
+    def __init__(self, device: Hardware, folder: Path | None = None) -> None:
+        """Lock of ``device``, shared by all users of this host."""
+        name = re.sub(r"[^A-Za-z0-9-]+", "-", device.uuid or f"{device.key}-{device.index}")
+        self._folder = folder or Path(tempfile.gettempdir(), "bench-lib-locks")
+        self._lock = FileLock(self._folder / f"{name}.lock", mode=0o666)
+        self._holder = self._folder / f"{name}.holder"
+        self._device = device
+
+    def acquire(self, wait_s: float, on_wait: Callable[[str], None]) -> None:
+        """Take the lock, waiting up to ``wait_s`` seconds; ``on_wait`` is told for whom.
+
+        Raises DeviceBusyError.
+        """
+        self._folder.mkdir(mode=0o1777, parents=True, exist_ok=True)
+        with contextlib.suppress(PermissionError):
+            self._folder.chmod(0o1777)
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            on_wait(f"waiting for {self._device.key}, in use by {self.holder()}")
+            try:
+                self._lock.acquire(timeout=wait_s, poll_interval=LOOK_AGAIN_S)
+            except Timeout:
+                raise DeviceBusyError(
+                    f"{self._device.key} ({self._device.uuid or 'this host'}) is in use by "
+                    f"{self.holder()} and was not free within {wait_s:g} s; wait for that run, "
+                    "or allow longer with --perf-lock-wait SECONDS"
+                ) from None
+        with contextlib.suppress(OSError):
+            self._holder.write_text(f"process {os.getpid()}")
+
+    def holder(self) -> str:
+        """Say who holds the lock, as far as known."""
+        try:
+            return self._holder.read_text().strip() or "another run"
+        except OSError:
+            return "another run"
+
+    def release(self) -> None:
+        """Let go."""
+        self._lock.release()

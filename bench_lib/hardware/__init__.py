@@ -1,0 +1,103 @@
+"""Which accelerators this machine offers, under which key, and how a worker is given one.
+
+Nothing here imports torch or opens a device.  AMD GPUs are read from the kernel's own
+files (`amd`), so that no ROCm tool is needed; NVIDIA's from NVML in a child process
+(`nvidia`).  What cannot be read is None or a warning that names the cause, never an
+exception: a machine with a broken driver can still be measured as a CPU.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench_lib.hardware import amd, cpu, nvidia, visible
+from bench_lib.hardware.catalogue import MEMORY_TOLERANCE
+from bench_lib.hardware.visible import visibility
+from bench_lib.model import Device, Hardware
+
+__all__ = ["confirm", "detect", "visibility"]
+
+
+def detect(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> list[Hardware]:
+    """The accelerators that torch would number in this environment, in its order.
+
+    Without any, a list of one: the CPU.  AMD's come before NVIDIA's where a machine has
+    both, each vendor's numbered from 0.  `root` is where ``/sys``, ``/proc`` and ``/dev``
+    are looked for.
+
+    On AMD ROCR_VISIBLE_DEVICES chooses first and HIP_VISIBLE_DEVICES, or else
+    CUDA_VISIBLE_DEVICES, among what is left.  One that is set and empty hides every GPU,
+    which is how torch counts them.  Indices on an NVIDIA machine with different models
+    mean this order only under CUDA_DEVICE_ORDER=PCI_BUS_ID, and a warning says so.
+    """
+    amd_gpus = visible.on_amd(amd.devices(root), environ)
+    nvidia_gpus = visible.on_nvidia(nvidia.devices(root), environ)
+    return amd_gpus + nvidia_gpus or [cpu.device(root)]
+
+
+def confirm(device: Hardware, seen: Device) -> list[str]:
+    """Where the machine and a context disagree about the device, in words; empty if nowhere.
+
+    What either does not know is not compared, nor are names: they are empty in some images
+    and shared by different GPUs in others.  Of a CPU only that it is one is checked.
+    """
+    if (seen.type == "cpu") != (device.vendor == "cpu"):
+        return [f"the machine offers {device.key}, the context opened {seen.type} {seen.name}"]
+    if device.vendor == "cpu":
+        return []
+    differences = []
+    if seen.arch is not None:
+        if seen.arch.startswith("gfx") != (device.vendor == "amd"):
+            differences.append(f"a GPU of {device.vendor}, the context saw {seen.arch}")
+        elif device.arch is not None and _base(device.arch) != _base(seen.arch):
+            differences.append(f"architecture {device.arch}, the context saw {seen.arch}")
+    here, there = _uuid_digits(device.uuid), _uuid_digits(seen.uuid)
+    if here and there and len(here) == len(there) and here != there:
+        differences.append(f"uuid {device.uuid}, the context saw {seen.uuid}")
+    slot, seen_slot = _slot(device.bdf), _slot(seen.bdf)
+    if slot and seen_slot and slot != seen_slot:
+        differences.append(f"PCI address {device.bdf}, the context saw {seen.bdf}")
+    # An MI300A shares its memory with the host; how much of it counts as the GPU's is the
+    # kernel's setting on one side and the runtime's on the other.
+    if device.memory_bytes and seen.memory_bytes and not device.key.startswith("mi300a"):
+        if abs(seen.memory_bytes / device.memory_bytes - 1) > MEMORY_TOLERANCE:
+            differences.append(
+                f"{device.memory_bytes / 2**30:.1f} GiB of memory, "
+                f"the context saw {seen.memory_bytes / 2**30:.1f}"
+            )
+    units, seen_units = device.compute_units, seen.compute_units
+    if units and seen_units and units != seen_units:
+        # RDNA pairs its compute units, and HIP calls a pair a multiprocessor.
+        if not ((device.arch or "").startswith("gfx1") and units == 2 * seen_units):
+            differences.append(f"{units} compute units, the context saw {seen_units}")
+    return differences
+
+
+def _base(arch: str) -> str:
+    """``gfx942:sramecc+:xnack-`` without its feature flags."""
+    return arch.partition(":")[0]
+
+
+def _uuid_digits(uuid: str | None) -> str | None:
+    """The digits by which two spellings of one uuid are equal; None where there are none.
+
+    HIP's uuid is 16 *characters*, the serial number in hexadecimal, and torch prints the
+    codes of those characters: the kernel's ``GPU-9a…`` is torch's ``3961…``.
+    """
+    digits = re.sub(r"^(gpu|mig)-|-", "", (uuid or "").strip().lower())
+    if not re.fullmatch(r"[0-9a-f]+", digits) or not digits.strip("0"):
+        return None
+    if len(digits) == 32:
+        characters = bytes.fromhex(digits).decode("latin-1").lower()
+        if re.fullmatch(r"[0-9a-f]{16}", characters):
+            return characters
+    return digits
+
+
+def _slot(bdf: str | None) -> tuple[int, ...] | None:
+    """Domain, bus and device of a PCI address; not its function, a partition's number."""
+    match = re.fullmatch(r"([0-9a-f]+):([0-9a-f]+):([0-9a-f]+)(\.[0-9a-f]+)?", (bdf or "").lower())
+    return tuple(int(part, 16) for part in match.groups()[:3]) if match else None

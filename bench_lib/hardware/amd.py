@@ -1,0 +1,88 @@
+"""AMD GPUs as the kernel lists them: the KFD topology joined with PCI, both in sysfs."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from bench_lib.hardware.catalogue import identify
+from bench_lib.hardware.sysfs import number, properties, text, warn_once
+from bench_lib.model import Hardware
+
+
+def devices(root: Path) -> list[Hardware]:
+    """The GPUs of the KFD topology in node order, which is HIP's, before any is hidden."""
+    nodes = root / "sys/class/kfd/kfd/topology/nodes"
+    try:
+        numbers = sorted(int(node.name) for node in nodes.iterdir() if node.name.isdecimal())
+    except OSError:
+        return []
+    found = [_device(root, nodes / str(n)) for n in numbers]
+    gpus = [device for device in found if device is not None]
+    if gpus and not os.access(root / "dev/kfd", os.R_OK | os.W_OK):
+        # Containers see the host's sysfs whether or not they may use its devices.
+        warn_once(
+            f"the kernel lists {len(gpus)} AMD GPUs, but /dev/kfd is missing or may not be "
+            "opened, so none is used; give a container --device=/dev/kfd --device=/dev/dri, "
+            "or add the user to the groups render and video"
+        )
+        return []
+    return gpus
+
+
+def _device(root: Path, node: Path) -> Hardware | None:
+    """One KFD node; None where it is a CPU or this container may not use it.
+
+    The kernel refuses to read a node whose device is not granted, and the runtime passes
+    over it in the same way (amdkfd/kfd_topology.c).
+    """
+    if (text(node / "gpu_id") or "0") == "0":
+        return None
+    values = properties(node / "properties")
+    if not values.get("simd_count"):
+        return None
+    version = values.get("gfx_target_version", 0)
+    arch = f"gfx{version // 10000}{version // 100 % 100}{version % 100:x}" if version else None
+    location = values.get("location_id", 0)
+    slot = f"{values.get('domain', 0):04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}"
+    # Kernels tell a card's partitions apart in the top four bits or in the function; only
+    # the card itself is on the bus.
+    function = location & 7
+    bus = root / "sys/bus/pci/devices"
+    pci = bus / f"{slot}.{function}" if (bus / f"{slot}.{function}").exists() else bus / f"{slot}.0"
+    pci_id = re.fullmatch(r"(?:0x)?([0-9a-f]{4})", (text(pci / "device") or "").lower())
+    kfd_id = values.get("device_id")
+    compute_partition = _mode(pci / "current_compute_partition")
+    memory = sum(
+        bank.get("size_in_bytes", 0)
+        for bank in map(properties, sorted(node.glob("mem_banks/*/properties")))
+        if bank.get("heap_type") in (1, 2)  # the device's own memory (hsakmttypes.h)
+    )
+    if not memory and compute_partition in (None, "SPX"):
+        memory = number(pci / "mem_info_vram_total") or 0
+    caps_uw = map(number, sorted(pci.glob("hwmon/hwmon*/power1_cap")))
+    serial = values.get("unique_id")
+    return identify(
+        Hardware(
+            vendor="amd",
+            name="",
+            key="",
+            arch=arch,
+            pci_device_id=pci_id[1] if pci_id else f"{kfd_id:04x}" if kfd_id else None,
+            bdf=f"{slot}.{location >> 28 or function}",
+            uuid=f"GPU-{serial:016x}" if serial else None,
+            compute_units=values["simd_count"] // (values.get("simd_per_cu") or 4),
+            memory_bytes=memory or None,
+            compute_partition=compute_partition,
+            memory_partition=_mode(pci / "current_memory_partition"),
+            # The second die of an MI250X has no cap of its own and says 0.
+            power_cap_w=next((cap / 1e6 for cap in caps_uw if cap), None),
+        )
+    )
+
+
+def _mode(path: Path) -> str | None:
+    """A partition mode such as ``CPX`` or ``NPS4``, which becomes part of a file's name."""
+    word = text(path) or ""
+    return word if re.fullmatch(r"[A-Z]+[0-9]*", word) else None

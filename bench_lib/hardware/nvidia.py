@@ -1,0 +1,137 @@
+"""NVIDIA GPUs as NVML lists them, asked in a child because NVML can hang in the driver."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from bench_lib.hardware.catalogue import identify
+from bench_lib.hardware.sysfs import warn_once
+from bench_lib.model import Hardware
+
+TIMEOUT_S = 20.0
+"""Longest wait for the child; a healthy NVML answers in less than a second."""
+
+_CUDA_CORES_PER_SM = {"sm_60": 64, "sm_70": 64, "sm_75": 64, "sm_80": 64}
+"""CUDA programming guide, compute capabilities; every other since 5.0 has 128."""
+
+
+def devices(root: Path) -> list[Hardware]:
+    """NVML's GPUs in PCI order, before any is hidden; NVML is asked only if there is a driver."""
+    if not (root / "proc/driver/nvidia").exists() and not any(root.glob("dev/nvidia[0-9]*")):
+        return []
+    try:
+        return [_device(entry) for entry in _ask(TIMEOUT_S)]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        warn_once(f"no NVIDIA GPU is used: {error or type(error).__name__}")
+        return []
+
+
+def ask_here() -> dict[str, Any]:
+    """What `devices` needs to know, asked of NVML in this very process."""
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+        count = nvml.nvmlDeviceGetCount()
+    except Exception as error:  # whatever it is, it is the answer
+        return {"error": f"NVML: {error}"}
+
+    def ask(function: str, *arguments: object) -> Any:
+        """A figure, or None where this GPU, driver or pynvml has no such figure."""
+        try:
+            answer = getattr(nvml, function)(*arguments)
+        except (nvml.NVMLError, AttributeError):
+            return None
+        return answer.decode() if isinstance(answer, bytes) else answer
+
+    found = []
+    for index in range(count):
+        handle = ask("nvmlDeviceGetHandleByIndex", index)
+        if handle is None:  # fallen off the bus, or not granted to this container
+            continue
+        pci = ask("nvmlDeviceGetPciInfo", handle)
+        bus_id = getattr(pci, "busId", None)
+        capability = ask("nvmlDeviceGetCudaComputeCapability", handle)
+        limit_mw = ask("nvmlDeviceGetEnforcedPowerLimit", handle)
+        found.append(
+            {
+                "name": ask("nvmlDeviceGetName", handle),
+                "uuid": ask("nvmlDeviceGetUUID", handle),
+                "bdf": bus_id.decode() if isinstance(bus_id, bytes) else bus_id,
+                "pci_id": getattr(pci, "pciDeviceId", None),
+                "arch": "sm_{}{}".format(*capability) if capability else None,
+                "cuda_cores": ask("nvmlDeviceGetNumGpuCores", handle),
+                "memory_bytes": getattr(ask("nvmlDeviceGetMemoryInfo", handle), "total", None),
+                "power_cap_w": limit_mw / 1000 if limit_mw else None,
+                "mig": bool((ask("nvmlDeviceGetMigMode", handle) or [0])[0]),
+            }
+        )
+    return {"devices": found}
+
+
+def _device(entry: Mapping[str, Any]) -> Hardware:
+    """A device as the child printed it."""
+    bdf = re.fullmatch(r"([0-9a-f]+):([0-9a-f]+:[0-9a-f.]+)", str(entry["bdf"] or "").lower())
+    cores, arch, mig = entry["cuda_cores"], entry["arch"], entry["mig"]
+    return identify(
+        Hardware(
+            vendor="nvidia",
+            name=str(entry["name"] or ""),
+            key="",
+            arch=arch,
+            # NVML's id is the device in its upper half and the vendor in its lower.
+            pci_device_id=f"{entry['pci_id'] >> 16:04x}" if entry["pci_id"] else None,
+            bdf=f"{int(bdf[1], 16):04x}:{bdf[2]}" if bdf else None,
+            uuid=entry["uuid"],
+            # Divided into instances, CUDA shows one of them and these are the whole GPU's.
+            compute_units=cores // _CUDA_CORES_PER_SM.get(arch, 128) if cores and not mig else None,
+            memory_bytes=entry["memory_bytes"] if not mig else None,
+            compute_partition="MIG" if mig else None,
+            power_cap_w=entry["power_cap_w"],
+        )
+    )
+
+
+def _ask(timeout_s: float) -> list[dict[str, Any]]:
+    """What the child learnt; OSError or ValueError with the cause where it learnt nothing."""
+    here = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+    child = subprocess.Popen(
+        [sys.executable, "-m", "bench_lib.hardware"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+        env={**os.environ, "PYTHONPATH": path},
+        start_new_session=True,
+    )
+    try:
+        out, err = child.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        # Stuck in the driver it ends when the driver lets it, and is not waited for.
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=1)
+        for pipe in (child.stdout, child.stderr):
+            if pipe is not None:
+                pipe.close()
+        raise TimeoutError(f"NVML did not answer in {timeout_s:g} s") from None
+    try:
+        answer = json.loads(out)
+        if "error" not in answer:
+            return list(answer["devices"])
+    except (ValueError, TypeError, KeyError):
+        said = (out + err).strip().splitlines() or [f"nothing, exit status {child.returncode}"]
+        raise ValueError(f"the process that asks NVML said {said[-1][:200]!r}") from None
+    raise OSError(str(answer["error"]))

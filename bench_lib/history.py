@@ -1,0 +1,234 @@
+"""What every run leaves behind: JSON Lines, one file a run, each line whole when written.
+
+A run that is killed loses at most the case in flight.  Readers fold the lines into
+records, tolerate a torn last line and say so, and see a run without ``end`` as unfinished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench_lib.model import (
+    SCHEMA,
+    Attempt,
+    Case,
+    Environment,
+    Hardware,
+    Record,
+    Status,
+    Verdict,
+)
+
+
+class HistoryError(RuntimeError):
+    """The history cannot be written or read; says where, why, and what to do."""
+
+
+def utc_now() -> str:
+    """Return the time in ISO 8601, in UTC, to the second."""
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def reference(environment: Environment) -> str:
+    """Return a short name for an environment, the same for equal ones."""
+    canonical = json.dumps(msgspec.to_builtins(environment), sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:8]
+
+
+class Writer:
+    """Appends the lines of one run to its own file."""
+
+    def __init__(self, folder: Path, key: str, *, now: str | None = None) -> None:
+        """Create the file, so that a folder that cannot be written fails before measuring.
+
+        Raises HistoryError.
+        """
+        self.run_id = secrets.token_hex(4)
+        started = (now or utc_now()).replace(":", "").replace("-", "")
+        self.path = folder / f"{started}_{key}_{self.run_id}.jsonl"
+        self._environments: set[str] = set()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # Unbuffered, so that nothing half-written comes out of a buffer later.
+            self._file = self.path.open("xb", buffering=0)
+        except OSError as error:
+            raise HistoryError(
+                f"cannot write history to {folder}: {error.strerror}; "
+                "choose another folder with --perf-history DIR"
+            ) from error
+
+    def environment(self, environment: Environment, hardware: Hardware) -> str:
+        """Note where measurements of this run come from; returns the reference to it."""
+        name = reference(environment)
+        if f"{name} {hardware.uuid}" not in self._environments:
+            self._environments.add(f"{name} {hardware.uuid}")
+            self._write("environment", ref=name, environment=environment, hardware=hardware)
+        return name
+
+    def attempt(self, case: Case, nodeid: str | None, attempt: Attempt) -> None:
+        """Note one try at a case."""
+        self._write("attempt", case=case, nodeid=nodeid, attempt=attempt)
+
+    def verdict(
+        self, case_id: str, nodeid: str | None, status: Status, verdicts: Sequence[Verdict]
+    ) -> None:
+        """Note how a case was judged."""
+        self._write("verdict", case_id=case_id, nodeid=nodeid, status=status, verdicts=verdicts)
+
+    def end(self, counts: Mapping[str, int], exit_status: int) -> None:
+        """Close the run as finished."""
+        self._write("end", counts=dict(counts), exit_status=exit_status)
+        self._file.close()
+
+    def discard_if_empty(self) -> bool:
+        """Remove the file of a run that measured nothing; returns whether it was empty."""
+        if self.path.exists() and self.path.stat().st_size == 0:
+            self._file.close()
+            self.path.unlink()
+            return True
+        return False
+
+    def _write(self, kind: str, **body: Any) -> None:
+        line = {"schema": SCHEMA, "kind": kind, "run": self.run_id, "time": utc_now(), **body}
+        data = msgspec.json.encode(line) + b"\n"
+        good = self._file.tell()
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[self._file.write(view) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(good)
+            raise HistoryError(
+                f"cannot write history to {self.path}: {error.strerror}; everything before "
+                "this case is kept. Free some space or choose another folder with "
+                "--perf-history DIR"
+            ) from error
+
+
+@dataclass
+class Run:
+    """One run as its file tells it."""
+
+    path: Path
+    run_id: str = ""
+    key: str = ""
+    started: str = ""
+    ended: str | None = None
+    exit_status: int | None = None
+    environments: dict[str, Environment] = field(default_factory=dict)
+    hardware: list[Hardware] = field(default_factory=list)
+    records: dict[str, Record] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    """What could not be read, by line number."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return self.ended is not None
+
+
+_NAME = re.compile(r"(?P<time>\d{8}T\d{6}Z)_(?P<key>.+)_(?P<run>[0-9a-f]{8})\.jsonl")
+
+
+def read(path: Path) -> Run:
+    """Fold one file into a run.
+
+    Lines that cannot be read are named in ``problems``; a line of a newer schema, or a
+    file that cannot be opened, raises HistoryError.
+    """
+    run = Run(path)
+    if match := _NAME.fullmatch(path.name):
+        run.key, run.run_id = match["key"], match["run"]
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise HistoryError(f"cannot read {path}: {error.strerror}") from error
+    lines = data.split(b"\n")
+    if lines[-1]:
+        run.problems.append(f"line {len(lines)} is torn: the run was killed while writing it")
+    for number, line in enumerate(lines[:-1], 1):
+        if not line.strip():
+            continue
+        try:
+            _fold(run, msgspec.json.decode(line))
+        except _NewerSchemaError as error:
+            raise HistoryError(f"{path}, line {number}: {error}") from error
+        except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
+            run.problems.append(f"line {number} cannot be read: {error}")
+    return run
+
+
+class _NewerSchemaError(Exception):
+    pass
+
+
+def _fold(run: Run, line: dict[str, Any]) -> None:
+    if line["schema"] > SCHEMA:
+        raise _NewerSchemaError(
+            f"schema {line['schema']} is newer than {SCHEMA}, the newest that this version "
+            "of bench-lib reads; upgrade bench-lib"
+        )
+    run.run_id = line.get("run", run.run_id)
+    run.started = run.started or line["time"]
+    kind = line["kind"]
+    if kind == "environment":
+        hardware = msgspec.convert(line["hardware"], Hardware)
+        run.environments[line["ref"]] = msgspec.convert(line["environment"], Environment)
+        if hardware not in run.hardware:
+            run.hardware.append(hardware)
+        run.key = run.key or hardware.key
+    elif kind == "attempt":
+        case = msgspec.convert(line["case"], Case)
+        record = run.records.setdefault(case.id, Record(case, line.get("nodeid")))
+        record.attempts.append(msgspec.convert(line["attempt"], Attempt))
+    elif kind == "verdict":
+        old = run.records[line["case_id"]]
+        run.records[line["case_id"]] = Record(
+            old.case,
+            line.get("nodeid") or old.nodeid,
+            old.attempts,
+            msgspec.convert(line["status"], Status),
+            msgspec.convert(line["verdicts"], list[Verdict]),
+        )
+    elif kind == "end":
+        run.ended = line["time"]
+        run.exit_status = line.get("exit_status")
+
+
+def files(folder: Path) -> list[Path]:
+    """Return the files of all runs in a folder, oldest first; none where there is no folder."""
+    return sorted(folder.glob("*.jsonl"))
+
+
+def find(folder: Path, run: str) -> Path:
+    """Return the file of a run: ``latest``, a run id or the start of one, or a path.
+
+    Raises HistoryError where there is none, or more than one.
+    """
+    if run.endswith(".jsonl") and Path(run).is_file():
+        return Path(run)
+    known = files(folder)
+    if not known:
+        raise HistoryError(f"no runs in {folder}; run pytest perf_tests, or name --history DIR")
+    if run == "latest":
+        return known[-1]
+    found = [p for p in known if (m := _NAME.fullmatch(p.name)) and m["run"].startswith(run)]
+    if len(found) == 1:
+        return found[0]
+    ids = ", ".join(m["run"] for p in (found or known)[-5:] if (m := _NAME.fullmatch(p.name)))
+    what = "is the start of several runs" if found else "is not a run here"
+    raise HistoryError(f"{run!r} {what}; in {folder} there is {ids}")

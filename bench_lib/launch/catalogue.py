@@ -1,0 +1,79 @@
+"""Which networks the worker's torchvision has, asked once per installation.
+
+The pytest process must not import torchvision, so a worker is asked, and its answer kept
+under the user's cache folder for as long as the versions stay the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.zygote import import_path
+
+LIMIT_S = 300.0
+
+
+def network_sizes(cache: Path | None = None) -> dict[str, int]:
+    """Return the input size in pixels of every network, by name.
+
+    Raises LaunchError where torch or torchvision is missing or cannot be imported.
+    """
+    folder = cache or cache_folder()
+    stored = folder / f"networks-{_installation()}.json"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        return _sizes(json.loads(stored.read_text()))
+    catalogue = _ask()
+    with contextlib.suppress(OSError):  # a read-only home costs some seconds a run, no more
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = stored.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(catalogue, sort_keys=True))
+        partial.replace(stored)
+    return _sizes(catalogue)
+
+
+def cache_folder() -> Path:
+    """Return the folder for what can be found out again, by the XDG convention."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "bench-lib"
+
+
+def _sizes(catalogue: dict[str, Any]) -> dict[str, int]:
+    return {name: int(about["image_size"]) for name, about in catalogue["networks"].items()}
+
+
+def _installation() -> str:
+    try:
+        versions = (version("torch"), version("torchvision"))
+    except PackageNotFoundError as error:
+        raise LaunchError(
+            f"{error.name} is not installed for {sys.executable}; "
+            "install torch and torchvision for your GPU first"
+        ) from error
+    text = "\n".join((sys.executable, *versions))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _ask() -> dict[str, Any]:
+    command = [sys.executable, "-m", "bench_lib.worker", "describe"]
+    variables = {**os.environ, "PYTHONPATH": import_path()}
+    try:
+        done = subprocess.run(
+            command, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+        catalogue: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
+    except subprocess.TimeoutExpired as error:
+        raise LaunchError(f"torchvision was not imported within {LIMIT_S:g} s") from error
+    except ValueError as error:
+        raise LaunchError(f"unexpected output of the worker: {done.stdout[:200]!r}") from error
+    if "networks" not in catalogue:
+        raise LaunchError(f"torchvision cannot be imported:\n{done.stderr[-2000:]}")
+    return catalogue

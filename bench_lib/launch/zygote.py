@@ -1,0 +1,265 @@
+"""The runner's end of a zygote and of the contexts it forks."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench_lib.launch.faults import (
+    CaseFault,
+    CaseSkipped,
+    LaunchError,
+    how_it_ended,
+    last_output,
+)
+from bench_lib.model import Case, Device, Fault, Measurement
+from bench_lib.wire import (
+    ADDRESS_VARIABLE,
+    LOGS_VARIABLE,
+    TOKEN_VARIABLE,
+    ClosedError,
+    Connection,
+    ProtocolError,
+)
+
+START_LIMIT_S = 300.0
+"""torch on a cold network file system takes minutes to import."""
+OPEN_LIMIT_S = 120.0
+GREETING_LIMIT_S = 10.0
+
+
+class Context:
+    """One fresh device context; measures case after case until closed or at fault."""
+
+    def __init__(
+        self, zygote: Zygote, name: str, pid: int, connection: Connection, greeting: dict[str, Any]
+    ) -> None:
+        """Made by ``Zygote.context``."""
+        self.name = name
+        self.pid = pid
+        self.device = msgspec.convert(greeting["device"], Device)
+        """What the context says of the device that it opened."""
+        self.cudnn: str | None = greeting.get("cudnn")
+        self.threads: int | None = greeting.get("threads")
+        self._zygote = zygote
+        self._connection = connection
+        self._log = zygote.logs / f"{name}.log"
+
+    def measure(self, case: Case) -> Measurement:
+        """Measure one case.
+
+        Raises CaseSkipped with the reason, or CaseFault after which this context is gone.
+        """
+        offset = self._log.stat().st_size if self._log.exists() else 0
+        deadline = time.monotonic() + case.time_limit_s
+        phase = "start"
+        try:
+            self._connection.send({"measure": dataclasses.asdict(case)})
+            while True:
+                message = self._connection.receive(max(0.0, deadline - time.monotonic()))
+                if "phase" in message:
+                    phase = str(message["phase"])
+                elif "measurement" in message:
+                    return msgspec.convert(message["measurement"], Measurement)
+                elif "skipped" in message:
+                    raise CaseSkipped(message["skipped"])
+                else:
+                    fault = message["fault"]
+                    raise self._fault(fault["kind"], fault["message"], phase, offset)
+        except TimeoutError:
+            limit = f"no answer within its time limit of {case.time_limit_s:g} s"
+            raise self._fault("time limit", limit, phase, offset) from None
+        except ClosedError:
+            ended = how_it_ended(self._zygote.exit_code(self.pid))
+            raise self._fault("died", ended, phase, offset) from None
+        except (ProtocolError, msgspec.ValidationError, KeyError, TypeError) as error:
+            raise self._fault("protocol", str(error), phase, offset) from error
+
+    def _fault(self, kind: str, message: str, phase: str, offset: int) -> CaseFault:
+        self.close()
+        return CaseFault(Fault(kind, message, phase, last_output(self._log, offset)))
+
+    def close(self) -> None:
+        """End the context and everything that it started."""
+        self._connection.close()
+        self._zygote.end(self.pid)
+
+
+class Zygote:
+    """A process with torch imported and no device opened, which forks contexts.
+
+    Use as a context manager, or call ``close``; closing leaves no process behind.
+    """
+
+    def __init__(
+        self,
+        *,
+        python: str = sys.executable,
+        environment: Mapping[str, str] | None = None,
+        command_prefix: Sequence[str] = (),
+    ) -> None:
+        """Start a zygote under ``python`` with ``environment`` on top of our own.
+
+        Raises LaunchError where the interpreter is missing, has no torch, or does not
+        answer.
+        """
+        self._directory = tempfile.TemporaryDirectory(prefix="bench-lib-")
+        self.logs = Path(self._directory.name)
+        self._token = secrets.token_hex(16)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._exits: dict[int, int] = {}
+        self._contexts = 0
+        self._connection: Connection | None = None
+        self._accepted: list[Connection] = []
+        log = self.logs / "zygote.log"
+        address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        variables = {
+            **os.environ,
+            **(environment or {}),
+            ADDRESS_VARIABLE: address,
+            TOKEN_VARIABLE: self._token,
+            LOGS_VARIABLE: str(self.logs),
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": import_path(),
+        }
+        try:
+            with log.open("wb") as output:
+                self._process = subprocess.Popen(
+                    [*command_prefix, python, "-m", "bench_lib.worker", "serve"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=variables,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            self._listener.close()
+            self._directory.cleanup()
+            raise LaunchError(f"cannot start a worker with {python}: {error.strerror}") from error
+        try:
+            self._connection, hello = self._accept("zygote", START_LIMIT_S)
+        except (LaunchError, KeyboardInterrupt):
+            self.close()
+            raise
+        self.versions: dict[str, str | None] = hello["versions"]
+        """Versions of torch, torchvision, CUDA, HIP and triton as the worker has them."""
+
+    def context(self) -> Context:
+        """Fork a context and wait until it has opened its device.
+
+        Raises LaunchError where the device cannot be opened.
+        """
+        self._contexts += 1
+        name = f"context-{self._contexts}"
+        self._order({"order": "fork", "context": name})
+        connection, hello = self._accept(name, OPEN_LIMIT_S)
+        pid = int(hello["pid"])
+        try:
+            greeting = connection.receive(OPEN_LIMIT_S)
+            return Context(self, name, pid, connection, greeting)
+        except (TimeoutError, ClosedError, ProtocolError, KeyError) as error:
+            output = last_output(self.logs / f"{name}.log")
+            connection.close()
+            self.end(pid)
+            ended = how_it_ended(self.exit_code(pid))
+            raise LaunchError(f"a worker could not open its device: {ended}\n{output}") from error
+
+    def exit_code(self, pid: int, wait_s: float = 5.0) -> int | None:
+        """Return how a context ended (negative: by that signal); None where not known."""
+        deadline = time.monotonic() + wait_s
+        while pid not in self._exits:
+            try:
+                assert self._connection is not None
+                self._note(self._connection.receive(max(0.0, deadline - time.monotonic())))
+            except (TimeoutError, ClosedError, ProtocolError):
+                return None
+        return self._exits[pid]
+
+    def end(self, pid: int) -> None:
+        """End a context by its process id."""
+        with contextlib.suppress(LaunchError):
+            self._order({"order": "end", "pid": pid})
+
+    def close(self) -> None:
+        """End the zygote and all its contexts."""
+        for connection in self._accepted:
+            connection.close()
+        self._listener.close()
+        try:
+            self._process.wait(timeout=5 if self._connection is not None else 0)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._directory.cleanup()
+
+    def __enter__(self) -> Zygote:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def _order(self, order: dict[str, Any]) -> None:
+        try:
+            assert self._connection is not None
+            self._connection.send(order)
+        except ClosedError as error:
+            raise LaunchError(self._obituary("the worker's zygote is gone")) from error
+
+    def _note(self, message: dict[str, Any]) -> None:
+        if "exited" in message:
+            self._exits[int(message["exited"])] = int(message["code"])
+
+    def _accept(self, who: str, limit_s: float) -> tuple[Connection, dict[str, Any]]:
+        """Wait for ``who`` to call back with the right token, while the zygote lives."""
+        deadline = time.monotonic() + limit_s
+        while (remaining := deadline - time.monotonic()) > 0:
+            self._listener.settimeout(min(0.2, remaining))
+            try:
+                accepted, _ = self._listener.accept()
+            except TimeoutError:
+                if self._process.poll() is not None:
+                    ended = how_it_ended(self._process.returncode)
+                    raise LaunchError(self._obituary(ended)) from None
+                continue
+            connection = Connection(accepted)
+            self._accepted.append(connection)
+            with contextlib.suppress(TimeoutError, ClosedError, ProtocolError):
+                first = connection.receive(GREETING_LIMIT_S)
+                if not secrets.compare_digest(str(first.get("token", "")), self._token):
+                    connection.close()
+                    continue
+                if first.get("context") == who:
+                    return connection, first
+                if who == "zygote":
+                    return connection, connection.receive(max(0.0, deadline - time.monotonic()))
+            connection.close()
+        raise LaunchError(self._obituary(f"no worker answered within {limit_s:g} s"))
+
+    def _obituary(self, what: str) -> str:
+        output = last_output(self.logs / "zygote.log")
+        if "No module named 'torch'" in output:
+            return "the worker's interpreter has no torch; install torch and torchvision there"
+        return f"{what}; its last output:\n{output}" if output else what
+
+
+def import_path() -> str:
+    """Where the worker finds this package when it is not installed."""
+    ours = str(Path(__file__).resolve().parents[2])
+    already = os.environ.get("PYTHONPATH")
+    return f"{ours}{os.pathsep}{already}" if already else ours

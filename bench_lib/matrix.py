@@ -1,0 +1,308 @@
+"""Reading ``matrix.toml``: tables of parameters in, cases out.
+
+A matrix has one array of tables per tier and workload, ``[[gate.networks]]``.  Each table
+names one value or a list of values for every axis and stands for their product.  Whatever
+contradicts itself is refused with the file, the table and the key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from bench_lib.model import (
+    COMPILE_MODES,
+    MEMORY_FORMATS,
+    PRECISIONS,
+    TASKS,
+    TIERS,
+    Case,
+    Launch,
+    Limits,
+    Param,
+    Sampling,
+)
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+MOST_CASES = 100_000
+
+
+class MatrixError(ValueError):
+    """The matrix says something that cannot be meant; names the file, the table, the key."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One parameter of a workload: what it may be, and how it shows in the case's id."""
+
+    name: str
+    check: Callable[[Any], str | None]
+    """Says what is wrong with a value, or returns None."""
+    default: Param | None = None
+    """Taken where a table does not name the axis; without one it has to."""
+    in_id: Callable[[Any], str] = str
+    """The value's part of the id; empty leaves it out."""
+
+
+@dataclass(frozen=True)
+class WorkloadAxes:
+    """The axes of one workload, in the order of the id."""
+
+    workload: str
+    axes: tuple[Axis, ...]
+
+
+def one_of(kind: str, allowed: Sequence[str]) -> Callable[[Any], str | None]:
+    """Return a check that a value is one of ``allowed``, naming the nearest ones if not."""
+
+    def check(value: Any) -> str | None:
+        if value in allowed and isinstance(value, str):
+            return None
+        near = difflib.get_close_matches(str(value), allowed, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(allowed)}"
+        return f"unknown {kind} {value!r}; {hint}"
+
+    return check
+
+
+def positive(kind: str) -> Callable[[Any], str | None]:
+    """Return a check that a value is a whole number of 1 or more."""
+
+    def check(value: Any) -> str | None:
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+            return None
+        return f"{kind} is {value!r}; it has to be a whole number of 1 or more"
+
+    return check
+
+
+def network_axes(sizes: Mapping[str, int]) -> WorkloadAxes:
+    """Return the axes of ``networks`` for the networks at hand and their input sizes."""
+    return WorkloadAxes(
+        "network",
+        (
+            Axis("network", one_of("network", sorted(sizes))),
+            Axis("batch_size", positive("batch_size"), in_id=lambda n: f"b{n}"),
+            Axis("precision", one_of("precision", PRECISIONS), "fp32"),
+            Axis(
+                "memory_format",
+                one_of("memory_format", MEMORY_FORMATS),
+                "nchw",
+                in_id=lambda layout: "" if layout == "nchw" else layout,
+            ),
+            Axis(
+                "image_size",
+                lambda n: None if n == 0 else positive("image_size")(n),
+                0,
+                in_id=lambda n: f"{n}px" if n else "",
+            ),
+            Axis("compile_mode", one_of("compile_mode", COMPILE_MODES), "eager"),
+            Axis("task", one_of("task", TASKS), "infer"),
+        ),
+    )
+
+
+def read_matrix(path: Path, workloads: Mapping[str, WorkloadAxes]) -> dict[str, list[Case]]:
+    """Return the cases of each tier, by the tier's name, in the order of the file.
+
+    A tier that says ``extends = "gate"`` holds that tier's cases first.  Raises MatrixError.
+    """
+    return _Reader(path, workloads).tiers()
+
+
+class _Reader:
+    def __init__(self, path: Path, workloads: Mapping[str, WorkloadAxes]) -> None:
+        self.path = path
+        self.workloads = workloads
+        try:
+            self.document = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise MatrixError(f"{path}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise MatrixError(f"{path}: not TOML: {error}") from error
+
+    def wrong(self, where: str, what: str) -> MatrixError:
+        return MatrixError(f"{self.path}: {where}: {what}")
+
+    def tiers(self) -> dict[str, list[Case]]:
+        self._known("the top level", self.document, TIERS)
+        own = {tier: self._tier(tier) for tier in TIERS if tier in self.document}
+        return {tier: self._extended(tier, own) for tier in TIERS}
+
+    def _extended(self, tier: str, own: Mapping[str, list[Case]]) -> list[Case]:
+        cases: dict[str, Case] = {}
+        chain = [tier]
+        while (parent := self.document.get(chain[-1], {}).get("extends")) is not None:
+            where = f"{chain[-1]}.extends"
+            if parent not in self.document:
+                raise self.wrong(where, f"there is no tier {parent!r}")
+            if parent in chain:
+                raise self.wrong(where, f"{' → '.join([*chain, parent])} goes in a circle")
+            chain.append(parent)
+        for name in reversed(chain):
+            for case in own.get(name, []):
+                if case.id in cases:
+                    where = f"{name}, case {case.id}"
+                    raise self.wrong(where, f"is declared in tier {cases[case.id].tier} already")
+                cases[case.id] = case
+        return list(cases.values())
+
+    def _tier(self, tier: str) -> list[Case]:
+        body = self.document[tier]
+        if not isinstance(body, dict):
+            raise self.wrong(tier, "has to be a table")
+        settings = ("extends", "sampling", "limits", "time_limit_s")
+        self._known(tier, body, (*settings, "factory", *self.workloads))
+        base = Case(
+            id="",
+            workload="",
+            params={},
+            tier=tier,
+            sampling=self._fields(f"{tier}.sampling", Sampling(), body.get("sampling", {})),
+            limits=self._fields(f"{tier}.limits", Limits(), body.get("limits", {})),
+            time_limit_s=self._seconds(tier, body.get("time_limit_s", 300.0)),
+        )
+        cases: dict[str, Case] = {}
+        for name in (*self.workloads, "factory"):
+            tables = body.get(name, [])
+            if not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):
+                raise self.wrong(f"{tier}.{name}", f"has to be written [[{tier}.{name}]]")
+            for number, table in enumerate(tables, 1):
+                where = f"{tier}.{name}, table {number}"
+                for case in self._table(where, name, table, base):
+                    if case.id in cases:
+                        raise self.wrong(where, f"declares {case.id} a second time")
+                    cases[case.id] = case
+        return list(cases.values())
+
+    def _table(
+        self, where: str, name: str, table: Mapping[str, Any], base: Case
+    ) -> Iterable[Case]:
+        base = replace(
+            base,
+            sampling=self._fields(f"{where}, sampling", base.sampling, table.get("sampling", {})),
+            limits=self._fields(f"{where}, limits", base.limits, table.get("limits", {})),
+            time_limit_s=self._seconds(where, table.get("time_limit_s", base.time_limit_s)),
+        )
+        if name == "factory":
+            return [self._factory(where, table, base)]
+        return self._product(where, self.workloads[name], table, base)
+
+    def _factory(self, where: str, table: Mapping[str, Any], base: Case) -> Case:
+        """One case whose step a user's own function builds: ``package.module:factory``."""
+        self._known(where, table, (*_TABLE_KEYS, "id", "target", "params"))
+        target, case_id = table.get("target"), table.get("id")
+        if not isinstance(target, str) or not re.fullmatch(r"[\w.]+:\w+", target):
+            raise self.wrong(where, f"target is {target!r}; it has to be package.module:factory")
+        if not isinstance(case_id, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", case_id):
+            problem = "has to be letters, digits, dots, dashes and underscores"
+            raise self.wrong(where, f"id is {case_id!r}; it {problem}")
+        return replace(base, id=case_id, workload=target, params=dict(table.get("params", {})))
+
+    def _product(
+        self, where: str, workload: WorkloadAxes, table: Mapping[str, Any], base: Case
+    ) -> Iterable[Case]:
+        axes = (*workload.axes, _RANKS)
+        names = [axis.name for axis in axes]
+        self._known(where, table, (*_TABLE_KEYS, "exclude", *names))
+        choices = [self._choices(where, axis, table) for axis in axes]
+        count = 1
+        for values in choices:
+            count *= len(values)
+        if count > MOST_CASES:
+            raise self.wrong(where, f"stands for {count} cases; at most {MOST_CASES} are taken")
+        excludes = self._excludes(where, table, axes)
+        unused = set(range(len(excludes)))
+        for values in itertools.product(*choices):
+            chosen = dict(zip(names, values, strict=True))
+            hits = {i for i, rule in enumerate(excludes) if _matches(rule, chosen)}
+            unused -= hits
+            if hits:
+                continue
+            parts = [a.in_id(v) for a, v in zip(axes, values, strict=True)]
+            ranks = chosen.pop("ranks")
+            yield replace(
+                base,
+                id="-".join(part for part in parts if part),
+                workload=workload.workload,
+                params={k: v for k, v in chosen.items() if v != 0},
+                launch=Launch(ranks=ranks),
+            )
+        for i in sorted(unused):
+            raise self.wrong(f"{where}, exclude {i + 1}", f"{excludes[i]} leaves out no case")
+
+    def _choices(self, where: str, axis: Axis, table: Mapping[str, Any]) -> list[Any]:
+        if axis.name not in table:
+            if axis.default is None:
+                raise self.wrong(where, f"{axis.name} is missing")
+            return [axis.default]
+        value = table[axis.name]
+        values = value if isinstance(value, list) else [value]
+        if not values:
+            raise self.wrong(where, f"{axis.name} is an empty list")
+        for one in values:
+            if problem := axis.check(one):
+                raise self.wrong(f"{where}, {axis.name}", problem)
+        if len(set(values)) != len(values):
+            raise self.wrong(f"{where}, {axis.name}", f"names a value twice: {values}")
+        return values
+
+    def _excludes(
+        self, where: str, table: Mapping[str, Any], axes: Sequence[Axis]
+    ) -> list[dict[str, Any]]:
+        rules = table.get("exclude", [])
+        if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
+            raise self.wrong(f"{where}, exclude", "has to be a list of tables")
+        for rule in rules:
+            self._known(f"{where}, exclude", rule, [axis.name for axis in axes])
+        return rules
+
+    def _known(self, where: str, table: Mapping[str, Any], allowed: Iterable[str]) -> None:
+        allowed = list(allowed)
+        for key in table:
+            if key not in allowed:
+                near = difflib.get_close_matches(key, allowed, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(allowed)}"
+                raise self.wrong(where, f"unknown key {key!r}; {hint}")
+
+    def _fields(self, where: str, defaults: Any, values: Any) -> Any:
+        if not isinstance(values, dict):
+            raise self.wrong(where, "has to be a table")
+        self._known(where, values, [field.name for field in fields(defaults)])
+        for key, value in values.items():
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+                raise self.wrong(where, f"{key} is {value!r}; it has to be a number above 0")
+        if values.get("spread", 0) > Limits().spread:
+            raise self.wrong(where, f"spread is {values['spread']}; at most {Limits().spread}")
+        made = replace(defaults, **values)
+        if isinstance(made, Sampling) and made.iterations > made.max_iterations:
+            clash = f"iterations is {made.iterations}, above max_iterations {made.max_iterations}"
+            raise self.wrong(where, clash)
+        return made
+
+    def _seconds(self, where: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+            problem = "it has to be a number of seconds above 0"
+            raise self.wrong(where, f"time_limit_s is {value!r}; {problem}")
+        return float(value)
+
+
+_TABLE_KEYS = ("sampling", "limits", "time_limit_s")
+_RANKS = Axis("ranks", positive("ranks"), 1, in_id=lambda n: f"x{n}" if n > 1 else "")
+
+
+def _matches(rule: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:
+    return all(
+        chosen[key] in value if isinstance(value, list) else chosen[key] == value
+        for key, value in rule.items()
+    )

@@ -1,0 +1,365 @@
+"""The words of the project as types: what is measured, on what, and what was concluded.
+
+Standard library only: the worker runs under any interpreter that has torch, and the
+pytest process must not need torch to read these.  Every quantity carries its unit in
+its name; sizes are bytes, times are seconds, rates are per second.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+SCHEMA = 1
+"""Version of everything written to disk; docs/architecture.md lists what each one changed."""
+
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16")
+COMPILE_MODES = (
+    "eager",
+    "default",
+    "reduce-overhead",
+    "max-autotune",
+    "max-autotune-no-cudagraphs",
+)
+TASKS = ("infer", "train")
+MEMORY_FORMATS = ("nchw", "nhwc")
+TIERS = ("smoke", "gate", "nightly")
+
+Param = Union[str, int, float, bool]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How long one context looks at one case."""
+
+    warmup_s: float = 0.5
+    """Least warm-up; GPU clocks need 0.4 s or more to ramp (ROCm/composable_kernel#1241)."""
+    warmup_max_s: float = 5.0
+    """Past this the case is measured as it is, with a warning that it was not steady."""
+    iterations: int = 20
+    """Fewest measured iterations."""
+    max_iterations: int = 200
+    """Most measured iterations."""
+    measure_s: float = 0.25
+    """Iterations are added until this much time is expected to be filled."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """From where on a difference matters; each is a fraction unless named otherwise."""
+
+    tolerance: float = 0.01
+    """Median latency: slower by more than this is worth somebody's morning."""
+    throughput: float = 0.05
+    """Wall-clock throughput, which single stalls reach; the median does not see those."""
+    memory: float = 0.01
+    """Peak memory, on top of an allowance of 4 MiB for allocator rounding."""
+    compile_time: float = 0.5
+    """Compile time, on top of an allowance of 5 s."""
+    spread: float = 0.10
+    """Coefficient of variation inside a process; 0.10 is the most any case is allowed."""
+    tail: float | None = None
+    """99th percentile of latency; judged only where set, and then 100 iterations are needed."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a case is started: one process, or several ranks under torchrun."""
+
+    ranks: int = 1
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to measure, fully named."""
+
+    id: str
+    """Stable, readable, safe as a file name: ``resnet50-b64-fp16-max-autotune-infer``."""
+    workload: str
+    """A name the worker knows (``network``) or ``package.module:factory``."""
+    params: dict[str, Param]
+    tier: str = "smoke"
+    launch: Launch = field(default_factory=Launch)
+    sampling: Sampling = field(default_factory=Sampling)
+    limits: Limits = field(default_factory=Limits)
+    time_limit_s: float = 300.0
+    """From the order to the answer; past it the context is ended and the case is ERROR."""
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """One device as the machine itself describes it, without torch."""
+
+    vendor: str
+    """``amd``, ``nvidia`` or ``cpu``."""
+    name: str
+    key: str
+    """Name of the baseline file, from ids that a marketing name cannot spoil."""
+    index: int = 0
+    """Position among the visible devices of this vendor."""
+    arch: str | None = None
+    pci_device_id: str | None = None
+    """Four hexadecimal digits, from sysfs or NVML (HIP's field of that name is the slot)."""
+    bdf: str | None = None
+    uuid: str | None = None
+    compute_units: int | None = None
+    memory_bytes: int | None = None
+    compute_partition: str | None = None
+    memory_partition: str | None = None
+    power_cap_w: float | None = None
+    peak_tflops: dict[str, float] = field(default_factory=dict)
+    """Dense peak per precision; a precision that is not known is not there."""
+    peak_gb_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a fresh context says of the device it opened."""
+
+    type: str
+    """``cuda`` (which is what torch calls HIP too) or ``cpu``."""
+    name: str
+    arch: str | None = None
+    compute_units: int | None = None
+    memory_bytes: int | None = None
+    uuid: str | None = None
+    bdf: str | None = None
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Everything besides the hardware that may change speed."""
+
+    python: str
+    host: str
+    torch: str | None = None
+    torchvision: str | None = None
+    cuda: str | None = None
+    hip: str | None = None
+    cudnn: str | None = None
+    triton: str | None = None
+    driver: str | None = None
+    rocm: str | None = None
+    kernel: str | None = None
+    cpu: str | None = None
+    cpu_count: int | None = None
+    threads: int | None = None
+    commit: str | None = None
+    dirty: bool | None = None
+    variables: dict[str, str] = field(default_factory=dict)
+    caches: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """The case's answer beside FP32 eager's on the same weights and input."""
+
+    finite: bool
+    max_abs_diff: float | None = None
+    """Inference: worst absolute difference of any output element."""
+    cosine: float | None = None
+    """Inference: cosine of the flattened outputs."""
+    reference_batch: int | None = None
+    """Images the reference could hold; less than the case's batch where memory was short."""
+    loss: float | None = None
+    """Training: loss of the first step."""
+    reference_loss: float | None = None
+    grad_norm: float | None = None
+    """Training: 2-norm of all gradients after the first backward pass."""
+    reference_grad_norm: float | None = None
+
+
+@dataclass(frozen=True)
+class RankSample:
+    """What one rank of several saw; the measurement itself holds the slowest step of each."""
+
+    rank: int
+    local_rank: int
+    device_uuid: str | None
+    iteration_s: list[float]
+    peak_memory_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one device context saw of one case."""
+
+    case_id: str
+    context_id: str
+    device_uuid: str | None
+    iteration_s: list[float]
+    """Device time of every measured step, in order."""
+    window_s: tuple[float, float]
+    """Begin and end of the measured stretch on the machine's monotonic clock."""
+    wall_s: float
+    """The same stretch from outside, synchronised at both ends."""
+    warmup_s: float
+    warmup_iterations: int
+    steady: bool
+    first_step_s: float
+    enqueue_s: float | None
+    """Host time to issue one step on an idle device; None where the host is the device."""
+    host_bound: bool
+    items_per_step: int
+    item: str
+    """What is counted: ``img``, ``token``, ``step``."""
+    compile_s: float | None = None
+    """First call of the compiled step less a steady step; None for eager."""
+    compile_cache: str | None = None
+    """``cold``, ``warm`` or ``mixed`` as the compiler's own cache counters tell; else None."""
+    peak_memory_bytes: int | None = None
+    """Most memory the allocator held during the measured stretch, less what was there before."""
+    parameters: int | None = None
+    flops_per_step: float | None = None
+    """Two per multiply-accumulate; as torch.utils.flop_counter counts an eager twin."""
+    least_bytes_per_step: int | None = None
+    """Traffic no implementation can avoid: each weight and input read, each output written."""
+    numerics: Numerics | None = None
+    per_rank: list[RankSample] = field(default_factory=list)
+    probe: dict[str, float] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a case has no measurement."""
+
+    kind: str
+    """``out of memory``, ``exception``, ``died``, ``time limit``, ``protocol``."""
+    message: str
+    phase: str
+    last_output: str = ""
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """What a process beside the worker saw of the device during the measured stretch."""
+
+    source: str
+    samples: int
+    utilization: float | None = None
+    """Mean, 0 to 1."""
+    clock_mhz: float | None = None
+    """Median compute clock."""
+    clock_min_mhz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    """Highest."""
+    throttle: list[str] = field(default_factory=list)
+    foreign_processes: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try at one case: a measurement, or the reason why there is none."""
+
+    case_id: str
+    process: int
+    """Which of the run's fresh contexts, from 0."""
+    time: str
+    """UTC, ISO 8601."""
+    hardware_key: str
+    device_uuid: str | None
+    environment: str
+    """Reference into the run's environments."""
+    measurement: Measurement | None = None
+    fault: Fault | None = None
+    skipped: str | None = None
+    telemetry: Telemetry | None = None
+    accepted: bool = False
+    discarded: str | None = None
+    took_s: float = 0.0
+
+
+class Status(str, enum.Enum):
+    """How a case stands; docs/baselines.md says what each does to the exit status."""
+
+    OK = "OK"
+    IMPROVED = "IMPROVED"
+    REGRESSED = "REGRESSED"
+    SUSPECT = "SUSPECT"
+    NOISY = "NOISY"
+    INVALID = "INVALID"
+    NO_BASELINE = "NO_BASELINE"
+    INCOMPARABLE = "INCOMPARABLE"
+    ERROR = "ERROR"
+    SKIPPED = "SKIPPED"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One metric of one case against its baseline."""
+
+    status: Status
+    metric: str
+    reason: str
+    value: float | None = None
+    baseline: float | None = None
+    unit: str = ""
+    ratio: float | None = None
+    """Candidate over baseline; above 1 is worse for every metric."""
+    interval: tuple[float, float] | None = None
+    """95% interval of the ratio."""
+    tolerance: float | None = None
+    detectable_effect: float | None = None
+    """Smallest slow-down this comparison would have called nine times in ten, as a fraction."""
+
+
+@dataclass(frozen=True)
+class ProcessSummary:
+    """One process of a baseline: enough to judge by, small enough to review."""
+
+    log_median: float
+    """Natural logarithm of the median iteration time in seconds."""
+    spread: float
+    n: int
+    device_uuid: str | None
+    environment: str
+    time: str
+    log_throughput: float | None = None
+    p99_s: float | None = None
+    peak_memory_bytes: int | None = None
+    compile_s: float | None = None
+    compile_cache: str | None = None
+    finite: bool | None = None
+    cosine: float | None = None
+    loss_error: float | None = None
+    grad_norm_error: float | None = None
+    host_bound: bool = False
+    clock_mhz: float | None = None
+    probe: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Who says that these values are the ones to hold against, and why."""
+
+    run_id: str
+    reason: str
+    date: str
+    by: str | None = None
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The accepted distribution of one case on one hardware."""
+
+    case_id: str
+    processes: list[ProcessSummary]
+    accepted: Accepted
+    limits: Limits = field(default_factory=Limits)
+    provenance: str = "measured"
+    conditions: dict[str, Any] = field(default_factory=dict)
+    """What has to be equal for a comparison to mean anything: power cap, partition, ranks."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """All that one run knows of one case."""
+
+    case: Case
+    nodeid: str | None = None
+    attempts: list[Attempt] = field(default_factory=list)
+    status: Status | None = None
+    verdicts: list[Verdict] = field(default_factory=list)

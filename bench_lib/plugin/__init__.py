@@ -1,0 +1,339 @@
+"""The pytest plugin: declares options, makes cases into tests, reports verdicts.
+
+Loaded by the entry point of the same name, or by a plain checkout's conftest.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from bench_lib import report
+from bench_lib.baselines import BaselineError
+from bench_lib.devicelock import DeviceBusyError
+from bench_lib.history import HistoryError
+from bench_lib.launch import LaunchError
+from bench_lib.matrix import MatrixError
+from bench_lib.model import TASKS, TIERS, Case, Record, Status
+from bench_lib.plugin import devices, replay
+from bench_lib.plugin.options import add_options, read_options
+from bench_lib.plugin.session import MEASURED, PerfSession, decode, encode, shown_path
+from bench_lib.runner import Outcome
+
+SESSION = pytest.StashKey[PerfSession]()
+OUTCOMES = pytest.StashKey[list[Outcome]]()
+ASSIGNMENT = pytest.StashKey[devices.Assignment]()
+
+
+class Perf:
+    """The ``perf`` fixture: measures a case and leaves the judging to the session's end."""
+
+    def __init__(self, item: pytest.Item, session: PerfSession, benchmark: Any) -> None:
+        """Made by the fixture."""
+        self._item = item
+        self._session = session
+        self._benchmark = benchmark
+
+    def measure(self, case: Case) -> None:
+        """Measure ``case`` on this process's device.
+
+        Skips where the device cannot do it; fails where it has no measurement.  A slow-down
+        fails the test too, once the whole suite has been judged.
+        """
+        __tracebackhide__ = True
+        try:
+            outcome = self._session.measure(case)
+        except (LaunchError, DeviceBusyError) as error:
+            self._session.failed = str(error)
+            pytest.exit(str(error), returncode=pytest.ExitCode.USAGE_ERROR)
+        self._item.stash.setdefault(OUTCOMES, []).append(outcome)
+        if outcome.skipped is not None:
+            pytest.skip(outcome.skipped)
+        if (fault := outcome.fault) is not None:
+            words = f"ERROR {case.id}: {fault.kind} in {fault.phase}: {fault.message}"
+            if fault.last_output:
+                words += f"\n\nlast output of the worker:\n{fault.last_output}"
+            pytest.fail(words, pytrace=False)
+        replay.replay(self._item, self._benchmark, outcome)
+
+
+@pytest.fixture
+def perf(request: pytest.FixtureRequest) -> Perf:
+    """Measure cases: ``perf.measure(case)``."""
+    benchmark = None
+    if replay.is_on(request.config):
+        benchmark = request.getfixturevalue("benchmark")
+    return Perf(request.node, request.config.stash[SESSION], benchmark)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare our options."""
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the options; under xdist see that there is a device for every worker."""
+    session = config.stash[SESSION] = PerfSession(config, read_options(config))
+    config.pluginmanager.register(_Recorder(session), "bench_lib.recorder")
+    config.addinivalue_line(
+        "markers", "perf_cases(workload): parametrize `case` over a workload of the matrix"
+    )
+    for name in (*TIERS, *TASKS):
+        config.addinivalue_line("markers", f"{name}: cases of this tier or task (bench_lib)")
+    if session.options.asked_for and getattr(config.option, "tx", None):
+        devices.refuse_too_many(config, session.devices)
+        config.stash[ASSIGNMENT] = devices.Assignment(len(session.devices))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """``-n auto`` in a session that measures means one worker a device."""
+    options = read_options(config)
+    return len(PerfSession(config, options).devices) if options.asked_for else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a starting xdist worker which device is its own."""
+    if (assignment := node.config.stash.get(ASSIGNMENT, None)) is not None:
+        node.workerinput[devices.DEVICE] = assignment.take(node.gateway.id)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Free the device of an xdist worker that ended."""
+    if (assignment := node.config.stash.get(ASSIGNMENT, None)) is not None:
+        assignment.give_back(node.gateway.id)
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Send each case to its device."""
+    return devices.scheduling(config, log) if ASSIGNMENT in config.stash else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[Any] | None:
+    """Collect nothing from a test whose workload has no case in this tier; that is no skip."""
+    mark = next((m for m in _marks_of(obj) if m.name == "perf_cases"), None)
+    if mark is None:
+        return None
+    try:
+        return None if _cases(collector.config, mark) else []
+    except (MatrixError, LaunchError) as error:
+        raise pytest.Collector.CollectError(str(error)) from error
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrize ``case`` over the matrix."""
+    mark = metafunc.definition.get_closest_marker("perf_cases")
+    if mark is None:
+        return
+    cases = _cases(metafunc.config, mark)
+    parameters = [pytest.param(case, id=case.id, marks=_marks(case)) for case in cases]
+    metafunc.parametrize("case", parameters)
+    if replay.is_on(metafunc.config):
+        metafunc.fixturenames.append("benchmark")
+
+
+def _marks_of(obj: object) -> list[pytest.Mark]:
+    marks = getattr(obj, "pytestmark", [])
+    return marks if isinstance(marks, list) else []
+
+
+def _cases(config: pytest.Config, mark: pytest.Mark) -> list[Case]:
+    session = config.stash[SESSION]
+    return [case for case in session.cases[session.tier] if _belongs(case, mark.args[0])]
+
+
+def _belongs(case: Case, workload: str) -> bool:
+    return case.workload == workload or (workload == "factory" and ":" in case.workload)
+
+
+def _marks(case: Case) -> list[pytest.MarkDecorator]:
+    """The tier and the task, for ``-m``."""
+    names = [case.tier, *([case.params["task"]] if "task" in case.params else [])]
+    return [getattr(pytest.mark, str(name)) for name in names]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give every measuring test the clock that pytest-benchmark will read."""
+    for item in items:
+        if _measures(item) and replay.is_on(item.config):
+            replay.prepare(item)
+
+
+def _measures(item: pytest.Item) -> bool:
+    return "perf" in getattr(item, "fixturenames", ())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_machine_info(
+    config: pytest.Config, machine_info: dict[str, Any]
+) -> None:
+    """Name the device in pytest-benchmark's machine info, which knows CPUs only."""
+    session = config.stash[SESSION]
+    if session.chronicle is not None:
+        device = session.device()
+        machine_info["gpu"] = {
+            "key": device.key,
+            "name": device.name,
+            "uuid": device.uuid,
+            "arch": device.arch,
+            "memory_bytes": device.memory_bytes,
+        }
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Open history and baselines before anything is measured, and judge after everything."""
+    perf_session = session.config.stash[SESSION]
+    collects_only = session.config.option.collectonly
+    judges = not perf_session.is_worker and not collects_only
+    measures = any(_measures(item) for item in session.items) or ASSIGNMENT in session.config.stash
+    if judges and measures and not session.testsfailed:
+        try:
+            perf_session.open_chronicle()
+        except (HistoryError, BaselineError) as error:
+            raise pytest.UsageError(str(error)) from error
+    try:
+        return (yield)
+    finally:
+        perf_session.close()
+        if judges:
+            try:
+                perf_session.conclude()
+            except (HistoryError, BaselineError) as error:
+                _stop(session, perf_session, str(error))
+
+
+def _stop(session: pytest.Session, perf_session: PerfSession, reason: str) -> None:
+    perf_session.failed = reason
+    session.shouldstop = reason
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Run a measuring test, keeping back the report that would close it before its verdict."""
+    if not _measures(item):
+        return None
+    hook = item.ihook
+    hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    waits = any(each.outcome == MEASURED for each in reports)
+    for each in reports:
+        if not (waits and each.when == "teardown" and each.passed):
+            hook.pytest_runtest_logreport(report=each)
+    hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Attach what was measured to the report of the call, in a form that crosses processes."""
+    made = yield
+    outcomes = item.stash.get(OUTCOMES, None)
+    if call.when == "call" and outcomes:
+        made.perf = encode(outcomes)  # type: ignore[attr-defined]
+        if made.passed:
+            made.outcome = MEASURED  # type: ignore[assignment]
+    return made
+
+
+class _Recorder:
+    """Takes measured cases into the history; a plugin object, because this hook has no config."""
+
+    def __init__(self, session: PerfSession) -> None:
+        self._session = session
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note the attempts that a report brings, in the process that judges."""
+        plain = getattr(report, "perf", None)
+        if plain is None or hasattr(report, "perf_status") or self._session.is_worker:
+            return
+        try:
+            self._session.note(report, decode(plain))
+        except (HistoryError, BaselineError) as error:
+            self._session.failed = str(error)
+            pytest.exit(str(error), returncode=pytest.ExitCode.INTERNAL_ERROR)
+
+
+def pytest_report_teststatus(report: Any) -> Any:
+    """A measured case shows as such; its verdict counts without a second dot."""
+    if report.outcome == MEASURED:
+        return "", ".", ("MEASURED", {"green": True})
+    if (status := getattr(report, "perf_status", None)) and report.when == "call":
+        if report.failed:
+            return "failed", "F", (status, {"red": True})
+        return "passed", "", ""
+    return None
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Close the run's history."""
+    perf_session = session.config.stash.get(SESSION, None)
+    if perf_session is None or perf_session.is_worker:
+        return
+    if perf_session.judged_nothing and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    if perf_session.failed is None:
+        try:
+            perf_session.end(int(session.exitstatus))
+        except HistoryError as error:
+            perf_session.failed = str(error)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Leave no worker behind, however the session ended."""
+    if (session := config.stash.get(SESSION, None)) is not None:
+        session.close()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Show the verdicts, where they are kept, and what to do next."""
+    session = config.stash[SESSION]
+    if session.chronicle is None:
+        return
+    records = session.judged or list(session.chronicle.records.values())
+    if not records:
+        return
+    terminalreporter.section("performance")
+    for line in report.table(report.HEADINGS, report.summary_rows(records)):
+        terminalreporter.write_line(line)
+    for line in report.explanations(records):
+        terminalreporter.write_line(line)
+    counts = ", ".join(f"{n} {name}" for name, n in sorted(session.chronicle.counts().items()))
+    run, device = session.chronicle.writer, session.device()
+    terminalreporter.write_line("")
+    terminalreporter.write_line(f"run {run.run_id} on {device.key}: {counts or 'not judged'}")
+    terminalreporter.write_line(f"history: {shown_path(run.path)}")
+    if session.failed:
+        terminalreporter.write_line(f"stopped: {session.failed}", red=True)
+    terminalreporter.write_line(f"next: {_next_step(session, records)}")
+
+
+def _next_step(session: PerfSession, records: list[Record]) -> str:
+    """The one thing to do now."""
+    assert session.chronicle is not None
+    run = session.chronicle.writer.run_id
+    status = {record.status for record in records}
+    folder = ""
+    if session.options.history != session.config.rootpath / "history":
+        folder = f" --history {shown_path(session.options.history)}"
+    if Status.ERROR in status or Status.REGRESSED in status:
+        return f"bench-lib history show {run}{folder}"
+    if Status.NO_BASELINE in status:
+        if session.options.processes < 5:
+            run = "latest"
+            first = "pytest perf_tests --perf-processes 5 && "
+        else:
+            first = ""
+        return f'{first}bench-lib baseline accept --run {run}{folder} --reason "first baseline"'
+    return f"nothing; bench-lib history show {run}{folder} has the details"

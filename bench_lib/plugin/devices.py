@@ -1,0 +1,88 @@
+"""pytest-xdist: one worker a device, and each case always on the same device."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from bench_lib.model import Hardware
+
+DEVICE = "perf_device"
+"""Key in a worker's input: which of the visible devices is its own."""
+
+
+def refuse_too_many(config: pytest.Config, devices: Sequence[Hardware]) -> None:
+    """Raise UsageError where more workers were asked for than there are devices."""
+    workers = len(getattr(config.option, "tx", None) or [])
+    if workers <= len(devices):
+        return
+    if devices[0].vendor == "cpu":
+        raise pytest.UsageError(
+            f"-n {workers}: this machine has no GPU, and {workers} workers on one CPU would "
+            "take its cores from each other and make every timing wrong; use -n 1, or leave "
+            "-n out"
+        )
+    raise pytest.UsageError(
+        f"-n {workers}: there are {len(devices)} devices ({devices[0].key}) and a device "
+        f"measures one case at a time; use -n {len(devices)}, or -n auto"
+    )
+
+
+class Assignment:
+    """Which device belongs to which xdist worker; by the controller, since names change."""
+
+    def __init__(self, count: int) -> None:
+        """Hand out devices 0 to ``count`` - 1."""
+        self.count = count
+        self._held: dict[str, int] = {}
+
+    def take(self, worker: str) -> int:
+        """Return a free device for a worker that starts."""
+        free = sorted(set(range(self.count)) - set(self._held.values()))
+        self._held[worker] = free[0]
+        return free[0]
+
+    def give_back(self, worker: str) -> None:
+        """Free the device of a worker that ended; its replacement takes it."""
+        self._held.pop(worker, None)
+
+
+def device_of(nodeid: str, count: int) -> int:
+    """Return the device of a test by a stable hash of its case's id.
+
+    A case stays on its device whatever else is selected, so that the spread between
+    devices does not look like a change.
+    """
+    _, bracket, parameters = nodeid.partition("[")
+    name = parameters.rstrip("]") if bracket else nodeid
+    return zlib.crc32(name.encode()) % count
+
+
+def scheduling(config: pytest.Config, log: Any) -> Any:
+    """Return a scheduler for xdist that sends each test to its device's worker."""
+    from xdist.scheduler.each import EachScheduling
+
+    class DeviceScheduling(EachScheduling):
+        """Every worker collects everything and is told to run only its device's tests."""
+
+        def schedule(self) -> None:
+            assert self.collection_is_completed
+            for node, pending in self.node2pending.items():
+                if node in self._started:
+                    continue
+                if not pending:
+                    own = node.workerinput[DEVICE]
+                    pending[:] = [
+                        i
+                        for i, nodeid in enumerate(self.node2collection[node])
+                        if device_of(nodeid, self.numnodes) == own
+                    ]
+                node.send_runtest_some(pending)
+                node.shutdown()
+                self._started.append(node)
+
+    return DeviceScheduling(config, log)

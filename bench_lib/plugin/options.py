@@ -1,0 +1,118 @@
+"""What the user asked of this run, read once from pytest's options into one frozen object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bench_lib.model import TIERS
+
+
+@dataclass(frozen=True)
+class Options:
+    """The run's options; paths are absolute."""
+
+    matrix: Path
+    baselines: Path
+    history: Path
+    tier: str | None
+    """None takes ``gate`` on a GPU and ``smoke`` on a CPU."""
+    processes: int
+    strict: bool
+    lock_wait_s: float
+    asked_for: bool
+    """Whether this session is about performance: a path under ``perf_paths``, or an option."""
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare the options and ini settings."""
+    group = parser.getgroup("perf", "performance regression testing")
+    group.addoption(
+        "--perf-tier",
+        choices=TIERS,
+        help="which cases of the matrix to run (default: gate on a GPU, smoke on a CPU)",
+    )
+    group.addoption(
+        "--perf-matrix", metavar="FILE", help="matrix to take cases from (ini: perf_matrix)"
+    )
+    group.addoption(
+        "--perf-processes",
+        type=_at_least(int, 1),
+        default=None,
+        metavar="N",
+        help="measure every case in N fresh processes; a baseline needs five (default: 1)",
+    )
+    group.addoption(
+        "--perf-baselines", metavar="DIR", help="folder of baselines (default: baselines)"
+    )
+    group.addoption(
+        "--perf-history", metavar="DIR", help="folder that runs are kept in (default: history)"
+    )
+    group.addoption(
+        "--perf-strict",
+        action="store_true",
+        help="fail on everything but OK and IMPROVED, a missing baseline included",
+    )
+    group.addoption(
+        "--perf-lock-wait",
+        type=_at_least(float, 0),
+        default=None,
+        metavar="SECONDS",
+        help="how long to wait for a device that another run holds (default: 600)",
+    )
+    parser.addini("perf_matrix", "matrix to take cases from", default="perf_tests/matrix.toml")
+    parser.addini(
+        "perf_paths",
+        "folders whose tests measure; a run of one of them under pytest-xdist is given one "
+        "worker a device",
+        type="args",
+        default=["perf_tests"],
+    )
+
+
+def read_options(config: pytest.Config) -> Options:
+    """Return the run's options."""
+
+    def folder(option: str, default: str) -> Path:
+        given = config.getoption(option)
+        if given is None:
+            return config.rootpath / default
+        return (config.invocation_params.dir / given).absolute()
+
+    given = [config.getoption(f"perf_{name}") for name in _NAMES]
+    return Options(
+        matrix=folder("perf_matrix", config.getini("perf_matrix")),
+        baselines=folder("perf_baselines", "baselines"),
+        history=folder("perf_history", "history"),
+        tier=config.getoption("perf_tier"),
+        processes=config.getoption("perf_processes") or 1,
+        strict=config.getoption("perf_strict"),
+        lock_wait_s=600.0 if (wait := config.getoption("perf_lock_wait")) is None else wait,
+        asked_for=any(value not in (None, False) for value in given) or _names_perf_path(config),
+    )
+
+
+_NAMES = ("tier", "matrix", "processes", "baselines", "history", "strict", "lock_wait")
+
+
+def _names_perf_path(config: pytest.Config) -> bool:
+    folders = [(config.rootpath / path).resolve() for path in config.getini("perf_paths")]
+    for argument in config.args:
+        path = (config.invocation_params.dir / argument.partition("::")[0]).resolve()
+        if any(folder == path or folder in path.parents for folder in folders):
+            return True
+    return False
+
+
+def _at_least(kind: Callable[[str], float], least: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        value = kind(text)
+        if not value >= least:
+            raise ValueError
+        return value
+
+    parse.__name__ = f"number of at least {least}"
+    return parse

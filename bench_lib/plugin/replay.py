@@ -1,0 +1,84 @@
+"""Showing measured samples in pytest-benchmark, through the clock that it lets a test choose.
+
+A clock that advances by one recorded sample per round makes pytest-benchmark's table,
+JSON, comparison and histogram hold what the worker measured.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from bench_lib import report
+from bench_lib.model import Measurement
+from bench_lib.runner import Outcome
+
+
+class ReplayClock:
+    """A timer for pytest-benchmark: each pair of readings is one recorded sample apart."""
+
+    def __init__(self) -> None:
+        """Start without samples; they come when the case has been measured."""
+        self.samples: Sequence[float] = ()
+        self._readings = 0
+        self._now = 0.0
+
+    def __call__(self) -> float:
+        """Return the time, in seconds since the first reading."""
+        if self._readings % 2:
+            self._now += self.samples[self._readings // 2]
+        self._readings += 1
+        return self._now
+
+    def __repr__(self) -> str:
+        """Name the clock as pytest-benchmark's JSON shows it."""
+        return "bench_lib replay of the worker's samples"
+
+
+CLOCK = pytest.StashKey[ReplayClock]()
+
+
+def is_on(config: pytest.Config) -> bool:
+    """Whether pytest-benchmark is there and measures; under xdist it switches itself off."""
+    return config.pluginmanager.hasplugin("benchmark")
+
+
+def prepare(item: pytest.Item) -> None:
+    """Give an item its clock; the marker has to be there before the fixture is set up."""
+    clock = item.stash[CLOCK] = ReplayClock()
+    item.add_marker(pytest.mark.benchmark(timer=clock, disable_gc=False, warmup=False))
+
+
+def replay(item: pytest.Item, benchmark: Any, outcome: Outcome) -> None:
+    """Let the benchmark fixture run through the first accepted attempt's samples."""
+    accepted = [a.measurement for a in outcome.attempts if a.accepted and a.measurement]
+    clock = item.stash.get(CLOCK, None)
+    if benchmark is None or benchmark.disabled or not accepted or clock is None or clock.samples:
+        return
+    measurement = accepted[0]
+    clock.samples = measurement.iteration_s
+    benchmark.extra_info.update(extra_info(measurement, outcome))
+    benchmark.pedantic(_nothing, rounds=len(measurement.iteration_s))
+
+
+def _nothing() -> None:
+    return None
+
+
+def extra_info(measurement: Measurement, outcome: Outcome) -> dict[str, Any]:
+    """Return what pytest-benchmark has no column for; in its JSON and in exports."""
+    precision = str(outcome.case.params.get("precision", ""))
+    return {
+        "hardware": outcome.hardware.key,
+        f"{measurement.item}_per_s": report.rate_of(measurement),
+        "median_s": statistics.median(measurement.iteration_s),
+        "peak_memory_bytes": measurement.peak_memory_bytes,
+        "compile_s": measurement.compile_s,
+        "first_step_s": measurement.first_step_s,
+        "host_bound": measurement.host_bound,
+        "parameters": measurement.parameters,
+        "efficiency": report.efficiency(measurement, outcome.hardware, precision),
+    }

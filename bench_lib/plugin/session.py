@@ -1,0 +1,192 @@
+"""One pytest session: measures in whichever process runs the tests, judges in the one that reports."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from _pytest._code.code import ReprFileLocation, TerminalRepr
+from _pytest._io import TerminalWriter
+
+from bench_lib import hardware, matrix, report
+from bench_lib.launch.catalogue import network_sizes
+from bench_lib.model import Case, Hardware, Record, Status
+from bench_lib.plugin.devices import DEVICE
+from bench_lib.plugin.options import Options
+from bench_lib.runner import FAILING, Bench, Chronicle, Outcome, fails
+
+MEASURED = "measured"
+"""Outcome of a call whose verdict is still to come; becomes passed or failed at the end."""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A test's report that waits for the verdicts of the cases it measured."""
+
+    report: pytest.TestReport
+    case_ids: list[str]
+
+
+@dataclass
+class PerfSession:
+    """What one process of a pytest session knows."""
+
+    config: pytest.Config
+    options: Options
+    bench: Bench | None = None
+    chronicle: Chronicle | None = None
+    pending: list[Pending] = field(default_factory=list)
+    judged: list[Record] = field(default_factory=list)
+    failed: str | None = None
+    """Why the run had to stop."""
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether this process is one of xdist's workers."""
+        return hasattr(self.config, "workerinput")
+
+    @cached_property
+    def devices(self) -> list[Hardware]:
+        """The devices of this machine, in the order torch counts them."""
+        return hardware.detect()
+
+    @cached_property
+    def cases(self) -> dict[str, list[Case]]:
+        """The matrix, by tier."""
+        axes = {"networks": matrix.network_axes(network_sizes())}
+        return matrix.read_matrix(self.options.matrix, axes)
+
+    @property
+    def tier(self) -> str:
+        """The tier to run: the one asked for, or what fits the machine."""
+        return self.options.tier or ("smoke" if self.devices[0].vendor == "cpu" else "gate")
+
+    def device(self) -> Hardware:
+        """Return the device of this process: under xdist the one the controller assigned."""
+        if self.is_worker:
+            index = self.config.workerinput.get(DEVICE, 0)  # type: ignore[attr-defined]
+            return self.devices[index % len(self.devices)]
+        return self.devices[0]
+
+    def measure(self, case: Case) -> Outcome:
+        """Measure one case on this process's device."""
+        if self.bench is None:
+            self.bench = Bench(
+                self.device(),
+                processes=self.options.processes,
+                lock_wait_s=self.options.lock_wait_s,
+                say=self.say,
+            )
+        return self.bench.measure(case)
+
+    def open_chronicle(self) -> Chronicle:
+        """Open history and baselines; raises HistoryError or BaselineError."""
+        if self.chronicle is None:
+            self.chronicle = Chronicle(
+                self.options.history, self.options.baselines, self.device()
+            )
+        return self.chronicle
+
+    def note(self, test_report: pytest.TestReport, outcomes: list[Outcome]) -> None:
+        """Take in what a test measured, in the process that judges."""
+        chronicle = self.open_chronicle()
+        for outcome in outcomes:
+            chronicle.note(outcome, test_report.nodeid)
+        if test_report.outcome == MEASURED:
+            self.pending.append(Pending(test_report, [o.case.id for o in outcomes]))
+
+    def conclude(self) -> None:
+        """Judge everything and give each waiting test the outcome that follows."""
+        if self.chronicle is None:
+            return
+        self.judged = self.chronicle.judge()
+        waiting, self.pending = self.pending, []
+        for each in waiting:
+            self._report(each.report, [self.chronicle.records[id_] for id_ in each.case_ids])
+
+    def _report(self, waiting: pytest.TestReport, records: list[Record]) -> None:
+        final = copy.copy(waiting)
+        strict = self.options.strict
+        failing = [r for r in records if r.status and fails(r.status, strict=strict)]
+        shown = (failing or records)[0]
+        status = shown.status.value if shown.status else "not judged"
+        final.outcome = "failed" if failing else "passed"
+        final.duration = 0.0  # counted when it was measured
+        final.perf_status = status  # type: ignore[attr-defined]
+        final.user_properties = [*waiting.user_properties, ("perf_status", status)]
+        if failing:
+            words = "\n\n".join(report.in_words(record) for record in failing)
+            final.longrepr = VerdictRepr(words, waiting.location)
+        self.config.hook.pytest_runtest_logreport(report=final)
+        # The teardown's report closes the test for JUnit, so it comes after the verdict.
+        end = copy.copy(final)
+        end.when, end.outcome, end.longrepr, end.duration = "teardown", "passed", None, 0.0
+        end.sections = []
+        self.config.hook.pytest_runtest_logreport(report=end)
+
+    def close(self) -> None:
+        """Let go of the device and its workers."""
+        if self.bench is not None:
+            self.bench.close()
+            self.bench = None
+
+    def end(self, exit_status: int) -> None:
+        """Write the run's last line; a run that was interrupted stays without one."""
+        if self.chronicle is None or self.chronicle.writer.discard_if_empty():
+            return
+        if exit_status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            self.chronicle.writer.end(self.chronicle.counts(), int(exit_status))
+
+    def say(self, line: str) -> None:
+        """Print a line for the user, past pytest's capture."""
+        terminal: Any = self.config.pluginmanager.get_plugin("terminalreporter")
+        capture: Any = self.config.pluginmanager.get_plugin("capturemanager")
+        if terminal is not None and capture is not None:
+            with capture.global_and_fixture_disabled():
+                terminal.write_line(line)
+
+    @property
+    def judged_nothing(self) -> bool:
+        """Whether most of what was to be judged could not be: such a gate is not green."""
+        judged = [r for r in self.judged if r.status not in (Status.SKIPPED, Status.NO_BASELINE)]
+        invalid = [r for r in judged if r.status is Status.INVALID]
+        return bool(judged) and 2 * len(invalid) > len(judged)
+
+
+class VerdictRepr(TerminalRepr):
+    """A verdict as pytest shows a failure: its words, and the first line for the summary."""
+
+    def __init__(self, text: str, location: tuple[str, int | None, str]) -> None:
+        """Take the words and the test's place in the source."""
+        self.text = text
+        path, line, _ = location
+        self.reprcrash = ReprFileLocation(path, (line or 0) + 1, text.splitlines()[0])
+
+    def toterminal(self, tw: TerminalWriter) -> None:
+        """Write the words."""
+        for line in self.text.splitlines():
+            tw.line(line, red=line.startswith(tuple(s.value for s in FAILING)))
+
+
+def encode(outcomes: list[Outcome]) -> list[Any]:
+    """Return outcomes as plain objects, as a report can carry them between processes."""
+    plain: list[Any] = msgspec.to_builtins(outcomes)
+    return plain
+
+
+def decode(plain: list[Any]) -> list[Outcome]:
+    """Return the outcomes that ``encode`` made plain."""
+    return msgspec.convert(plain, list[Outcome])
+
+
+def shown_path(path: Path) -> str:
+    """Return a path as short as it can be typed from here."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

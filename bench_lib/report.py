@@ -1,0 +1,137 @@
+"""Records as text: what a terminal shows at the end of a run, in at most 100 columns."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+
+from bench_lib import judge
+from bench_lib.model import Hardware, Measurement, Record, Status
+
+WIDTH = 100
+HEADINGS = ("case", "status", "median", "rate", "vs baseline", "visible", "spread", "memory")
+
+
+def summary_rows(records: Iterable[Record]) -> list[tuple[str, ...]]:
+    """Return one row of HEADINGS per record, worst first and otherwise as measured."""
+    order = [Status.ERROR, Status.REGRESSED, Status.INVALID, Status.INCOMPARABLE, Status.SUSPECT]
+
+    def rank(record: Record) -> int:
+        return order.index(record.status) if record.status in order else len(order)
+
+    return [_row(record) for record in sorted(records, key=rank)]
+
+
+def _row(record: Record) -> tuple[str, ...]:
+    status = record.status.value if record.status else "not judged"
+    measurements = [a.measurement for a in record.attempts if a.accepted and a.measurement]
+    if not measurements:
+        return (record.case.id, status, *[""] * (len(HEADINGS) - 2))
+    latency = statistics.median(statistics.median(m.iteration_s) for m in measurements)
+    rate = statistics.median(rate_of(m) for m in measurements)
+    verdict = next((v for v in record.verdicts if v.metric == "latency"), None)
+    peaks = [m.peak_memory_bytes for m in measurements if m.peak_memory_bytes is not None]
+    return (
+        record.case.id,
+        status,
+        seconds(latency),
+        f"{quantity(rate)} {measurements[0].item}/s",
+        "" if verdict is None or verdict.ratio is None else f"{verdict.ratio - 1:+.1%}",
+        ""
+        if verdict is None or verdict.detectable_effect is None
+        else f"{verdict.detectable_effect:.1%}",
+        f"{statistics.median(judge.spread(m.iteration_s) for m in measurements):.1%}",
+        f"{max(peaks) / 2**20:.0f} MiB" if peaks else "",
+    )
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH) -> list[str]:
+    """Align columns in ``width`` characters: the first to the left, shortened where it must be."""
+    if not rows:
+        return []
+    used = [i for i in range(len(headings)) if i == 0 or any(row[i] for row in rows)]
+    widths = [max(len(headings[i]), *(len(row[i]) for row in rows)) for i in used]
+    widths[0] = min(widths[0], max(12, width - sum(widths[1:]) - 2 * (len(widths) - 1)))
+
+    def line(cells: Sequence[str]) -> str:
+        first, *rest = (cells[i] for i in used)
+        parts = [_shortened(first, widths[0]).ljust(widths[0])]
+        if rest:
+            parts.append(rest[0].ljust(widths[1]))
+        parts += [cell.rjust(w) for cell, w in zip(rest[1:], widths[2:], strict=True)]
+        return "  ".join(parts).rstrip()
+
+    return [line(headings), *(line(row) for row in rows)]
+
+
+def _shortened(text: str, width: int) -> str:
+    if len(text) <= width:
+        return text
+    keep = width - 1
+    return f"{text[: keep // 2]}…{text[len(text) - (keep - keep // 2) :]}"
+
+
+def explanations(records: Iterable[Record], *, every: bool = False) -> list[str]:
+    """Return a line for each thing that a reader should know, beginning with the case's id."""
+    quiet = () if every else (Status.OK, Status.NO_BASELINE, Status.SKIPPED)
+    lines = []
+    for record in records:
+        for verdict in record.verdicts:
+            if verdict.status not in quiet:
+                words = f"{record.case.id}: {verdict.status.value} {verdict.metric}: "
+                lines.append(words + verdict.reason.splitlines()[0])
+        for attempt in record.attempts:
+            measurement = attempt.measurement
+            if measurement is not None:
+                lines += [f"{record.case.id}: warning: {text}" for text in measurement.warnings]
+    return list(dict.fromkeys(lines))
+
+
+def in_words(record: Record) -> str:
+    """Say in some lines how a case stands: the leading verdict, then the metrics."""
+    verdict = judge.leading(record.verdicts)
+    lines = [f"{verdict.status.value} {record.case.id}: {verdict.metric}: {verdict.reason}"]
+    lines += [
+        f"  {other.metric}: {other.status.value}: {other.reason}"
+        for other in record.verdicts
+        if other is not verdict
+    ]
+    last_output = [a.fault.last_output for a in record.attempts if a.fault and a.fault.last_output]
+    if last_output:
+        lines += ["", "last output of the worker:", last_output[-1]]
+    return "\n".join(lines)
+
+
+def rate_of(measurement: Measurement) -> float:
+    """Items per second over the measured stretch by the wall clock."""
+    return measurement.items_per_step * len(measurement.iteration_s) / measurement.wall_s
+
+
+def efficiency(measurement: Measurement, hardware: Hardware, precision: str) -> dict[str, float]:
+    """Share of the hardware's peaks that the median step reached; empty where not known.
+
+    ``flops`` is of the precision's dense peak, ``bandwidth`` of the memory's, from the
+    least traffic that the step needs, so both are lower bounds of what the device did.
+    """
+    step_s = statistics.median(measurement.iteration_s)
+    shares = {}
+    peak = hardware.peak_tflops.get(precision.removeprefix("amp-"))
+    if peak and measurement.flops_per_step:
+        shares["flops"] = measurement.flops_per_step / step_s / (peak * 1e12)
+    if hardware.peak_gb_per_s and measurement.least_bytes_per_step:
+        achieved = measurement.least_bytes_per_step / step_s
+        shares["bandwidth"] = achieved / (hardware.peak_gb_per_s * 1e9)
+    return shares
+
+
+def seconds(value: float) -> str:
+    """Return a time with four digits and its unit: ``6.972 ms``."""
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if value >= scale:
+            return f"{value / scale:.4g} {unit}"
+    return f"{value * 1e9:.4g} ns"
+
+
+def quantity(value: float) -> str:
+    """Return a number with four digits: ``9181``, ``22.07 k``."""
+    return f"{value:.4g}" if value < 10_000 else f"{value / 1e3:.4g} k"

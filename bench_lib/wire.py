@@ -1,0 +1,100 @@
+"""One JSON object a line over a socket: how the runner and its workers speak.
+
+Standard library only, because the worker's side runs under any interpreter with torch.
+JSON and not pickle, because a socket is something that a stranger can reach.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+from typing import Any
+
+from bench_lib.model import Case, Launch, Limits, Sampling
+
+MAX_LINE = 64 * 1024 * 1024
+ADDRESS_VARIABLE = "BENCH_LIB_ADDRESS"
+TOKEN_VARIABLE = "BENCH_LIB_TOKEN"  # noqa: S105 - the name of a variable, not a secret
+LOGS_VARIABLE = "BENCH_LIB_LOGS"
+
+
+class ClosedError(ConnectionError):
+    """The other side is gone."""
+
+
+class ProtocolError(ValueError):
+    """The other side sent something that is not a line of the protocol."""
+
+
+class Connection:
+    """A stream of JSON objects in both directions."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        """Take over a connected stream socket."""
+        self._socket = sock
+        self._buffer = bytearray()
+
+    def fileno(self) -> int:
+        """Descriptor to wait on with ``select``."""
+        return self._socket.fileno()
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one object; raises ClosedError where nobody listens any more."""
+        line = json.dumps(message, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        try:
+            self._socket.settimeout(None)
+            self._socket.sendall(line)
+        except OSError as error:
+            raise ClosedError(str(error)) from error
+
+    def receive(self, timeout_s: float | None = None) -> dict[str, Any]:
+        """Return the next object.
+
+        Raises TimeoutError after ``timeout_s`` seconds without a whole line, ClosedError
+        at the end of the stream and ProtocolError on anything that is not an object.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while (end := self._buffer.find(b"\n")) < 0:
+            if len(self._buffer) > MAX_LINE:
+                raise ProtocolError(f"a line of more than {MAX_LINE} bytes")
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                raise TimeoutError
+            self._socket.settimeout(remaining)
+            try:
+                chunk = self._socket.recv(1 << 20)
+            except TimeoutError:
+                raise
+            except OSError as error:
+                raise ClosedError(str(error)) from error
+            if not chunk:
+                raise ClosedError("end of stream")
+            self._buffer += chunk
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        try:
+            message = json.loads(line)
+        except ValueError as error:
+            raise ProtocolError(f"not JSON: {line[:200]!r}") from error
+        if not isinstance(message, dict):
+            raise ProtocolError(f"not an object: {line[:200]!r}")
+        return message
+
+    def close(self) -> None:
+        """Close the socket; the other side sees the end of the stream."""
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+
+def decode_case(fields: dict[str, Any]) -> Case:
+    """Rebuild a case from its JSON form; raises TypeError on unknown fields."""
+    return Case(
+        **{
+            **fields,
+            "launch": Launch(**fields["launch"]),
+            "sampling": Sampling(**fields["sampling"]),
+            "limits": Limits(**fields["limits"]),
+        }
+    )

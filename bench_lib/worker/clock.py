@@ -1,0 +1,153 @@
+"""The clocks and the memory counters that measuring reads; one class per kind of device."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+
+class Marks(Protocol):
+    """Points in the device's own order of work."""
+
+    def mark(self, i: int) -> None:
+        """Place the i-th point after all work issued so far."""
+
+    def intervals(self) -> list[float]:
+        """Seconds from each point to the next; only after the device has passed the last."""
+
+
+class Clock(Protocol):
+    """Time and memory of one device."""
+
+    def now(self) -> float:
+        """Seconds on the machine's monotonic clock."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was issued."""
+
+    def marks(self, n: int) -> Marks:
+        """Allocate n points beforehand, so that placing them allocates nothing."""
+
+    def allocated_bytes(self) -> int | None:
+        """Bytes the allocator has handed out now."""
+
+    def reset_peak(self) -> None:
+        """Start counting the peak anew."""
+
+    def peak_bytes(self) -> int | None:
+        """Most bytes handed out at once since the last reset."""
+
+    def release(self) -> None:
+        """Give back what caches hold, so that the next case starts as the first did."""
+
+    asynchronous: bool
+    """Whether issuing work and doing it are different things."""
+
+
+class _EventMarks:
+    def __init__(self, n: int) -> None:
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(n)]
+
+    def mark(self, i: int) -> None:
+        self._events[i].record()
+
+    def intervals(self) -> list[float]:
+        pairs = zip(self._events, self._events[1:], strict=False)
+        return [a.elapsed_time(b) / 1e3 for a, b in pairs]
+
+
+class GpuClock:
+    """Device events on a CUDA or HIP device; memory as its caching allocator counts it."""
+
+    asynchronous = True
+
+    def __init__(self, device: torch.device) -> None:
+        """Clock of ``device``, which must be the current one."""
+        self._device = device
+
+    def now(self) -> float:
+        """Seconds on the machine's monotonic clock."""
+        return time.monotonic()
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        torch.cuda.synchronize(self._device)
+
+    def marks(self, n: int) -> Marks:
+        """Allocate n timing events."""
+        return _EventMarks(n)
+
+    def allocated_bytes(self) -> int | None:
+        """Bytes in live tensors."""
+        return int(torch.cuda.memory_allocated(self._device))
+
+    def reset_peak(self) -> None:
+        """Start counting the peak anew."""
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+    def peak_bytes(self) -> int | None:
+        """Most bytes in live tensors since the last reset."""
+        return int(torch.cuda.max_memory_allocated(self._device))
+
+    def release(self) -> None:
+        """Empty the caching allocator and drop the BLAS workspaces.
+
+        The workspaces live in the allocator from the first product on, so that without
+        this the first case of a context would seem to need more memory than the second.
+        """
+        clear: Callable[[], None] | None = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # noqa: SLF001 - no public name
+        if clear is not None:
+            clear()
+        torch.cuda.empty_cache()
+
+
+class _HostMarks:
+    def __init__(self, n: int) -> None:
+        self._times = array("d", bytes(8 * n))
+
+    def mark(self, i: int) -> None:
+        self._times[i] = time.perf_counter()
+
+    def intervals(self) -> list[float]:
+        pairs = zip(self._times, self._times[1:], strict=False)
+        return [b - a for a, b in pairs]
+
+
+class HostClock:
+    """A CPU's clock: work is done when the call returns, memory has no allocator to ask."""
+
+    asynchronous = False
+
+    def now(self) -> float:
+        """Seconds on the machine's monotonic clock."""
+        return time.monotonic()
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+    def marks(self, n: int) -> Marks:
+        """Allocate n host times."""
+        return _HostMarks(n)
+
+    def allocated_bytes(self) -> int | None:
+        """Unknown: resident memory depends on what ran before."""
+        return None
+
+    def reset_peak(self) -> None:
+        """Nothing to reset."""
+
+    def peak_bytes(self) -> int | None:
+        """Unknown, as above."""
+        return None
+
+    def release(self) -> None:
+        """Nothing to release."""
+
+
+def clock_of(device: torch.device) -> Clock:
+    """Return the clock of a device."""
+    return GpuClock(device) if device.type == "cuda" else HostClock()

@@ -1,0 +1,89 @@
+"""A fresh device context: opens the device, then measures case after case until hung up on."""
+
+from __future__ import annotations
+
+import dataclasses
+import faulthandler
+import os
+import resource
+import sys
+import traceback
+from typing import Any
+
+import torch
+
+from bench_lib.wire import ClosedError, decode_case
+from bench_lib.worker.clock import clock_of
+from bench_lib.worker.device import (
+    compile_cache_state,
+    cudnn_version,
+    forget_compiled,
+    open_device,
+)
+from bench_lib.worker.measure import Context, measure
+from bench_lib.worker.workloads import Setting, UnsupportedError
+from bench_lib.worker.zygote import connect
+
+
+def serve_cases(name: str) -> int:
+    """Greet the runner with what the device says of itself, then answer its cases.
+
+    Every answer is one message: ``measurement``, ``skipped`` or ``fault``.  After a fault
+    the runner ends this process, since a context may be broken without saying so.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    faulthandler.enable()
+    connection = connect(hello="context", context=name, pid=os.getpid())
+    device, seen = open_device()
+    connection.send(
+        {
+            "device": dataclasses.asdict(seen),
+            "cudnn": cudnn_version(device),
+            "threads": torch.get_num_threads(),
+        }
+    )
+    context = Context(
+        setting=Setting(device),
+        clock=clock_of(device),
+        context_id=name,
+        device_uuid=seen.uuid,
+        phase=lambda phase: connection.send({"phase": phase}),
+        cache_state=compile_cache_state,
+        forget=forget_compiled,
+    )
+    try:
+        while True:
+            order = connection.receive()
+            connection.send(answer(order["measure"], context))
+    except ClosedError:
+        return 0
+
+
+def answer(fields: dict[str, Any], context: Context) -> dict[str, Any]:
+    """Measure the case that ``fields`` describe and put the outcome into a message."""
+    try:
+        measurement = measure(decode_case(fields), context)
+    except UnsupportedError as reason:
+        return {"skipped": str(reason)}
+    except Exception as error:  # noqa: BLE001 - whatever a case does stays in its case
+        traceback.print_exc()
+        sys.stderr.flush()
+        return {"fault": {"kind": kind_of(error), "message": in_words(error)}}
+    return {"measurement": dataclasses.asdict(measurement)}
+
+
+def kind_of(error: Exception) -> str:
+    """Sort an exception into the kinds of fault that a reader acts on differently."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return "out of memory"
+    # The CPU allocator raises a plain RuntimeError.
+    if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
+        return "out of memory"
+    return "exception"
+
+
+def in_words(error: Exception) -> str:
+    """Return the exception's type and the first lines of what it says."""
+    text = str(error).strip()
+    lines = text.splitlines()[:6]
+    return f"{type(error).__name__}: " + "\n".join(lines) if lines else type(error).__name__

@@ -1,0 +1,149 @@
+"""Opening a device, describing it, and setting torch up the way a case wants it."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+from typing import Any
+
+import torch
+
+from bench_lib.model import Device
+from bench_lib.worker.workloads import UnsupportedError
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of the software under test; opens no device."""
+    import torchvision
+
+    try:
+        import triton
+
+        triton_version: str | None = str(triton.__version__)
+    except ImportError:
+        triton_version = None
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "torchvision": str(torchvision.__version__),
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "triton": triton_version,
+    }
+
+
+def open_device(index: int = 0) -> tuple[torch.device, Device]:
+    """Open the process's accelerator, or its CPU where there is none.
+
+    The runner pins a process by environment variables, so that index 0 is the device
+    meant; ranks of one launch see several and say which.  Raises RuntimeError where torch
+    was built for a GPU, one was promised, and it cannot be opened.
+    """
+    if not torch.cuda.is_available():
+        return torch.device("cpu"), Device(type="cpu", name=platform.processor() or "cpu")
+    torch.cuda.set_device(index)
+    device = torch.device("cuda", index)
+    torch.empty(1, device=device)
+    properties: Any = torch.cuda.get_device_properties(device)
+    uuid = getattr(properties, "uuid", None)
+    arch = getattr(properties, "gcnArchName", None)
+    if torch.version.hip is None or not arch:
+        arch = f"sm_{properties.major}{properties.minor}"
+    return device, Device(
+        type="cuda",
+        name=properties.name,
+        arch=arch,
+        compute_units=properties.multi_processor_count,
+        memory_bytes=properties.total_memory,
+        uuid=None if uuid is None else str(uuid),
+        bdf=_bdf(properties),
+    )
+
+
+def _bdf(properties: Any) -> str | None:
+    try:
+        domain, bus = properties.pci_domain_id, properties.pci_bus_id
+        return f"{domain:04x}:{bus:02x}:{properties.pci_device_id:02x}.0"
+    except AttributeError:
+        return None
+
+
+def cudnn_version(device: torch.device) -> str | None:
+    """Return the version of cuDNN or MIOpen once a device is open."""
+    if device.type != "cuda":
+        return None
+    with contextlib.suppress(RuntimeError):
+        version = torch.backends.cudnn.version()
+        return None if version is None else str(version)
+    return None
+
+
+AUTOCAST = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
+STORED = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def set_precision(precision: str, device: torch.device) -> None:
+    """Set torch's process-wide switches for a precision: TF32 on for ``tf32``, else off.
+
+    Raises UnsupportedError where the device has no such arithmetic.
+    """
+    if precision == "tf32":
+        _require_tf32(device)
+    if precision in ("bf16", "amp-bf16") and device.type == "cuda":
+        with contextlib.suppress(AssertionError):
+            if not torch.cuda.is_bf16_supported():
+                raise UnsupportedError("this GPU has no bf16 arithmetic")
+    tf32 = precision == "tf32"
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
+
+
+def _require_tf32(device: torch.device) -> None:
+    if device.type != "cuda":
+        raise UnsupportedError("TF32 exists on GPUs only; use fp32 on a CPU")
+    properties: Any = torch.cuda.get_device_properties(device)
+    if torch.version.hip is not None:
+        if not str(getattr(properties, "gcnArchName", "")).startswith("gfx94"):
+            raise UnsupportedError(f"{properties.gcnArchName} has no TF32; MI300 (gfx94x) has")
+    elif properties.major < 8:
+        raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later")
+
+
+def require_compile(mode: str, device: torch.device) -> None:
+    """Raise UnsupportedError where torch.compile in this mode cannot mean anything here."""
+    if device.type != "cuda" and mode == "reduce-overhead":
+        raise UnsupportedError("reduce-overhead records CUDA graphs, which a CPU does not have")
+    if device.type == "cpu":
+        from torch._inductor import cpp_builder, exc
+
+        try:
+            cpp_builder.get_cpp_compiler()
+        except (exc.InvalidCxxCompiler, RuntimeError, OSError) as error:
+            raise UnsupportedError(
+                "torch.compile needs a C++ compiler on a CPU; install g++"
+            ) from error
+
+
+def forget_compiled() -> None:
+    """Drop what torch.compile remembers; nothing where it was never used."""
+    import sys
+
+    if "torch._dynamo" in sys.modules:
+        import torch._dynamo
+
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+
+
+def compile_cache_state() -> str | None:
+    """``cold``, ``warm`` or ``mixed``, from the compiler's own hit and miss counters."""
+    import torch._dynamo
+
+    counters = torch._dynamo.utils.counters
+    hits = misses = 0
+    for group, prefix in (("inductor", "fxgraph_cache"), ("aot_autograd", "autograd_cache")):
+        hits += counters[group][f"{prefix}_hit"]
+        misses += counters[group][f"{prefix}_miss"]
+    if hits and misses:
+        return "mixed"
+    return "warm" if hits else "cold" if misses else None

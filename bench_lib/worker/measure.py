@@ -1,0 +1,223 @@
+"""One case on one device: build, first step, warm-up, measured steps, memory, numerics.
+
+The order is part of the meaning.  Memory is read before anything else can raise it, and
+numerics come last because their FP32 twin needs memory and compilation of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bench_lib.model import Case, Measurement, Numerics, Sampling
+from bench_lib.worker.workloads import Setting, build
+
+if TYPE_CHECKING:
+    from bench_lib.worker.clock import Clock, Marks
+
+HOST_BOUND = 0.9
+"""Issuing a step takes this share of the step or more: the device waits for Python."""
+STEADY = 0.02
+BLOCK_S = 0.1
+LEAST_WARMUP_STEPS = 3
+"""CUDA graphs are recorded on the second and third call of a compiled step."""
+
+
+@dataclass
+class Steadiness:
+    """Says when warming up is over: long enough, and the last blocks agree."""
+
+    least_s: float
+    most_s: float
+    blocks: list[float] = field(default_factory=list)
+    steps: int = 0
+    elapsed_s: float = 0.0
+
+    def add(self, steps: int, duration_s: float) -> None:
+        """Take in a block of ``steps`` steps that took ``duration_s`` seconds in all."""
+        self.blocks.append(duration_s / steps)
+        self.steps += steps
+        self.elapsed_s += duration_s
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the last three blocks lie within 2% of each other."""
+        last = self.blocks[-3:]
+        return len(last) == 3 and max(last) <= min(last) * (1 + STEADY)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether to stop warming up, steady or not."""
+        if self.steps < LEAST_WARMUP_STEPS:
+            return False
+        return self.elapsed_s >= self.most_s or (self.elapsed_s >= self.least_s and self.is_steady)
+
+    def next_block(self, first_step_s: float) -> int:
+        """How many steps fill the next block."""
+        step_s = self.blocks[-1] if self.blocks else first_step_s
+        return max(1, min(1000, round(BLOCK_S / max(step_s, 1e-6))))
+
+
+def iterations_for(sampling: Sampling, step_s: float) -> int:
+    """Measured iterations: enough to fill the time asked for, within the case's bounds."""
+    wanted = math.ceil(sampling.measure_s / max(step_s, 1e-9))
+    return max(sampling.iterations, min(sampling.max_iterations, wanted))
+
+
+def _alone(value: float) -> float:
+    return value
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a process lends to every case it measures."""
+
+    setting: Setting
+    clock: Clock
+    context_id: str
+    device_uuid: str | None = None
+    phase: Callable[[str], None] = lambda _name: None
+    """Told where in the case we are, for the error message of a hang."""
+    agree: Callable[[float], float] = _alone
+    """Makes ranks take the same decision: returns the largest of all ranks' values."""
+    cache_state: Callable[[], str | None] = lambda: None
+    """What the compiler's caches did since ``forget``."""
+    forget: Callable[[], None] = lambda: None
+    """Drops compiled code of the case before, so that no case inherits its guards."""
+
+
+def measure(case: Case, context: Context) -> Measurement:
+    """Measure one case; whatever goes wrong is raised, with nothing left on the device."""
+    _clean(context)
+    try:
+        return _measure(case, context)
+    finally:
+        _clean(context)
+
+
+def _clean(context: Context) -> None:
+    context.forget()
+    gc.collect()
+    context.clock.release()
+
+
+def _measure(case: Case, context: Context) -> Measurement:
+    clock, sampling = context.clock, case.sampling
+    before = clock.allocated_bytes()
+
+    context.phase("build")
+    workload = build(case, context.setting)
+    warnings = list(workload.warnings)
+
+    context.phase("first step")
+    first_step_s = _timed(clock, workload.step, 1)
+    workload.first_step_done()
+    cache = context.cache_state() if workload.compiled else None
+
+    context.phase("warm-up")
+    steady = Steadiness(sampling.warmup_s, sampling.warmup_max_s)
+    while not steady.is_finished:
+        steps = steady.next_block(context.agree(first_step_s))
+        steady.add(steps, context.agree(_timed(clock, workload.step, steps)))
+    if not steady.is_steady:
+        warnings.append(
+            f"not steady after {steady.elapsed_s:.1f} s of warm-up: the last blocks differ "
+            f"by more than {STEADY:.0%}"
+        )
+
+    n = iterations_for(sampling, steady.blocks[-1])
+    marks = clock.marks(n + 1)
+    context.phase("measure")
+    clock.reset_peak()
+    begin_s, end_s = _loop(clock, marks, workload.step, n)
+    intervals = marks.intervals()
+    peak = clock.peak_bytes()
+    enqueue_s = _enqueue_time(clock, workload.step) if clock.asynchronous else None
+    step_s = statistics.median(intervals)
+
+    context.phase("numerics")
+    numerics = workload.numerics()
+    flops = workload.flops_per_step()
+    if numerics is not None and not numerics.finite:
+        warnings.append("the answer holds infinities or NaN")
+    return Measurement(
+        case_id=case.id,
+        context_id=context.context_id,
+        device_uuid=context.device_uuid,
+        iteration_s=intervals,
+        window_s=(begin_s, end_s),
+        wall_s=end_s - begin_s,
+        warmup_s=steady.elapsed_s,
+        warmup_iterations=steady.steps,
+        steady=steady.is_steady,
+        first_step_s=first_step_s,
+        enqueue_s=enqueue_s,
+        host_bound=enqueue_s is not None and enqueue_s >= HOST_BOUND * step_s,
+        items_per_step=workload.items_per_step,
+        item=workload.item,
+        compile_s=max(0.0, first_step_s - step_s) if workload.compiled else None,
+        compile_cache=cache,
+        peak_memory_bytes=None if peak is None else peak - (before or 0),
+        parameters=workload.parameters,
+        flops_per_step=flops,
+        least_bytes_per_step=workload.least_bytes_per_step,
+        numerics=_storable(numerics),
+        warnings=warnings,
+    )
+
+
+def _timed(clock: Clock, step: Callable[[], object], n: int) -> float:
+    clock.synchronize()
+    begin = clock.now()
+    for _ in range(n):
+        step()
+    clock.synchronize()
+    return clock.now() - begin
+
+
+def _loop(
+    clock: Clock, marks: Marks, step: Callable[[], object], n: int
+) -> tuple[float, float]:
+    """Run the measured stretch: steps and marks, nothing else, the collector held off."""
+    mark = marks.mark
+    positions = range(1, n + 1)
+    gc.collect()
+    gc.disable()
+    try:
+        clock.synchronize()
+        begin = clock.now()
+        mark(0)
+        for i in positions:
+            step()
+            mark(i)
+        clock.synchronize()
+        return begin, clock.now()
+    finally:
+        gc.enable()
+
+
+def _enqueue_time(clock: Clock, step: Callable[[], object]) -> float:
+    """Median host time to issue a step when nothing is queued before it."""
+    times = []
+    for _ in range(5):
+        clock.synchronize()
+        begin = clock.now()
+        step()
+        times.append(clock.now() - begin)
+    clock.synchronize()
+    return statistics.median(times)
+
+
+def _storable(numerics: Numerics | None) -> Numerics | None:
+    """JSON has no NaN: what is not finite is left out, and ``finite`` says so."""
+    if numerics is None:
+        return None
+    values = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in vars(numerics).items()
+    }
+    return Numerics(**values)

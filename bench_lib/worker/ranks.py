@@ -1,0 +1,82 @@
+"""The one-shot form: every rank that a launcher starts measures one case and leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from bench_lib.wire import decode_case
+from bench_lib.worker.clock import clock_of
+from bench_lib.worker.context import answer
+from bench_lib.worker.device import (
+    compile_cache_state,
+    cudnn_version,
+    forget_compiled,
+    open_device,
+    versions,
+)
+from bench_lib.worker.measure import Context
+from bench_lib.worker.workloads import Setting
+from bench_lib.worker.zygote import die_with_parent
+
+
+def once(case_path: str, out: str) -> int:
+    """Measure the case in ``case_path`` on this rank and write ``rank-N.json`` into ``out``.
+
+    Rank, local rank and world size come from the launcher's variables (torchrun's names).
+    The file appears whole or not at all.  Returns 0 where there is a measurement or a skip.
+    """
+    die_with_parent()
+    rank = int(os.environ.get("RANK", "0"))
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    device, seen = open_device(local_rank)
+    gpu = device.type == "cuda"
+    if ranks > 1:
+        dist.init_process_group("nccl" if gpu else "gloo")
+    # Decisions travel over the host: a collective on the device would be part of the timing.
+    host_group = dist.new_group(backend="gloo") if ranks > 1 else None
+
+    def agree(value: float) -> float:
+        if host_group is None:
+            return value
+        largest = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=host_group)
+        return float(largest)
+
+    context = Context(
+        setting=Setting(device, rank=rank, local_rank=local_rank, ranks=ranks),
+        clock=clock_of(device),
+        context_id=f"rank-{rank}",
+        device_uuid=seen.uuid,
+        phase=lambda phase: print(f"rank {rank}: {phase}", flush=True),
+        agree=agree,
+        cache_state=compile_cache_state,
+        forget=forget_compiled,
+    )
+    outcome = answer(json.loads(Path(case_path).read_text()), context)
+    outcome |= {
+        "rank": rank,
+        "local_rank": local_rank,
+        "ranks": ranks,
+        "device": dataclasses.asdict(seen),
+        "versions": versions(),
+        "cudnn": cudnn_version(device),
+        "threads": torch.get_num_threads(),
+    }
+    target = Path(out, f"rank-{rank}.json")
+    partial = target.with_suffix(".part")
+    partial.write_text(json.dumps(outcome, allow_nan=False))
+    partial.replace(target)
+    if ranks > 1:
+        with contextlib.suppress(Exception):  # the result is written; leaving must not lose it
+            dist.destroy_process_group()
+    if "fault" in outcome:
+        return 1
+    return 0

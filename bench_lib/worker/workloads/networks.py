@@ -1,0 +1,460 @@
+"""torchvision's classification and segmentation networks, in inference and in training."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, cast
+
+import torch
+import torchvision
+from torch import Tensor, nn
+from torch.nn import functional
+from torchvision import models
+from torchvision.models import segmentation
+
+from bench_lib.model import Numerics
+from bench_lib.worker.device import AUTOCAST, STORED, require_compile, set_precision
+from bench_lib.worker.workloads import Setting, UnsupportedError, Workload
+
+SEED = 1337
+LEARNING_RATE = 0.01
+MOMENTUM = 0.9
+CALIBRATION_BATCH = 4
+
+
+@dataclass(frozen=True)
+class Network:
+    """One network of torchvision's registry."""
+
+    name: str
+    kind: str
+    """``classification`` or ``segmentation``."""
+    image_size: int
+    """Height and width of its input in pixels."""
+    outputs: int
+    """Classes; the output is (batch, classes) or (batch, classes, size, size)."""
+
+
+@cache
+def networks() -> dict[str, Network]:
+    """Return every classification and segmentation network, by name.
+
+    A network's own input size is the smallest crop among its published weights: larger
+    ones belong to fine-tunings at a higher resolution, which need other constructor
+    arguments (vit_b_16 at 384, regnet_y_16gf at 384).
+    """
+    found = {}
+    for kind, module in (("classification", models), ("segmentation", segmentation)):
+        for name in models.list_models(module=module):
+            weights = list(models.get_model_weights(name))
+            sizes = [_crop(weight.transforms()) for weight in weights]
+            outputs = len(weights[0].meta["categories"])
+            found[name] = Network(name, kind, min(sizes), outputs)
+    return found
+
+
+def _crop(transform: Any) -> int:
+    size = getattr(transform, "crop_size", None) or transform.resize_size
+    return int(size[0])
+
+
+def describe() -> int:
+    """Print the registry as JSON, for callers that must not import torch."""
+    catalogue = {
+        "torch": str(torch.__version__),
+        "torchvision": str(torchvision.__version__),
+        "networks": {
+            network.name: {"kind": network.kind, "image_size": network.image_size}
+            for network in networks().values()
+        },
+    }
+    json.dump(catalogue, sys.stdout)
+    return 0
+
+
+def create(name: str, image_size: int) -> nn.Module:
+    """Construct a network with random weights for square inputs of ``image_size`` pixels.
+
+    Raises ValueError for an unknown name, and whatever torchvision raises for a size that
+    the network cannot take.
+    """
+    network = networks().get(name)
+    if network is None:
+        raise ValueError(f"torchvision {torchvision.__version__} has no network {name!r}")
+    arguments: dict[str, Any] = {"weights": None}
+    if network.kind == "segmentation":
+        arguments["weights_backbone"] = None
+    if name in ("googlenet", "inception_v3"):
+        # Their own initialisation draws from a truncated normal, which takes seconds.
+        arguments["init_weights"] = False
+    if image_size != network.image_size:
+        if name.startswith("vit_"):
+            arguments["image_size"] = image_size
+        elif name.startswith("maxvit_"):
+            arguments["input_size"] = (image_size, image_size)
+    return cast("nn.Module", models.get_model(name, **arguments))
+
+
+def main_output(output: Any) -> Tensor:
+    """Return the tensor that the network is for, without its auxiliary heads."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, dict):
+        return cast("Tensor", output["out"])
+    return cast("Tensor", output[0])
+
+
+def loss_of(output: Any, target: Tensor) -> Tensor:
+    """Cross-entropy, auxiliary heads weighted as in their papers (0.3 and 0.4)."""
+    if isinstance(output, Tensor):
+        return functional.cross_entropy(output, target)
+    if isinstance(output, dict):
+        return functional.cross_entropy(output["out"], target)
+    main, *auxiliary = (head for head in output if head is not None)
+    weight = 0.4 if len(auxiliary) == 1 else 0.3
+    loss = functional.cross_entropy(main, target)
+    for head in auxiliary:
+        loss = loss + weight * functional.cross_entropy(head, target)
+    return loss
+
+
+@dataclass(frozen=True)
+class _Spec:
+    name: str
+    batch_size: int
+    precision: str
+    compile_mode: str
+    task: str
+    memory_format: str
+    image_size: int
+    channels: int = 3
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return STORED.get(self.precision, torch.float32)
+
+    @property
+    def layout(self) -> torch.memory_format:
+        nhwc = self.memory_format == "nhwc"
+        return torch.channels_last if nhwc else torch.contiguous_format
+
+
+def network(
+    setting: Setting,
+    *,
+    network: str,
+    batch_size: int,
+    precision: str = "fp32",
+    compile_mode: str = "eager",
+    task: str = "infer",
+    memory_format: str = "nchw",
+    image_size: int | None = None,
+) -> Workload:
+    """Build one step of a network: ``infer`` (forward) or ``train`` (forward, loss, backward, SGD).
+
+    ``batch_size`` is per rank; inputs are random normal images of shape
+    (batch, 3, image_size, image_size) that stay on the device.
+    """
+    device = setting.device
+    set_precision(precision, device)
+    if compile_mode != "eager":
+        require_compile(compile_mode, device)
+    known = networks().get(network)
+    size = image_size or (known.image_size if known else 0)
+    spec = _Spec(network, batch_size, precision, compile_mode, task, memory_format, size)
+    return _Training(spec, setting).workload() if task == "train" else _Inference(
+        spec, setting
+    ).workload()
+
+
+class _Case:
+    """What inference and training share: the network, its input, and its FP32 twin."""
+
+    def __init__(self, spec: _Spec, setting: Setting) -> None:
+        self.spec = spec
+        self.setting = setting
+        self.device = setting.device
+        self.model = self._fresh_model().to(spec.dtype).to(memory_format=spec.layout)
+        self.input = self._images(spec.batch_size).to(spec.dtype)
+        self.input = self.input.contiguous(memory_format=spec.layout)
+        self.parameters = sum(p.numel() for p in self.model.parameters())
+        self.state_bytes = sum(p.nbytes for p in self.model.parameters())
+
+    def _fresh_model(self) -> nn.Module:
+        """Build the same FP32 weights each time it is called."""
+        torch.manual_seed(SEED)
+        with self.device:
+            model = create(self.spec.name, self.spec.image_size)
+        model = model.to(self.device)
+        _calibrate(model, self._images(CALIBRATION_BATCH))
+        return model.train(self.spec.task == "train")
+
+    def _images(self, n: int) -> Tensor:
+        size = self.spec.image_size
+        generator = torch.Generator(self.device).manual_seed(SEED + self.setting.rank)
+        shape = (n, self.spec.channels, size, size)
+        return torch.randn(shape, device=self.device, generator=generator)
+
+    def compile(self, model: nn.Module) -> nn.Module:
+        if self.spec.compile_mode == "eager":
+            return model
+        mode = self.spec.compile_mode
+        return cast("nn.Module", torch.compile(model, mode=mode))
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        dtype = AUTOCAST.get(self.spec.precision)
+        if dtype is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=dtype)
+
+    def flops(self) -> float | None:
+        spec = self.spec
+        per_image = _flops_per_image(spec.name, spec.image_size, spec.task)
+        return None if per_image is None else per_image * spec.batch_size
+
+
+class _Inference(_Case):
+    def __init__(self, spec: _Spec, setting: Setting) -> None:
+        super().__init__(spec, setting)
+        self.forward: Callable[[Tensor], Any] | None = self.compile(self.model)
+
+    def step(self) -> Any:
+        assert self.forward is not None
+        with torch.no_grad(), self.autocast():
+            return self.forward(self.input)
+
+    def workload(self) -> Workload:
+        return Workload(
+            step=self.step,
+            items_per_step=self.spec.batch_size,
+            item="img",
+            compiled=self.spec.compile_mode != "eager",
+            parameters=self.parameters,
+            least_bytes_per_step=self.state_bytes + self.input.nbytes,
+            flops_per_step=self.flops,
+            numerics=self.numerics,
+        )
+
+    def numerics(self) -> Numerics:
+        answer = main_output(self.step()).float().cpu()
+        self.forward = None
+        del self.model
+        finite = bool(torch.isfinite(answer).all())
+        batch, reference = self._reference()
+        answer = answer[:batch]
+        return Numerics(
+            finite=finite,
+            max_abs_diff=float((answer - reference).abs().max()),
+            cosine=_cosine(answer, reference),
+            reference_batch=batch,
+        )
+
+    def _reference(self) -> tuple[int, Tensor]:
+        """FP32 eager on as much of the batch as the memory holds."""
+        images = self.input.float().contiguous()
+        batch = self.spec.batch_size
+        with _plain_fp32(), torch.no_grad():
+            twin = self._fresh_model()
+            while True:
+                try:
+                    return batch, main_output(twin(images[:batch])).cpu()
+                except torch.OutOfMemoryError:
+                    if batch == 1:
+                        raise
+                    batch //= 2
+                    torch.cuda.empty_cache()
+
+
+class _Training(_Case):
+    def __init__(self, spec: _Spec, setting: Setting) -> None:
+        super().__init__(spec, setting)
+        self.target = self._targets()
+        self.scaler = None
+        if spec.precision == "amp-fp16":
+            # From the usual 65536 the first steps overflow and are skipped.
+            self.scaler = torch.amp.GradScaler(self.device.type, init_scale=1024.0)
+        # Unfused SGD under a scaler asks the device whether a gradient overflowed, and waits.
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(),
+            lr=LEARNING_RATE,
+            momentum=MOMENTUM,
+            fused=True if self.scaler is not None else None,
+        )
+        forward = self.model
+        if setting.ranks > 1:
+            ids = [self.device.index] if self.device.type == "cuda" else None
+            forward = nn.parallel.DistributedDataParallel(forward, device_ids=ids)
+        self.forward = self.compile(forward)
+        self.records_graphs = spec.compile_mode in ("reduce-overhead", "max-autotune")
+        self.loss: Tensor | None = None
+        self.first_loss = math.nan
+        self.first_grad_norm: float | None = None
+
+    def _targets(self) -> Tensor:
+        generator = torch.Generator(self.device).manual_seed(SEED)
+        info = networks()[self.spec.name]
+        size = self.spec.image_size
+        pixels = (size, size) if info.kind == "segmentation" else ()
+        shape = (self.spec.batch_size, *pixels)
+        return torch.randint(info.outputs, shape, device=self.device, generator=generator)
+
+    def step(self) -> None:
+        if self.records_graphs:
+            torch.compiler.cudagraph_mark_step_begin()
+        self.optimizer.zero_grad(set_to_none=True)
+        with self.autocast():
+            loss = loss_of(self.forward(self.input), self.target)
+        if self.scaler is None:
+            loss.backward()
+            self.optimizer.step()
+        else:
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        self.loss = loss.detach()
+
+    def first_step_done(self) -> None:
+        assert self.loss is not None
+        self.first_loss = float(self.loss)
+        if self.setting.ranks == 1:  # several ranks average theirs; the twin is one rank's
+            self.first_grad_norm = _grad_norm(self.model)
+
+    def workload(self) -> Workload:
+        return Workload(
+            step=self.step,
+            items_per_step=self.spec.batch_size,
+            item="img",
+            compiled=self.spec.compile_mode != "eager",
+            parameters=self.parameters,
+            # Weights and momentum are each read and written once, the input is read.
+            least_bytes_per_step=4 * self.state_bytes + self.input.nbytes,
+            flops_per_step=self.flops,
+            first_step_done=self.first_step_done,
+            numerics=self.numerics,
+        )
+
+    def numerics(self) -> Numerics:
+        last = math.nan if self.loss is None else float(self.loss)
+        del self.forward, self.model, self.optimizer, self.loss
+        loss, norm = self._reference()
+        return Numerics(
+            finite=math.isfinite(self.first_loss) and math.isfinite(last),
+            loss=self.first_loss,
+            reference_loss=loss,
+            grad_norm=self.first_grad_norm,
+            reference_grad_norm=norm,
+        )
+
+    def _reference(self) -> tuple[float | None, float | None]:
+        """First loss and gradient norm of FP32 eager; None where the memory is too small."""
+        images = self.input.float().contiguous()
+        with _plain_fp32():
+            twin = self._fresh_model()
+            try:
+                loss = loss_of(twin(images), self.target)
+                loss.backward()
+            except torch.OutOfMemoryError:
+                return None, None
+            return float(loss.detach()), _grad_norm(twin)
+
+
+def _grad_norm(model: nn.Module) -> float:
+    gradients = [p.grad.float() for p in model.parameters() if p.grad is not None]
+    return float(torch.linalg.vector_norm(torch.stack([g.norm() for g in gradients])))
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    a, b = a.flatten().double(), b.flatten().double()
+    return float(functional.cosine_similarity(a, b, dim=0))
+
+
+@contextlib.contextmanager
+def _plain_fp32() -> Iterator[None]:
+    precision = torch.get_float32_matmul_precision()
+    convolutions = torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.allow_tf32 = convolutions
+
+
+def _calibrate(model: nn.Module, images: Tensor) -> None:
+    """Fit the running statistics of batch norms to the input.
+
+    With the statistics of a fresh network (mean 0, variance 1) activations double from
+    block to block and overflow in fp16, and a GPU is faster on overflowed data than on
+    real data; after this they look like a trained network's.
+    """
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]  # noqa: SLF001 - the public base class of all batch norms is this one
+    if not norms:
+        return
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = None
+    model.train()
+    with torch.no_grad():
+        model(images)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+
+
+@cache
+def _flops_per_image(name: str, image_size: int, task: str) -> float | None:
+    """FLOPs of one image on an eager twin that has shapes but no data.
+
+    Two images are counted, because batch norm over one value refuses to train.
+    """
+    from torch.utils.flop_counter import FlopCounterMode
+
+    images = 2
+    counters = {torch.ops.aten.convolution_backward: _convolution_backward_flops}
+    fastpath = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # hides attention from the counter
+    try:
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = create(name, image_size).train(task == "train")
+            batch = torch.empty(images, 3, image_size, image_size)
+            with FlopCounterMode(display=False, custom_mapping=counters) as counter:
+                if task == "train":
+                    _sum_of_heads(model(batch)).backward()
+                else:
+                    with torch.no_grad():
+                        model(batch)
+    except (RuntimeError, NotImplementedError):
+        return None
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fastpath)
+    return float(counter.get_total_flops()) / images
+
+
+def _sum_of_heads(output: Any) -> Tensor:
+    if isinstance(output, Tensor):
+        return output.sum()
+    heads = output.values() if isinstance(output, dict) else output
+    return torch.stack([head.sum() for head in heads if head is not None]).sum()
+
+
+def _convolution_backward_flops(
+    grad_out: Any, image: Any, weight: Any, *arguments: Any, **_named: Any
+) -> int:
+    """As many as the forward pass for each gradient asked for.
+
+    torch's own count takes a grouped convolution's weight gradient for a dense one's, 35
+    times too much for mobilenet_v3_small.
+    """
+    from torch.utils.flop_counter import conv_flop_count
+
+    transposed, output_mask = arguments[4], arguments[7]
+    forward = conv_flop_count(image, weight, grad_out, transposed=transposed)
+    return int(forward * sum(output_mask[:2]))

@@ -1,0 +1,9 @@
+"""torchvision's networks, as the matrix declares them."""
+
+import pytest
+
+
+@pytest.mark.perf_cases("network")
+def test_network(case, perf):
+    """Throughput, latency, memory, compile time, stability and numerics of one network."""
+    perf.measure(case)
