@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bench_lib.fingerprint import Check, checks, collect, difference, with_versions
+from bench_lib.fingerprint import Check, checks, collect, difference, readiness, with_versions
 from bench_lib.fingerprint import environment as environment_module
-from bench_lib.fingerprint import readiness
 from bench_lib.model import Environment, Hardware
 
 Write = Callable[[str, str], Path]
@@ -268,13 +267,13 @@ def test_differences_are_said_in_words() -> None:
 
 
 def check(name: str, found: list[Check]) -> Check:
-    """The check of that name, which must be there once."""
+    """Find the check of that name, which must be there once."""
     (one,) = [each for each in found if each.name == name]
     return one
 
 
 def install(folder: Path, package: str, version: str, source: str | None = None) -> None:
-    """An installed package, as pip leaves it."""
+    """Install a package as pip leaves it."""
     info = folder / f"{package}-{version}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
@@ -285,7 +284,7 @@ def install(folder: Path, package: str, version: str, source: str | None = None)
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An interpreter's packages, which are only those of the test."""
+    """Give the interpreter no packages but those of the test."""
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.setattr(sys, "path", [str(folder)])
@@ -315,11 +314,11 @@ CPU_BUILD = "cuda = None\nhip = None\n"
     ],
 )
 def test_a_torch_for_other_hardware_is_wrong(
-    tmp_path: Path, site: Path, source: str | None, device: Hardware, ok: bool | None, word: str
+    site: Path, source: str | None, device: Hardware, ok: bool | None, word: str
 ) -> None:
     """Found without importing it, from the file in which it says what it was built for."""
     install(site, "torch", "9.1.0", source)
-    found = check("torch", checks(tmp_path, {}, [device]))
+    found = check("torch", checks(site.parent, {}, [device]))
     assert found.ok is ok
     assert word in found.detail
     assert bool(found.remedy) is (ok is False)
@@ -404,23 +403,21 @@ def test_an_amd_display_beside_an_nvidia_gpu_asks_for_no_rocm(
 
 
 @pytest.mark.parametrize(
-    ("members", "kfd", "ok"), [("44", True, True), ("7", True, True), ("7", False, False)]
+    ("group", "kfd", "ok"),
+    [(44, True, True), (7, True, True), (44, False, True), (7, False, False)],
 )
 def test_groups_matter_where_access_is_not_granted_otherwise(
-    tmp_path: Path,
-    write: Write,
-    monkeypatch: pytest.MonkeyPatch,
-    members: str,
-    kfd: bool,
-    ok: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: int, kfd: bool, ok: bool
 ) -> None:
     """A container may grant the devices without any group."""
-    write("etc/group", "root:x:0:\nvideo:x:44:\nrender:x:44:\ntorn\n")
+    for folder in ("etc", "dev"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "etc/group").write_text("root:x:0:\nvideo:x:44:\nrender:x:44:\ntorn\n")
     if kfd:
-        write("dev/kfd", "")
+        (tmp_path / "dev/kfd").touch()
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(os, "getegid", lambda: 1000)
-    monkeypatch.setattr(os, "getgroups", lambda: [int(members)])
+    monkeypatch.setattr(os, "getgroups", lambda: [group])
     found = check("groups video and render", checks(tmp_path, {}, [GPU]))
     assert found.ok is ok
     assert bool(found.remedy) is not ok

@@ -30,20 +30,21 @@ class Machine:
     """A root folder with the files of a machine, written as its kernel would."""
 
     def __init__(self, root: Path) -> None:
+        """Start with what every machine has."""
         self.root = root
         self._nodes = 0
         self.write("proc/cpuinfo", "model name\t: Test CPU 12-Core Processor\n")
         self.write("proc/meminfo", "MemTotal:       8388608 kB\n")
 
     def write(self, path: str, content: str) -> Path:
-        """A file below the root."""
+        """Write a file below the root."""
         file = self.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
         return file
 
     def cpu_node(self) -> None:
-        """A KFD node that is a CPU."""
+        """Add a KFD node that is a CPU."""
         node = f"sys/class/kfd/kfd/topology/nodes/{self._nodes}"
         self.write(f"{node}/gpu_id", "0\n")
         self.write(f"{node}/properties", "cpu_cores_count 48\nsimd_count 0\nlocation_id 0\n")
@@ -63,7 +64,7 @@ class Machine:
         nps: str | None = "NPS1",
         cap_uw: int | None = 750_000_000,
     ) -> Path:
-        """A KFD node that is an AMD GPU, with its PCI device."""
+        """Add a KFD node that is an AMD GPU, with its PCI device."""
         node = f"sys/class/kfd/kfd/topology/nodes/{self._nodes}"
         self.write("dev/kfd", "")
         self.write(f"{node}/gpu_id", f"{40000 + self._nodes}\n")
@@ -92,18 +93,18 @@ class Machine:
         return self.root / node
 
     def detect(self, **environ: str) -> list[Hardware]:
-        """What is found on this machine under these variables."""
+        """Look for devices on this machine under these variables."""
         return detect(self.root, environ)
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    """A machine without any GPU."""
+    """Make a machine without any GPU."""
     return Machine(tmp_path)
 
 
 def nvml_entry(**changes: object) -> dict[str, object]:
-    """A GPU as the process that asks NVML describes it: an H200 unless changed."""
+    """Describe a GPU as the process that asks NVML does: an H200 unless changed."""
     entry: dict[str, object] = {
         "name": "NVIDIA H200",
         "uuid": "GPU-11111111-aaaa-bbbb-cccc-000000000001",
@@ -577,8 +578,7 @@ def test_the_same_cause_is_warned_of_once(machine: Machine, nvml: Answer) -> Non
     """Devices are looked for more than once in a run."""
     nvml(script="exit 1")
     with pytest.warns(RuntimeWarning) as caught:
-        machine.detect()
-        machine.detect()
+        assert machine.detect() == machine.detect()
     assert len(caught) == 1
 
 
@@ -694,7 +694,7 @@ SEEN = Device(
 
 
 def changed(**changes: object) -> Device:
-    """The device that a context should see, but for `changes`."""
+    """Make the device that a context should see, but for `changes`."""
     return Device(**{**asdict(SEEN), **changes})
 
 

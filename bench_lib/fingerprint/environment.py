@@ -57,7 +57,7 @@ def collect(
     environ: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
 ) -> Environment:
-    """This machine's environment, all but the versions that only a worker knows.
+    """Describe this machine's environment, all but the versions that only a worker knows.
 
     `cwd` (the current directory unless given) is where git is asked for the commit.
     """
@@ -95,7 +95,7 @@ def with_versions(environment: Environment, versions: Mapping[str, str | None]) 
 
 
 def difference(a: Environment, b: Environment) -> list[str]:
-    """What changed from `a` to `b`, one sentence each: ``torch 2.11.0 -> 2.12.0``."""
+    """Say what changed from `a` to `b`, one sentence each: ``torch 2.11.0 -> 2.12.0``."""
     words = []
     for item in fields(Environment):
         old, new = getattr(a, item.name), getattr(b, item.name)
@@ -122,7 +122,7 @@ def difference(a: Environment, b: Environment) -> list[str]:
 
 
 def text(path: Path) -> str | None:
-    """A file's content without surrounding space; None where unreadable or empty."""
+    """Read a file without surrounding space; None where unreadable or empty."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip() or None
     except OSError:
@@ -130,7 +130,7 @@ def text(path: Path) -> str | None:
 
 
 def driver(root: Path) -> str | None:
-    """Versions of the GPU kernel drivers that are loaded."""
+    """Name the GPU kernel drivers that are loaded, with their versions."""
     found = []
     amdgpu = text(root / "sys/module/amdgpu/version")
     if amdgpu or (root / "sys/module/amdgpu").is_dir():
@@ -145,25 +145,25 @@ def driver(root: Path) -> str | None:
 
 
 def rocm(root: Path, environ: Mapping[str, str]) -> str | None:
-    """Version of the ROCm installation that ROCM_PATH or the usual place holds."""
+    """Read the version of the ROCm that ROCM_PATH or the usual place holds."""
     prefix = Path(environ.get("ROCM_PATH") or "/opt/rocm")
     return text(root / prefix.relative_to(prefix.anchor) / ".info/version")
 
 
 def _cpu_model(root: Path) -> str | None:
-    model = re.search(r"^model name\s*:\s*(\S.*)$", text(root / "proc/cpuinfo") or "", re.M)
+    model = re.search(r"^model name\s*:\s*(\S.*)$", text(root / "proc/cpuinfo") or "", re.MULTILINE)
     return model[1].strip() if model else platform.machine() or None
 
 
 def _checkout(cwd: Path) -> tuple[str | None, bool | None]:
-    """Commit of the checkout around `cwd` and whether tracked files differ from it."""
+    """Find the commit of the checkout around `cwd`, and whether tracked files differ."""
     # Asking for the status must not write to the checkout.
     environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
 
     def git(*arguments: str) -> str | None:
         try:
             answer = subprocess.run(
-                ["git", "-C", str(cwd), *arguments],
+                ["git", "-C", str(cwd), *arguments],  # noqa: S607 - whichever git the user has
                 capture_output=True,
                 check=True,
                 encoding="utf-8",
@@ -185,7 +185,7 @@ def _checkout(cwd: Path) -> tuple[str | None, bool | None]:
 
 
 def _variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The listed variables and families, less what may be a secret."""
+    """Keep the listed variables and families, less what may be a secret."""
     return {
         name: re.sub(r"://[^/@\s]*@", "://***@", value)
         for name, value in sorted(environ.items())
@@ -194,11 +194,11 @@ def _variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _caches(environ: Mapping[str, str], cwd: Path) -> dict[str, str]:
-    """How full the compilers' and tuners' caches are: a cold one makes first steps slow.
+    """Say how full the compilers' and tuners' caches are: a cold one slows first steps.
 
     Counted at the top level only; TunableOp's results choose kernels, so they are hashed.
     """
-    home = Path(environ.get("HOME") or os.path.expanduser("~"))
+    home = Path(environ.get("HOME") or "/")
     temp = Path(environ.get("TMPDIR") or tempfile.gettempdir())
     try:
         user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
@@ -210,7 +210,7 @@ def _caches(environ: Mapping[str, str], cwd: Path) -> dict[str, str]:
         or Path(environ.get("TRITON_HOME") or home) / ".triton/cache",
         "miopen": environ.get("MIOPEN_USER_DB_PATH") or home / ".config/miopen",
     }
-    caches = {name: _entries(Path(os.path.expanduser(place))) for name, place in places.items()}
+    caches = {name: _entries(Path(place)) for name, place in places.items()}
     if environ.get("PYTORCH_TUNABLEOP_ENABLED") == "1":
         pattern = environ.get("PYTORCH_TUNABLEOP_FILENAME") or "tunableop_results.csv"
         caches["tunableop"] = _results_hash(cwd / pattern)
@@ -226,7 +226,7 @@ def _entries(folder: Path) -> str:
 
 
 def _results_hash(name: Path) -> str:
-    """TunableOp's files: the device's number goes where %d is, else before the suffix."""
+    """Hash TunableOp's files: a device's number goes where %d is, else before the suffix."""
     parts = name.stem.split("%d") if "%d" in name.stem else [name.stem, ""]
     pattern = "*".join(map(glob.escape, parts)) + glob.escape(name.suffix)
     digest, count = hashlib.sha256(), 0

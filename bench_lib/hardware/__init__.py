@@ -22,7 +22,7 @@ __all__ = ["confirm", "detect", "visibility"]
 
 
 def detect(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> list[Hardware]:
-    """The accelerators that torch would number in this environment, in its order.
+    """List the accelerators as torch would number them in this environment.
 
     Without any, a list of one: the CPU.  AMD's come before NVIDIA's where a machine has
     both, each vendor's numbered from 0.  `root` is where ``/sys``, ``/proc`` and ``/dev``
@@ -39,7 +39,7 @@ def detect(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> l
 
 
 def confirm(device: Hardware, seen: Device) -> list[str]:
-    """Where the machine and a context disagree about the device, in words; empty if nowhere.
+    """Say where the machine and a context disagree about the device; empty if nowhere.
 
     What either does not know is not compared, nor are names: they are empty in some images
     and shared by different GPUs in others.  Of a CPU only that it is one is checked.
@@ -62,27 +62,26 @@ def confirm(device: Hardware, seen: Device) -> list[str]:
         differences.append(f"PCI address {device.bdf}, the context saw {seen.bdf}")
     # An MI300A shares its memory with the host; how much of it counts as the GPU's is the
     # kernel's setting on one side and the runtime's on the other.
-    if device.memory_bytes and seen.memory_bytes and not device.key.startswith("mi300a"):
-        if abs(seen.memory_bytes / device.memory_bytes - 1) > MEMORY_TOLERANCE:
-            differences.append(
-                f"{device.memory_bytes / 2**30:.1f} GiB of memory, "
-                f"the context saw {seen.memory_bytes / 2**30:.1f}"
-            )
+    memory, seen_memory = device.memory_bytes or 0, seen.memory_bytes or 0
+    comparable = memory and seen_memory and not device.key.startswith("mi300a")
+    if comparable and abs(seen_memory / memory - 1) > MEMORY_TOLERANCE:
+        size, seen_size = memory / 2**30, seen_memory / 2**30
+        differences.append(f"{size:.1f} GiB of memory, the context saw {seen_size:.1f}")
     units, seen_units = device.compute_units, seen.compute_units
-    if units and seen_units and units != seen_units:
-        # RDNA pairs its compute units, and HIP calls a pair a multiprocessor.
-        if not ((device.arch or "").startswith("gfx1") and units == 2 * seen_units):
-            differences.append(f"{units} compute units, the context saw {seen_units}")
+    # RDNA pairs its compute units, and HIP calls a pair a multiprocessor.
+    in_pairs = (device.arch or "").startswith("gfx1") and units == 2 * (seen_units or 0)
+    if units and seen_units and units != seen_units and not in_pairs:
+        differences.append(f"{units} compute units, the context saw {seen_units}")
     return differences
 
 
 def _base(arch: str) -> str:
-    """``gfx942:sramecc+:xnack-`` without its feature flags."""
+    """Strip the feature flags off ``gfx942:sramecc+:xnack-``."""
     return arch.partition(":")[0]
 
 
 def _uuid_digits(uuid: str | None) -> str | None:
-    """The digits by which two spellings of one uuid are equal; None where there are none.
+    """Reduce a uuid to digits by which two spellings are equal; None where it has none.
 
     HIP's uuid is 16 *characters*, the serial number in hexadecimal, and torch prints the
     codes of those characters: the kernel's ``GPU-9a…`` is torch's ``3961…``.
@@ -98,6 +97,6 @@ def _uuid_digits(uuid: str | None) -> str | None:
 
 
 def _slot(bdf: str | None) -> tuple[int, ...] | None:
-    """Domain, bus and device of a PCI address; not its function, a partition's number."""
+    """Split off domain, bus and device of a PCI address; its function is a partition."""
     match = re.fullmatch(r"([0-9a-f]+):([0-9a-f]+):([0-9a-f]+)(\.[0-9a-f]+)?", (bdf or "").lower())
     return tuple(int(part, 16) for part in match.groups()[:3]) if match else None

@@ -12,7 +12,7 @@ from bench_lib.model import Hardware
 
 
 def devices(root: Path) -> list[Hardware]:
-    """The GPUs of the KFD topology in node order, which is HIP's, before any is hidden."""
+    """List the GPUs of the KFD topology in node order, which is HIP's; none is hidden yet."""
     nodes = root / "sys/class/kfd/kfd/topology/nodes"
     try:
         numbers = sorted(int(node.name) for node in nodes.iterdir() if node.name.isdecimal())
@@ -32,7 +32,7 @@ def devices(root: Path) -> list[Hardware]:
 
 
 def _device(root: Path, node: Path) -> Hardware | None:
-    """One KFD node; None where it is a CPU or this container may not use it.
+    """Describe one KFD node; None where it is a CPU or not granted to this container.
 
     The kernel refuses to read a node whose device is not granted, and the runtime passes
     over it in the same way (amdkfd/kfd_topology.c).
@@ -83,6 +83,6 @@ def _device(root: Path, node: Path) -> Hardware | None:
 
 
 def _mode(path: Path) -> str | None:
-    """A partition mode such as ``CPX`` or ``NPS4``, which becomes part of a file's name."""
+    """Read a partition mode such as ``CPX`` or ``NPS4``: it becomes part of a file's name."""
     word = text(path) or ""
     return word if re.fullmatch(r"[A-Z]+[0-9]*", word) else None

@@ -38,14 +38,14 @@ class Model:
 
 @functools.cache
 def models() -> tuple[Model, ...]:
-    """Every GPU model that is known, from ``peaks.toml`` beside this file."""
+    """Read every GPU model that is known from ``peaks.toml`` beside this file."""
     with Path(__file__).with_name("peaks.toml").open("rb") as file:
         rows = tomllib.load(file)["gpu"]
     return tuple(Model(**{**row, "pci_ids": tuple(row["pci_ids"])}) for row in rows)
 
 
 def identify(device: Hardware) -> Hardware:
-    """`device` with key, name and peaks.
+    """Give `device` its key, name and peaks.
 
     A partition of a card gets its own key, ``mi300x-cpx-nps4``, and its share of the
     peaks.  A device with fewer compute units than its model and no word of a partition
@@ -77,7 +77,7 @@ def identify(device: Hardware) -> Hardware:
 
 
 def _bandwidth(model: Model, memory_partition: str) -> float | None:
-    """Peak GB/s of one memory partition, which owns its part of the channels.
+    """Compute the peak GB/s of one memory partition, which owns its part of the channels.
 
     A compute partition can reach all of them, so that this is a bound for it and not what
     it can reach when its neighbours are busy.
@@ -87,7 +87,7 @@ def _bandwidth(model: Model, memory_partition: str) -> float | None:
 
 
 def _model(device: Hardware) -> Model | None:
-    """The row of `device`: by PCI id, else the only one of its architecture and size."""
+    """Find the row of `device`: by PCI id, else the only one of its architecture and size."""
     rows = [row for row in models() if row.vendor == device.vendor]
     named = [row for row in rows if device.pci_device_id in row.pci_ids]
     if len(named) > 1:

@@ -12,10 +12,10 @@ from bench_lib.model import Hardware
 
 
 def device(root: Path) -> Hardware:
-    """This machine's CPU, counted as far as this process may use it."""
-    model = re.search(r"^model name\s*:\s*(\S.*)$", text(root / "proc/cpuinfo") or "", re.M)
+    """Describe this machine's CPU, counted as far as this process may use it."""
+    model = re.search(r"^model name\s*:\s*(\S.*)$", text(root / "proc/cpuinfo") or "", re.MULTILINE)
     name = model[1].strip() if model else platform.machine() or "unknown"
-    memory = re.search(r"^MemTotal:\s*(\d+) kB", text(root / "proc/meminfo") or "", re.M)
+    memory = re.search(r"^MemTotal:\s*(\d+) kB", text(root / "proc/meminfo") or "", re.MULTILINE)
     affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
     count = len(affinity(0)) if affinity else os.cpu_count() or 1
     return Hardware(
@@ -29,7 +29,7 @@ def device(root: Path) -> Hardware:
 
 
 def _slug(name: str) -> str:
-    """`name` in lower case, digits and dashes, without trademarks, clock and core count."""
+    """Reduce `name` to a-z, 0-9 and dashes, without trademarks, clock and core count."""
     noise = r"\((r|tm|c)\)|@.*|\b\d+-core\b|\b(cpu|processor)\b|\bwith radeon.*"
     words = re.sub(noise, " ", name.lower())
     return re.sub(r"[^a-z0-9]+", "-", words).strip("-") or "unknown"

@@ -26,7 +26,7 @@ _CUDA_CORES_PER_SM = {"sm_60": 64, "sm_70": 64, "sm_75": 64, "sm_80": 64}
 
 
 def devices(root: Path) -> list[Hardware]:
-    """NVML's GPUs in PCI order, before any is hidden; NVML is asked only if there is a driver."""
+    """List NVML's GPUs in PCI order, none hidden yet; without a driver NVML is not asked."""
     if not (root / "proc/driver/nvidia").exists() and not any(root.glob("dev/nvidia[0-9]*")):
         return []
     try:
@@ -37,16 +37,16 @@ def devices(root: Path) -> list[Hardware]:
 
 
 def ask_here() -> dict[str, Any]:
-    """What `devices` needs to know, asked of NVML in this very process."""
+    """Ask NVML, in this very process, for what `devices` needs to know."""
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
         count = nvml.nvmlDeviceGetCount()
-    except Exception as error:  # whatever it is, it is the answer
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
         return {"error": f"NVML: {error}"}
 
     def ask(function: str, *arguments: object) -> Any:
-        """A figure, or None where this GPU, driver or pynvml has no such figure."""
+        """Get a figure, or None where this GPU, driver or pynvml has no such figure."""
         try:
             answer = getattr(nvml, function)(*arguments)
         except (nvml.NVMLError, AttributeError):
@@ -79,7 +79,7 @@ def ask_here() -> dict[str, Any]:
 
 
 def _device(entry: Mapping[str, Any]) -> Hardware:
-    """A device as the child printed it."""
+    """Describe a device from what the child printed."""
     bdf = re.fullmatch(r"([0-9a-f]+):([0-9a-f]+:[0-9a-f.]+)", str(entry["bdf"] or "").lower())
     cores, arch, mig = entry["cuda_cores"], entry["arch"], entry["mig"]
     return identify(
@@ -102,7 +102,7 @@ def _device(entry: Mapping[str, Any]) -> Hardware:
 
 
 def _ask(timeout_s: float) -> list[dict[str, Any]]:
-    """What the child learnt; OSError or ValueError with the cause where it learnt nothing."""
+    """Ask in a child; OSError or ValueError with the cause where it learnt nothing."""
     here = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
     child = subprocess.Popen(

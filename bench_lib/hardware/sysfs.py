@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def text(path: Path) -> str | None:
-    """A file's content without surrounding space; None where unreadable or empty."""
+    """Read a file without surrounding space; None where unreadable or empty."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip() or None
     except OSError:
@@ -16,18 +16,18 @@ def text(path: Path) -> str | None:
 
 
 def number(path: Path) -> int | None:
-    """A file that holds one decimal number."""
+    """Read a file that holds one decimal number."""
     content = text(path) or ""
     return int(content) if content.isdecimal() else None
 
 
 def properties(path: Path) -> dict[str, int]:
-    """KFD's lines of a name and a number; a line that is not such a pair is passed over."""
+    """Read KFD's lines of a name and a number; a line that is not such a pair is passed over."""
     pairs = (line.split() for line in (text(path) or "").splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
 
 
 @functools.cache
 def warn_once(message: str) -> None:
-    """The same cause is named once a process, however often the devices are looked for."""
+    """Name a cause once a process, however often the devices are looked for."""
     warnings.warn(message, RuntimeWarning, stacklevel=2)

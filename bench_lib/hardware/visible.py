@@ -12,7 +12,7 @@ from bench_lib.model import Hardware
 
 
 def on_amd(gpus: Sequence[Hardware], environ: Mapping[str, str]) -> list[Hardware]:
-    """What ROCR_ and then HIP_ or CUDA_VISIBLE_DEVICES leave, numbered in their order.
+    """Keep what ROCR_ and then HIP_ or CUDA_VISIBLE_DEVICES leave, in their order.
 
     As ROCR-Runtime (amd_filter_device.cpp) and clr (rocdevice.cpp) read them: both stop at
     the first word that names no device; a repeated one ends ROCR's list, HIP passes it by.
@@ -31,7 +31,7 @@ def on_amd(gpus: Sequence[Hardware], environ: Mapping[str, str]) -> list[Hardwar
 
 
 def on_nvidia(gpus: Sequence[Hardware], environ: Mapping[str, str]) -> list[Hardware]:
-    """What CUDA_VISIBLE_DEVICES leaves, numbered in its order.
+    """Keep what CUDA_VISIBLE_DEVICES leaves, in its order.
 
     As torch.cuda reads it: an index ends at its last digit, a word that names no device
     ends the list, a repeated one empties it.
@@ -55,7 +55,7 @@ def on_nvidia(gpus: Sequence[Hardware], environ: Mapping[str, str]) -> list[Hard
 
 
 def visibility(device: Hardware, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Environment variables that leave a worker only `device`, whatever is set already.
+    """Choose environment variables that leave a worker only `device`, whatever is set.
 
     `device` is one that `detect` found under the same `environ`; ValueError where it
     cannot be.
@@ -73,13 +73,13 @@ def visibility(device: Hardware, environ: Mapping[str, str] = os.environ) -> dic
 
 
 def _hip_variable(environ: Mapping[str, str]) -> tuple[str, str | None]:
-    """Name and value of the variable that HIP obeys."""
+    """Return name and value of the variable that HIP obeys."""
     name = "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in environ else "CUDA_VISIBLE_DEVICES"
     return name, environ.get(name)
 
 
 def _named(words: Iterable[str], devices: Sequence[Hardware]) -> list[Hardware]:
-    """The devices that indices or beginnings of uuids mean, up to the first that means none."""
+    """Find the devices that indices or starts of uuids mean, up to the first of no meaning."""
     named = []
     for word in words:
         if word.isdecimal():
@@ -95,7 +95,7 @@ def _named(words: Iterable[str], devices: Sequence[Hardware]) -> list[Hardware]:
 
 
 def _word(device: Hardware, name: str, value: str | None) -> str:
-    """What the variable `name`, now `value`, must say so that it means `device` alone."""
+    """Choose what the variable `name`, now `value`, must say to mean `device` alone."""
     if value is None:
         return str(device.index)
     words = list(dict.fromkeys(value.split(","))) if value else []

@@ -50,6 +50,8 @@ def prepare(item: pytest.Item) -> None:
     """Give an item its clock; the marker has to be there before the fixture is set up."""
     clock = item.stash[CLOCK] = ReplayClock()
     item.add_marker(pytest.mark.benchmark(timer=clock, disable_gc=False, warmup=False))
+    # A case that is skipped or fails has no samples to replay, which is no news.
+    item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used"))
 
 
 def replay(item: pytest.Item, benchmark: Any, outcome: Outcome) -> None:

@@ -55,7 +55,7 @@ class Sample:
 def summarise(
     samples: Iterable[Sample], begin: float, end: float, own: Collection[int] = ()
 ) -> Telemetry | None:
-    """The samples from `begin` to `end`, both in seconds; None where there are none.
+    """Summarise the samples from `begin` to `end`, in seconds; None where there are none.
 
     Of the processes seen, those not in `own` are foreign, but only where one of `own` was
     seen too: a process of ours is on the device, and a list without it counts in another
@@ -99,7 +99,8 @@ class Sampler:
         """When the newest sample was taken, or when the first one was due."""
         self._warned = False
 
-    def __enter__(self) -> Sampler:
+    def __enter__(self) -> Sampler:  # noqa: PYI034 - typing.Self is newer than Python 3.10
+        """Start the process."""
         self.start()
         return self
 
@@ -109,6 +110,7 @@ class Sampler:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        """End the process."""
         self.close()
 
     def start(self) -> None:
@@ -137,7 +139,7 @@ class Sampler:
         self._reader.start()
 
     def window(self, begin_s: float, end_s: float, own: Collection[int] = ()) -> Telemetry | None:
-        """What was seen from `begin_s` to `end_s` on the monotonic clock, at once.
+        """Tell what was seen from `begin_s` to `end_s` on the monotonic clock; never waits.
 
         `own` are the pids that belong there.  None where nothing was seen; the first time
         that is because sampling does not work, a warning names the cause.
@@ -189,7 +191,7 @@ class Sampler:
 
 
 def parse(line: str) -> Sample:
-    """One line of the process; ValueError with the cause where it is not a sample."""
+    """Read one line of the process; ValueError with the cause where it is no sample."""
     try:
         values = json.loads(line)
         t = _figure(values["t"])
@@ -214,7 +216,7 @@ def parse(line: str) -> Sample:
 
 
 def _figure(value: object) -> float | None:
-    """A finite number as a float; anything else as None."""
+    """Take a finite number as a float and anything else as None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from bench_lib.model import Hardware
 from bench_lib.telemetry import PERIOD_S
@@ -30,6 +31,11 @@ def _end_with_parent() -> None:
     os._exit(0)
 
 
+def _say(values: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(values) + "\n")
+    sys.stdout.flush()
+
+
 def main(arguments: Sequence[str]) -> None:
     """Print samples of the device that the only argument describes, until stdin closes."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -39,16 +45,16 @@ def main(arguments: Sequence[str]) -> None:
         due = time.monotonic()
         for count in range(sys.maxsize):
             t = time.monotonic()
-            seen = look(count % PIDS_EVERY == 0)
+            seen = look(with_pids=count % PIDS_EVERY == 0)
             pids = seen.get("pids", pids)
-            print(json.dumps({"t": t, **seen, "pids": pids}), flush=True)
+            _say({"t": t, **seen, "pids": pids})
             # Late is late: samples that were missed are not made up for.
             due = max(due + PERIOD_S, time.monotonic())
             time.sleep(max(0.0, due - time.monotonic()))
     except BrokenPipeError:
         os._exit(0)
-    except Exception as error:  # the parent hears the cause, not a traceback
-        print(json.dumps({"t": time.monotonic(), "error": f"{type(error).__name__}: {error}"}))
+    except Exception as error:  # noqa: BLE001 - the parent hears the cause, not a traceback
+        _say({"t": time.monotonic(), "error": f"{type(error).__name__}: {error}"})
 
 
 if __name__ == "__main__":

@@ -7,18 +7,21 @@ import os
 import re
 import statistics
 import struct
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bench_lib.model import Hardware
 
-Look = Callable[[bool], dict[str, Any]]
-"""One look at the device; whether to look for processes as well."""
+
+class Look(Protocol):
+    """One look at the device: the fields of a sample, as JSON will carry them."""
+
+    def __call__(self, *, with_pids: bool) -> dict[str, Any]:
+        """Look now, and for processes as well if so asked."""
 
 
 def look_at(device: Hardware, root: Path = Path("/")) -> Look:
-    """How to look at `device`; whatever NVML raises where there is no way."""
+    """Prepare to look at `device`; raises what NVML raises where there is no way."""
     if device.vendor == "nvidia":
         return nvml_look(device, importlib.import_module("pynvml"))
     if device.vendor == "amd":
@@ -41,7 +44,7 @@ NVML_REASONS = {
 
 
 def nvml_look(device: Hardware, nvml: Any) -> Look:
-    """NVIDIA: NVML, asked for each figure by itself since not every GPU has every one."""
+    """Look through NVML, figure by figure since not every GPU has every one."""
     nvml.nvmlInit()
     if device.uuid is not None:
         handle = nvml.nvmlDeviceGetHandleByUUID(device.uuid)
@@ -54,7 +57,7 @@ def nvml_look(device: Hardware, nvml: Any) -> Look:
         except (nvml.NVMLError, AttributeError):
             return None
 
-    def look(with_pids: bool) -> dict[str, Any]:
+    def look(*, with_pids: bool) -> dict[str, Any]:
         power_mw = ask("nvmlDeviceGetPowerUsage")
         rates = ask("nvmlDeviceGetUtilizationRates")
         reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
@@ -76,7 +79,7 @@ def nvml_look(device: Hardware, nvml: Any) -> Look:
 
 
 def amdgpu_look(device: Hardware, root: Path) -> Look:
-    """AMD: the card's own files in sysfs; a partition sees its whole card's figures.
+    """Look at an AMD card's files in sysfs; a partition sees its whole card's figures.
 
     Processes are KFD's, which counts each one's memory on each device.
     """
@@ -91,7 +94,7 @@ def amdgpu_look(device: Hardware, root: Path) -> Look:
     processes, kfd_id = root / "sys/class/kfd/kfd/proc", _kfd_id(root, device.bdf or "")
     throttle = ThrottleMeter()
 
-    def look(with_pids: bool) -> dict[str, Any]:
+    def look(*, with_pids: bool) -> dict[str, Any]:
         clock_hz = _number(hwmon / "freq1_input")
         power_uw = _number(hwmon / "power1_average") or _number(hwmon / "power1_input")
         heat_mc = _number(sensor) if sensor else None
@@ -135,7 +138,7 @@ class ThrottleMeter:
         self._last: tuple[int, ...] | None = None
 
     def reasons(self, table: bytes) -> list[str]:
-        """The reasons in this reading of the file; none where it is torn or unknown."""
+        """Find the reasons in one reading of the file; none where it is torn or unknown."""
         if len(table) < 4:
             return []
         size, layout, revision = struct.unpack_from("<HBB", table)
@@ -155,7 +158,7 @@ class ThrottleMeter:
 
 
 def cpu_look(root: Path) -> Look:
-    """The CPUs that this process may use: how busy since the last look, and how fast."""
+    """Look at the CPUs that this process may use: how busy since last, and how fast."""
     affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
     usable = sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
     # Every reading of a frequency interrupts that CPU; a few tell enough.
@@ -164,7 +167,7 @@ def cpu_look(root: Path) -> Look:
     names = {f"cpu{n}" for n in usable}
     last: list[int] = [0, 0]
 
-    def look(with_pids: bool) -> dict[str, Any]:
+    def look(*, with_pids: bool) -> dict[str, Any]:  # noqa: ARG001 - a CPU has all processes
         idle = total = 0
         for line in (_text(root / "proc/stat") or "").splitlines():
             name, *ticks = line.split() or [""]
@@ -186,7 +189,7 @@ def cpu_look(root: Path) -> Look:
 
 
 def _kfd_id(root: Path, bdf: str) -> int | None:
-    """KFD's number of the device at `bdf`, whose function is its partition."""
+    """Find KFD's number of the device at `bdf`, whose function is its partition."""
     for node in (root / "sys/class/kfd/kfd/topology/nodes").glob("*"):
         lines = (_text(node / "properties") or "").splitlines()
         values = dict(line.split() for line in lines if re.fullmatch(r"\w+ \d+", line))
@@ -198,7 +201,7 @@ def _kfd_id(root: Path, bdf: str) -> int | None:
 
 
 def _bytes(path: Path) -> bytes:
-    """A file's content; empty where unreadable."""
+    """Read a file; empty where unreadable."""
     try:
         return path.read_bytes()
     except OSError:
@@ -206,11 +209,11 @@ def _bytes(path: Path) -> bytes:
 
 
 def _text(path: Path) -> str | None:
-    """A file's content without surrounding space; None where unreadable or empty."""
+    """Read a file without surrounding space; None where unreadable or empty."""
     return _bytes(path).decode("utf-8", "replace").strip() or None
 
 
 def _number(path: Path) -> int | None:
-    """A file that holds one decimal number; None for ``N/A`` and the like."""
+    """Read a file that holds one decimal number; None for ``N/A`` and the like."""
     text = _text(path) or ""
     return int(text) if text.isdecimal() else None

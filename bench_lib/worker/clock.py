@@ -57,7 +57,7 @@ class _EventMarks:
 
     def intervals(self) -> list[float]:
         pairs = zip(self._events, self._events[1:], strict=False)
-        return [a.elapsed_time(b) / 1e3 for a, b in pairs]
+        return [round(a.elapsed_time(b) / 1e3, 10) for a, b in pairs]
 
 
 class GpuClock:
@@ -90,8 +90,17 @@ class GpuClock:
         torch.cuda.reset_peak_memory_stats(self._device)
 
     def peak_bytes(self) -> int | None:
-        """Most bytes in live tensors since the last reset."""
-        return int(torch.cuda.max_memory_allocated(self._device))
+        """Most bytes in live tensors since the last reset, and what recorded graphs hold.
+
+        A graph's intermediate tensors live in a pool of its own, which the allocator counts
+        as free once they are recorded, though nobody else can have it.
+        """
+        peak = int(torch.cuda.max_memory_allocated(self._device))
+        default_pool = (0, 0)
+        for segment in torch.cuda.memory_snapshot():
+            if tuple(segment.get("segment_pool_id", default_pool)) != default_pool:
+                peak += segment["total_size"] - segment["allocated_size"]
+        return peak
 
     def release(self) -> None:
         """Empty the caching allocator and drop the BLAS workspaces.
@@ -114,7 +123,7 @@ class _HostMarks:
 
     def intervals(self) -> list[float]:
         pairs = zip(self._times, self._times[1:], strict=False)
-        return [b - a for a, b in pairs]
+        return [round(b - a, 10) for a, b in pairs]
 
 
 class HostClock:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from bench_lib.worker.clock import Clock, Marks
 
 HOST_BOUND = 0.9
-"""Issuing a step takes this share of the step or more: the device waits for Python."""
+"""Issuing a step takes this share of it or more: the device waits for Python."""
+BACKLOG = 1.0
+"""Steps of work that a device must have left when the last is issued, or it has waited."""
 STEADY = 0.02
 BLOCK_S = 0.1
 LEAST_WARMUP_STEPS = 3
@@ -133,7 +135,7 @@ def _measure(case: Case, context: Context) -> Measurement:
     marks = clock.marks(n + 1)
     context.phase("measure")
     clock.reset_peak()
-    begin_s, end_s = _loop(clock, marks, workload.step, n)
+    begin_s, issued_s, end_s = _loop(clock, marks, workload.step, n)
     intervals = marks.intervals()
     peak = clock.peak_bytes()
     enqueue_s = _enqueue_time(clock, workload.step) if clock.asynchronous else None
@@ -156,7 +158,8 @@ def _measure(case: Case, context: Context) -> Measurement:
         steady=steady.is_steady,
         first_step_s=first_step_s,
         enqueue_s=enqueue_s,
-        host_bound=enqueue_s is not None and enqueue_s >= HOST_BOUND * step_s,
+        host_bound=enqueue_s is not None
+        and (enqueue_s >= HOST_BOUND * step_s or end_s - issued_s < BACKLOG * step_s),
         items_per_step=workload.items_per_step,
         item=workload.item,
         compile_s=max(0.0, first_step_s - step_s) if workload.compiled else None,
@@ -181,8 +184,11 @@ def _timed(clock: Clock, step: Callable[[], object], n: int) -> float:
 
 def _loop(
     clock: Clock, marks: Marks, step: Callable[[], object], n: int
-) -> tuple[float, float]:
-    """Run the measured stretch: steps and marks, nothing else, the collector held off."""
+) -> tuple[float, float, float]:
+    """Run the measured stretch: steps and marks, nothing else, the collector held off.
+
+    Returns when it began, when the last step was issued, and when the device was done.
+    """
     mark = marks.mark
     positions = range(1, n + 1)
     gc.collect()
@@ -194,8 +200,9 @@ def _loop(
         for i in positions:
             step()
             mark(i)
+        issued = clock.now()
         clock.synchronize()
-        return begin, clock.now()
+        return begin, issued, clock.now()
     finally:
         gc.enable()
 

@@ -193,6 +193,7 @@ class _Case:
         with self.device:
             model = create(self.spec.name, self.spec.image_size)
         model = model.to(self.device)
+        _fill_zero_weights(model)
         _calibrate(model, self._images(CALIBRATION_BATCH))
         return model.train(self.spec.task == "train")
 
@@ -386,6 +387,13 @@ def _plain_fp32() -> Iterator[None]:
     finally:
         torch.set_float32_matmul_precision(precision)
         torch.backends.cudnn.allow_tf32 = convolutions
+
+
+def _fill_zero_weights(model: nn.Module) -> None:
+    """Give layers that start at zero some weights: ViT's head would answer zero to anything."""
+    for weight in model.parameters():
+        if weight.ndim > 1 and not weight.detach().any():
+            nn.init.normal_(weight, std=0.02)
 
 
 def _calibrate(model: nn.Module, images: Tensor) -> None:
