@@ -6,13 +6,13 @@ sorted keys, one short line per process.  Fields this version does not know surv
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -27,6 +27,9 @@ from bench_lib.model import (
     ProcessSummary,
     Record,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class BaselineError(RuntimeError):
@@ -58,12 +61,12 @@ def load(folder: Path, key: str) -> BaselineFile:
     """
     path = path_of(folder, key)
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
     except FileNotFoundError:
         return BaselineFile(path, key)
     except OSError as error:
         raise BaselineError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BaselineError(
             f"{path} is not JSON: {error}; restore it from version control"
         ) from error
@@ -80,20 +83,29 @@ def load(folder: Path, key: str) -> BaselineFile:
             "a baseline of other hardware cannot be judged by: record one here"
         )
     try:
+        cases = msgspec.convert(raw.get("cases", {}), dict[str, Any])
         return BaselineFile(
             path,
             key,
-            {id_: _decode(id_, fields) for id_, fields in raw.get("cases", {}).items()},
+            {id_: _decode(id_, about) for id_, about in cases.items()},
             msgspec.convert(raw.get("environments", {}), dict[str, Environment]),
             msgspec.convert(raw.get("hardware"), Hardware | None),
             raw,
         )
-    except (msgspec.ValidationError, AttributeError) as error:
+    except msgspec.ValidationError as error:
         raise BaselineError(f"{path}: {error}") from error
 
 
-def _decode(case_id: str, fields: Mapping[str, Any]) -> Baseline:
-    return msgspec.convert({**fields, "case_id": case_id}, Baseline)
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
+
+
+def _decode(case_id: str, about: Any) -> Baseline:
+    try:
+        stored = msgspec.convert(about, dict[str, Any])
+        return msgspec.convert({**stored, "case_id": case_id}, Baseline)
+    except msgspec.ValidationError as error:
+        raise msgspec.ValidationError(f"case {case_id}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -121,14 +133,28 @@ def processes_of(record: Record) -> list[ProcessSummary]:
     ]
 
 
+CONDITIONS = ("compute_partition", "memory_partition", "power_cap_w")
+"""Settings of the hardware that have to be equal for a comparison to mean anything."""
+
+
 def conditions_of(case: Case, hardware: Hardware) -> dict[str, Any]:
     """Return what has to be equal for a comparison: conditions, never the software judged."""
-    return {
-        "ranks": case.launch.ranks,
-        "compute_partition": hardware.compute_partition,
-        "memory_partition": hardware.memory_partition,
-        "power_cap_w": hardware.power_cap_w,
-    }
+    settings = {name: getattr(hardware, name) for name in CONDITIONS}
+    return {"ranks": case.launch.ranks, **settings}
+
+
+def mixed_conditions(devices: Iterable[Hardware]) -> list[str]:
+    """Say which conditions differ between devices; what is not known is not compared."""
+    found: dict[str, dict[Any, None]] = {name: {} for name in CONDITIONS}
+    for device in devices:
+        for name in CONDITIONS:
+            if (value := getattr(device, name)) is not None:
+                found[name][value] = None
+    return [
+        f"{name} {' and '.join(map(str, values))}"
+        for name, values in found.items()
+        if len(values) > 1
+    ]
 
 
 def propose(
@@ -138,7 +164,10 @@ def propose(
     accepted: Accepted,
     only: str = "*",
 ) -> list[Change]:
-    """Say what accepting these records would do, case by case, changing nothing."""
+    """Say what accepting these records would do, case by case, changing nothing.
+
+    A record with a fault gives nothing, not even what its earlier processes measured.
+    """
     by_case: dict[str, list[Record]] = {}
     for record in records:
         if fnmatch.fnmatchcase(record.case.id, only):
@@ -146,7 +175,8 @@ def propose(
     changes = []
     for case_id, group in sorted(by_case.items()):
         old = current.baselines.get(case_id)
-        processes = [_rounded(p) for record in group for p in processes_of(record)]
+        sound = [record for record in group if not any(a.fault for a in record.attempts)]
+        processes = [_rounded(p) for record in sound for p in processes_of(record)]
         if not processes:
             changes.append(Change(case_id, old, None, _why_nothing(group)))
             continue
@@ -165,10 +195,11 @@ def propose(
 
 def _why_nothing(group: list[Record]) -> str:
     last = group[-1].attempts[-1]
-    if last.skipped:
+    if last.skipped is not None:
         return f"skipped: {last.skipped}"
-    if last.fault:
-        return f"{last.fault.kind}: {last.fault.message.splitlines()[0]}"
+    if last.fault is not None:
+        message = last.fault.message.partition("\n")[0]
+        return f"{last.fault.kind} in {last.fault.phase}: {message}"
     return last.discarded or "no accepted attempt"
 
 
@@ -205,31 +236,40 @@ def write(
 
     Raises BaselineError where it cannot be written.
     """
-    document = {**current.raw, "schema": SCHEMA, "key": current.key, "hardware": _plain(hardware)}
+    document = {**current.raw, "schema": SCHEMA, "key": current.key}
+    document["hardware"] = _rewritten(document.get("hardware"), hardware)
     cases = dict(document.get("cases", {}))
     for change in changes:
         if change.new is not None:
-            fields = _plain(change.new)
-            del fields["case_id"]
-            cases[change.case_id] = {**cases.get(change.case_id, {}), **fields}
+            cases[change.case_id] = _rewritten(cases.get(change.case_id), change.new)
+            del cases[change.case_id]["case_id"]
     known = {**document.get("environments", {}), **{k: _plain(v) for k, v in environments.items()}}
     used = {p["environment"] for case in cases.values() for p in case["processes"]}
     document["environments"] = {name: known[name] for name in sorted(used & known.keys())}
     document["cases"] = cases
     partial = current.path.with_suffix(f".{os.getpid()}.part")
     try:
+        text = layout(document)
         current.path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(layout(document), encoding="utf-8")
+        partial.write_text(text, encoding="utf-8")
         partial.replace(current.path)
-    except OSError as error:
-        raise BaselineError(f"cannot write {current.path}: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        why = error.strerror if isinstance(error, OSError) else error
+        raise BaselineError(f"cannot write {current.path}: {why}") from error
     return current.path
+
+
+def _rewritten(old: Mapping[str, Any] | None, new: Any) -> dict[str, Any]:
+    """Return the new fields and, of the old ones, those that this version does not know."""
+    known = {item.name for item in fields(new)}
+    return {k: v for k, v in (old or {}).items() if k not in known} | _plain(new)
 
 
 def _plain(value: Any) -> dict[str, Any]:
     """JSON-ready fields without those that say nothing."""
-    fields: dict[str, Any] = msgspec.to_builtins(value)
-    cleaned: dict[str, Any] = _without_empty(fields)
+    cleaned: dict[str, Any] = _without_empty(msgspec.to_builtins(value))
     return cleaned
 
 
@@ -253,6 +293,6 @@ def _unfold(value: Any, depth: int) -> str:
         lines = [f"{pad}{json.dumps(k)}: {_unfold(value[k], depth + 1)}" for k in sorted(value)]
         return "{\n" + ",\n".join(lines) + "\n" + "  " * depth + "}"
     if isinstance(value, list) and value and isinstance(value[0], Mapping):
-        lines = [pad + json.dumps(item, sort_keys=True) for item in value]
+        lines = [pad + json.dumps(item, sort_keys=True, allow_nan=False) for item in value]
         return "[\n" + ",\n".join(lines) + "\n" + "  " * depth + "]"
     return json.dumps(value, sort_keys=True, allow_nan=False)

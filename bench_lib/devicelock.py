@@ -6,12 +6,15 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from bench_lib.model import Hardware
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bench_lib.model import Hardware
 
 LOOK_AGAIN_S = 0.2
 
@@ -34,11 +37,22 @@ class DeviceLock:
     def acquire(self, wait_s: float, on_wait: Callable[[str], None]) -> None:
         """Take the lock, waiting up to ``wait_s`` seconds; ``on_wait`` is told for whom.
 
-        Raises DeviceBusyError.
+        Raises DeviceBusyError, also where the lock's file cannot be made.
         """
-        self._folder.mkdir(mode=0o1777, parents=True, exist_ok=True)
-        with contextlib.suppress(PermissionError):
-            self._folder.chmod(0o1777)
+        try:
+            self._folder.mkdir(mode=0o1777, parents=True, exist_ok=True)
+            with contextlib.suppress(PermissionError):
+                self._folder.chmod(0o1777)
+            self._acquire(wait_s, on_wait)
+        except OSError as error:
+            raise DeviceBusyError(
+                f"cannot lock {self._device.key} in {self._folder}: {error.strerror}; let "
+                "everybody write there, or name another folder for temporary files with TMPDIR"
+            ) from error
+        with contextlib.suppress(OSError):
+            self._holder.write_text(f"process {os.getpid()}")
+
+    def _acquire(self, wait_s: float, on_wait: Callable[[str], None]) -> None:
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
@@ -51,8 +65,6 @@ class DeviceLock:
                     f"{self.holder()} and was not free within {wait_s:g} s; wait for that run, "
                     "or allow longer with --perf-lock-wait SECONDS"
                 ) from None
-        with contextlib.suppress(OSError):
-            self._holder.write_text(f"process {os.getpid()}")
 
     def holder(self) -> str:
         """Say who holds the lock, as far as known."""

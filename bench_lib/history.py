@@ -7,16 +7,15 @@ records, tolerate a torn last line and say so, and see a run without ``end`` as 
 from __future__ import annotations
 
 import contextlib
-import datetime
+import datetime as dt
 import hashlib
 import json
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -31,6 +30,9 @@ from bench_lib.model import (
     Verdict,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
 
 class HistoryError(RuntimeError):
     """The history cannot be written or read; says where, why, and what to do."""
@@ -38,7 +40,7 @@ class HistoryError(RuntimeError):
 
 def utc_now() -> str:
     """Return the time in ISO 8601, in UTC, to the second."""
-    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def reference(environment: Environment) -> str:
@@ -90,6 +92,10 @@ class Writer:
     def end(self, counts: Mapping[str, int], exit_status: int) -> None:
         """Close the run as finished."""
         self._write("end", counts=dict(counts), exit_status=exit_status)
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; a run that is closed without an end stays unfinished."""
         self._file.close()
 
     def discard_if_empty(self) -> bool:
@@ -102,7 +108,7 @@ class Writer:
 
     def _write(self, kind: str, **body: Any) -> None:
         line = {"schema": SCHEMA, "kind": kind, "run": self.run_id, "time": utc_now(), **body}
-        data = msgspec.json.encode(line) + b"\n"
+        data = _encode(line) + b"\n"
         good = self._file.tell()
         try:
             view = memoryview(data)
@@ -112,11 +118,20 @@ class Writer:
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._file.truncate(good)
+                self._file.seek(good)
             raise HistoryError(
                 f"cannot write history to {self.path}: {error.strerror}; everything before "
                 "this case is kept. Free some space or choose another folder with "
                 "--perf-history DIR"
             ) from error
+
+
+def _encode(line: Mapping[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(line)
+    except UnicodeEncodeError:  # a variable or a file name whose bytes are no text
+        text = json.dumps(msgspec.to_builtins(line), ensure_ascii=False)
+        return msgspec.json.encode(json.loads(text.encode(errors="replace")))
 
 
 @dataclass
@@ -167,7 +182,7 @@ def read(path: Path) -> Run:
             _fold(run, msgspec.json.decode(line))
         except _NewerSchemaError as error:
             raise HistoryError(f"{path}, line {number}: {error}") from error
-        except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             run.problems.append(f"line {number} cannot be read: {error}")
     return run
 
@@ -176,42 +191,55 @@ class _NewerSchemaError(Exception):
     pass
 
 
+@dataclass
+class _Line:
+    """What every line has, and what two kinds add."""
+
+    kind: str
+    run: str
+    time: str
+    nodeid: str | None = None
+    exit_status: int | None = None
+
+
 def _fold(run: Run, line: dict[str, Any]) -> None:
     if line["schema"] > SCHEMA:
         raise _NewerSchemaError(
             f"schema {line['schema']} is newer than {SCHEMA}, the newest that this version "
             "of bench-lib reads; upgrade bench-lib"
         )
-    run.run_id = line.get("run", run.run_id)
-    run.started = run.started or line["time"]
-    kind = line["kind"]
+    about = msgspec.convert(line, _Line)
+    run.run_id = about.run
+    run.started = run.started or about.time
+    kind = about.kind
     if kind == "environment":
         hardware = msgspec.convert(line["hardware"], Hardware)
-        run.environments[line["ref"]] = msgspec.convert(line["environment"], Environment)
+        name = msgspec.convert(line["ref"], str)
+        run.environments[name] = msgspec.convert(line["environment"], Environment)
         if hardware not in run.hardware:
             run.hardware.append(hardware)
         run.key = run.key or hardware.key
     elif kind == "attempt":
         case = msgspec.convert(line["case"], Case)
-        record = run.records.setdefault(case.id, Record(case, line.get("nodeid")))
-        record.attempts.append(msgspec.convert(line["attempt"], Attempt))
+        attempt = msgspec.convert(line["attempt"], Attempt)
+        run.records.setdefault(case.id, Record(case, about.nodeid)).attempts.append(attempt)
     elif kind == "verdict":
         old = run.records[line["case_id"]]
         run.records[line["case_id"]] = Record(
             old.case,
-            line.get("nodeid") or old.nodeid,
+            about.nodeid or old.nodeid,
             old.attempts,
             msgspec.convert(line["status"], Status),
             msgspec.convert(line["verdicts"], list[Verdict]),
         )
     elif kind == "end":
-        run.ended = line["time"]
-        run.exit_status = line.get("exit_status")
+        run.ended = about.time
+        run.exit_status = about.exit_status
 
 
 def files(folder: Path) -> list[Path]:
     """Return the files of all runs in a folder, oldest first; none where there is no folder."""
-    return sorted(folder.glob("*.jsonl"))
+    return sorted(path for path in folder.glob("*.jsonl") if _NAME.fullmatch(path.name))
 
 
 def find(folder: Path, run: str) -> Path:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench_lib.model import (
     Baseline,
@@ -22,6 +21,9 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 ALPHA = 0.01
 POWER = 0.9
@@ -92,7 +94,7 @@ def summarise(
     samples = measurement.iteration_s
     if not samples or not all(math.isfinite(s) and s > 0 for s in samples):
         raise ValueError(f"{measurement.case_id}: iteration times have to be above zero")
-    numerics = measurement.numerics
+    seen = measurement.numerics
     rate = measurement.items_per_step * len(samples) / measurement.wall_s
     return ProcessSummary(
         log_median=math.log(statistics.median(samples)),
@@ -106,10 +108,10 @@ def summarise(
         peak_memory_bytes=measurement.peak_memory_bytes,
         compile_s=measurement.compile_s,
         compile_cache=measurement.compile_cache,
-        finite=None if numerics is None else numerics.finite,
-        cosine=None if numerics is None else numerics.cosine,
-        loss_error=numerics and _relative(numerics.loss, numerics.reference_loss),
-        grad_norm_error=numerics and _relative(numerics.grad_norm, numerics.reference_grad_norm),
+        finite=seen.finite if seen else None,
+        cosine=seen.cosine if seen else None,
+        loss_error=_relative(seen.loss, seen.reference_loss) if seen else None,
+        grad_norm_error=_relative(seen.grad_norm, seen.reference_grad_norm) if seen else None,
         host_bound=measurement.host_bound,
         clock_mhz=clock_mhz,
         probe=measurement.probe,
@@ -368,13 +370,13 @@ def _memory(
 def _compile_time(
     candidate: Sequence[ProcessSummary], old: Sequence[ProcessSummary], limits: Limits
 ) -> list[Verdict]:
-    compiled = [p for p in candidate if p.compile_s is not None]
+    compiled = [p.compile_s for p in candidate if p.compile_s is not None]
     if not compiled:
         return []
     # A second process of the same run finds the caches that the first one filled.
     for state in ("cold", "warm", "mixed", None):
-        new = [p.compile_s for p in compiled if p.compile_cache == state and p.compile_s]
-        before = [p.compile_s for p in old if p.compile_cache == state and p.compile_s]
+        new = _compile_times(candidate, state)
+        before = _compile_times(old, state)
         if not new or not before:
             continue
         value, most = min(new), max(before)
@@ -388,18 +390,21 @@ def _compile_time(
                 value=value,
                 baseline=most,
                 unit="s",
-                ratio=value / most,
+                ratio=value / most if most > 0 else None,
                 tolerance=limits.compile_time,
             )
         ]
-    states = " or ".join(sorted({str(p.compile_cache) for p in compiled}))
+    found = {p.compile_cache or "unknown" for p in candidate if p.compile_s is not None}
+    states = " or ".join(sorted(found))
     reason = f"not compared: caches were {states} here and otherwise in the baseline"
-    return [Verdict(Status.SKIPPED, "compile_time", reason, value=compiled[0].compile_s, unit="s")]
+    return [Verdict(Status.SKIPPED, "compile_time", reason, value=min(compiled), unit="s")]
 
 
-def _numerics(
-    candidate: Sequence[ProcessSummary], old: Sequence[ProcessSummary]
-) -> list[Verdict]:
+def _compile_times(processes: Sequence[ProcessSummary], state: str | None) -> list[float]:
+    return [p.compile_s for p in processes if p.compile_cache == state and p.compile_s is not None]
+
+
+def _numerics(candidate: Sequence[ProcessSummary], old: Sequence[ProcessSummary]) -> list[Verdict]:
     """Distances from FP32 may grow tenfold over the baseline's, above a floor of rounding."""
     if any(p.finite is False for p in candidate) and not any(p.finite is False for p in old):
         reason = "the answer holds infinities or NaN; the baseline's did not"
@@ -443,12 +448,13 @@ def _seconds(value: float) -> str:
 
 
 def _t_cdf(degrees: int, t: float) -> float:
-    from scipy.special import stdtr
+    # Slow to import, and most sessions judge nothing.
+    from scipy.special import stdtr  # noqa: PLC0415
 
     return float(stdtr(degrees, t))
 
 
 def _t_quantile(degrees: int, p: float) -> float:
-    from scipy.special import stdtrit
+    from scipy.special import stdtrit  # noqa: PLC0415
 
     return float(stdtrit(degrees, p))

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench_lib.model import (
     COMPILE_MODES,
@@ -29,12 +28,18 @@ from bench_lib.model import (
     Sampling,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
 MOST_CASES = 100_000
+LARGEST = 10**9
+"""No count, size or time in a matrix is above this; a longer one is a slip of the keyboard."""
 
 
 class MatrixError(ValueError):
@@ -79,9 +84,9 @@ def positive(kind: str) -> Callable[[Any], str | None]:
     """Return a check that a value is a whole number of 1 or more."""
 
     def check(value: Any) -> str | None:
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
-            return None
-        return f"{kind} is {value!r}; it has to be a whole number of 1 or more"
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            return f"{kind} is {value!r}; it has to be a whole number of 1 or more"
+        return f"{kind} is {value}; at most {LARGEST} is taken" if value > LARGEST else None
 
     return check
 
@@ -102,7 +107,7 @@ def network_axes(sizes: Mapping[str, int]) -> WorkloadAxes:
             ),
             Axis(
                 "image_size",
-                lambda n: None if n == 0 else positive("image_size")(n),
+                lambda n: None if type(n) is int and n == 0 else positive("image_size")(n),
                 0,
                 in_id=lambda n: f"{n}px" if n else "",
             ),
@@ -128,7 +133,7 @@ class _Reader:
             self.document = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise MatrixError(f"{path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise MatrixError(f"{path}: not TOML: {error}") from error
 
     def wrong(self, where: str, what: str) -> MatrixError:
@@ -144,7 +149,7 @@ class _Reader:
         chain = [tier]
         while (parent := self.document.get(chain[-1], {}).get("extends")) is not None:
             where = f"{chain[-1]}.extends"
-            if parent not in self.document:
+            if not isinstance(parent, str) or parent not in self.document:
                 raise self.wrong(where, f"there is no tier {parent!r}")
             if parent in chain:
                 raise self.wrong(where, f"{' → '.join([*chain, parent])} goes in a circle")
@@ -185,9 +190,7 @@ class _Reader:
                     cases[case.id] = case
         return list(cases.values())
 
-    def _table(
-        self, where: str, name: str, table: Mapping[str, Any], base: Case
-    ) -> Iterable[Case]:
+    def _table(self, where: str, name: str, table: Mapping[str, Any], base: Case) -> Iterable[Case]:
         base = replace(
             base,
             sampling=self._fields(f"{where}, sampling", base.sampling, table.get("sampling", {})),
@@ -202,12 +205,19 @@ class _Reader:
         """One case whose step a user's own function builds: ``package.module:factory``."""
         self._known(where, table, (*_TABLE_KEYS, "id", "target", "params"))
         target, case_id = table.get("target"), table.get("id")
-        if not isinstance(target, str) or not re.fullmatch(r"[\w.]+:\w+", target):
+        if not isinstance(target, str) or not _names_a_function(target):
             raise self.wrong(where, f"target is {target!r}; it has to be package.module:factory")
         if not isinstance(case_id, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", case_id):
             problem = "has to be letters, digits, dots, dashes and underscores"
             raise self.wrong(where, f"id is {case_id!r}; it {problem}")
-        return replace(base, id=case_id, workload=target, params=dict(table.get("params", {})))
+        params = table.get("params", {})
+        if not isinstance(params, dict):
+            raise self.wrong(f"{where}, params", "has to be a table")
+        for key, value in params.items():
+            if not _is_param(value):
+                problem = "it has to be text, a finite number, true or false"
+                raise self.wrong(f"{where}, params", f"{key} is {value!r}; {problem}")
+        return replace(base, id=case_id, workload=target, params=params)
 
     def _product(
         self, where: str, workload: WorkloadAxes, table: Mapping[str, Any], base: Case
@@ -223,13 +233,15 @@ class _Reader:
             raise self.wrong(where, f"stands for {count} cases; at most {MOST_CASES} are taken")
         excludes = self._excludes(where, table, axes)
         unused = set(range(len(excludes)))
-        for values in itertools.product(*choices):
-            chosen = dict(zip(names, values, strict=True))
+        left = count
+        for combination in itertools.product(*choices):
+            chosen = dict(zip(names, combination, strict=True))
             hits = {i for i, rule in enumerate(excludes) if _matches(rule, chosen)}
             unused -= hits
             if hits:
+                left -= 1
                 continue
-            parts = [a.in_id(v) for a, v in zip(axes, values, strict=True)]
+            parts = [a.in_id(v) for a, v in zip(axes, combination, strict=True)]
             ranks = chosen.pop("ranks")
             yield replace(
                 base,
@@ -240,6 +252,8 @@ class _Reader:
             )
         for i in sorted(unused):
             raise self.wrong(f"{where}, exclude {i + 1}", f"{excludes[i]} leaves out no case")
+        if not left:
+            raise self.wrong(f"{where}, exclude", "leaves no case")
 
     def _choices(self, where: str, axis: Axis, table: Mapping[str, Any]) -> list[Any]:
         if axis.name not in table:
@@ -247,7 +261,7 @@ class _Reader:
                 raise self.wrong(where, f"{axis.name} is missing")
             return [axis.default]
         value = table[axis.name]
-        values = value if isinstance(value, list) else [value]
+        values: list[Any] = value if isinstance(value, list) else [value]
         if not values:
             raise self.wrong(where, f"{axis.name} is an empty list")
         for one in values:
@@ -280,18 +294,23 @@ class _Reader:
             raise self.wrong(where, "has to be a table")
         self._known(where, values, [field.name for field in fields(defaults)])
         for key, value in values.items():
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
-                raise self.wrong(where, f"{key} is {value!r}; it has to be a number above 0")
+            whole = isinstance(getattr(defaults, key), int)
+            if not _is_above_zero(value) or (whole and not isinstance(value, int)):
+                kind = "a whole number" if whole else "a number"
+                raise self.wrong(where, f"{key} is {value!r}; it has to be {kind} above 0")
         if values.get("spread", 0) > Limits().spread:
             raise self.wrong(where, f"spread is {values['spread']}; at most {Limits().spread}")
         made = replace(defaults, **values)
         if isinstance(made, Sampling) and made.iterations > made.max_iterations:
             clash = f"iterations is {made.iterations}, above max_iterations {made.max_iterations}"
             raise self.wrong(where, clash)
+        if isinstance(made, Sampling) and made.warmup_s > made.warmup_max_s:
+            clash = f"warmup_s is {made.warmup_s:g}, above warmup_max_s {made.warmup_max_s:g}"
+            raise self.wrong(where, clash)
         return made
 
     def _seconds(self, where: str, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+        if not _is_above_zero(value):
             problem = "it has to be a number of seconds above 0"
             raise self.wrong(where, f"time_limit_s is {value!r}; {problem}")
         return float(value)
@@ -306,3 +325,20 @@ def _matches(rule: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:
         chosen[key] in value if isinstance(value, list) else chosen[key] == value
         for key, value in rule.items()
     )
+
+
+def _is_above_zero(value: Any) -> bool:
+    """Whether a value is a number that a limit or a time can be; NaN and infinity are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= LARGEST
+
+
+def _is_param(value: Any) -> bool:
+    """Whether a value can be told to a worker and written down."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return abs(value) < 2**63
+    return isinstance(value, (str, bool)) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _names_a_function(target: str) -> bool:
+    module, _, function = target.partition(":")
+    return all(part.isidentifier() for part in (*module.split("."), function))

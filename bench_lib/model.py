@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 SCHEMA = 1
 """Version of everything written to disk; docs/architecture.md lists what each one changed."""
@@ -26,7 +26,7 @@ TASKS = ("infer", "train")
 MEMORY_FORMATS = ("nchw", "nhwc")
 TIERS = ("smoke", "gate", "nightly")
 
-Param = Union[str, int, float, bool]
+Param = str | int | float | bool
 
 
 @dataclass(frozen=True)
@@ -314,9 +314,9 @@ class ProcessSummary:
     """Natural logarithm of the median iteration time in seconds."""
     spread: float
     n: int
-    device_uuid: str | None
     environment: str
     time: str
+    device_uuid: str | None = None
     log_throughput: float | None = None
     p99_s: float | None = None
     peak_memory_bytes: int | None = None

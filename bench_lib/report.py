@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from bench_lib import judge
 from bench_lib.model import Hardware, Measurement, Record, Status
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
 WIDTH = 100
+_FIGURES = ("", "+", "-", *"0123456789")
+"""How the cells of a column of figures begin."""
 HEADINGS = ("case", "status", "median", "rate", "vs baseline", "visible", "spread", "memory")
 
 
@@ -46,19 +51,23 @@ def _row(record: Record) -> tuple[str, ...]:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH) -> list[str]:
-    """Align columns in ``width`` characters: the first to the left, shortened where it must be."""
+    """Align columns in ``width`` characters: words to the left, figures to the right.
+
+    The first column is shortened where it must be; empty columns are left out.
+    """
     if not rows:
         return []
     used = [i for i in range(len(headings)) if i == 0 or any(row[i] for row in rows)]
     widths = [max(len(headings[i]), *(len(row[i]) for row in rows)) for i in used]
     widths[0] = min(widths[0], max(12, width - sum(widths[1:]) - 2 * (len(widths) - 1)))
 
+    right = [i > 0 and all(row[i][:1] in _FIGURES for row in rows) for i in used]
+
     def line(cells: Sequence[str]) -> str:
-        first, *rest = (cells[i] for i in used)
-        parts = [_shortened(first, widths[0]).ljust(widths[0])]
-        if rest:
-            parts.append(rest[0].ljust(widths[1]))
-        parts += [cell.rjust(w) for cell, w in zip(rest[1:], widths[2:], strict=True)]
+        parts = []
+        for i, room, is_figure in zip(used, widths, right, strict=True):
+            cell = _shortened(cells[i], room)
+            parts.append(cell.rjust(room) if is_figure else cell.ljust(room))
         return "  ".join(parts).rstrip()
 
     return [line(headings), *(line(row) for row in rows)]
@@ -134,4 +143,8 @@ def seconds(value: float) -> str:
 
 def quantity(value: float) -> str:
     """Return a number with four digits: ``9181``, ``22.07 k``."""
-    return f"{value:.4g}" if value < 10_000 else f"{value / 1e3:.4g} k"
+    rounded = float(f"{value:.4g}")
+    for scale, unit in ((1.0, ""), (1e3, " k"), (1e6, " M")):
+        if rounded < 10_000 * scale:
+            return f"{rounded / scale:.4g}{unit}"
+    return f"{rounded / 1e9:.4g} G"

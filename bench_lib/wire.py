@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench_lib.model import Case, Launch, Limits, Sampling
+
+if TYPE_CHECKING:
+    import socket
 
 MAX_LINE = 64 * 1024 * 1024
 ADDRESS_VARIABLE = "BENCH_LIB_ADDRESS"
@@ -40,6 +42,11 @@ class Connection:
         """Descriptor to wait on with ``select``."""
         return self._socket.fileno()
 
+    @property
+    def holds_message(self) -> bool:
+        """Whether a whole message lies here already, which ``select`` cannot know of."""
+        return b"\n" in self._buffer
+
     def send(self, message: dict[str, Any]) -> None:
         """Send one object; raises ClosedError where nobody listens any more."""
         line = json.dumps(message, allow_nan=False, separators=(",", ":")).encode() + b"\n"
@@ -62,8 +69,8 @@ class Connection:
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
                 raise TimeoutError
-            self._socket.settimeout(remaining)
             try:
+                self._socket.settimeout(remaining)
                 chunk = self._socket.recv(1 << 20)
             except TimeoutError:
                 raise
@@ -76,7 +83,7 @@ class Connection:
         del self._buffer[: end + 1]
         try:
             message = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ProtocolError(f"not JSON: {line[:200]!r}") from error
         if not isinstance(message, dict):
             raise ProtocolError(f"not an object: {line[:200]!r}")
@@ -89,7 +96,10 @@ class Connection:
 
 
 def decode_case(fields: dict[str, Any]) -> Case:
-    """Rebuild a case from its JSON form; raises TypeError on unknown fields."""
+    """Rebuild a case from its JSON form.
+
+    Raises TypeError on unknown fields and KeyError where a part is missing.
+    """
     return Case(
         **{
             **fields,

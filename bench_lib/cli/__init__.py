@@ -7,6 +7,7 @@ Exit status: 0 done, 1 the answer is no (a machine that cannot measure, nothing 
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -39,11 +40,14 @@ def _version(value: bool) -> None:  # noqa: FBT001 - typer calls it so
 @app.callback()
 def options(
     *,
-    version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Show the version and leave."
-    ),
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and leave."
+        ),
+    ] = False,
 ) -> None:
-    """Performance regression testing for PyTorch on GPUs."""
+    """Take the options that belong to no command."""
 
 
 def main() -> None:
@@ -53,6 +57,3 @@ def main() -> None:
     except (BaselineError, HistoryError, LaunchError) as error:
         print(f"bench-lib: error: {error}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # piped into head
-        sys.stderr.close()
-        sys.exit(0)

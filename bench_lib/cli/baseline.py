@@ -7,8 +7,6 @@ import fnmatch
 import getpass
 import math
 import statistics
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,13 +22,14 @@ from bench_lib.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from bench_lib.baselines import BaselineFile, Change
     from bench_lib.history import Run
     from bench_lib.model import Accepted, Baseline
 
-app = typer.Typer(
-    help="The values to hold against.", no_args_is_help=True, rich_markup_mode=None
-)
+app = typer.Typer(help="The values to hold against.", no_args_is_help=True, rich_markup_mode=None)
 Runs = Annotated[
     list[str],
     typer.Option("--run", metavar="RUN", help="A run's id or its start, latest, or a file."),
@@ -141,9 +140,8 @@ def _proposal(
     from bench_lib import baselines as files
     from bench_lib import history as runs_module
 
-    runs = [runs_module.read(runs_module.find(history, name)) for name in dict.fromkeys(names)]
-    paths = {run.path for run in runs}
-    if len(paths) < len(runs):
+    runs = [runs_module.read(runs_module.find(history, name)) for name in names]
+    if len({run.run_id for run in runs}) < len(runs):
         raise files.BaselineError("two --run name the same run; its processes would count twice")
     keys = {run.key for run in runs}
     if len(keys) > 1:
@@ -152,6 +150,11 @@ def _proposal(
         )
     if not runs[-1].hardware:
         raise files.BaselineError(f"{runs[-1].path} measured nothing; there is nothing to accept")
+    if differing := files.mixed_conditions(h for run in runs for h in run.hardware):
+        raise files.BaselineError(
+            f"these values were measured under different conditions: {'; '.join(differing)}; "
+            "accept them apart"
+        )
     file = files.load(folder, keys.pop())
     accepted = _accepted(runs, reason)
     records = [record for run in runs for record in run.records.values()]

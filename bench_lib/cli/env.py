@@ -45,7 +45,7 @@ def env(*, json: Json = False) -> None:
 
 
 def _worker_versions(device: Any) -> tuple[dict[str, str | None], str | None]:
-    """What a worker says of its torch, and why it could not start if it could not."""
+    """Return what a worker says of its torch, and why it could not start if it could not."""
     from bench_lib import hardware
     from bench_lib.launch import LaunchError, Zygote
 

@@ -18,9 +18,10 @@ def as_pytest_benchmark(run: Run) -> dict[str, Any]:
     from pytest_benchmark import __version__
     from pytest_benchmark.plugin import pytest_benchmark_generate_machine_info
 
+    make_machine_info: Any = pytest_benchmark_generate_machine_info
     environment = next(iter(run.environments.values()), None)
     device = run.hardware[0] if run.hardware else None
-    machine = pytest_benchmark_generate_machine_info()
+    machine = make_machine_info()
     if environment is not None:
         # The run's machine, which need not be the one that exports.
         machine |= {"node": environment.host, "python_version": environment.python}
@@ -52,7 +53,8 @@ def _benchmark(record: Record, measurement: Measurement) -> dict[str, Any]:
 
     from bench_lib.report import rate_of
 
-    stats = Stats()
+    make: Any = Stats
+    stats = make()
     for sample in measurement.iteration_s:
         stats.update(sample)
     name = (record.nodeid or record.case.id).rpartition("::")[2]
@@ -76,6 +78,9 @@ def _benchmark(record: Record, measurement: Measurement) -> dict[str, Any]:
             "min_time": 0.0,
             "warmup": False,
         },
-        "stats": {**{f: getattr(stats, f) for f in stats.fields}, "data": stats.data,
-                  "iterations": 1},
+        "stats": {
+            **{f: getattr(stats, f) for f in stats.fields},
+            "data": stats.data,
+            "iterations": 1,
+        },
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +11,8 @@ import typer
 from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, print_json, print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bench_lib.history import Run
     from bench_lib.model import Hardware, Measurement, Record
 
@@ -19,9 +21,7 @@ RunName = Annotated[str, typer.Argument(help="A run's id or its start, latest, o
 
 
 @app.command("list")
-def list_runs(
-    *, history: HistoryDir = DEFAULT_HISTORY, json: Json = False
-) -> None:
+def list_runs(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> None:
     """List all runs, oldest first."""
     from bench_lib import history as runs
 
@@ -148,25 +148,28 @@ def _counts(run: Run) -> str:
     return ", ".join(f"{n} {name}" for name, n in sorted(_count(run).items()))
 
 
-def _details(record: Record, devices: list[Hardware]) -> list[str]:
+def _details(record: Record, devices: Sequence[Hardware]) -> list[str]:
     """Verdict by verdict, then attempt by attempt."""
     status = record.status.value if record.status else "not judged"
     lines = [f"{record.case.id}: {status}"]
     lines += [f"  {v.metric}: {v.status.value}: {v.reason}" for v in record.verdicts]
     for attempt in record.attempts:
         if attempt.measurement is not None:
-            device = next((d for d in devices if d.uuid == attempt.device_uuid), devices[0])
+            own = (d for d in devices if d.uuid == attempt.device_uuid)
+            device = next(own, devices[0] if devices else None)
             words = _measured(attempt.measurement, record, device)
             if attempt.telemetry is not None and attempt.telemetry.clock_mhz is not None:
                 words += f", {attempt.telemetry.clock_mhz:.0f} MHz"
             lines.append(f"  process {attempt.process}: {words}")
         elif attempt.fault is not None:
-            lines.append(f"  process {attempt.process}: {attempt.fault.kind}")
-            lines += [f"    | {line}" for line in attempt.fault.last_output.splitlines()]
+            fault = attempt.fault
+            lines.append(f"  process {attempt.process}: {fault.kind} in {fault.phase}")
+            lines += [f"    {line}" for line in fault.message.splitlines()]
+            lines += [f"    | {line}" for line in fault.last_output.splitlines()]
     return [*lines, ""]
 
 
-def _measured(measurement: Measurement, record: Record, device: Hardware) -> str:
+def _measured(measurement: Measurement, record: Record, device: Hardware | None) -> str:
     from bench_lib import report
 
     step_s = statistics.median(measurement.iteration_s)
@@ -176,6 +179,6 @@ def _measured(measurement: Measurement, record: Record, device: Hardware) -> str
         cache = f" ({measurement.compile_cache} caches)" if measurement.compile_cache else ""
         words += f", compiled in {report.seconds(measurement.compile_s)}{cache}"
     precision = str(record.case.params.get("precision", ""))
-    shares = report.efficiency(measurement, device, precision)
+    shares = report.efficiency(measurement, device, precision) if device else {}
     words += "".join(f", {share:.1%} of peak {name}" for name, share in shares.items())
     return words + (", host-bound" if measurement.host_bound else "")

@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -64,11 +65,12 @@ def _installation() -> str:
 
 def _ask() -> dict[str, Any]:
     command = [sys.executable, "-m", "bench_lib.worker", "describe"]
-    variables = {**os.environ, "PYTHONPATH": import_path()}
     try:
-        done = subprocess.run(
-            command, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False
-        )
+        with tempfile.TemporaryDirectory(prefix="bench-lib-") as folder:
+            variables = {**os.environ, "PYTHONPATH": import_path(Path(folder), os.environ)}
+            done = subprocess.run(
+                command, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False
+            )
         catalogue: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
     except subprocess.TimeoutExpired as error:
         raise LaunchError(f"torchvision was not imported within {LIMIT_S:g} s") from error

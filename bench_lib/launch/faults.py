@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bench_lib.model import Fault
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bench_lib.model import Fault
 
 LAST_LINES = 20
 
@@ -35,6 +38,11 @@ def last_output(log: Path, offset: int = 0) -> str:
             text = file.read().decode(errors="replace")
     except OSError:
         return ""
+    return last_lines(text)
+
+
+def last_lines(text: str) -> str:
+    """Return as much of the end of an output as a report can bear."""
     return "\n".join(text.splitlines()[-LAST_LINES:])
 
 

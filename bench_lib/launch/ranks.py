@@ -10,15 +10,24 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from bench_lib.launch.faults import CaseFault, CaseSkipped, how_it_ended, last_output
+from bench_lib.launch.faults import (
+    CaseFault,
+    CaseSkipped,
+    LaunchError,
+    how_it_ended,
+    last_lines,
+    last_output,
+)
 from bench_lib.launch.zygote import import_path
-from bench_lib.model import Case, Fault, Measurement, RankSample
+from bench_lib.model import Case, Fault, Measurement, Numerics, RankSample
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 GRACE_S = 10.0
 """torchrun ends its ranks when asked to; after this it is ended itself."""
@@ -34,7 +43,8 @@ def run_ranks(
     """Measure a case of several ranks.
 
     ``launcher`` are the words before ``-m bench_lib.worker once CASE OUT``; by default
-    torchrun on this host.  Raises CaseSkipped or CaseFault; no process is left behind.
+    torchrun on this host.  Raises CaseSkipped, CaseFault, or LaunchError where there is no
+    such launcher; no process is left behind.
     """
     ranks = case.launch.ranks
     words = launcher or (
@@ -45,43 +55,53 @@ def run_ranks(
         folder = Path(directory)
         (folder / "case.json").write_text(json.dumps(dataclasses.asdict(case)))
         log = folder / "output.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [*words, "-m", "bench_lib.worker", "once", str(folder / "case.json"), directory],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **(environment or {}), "PYTHONPATH": import_path()},
-                start_new_session=True,
-            )
+        variables = {**os.environ, **(environment or {})}
+        variables["PYTHONPATH"] = import_path(folder, variables)
         try:
-            code: int | None = process.wait(case.time_limit_s)
+            with log.open("wb") as output:
+                process = subprocess.Popen(
+                    [*words, "-m", "bench_lib.worker", "once", f"{folder}/case.json", directory],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=variables,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise LaunchError(f"cannot start ranks with {words[0]}: {error.strerror}") from error
+        late: str | None = None
+        try:
+            process.wait(case.time_limit_s)
         except subprocess.TimeoutExpired:
-            code = None
+            late = last_output(log)  # before the launcher adds how it was ended
         finally:
             _end(process)
         outcomes = _outcomes(folder)
-        if code is None:
-            limit = f"not done within its time limit of {case.time_limit_s:g} s"
-            raise CaseFault(Fault("time limit", limit, "ranks", last_output(log)))
         for outcome in outcomes:
             if "skipped" in outcome:
                 raise CaseSkipped(outcome["skipped"])
-        for outcome in outcomes:
-            if "fault" in outcome:
-                message = f"rank {outcome['rank']}: {outcome['fault']['message']}"
-                raise CaseFault(
-                    Fault(outcome["fault"]["kind"], message, "ranks", last_output(log))
-                )
+        if faults := [outcome for outcome in outcomes if "fault" in outcome]:
+            first = min(faults, key=lambda outcome: float(outcome["ended_s"]))  # drags the others
+            kind, message = first["fault"]["kind"], first["fault"]["message"]
+            traceback = last_lines(first["fault"]["traceback"])
+            message = f"rank {first['rank']}: {message}"
+            raise CaseFault(Fault(kind, message, first["phase"], traceback))
+        if late is not None:
+            limit = f"not done within its time limit of {case.time_limit_s:g} s"
+            raise CaseFault(Fault("time limit", limit, "ranks", late))
         if len(outcomes) != ranks:
             missing = sorted(set(range(ranks)) - {outcome["rank"] for outcome in outcomes})
-            message = f"{how_it_ended(code)}; no result from rank {', '.join(map(str, missing))}"
+            ended = how_it_ended(process.returncode)
+            message = f"{ended}; no result from rank {', '.join(map(str, missing))}"
             raise CaseFault(Fault("died", message, "ranks", last_output(log)))
         return fold(outcomes)
 
 
 def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:
-    """Fold the ranks' outcomes into one: a step takes as long as its slowest rank."""
+    """Fold the ranks' outcomes into one: a step takes as long as its slowest rank.
+
+    Numerics are those of the rank that is worst off.
+    """
     ordered = sorted(outcomes, key=lambda outcome: int(outcome["rank"]))
     parts = [msgspec.convert(outcome["measurement"], Measurement) for outcome in ordered]
     samples = [
@@ -96,19 +116,31 @@ def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:
     ]
     peaks = [part.peak_memory_bytes for part in parts if part.peak_memory_bytes is not None]
     flops = [part.flops_per_step for part in parts if part.flops_per_step is not None]
+    compiles = [part.compile_s for part in parts if part.compile_s is not None]
+    caches = {part.compile_cache for part in parts}
+    enqueues = [part.enqueue_s for part in parts if part.enqueue_s is not None]
+    numerics = [part.numerics for part in parts if part.numerics is not None]
     return dataclasses.replace(
         parts[0],
         context_id="ranks",
         iteration_s=[max(step) for step in zip(*(p.iteration_s for p in parts), strict=True)],
         wall_s=max(part.wall_s for part in parts),
         first_step_s=max(part.first_step_s for part in parts),
+        compile_s=max(compiles, default=None),
+        compile_cache=caches.pop() if len(caches) == 1 else "mixed",
+        enqueue_s=max(enqueues, default=None),
         items_per_step=sum(part.items_per_step for part in parts),
         flops_per_step=sum(flops) if len(flops) == len(parts) else None,
-        peak_memory_bytes=max(peaks) if peaks else None,
+        peak_memory_bytes=max(peaks, default=None),
         host_bound=any(part.host_bound for part in parts),
+        numerics=min(numerics, key=_soundness, default=None),
         per_rank=samples,
         warnings=sorted({warning for part in parts for warning in part.warnings}),
     )
+
+
+def _soundness(numerics: Numerics) -> tuple[bool, float]:
+    return numerics.finite, 1.0 if numerics.cosine is None else numerics.cosine
 
 
 def _outcomes(folder: Path) -> list[dict[str, Any]]:

@@ -12,9 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -34,6 +33,9 @@ from bench_lib.wire import (
     Connection,
     ProtocolError,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 START_LIMIT_S = 300.0
 """torch on a cold network file system takes minutes to import."""
@@ -76,9 +78,11 @@ class Context:
                     return msgspec.convert(message["measurement"], Measurement)
                 elif "skipped" in message:
                     raise CaseSkipped(message["skipped"])
-                else:
+                elif "fault" in message:
                     fault = message["fault"]
                     raise self._fault(fault["kind"], fault["message"], phase, offset)
+                else:
+                    raise ProtocolError(f"not an answer: {str(message)[:200]}")
         except TimeoutError:
             limit = f"no answer within its time limit of {case.time_limit_s:g} s"
             raise self._fault("time limit", limit, phase, offset) from None
@@ -133,8 +137,8 @@ class Zygote:
             TOKEN_VARIABLE: self._token,
             LOGS_VARIABLE: str(self.logs),
             "PYTHONUNBUFFERED": "1",
-            "PYTHONPATH": import_path(),
         }
+        variables["PYTHONPATH"] = import_path(self.logs, variables)
         try:
             with log.open("wb") as output:
                 self._process = subprocess.Popen(
@@ -148,7 +152,10 @@ class Zygote:
         except OSError as error:
             self._listener.close()
             self._directory.cleanup()
-            raise LaunchError(f"cannot start a worker with {python}: {error.strerror}") from error
+            raise LaunchError(
+                f"cannot start a worker with {python}: {error.strerror}; "
+                "it has to be a Python interpreter with torch and torchvision"
+            ) from error
         try:
             self._connection, hello = self._accept("zygote", START_LIMIT_S)
         except (LaunchError, KeyboardInterrupt):
@@ -180,13 +187,11 @@ class Zygote:
     def exit_code(self, pid: int, wait_s: float = 5.0) -> int | None:
         """Return how a context ended (negative: by that signal); None where not known."""
         deadline = time.monotonic() + wait_s
-        while pid not in self._exits:
-            try:
-                assert self._connection is not None
+        assert self._connection is not None
+        with contextlib.suppress(TimeoutError, ClosedError, ProtocolError):
+            while pid not in self._exits:
                 self._note(self._connection.receive(max(0.0, deadline - time.monotonic())))
-            except (TimeoutError, ClosedError, ProtocolError):
-                return None
-        return self._exits[pid]
+        return self._exits.get(pid)
 
     def end(self, pid: int) -> None:
         """End a context by its process id."""
@@ -206,7 +211,7 @@ class Zygote:
             self._process.wait()
         self._directory.cleanup()
 
-    def __enter__(self) -> Zygote:
+    def __enter__(self) -> Zygote:  # noqa: PYI034 - typing has no Self before Python 3.11
         """Return itself."""
         return self
 
@@ -253,13 +258,23 @@ class Zygote:
 
     def _obituary(self, what: str) -> str:
         output = last_output(self.logs / "zygote.log")
-        if "No module named 'torch'" in output:
-            return "the worker's interpreter has no torch; install torch and torchvision there"
+        for package in ("torch", "torchvision"):
+            if f"No module named '{package}'" in output:
+                return (
+                    f"the worker's interpreter has no {package}; "
+                    "install torch and torchvision there"
+                )
         return f"{what}; its last output:\n{output}" if output else what
 
 
-def import_path() -> str:
-    """Where the worker finds this package when it is not installed."""
-    ours = str(Path(__file__).resolve().parents[2])
-    already = os.environ.get("PYTHONPATH")
-    return f"{ours}{os.pathsep}{already}" if already else ours
+def import_path(folder: Path, variables: Mapping[str, str]) -> str:
+    """Return a PYTHONPATH by which a worker finds this package and nothing that lies beside it.
+
+    Another interpreter must not find the torch of ours, which may be next to this package;
+    so the package is linked into a folder of its own, below ``folder``.
+    """
+    ours = folder / "import"
+    ours.mkdir()
+    (ours / "bench_lib").symlink_to(Path(__file__).resolve().parents[1])
+    already = variables.get("PYTHONPATH")
+    return f"{ours}{os.pathsep}{already}" if already else str(ours)

@@ -31,11 +31,10 @@ ASSIGNMENT = pytest.StashKey[devices.Assignment]()
 class Perf:
     """The ``perf`` fixture: measures a case and leaves the judging to the session's end."""
 
-    def __init__(self, item: pytest.Item, session: PerfSession, benchmark: Any) -> None:
+    def __init__(self, request: pytest.FixtureRequest, session: PerfSession) -> None:
         """Made by the fixture."""
-        self._item = item
+        self._request = request
         self._session = session
-        self._benchmark = benchmark
 
     def measure(self, case: Case) -> None:
         """Measure ``case`` on this process's device.
@@ -49,7 +48,7 @@ class Perf:
         except (LaunchError, DeviceBusyError) as error:
             self._session.failed = str(error)
             pytest.exit(str(error), returncode=pytest.ExitCode.USAGE_ERROR)
-        self._item.stash.setdefault(OUTCOMES, []).append(outcome)
+        self._request.node.stash.setdefault(OUTCOMES, []).append(outcome)
         if outcome.skipped is not None:
             pytest.skip(outcome.skipped)
         if (fault := outcome.fault) is not None:
@@ -57,16 +56,13 @@ class Perf:
             if fault.last_output:
                 words += f"\n\nlast output of the worker:\n{fault.last_output}"
             pytest.fail(words, pytrace=False)
-        replay.replay(self._item, self._benchmark, outcome)
+        replay.replay(self._request, outcome)
 
 
 @pytest.fixture
 def perf(request: pytest.FixtureRequest) -> Perf:
     """Measure cases: ``perf.measure(case)``."""
-    benchmark = None
-    if replay.is_on(request.config):
-        benchmark = request.getfixturevalue("benchmark")
-    return Perf(request.node, request.config.stash[SESSION], benchmark)
+    return Perf(request, request.config.stash[SESSION])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -135,8 +131,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     cases = _cases(metafunc.config, mark)
     parameters = [pytest.param(case, id=case.id, marks=_marks(case)) for case in cases]
     metafunc.parametrize("case", parameters)
-    if replay.is_on(metafunc.config):
-        metafunc.fixturenames.append("benchmark")
 
 
 def _marks_of(obj: object) -> list[pytest.Mark]:
@@ -159,11 +153,16 @@ def _marks(case: Case) -> list[pytest.MarkDecorator]:
     return [getattr(pytest.mark, str(name)) for name in names]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
     """Give every measuring test the clock that pytest-benchmark will read."""
-    for item in items:
-        if _measures(item) and replay.is_on(item.config):
-            replay.prepare(item)
+    measuring = [item for item in items if _measures(item)] if replay.is_on(config) else []
+    for item in measuring:
+        replay.prepare(item)
+    with replay.shown_as_benchmarks(measuring):
+        yield
 
 
 def _measures(item: pytest.Item) -> bool:
@@ -175,9 +174,8 @@ def pytest_benchmark_update_machine_info(
     config: pytest.Config, machine_info: dict[str, Any]
 ) -> None:
     """Name the device in pytest-benchmark's machine info, which knows CPUs only."""
-    session = config.stash[SESSION]
-    if session.chronicle is not None:
-        device = session.device()
+    device = config.stash[SESSION].device()
+    if device.vendor != "cpu":
         machine_info["gpu"] = {
             "key": device.key,
             "name": device.name,

@@ -6,8 +6,9 @@ JSON, comparison and histogram hold what the worker measured.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -38,29 +39,50 @@ class ReplayClock:
         return "bench_lib replay of the worker's samples"
 
 
+FIXTURE = "benchmark"
 CLOCK = pytest.StashKey[ReplayClock]()
 
 
 def is_on(config: pytest.Config) -> bool:
     """Whether pytest-benchmark is there and measures; under xdist it switches itself off."""
-    return config.pluginmanager.hasplugin("benchmark")
+    distributed = config.getoption("dist", "no") != "no" or hasattr(config, "workerinput")
+    return config.pluginmanager.hasplugin("benchmark") and not distributed
 
 
 def prepare(item: pytest.Item) -> None:
     """Give an item its clock; the marker has to be there before the fixture is set up."""
     clock = item.stash[CLOCK] = ReplayClock()
     item.add_marker(pytest.mark.benchmark(timer=clock, disable_gc=False, warmup=False))
-    # A case that is skipped or fails has no samples to replay, which is no news.
-    item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used"))
 
 
-def replay(item: pytest.Item, benchmark: Any, outcome: Outcome) -> None:
+@contextlib.contextmanager
+def shown_as_benchmarks(items: Sequence[pytest.Item]) -> Iterator[None]:
+    """Let pytest-benchmark see these items as its own while it selects.
+
+    Afterwards the fixture is asked for only when there are samples: one that is set up and
+    not used is reported as a mistake.
+    """
+    lists: list[list[str]] = [item.fixturenames for item in items]  # type: ignore[attr-defined]
+    added = [names for names in lists if FIXTURE not in names]
+    for names in added:
+        if FIXTURE not in names:  # items of one function share their list
+            names.append(FIXTURE)
+    try:
+        yield
+    finally:
+        for names in added:
+            if FIXTURE in names:
+                names.remove(FIXTURE)
+
+
+def replay(request: pytest.FixtureRequest, outcome: Outcome) -> None:
     """Let the benchmark fixture run through the first accepted attempt's samples."""
     accepted = [a.measurement for a in outcome.attempts if a.accepted and a.measurement]
-    clock = item.stash.get(CLOCK, None)
-    if benchmark is None or benchmark.disabled or not accepted or clock is None or clock.samples:
+    clock = request.node.stash.get(CLOCK, None)
+    if clock is None or clock.samples or not accepted:
         return
     measurement = accepted[0]
+    benchmark: Any = request.getfixturevalue(FIXTURE)
     clock.samples = measurement.iteration_s
     benchmark.extra_info.update(extra_info(measurement, outcome))
     benchmark.pedantic(_nothing, rounds=len(measurement.iteration_s))

@@ -13,7 +13,7 @@ import pytest
 from _pytest._code.code import ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
 
-from bench_lib import hardware, matrix, report
+from bench_lib import hardware, judge, matrix, report
 from bench_lib.launch.catalogue import network_sizes
 from bench_lib.model import Case, Hardware, Record, Status
 from bench_lib.plugin.devices import DEVICE
@@ -121,7 +121,9 @@ class PerfSession:
         final.user_properties = [*waiting.user_properties, ("perf_status", status)]
         if failing:
             words = "\n\n".join(report.in_words(record) for record in failing)
-            final.longrepr = VerdictRepr(words, waiting.location)
+            verdict = judge.leading(failing[0].verdicts)
+            summary = f"{verdict.metric}: {verdict.reason.splitlines()[0]}"
+            final.longrepr = VerdictRepr(words, summary, waiting.location)
         self.config.hook.pytest_runtest_logreport(report=final)
         # The teardown's report closes the test for JUnit, so it comes after the verdict.
         end = copy.copy(final)
@@ -137,10 +139,14 @@ class PerfSession:
 
     def end(self, exit_status: int) -> None:
         """Write the run's last line; a run that was interrupted stays without one."""
-        if self.chronicle is None or self.chronicle.writer.discard_if_empty():
+        if self.chronicle is None:
+            return
+        writer = self.chronicle.writer
+        if writer.discard_if_empty():
             return
         if exit_status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-            self.chronicle.writer.end(self.chronicle.counts(), int(exit_status))
+            writer.end(self.chronicle.counts(), int(exit_status))
+        writer.close()
 
     def say(self, line: str) -> None:
         """Print a line for the user, past pytest's capture."""
@@ -159,13 +165,13 @@ class PerfSession:
 
 
 class VerdictRepr(TerminalRepr):
-    """A verdict as pytest shows a failure: its words, and the first line for the summary."""
+    """A verdict as pytest shows a failure: its words, and one line for the summary."""
 
-    def __init__(self, text: str, location: tuple[str, int | None, str]) -> None:
-        """Take the words and the test's place in the source."""
+    def __init__(self, text: str, summary: str, location: tuple[str, int | None, str]) -> None:
+        """Take the words, the line, and the test's place in the source."""
         self.text = text
         path, line, _ = location
-        self.reprcrash = ReprFileLocation(path, (line or 0) + 1, text.splitlines()[0])
+        self.reprcrash = ReprFileLocation(path, (line or 0) + 1, summary)
 
     def toterminal(self, tw: TerminalWriter) -> None:
         """Write the words."""

@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> int:
         from bench_lib.worker.workloads.networks import describe
 
         return describe()
-    print(USAGE, file=sys.stderr)
+    sys.stderr.write(f"{USAGE}\n")
     return 2
 
 

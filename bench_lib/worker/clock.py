@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Marks(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import faulthandler
+import json
 import os
 import resource
 import sys
@@ -62,27 +63,37 @@ def serve_cases(name: str) -> int:
 def answer(fields: dict[str, Any], context: Context) -> dict[str, Any]:
     """Measure the case that ``fields`` describe and put the outcome into a message."""
     try:
-        measurement = measure(decode_case(fields), context)
+        measurement = dataclasses.asdict(measure(decode_case(fields), context))
+        json.dumps(measurement, allow_nan=False)  # what a workload says of itself may not fit
     except UnsupportedError as reason:
         return {"skipped": str(reason)}
-    except Exception as error:  # noqa: BLE001 - whatever a case does stays in its case
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - it stays in its case
         traceback.print_exc()
         sys.stderr.flush()
-        return {"fault": {"kind": kind_of(error), "message": in_words(error)}}
-    return {"measurement": dataclasses.asdict(measurement)}
+        return {
+            "fault": {
+                "kind": kind_of(error),
+                "message": in_words(error),
+                "traceback": traceback.format_exc(),
+            }
+        }
+    return {"measurement": measurement}
 
 
-def kind_of(error: Exception) -> str:
+OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "STATUS_ALLOC_FAILED")
+"""What the CPU's allocator, the GPU runtimes outside torch's allocator, and BLAS say."""
+
+
+def kind_of(error: BaseException) -> str:
     """Sort an exception into the kinds of fault that a reader acts on differently."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return "out of memory"
-    # The CPU allocator raises a plain RuntimeError.
-    if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
+    if isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY):
         return "out of memory"
     return "exception"
 
 
-def in_words(error: Exception) -> str:
+def in_words(error: BaseException) -> str:
     """Return the exception's type and the first lines of what it says."""
     text = str(error).strip()
     lines = text.splitlines()[:6]

@@ -63,9 +63,10 @@ def open_device(index: int = 0) -> tuple[torch.device, Device]:
 def _bdf(properties: Any) -> str | None:
     try:
         domain, bus = properties.pci_domain_id, properties.pci_bus_id
-        return f"{domain:04x}:{bus:02x}:{properties.pci_device_id:02x}.0"
+        slot = properties.pci_device_id
     except AttributeError:
         return None
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.0"
 
 
 def cudnn_version(device: torch.device) -> str | None:
@@ -131,15 +132,15 @@ def forget_compiled() -> None:
     if "torch._dynamo" in sys.modules:
         import torch._dynamo
 
-        torch._dynamo.reset()
-        torch._dynamo.utils.counters.clear()
+        torch._dynamo.reset()  # noqa: SLF001 - torch.compiler.reset() leaves the counters
+        torch._dynamo.utils.counters.clear()  # noqa: SLF001 - as above
 
 
 def compile_cache_state() -> str | None:
     """``cold``, ``warm`` or ``mixed``, from the compiler's own hit and miss counters."""
     import torch._dynamo
 
-    counters = torch._dynamo.utils.counters
+    counters = torch._dynamo.utils.counters  # noqa: SLF001 - no public name
     hits = misses = 0
     for group, prefix in (("inductor", "fxgraph_cache"), ("aot_autograd", "autograd_cache")):
         hits += counters[group][f"{prefix}_hit"]

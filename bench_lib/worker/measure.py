@@ -9,14 +9,15 @@ from __future__ import annotations
 import gc
 import math
 import statistics
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from bench_lib.model import Case, Measurement, Numerics, Sampling
 from bench_lib.worker.workloads import Setting, build
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bench_lib.worker.clock import Clock, Marks
 
 HOST_BOUND = 0.9
@@ -223,8 +224,9 @@ def _storable(numerics: Numerics | None) -> Numerics | None:
     """JSON has no NaN: what is not finite is left out, and ``finite`` says so."""
     if numerics is None:
         return None
-    values = {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
+    unsayable: dict[str, Any] = {
+        name: None
         for name, value in vars(numerics).items()
+        if isinstance(value, float) and not math.isfinite(value)
     }
-    return Numerics(**values)
+    return replace(numerics, **unsayable)

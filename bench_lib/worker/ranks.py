@@ -6,12 +6,14 @@ import contextlib
 import dataclasses
 import json
 import os
+import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from bench_lib.wire import decode_case
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import answer
 from bench_lib.worker.device import (
@@ -30,7 +32,8 @@ def once(case_path: str, out: str) -> int:
     """Measure the case in ``case_path`` on this rank and write ``rank-N.json`` into ``out``.
 
     Rank, local rank and world size come from the launcher's variables (torchrun's names).
-    The file appears whole or not at all.  Returns 0 where there is a measurement or a skip.
+    The file appears whole or not at all.  Returns 0 where there is a measurement or a skip;
+    with a fault the process leaves at once.
     """
     die_with_parent()
     rank = int(os.environ.get("RANK", "0"))
@@ -41,7 +44,7 @@ def once(case_path: str, out: str) -> int:
     if ranks > 1:
         dist.init_process_group("nccl" if gpu else "gloo")
     # Decisions travel over the host: a collective on the device would be part of the timing.
-    host_group = dist.new_group(backend="gloo") if ranks > 1 else None
+    host_group: Any = dist.new_group(backend="gloo") if ranks > 1 else None
 
     def agree(value: float) -> float:
         if host_group is None:
@@ -50,18 +53,27 @@ def once(case_path: str, out: str) -> int:
         dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=host_group)
         return float(largest)
 
+    phases = ["start"]
+
+    def enter(phase: str) -> None:
+        phases.append(phase)
+        sys.stdout.write(f"rank {rank}: {phase}\n")
+        sys.stdout.flush()
+
     context = Context(
         setting=Setting(device, rank=rank, local_rank=local_rank, ranks=ranks),
         clock=clock_of(device),
         context_id=f"rank-{rank}",
         device_uuid=seen.uuid,
-        phase=lambda phase: print(f"rank {rank}: {phase}", flush=True),
+        phase=enter,
         agree=agree,
         cache_state=compile_cache_state,
         forget=forget_compiled,
     )
     outcome = answer(json.loads(Path(case_path).read_text()), context)
     outcome |= {
+        "ended_s": time.time(),
+        "phase": phases[-1],
         "rank": rank,
         "local_rank": local_rank,
         "ranks": ranks,
@@ -74,9 +86,12 @@ def once(case_path: str, out: str) -> int:
     partial = target.with_suffix(".part")
     partial.write_text(json.dumps(outcome, allow_nan=False))
     partial.replace(target)
+    if "fault" in outcome:
+        # The other ranks may be in a collective that will not end now, and so may our device.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
     if ranks > 1:
         with contextlib.suppress(Exception):  # the result is written; leaving must not lose it
             dist.destroy_process_group()
-    if "fault" in outcome:
-        return 1
     return 0

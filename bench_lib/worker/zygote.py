@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import select
 import signal
@@ -37,20 +38,24 @@ def serve() -> int:
     from bench_lib.worker import context, measure  # noqa: F401
     from bench_lib.worker.device import versions
 
+    gc.freeze()  # what was imported stays; a child's collections need not copy its pages
     wake, alarm = os.pipe()
     os.set_blocking(alarm, False)
     signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     children: set[int] = set()
+    sources: list[Connection | int] = [connection, wake]
     connection.send({"hello": "zygote", "pid": os.getpid(), "versions": versions()})
     try:
         while True:
-            ready, _, _ = select.select([connection, wake], [], [])
+            ready, _, _ = select.select(sources, [], [])
             if wake in ready:
                 os.read(wake, 4096)
                 _reap(connection, children)
             if connection in ready:
                 _obey(connection, children, connection.receive())
+                while connection.holds_message:
+                    _obey(connection, children, connection.receive())
     except ClosedError:
         return 0
     finally:
@@ -74,21 +79,21 @@ def _obey(connection: Connection, children: set[int], order: dict[str, Any]) -> 
             _become_context(connection, name)
         children.add(pid)
         connection.send({"forked": pid, "context": name})
-    elif order["order"] == "end":
-        _end(int(order["pid"]))
+    elif order["order"] == "end" and order["pid"] in children:
+        _end(order["pid"])
 
 
 def _reap(connection: Connection, children: set[int]) -> None:
     while children:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
             return
-        if pid == 0:
-            return
+        pid = ended.si_pid
+        if pid in children:
+            _end(pid)  # its group, before waitpid gives its number to whoever comes next
+        _, status = os.waitpid(pid, 0)
         if pid in children:
             children.discard(pid)
-            _end(pid)
             connection.send({"exited": pid, "code": os.waitstatus_to_exitcode(status)})
 
 

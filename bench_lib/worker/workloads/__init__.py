@@ -8,11 +8,12 @@ returns a Workload, or just a callable that does one step.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
     from bench_lib.model import Case, Numerics

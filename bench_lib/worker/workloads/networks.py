@@ -7,21 +7,24 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torchvision
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torchvision import models
 from torchvision.models import segmentation
 
-from bench_lib.model import Numerics
+from bench_lib.model import COMPILE_MODES, MEMORY_FORMATS, PRECISIONS, TASKS, Numerics
 from bench_lib.worker.device import AUTOCAST, STORED, require_compile, set_precision
-from bench_lib.worker.workloads import Setting, UnsupportedError, Workload
+from bench_lib.worker.workloads import Setting, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 SEED = 1337
 LEARNING_RATE = 0.01
@@ -102,6 +105,26 @@ def create(name: str, image_size: int) -> nn.Module:
     return cast("nn.Module", models.get_model(name, **arguments))
 
 
+class _Weightless(TorchFunctionMode):
+    """Allocates on the meta device, where tensors have shapes but no contents.
+
+    Only ``torch.empty``, with which layers allocate their weights: RegNet's constructor
+    computes its widths with tensors, and needs their contents.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.empty:
+            kwargs = {**kwargs, "device": "meta"}
+        return func(*args, **kwargs)
+
+
+def create_weightless(name: str, image_size: int) -> nn.Module:
+    """Construct a network on the meta device, which takes no memory; raises as ``create``."""
+    with _Weightless():
+        return create(name, image_size).to("meta")
+
+
 def main_output(output: Any) -> Tensor:
     """Return the tensor that the network is for, without its auxiliary heads."""
     if isinstance(output, Tensor):
@@ -162,16 +185,23 @@ def network(
     ``batch_size`` is per rank; inputs are random normal images of shape
     (batch, 3, image_size, image_size) that stay on the device.
     """
+    for what, value, known in (
+        ("precision", precision, PRECISIONS),
+        ("compile_mode", compile_mode, COMPILE_MODES),
+        ("task", task, TASKS),
+        ("memory_format", memory_format, MEMORY_FORMATS),
+    ):
+        if value not in known:
+            raise ValueError(f"{what} is {value!r}; there is {', '.join(known)}")
     device = setting.device
     set_precision(precision, device)
     if compile_mode != "eager":
         require_compile(compile_mode, device)
-    known = networks().get(network)
-    size = image_size or (known.image_size if known else 0)
+    info = networks().get(network)
+    size = image_size or (info.image_size if info else 0)
     spec = _Spec(network, batch_size, precision, compile_mode, task, memory_format, size)
-    return _Training(spec, setting).workload() if task == "train" else _Inference(
-        spec, setting
-    ).workload()
+    kind = _Training if task == "train" else _Inference
+    return kind(spec, setting).workload()
 
 
 class _Case:
@@ -238,10 +268,16 @@ class _Inference(_Case):
             item="img",
             compiled=self.spec.compile_mode != "eager",
             parameters=self.parameters,
-            least_bytes_per_step=self.state_bytes + self.input.nbytes,
+            least_bytes_per_step=self.state_bytes + self.input.nbytes + self._output_bytes(),
             flops_per_step=self.flops,
             numerics=self.numerics,
         )
+
+    def _output_bytes(self) -> int:
+        info = networks()[self.spec.name]
+        pixels = self.spec.image_size**2 if info.kind == "segmentation" else 1
+        dtype = AUTOCAST.get(self.spec.precision, self.spec.dtype)
+        return self.spec.batch_size * info.outputs * pixels * dtype.itemsize
 
     def numerics(self) -> Numerics:
         answer = main_output(self.step()).float().cpu()
@@ -266,7 +302,7 @@ class _Inference(_Case):
             while True:
                 try:
                     return batch, main_output(twin(images[:batch])).cpu()
-                except torch.OutOfMemoryError:
+                except torch.OutOfMemoryError:  # noqa: PERF203 - each try is another batch
                     if batch == 1:
                         raise
                     batch //= 2
@@ -429,10 +465,10 @@ def _flops_per_image(name: str, image_size: int, task: str) -> float | None:
     fastpath = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # hides attention from the counter
     try:
-        with torch.device("meta"), warnings.catch_warnings():
+        model = create_weightless(name, image_size).train(task == "train")
+        batch = torch.empty(images, 3, image_size, image_size, device="meta")
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = create(name, image_size).train(task == "train")
-            batch = torch.empty(images, 3, image_size, image_size)
             with FlopCounterMode(display=False, custom_mapping=counters) as counter:
                 if task == "train":
                     _sum_of_heads(model(batch)).backward()

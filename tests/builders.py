@@ -1,0 +1,255 @@
+"""Builders of the project's types for tests: plain functions whose keywords override.
+
+A test names only what it is about; everything else has a value that draws no remark from
+any check.  Times are exact binary fractions where that keeps expectations exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from bench_lib.history import Writer
+from bench_lib.model import (
+    Accepted,
+    Attempt,
+    Baseline,
+    Case,
+    Device,
+    Environment,
+    Fault,
+    Hardware,
+    Limits,
+    Measurement,
+    ProcessSummary,
+    Record,
+    Status,
+    Telemetry,
+    Verdict,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+TIME = "2026-01-02T03:04:05Z"
+UUID = "GPU-0123"
+ENVIRONMENT = "e0e0e0e0"
+CASE_ID = "resnet18-b4-fp32-eager-infer"
+
+
+def make_case(**fields: Any) -> Case:
+    """Return one case of the network workload."""
+    return replace(
+        Case(
+            id=CASE_ID,
+            workload="network",
+            params={
+                "network": "resnet18",
+                "batch_size": 4,
+                "precision": "fp32",
+                "memory_format": "nchw",
+                "compile_mode": "eager",
+                "task": "infer",
+            },
+        ),
+        **fields,
+    )
+
+
+def make_hardware(**fields: Any) -> Hardware:
+    """Return one Instinct GPU, fully described."""
+    return replace(
+        Hardware(
+            vendor="amd",
+            name="AMD Instinct MI300X",
+            key="mi300x",
+            arch="gfx942",
+            pci_device_id="74a1",
+            bdf="0000:0c:00.0",
+            uuid=UUID,
+            compute_units=304,
+            memory_bytes=192 * 2**30,
+            compute_partition="SPX",
+            memory_partition="NPS1",
+            power_cap_w=750.0,
+            peak_tflops={"fp16": 1307.4, "fp32": 163.4},
+            peak_gb_per_s=5300.0,
+        ),
+        **fields,
+    )
+
+
+def make_device(**fields: Any) -> Device:
+    """Return what a context says of the device that ``make_hardware`` describes."""
+    hardware = make_hardware()
+    return replace(
+        Device(
+            type="cuda",
+            name=hardware.name,
+            arch=hardware.arch,
+            compute_units=hardware.compute_units,
+            memory_bytes=hardware.memory_bytes,
+            uuid=hardware.uuid,
+            bdf=hardware.bdf,
+        ),
+        **fields,
+    )
+
+
+def make_environment(**fields: Any) -> Environment:
+    """Return a ROCm host's software."""
+    return replace(
+        Environment(
+            python="3.11.7",
+            host="node-1",
+            torch="2.9.0+rocm7.0",
+            torchvision="0.24.0",
+            hip="7.0.1",
+            rocm="7.0.1",
+            commit="c0ffee0",
+            dirty=False,
+        ),
+        **fields,
+    )
+
+
+def make_measurement(**fields: Any) -> Measurement:
+    """Return twenty steady iterations of 1/128 s, four images each.
+
+    Other iterations bring their own wall clock and window.
+    """
+    samples: Sequence[float] = fields.get("iteration_s", [1 / 128] * 20)
+    return replace(
+        Measurement(
+            case_id=CASE_ID,
+            context_id="context-0",
+            device_uuid=UUID,
+            iteration_s=list(samples),
+            window_s=(100.0, 100.0 + sum(samples)),
+            wall_s=sum(samples),
+            warmup_s=0.5,
+            warmup_iterations=64,
+            steady=True,
+            first_step_s=0.25,
+            enqueue_s=0.001,
+            host_bound=False,
+            items_per_step=4,
+            item="img",
+        ),
+        **fields,
+    )
+
+
+def make_telemetry(**fields: Any) -> Telemetry:
+    """Return a busy device that nothing slows down."""
+    return replace(
+        Telemetry(
+            source="sysfs",
+            samples=10,
+            utilization=0.99,
+            clock_mhz=2100.0,
+            clock_min_mhz=2090.0,
+            power_w=600.0,
+            temperature_c=60.0,
+        ),
+        **fields,
+    )
+
+
+def make_fault(**fields: Any) -> Fault:
+    """Return an out-of-memory in the first step."""
+    return replace(
+        Fault("out of memory", "tried to allocate 2.00 GiB", "first step", "the last words\n"),
+        **fields,
+    )
+
+
+def make_attempt(**fields: Any) -> Attempt:
+    """Return an accepted measurement, or what a fault, a skip or a discard leaves of it."""
+    refused = {"fault", "skipped", "discarded"} & fields.keys()
+    return replace(
+        Attempt(
+            case_id=CASE_ID,
+            process=0,
+            time=TIME,
+            hardware_key="mi300x",
+            device_uuid=UUID,
+            environment=ENVIRONMENT,
+            measurement=None if refused else make_measurement(),
+            accepted=not refused,
+        ),
+        **fields,
+    )
+
+
+def make_verdict(**fields: Any) -> Verdict:
+    """Return an OK latency."""
+    return replace(
+        Verdict(Status.OK, "latency", "0.1% slower than 5 baseline processes", ratio=1.001),
+        **fields,
+    )
+
+
+def make_record(**fields: Any) -> Record:
+    """Return one case with one accepted attempt, not judged."""
+    return replace(Record(make_case(), attempts=[make_attempt()]), **fields)
+
+
+def make_process(**fields: Any) -> ProcessSummary:
+    """Return one process of a median of one second, ln = 0."""
+    return replace(
+        ProcessSummary(
+            log_median=0.0,
+            spread=0.01,
+            n=20,
+            device_uuid=UUID,
+            environment=ENVIRONMENT,
+            time=TIME,
+        ),
+        **fields,
+    )
+
+
+def make_processes(log_medians: Iterable[float], **fields: Any) -> list[ProcessSummary]:
+    """Return a process for each logarithm of a median time."""
+    return [make_process(log_median=value, **fields) for value in log_medians]
+
+
+def make_baseline(log_medians: Iterable[float] = (0.0,) * 5, **fields: Any) -> Baseline:
+    """Return an accepted baseline of a process for each logarithm of a median time."""
+    return replace(
+        Baseline(
+            CASE_ID,
+            make_processes(log_medians),
+            Accepted("0a0a0a0a", "first values", "2026-01-01T00:00:00Z", "somebody"),
+            Limits(),
+        ),
+        **fields,
+    )
+
+
+def write_run(
+    folder: Path,
+    records: Iterable[Record] = (),
+    *,
+    hardware: Hardware | None = None,
+    environment: Environment | None = None,
+    now: str | None = None,
+    end: bool = True,
+) -> Path:
+    """Write a run as a session does, attempts first and then verdicts; returns its file."""
+    hardware = hardware or make_hardware()
+    writer = Writer(folder, hardware.key, now=now)
+    reference = writer.environment(environment or make_environment(), hardware)
+    records = list(records)
+    for record in records:
+        for attempt in record.attempts:
+            writer.attempt(record.case, record.nodeid, replace(attempt, environment=reference))
+    for record in records:
+        if record.status is not None:
+            writer.verdict(record.case.id, record.nodeid, record.status, record.verdicts)
+    if end:
+        writer.end({}, 0)
+    writer.close()
+    return writer.path

@@ -1,0 +1,148 @@
+"""Steps that go wrong in every way a step can, for workers to import."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+
+from bench_lib.model import Numerics
+from bench_lib.worker.workloads import Setting, UnsupportedError, Workload
+
+Step = Callable[[], object]
+
+
+def well(_setting: Setting) -> Step:
+    """Do next to nothing."""
+    return lambda: sum(range(10))
+
+
+def parallel(_setting: Setting) -> Step:
+    """Do what torch does with several threads, forward and backward."""
+
+    def step() -> None:
+        weight = torch.ones(512, 512, requires_grad=True)
+        for _ in range(4):
+            (torch.ones(1 << 20).sum() * (weight @ weight).relu().mean()).backward()
+
+    return step
+
+
+def raising(_setting: Setting, *, phase: str) -> Workload:
+    """Raise a ValueError in one of the phases of a case."""
+    steps = 0
+
+    def fail() -> NoReturn:
+        raise ValueError(f"planted in {phase}")
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == {"first step": 1, "warm-up": 2, "measure": 5}.get(phase):
+            fail()
+        time.sleep(0.11 if phase == "measure" else 0)  # long enough for a block of its own
+
+    def numerics() -> Numerics:
+        if phase == "numerics":
+            fail()
+        return Numerics(finite=True)
+
+    if phase == "build":
+        fail()
+    return Workload(step, numerics=numerics)
+
+
+def _in_a_step(fault: Step) -> Callable[[Setting], Step]:
+    return lambda _setting: fault
+
+
+aborting = _in_a_step(os.abort)
+leaving = _in_a_step(lambda: os._exit(3))
+exiting = _in_a_step(lambda: sys.exit(3))
+crashing = _in_a_step(lambda: ctypes.string_at(0))
+killed = _in_a_step(lambda: os.kill(os.getpid(), signal.SIGKILL))
+hanging = _in_a_step(lambda: time.sleep(3600))
+hungry = _in_a_step(lambda: torch.empty(1 << 60, dtype=torch.uint8))
+
+
+def hungry_without_torch(_setting: Setting) -> Step:
+    """Ask Python itself for more than there is."""
+    return lambda: bytearray(1 << 60)
+
+
+def unsupported(_setting: Setting) -> NoReturn:
+    """Be something that this device has not."""
+    raise UnsupportedError("no such arithmetic here")
+
+
+def incomparable(_setting: Setting) -> Workload:
+    """Claim what no JSON can hold."""
+    return Workload(lambda: None, flops_per_step=lambda: math.nan)
+
+
+def wrong(_setting: Setting) -> Workload:
+    """Answer NaN."""
+    return Workload(
+        lambda: None, numerics=lambda: Numerics(finite=False, cosine=math.nan, loss=math.inf)
+    )
+
+
+def talking(_setting: Setting, *, lines: int, fails: bool) -> Step:
+    """Print, by Python and by the file descriptor as libraries do, and then perhaps fail."""
+    for i in range(lines):
+        print(f"line {i}")
+    sys.stdout.flush()
+    os.write(2, b"the library's last \xff word\n")
+    if fails:
+        os._exit(1)
+    return lambda: None
+
+
+def starting_others(_setting: Setting, *, pids: str, then: str) -> Step:
+    """Start two programs, write our number and theirs down, and then hang, end or go on."""
+    programs = [subprocess.Popen(["sleep", "3600"]) for _ in range(2)]
+    partial = Path(f"{pids}.part")
+    partial.write_text(" ".join(str(pid) for pid in (os.getpid(), *(p.pid for p in programs))))
+    partial.rename(pids)
+    ends: dict[str, Step] = {
+        "hang": lambda: time.sleep(3600),
+        "end": lambda: os._exit(0),
+        "go on": lambda: None,
+    }
+    return ends[then]
+
+
+def told(_setting: Setting, *, variable: str, value: str) -> Step:
+    """Fail unless an environment variable has a value."""
+    found = os.environ.get(variable)
+    if found != value:
+        raise LookupError(f"{variable} is {found!r}")
+    return lambda: None
+
+
+def by_rank(setting: Setting, *, pids: str, others: str, last: str) -> Step:
+    """Meet the other ranks in every step, or, on the last rank, do something else.
+
+    ``others`` and ``last`` are ``meet``, ``raise`` or ``hang``.
+    """
+    Path(pids, f"rank-{setting.rank}").write_text(str(os.getpid()))
+    value = torch.ones(1)
+
+    def fail() -> NoReturn:
+        raise ValueError(f"planted in rank {setting.rank}")
+
+    steps: dict[str, Step] = {
+        "meet": lambda: torch.distributed.all_reduce(value),
+        "raise": fail,
+        "hang": lambda: time.sleep(3600),
+    }
+    return steps[last if setting.rank == setting.ranks - 1 else others]

@@ -1,0 +1,124 @@
+"""Workers, telemetry and machines that follow a script, for tests of scheduling and outcomes.
+
+A script maps a case's id to a list of answers, one for each time the case is measured:
+a list of iteration times, a Fault, or a text that is the reason of a skip.  The last answer
+repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from builders import make_hardware, make_measurement
+
+from bench_lib.devicelock import DeviceLock
+from bench_lib.launch import CaseFault, CaseSkipped, LaunchError
+from bench_lib.model import Case, Device, Fault, Hardware, Measurement, Telemetry
+from bench_lib.runner import Bench
+
+Answer = list[float] | Fault | str
+
+
+class Contexts:
+    """A zygote's stand-in: forks contexts that answer from the script, and logs it all."""
+
+    def __init__(self, script: Mapping[str, list[Any]], device: Hardware) -> None:
+        self.versions: dict[str, str | None] = {"torch": "2.9.0", "python": "3.11.7"}
+        self.script = {case_id: list(answers) for case_id, answers in script.items()}
+        self.device = device
+        self.log: list[str] = []
+        self.forks = 0
+        self.alive: set[str] = set()
+        self.refuse_forks_from: int | None = None
+
+    def context(self) -> Context:
+        self.forks += 1
+        if self.refuse_forks_from is not None and self.forks >= self.refuse_forks_from:
+            raise LaunchError("no device")
+        name = f"context-{self.forks}"
+        self.alive.add(name)
+        self.log.append(f"fork {name}")
+        return Context(self, name)
+
+    def close(self) -> None:
+        self.alive.clear()
+        self.log.append("close")
+
+
+class Context:
+    """One scripted context."""
+
+    cudnn = None
+    threads = 1
+
+    def __init__(self, contexts: Contexts, name: str) -> None:
+        self.contexts = contexts
+        self.name = name
+        self.pid = 1000 + contexts.forks
+        device = contexts.device
+        self.device = Device(
+            type="cpu" if device.vendor == "cpu" else "cuda",
+            name=device.name,
+            arch=device.arch,
+            memory_bytes=device.memory_bytes,
+            compute_units=device.compute_units,
+            uuid=device.uuid,
+            bdf=device.bdf,
+        )
+
+    def measure(self, case: Case) -> Measurement:
+        self.contexts.log.append(f"{self.name} {case.id}")
+        answers = self.contexts.script.get(case.id) or [[0.01] * 20]
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Fault):
+            raise CaseFault(answer)
+        if isinstance(answer, str):
+            raise CaseSkipped(answer)
+        return make_measurement(
+            case_id=case.id,
+            context_id=self.name,
+            iteration_s=answer,
+            device_uuid=self.contexts.device.uuid,
+        )
+
+    def close(self) -> None:
+        self.contexts.alive.discard(self.name)
+        self.contexts.log.append(f"end {self.name}")
+
+
+class Watch:
+    """Telemetry that saw nothing."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def window(self, begin_s: float, end_s: float, own: Any = ()) -> Telemetry | None:
+        return None
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def gpus(count: int, **fields: Any) -> list[Hardware]:
+    """So many equal GPUs of one host."""
+    return [
+        make_hardware(index=i, uuid=f"GPU-{i + 1:016x}", bdf=f"0000:{i:02x}:00.0", **fields)
+        for i in range(count)
+    ]
+
+
+def bench_class(script: Mapping[str, list[Any]], locks: Path) -> Callable[..., Bench]:
+    """Return what makes a Bench whose workers follow the script."""
+
+    def make(device: Hardware, **options: Any) -> Bench:
+        return Bench(
+            device,
+            workers=lambda _environment: Contexts(script, device),
+            watch=lambda _device: Watch(),
+            lock=DeviceLock(device, locks),
+            **options,
+        )
+
+    return make

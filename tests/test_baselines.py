@@ -1,0 +1,518 @@
+"""The files of accepted values: how they are read, refused, laid out and rewritten."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from builders import (
+    CASE_ID,
+    ENVIRONMENT,
+    make_attempt,
+    make_baseline,
+    make_case,
+    make_environment,
+    make_fault,
+    make_hardware,
+    make_measurement,
+    make_process,
+    make_record,
+    make_telemetry,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench_lib.baselines import (
+    BaselineError,
+    BaselineFile,
+    Change,
+    conditions_of,
+    layout,
+    load,
+    mixed_conditions,
+    propose,
+    write,
+)
+from bench_lib.model import Accepted, Launch, Limits, Numerics
+
+KEY = "mi300x"
+ACCEPTED = Accepted("0a0a0a0a", "first values", "2026-01-01T00:00:00Z", "somebody")
+
+
+def document(**fields):
+    """Return the smallest document that is a baseline file."""
+    return {"schema": 1, "key": KEY, **fields}
+
+
+def save(folder, value):
+    """Write a value as the file of KEY; returns its path."""
+    path = folder / f"{KEY}.json"
+    path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
+    return path
+
+
+def refusal(folder, value):
+    """Return why a file is refused, less the path that it has to begin with."""
+    path = save(folder, value)
+    with pytest.raises(BaselineError) as caught:
+        load(folder, KEY)
+    words = str(caught.value)
+    assert words.startswith(str(path))
+    return words[len(str(path)) :]
+
+
+def accept(folder, baselines, hardware=None, environments=None):
+    """Write these baselines over what is in the folder."""
+    changes = [Change(b.case_id, None, b) for b in baselines]
+    known = {ENVIRONMENT: make_environment()} if environments is None else environments
+    return write(load(folder, KEY), changes, hardware or make_hardware(), known)
+
+
+# ---- reading ----------------------------------------------------------------------------
+
+
+def test_a_key_without_a_file_has_no_baselines(tmp_path):
+    """A machine that was never accepted is no error; its cases are NO_BASELINE."""
+    assert load(tmp_path, KEY) == BaselineFile(tmp_path / "mi300x.json", KEY)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", " is not JSON: Expecting value: line 1 column 1 (char 0); "),
+        (
+            '{"schema": 1,',
+            (
+                " is not JSON: Expecting property name enclosed in double quotes: "
+                "line 1 column 14 (char 13); "
+            ),
+        ),
+        ("<<<<<<< HEAD\n{}", " is not JSON: Expecting value: line 1 column 1 (char 0); "),
+        ('{"schema": 1, "key": "mi300x", "x": NaN}', " is not JSON: NaN is no number; "),
+        ('{"x": -Infinity}', " is not JSON: -Infinity is no number; "),
+    ],
+)
+def test_a_file_that_is_no_json_is_refused_with_the_cure(tmp_path, text, expected):
+    """A merge gone wrong is mended from version control, not by recording anew."""
+    assert refusal(tmp_path, text) == expected + "restore it from version control"
+
+
+def test_a_file_nested_beyond_reason_is_refused_like_any_that_is_no_json(tmp_path):
+    """The parser's own limit is no traceback."""
+    assert " is not JSON: " in refusal(tmp_path, "[" * 100_000)
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path):
+    """A file in another encoding, or a binary one, is no JSON."""
+    (tmp_path / "mi300x.json").write_bytes(b"\xff\xfe{}")
+    with pytest.raises(BaselineError, match="is not JSON: 'utf-8' codec can't decode"):
+        load(tmp_path, KEY)
+
+
+@pytest.mark.parametrize("value", [[], 3, {}, {"schema": "1"}, {"schema": None, "key": KEY}])
+def test_json_that_is_no_baseline_file_is_refused(tmp_path, value):
+    """Somebody else's JSON in the folder is not taken for an empty file."""
+    assert refusal(tmp_path, value) == " is not a baseline file: it has no schema number"
+
+
+def test_a_newer_schema_is_refused_rather_than_half_understood(tmp_path):
+    """What it means is only known to a newer bench-lib, which is what to get."""
+    assert refusal(tmp_path, document(schema=2)) == (
+        " has schema 2, newer than 1, the newest that this version of bench-lib reads; "
+        "upgrade bench-lib"
+    )
+
+
+@pytest.mark.parametrize("other", ["mi250x", None])
+def test_the_baselines_of_other_hardware_are_refused(tmp_path, other):
+    """A file that was copied to another key's name would judge one GPU by another."""
+    assert refusal(tmp_path, document(key=other)) == (
+        f" holds baselines of {other!r}, but this hardware is 'mi300x'; "
+        "a baseline of other hardware cannot be judged by: record one here"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"cases": []}, ": Expected `object`, got `array`"),
+        ({"cases": None}, ": Expected `object`, got `null`"),
+        ({"cases": {"x": []}}, ": case x: Expected `object`, got `array`"),
+        ({"cases": {"x": {}}}, ": case x: Object missing required field `processes`"),
+        (
+            {"cases": {"x": {"processes": [{"log_median": "fast"}], "accepted": {}}}},
+            ": case x: Expected `float`, got `str` - at `$.processes[0].log_median`",
+        ),
+        ({"environments": None}, ": Expected `object`, got `null`"),
+        ({"hardware": 3}, ": Expected `object | null`, got `int`"),
+    ],
+)
+def test_a_field_that_cannot_be_read_is_refused_with_its_case(tmp_path, fields, expected):
+    """A slip while editing by hand is found without a search."""
+    assert refusal(tmp_path, document(**fields)) == expected
+
+
+def test_a_file_that_cannot_be_opened_is_refused(tmp_path):
+    """A folder of that name is the fault that a test can make as any user."""
+    (tmp_path / "mi300x.json").mkdir()
+    with pytest.raises(BaselineError) as caught:
+        load(tmp_path, KEY)
+    assert str(caught.value) == f"cannot read {tmp_path / 'mi300x.json'}: Is a directory"
+
+
+# ---- writing ----------------------------------------------------------------------------
+
+
+def test_what_was_accepted_is_read_back(tmp_path):
+    """Baselines, environments and hardware, as they were."""
+    environment = make_environment()
+    baseline = make_baseline((0.0, 0.001), conditions={"ranks": 1, "power_cap_w": 750.0})
+    path = accept(tmp_path, [baseline], environments={ENVIRONMENT: environment})
+    file = load(tmp_path, KEY)
+    assert path == tmp_path / "mi300x.json"
+    assert file.baselines == {CASE_ID: baseline}
+    assert file.environments == {ENVIRONMENT: environment}
+    assert file.hardware == make_hardware()
+
+
+def test_a_device_without_a_uuid_is_accepted_and_read_back(tmp_path):
+    """A CPU has none, and what says nothing is not written."""
+    baseline = make_baseline(processes=[make_process(device_uuid=None)])
+    accept(tmp_path, [baseline])
+    assert load(tmp_path, KEY).baselines == {CASE_ID: baseline}
+
+
+def test_the_file_shows_a_reviewer_what_changed(tmp_path):
+    """Sorted keys, a line for each process, and nothing that says nothing."""
+    accept(
+        tmp_path,
+        [make_baseline((0.0, -4.25))],
+        hardware=replace(
+            make_hardware(), **dict.fromkeys(("arch", "bdf", "pci_device_id")), peak_tflops={}
+        ),
+        environments={ENVIRONMENT: make_environment()},
+    )
+    assert (
+        (tmp_path / "mi300x.json").read_text()
+        == """\
+{
+  "cases": {
+    "resnet18-b4-fp32-eager-infer": {
+      "accepted": {"by": "somebody", "date": "2026-01-01T00:00:00Z", "reason": "first values", \
+"run_id": "0a0a0a0a"},
+      "limits": {"compile_time": 0.5, "memory": 0.01, "spread": 0.1, "throughput": 0.05, \
+"tolerance": 0.01},
+      "processes": [
+        {"device_uuid": "GPU-0123", "environment": "e0e0e0e0", "host_bound": false, \
+"log_median": 0.0, "n": 20, "spread": 0.01, "time": "2026-01-02T03:04:05Z"},
+        {"device_uuid": "GPU-0123", "environment": "e0e0e0e0", "host_bound": false, \
+"log_median": -4.25, "n": 20, "spread": 0.01, "time": "2026-01-02T03:04:05Z"}
+      ],
+      "provenance": "measured"
+    }
+  },
+  "environments": {
+    "e0e0e0e0": {
+      "commit": "c0ffee0",
+      "dirty": false,
+      "hip": "7.0.1",
+      "host": "node-1",
+      "python": "3.11.7",
+      "rocm": "7.0.1",
+      "torch": "2.9.0+rocm7.0",
+      "torchvision": "0.24.0"
+    }
+  },
+  "hardware": {
+    "compute_partition": "SPX",
+    "compute_units": 304,
+    "index": 0,
+    "key": "mi300x",
+    "memory_bytes": 206158430208,
+    "memory_partition": "NPS1",
+    "name": "AMD Instinct MI300X",
+    "peak_gb_per_s": 5300.0,
+    "power_cap_w": 750.0,
+    "uuid": "GPU-0123",
+    "vendor": "amd"
+  },
+  "key": "mi300x",
+  "schema": 1
+}
+"""
+    )
+
+
+def test_writing_the_same_again_changes_no_byte(tmp_path):
+    """A pull request shows nothing where nothing changed."""
+    path = accept(tmp_path, [make_baseline()])
+    before = path.read_bytes()
+    accept(tmp_path, [make_baseline()])
+    assert path.read_bytes() == before
+
+
+def test_fields_of_others_survive_a_rewrite(tmp_path):
+    """A quarantine that a newer version wrote is not lost by accepting with this one."""
+    accept(tmp_path, [make_baseline(), make_baseline(case_id="other")])
+    path = tmp_path / "mi300x.json"
+    raw = json.loads(path.read_text())
+    raw["notes"] = {"seen by": "us"}
+    raw["hardware"]["board"] = "OAM"
+    raw["environments"][ENVIRONMENT]["mpi"] = "5.0"
+    for case in raw["cases"].values():
+        case["quarantine"] = {"reason": "flaky", "until": "2026-02-01"}
+    raw["cases"]["other"]["processes"][0]["fan"] = 3
+    path.write_text(json.dumps(raw))
+    accept(tmp_path, [make_baseline((1.0,))], environments={})
+    after = json.loads(path.read_text())
+    assert after["notes"] == {"seen by": "us"}
+    assert after["hardware"]["board"] == "OAM"
+    assert after["environments"][ENVIRONMENT]["mpi"] == "5.0"
+    assert after["cases"]["other"] == raw["cases"]["other"]
+    assert after["cases"][CASE_ID]["quarantine"] == {"reason": "flaky", "until": "2026-02-01"}
+    assert [p["log_median"] for p in after["cases"][CASE_ID]["processes"]] == [1.0]
+
+
+def test_a_field_of_ours_that_is_no_longer_known_does_not_survive(tmp_path):
+    """A power cap that the new values were not made under must not stay beside them."""
+    accept(tmp_path, [make_baseline(conditions={"ranks": 1})])
+    accept(
+        tmp_path,
+        [make_baseline(conditions={})],
+        hardware=replace(make_hardware(), power_cap_w=None),
+    )
+    file = load(tmp_path, KEY)
+    assert file.baselines[CASE_ID].conditions == {}
+    assert file.hardware == replace(make_hardware(), power_cap_w=None)
+
+
+def test_environments_that_no_process_refers_to_are_dropped(tmp_path):
+    """The file does not grow with every acceptance."""
+    accept(tmp_path, [make_baseline()], environments={ENVIRONMENT: make_environment()})
+    newer = make_baseline(processes=[make_process(environment="f1f1f1f1")])
+    unused = make_environment(host="never used")
+    accept(tmp_path, [newer], environments={"f1f1f1f1": make_environment(), "a2a2a2a2": unused})
+    assert load(tmp_path, KEY).environments == {"f1f1f1f1": make_environment()}
+
+
+def test_what_cannot_be_accepted_leaves_the_old_values(tmp_path):
+    """A case that failed today keeps what it is held against."""
+    accept(tmp_path, [make_baseline()])
+    write(load(tmp_path, KEY), [Change(CASE_ID, None, None, "died")], make_hardware(), {})
+    assert load(tmp_path, KEY).baselines == {CASE_ID: make_baseline()}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_value_that_is_no_number_is_never_written(tmp_path, value):
+    """The old file stays whole, and nothing is left beside it."""
+    path = accept(tmp_path, [make_baseline()])
+    before = path.read_bytes()
+    with pytest.raises(BaselineError) as caught:
+        accept(tmp_path, [make_baseline((value,))])
+    assert str(caught.value).startswith(f"cannot write {path}: Out of range float values are not")
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path):
+    """A file where the folder should be is the fault that a test can make as any user."""
+    (tmp_path / "baselines").write_text("")
+    file = BaselineFile(tmp_path / "baselines" / "mi300x.json", KEY)
+    with pytest.raises(BaselineError) as caught:
+        write(file, [Change(CASE_ID, None, make_baseline())], make_hardware(), {})
+    assert str(caught.value) == f"cannot write {file.path}: File exists"
+
+
+# ---- what an acceptance would do --------------------------------------------------------
+
+
+def proposed(*records, only="*", current=None, hardware=None):
+    """Return the changes that accepting these records makes."""
+    file = current or BaselineFile(__file__, KEY)  # type: ignore[arg-type]
+    return propose(file, records, hardware or make_hardware(), ACCEPTED, only)
+
+
+def test_every_accepted_process_of_every_run_becomes_one_of_the_baseline():
+    """Three runs of one process make a baseline of three."""
+    records = [
+        make_record(attempts=[make_attempt(measurement=make_measurement(iteration_s=[s] * 20))])
+        for s in (1.0, 2.0, 4.0)
+    ]
+    (change,) = proposed(*records)
+    assert (change.case_id, change.old, change.why_not) == (CASE_ID, None, None)
+    assert change.new is not None
+    assert [p.log_median for p in change.new.processes] == [0.0, 0.693147, 1.386294]
+    assert change.new.accepted == ACCEPTED
+
+
+def test_what_is_kept_is_rounded_to_what_can_be_judged_by():
+    """A millionth of a time; a difference of less than that is no change in a review."""
+    measurement = make_measurement(
+        iteration_s=[1 / 3] * 10 + [0.3334] * 9 + [5.0],
+        compile_s=12.3456,
+        peak_memory_bytes=123,
+        numerics=Numerics(finite=True, cosine=0.999987654, loss=1.0012345, reference_loss=1.0),
+    )
+    telemetry = make_telemetry(clock_mhz=2099.6)
+    attempt = make_attempt(measurement=measurement, telemetry=telemetry)
+    (change,) = proposed(make_record(attempts=[attempt]))
+    assert change.new is not None
+    (process,) = change.new.processes
+    assert process.log_median == -1.098512
+    assert process.spread == 0.0001
+    assert process.p99_s == 5.0
+    assert process.compile_s == 12.35
+    assert process.peak_memory_bytes == 123
+    assert process.cosine == 1 - 1.23e-05
+    assert process.loss_error == 0.00123
+    assert process.clock_mhz == 2100.0
+
+
+def test_a_baseline_keeps_the_conditions_it_was_made_under_and_its_limits():
+    """What is not known is not kept, so that it is not compared."""
+    case = make_case(limits=Limits(tolerance=0.02, spread=0.10), launch=Launch(ranks=2))
+    (change,) = proposed(
+        make_record(case=case), hardware=replace(make_hardware(), power_cap_w=None)
+    )
+    assert change.new is not None
+    assert change.new.conditions == {
+        "ranks": 2,
+        "compute_partition": "SPX",
+        "memory_partition": "NPS1",
+    }
+    assert change.new.limits == Limits(tolerance=0.02, spread=0.05)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "why"),
+    [
+        (
+            make_attempt(fault=make_fault(message="first line\nsecond line")),
+            "out of memory in first step: first line",
+        ),
+        (make_attempt(fault=make_fault(message="")), "out of memory in first step: "),
+        (make_attempt(skipped="fp16 needs a GPU"), "skipped: fp16 needs a GPU"),
+        (make_attempt(discarded="throttled: 1200 MHz"), "throttled: 1200 MHz"),
+        (make_attempt(accepted=False), "no accepted attempt"),
+    ],
+)
+def test_a_case_with_nothing_to_accept_says_why(attempt, why):
+    """Its old baseline stands beside the reason."""
+    old = make_baseline()
+    current = BaselineFile(__file__, KEY, {CASE_ID: old})  # type: ignore[arg-type]
+    assert proposed(make_record(attempts=[attempt]), current=current) == [
+        Change(CASE_ID, old, None, why)
+    ]
+
+
+def test_a_record_with_a_fault_gives_nothing_not_even_what_came_before_it():
+    """A case that dies every other time is in ERROR and not a value to hold against."""
+    record = make_record(attempts=[make_attempt(), make_attempt(fault=make_fault())])
+    assert proposed(record) == [
+        Change(CASE_ID, None, None, "out of memory in first step: tried to allocate 2.00 GiB")
+    ]
+
+
+def test_another_run_of_a_case_that_faulted_is_accepted():
+    """The fault was of that run."""
+    (change,) = proposed(make_record(attempts=[make_attempt(fault=make_fault())]), make_record())
+    assert change.new is not None
+    assert len(change.new.processes) == 1
+
+
+def test_only_the_cases_asked_for_are_proposed_in_the_order_of_their_ids():
+    """The pattern is a shell's."""
+    records = [make_record(case=make_case(id=name)) for name in ("b-train", "a-train", "a-infer")]
+    assert [c.case_id for c in proposed(*records, only="*-train")] == ["a-train", "b-train"]
+
+
+def test_conditions_are_settings_and_never_the_software():
+    """A new driver is what is judged, not what forbids judging."""
+    assert conditions_of(make_case(), make_hardware()) == {
+        "ranks": 1,
+        "compute_partition": "SPX",
+        "memory_partition": "NPS1",
+        "power_cap_w": 750.0,
+    }
+
+
+def test_devices_under_different_conditions_are_named():
+    """What one of them does not know is no difference."""
+    devices = [
+        make_hardware(),
+        make_hardware(power_cap_w=500.0),
+        make_hardware(power_cap_w=None, memory_partition=None),
+    ]
+    assert mixed_conditions(devices) == ["power_cap_w 750.0 and 500.0"]
+    assert mixed_conditions([devices[0], devices[2]]) == []
+
+
+# ---- whatever is accepted ---------------------------------------------------------------
+
+PROPERTY = settings(deadline=None)
+NUMBERS = st.floats(-1e6, 1e6)
+WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+    max_leaves=12,
+)
+BASELINES = st.builds(
+    make_baseline,
+    case_id=WORDS,
+    processes=st.lists(
+        st.builds(
+            make_process,
+            log_median=NUMBERS,
+            device_uuid=st.none() | WORDS,
+            log_throughput=st.none() | NUMBERS,
+            peak_memory_bytes=st.none() | st.integers(0, 2**50),
+            compile_cache=st.none() | st.sampled_from(["cold", "warm"]),
+            finite=st.none() | st.booleans(),
+            cosine=st.none() | NUMBERS,
+            host_bound=st.booleans(),
+            probe=st.dictionaries(WORDS, NUMBERS, max_size=2),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    accepted=st.builds(Accepted, WORDS, WORDS, WORDS, st.none() | WORDS),
+    limits=st.builds(Limits, tail=st.none() | NUMBERS, spread=NUMBERS),
+    conditions=st.dictionaries(
+        st.sampled_from(["ranks", "power_cap_w"]), st.integers(1, 8) | NUMBERS | WORDS
+    ),
+)
+
+
+@PROPERTY
+@given(value=st.dictionaries(WORDS, JSON))
+def test_a_layout_is_the_same_document(value):
+    """However deep, whatever the names, and in the order of its keys."""
+    text = layout(value)
+    assert json.loads(text) == value
+    assert layout(json.loads(text)) == text
+    assert text.endswith("}\n")
+
+
+@PROPERTY
+@given(baselines=st.lists(BASELINES, max_size=3, unique_by=lambda b: b.case_id))
+def test_whatever_is_accepted_is_read_back_the_same(tmp_path_factory, baselines):
+    """No value that a process may have is lost or refused on the way."""
+    folder = tmp_path_factory.mktemp("baselines")
+    accept(folder, baselines)
+    assert load(folder, KEY).baselines == {b.case_id: b for b in baselines}
+
+
+@PROPERTY
+@given(count=st.integers(1, 5))
+def test_a_process_is_one_line_of_the_file(count):
+    """Which is what makes a review of an acceptance possible."""
+    lines = layout(
+        document(cases={"x": {"processes": [{"log_median": 0.5, "n": 3}] * count}})
+    ).splitlines()
+    assert [line.strip(", ") for line in lines].count('{"log_median": 0.5, "n": 3}') == count

@@ -1,0 +1,681 @@
+"""The command line: what each command prints, how it ends, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from builders import (
+    CASE_ID,
+    make_attempt,
+    make_case,
+    make_environment,
+    make_fault,
+    make_hardware,
+    make_measurement,
+    make_record,
+    make_telemetry,
+    make_verdict,
+    write_run,
+)
+
+import bench_lib
+from bench_lib import baselines, hardware
+from bench_lib.cli import main
+from bench_lib.model import Status
+
+CHECKOUT = Path(bench_lib.__file__).parents[1]
+
+
+class Answer:
+    """How a command ended and what it printed."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        """Keep all three."""
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def lines(self) -> list[str]:
+        """What it printed, by line."""
+        return self.out.splitlines()
+
+    @property
+    def json(self):
+        """What it printed, decoded."""
+        assert self.err == ""
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def cli(tmp_path, monkeypatch, capsys):
+    """Return a function that runs a command in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Answer:
+        monkeypatch.setattr("sys.argv", ["bench-lib", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return Answer(int(ended.value.code or 0), captured.out, captured.err)
+
+    return run
+
+
+def run_id(path: Path) -> str:
+    """Return the id of a run by its file."""
+    return path.stem.rpartition("_")[2]
+
+
+def measured(seconds: float, case_id: str = CASE_ID, processes: int = 1, **fields):
+    """Return a judged record whose processes all took this long."""
+    measurement = make_measurement(iteration_s=[seconds] * 20)
+    usual = {
+        "attempts": [
+            make_attempt(process=n, measurement=measurement, case_id=case_id)
+            for n in range(processes)
+        ],
+        "status": Status.OK,
+        "verdicts": [make_verdict(reason="as before")],
+    }
+    return make_record(case=make_case(id=case_id), **{**usual, **fields})
+
+
+@pytest.fixture
+def history(tmp_path) -> Path:
+    """Return the folder that commands look for runs in."""
+    return tmp_path / "history"
+
+
+def accept(cli, path: Path, *words: str) -> Answer:
+    """Accept one run."""
+    answer: Answer = cli("baseline", "accept", "--run", run_id(path), "--reason", "why not", *words)
+    return answer
+
+
+# ---- the whole --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [("--help",), ("baseline", "--help"), ("history", "--help")])
+def test_help_imports_nothing_heavy(words):
+    """Help is instant, and works where torch is broken."""
+    code = (
+        "import sys\nfrom bench_lib.cli import main\ntry:\n    main()\nexcept SystemExit as end:\n"
+        "    status = end.code\nprint(sorted(sys.modules), file=sys.stderr)\nsys.exit(status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = {name.partition(".")[0] for name in json.loads(done.stderr.replace("'", '"'))}
+    assert done.stdout.startswith("Usage: ")
+    assert "bench_lib" in loaded
+    assert not loaded & {
+        "torch",
+        "torchvision",
+        "scipy",
+        "numpy",
+        "pytest",
+        "pytest_benchmark",
+        "pynvml",
+        "deepspeed",
+    }
+
+
+def test_python_m_is_the_same_program():
+    """For a checkout whose script is not on the path."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench_lib.cli", "--version"],
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == (f"bench-lib {bench_lib.__version__}\n", "")
+
+
+def test_a_users_mistake_is_one_line_and_no_traceback():
+    """From a process of its own, so that nothing is caught on the way."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench_lib.cli", "history", "show", "x", "--history", "/none"],
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (
+        2,
+        "",
+        "bench-lib: error: no runs in /none; run pytest perf_tests, or name --history DIR\n",
+    )
+
+
+def test_the_commands_are_these(cli):
+    """A name that people and pipelines type is not changed by accident."""
+    names = {
+        (): ["env", "baseline", "history"],
+        ("baseline",): ["show", "diff", "accept"],
+        ("history",): ["list", "show", "export"],
+    }
+    for words, expected in names.items():
+        text = cli(*words, "--help").out.partition("Commands:\n")[2]
+        assert [line.split()[0] for line in text.splitlines() if line[2:3].strip()] == expected
+
+
+def test_no_command_shows_the_help(cli):
+    """And is a question put wrongly."""
+    answer = cli()
+    assert answer.status == 2
+    assert "Performance regression testing for PyTorch on GPUs." in answer.out + answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        (("baseline", "accept", "--reason", "x"), "--run"),
+        (("baseline", "accept", "--run", "x"), "--reason"),
+        (("baseline", "diff"), "--run"),
+        (("history", "show"), "'run'"),
+    ],
+)
+def test_what_a_command_needs_is_asked_for(cli, words, missing):
+    """By the name of the option."""
+    answer = cli(*words)
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err.splitlines()[-1].startswith("Error: Missing ")
+    assert missing in answer.err.splitlines()[-1]
+
+
+# ---- env --------------------------------------------------------------------------------
+
+
+def test_env_describes_this_machine_and_says_whether_it_is_fit(cli):
+    """The device that the machine offers, the versions that a worker greets with, the checks."""
+    answer = cli("env", "--json")
+    found = answer.json
+    assert [device["key"] for device in found["devices"]] == [d.key for d in hardware.detect()]
+    assert found["environment"]["torch"] is not None
+    assert "worker starts" in [check["name"] for check in found["checks"]]
+    assert found["fit"] is all(check["ok"] is not False for check in found["checks"])
+    assert answer.status == (0 if found["fit"] else 1)
+
+
+# ---- baseline accept --------------------------------------------------------------------
+
+
+def test_accepting_a_run_makes_its_values_the_ones_to_hold_against(cli, history, tmp_path):
+    """With who, when and why."""
+    path = write_run(history, [measured(0.5, processes=5), measured(0.25, "b", processes=5)])
+    answer = accept(cli, path)
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.lines == [
+        "case                          old     new",
+        "b                               -  250 ms  new",
+        f"{CASE_ID}    -  500 ms  new",
+        "",
+        "2 of 2 cases accepted into baselines/mi300x.json",
+    ]
+    file = baselines.load(tmp_path / "baselines", "mi300x")
+    assert sorted(file.baselines) == ["b", CASE_ID]
+    accepted = file.baselines["b"].accepted
+    assert (accepted.run_id, accepted.reason) == (run_id(path), "why not")
+    assert file.hardware == make_hardware()
+
+
+def test_accepting_fewer_than_five_processes_says_what_they_are_worth(cli, history):
+    """They are taken, because some cases cannot be had more often."""
+    answer = accept(cli, write_run(history, [measured(0.5, processes=4)]))
+    assert answer.status == 0
+    assert answer.lines[-1] == (
+        "some have only 4 processes; five tell the spread between processes: "
+        "pytest perf_tests --perf-processes 5"
+    )
+
+
+def test_several_runs_are_accepted_together(cli, history, tmp_path):
+    """Nights are processes too."""
+    paths = [write_run(history, [measured(s, processes=3)]) for s in (0.5, 0.25)]
+    words = [word for path in paths for word in ("--run", run_id(path))]
+    answer = cli("baseline", "accept", *words, "--reason", "two nights", "--json")
+    assert answer.json["accepted"] == 1
+    baseline = baselines.load(tmp_path / "baselines", "mi300x").baselines[CASE_ID]
+    assert len(baseline.processes) == 6
+    assert baseline.accepted.run_id == " ".join(map(run_id, paths))
+
+
+def test_only_the_cases_asked_for_are_accepted(cli, history, tmp_path):
+    """The others keep what they had, which here is nothing."""
+    path = write_run(history, [measured(0.5, "a-infer"), measured(0.5, "a-train")])
+    assert accept(cli, path, "--case", "*-train").status == 0
+    assert list(baselines.load(tmp_path / "baselines", "mi300x").baselines) == ["a-train"]
+
+
+def test_faults_and_skips_are_listed_with_the_reason_and_the_rest_accepted(cli, history):
+    """Nobody has to wonder which case is missing."""
+    died = make_attempt(fault=make_fault(kind="died", phase="warm-up", message="SIGSEGV\nx"))
+    records = [
+        measured(0.5, "good", processes=5),
+        measured(0.5, "bad", attempts=[died]),
+        measured(0.5, "skipped", attempts=[make_attempt(skipped="tf32 needs a GPU")]),
+    ]
+    answer = accept(cli, write_run(history, [replace(r, status=None) for r in records]))
+    assert answer.status == 0
+    assert answer.lines == [
+        "case     old     new",
+        "bad        -       -  died in warm-up: SIGSEGV",
+        "good       -  500 ms  new",
+        "skipped    -       -  skipped: tf32 needs a GPU",
+        "",
+        "1 of 3 cases accepted into baselines/mi300x.json",
+    ]
+
+
+def test_a_run_with_nothing_to_accept_is_a_no_and_writes_nothing(cli, history, tmp_path):
+    """Exit status 1, so that a pipeline notices."""
+    record = make_record(attempts=[make_attempt(fault=make_fault())])
+    answer = accept(cli, write_run(history, [record]))
+    assert answer.status == 1
+    assert answer.lines[-1] == "0 of 1 cases accepted into baselines/mi300x.json"
+    assert not (tmp_path / "baselines").exists()
+
+
+@pytest.mark.parametrize("reason", ["", "  \n"])
+def test_a_reason_is_required(cli, history, tmp_path, reason):
+    """Half a year later it is the only thing that tells a fix from a shrug."""
+    path = write_run(history, [measured(0.5)])
+    answer = cli("baseline", "accept", "--run", run_id(path), "--reason", reason)
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err == ("bench-lib: error: --reason is empty; say why these values are right\n")
+    assert not (tmp_path / "baselines").exists()
+
+
+def test_runs_of_different_hardware_are_not_accepted_together(cli, history):
+    """A baseline file is of one key."""
+    one = write_run(history, [measured(0.5)])
+    two = write_run(history, [measured(0.5)], hardware=make_hardware(key="h200"))
+    answer = cli("baseline", "accept", "--run", run_id(one), "--run", run_id(two), "--reason", "x")
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err == (
+        "bench-lib: error: these runs are of different hardware: h200, mi300x; accept them apart\n"
+    )
+
+
+def test_runs_under_different_conditions_are_not_accepted_together(cli, history):
+    """The baseline could name only one of the two power caps."""
+    one = write_run(history, [measured(0.5)])
+    two = write_run(history, [measured(0.5)], hardware=make_hardware(power_cap_w=500.0))
+    answer = cli("baseline", "diff", "--run", run_id(one), "--run", run_id(two))
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err == (
+        "bench-lib: error: these values were measured under different conditions: "
+        "power_cap_w 750.0 and 500.0; accept them apart\n"
+    )
+
+
+@pytest.mark.parametrize("again", ["id", "start", "latest", "path", "copy"])
+def test_the_same_run_twice_is_refused(cli, history, tmp_path, again):
+    """However it is named: processes that count twice make a spread look small."""
+    path = write_run(history, [measured(0.5)])
+    copy = tmp_path / "copy" / path.name
+    copy.parent.mkdir()
+    copy.write_bytes(path.read_bytes())
+    spellings = {
+        "id": run_id(path),
+        "start": run_id(path)[:5],
+        "latest": "latest",
+        "path": f"history/{path.name}",
+        "copy": str(copy),
+    }
+    words = ("--run", run_id(path), "--run", spellings[again])
+    answer = cli("baseline", "accept", *words, "--reason", "x")
+    assert (answer.status, answer.err) == (
+        2,
+        "bench-lib: error: two --run name the same run; its processes would count twice\n",
+    )
+
+
+def test_a_pattern_that_no_case_is_like_is_refused(cli, history):
+    """A typing mistake must not look like a run without changes."""
+    path = write_run(history, [measured(0.5)])
+    answer = accept(cli, path, "--case", "resnet81*")
+    assert (answer.status, answer.err) == (
+        2,
+        f"bench-lib: error: no case of {run_id(path)} is like 'resnet81*'\n",
+    )
+
+
+def test_a_run_without_hardware_is_refused(cli, history):
+    """A file that was torn in its first line tells nothing of where it was made."""
+    path = write_run(history, now="2026-01-02T03:04:05Z")
+    path.write_text("")
+    answer = accept(cli, path)
+    assert (answer.status, answer.err) == (
+        2,
+        f"bench-lib: error: history/{path.name} measured nothing; there is nothing to accept\n",
+    )
+
+
+def test_a_baseline_file_that_is_broken_is_not_written_over(cli, history, tmp_path):
+    """What is in it may be months of acceptances."""
+    path = write_run(history, [measured(0.5)])
+    (tmp_path / "baselines").mkdir()
+    (tmp_path / "baselines" / "mi300x.json").write_text("<<<<<<<")
+    answer = accept(cli, path)
+    assert answer.status == 2
+    assert answer.err == (
+        "bench-lib: error: baselines/mi300x.json is not JSON: Expecting value: line 1 column 1 "
+        "(char 0); restore it from version control\n"
+    )
+    assert (tmp_path / "baselines" / "mi300x.json").read_text() == "<<<<<<<"
+
+
+# ---- baseline diff and show -------------------------------------------------------------
+
+
+def test_a_diff_shows_old_new_ratio_and_interval_and_what_changed_around(cli, history, tmp_path):
+    """What an acceptance would do, without doing it."""
+    accept(cli, write_run(history, [measured(0.5, processes=3)]))
+    before = (tmp_path / "baselines" / "mi300x.json").read_bytes()
+    path = write_run(
+        history,
+        [measured(0.625, processes=3), measured(1.0, "new-case")],
+        environment=make_environment(torch="2.10.0+rocm7.1", rocm="7.1.0"),
+    )
+    answer = cli("baseline", "diff", "--run", run_id(path))
+    old_environment = next(iter(baselines.load(Path("baselines"), "mi300x").environments))
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.lines == [
+        "case                             old     new   ratio      95% interval",
+        "new-case                           -     1 s                            new",
+        f"{CASE_ID}  500 ms  625 ms  1.2500  1.2486 to 1.2514",
+        f"environment {old_environment}: torch 2.9.0+rocm7.0 -> 2.10.0+rocm7.1",
+        f"environment {old_environment}: rocm 7.0.1 -> 7.1.0",
+    ]
+    assert (tmp_path / "baselines" / "mi300x.json").read_bytes() == before
+
+
+def test_a_diff_for_machines_holds_the_whole_of_both_sides(cli, history):
+    """Ratio and interval beside them; null where there is nothing to compare."""
+    accept(cli, write_run(history, [measured(0.5, processes=2)]))
+    faulted = measured(1.0, "bad", attempts=[make_attempt(fault=make_fault())])
+    path = write_run(history, [measured(0.25, processes=2), faulted])
+    found = cli("baseline", "diff", "--run", run_id(path), "--json").json
+    assert found["key"] == "mi300x"
+    bad, changed = found["changes"]
+    assert bad == {
+        "case": "bad",
+        "old": None,
+        "new": None,
+        "why_not": "out of memory in first step: tried to allocate 2.00 GiB",
+        "ratio": None,
+        "interval": None,
+    }
+    assert changed["ratio"] == pytest.approx(0.5, rel=1e-6)
+    low, high = changed["interval"]
+    assert low < 0.5 < high
+    assert [len(changed[side]["processes"]) for side in ("old", "new")] == [2, 2]
+
+
+def test_a_diff_against_one_process_has_a_ratio_and_no_interval(cli, history):
+    """Two numbers tell no more."""
+    accept(cli, write_run(history, [measured(0.5)]))
+    path = write_run(history, [measured(0.25)])
+    answer = cli("baseline", "diff", "--run", run_id(path))
+    assert answer.lines == [
+        "case                             old     new   ratio",
+        f"{CASE_ID}  500 ms  250 ms  0.5000",
+    ]
+
+
+def test_showing_a_key_lists_what_is_accepted(cli, history):
+    """With the spread between processes, which says what a comparison can see."""
+    records = [
+        measured(0.5, "a", processes=3),
+        make_record(
+            case=make_case(id="b"),
+            attempts=[
+                make_attempt(measurement=make_measurement(iteration_s=[s] * 20))
+                for s in (1.0, 1.01)
+            ],
+        ),
+        measured(1.0, "c"),
+    ]
+    accept(cli, write_run(history, records))
+    answer = cli("baseline", "show", "mi300x")
+    date = baselines.load(Path("baselines"), "mi300x").baselines["a"].accepted.date[:10]
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.lines == [
+        "case   median  processes  between    accepted  reason",
+        f"a      500 ms          3    0.00%  {date}  why not",
+        f"b     1.005 s          2    0.70%  {date}  why not",
+        f"c         1 s          1        -  {date}  why not",
+    ]
+    shown = cli("baseline", "show", "mi300x", "--case", "b", "--json").json
+    assert (shown["key"], list(shown["cases"])) == ("mi300x", ["b"])
+    assert shown["hardware"]["uuid"] == "GPU-0123"
+
+
+def test_showing_a_key_without_baselines_names_those_that_have(cli, history):
+    """A key that was mistyped is seen at once."""
+    accept(cli, write_run(history, [measured(0.5)]))
+    answer = cli("baseline", "show", "mi300a")
+    assert (answer.status, answer.lines) == (
+        1,
+        ["no baselines of mi300a in baselines; there are baselines of mi300x"],
+    )
+
+
+def test_showing_without_a_key_is_of_this_machine(cli):
+    """What pytest would judge by here."""
+    key = hardware.detect()[0].key
+    answer = cli("baseline", "show")
+    assert (answer.status, answer.lines) == (1, [f"no baselines of {key} in baselines"])
+
+
+# ---- history ----------------------------------------------------------------------------
+
+
+def test_runs_are_listed_with_how_they_ended(cli, history):
+    """Oldest first, counts by status, and what could not be read."""
+    one = write_run(history, [measured(0.5), measured(0.5, "b")], now="2026-01-01T00:00:00Z")
+    two = write_run(
+        history,
+        [make_record(), measured(0.5, "b", status=Status.REGRESSED)],
+        now="2026-01-02T00:00:00Z",
+        end=False,
+    )
+    with two.open("ab") as file:
+        file.write(b'{"schema": 1')
+    three = write_run(history, now="2026-01-03T00:00:00Z")
+    three.write_text('{"schema": 9}\n')
+    answer = cli("history", "list")
+    started = [json.loads(path.read_bytes().splitlines()[0])["time"] for path in (one, two)]
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.lines == [
+        "run                    started  hardware  cases                   verdicts",
+        f"{run_id(one)}  {started[0]}  mi300x        2                       2 OK",
+        f"{run_id(two)}  {started[1]}  mi300x        2  1 REGRESSED, 1 not judged  unfinished",
+        f"! {two.name}: line 5 is torn: the run was killed while writing it",
+        (
+            f"! history/{three.name}, line 1: schema 9 is newer than 1, the newest that this "
+            "version of bench-lib reads; upgrade bench-lib"
+        ),
+    ]
+    found = cli("history", "list", "--json").json
+    assert [run["run"] for run in found["runs"]] == [run_id(one), run_id(two)]
+    assert [run["finished"] for run in found["runs"]] == [True, False]
+    assert found["runs"][1]["counts"] == {"REGRESSED": 1, "not judged": 1}
+    assert len(found["problems"]) == 2
+
+
+def test_a_folder_without_runs_says_how_to_make_one(cli):
+    """No table of nothing."""
+    answer = cli("history", "list")
+    assert (answer.status, answer.lines) == (
+        0,
+        ["no runs in history; pytest perf_tests makes one"],
+    )
+    assert cli("history", "list", "--json").json == {"runs": [], "problems": []}
+
+
+def test_a_run_is_shown_case_by_case(cli, history):
+    """Verdicts with their reasons, then what each process saw, then a fault's last output."""
+    measurement = make_measurement(
+        iteration_s=[0.5] * 20,
+        compile_s=12.0,
+        compile_cache="cold",
+        host_bound=True,
+        flops_per_step=8.17e12,
+        least_bytes_per_step=265 * 10**9,
+    )
+    good = measured(
+        0.5, attempts=[make_attempt(measurement=measurement, telemetry=make_telemetry())]
+    )
+    bad = measured(
+        0.5,
+        "bad",
+        status=None,
+        verdicts=[],
+        attempts=[make_attempt(fault=make_fault(message="no\nmemory", last_output="a\nb"))],
+    )
+    path = write_run(history, [good, bad])
+    answer = cli("history", "show", "latest")
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.lines[0].startswith(f"run {run_id(path)} on mi300x, started ")
+    assert ", ended " in answer.lines[0]
+    assert answer.lines[1] == f"history/{path.name}"
+    assert answer.lines[3:] == [
+        "case                          status      median     rate  vs baseline  spread",
+        f"{CASE_ID}  OK          500 ms  8 img/s        +0.1%    0.0%",
+        "bad                           not judged",
+        "",
+        f"{CASE_ID}: OK",
+        "  latency: OK: as before",
+        (
+            "  process 0: 500 ms over 20 iterations, first step 250 ms, compiled in 12 s "
+            "(cold caches), 10.0% of peak flops, 10.0% of peak bandwidth, host-bound, 2100 MHz"
+        ),
+        "",
+        "bad: not judged",
+        "  process 0: out of memory in first step",
+        "    no",
+        "    memory",
+        "    | a",
+        "    | b",
+        "",
+    ]
+
+
+def test_a_run_for_machines_holds_all_that_its_file_does(cli, history):
+    """Records, environments, hardware, and what could not be read."""
+    path = write_run(history, [measured(0.5)], end=False)
+    with path.open("ab") as file:
+        file.write(b"torn")
+    found = cli("history", "show", run_id(path), "--json").json
+    assert (found["run"], found["finished"], found["counts"]) == (run_id(path), False, {"OK": 1})
+    (record,) = found["records"]
+    assert record["case"]["id"] == CASE_ID
+    assert record["attempts"][0]["measurement"]["iteration_s"] == [0.5] * 20
+    assert [device["key"] for device in found["hardware"]] == ["mi300x"]
+    assert found["problems"] == ["line 4 is torn: the run was killed while writing it"]
+
+
+def test_a_run_whose_hardware_was_lost_is_shown_all_the_same(cli, history):
+    """Without shares of peaks that nobody knows any more."""
+    path = write_run(history, [measured(0.5)])
+    _, rest = path.read_bytes().split(b"\n", 1)
+    path.write_bytes(b"rubbish\n" + rest)
+    answer = cli("history", "show", "latest")
+    assert (answer.status, answer.err) == (0, "")
+    assert "  process 0: 500 ms over 20 iterations, first step 250 ms" in answer.lines
+    assert answer.lines[-1].startswith("! line 1 cannot be read: ")
+
+
+def test_a_run_that_is_ambiguous_is_refused(cli, history):
+    """With the ids to choose from."""
+    ids = [run_id(write_run(history, now=f"2026-01-0{n}T00:00:00Z")) for n in (1, 2)]
+    answer = cli("history", "show", "")
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err == (
+        f"bench-lib: error: '' is the start of several runs; in history there is {', '.join(ids)}\n"
+    )
+
+
+# ---- export -----------------------------------------------------------------------------
+
+
+def test_an_exported_run_is_compared_by_pytest_benchmark_itself(cli, history, tmp_path):
+    """By its own program, with our cases as its rows."""
+    records = [
+        measured(0.5, nodeid=f"perf_tests/test_networks.py::test_network[{CASE_ID}]"),
+        measured(0.25, "b", nodeid="perf_tests/test_networks.py::test_network[b]"),
+    ]
+    write_run(history, records)
+    answer = cli("history", "export", "latest", "--pytest-benchmark", "-o", "run.json")
+    assert (answer.status, answer.out, answer.err) == (0, "", "")
+    program = "from pytest_benchmark.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "compare", "run.json", "--columns=median"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"test_network[{CASE_ID}]" in done.stdout
+    assert "250.0000 (1.0)" in done.stdout
+    assert "500.0000 (2.00)" in done.stdout
+
+
+def test_an_export_carries_the_samples_the_machine_and_the_gpu(cli, history):
+    """The first accepted attempt of each case, as the live table shows it."""
+    second = make_attempt(process=1, measurement=make_measurement(iteration_s=[0.25] * 3))
+    first = make_attempt(measurement=make_measurement(iteration_s=[0.5, 1.0], wall_s=2.0))
+    record = measured(1.0, attempts=[first, second])
+    faulted = measured(1.0, "bad", attempts=[make_attempt(fault=make_fault())])
+    write_run(history, [record, faulted])
+    found = cli("history", "export", "latest", "--pytest-benchmark").json
+    (benchmark,) = found["benchmarks"]
+    assert benchmark["fullname"] == CASE_ID
+    assert benchmark["stats"]["data"] == [0.5, 1.0]
+    assert (benchmark["stats"]["min"], benchmark["stats"]["rounds"]) == (0.5, 2)
+    assert benchmark["extra_info"] == {
+        "status": "OK",
+        "median_s": 0.75,
+        "img_per_s": 4.0,
+        "peak_memory_bytes": None,
+    }
+    assert found["machine_info"]["node"] == "node-1"
+    assert found["machine_info"]["gpu"] == {
+        "key": "mi300x",
+        "name": "AMD Instinct MI300X",
+        "uuid": "GPU-0123",
+    }
+    assert (found["commit_info"]["id"], found["commit_info"]["dirty"]) == ("c0ffee0", False)
+
+
+def test_an_export_needs_a_form(cli, history):
+    """Other forms may come; none is the default."""
+    write_run(history, [measured(0.5)])
+    answer = cli("history", "export", "latest")
+    assert (answer.status, answer.err) == (
+        2,
+        "bench-lib: error: name a form to export to: --pytest-benchmark\n",
+    )
+
+
+def test_an_export_that_cannot_be_written_is_said(cli, history):
+    """By the path and the reason."""
+    write_run(history, [measured(0.5)])
+    answer = cli("history", "export", "latest", "--pytest-benchmark", "-o", "none/run.json")
+    assert (answer.status, answer.err) == (
+        2,
+        "bench-lib: error: cannot write none/run.json: No such file or directory\n",
+    )

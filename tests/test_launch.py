@@ -1,0 +1,523 @@
+"""A real zygote on the CPU: fresh contexts, every fault a case can have, nobody left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bench_lib.launch import CaseFault, CaseSkipped, Context, LaunchError, Zygote
+from bench_lib.launch import zygote as module
+from bench_lib.launch.faults import LAST_LINES, how_it_ended, last_output
+from bench_lib.model import Case, Numerics, Sampling
+from bench_lib.wire import Connection
+from bench_lib.worker.context import kind_of
+
+HERE = Path(__file__).parent
+ENVIRONMENT = {
+    "PYTHONPATH": str(HERE),
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "HIP_VISIBLE_DEVICES": "-1",
+    "OMP_NUM_THREADS": "2",
+}
+AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
+LONG_S = 60.0
+"""Past this a test that waits for another process has failed."""
+
+
+def case(factory: str, *, time_limit_s: float = LONG_S, **params: Any) -> Case:
+    """Build a case of a factory in faulty.py."""
+    return Case(factory, f"faulty:{factory}", params, sampling=AT_ONCE, time_limit_s=time_limit_s)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended; whether its parent has noticed is not our business."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state in "ZX"
+
+
+def wait_until(what: Callable[[], bool]) -> bool:
+    """Give other processes time to do what they are about to do."""
+    deadline = time.monotonic() + LONG_S
+    while not what():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def all_gone(*pids: int) -> bool:
+    """Wait until no process of these is there any more."""
+    assert pids
+    return wait_until(lambda: all(is_gone(pid) for pid in pids))
+
+
+def pids_in(file: Path) -> list[int]:
+    """Wait for the process numbers that ``faulty.starting_others`` writes down."""
+    assert wait_until(file.exists)
+    return [int(word) for word in file.read_text().split()]
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    """Import torch once for all tests that do no harm to the zygote itself."""
+    with Zygote(environment=ENVIRONMENT) as zygote:
+        yield zygote
+
+
+@pytest.fixture
+def context(zygote: Zygote) -> Iterator[Context]:
+    """Fork a fresh context, and see to it that it leaves nobody."""
+    context = zygote.context()
+    yield context
+    context.close()
+    assert all_gone(context.pid)
+
+
+def fault_of(context: Context, case: Case) -> Any:
+    """Measure a case that must fail, and return how it did."""
+    with pytest.raises(CaseFault) as raised:
+        context.measure(case)
+    return raised.value.fault
+
+
+# --- contexts ------------------------------------------------------------------------------
+
+
+def test_a_zygote_tells_the_versions_of_what_is_measured(zygote: Zygote) -> None:
+    """As the worker's interpreter has them, which need not be ours."""
+    assert zygote.versions["torch"] == torch.__version__
+    assert zygote.versions["torchvision"] is not None
+    assert zygote.versions["torchvision"].startswith(version("torchvision").partition("+")[0])
+    assert zygote.versions["python"] == sys.version.split()[0]
+
+
+def test_every_fork_is_a_process_and_a_context_of_its_own(zygote: Zygote) -> None:
+    """All of them at once, each with its own number in its measurements."""
+    contexts = [zygote.context() for _ in range(3)]
+    measured = [context.measure(case("well")) for context in contexts]
+    assert len({os.getpid(), *(context.pid for context in contexts)}) == 4
+    assert len({measurement.context_id for measurement in measured}) == 3
+    assert [m.context_id for m in measured] == [context.name for context in contexts]
+    for context in contexts:
+        context.close()
+    assert all_gone(*(context.pid for context in contexts))
+
+
+def test_a_context_says_what_it_opened(context: Context) -> None:
+    """A CPU, since the environment hides every GPU, with as many threads as that asks for."""
+    assert context.device.type == "cpu"
+    assert context.threads == 2
+    assert context.cudnn is None
+
+
+def test_a_context_measures_case_after_case(context: Context) -> None:
+    """Without losing what it is."""
+    names = [context.measure(replace(case("well"), id=f"case-{i}")).case_id for i in range(3)]
+    assert names == ["case-0", "case-1", "case-2"]
+
+
+def test_a_network_is_measured_from_end_to_end(context: Context) -> None:
+    """The path that every case takes, with all that a CPU can tell."""
+    params = {"network": "squeezenet1_1", "batch_size": 2, "image_size": 32}
+    measured = context.measure(Case("squeezed", "network", params, sampling=AT_ONCE))
+    assert measured.case_id == "squeezed"
+    assert len(measured.iteration_s) == 2
+    assert min(measured.iteration_s) > 0
+    assert measured.window_s[1] - measured.window_s[0] == measured.wall_s
+    assert (measured.items_per_step, measured.item) == (2, "img")
+    assert measured.numerics is not None
+    assert (measured.numerics.finite, measured.numerics.max_abs_diff) == (True, 0.0)
+    assert measured.flops_per_step is not None
+    assert (measured.compile_s, measured.peak_memory_bytes) == (None, None)
+
+
+def test_a_forked_context_can_compute_with_several_threads(context: Context) -> None:
+    """It would wait forever for threads that were started before the fork."""
+    assert context.threads == 2
+    assert len(context.measure(case("parallel")).iteration_s) == 2
+
+
+def test_the_environment_of_a_zygote_is_that_of_its_cases(context: Context) -> None:
+    """On top of the runner's own."""
+    context.measure(case("told", variable="HIP_VISIBLE_DEVICES", value="-1"))
+    context.measure(case("told", variable="PATH", value=os.environ["PATH"]))
+
+
+def test_a_worker_finds_bench_lib_and_not_what_lies_beside_it(context: Context) -> None:
+    """Beside an installed bench_lib lies our torch, which is not another interpreter's."""
+    beside = str(Path(module.__file__).parents[2])
+    fault = fault_of(context, case("told", variable="PYTHONPATH", value="?"))
+    ours, tests = fault.message.split("'")[1].split(os.pathsep)
+    assert ours != beside
+    assert os.listdir(ours) == ["bench_lib"]
+    assert tests == str(HERE)
+
+
+def test_a_skip_gives_the_reason_and_keeps_the_context(context: Context) -> None:
+    """Nothing is wrong with it."""
+    with pytest.raises(CaseSkipped, match="^no such arithmetic here$"):
+        context.measure(case("unsupported"))
+    assert context.measure(case("well")).context_id == context.name
+
+
+def test_what_is_not_finite_arrives_as_a_word(context: Context) -> None:
+    """NaN itself could not be sent."""
+    measured = context.measure(case("wrong"))
+    assert measured.numerics == Numerics(finite=False)
+    assert "the answer holds infinities or NaN" in measured.warnings
+
+
+# --- faults --------------------------------------------------------------------------------
+
+FAULTS = {
+    "raising": ("exception", "ValueError: planted in first step", "ValueError: planted"),
+    "exiting": ("exception", "SystemExit: 3", "SystemExit: 3"),
+    "hungry": ("out of memory", "can't allocate memory", "can't allocate memory"),
+    "hungry_without_torch": ("out of memory", "MemoryError", "MemoryError"),
+    "leaving": ("died", "the worker left with exit status 3", ""),
+    "aborting": ("died", "the worker was ended by SIGABRT (a library called abort", "Aborted"),
+    "crashing": ("died", "the worker was ended by SIGSEGV (a crash", "Segmentation fault"),
+    "killed": ("died", "the worker was ended by SIGKILL (by hand, or by the kernel", ""),
+    "hanging": ("time limit", "no answer within its time limit of 1.5 s", ""),
+}
+
+
+@pytest.mark.parametrize("factory", FAULTS)
+def test_a_fault_stays_in_its_case(zygote: Zygote, factory: str) -> None:
+    """It says what, when and with which last words; its context ends, and the next one works."""
+    kind, message, output = FAULTS[factory]
+    params = {"phase": "first step"} if factory == "raising" else {}
+    limit_s = 1.5 if factory == "hanging" else LONG_S
+    context = zygote.context()
+    fault = fault_of(context, case(factory, time_limit_s=limit_s, **params))
+    assert (fault.kind, fault.phase) == (kind, "first step")
+    assert message in fault.message
+    assert output in fault.last_output
+    assert all_gone(context.pid)
+    after = zygote.context()
+    assert after.measure(case("well")).context_id == after.name
+    after.close()
+
+
+@pytest.mark.parametrize("phase", ["build", "first step", "warm-up", "measure", "numerics"])
+def test_a_fault_says_in_which_phase_it_came(context: Context, phase: str) -> None:
+    """Which is most of what one wants to know about a hang."""
+    fault = fault_of(context, case("raising", phase=phase))
+    assert (fault.phase, fault.message) == (phase, f"ValueError: planted in {phase}")
+
+
+def test_a_workload_that_is_not_there_is_a_fault_of_its_case(context: Context) -> None:
+    """Found when it is built."""
+    fault = fault_of(context, case("no_such_factory"))
+    assert (fault.kind, fault.phase) == ("exception", "build")
+    assert "no_such_factory" in fault.message
+
+
+def test_an_answer_that_json_cannot_hold_is_a_fault_with_words(context: Context) -> None:
+    """And not a worker that died."""
+    fault = fault_of(context, case("incomparable"))
+    assert fault.kind == "exception"
+    assert fault.message.startswith("ValueError: Out of range float values")
+
+
+def test_last_output_is_that_of_the_case_alone(context: Context) -> None:
+    """What earlier cases printed is not its business, and only the end matters."""
+    context.measure(case("talking", lines=5, fails=False))
+    fault = fault_of(context, case("talking", lines=30, fails=True))
+    lines = fault.last_output.splitlines()
+    assert len(lines) == LAST_LINES
+    assert lines[0] == f"line {30 - LAST_LINES + 1}"
+    assert lines[-1] == "the library's last \N{REPLACEMENT CHARACTER} word"
+
+
+def test_short_output_is_not_mixed_with_that_of_earlier_cases(context: Context) -> None:
+    """Even where there would be room."""
+    context.measure(case("talking", lines=5, fails=False))
+    fault = fault_of(context, case("talking", lines=1, fails=True))
+    assert [line[:11] for line in fault.last_output.splitlines()] == ["line 0", "the library"]
+
+
+@pytest.mark.parametrize("then", ["hang", "end", "go on"])
+def test_what_a_case_started_ends_with_its_context(
+    zygote: Zygote, tmp_path: Path, then: str
+) -> None:
+    """Whether the context hangs, has ended on its own, or is closed."""
+    context = zygote.context()
+    pids = tmp_path / "pids"
+    order = case("starting_others", time_limit_s=1.5, pids=str(pids), then=then)
+    if then == "go on":
+        context.measure(replace(order, time_limit_s=LONG_S))
+        assert not any(is_gone(pid) for pid in pids_in(pids))
+        context.close()
+    else:
+        assert fault_of(context, order).kind == {"hang": "time limit", "end": "died"}[then]
+    own, *others = pids_in(pids)
+    assert own == context.pid
+    assert len(others) == 2
+    assert all_gone(own, *others)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"nonsense\n", "not JSON: b'nonsense'"),
+        (b"[1]\n", "not an object: b'[1]'"),
+        (b'{"else": 1}\n', "not an answer: {'else': 1}"),
+        (b'{"measurement": {}}\n', "missing required field"),
+        (b'{"fault": {}}\n', "'kind'"),
+    ],
+)
+def test_an_answer_that_is_none_is_a_fault_of_the_protocol(
+    zygote: Zygote, line: bytes, words: str
+) -> None:
+    """Whatever printed into the socket or was of another version."""
+    real = zygote.context()
+    ours, theirs = socket.socketpair()
+    greeting = {"device": {"type": "cpu", "name": "x"}}
+    context = Context(zygote, real.name, real.pid, Connection(ours), greeting)
+    theirs.sendall(b'{"phase":"warm-up"}\n' + line)
+    fault = fault_of(context, case("well"))
+    assert (fault.kind, fault.phase) == ("protocol", "warm-up")
+    assert words in fault.message
+    assert all_gone(real.pid)
+    theirs.close()
+    real.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (torch.OutOfMemoryError("HIP out of memory. Tried to allocate 2.00 GiB"), "out of memory"),
+        (MemoryError(), "out of memory"),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be"), "out of memory"),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), "out of memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "out of memory"),
+        (RuntimeError("HIP error: an illegal memory access was encountered"), "exception"),
+        (ValueError("out of memory"), "exception"),
+    ],
+)
+def test_running_out_of_memory_is_told_from_other_errors(error: Exception, kind: str) -> None:
+    """Each allocator has words of its own."""
+    assert kind_of(error) == kind
+
+
+# --- words ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (None, "the worker is gone"),
+        (0, "the worker left with exit status 0"),
+        (-signal.SIGBUS, "the worker was ended by SIGBUS (often a full /dev/shm)"),
+        (-signal.SIGTERM, "the worker was ended by SIGTERM"),
+        (-99, "the worker was ended by signal 99"),
+    ],
+)
+def test_an_exit_code_is_put_into_words(code: int | None, words: str) -> None:
+    """Signals by their names, with the usual cause where there is one."""
+    assert how_it_ended(code) == words
+
+
+def test_a_log_that_is_not_there_has_no_last_output(tmp_path: Path) -> None:
+    """A worker may end before it has one."""
+    assert last_output(tmp_path / "none.log") == ""
+
+
+# --- the zygote itself ---------------------------------------------------------------------
+
+
+def test_a_stranger_without_the_token_is_refused(
+    zygote: Zygote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever stood before the context in the queue; the context gets through."""
+    monkeypatch.setattr(module, "GREETING_LIMIT_S", 0.05)
+    address = zygote._listener.getsockname()
+    wrong, nonsense, silent, brief = (socket.create_connection(address) for _ in range(4))
+    hello = {"token": "0" * 32, "hello": "context", "context": "context-1", "pid": os.getpid()}
+    wrong.sendall(json.dumps(hello).encode() + b"\n")
+    nonsense.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    brief.close()
+    monkeypatch.setattr(zygote, "_contexts", 0)  # the next one is called context-1 as well
+    context = zygote.context()
+    assert context.pid != os.getpid()
+    assert context.measure(case("well")).context_id == "context-1"
+    for stranger in (wrong, nonsense, silent):
+        stranger.settimeout(LONG_S)
+        assert stranger.recv(1) == b""
+        stranger.close()
+    context.close()
+
+
+def test_orders_that_arrive_together_are_all_obeyed(zygote: Zygote) -> None:
+    """The second one lies in a buffer, which no select tells of."""
+    assert zygote._connection is not None
+    orders = ({"order": "end", "pid": 0}, {"order": "fork", "context": "at-once"})
+    lines = b"".join(json.dumps(order).encode() + b"\n" for order in orders)
+    zygote._connection._socket.sendall(lines)
+    connection, hello = zygote._accept("at-once", LONG_S)
+    connection.close()
+    assert all_gone(hello["pid"])
+
+
+def test_a_zygote_ends_nobody_but_its_own_children(zygote: Zygote) -> None:
+    """The number of a context that has ended may be somebody else's by now."""
+    somebody = subprocess.Popen(["sleep", "3600"])
+    zygote.end(somebody.pid)
+    zygote.context().close()  # orders are obeyed one after the other
+    assert somebody.poll() is None
+    somebody.kill()
+    assert somebody.wait() == -signal.SIGKILL
+
+
+def test_closing_twice_is_closing(context: Context) -> None:
+    """The runner closes after a fault, which has closed already."""
+    fault_of(context, case("leaving"))
+    context.close()
+    context.close()
+
+
+def test_a_closed_zygote_leaves_neither_processes_nor_files() -> None:
+    """Contexts that were never closed end with it."""
+    with Zygote(environment=ENVIRONMENT, command_prefix=["env", "PREFIX=seen"]) as zygote:
+        contexts = [zygote.context() for _ in range(2)]
+        contexts[0].measure(case("told", variable="PREFIX", value="seen"))
+        folder = zygote.logs
+        assert folder.exists()
+    assert all_gone(zygote._process.pid, *(context.pid for context in contexts))
+    assert not folder.exists()
+
+
+def test_a_killed_zygote_takes_its_contexts_along_and_is_named() -> None:
+    """A case of it has died, and no other can begin."""
+    with Zygote(environment=ENVIRONMENT) as zygote:
+        context = zygote.context()
+        os.kill(zygote._process.pid, signal.SIGKILL)
+        assert all_gone(zygote._process.pid, context.pid)
+        fault = fault_of(context, case("well"))
+        assert (fault.kind, fault.message) == ("died", "the worker is gone")
+        with pytest.raises(LaunchError):
+            zygote.context()
+
+
+RUNNER = """
+import sys
+from bench_lib.launch import Zygote
+from bench_lib.model import Case
+zygote = Zygote()
+context = zygote.context()
+print(zygote._process.pid, context.pid, flush=True)
+context.measure(Case("x", "faulty:starting_others", {"pids": sys.argv[1], "then": "hang"}))
+"""
+
+
+def test_nobody_outlives_a_runner_that_is_killed(tmp_path: Path) -> None:
+    """In the middle of a case that hangs and has started programs of its own."""
+    pids = tmp_path / "pids"
+    path = os.pathsep.join([str(HERE), *sys.path])
+    runner = subprocess.Popen(
+        [sys.executable, "-c", RUNNER, str(pids)],
+        env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with runner:
+        assert runner.stdout is not None
+        zygote, context = map(int, runner.stdout.readline().split())
+        own, *others = pids_in(pids)
+        assert own == context
+        assert not any(is_gone(pid) for pid in (zygote, context, *others))
+        runner.kill()
+    assert all_gone(zygote, context, *others)
+
+
+# --- workers that do not start -------------------------------------------------------------
+
+
+def interpreter(folder: Path, script: str) -> str:
+    """Write a program that stands where a Python interpreter should be."""
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def refusal(**arguments: Any) -> str:
+    """Start a zygote that cannot start, and return the error's words."""
+    with pytest.raises(LaunchError) as raised:
+        Zygote(**arguments)
+    return str(raised.value)
+
+
+def test_an_interpreter_that_is_not_there_is_named() -> None:
+    """With what it should be."""
+    assert refusal(python="/nowhere/python") == (
+        "cannot start a worker with /nowhere/python: No such file or directory; "
+        "it has to be a Python interpreter with torch and torchvision"
+    )
+
+
+def test_an_interpreter_without_torch_is_told_with_a_remedy(tmp_path: Path) -> None:
+    """As is one that has torch and lacks torchvision."""
+    python = interpreter(tmp_path, f'exec "{sys.executable}" -S "$@"')
+    nothing = {"PYTHONPATH": ""}
+    assert refusal(python=python, environment=nothing) == (
+        "the worker's interpreter has no torch; install torch and torchvision there"
+    )
+    (tmp_path / "torch.py").write_text("")
+    only_torch = {"PYTHONPATH": str(tmp_path)}
+    assert refusal(python=python, environment=only_torch) == (
+        "the worker's interpreter has no torchvision; install torch and torchvision there"
+    )
+
+
+def test_a_worker_that_ends_at_once_is_told_with_its_last_output(tmp_path: Path) -> None:
+    """Whatever it was."""
+    python = interpreter(tmp_path, "echo a broken library >&2; exit 7")
+    assert refusal(python=python) == (
+        "the worker left with exit status 7; its last output:\na broken library"
+    )
+
+
+def test_a_worker_that_never_answers_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the most time that an import may take."""
+    monkeypatch.setattr(module, "START_LIMIT_S", 0.5)
+    pid = tmp_path / "pid"
+    python = interpreter(tmp_path, f'echo $$ > "{pid}"; exec sleep 3600')
+    assert refusal(python=python) == "no worker answered within 0.5 s"
+    assert all_gone(int(pid.read_text()))
+
+
+def test_a_device_that_cannot_be_opened_is_told_with_the_last_output(tmp_path: Path) -> None:
+    """As when the driver is there and the device is not."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import torch\n"
+        "def broken(index):\n"
+        "    raise RuntimeError('no such device')\n"
+        "torch.cuda.is_available = lambda: True\n"
+        "torch.cuda.set_device = broken\n"
+    )
+    with Zygote(environment={**ENVIRONMENT, "PYTHONPATH": str(tmp_path)}) as zygote:
+        with pytest.raises(LaunchError, match="a worker could not open its device") as raised:
+            zygote.context()
+        assert "the worker left with exit status 1\n" in str(raised.value)
+        assert str(raised.value).endswith("RuntimeError: no such device")

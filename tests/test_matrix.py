@@ -1,0 +1,655 @@
+"""What a matrix stands for, and what it refuses: with the file, the table and the key."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench_lib.launch.catalogue import network_sizes
+from bench_lib.matrix import MatrixError, network_axes, read_matrix
+from bench_lib.model import TIERS, Case, Launch, Limits, Sampling
+
+SIZES = {
+    "inception_v3": 299,
+    "resnet18": 224,
+    "resnet50": 224,
+    "resnet101": 224,
+    "vit_b_16": 224,
+}
+SHIPPED = Path(__file__).parents[1] / "perf_tests" / "matrix.toml"
+
+
+def read(folder: Path, text: str) -> dict[str, list[Case]]:
+    """Read a matrix of this text."""
+    path = folder / "matrix.toml"
+    path.write_text(text, encoding="utf-8")
+    return read_matrix(path, {"networks": network_axes(SIZES)})
+
+
+def ids(cases: list[Case]) -> list[str]:
+    """Return the cases' ids."""
+    return [case.id for case in cases]
+
+
+def refusal(folder: Path, text: str) -> str:
+    """Return why a matrix is refused, less the file's name, with which it has to begin."""
+    with pytest.raises(MatrixError) as caught:
+        read(folder, text)
+    file, _, words = str(caught.value).partition(": ")
+    assert file == str(folder / "matrix.toml")
+    return words
+
+
+def one_table(keys: str) -> str:
+    """Return a matrix of one table that is whole but for what ``keys`` say."""
+    given_keys = {line.partition("=")[0].strip() for line in keys.splitlines()}
+    whole = {"network": '"resnet50"', "batch_size": "64"}
+    rest = [f"{k} = {v}" for k, v in whole.items() if k not in given_keys]
+    return "\n".join(["[[gate.networks]]", *rest, keys])
+
+
+# ---- what a table stands for ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ("", "resnet50-b64-fp32-eager-infer"),
+        (
+            'precision = "fp16"\ncompile_mode = "max-autotune"',
+            "resnet50-b64-fp16-max-autotune-infer",
+        ),
+        ('memory_format = "nhwc"', "resnet50-b64-fp32-nhwc-eager-infer"),
+        ('memory_format = "nchw"\nimage_size = 0\nranks = 1', "resnet50-b64-fp32-eager-infer"),
+        ("image_size = 96", "resnet50-b64-fp32-96px-eager-infer"),
+        ("ranks = 4", "resnet50-b64-fp32-eager-infer-x4"),
+        (
+            (
+                'precision = "amp-bf16"\nmemory_format = "nhwc"\nimage_size = 96\n'
+                'compile_mode = "reduce-overhead"\ntask = "train"\nranks = 8'
+            ),
+            "resnet50-b64-amp-bf16-nhwc-96px-reduce-overhead-train-x8",
+        ),
+    ],
+)
+def test_an_id_names_every_parameter_that_is_not_the_default(tmp_path, keys, expected):
+    """The id is what people type after -k, so its form is a promise."""
+    assert ids(read(tmp_path, one_table(keys))["gate"]) == [expected]
+
+
+def test_a_case_carries_all_that_the_worker_needs(tmp_path):
+    """Parameters by name, ranks in the launch, and what is the network's own left out."""
+    (case,) = read(tmp_path, one_table('precision = "bf16"\nranks = 2'))["gate"]
+    assert case == Case(
+        id="resnet50-b64-bf16-eager-infer-x2",
+        workload="network",
+        params={
+            "network": "resnet50",
+            "batch_size": 64,
+            "precision": "bf16",
+            "memory_format": "nchw",
+            "compile_mode": "eager",
+            "task": "infer",
+        },
+        tier="gate",
+        launch=Launch(ranks=2),
+        sampling=Sampling(),
+        limits=Limits(),
+        time_limit_s=300.0,
+    )
+
+
+def test_an_input_size_of_its_own_is_a_parameter(tmp_path):
+    """A size that is named goes to the worker; none is the network's own."""
+    (case,) = read(tmp_path, one_table("image_size = 96"))["gate"]
+    assert case.params["image_size"] == 96
+
+
+def test_a_table_stands_for_the_product_of_its_lists_in_their_order(tmp_path):
+    """The last axis turns fastest, as in nested loops over the id's parts."""
+    cases = read(tmp_path, one_table('batch_size = [64, 1]\ntask = ["train", "infer"]'))["gate"]
+    assert ids(cases) == [
+        "resnet50-b64-fp32-eager-train",
+        "resnet50-b64-fp32-eager-infer",
+        "resnet50-b1-fp32-eager-train",
+        "resnet50-b1-fp32-eager-infer",
+    ]
+
+
+def test_an_exclude_leaves_out_what_has_all_its_values(tmp_path):
+    """A list in an exclude stands for any of its values."""
+    text = one_table(
+        'batch_size = [1, 64]\nprecision = ["fp32", "fp16", "bf16"]\n'
+        'exclude = [{batch_size = 1, precision = ["fp16", "bf16"]}]'
+    )
+    assert ids(read(tmp_path, text)["gate"]) == [
+        "resnet50-b1-fp32-eager-infer",
+        "resnet50-b64-fp32-eager-infer",
+        "resnet50-b64-fp16-eager-infer",
+        "resnet50-b64-bf16-eager-infer",
+    ]
+
+
+def test_no_two_combinations_share_an_id(tmp_path):
+    """Reading refuses an id that comes twice, so reading all combinations proves it."""
+    text = """
+[[gate.networks]]
+network = ["resnet18", "resnet101"]
+batch_size = [1, 16]
+precision = ["fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16"]
+memory_format = ["nchw", "nhwc"]
+image_size = [0, 96]
+compile_mode = [
+  "eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"
+]
+task = ["infer", "train"]
+ranks = [1, 2]
+"""
+    cases = read(tmp_path, text)["gate"]
+    assert len(cases) == 2 * 2 * 6 * 2 * 2 * 5 * 2 * 2
+    assert all(re.fullmatch(r"[a-z0-9_-]+", case.id) for case in cases)
+
+
+def test_settings_of_a_table_override_the_tiers_and_those_the_defaults(tmp_path):
+    """Key by key: what a table does not say comes from its tier."""
+    text = """
+[gate]
+time_limit_s = 60
+[gate.sampling]
+iterations = 30
+measure_s = 1
+[gate.limits]
+tolerance = 0.02
+[[gate.networks]]
+network = "resnet50"
+batch_size = 1
+[[gate.networks]]
+network = "resnet50"
+batch_size = 2
+time_limit_s = 90
+sampling = {iterations = 40}
+limits = {tail = 0.2}
+"""
+    first, second = read(tmp_path, text)["gate"]
+    assert first.time_limit_s == 60.0
+    assert first.sampling == Sampling(iterations=30, measure_s=1)
+    assert first.limits == Limits(tolerance=0.02)
+    assert second.time_limit_s == 90.0
+    assert second.sampling == Sampling(iterations=40, measure_s=1)
+    assert second.limits == Limits(tolerance=0.02, tail=0.2)
+
+
+def test_a_tier_that_extends_another_has_its_cases_first(tmp_path):
+    """They stay cases of the tier that declared them."""
+    text = """
+[[smoke.networks]]
+network = "resnet18"
+batch_size = 1
+[gate]
+extends = "smoke"
+[[gate.networks]]
+network = "resnet18"
+batch_size = 2
+[nightly]
+extends = "gate"
+[[nightly.networks]]
+network = "resnet18"
+batch_size = 3
+"""
+    tiers = read(tmp_path, text)
+    assert [(c.tier, c.params["batch_size"]) for c in tiers["nightly"]] == [
+        ("smoke", 1),
+        ("gate", 2),
+        ("nightly", 3),
+    ]
+    assert tiers["gate"] == tiers["nightly"][:2]
+    assert tiers["smoke"] == tiers["gate"][:1]
+
+
+def test_a_tier_that_is_not_there_has_no_cases(tmp_path):
+    """An empty matrix is a matrix."""
+    assert read(tmp_path, "") == {tier: [] for tier in TIERS}
+
+
+def test_a_factory_table_is_one_case_of_somebodys_own(tmp_path):
+    """The target is the workload; its parameters are passed on as they are."""
+    text = """
+[gate]
+time_limit_s = 60
+[[gate.factory]]
+id = "my-step.v2"
+target = "my_package.steps:make"
+params = {width = 3, scale = 0.5, name = "x", deep = true}
+limits = {tolerance = 0.03}
+"""
+    assert read(tmp_path, text)["gate"] == [
+        Case(
+            id="my-step.v2",
+            workload="my_package.steps:make",
+            params={"width": 3, "scale": 0.5, "name": "x", "deep": True},
+            tier="gate",
+            limits=Limits(tolerance=0.03),
+            time_limit_s=60.0,
+        )
+    ]
+
+
+# ---- what is refused --------------------------------------------------------------------
+
+NETWORKS = "inception_v3, resnet101, resnet18, resnet50, vit_b_16"
+PRECISIONS = "fp32, tf32, fp16, bf16, amp-fp16, amp-bf16"
+WHOLE = "it has to be a whole number of 1 or more"
+TABLE = "gate.networks, table 1"
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (
+            'network = "resnet51"',
+            (
+                f"{TABLE}, network: unknown network 'resnet51'; "
+                "did you mean resnet50 or resnet18 or resnet101?"
+            ),
+        ),
+        ('network = "zzz"', f"{TABLE}, network: unknown network 'zzz'; there is {NETWORKS}"),
+        (
+            'network = ["resnet18", ["resnet50"]]',
+            (
+                f"{TABLE}, network: unknown network ['resnet50']; "
+                "did you mean resnet50 or resnet101 or resnet18?"
+            ),
+        ),
+        ("batch_size = 0", f"{TABLE}, batch_size: batch_size is 0; {WHOLE}"),
+        ("batch_size = -1", f"{TABLE}, batch_size: batch_size is -1; {WHOLE}"),
+        ('batch_size = "abc"', f"{TABLE}, batch_size: batch_size is 'abc'; {WHOLE}"),
+        ("batch_size = true", f"{TABLE}, batch_size: batch_size is True; {WHOLE}"),
+        ("batch_size = 1.5", f"{TABLE}, batch_size: batch_size is 1.5; {WHOLE}"),
+        (
+            "batch_size = 1_000_000_001",
+            f"{TABLE}, batch_size: batch_size is 1000000001; at most 1000000000 is taken",
+        ),
+        ("ranks = 0", f"{TABLE}, ranks: ranks is 0; {WHOLE}"),
+        ("image_size = -1", f"{TABLE}, image_size: image_size is -1; {WHOLE}"),
+        ("image_size = false", f"{TABLE}, image_size: image_size is False; {WHOLE}"),
+        ("image_size = 0.0", f"{TABLE}, image_size: image_size is 0.0; {WHOLE}"),
+        (
+            'precision = "fp61"',
+            f"{TABLE}, precision: unknown precision 'fp61'; did you mean fp16 or fp32 or bf16?",
+        ),
+        (
+            'precision = "int8"',
+            f"{TABLE}, precision: unknown precision 'int8'; there is {PRECISIONS}",
+        ),
+        (
+            'compile_mode = "max_autotune"',
+            (
+                f"{TABLE}, compile_mode: unknown compile_mode 'max_autotune'; "
+                "did you mean max-autotune or max-autotune-no-cudagraphs?"
+            ),
+        ),
+        ('task = "test"', f"{TABLE}, task: unknown task 'test'; there is infer, train"),
+        (
+            'memory_format = "nhcw"',
+            f"{TABLE}, memory_format: unknown memory_format 'nhcw'; did you mean nhwc or nchw?",
+        ),
+        ("batch_size = []", f"{TABLE}: batch_size is an empty list"),
+        ("batch_size = [1, 2, 1]", f"{TABLE}, batch_size: names a value twice: [1, 2, 1]"),
+        ("batchsize = 4", f"{TABLE}: unknown key 'batchsize'; did you mean batch_size?"),
+        (
+            'mode = "eager"',
+            (
+                f"{TABLE}: unknown key 'mode'; there is sampling, limits, time_limit_s, exclude, "
+                "network, batch_size, precision, memory_format, image_size, compile_mode, task, "
+                "ranks"
+            ),
+        ),
+        (
+            "exclude = [{batch_size = 3}]",
+            f"{TABLE}, exclude 1: {{'batch_size': 3}} leaves out no case",
+        ),
+        (
+            "batch_size = [1, 2]\nexclude = [{batch_size = 1}, {batch_size = [3]}]",
+            f"{TABLE}, exclude 2: {{'batch_size': [3]}} leaves out no case",
+        ),
+        ("exclude = [{}]", f"{TABLE}, exclude: leaves no case"),
+        ("exclude = [{batch_size = 64}]", f"{TABLE}, exclude: leaves no case"),
+        ("exclude = {batch_size = 64}", f"{TABLE}, exclude: has to be a list of tables"),
+        (
+            "exclude = [{batch = 64}]",
+            f"{TABLE}, exclude: unknown key 'batch'; did you mean batch_size?",
+        ),
+        (
+            "limits = {spread = 0.2}",
+            f"{TABLE}, limits: spread is 0.2; at most 0.1",
+        ),
+        (
+            "limits = {tolerance = -0.01}",
+            f"{TABLE}, limits: tolerance is -0.01; it has to be a number above 0",
+        ),
+        (
+            "limits = {tolerance = nan}",
+            f"{TABLE}, limits: tolerance is nan; it has to be a number above 0",
+        ),
+        ("limits = 3", f"{TABLE}, limits: has to be a table"),
+        (
+            "limits = {tolerence = 0.01}",
+            f"{TABLE}, limits: unknown key 'tolerence'; did you mean tolerance?",
+        ),
+        (
+            "sampling = {iterations = 300}",
+            f"{TABLE}, sampling: iterations is 300, above max_iterations 200",
+        ),
+        (
+            "sampling = {warmup_s = 6}",
+            f"{TABLE}, sampling: warmup_s is 6, above warmup_max_s 5",
+        ),
+        (
+            "sampling = {iterations = 20.5}",
+            f"{TABLE}, sampling: iterations is 20.5; it has to be a whole number above 0",
+        ),
+        (
+            "sampling = {measure_s = inf}",
+            f"{TABLE}, sampling: measure_s is inf; it has to be a number above 0",
+        ),
+        (
+            "time_limit_s = 0",
+            f"{TABLE}: time_limit_s is 0; it has to be a number of seconds above 0",
+        ),
+        (
+            'time_limit_s = "5m"',
+            f"{TABLE}: time_limit_s is '5m'; it has to be a number of seconds above 0",
+        ),
+    ],
+)
+def test_a_table_that_cannot_be_meant_is_refused_with_its_number_and_key(tmp_path, keys, expected):
+    """Every mistake of one table names the place, the value, and where possible the cure."""
+    assert refusal(tmp_path, one_table(keys)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[weekly]", "the top level: unknown key 'weekly'; there is smoke, gate, nightly"),
+        ("[nigthly]", "the top level: unknown key 'nigthly'; did you mean nightly?"),
+        ("gate = 1", "gate: has to be a table"),
+        ("[gate.networks]", "gate.networks: has to be written [[gate.networks]]"),
+        ("[[gate.network]]", "gate: unknown key 'network'; did you mean networks?"),
+        ('[gate]\nextends = "weekly"', "gate.extends: there is no tier 'weekly'"),
+        ('[gate]\nextends = "smoke"', "gate.extends: there is no tier 'smoke'"),
+        ("[gate]\nextends = [1]", "gate.extends: there is no tier [1]"),
+        ('[gate]\nextends = "gate"', "gate.extends: gate → gate goes in a circle"),
+        (
+            '[smoke]\nextends = "nightly"\n[gate]\nextends = "smoke"\n[nightly]\nextends = "gate"',
+            "gate.extends: smoke → nightly → gate → smoke goes in a circle",
+        ),
+        (
+            "[gate]\ntime_limit_s = nan",
+            ("gate: time_limit_s is nan; it has to be a number of seconds above 0"),
+        ),
+        ("[gate.limits]\nspread = 0.11", "gate.limits: spread is 0.11; at most 0.1"),
+        ("[[gate.networks]]\nbatch_size = 1", f"{TABLE}: network is missing"),
+        ('[[gate.networks]]\nnetwork = "resnet18"', f"{TABLE}: batch_size is missing"),
+    ],
+)
+def test_a_tier_that_cannot_be_meant_is_refused_with_its_name(tmp_path, text, expected):
+    """What is wrong outside any table names the tier and the key."""
+    assert refusal(tmp_path, text) == expected
+
+
+def test_a_case_twice_in_a_tier_is_refused_with_the_second_table(tmp_path):
+    """A case that two tables stand for would be measured twice and judged once."""
+    text = one_table("batch_size = [1, 2]") + "\n" + one_table("batch_size = [2, 3]")
+    expected = "gate.networks, table 2: declares resnet50-b2-fp32-eager-infer a second time"
+    assert refusal(tmp_path, text) == expected
+
+
+def test_a_case_of_the_extended_tier_is_not_declared_again(tmp_path):
+    """Its settings would depend on which of the two declarations came first."""
+    text = (
+        one_table("") + '\n[nightly]\nextends = "gate"\n' + one_table("").replace("gate", "nightly")
+    )
+    expected = "nightly, case resnet50-b64-fp32-eager-infer: is declared in tier gate already"
+    assert refusal(tmp_path, text) == expected
+
+
+def test_a_factory_may_not_take_the_id_of_a_network_case(tmp_path):
+    """Ids are one space, whatever builds the step."""
+    text = one_table("") + (
+        '\n[[gate.factory]]\nid = "resnet50-b64-fp32-eager-infer"\ntarget = "a:b"'
+    )
+    expected = "gate.factory, table 1: declares resnet50-b64-fp32-eager-infer a second time"
+    assert refusal(tmp_path, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ('id = "x"', ": target is None; it has to be package.module:factory"),
+        ('id = "x"\ntarget = "a.b"', ": target is 'a.b'; it has to be package.module:factory"),
+        (
+            'id = "x"\ntarget = "a..b:c"',
+            ": target is 'a..b:c'; it has to be package.module:factory",
+        ),
+        ('id = "x"\ntarget = "a:b.c"', ": target is 'a:b.c'; it has to be package.module:factory"),
+        (
+            'target = "a:b"',
+            ": id is None; it has to be letters, digits, dots, dashes and underscores",
+        ),
+        (
+            'id = "../x"\ntarget = "a:b"',
+            ": id is '../x'; it has to be letters, digits, dots, dashes and underscores",
+        ),
+        ('id = "x"\ntarget = "a:b"\nparams = 3', ", params: has to be a table"),
+        (
+            'id = "x"\ntarget = "a:b"\nparams = {when = 2026-01-01}',
+            (
+                ", params: when is datetime.date(2026, 1, 1); "
+                "it has to be text, a finite number, true or false"
+            ),
+        ),
+        (
+            'id = "x"\ntarget = "a:b"\nparams = {k = [1]}',
+            ", params: k is [1]; it has to be text, a finite number, true or false",
+        ),
+        (
+            'id = "x"\ntarget = "a:b"\nparams = {k = nan}',
+            ", params: k is nan; it has to be text, a finite number, true or false",
+        ),
+        (
+            'id = "x"\ntarget = "a:b"\nparams = {k = 9223372036854775808}',
+            (
+                ", params: k is 9223372036854775808; "
+                "it has to be text, a finite number, true or false"
+            ),
+        ),
+        (
+            'id = "x"\ntarget = "a:b"\nbatch_size = 3',
+            (
+                ": unknown key 'batch_size'; there is "
+                "sampling, limits, time_limit_s, id, target, params"
+            ),
+        ),
+    ],
+)
+def test_a_factory_table_that_cannot_be_meant_is_refused(tmp_path, keys, expected):
+    """What goes to a worker has to be a name and values that can be written down."""
+    text = f"[[gate.factory]]\n{keys}"
+    assert refusal(tmp_path, text) == f"gate.factory, table 1{expected}"
+
+
+def test_a_product_beyond_reason_is_refused_before_it_is_made(tmp_path):
+    """A slip of brackets must not fill the memory."""
+    batches = list(range(1, 401))
+    text = one_table(f"batch_size = {batches}\nimage_size = {batches}")
+    expected = f"{TABLE}: stands for 160000 cases; at most 100000 are taken"
+    assert refusal(tmp_path, text) == expected
+
+
+def test_a_file_that_is_no_toml_is_refused_with_the_place(tmp_path):
+    """The parser's words say where."""
+    assert refusal(tmp_path, "[gate") == (
+        "not TOML: Expected ']' at the end of a table declaration (at end of document)"
+    )
+
+
+def test_a_matrix_that_is_not_there_is_refused_by_its_name(tmp_path):
+    """The path is in the message, because it may come from an ini file."""
+    path = tmp_path / "none.toml"
+    with pytest.raises(MatrixError) as caught:
+        read_matrix(path, {})
+    assert str(caught.value) == f"{path}: No such file or directory"
+
+
+# ---- whatever is in the file ------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory) -> Path:
+    """Return a folder that one property's examples share."""
+    folder: Path = tmp_path_factory.mktemp("matrix")
+    return folder
+
+
+def read_or_refuse(path: Path, data: bytes) -> tuple[dict[str, list[Case]], str | None]:
+    """Return what these bytes stand for, or nothing and why they are refused."""
+    path.write_bytes(data)
+    try:
+        return read_matrix(path, {"networks": network_axes(SIZES)}), None
+    except MatrixError as error:
+        return {}, str(error)
+
+
+def as_toml(value: Any) -> str:
+    """Return a value as TOML writes it in a line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(k)} = {as_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(as_toml, value)) + "]"
+    if isinstance(value, (bool, str)):
+        return json.dumps(value)
+    return repr(value)
+
+
+WORDS = (*TIERS, *SIZES, "networks", "factory", "fp16", "nhwc", "train", "a.b:c", "eager")
+KEYS = [
+    "network",
+    "batch_size",
+    "precision",
+    "memory_format",
+    "image_size",
+    "compile_mode",
+    "task",
+    "ranks",
+    "exclude",
+    "extends",
+    "sampling",
+    "limits",
+    "time_limit_s",
+    "id",
+    "target",
+    "params",
+    "iterations",
+    "max_iterations",
+    "warmup_s",
+    "spread",
+    "tail",
+    "tolerance",
+]
+PRINTABLE = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=8)
+SCALARS = (
+    st.sampled_from(WORDS)
+    | st.integers(-2, 300)
+    | st.integers(-(10**30), 10**30)
+    | st.floats()
+    | st.booleans()
+    | PRINTABLE
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(KEYS) | PRINTABLE, inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+# Half right, so that the deeper checks are reached.
+NETWORK = st.fixed_dictionaries(
+    {
+        "network": st.sampled_from(["resnet18", "resnet50"]) | VALUES,
+        "batch_size": st.lists(st.integers(1, 3), min_size=1, max_size=2) | VALUES,
+    },
+    optional={key: VALUES for key in KEYS if key not in ("network", "batch_size")},
+)
+TIER = st.fixed_dictionaries(
+    {},
+    optional={
+        "networks": st.lists(NETWORK, max_size=3) | VALUES,
+        "factory": st.lists(st.dictionaries(st.sampled_from(KEYS), VALUES), max_size=2),
+        "extends": st.sampled_from(TIERS) | VALUES,
+        "sampling": st.dictionaries(st.sampled_from(KEYS), VALUES),
+        "limits": VALUES,
+    },
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(document=st.dictionaries(st.sampled_from(TIERS), TIER | VALUES))
+def test_any_document_is_either_cases_or_a_matrix_error(scratch, document):
+    """No value anywhere makes the reader trip; what it accepts has ids a file system takes."""
+    text = "\n".join(f"{tier} = {as_toml(body)}" for tier, body in document.items())
+    tiers, refused = read_or_refuse(scratch / "matrix.toml", text.encode())
+    assert refused is None or refused.startswith(f"{scratch / 'matrix.toml'}: ")
+    for cases in tiers.values():
+        assert len(set(ids(cases))) == len(cases)
+        assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", case.id) for case in cases)
+        for case in cases:
+            json.dumps(case.params, allow_nan=False)
+
+
+@settings(deadline=None)
+@given(data=st.binary() | st.sampled_from([b"[" * 5000, b"gate = " + b"[" * 5000, b"x = 1" * 9000]))
+def test_any_bytes_are_either_cases_or_a_matrix_error(scratch, data):
+    """A file that is no text, or text that no parser survives, is refused like any other."""
+    path = scratch / "matrix.toml"
+    tiers, refused = read_or_refuse(path, data)
+    if refused is None:
+        assert tiers == {tier: [] for tier in TIERS}
+    else:
+        assert refused.startswith((f"{path}: not TOML: ", f"{path}: the top level: "))
+
+
+# ---- the matrix that is shipped ---------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory) -> dict[str, list[Case]]:
+    """Read the shipped matrix with the networks that the installed torchvision has."""
+    sizes = network_sizes(tmp_path_factory.mktemp("cache"))
+    return read_matrix(SHIPPED, {"networks": network_axes(sizes)})
+
+
+def test_the_shipped_matrix_holds_cases_for_every_tier(shipped):
+    """Nothing in it contradicts itself or names a network that torchvision lacks."""
+    assert all(shipped[tier] for tier in TIERS)
+
+
+def test_the_shipped_nightly_tier_begins_with_the_gate(shipped):
+    """What gates a pull request is watched every night too."""
+    assert shipped["nightly"][: len(shipped["gate"])] == shipped["gate"]
+    assert "resnet50-b64-fp16-max-autotune-infer" in ids(shipped["nightly"])
+
+
+def test_the_shipped_gate_measures_every_precision_of_resnet50(shipped):
+    """The one network that every published figure has."""
+    wanted = {
+        f"resnet50-b64-{precision}-eager-infer"
+        for precision in ("fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16")
+    }
+    assert wanted <= set(ids(shipped["gate"]))

@@ -1,0 +1,597 @@
+"""How one case is measured, on a device whose time, memory and queue are a script."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from bench_lib.model import Case, Measurement, Numerics, Sampling
+from bench_lib.worker.clock import HostClock, clock_of
+from bench_lib.worker.measure import LEAST_WARMUP_STEPS, Context, Steadiness, iterations_for, measure
+from bench_lib.worker.workloads import Workload
+
+AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
+"""No more warm-up than the least number of steps, and two measured iterations."""
+
+FIRST, WARM, MEASURED = 1, LEAST_WARMUP_STEPS, AT_ONCE.iterations
+"""Steps of each phase under ``AT_ONCE``; five more are issued to time the issuing."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _frozen() -> Iterator[None]:
+    """Keep the collections that measuring asks for from looking through all of torch."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+class Machine:
+    """A host and a device in one script: a clock, a setting and a workload at once.
+
+    A step costs the host ``issue_s``, then the device ``work_s``; the device begins when it
+    has done what was issued before.  All times are binary fractions, so sums are exact.
+    """
+
+    def __init__(
+        self,
+        *,
+        work_s: Iterable[float] = (),
+        issue_s: Iterable[float] = (),
+        asynchronous: bool = True,
+        queue_s: float = math.inf,
+        **about: Any,
+    ) -> None:
+        """Script the first steps; later ones cost the last value given (by default 1/4, 1/64).
+
+        ``queue_s`` is the most work that may wait before issuing more has to wait too.
+        """
+        self.asynchronous = asynchronous
+        self.log: list[str] = []
+        self.steps = 0
+        self.collecting: list[bool] = []
+        self.allocated: int | None = 0
+        self.peak: int | None = 0
+        self.during_step: Callable[[int], None] = lambda _i: None
+        self._about = about
+        self._work_s = list(work_s) or [1 / 4]
+        self._issue_s = list(issue_s) or [1 / 64]
+        self._queue_s = queue_s
+        self._now = 1024.0
+        self._busy_until = 0.0
+
+    # --- the clock
+
+    def now(self) -> float:
+        """Time on the host."""
+        return self._now
+
+    def synchronize(self) -> None:
+        """Let the host catch up with the device."""
+        self.log.append("synchronize")
+        self._now = max(self._now, self._busy_until)
+
+    def marks(self, n: int) -> Marks:
+        """Marks on the device's time."""
+        self.log.append(f"allocate {n} marks")
+        return Marks(self, n)
+
+    def allocated_bytes(self) -> int | None:
+        """Bytes in use."""
+        self.log.append("read allocated")
+        return self.allocated
+
+    def reset_peak(self) -> None:
+        """Forget the peak so far."""
+        self.log.append("reset peak")
+        self.peak = self.allocated
+
+    def peak_bytes(self) -> int | None:
+        """Most bytes since."""
+        self.log.append("read peak")
+        return self.peak
+
+    def release(self) -> None:
+        """Log it."""
+        self.log.append("release")
+
+    def device_time(self) -> float:
+        """When the device will have done all that was issued."""
+        return max(self._now, self._busy_until)
+
+    # --- the workload
+
+    def step(self) -> None:
+        """Cost what the script says."""
+        i, self.steps = self.steps, self.steps + 1
+        self.log.append("step")
+        self.collecting.append(gc.isenabled())
+        self._now += self._issue_s[min(i, len(self._issue_s) - 1)]
+        work_s = self._work_s[min(i, len(self._work_s) - 1)]
+        self._busy_until = max(self._now, self._busy_until) + work_s
+        if not self.asynchronous:
+            self._now = self._busy_until
+        self._now = max(self._now, self._busy_until - self._queue_s)
+        self.during_step(i)
+
+    def needs(self, extra: int) -> None:
+        """Have so many bytes more for a moment."""
+        assert self.allocated is not None
+        assert self.peak is not None
+        self.peak = max(self.peak, self.allocated + extra)
+
+    def workload(self) -> Workload:
+        """Build the workload."""
+        self.log.append("build")
+        defaults = {
+            "first_step_done": lambda: self.log.append("first step done"),
+            "numerics": lambda: self.log.append("numerics"),
+            "flops_per_step": lambda: self.log.append("flops"),
+        }
+        return Workload(self.step, **{**defaults, **self._about})
+
+    # --- the context
+
+    def measure(self, sampling: Sampling = AT_ONCE, **context: Any) -> Measurement:
+        """Measure the script."""
+        case = Case("scripted", f"{__name__}:scripted", {}, sampling=sampling)
+        defaults = {
+            "phase": lambda name: self.log.append(f"phase {name}"),
+            "forget": lambda: self.log.append("forget"),
+            "cache_state": lambda: self.log.append("read cache state"),
+        }
+        return measure(case, Context(self, self, "context-7", **{**defaults, **context}))
+
+
+class Marks:
+    """Marks of a scripted machine."""
+
+    def __init__(self, machine: Machine, n: int) -> None:
+        """Hold n marks."""
+        self._machine = machine
+        self._times = [math.nan] * n
+
+    def mark(self, i: int) -> None:
+        """Note the device's time."""
+        self._machine.log.append(f"mark {i}")
+        self._times[i] = self._machine.device_time()
+
+    def intervals(self) -> list[float]:
+        """Seconds between the marks."""
+        self._machine.log.append("read marks")
+        return [b - a for a, b in zip(self._times, self._times[1:], strict=False)]
+
+
+def scripted(machine: Machine) -> Workload:
+    """Stand where a case names its factory; the setting is the machine itself."""
+    return machine.workload()
+
+
+def stepped(machine: Machine) -> Callable[[], object]:
+    """Return the step and nothing besides."""
+    return machine.step
+
+
+# --- order ---------------------------------------------------------------------------------
+
+
+def test_a_case_is_measured_in_the_order_that_gives_each_figure_its_meaning() -> None:
+    """Every call on the device, from the first to the last."""
+    machine = Machine(compiled=True)
+    machine.measure()
+    assert machine.log == [
+        *("forget", "release", "read allocated"),
+        *("phase build", "build"),
+        *("phase first step", "synchronize", "step", "synchronize"),
+        *("first step done", "read cache state"),
+        "phase warm-up",
+        *("synchronize", "step", "synchronize") * WARM,
+        *("allocate 3 marks", "phase measure", "reset peak"),
+        *("synchronize", "mark 0", "step", "mark 1", "step", "mark 2", "synchronize"),
+        *("read marks", "read peak"),
+        *("synchronize", "step") * 5,
+        "synchronize",
+        *("phase numerics", "numerics", "flops"),
+        *("forget", "release"),
+    ]
+
+
+def test_nothing_but_steps_and_marks_happens_inside_the_measured_stretch() -> None:
+    """A synchronisation or an allocation there would be part of every figure."""
+    machine = Machine()
+    machine.measure(dataclasses.replace(AT_ONCE, iterations=50))
+    inside = machine.log[machine.log.index("mark 0") + 1 : machine.log.index("mark 50") + 1]
+    assert inside == [word for i in range(1, 51) for word in ("step", f"mark {i}")]
+
+
+def test_a_host_that_is_its_own_device_is_not_asked_how_long_issuing_takes() -> None:
+    """The five extra steps would tell nothing."""
+    machine = Machine(asynchronous=False)
+    measured = machine.measure()
+    assert machine.steps == FIRST + WARM + MEASURED
+    assert (measured.enqueue_s, measured.host_bound) == (None, False)
+
+
+def test_the_device_is_left_clean_when_a_step_raises() -> None:
+    """And what was raised arrives as it is."""
+    machine = Machine()
+    error = RuntimeError("broken")
+
+    def fail(i: int) -> None:
+        if i == FIRST:
+            raise error
+
+    machine.during_step = fail
+    with pytest.raises(RuntimeError) as raised:
+        machine.measure()
+    assert raised.value is error
+    assert machine.log[-3:] == ["step", "forget", "release"]
+
+
+def test_a_factory_may_return_just_a_step() -> None:
+    """Everything that nobody told stays unknown."""
+    machine = Machine()
+    case = Case("scripted", f"{__name__}:stepped", {}, sampling=AT_ONCE)
+    measured = measure(case, Context(machine, machine, "context-7"))
+    assert machine.steps == FIRST + WARM + MEASURED + 5
+    assert measured.iteration_s == [1 / 4 + 1 / 64, 1 / 4]
+    assert (measured.items_per_step, measured.item) == (1, "step")
+    assert (measured.numerics, measured.flops_per_step, measured.compile_s) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("workload", "error", "words"),
+    [
+        ("nothing", LookupError, "no workload 'nothing'; there is network, or package.module:"),
+        ("no_such_module:step", ModuleNotFoundError, "no_such_module"),
+        (f"{__name__}:no_such_factory", AttributeError, "no_such_factory"),
+    ],
+)
+def test_a_workload_that_does_not_exist_is_named(
+    workload: str, error: type[Exception], words: str
+) -> None:
+    """Whether it is the module or what should be in it."""
+    machine = Machine()
+    with pytest.raises(error, match=words):
+        measure(Case("x", workload, {}), Context(machine, machine, "context-7"))
+
+
+def test_what_the_workload_and_the_context_know_reaches_the_measurement() -> None:
+    """Figures that are not measured are passed on."""
+    machine = Machine(
+        items_per_step=32,
+        item="img",
+        parameters=11,
+        least_bytes_per_step=44,
+        flops_per_step=lambda: 5.0,
+        warnings=["of its own"],
+    )
+    measured = machine.measure(device_uuid="GPU-7")
+    assert (measured.items_per_step, measured.item, measured.parameters) == (32, "img", 11)
+    assert (measured.least_bytes_per_step, measured.flops_per_step) == (44, 5.0)
+    assert (measured.case_id, measured.context_id) == ("scripted", "context-7")
+    assert measured.device_uuid == "GPU-7"
+    assert measured.warnings == ["of its own"]
+
+
+# --- time ----------------------------------------------------------------------------------
+
+
+def test_iterations_are_timed_by_the_device_and_the_stretch_by_the_host() -> None:
+    """The first iteration begins when the device is free, the stretch when the host issues."""
+    machine = Machine(work_s=[1.0] * (FIRST + WARM) + [1 / 2, 1 / 4], issue_s=[1 / 64])
+    measured = machine.measure()
+    assert measured.iteration_s == [1 / 64 + 1 / 2, 1 / 4]
+    assert measured.wall_s == 1 / 64 + 1 / 2 + 1 / 4
+    begin = 1024 + (FIRST + WARM) * (1 + 1 / 64)
+    assert measured.window_s == (begin, begin + measured.wall_s)
+
+
+def test_the_first_step_is_kept_apart() -> None:
+    """It loads kernels, tunes and compiles."""
+    measured = Machine(work_s=[8.0, 1 / 4]).measure()
+    assert measured.first_step_s == 8 + 1 / 64
+    assert measured.warmup_iterations == WARM
+    assert measured.warmup_s == WARM * (1 / 4 + 1 / 64)
+
+
+def test_compile_time_is_the_first_call_less_a_steady_step() -> None:
+    """A steady step is the median of the measured ones."""
+    work_s = [8.0] + [1 / 4] * WARM + [1 / 2, 1 / 2]
+    measured = Machine(work_s=work_s, issue_s=[0.0], compiled=True).measure()
+    assert measured.compile_s == 7.5
+
+
+def test_compile_time_is_never_negative() -> None:
+    """A first step may be the fastest, when code comes from a cache and clocks are high."""
+    measured = Machine(work_s=[1 / 8, 1 / 4], issue_s=[0.0], compiled=True).measure()
+    assert measured.compile_s == 0.0
+
+
+def test_an_eager_case_has_neither_compile_time_nor_cache_state() -> None:
+    """The counters of a compiler that was not asked are not read."""
+    machine = Machine(work_s=[8.0, 1 / 4])
+    measured = machine.measure()
+    assert (measured.compile_s, measured.compile_cache) == (None, None)
+    assert "read cache state" not in machine.log
+
+
+def test_the_cache_state_is_the_one_of_the_compiled_step() -> None:
+    """It is read after the first step and reaches the measurement."""
+    measured = Machine(compiled=True).measure(cache_state=lambda: "warm")
+    assert measured.compile_cache == "warm"
+
+
+# --- warm-up -------------------------------------------------------------------------------
+
+
+def warmed(work_s: Iterable[float], **sampling: float) -> Measurement:
+    """Measure a machine whose first step is like its second and whose issuing is free."""
+    work_s = list(work_s)
+    machine = Machine(work_s=[work_s[0], *work_s], issue_s=[0.0])
+    return machine.measure(dataclasses.replace(AT_ONCE, **sampling))
+
+
+def test_warming_up_goes_on_until_three_blocks_agree() -> None:
+    """Steps of an eighth of a second and more are blocks of their own."""
+    measured = warmed([4.0, 2.0, 1.0, 1.0, 1.0], warmup_s=0.5, warmup_max_s=100)
+    assert measured.steady
+    assert measured.warmup_iterations == 5
+    assert measured.warmup_s == 9.0
+    assert measured.warnings == []
+
+
+def test_warming_up_lasts_its_least_time_though_steady() -> None:
+    """Clocks that have not begun to ramp are steady too."""
+    measured = warmed([1 / 4], warmup_s=2, warmup_max_s=100)
+    assert measured.steady
+    assert measured.warmup_s == 2.0
+
+
+def test_a_case_that_does_not_become_steady_is_measured_with_a_warning() -> None:
+    """After the most time that was granted, with what was granted in the words."""
+    measured = warmed([1.0, 2.0] * 10, warmup_s=0.5, warmup_max_s=6)
+    assert not measured.steady
+    assert measured.warmup_s == 6.0
+    assert len(measured.iteration_s) == AT_ONCE.iterations
+    assert measured.warnings == [
+        "not steady after 6.0 s of warm-up: the last blocks differ by more than 2%"
+    ]
+
+
+def test_even_without_any_time_for_it_three_steps_warm_up() -> None:
+    """Graphs are recorded on the second and third call."""
+    assert warmed([1.0], warmup_s=0, warmup_max_s=0).warmup_iterations == LEAST_WARMUP_STEPS == 3
+
+
+def test_short_steps_are_warmed_up_in_blocks() -> None:
+    """A block takes about a tenth of a second; only its ends are synchronised."""
+    machine = Machine(work_s=[1 / 64], issue_s=[0.0])
+    machine.measure(dataclasses.replace(AT_ONCE, warmup_s=0.25, warmup_max_s=100))
+    begin, end = machine.log.index("phase warm-up"), machine.log.index("allocate 3 marks")
+    assert machine.log[begin + 1 : end] == ["synchronize", *["step"] * 6, "synchronize"] * 3
+
+
+@pytest.mark.parametrize(
+    ("blocks", "steady"),
+    [
+        ([1.0, 1.0], False),
+        ([1.0, 1.0, 1.0], True),
+        ([1.0, 1.015, 1.02], True),
+        ([1.0, 1.0, 1.021], False),
+        ([1.021, 1.0, 1.0], False),
+        ([9.0, 1.0, 1.0, 1.0], True),
+        ([1.0, 1.0, 1.0, 9.0], False),
+    ],
+)
+def test_steady_means_that_the_last_three_blocks_lie_within_two_percent(
+    blocks: list[float], steady: bool
+) -> None:
+    """Faster or slower makes no difference, and what was before does not either."""
+    steadiness = Steadiness(0, 0)
+    for duration_s in blocks:
+        steadiness.add(1, duration_s)
+    assert steadiness.is_steady is steady
+
+
+def test_blocks_are_compared_by_the_step_and_not_by_their_length() -> None:
+    """Ten steps in a second are as fast as one in a tenth."""
+    steadiness = Steadiness(0, 0)
+    for steps, duration_s in ((1, 1 / 8), (8, 1.0), (4, 1 / 2)):
+        steadiness.add(steps, duration_s)
+    assert (steadiness.is_steady, steadiness.steps, steadiness.elapsed_s) == (True, 13, 1.625)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "steps"), [(0.0, 1000), (1e-5, 1000), (0.001, 100), (0.04, 2), (0.3, 1), (60, 1)]
+)
+def test_a_block_fills_a_tenth_of_a_second(step_s: float, steps: int) -> None:
+    """With one step at least and a thousand at most, judged by the latest block."""
+    assert Steadiness(0, 0).next_block(step_s) == steps
+    steadiness = Steadiness(0, 0)
+    steadiness.add(1, 5.0)
+    steadiness.add(10, 10 * step_s)
+    assert steadiness.next_block(5.0) == steps
+
+
+@pytest.mark.parametrize(
+    ("step_s", "iterations"),
+    [(1.0, 20), (0.0126, 20), (0.0125, 20), (0.01, 25), (0.00126, 199), (0.001, 200), (0.0, 200)],
+)
+def test_iterations_fill_the_time_within_the_bounds_of_the_case(
+    step_s: float, iterations: int
+) -> None:
+    """A quarter of a second, 20 iterations at least and 200 at most."""
+    assert iterations_for(Sampling(), step_s) == iterations
+
+
+def test_the_fewest_iterations_win_over_the_most() -> None:
+    """A case whose bounds cross gets enough of them to be judged."""
+    sampling = Sampling(iterations=30, max_iterations=10)
+    assert iterations_for(sampling, 1.0) == iterations_for(sampling, 1e-6) == 30
+
+
+def test_ranks_decide_by_the_value_that_they_agreed_on() -> None:
+    """Each would take other numbers of steps by its own clock, and wait for the others."""
+    sampling = Sampling(warmup_s=1, warmup_max_s=100, iterations=1, max_iterations=99, measure_s=1)
+    alone = Machine(work_s=[1 / 64], issue_s=[0.0]).measure(sampling)
+    assert (alone.warmup_iterations, len(alone.iteration_s)) == (66, 64)
+    # The slowest rank takes half a second for the first step and for each block.
+    slowest = Machine(work_s=[1 / 64], issue_s=[0.0])
+    together = slowest.measure(sampling, agree=lambda value: max(value, 1 / 2))
+    assert (together.warmup_iterations, together.warmup_s) == (3, 1.5)
+    assert len(together.iteration_s) == 2
+
+
+# --- host-bound ----------------------------------------------------------------------------
+
+LONGER = dataclasses.replace(AT_ONCE, iterations=8, max_iterations=8)
+
+
+def test_a_device_with_work_in_its_queue_is_not_host_bound() -> None:
+    """Issuing takes half a step, so that work piles up."""
+    measured = Machine(work_s=[1 / 4], issue_s=[1 / 8]).measure(LONGER)
+    assert (measured.enqueue_s, measured.host_bound) == (1 / 8, False)
+
+
+def test_a_step_that_takes_as_long_to_issue_as_to_do_is_host_bound() -> None:
+    """Nine tenths of the step are enough."""
+    measured = Machine(work_s=[1 / 4], issue_s=[15 / 64]).measure(LONGER)
+    assert (measured.enqueue_s, measured.host_bound) == (15 / 64, True)
+
+
+def test_a_device_that_ran_dry_is_host_bound_however_quick_issuing_is_alone() -> None:
+    """Under way the host was slower than when it issued single steps to an idle device."""
+    issue_s = [1 / 4] * (FIRST + WARM + LONGER.iterations) + [1 / 64]
+    measured = Machine(work_s=[1 / 8], issue_s=issue_s).measure(LONGER)
+    assert measured.enqueue_s == 1 / 64
+    assert measured.enqueue_s < 0.9 * min(measured.iteration_s)
+    assert measured.host_bound
+
+
+def test_a_full_queue_is_not_taken_for_a_slow_host() -> None:
+    """Under way issuing takes as long as the device, because the queue holds the host back."""
+    measured = Machine(work_s=[1 / 4], issue_s=[1 / 64], queue_s=1 / 2).measure(LONGER)
+    assert measured.wall_s == 1 / 64 + 8 / 4
+    assert (measured.enqueue_s, measured.host_bound) == (1 / 64, False)
+
+
+def test_issuing_is_timed_by_the_median_of_five() -> None:
+    """One interruption does not make a case host-bound."""
+    before = [1 / 64] * (FIRST + WARM + LONGER.iterations)
+    measured = Machine(issue_s=[*before, 1 / 64, 4.0, 1 / 32, 1 / 32, 1 / 64]).measure(LONGER)
+    assert (measured.enqueue_s, measured.host_bound) == (1 / 32, False)
+
+
+# --- memory --------------------------------------------------------------------------------
+
+
+def test_peak_memory_is_that_of_the_measured_steps_above_what_was_there_before() -> None:
+    """Neither the first step's workspace nor the reference's twin counts."""
+
+    def numerics() -> None:
+        machine.needs(10_000)
+
+    def during_step(i: int) -> None:
+        machine.needs(5_000 if i < FIRST + WARM else 250 if i < FIRST + WARM + MEASURED else 9_000)
+
+    machine = Machine(numerics=numerics)
+    machine.allocated = 100
+    machine.during_step = during_step
+    assert machine.measure().peak_memory_bytes == 250
+
+
+def test_what_building_allocates_belongs_to_the_case() -> None:
+    """Weights and inputs are there before the peak is reset."""
+    machine = Machine()
+    machine.allocated = 100
+
+    def during_step(_i: int) -> None:
+        machine.allocated = 1_100
+
+    machine.during_step = during_step
+    assert machine.measure().peak_memory_bytes == 1_000
+
+
+def test_memory_that_nobody_counts_is_unknown_and_not_zero() -> None:
+    """As on a CPU."""
+    machine = Machine()
+    machine.allocated = machine.peak = None
+    assert machine.measure().peak_memory_bytes is None
+
+
+# --- garbage collection --------------------------------------------------------------------
+
+
+def test_the_collector_rests_during_the_measured_steps_and_only_then() -> None:
+    """A collection in the middle would be a stall of that one iteration."""
+    machine = Machine()
+    machine.measure()
+    assert machine.collecting == [
+        *[True] * (FIRST + WARM),
+        *[False] * MEASURED,
+        *[True] * 5,
+    ]
+    assert gc.isenabled()
+
+
+def test_the_collector_works_again_after_a_measured_step_has_raised() -> None:
+    """The context may go on to other cases."""
+    machine = Machine()
+
+    def fail(i: int) -> None:
+        if i == FIRST + WARM:
+            assert not gc.isenabled()
+            raise RuntimeError("broken")
+
+    machine.during_step = fail
+    with pytest.raises(RuntimeError, match="broken"):
+        machine.measure()
+    assert gc.isenabled()
+
+
+# --- numerics ------------------------------------------------------------------------------
+
+
+def test_numerics_reach_the_measurement_as_they_are() -> None:
+    """A finite answer draws no remark."""
+    numerics = Numerics(finite=True, max_abs_diff=0.5, cosine=1.0, reference_batch=4)
+    machine = Machine(numerics=lambda: numerics)
+    measured = machine.measure()
+    assert measured.numerics == numerics
+    assert measured.warnings == []
+
+
+def test_what_is_not_finite_is_left_out_and_said_in_words() -> None:
+    """JSON has no NaN and no infinity."""
+    numerics = Numerics(finite=False, max_abs_diff=math.inf, cosine=math.nan, reference_batch=4)
+    measured = Machine(numerics=lambda: numerics).measure()
+    assert measured.numerics == Numerics(finite=False, reference_batch=4)
+    assert "the answer holds infinities or NaN" in measured.warnings
+    assert json.loads(json.dumps(dataclasses.asdict(measured), allow_nan=False))
+
+
+# --- the host's clock ----------------------------------------------------------------------
+
+
+def test_a_cpu_is_measured_by_the_hosts_clock_without_memory() -> None:
+    """The real clock under the real loop: as many times as asked for, none negative."""
+    clock = clock_of(torch.device("cpu"))
+    assert isinstance(clock, HostClock)
+    case = Case("host", f"{__name__}:counting", {"n": 3}, sampling=AT_ONCE)
+    measured = measure(case, Context(None, clock, "context-7"))
+    assert len(measured.iteration_s) == MEASURED
+    assert min(measured.iteration_s) >= 0
+    assert measured.window_s[1] - measured.window_s[0] == measured.wall_s >= 0
+    assert (measured.peak_memory_bytes, measured.enqueue_s) == (None, None)
+
+
+def counting(_setting: None, *, n: int) -> Callable[[], object]:
+    """Return a step that counts to n."""
+    return lambda: sum(range(n))

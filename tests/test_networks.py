@@ -1,0 +1,513 @@
+"""torchvision's networks as workloads: what is built, what is counted, what is compared."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torchvision import models
+from torchvision.models import segmentation
+
+from bench_lib.model import COMPILE_MODES, PRECISIONS, Numerics
+from bench_lib.worker.device import require_compile, set_precision
+from bench_lib.worker.workloads import Setting, UnsupportedError, Workload
+from bench_lib.worker.workloads import networks as module
+from bench_lib.worker.workloads.networks import (
+    create,
+    create_weightless,
+    loss_of,
+    main_output,
+    network,
+    networks,
+)
+
+CPU = torch.device("cpu")
+REGISTERED = [
+    *models.list_models(module=models),
+    *models.list_models(module=segmentation),
+]
+
+
+TINY = "squeezenet1_1"
+"""Few weights, and no batch norm, which is not a number over the one pixel of a tiny image."""
+
+
+@pytest.fixture(autouse=True)
+def _switches() -> Iterator[None]:
+    """Give torch's process-wide switches back as they were; one thread is quickest here."""
+    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(matmul)
+    torch.backends.cudnn.allow_tf32 = cudnn
+
+
+def build(name: str, size: int = 32, batch_size: int = 2, **about: Any) -> Workload:
+    """Build a network for tiny images on the CPU."""
+    return network(Setting(CPU), network=name, batch_size=batch_size, image_size=size, **about)
+
+
+def case_of(workload: Workload) -> Any:
+    """Return the object behind a step, with its model, input and loss."""
+    return workload.step.__self__  # type: ignore[attr-defined]
+
+
+def flops_per_image(name: str, task: str = "infer") -> float:
+    """FLOPs of one image at the network's own size."""
+    counted = module._flops_per_image(name, networks()[name].image_size, task)
+    assert counted is not None
+    return counted
+
+
+def after_one_step(workload: Workload) -> Numerics:
+    """Do what measuring does, as short as can be."""
+    workload.step()
+    workload.first_step_done()
+    numerics = workload.numerics()
+    assert numerics is not None
+    return numerics
+
+
+# --- the registry --------------------------------------------------------------------------
+
+
+def test_every_network_of_torchvision_is_known() -> None:
+    """86 of them in the version whose catalogue this was written against; later ones add."""
+    assert list(networks()) == REGISTERED
+    assert len(REGISTERED) >= 86
+
+
+@pytest.mark.parametrize("name", REGISTERED)
+def test_a_network_takes_its_own_size_and_costs_what_is_published(name: str) -> None:
+    """Shape of the answer, and multiply-accumulates as its weights' metadata give them."""
+    known = networks()[name]
+    assert known.name == name
+    network = create_weightless(name, known.image_size).eval()
+    images = torch.empty(2, 3, known.image_size, known.image_size, device="meta")
+    with torch.no_grad():
+        output = main_output(network(images))
+    if known.kind == "segmentation":
+        assert output.shape == (2, 21, known.image_size, known.image_size)
+    else:
+        assert output.shape == (2, 1000)
+
+    published = published_gmacs(name, known.image_size)
+    assert flops_per_image(name) / 2e9 == pytest.approx(published, rel=0.002, abs=0.0006)
+
+
+def published_gmacs(name: str, size: int) -> float:
+    """Return what torchvision's metadata say, less an auxiliary head that is not built."""
+    for weights in models.get_model_weights(name):
+        if module._crop(weights.transforms()) == size:
+            published = float(weights.meta["_ops"])
+            break
+    if name.startswith(("fcn_", "deeplabv3_resnet")):
+        channels, pixels = 1024, 65 * 65
+        published -= (9 * channels * channels // 4 + channels // 4 * 21) * pixels / 1e9
+    elif name == "deeplabv3_mobilenet_v3_large":
+        channels, pixels = 40, 65 * 65
+        published -= (9 * channels * channels // 4 + channels // 4 * 21) * pixels / 1e9
+    return published
+
+
+def test_weightless_networks_have_shapes_and_no_contents() -> None:
+    """Parameters and buffers alike, so that the largest costs nothing."""
+    network = create_weightless("regnet_y_128gf", 384)
+    assert {t.device.type for t in (*network.parameters(), *network.buffers())} == {"meta"}
+    assert sum(p.numel() for p in network.parameters()) == 644_812_894
+
+
+def test_an_unknown_network_is_named() -> None:
+    """With the torchvision that does not have it."""
+    with pytest.raises(ValueError, match=r"torchvision [\d.+a-z]+ has no network 'resnet5'"):
+        build("resnet5")
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("vit_b_32", 64), ("maxvit_t", 448), ("resnet18", 96), ("swin_t", 64)]
+)
+def test_a_network_can_be_built_for_another_size(name: str, size: int) -> None:
+    """Also those whose constructor has to know."""
+    network = create_weightless(name, size).eval()
+    with torch.no_grad():
+        assert network(torch.empty(2, 3, size, size, device="meta")).shape == (2, 1000)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"precision": "fp17"}, "precision is 'fp17'; there is fp32, tf32, fp16, "),
+        ({"compile_mode": "fast"}, "compile_mode is 'fast'; there is eager, default, "),
+        ({"task": "test"}, "task is 'test'; there is infer, train"),
+        ({"memory_format": "chwn"}, "memory_format is 'chwn'; there is nchw, nhwc"),
+    ],
+)
+def test_a_word_that_is_not_known_is_refused(words: dict[str, str], message: str) -> None:
+    """Measuring something else under its name would be worse."""
+    with pytest.raises(ValueError, match=message):
+        build("resnet18", **words)
+
+
+def test_the_catalogue_is_printed_without_building_anything(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One JSON object for callers that must not import torch."""
+    assert module.describe() == 0
+    described = json.loads(capsys.readouterr().out)
+    assert described["torch"] == torch.__version__
+    assert list(described["networks"]) == REGISTERED
+    assert described["networks"]["inception_v3"] == {"kind": "classification", "image_size": 299}
+    assert described["networks"]["fcn_resnet50"] == {"kind": "segmentation", "image_size": 520}
+
+
+# --- FLOPs ---------------------------------------------------------------------------------
+
+
+def test_resnet50_costs_4_09_gmacs_an_image() -> None:
+    """The figure that everybody knows."""
+    assert flops_per_image("resnet50") / 2e9 == pytest.approx(4.09, rel=0.005)
+
+
+def test_the_attention_of_a_vit_is_counted() -> None:
+    """11.3 GMACs without it."""
+    assert flops_per_image("vit_b_16") / 2e9 == pytest.approx(17.6, rel=0.005)
+
+
+def test_counting_leaves_the_fast_path_of_attention_as_it_was() -> None:
+    """It belongs to the case and not to the count."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    module._flops_per_image.cache_clear()
+    flops_per_image("vit_b_32")
+    assert torch.backends.mha.get_fastpath_enabled() is before is True
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("resnet50", 2 * 64 * 3 * 7 * 7 * 112 * 112),
+        ("mobilenet_v3_small", 2 * 16 * 3 * 3 * 3 * 112 * 112),
+        ("resnext50_32x4d", 2 * 64 * 3 * 7 * 7 * 112 * 112),
+        ("vit_b_32", 2 * 768 * 3 * 32 * 32 * 7 * 7),
+    ],
+)
+def test_training_costs_three_forward_passes_less_the_gradient_of_the_images(
+    name: str, first: int
+) -> None:
+    """Grouped convolutions, whose weight gradient torch takes for a dense one's, included."""
+    assert flops_per_image(name, "train") == 3 * flops_per_image(name) - first
+
+
+def test_flops_of_a_step_are_those_of_its_images() -> None:
+    """Of as many as the batch has, at the case's own size."""
+    four = build(TINY, 32, 4).flops_per_step()
+    assert four == 4 * (module._flops_per_image(TINY, 32, "infer") or 0)
+    assert build(TINY, 32, 8).flops_per_step() == 2 * four
+    larger = build("resnet18", 64, 4).flops_per_step()
+    classifier = 2 * 512 * 1000 * 4
+    smaller = build("resnet18", 32, 4).flops_per_step()
+    assert larger is not None
+    assert smaller is not None
+    assert larger - classifier == 4 * (smaller - classifier)
+
+
+# --- steps ---------------------------------------------------------------------------------
+
+RUNS_ON_A_CPU = [precision for precision in PRECISIONS if precision != "tf32"]
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+DTYPES |= {f"amp-{name}": dtype for name, dtype in DTYPES.items()}
+
+
+@pytest.mark.parametrize("precision", RUNS_ON_A_CPU)
+def test_inference_answers_in_its_precision_and_like_fp32(precision: str) -> None:
+    """A step is a forward pass; its numerics say how far it is from FP32 eager."""
+    workload = build(TINY, 64, precision=precision)
+    output: Any = workload.step()
+    assert output.shape == (2, 1000)
+    assert output.dtype == DTYPES.get(precision, torch.float32)
+    assert not output.requires_grad
+    numerics = after_one_step(workload)
+    assert numerics.finite
+    assert numerics.reference_batch == 2
+    assert numerics.cosine is not None
+    assert numerics.cosine > 0.999
+    assert (numerics.loss, numerics.grad_norm) == (None, None)
+
+
+@pytest.mark.parametrize("precision", RUNS_ON_A_CPU)
+def test_training_learns_in_its_precision_and_like_fp32(precision: str) -> None:
+    """The first loss and the first gradients are those of FP32 eager, nearly."""
+    numerics = after_one_step(build(TINY, 64, precision=precision, task="train"))
+    assert numerics.finite
+    assert numerics.loss == pytest.approx(numerics.reference_loss, rel=0.01)
+    assert numerics.grad_norm == pytest.approx(numerics.reference_grad_norm, rel=0.02)
+    assert (numerics.cosine, numerics.max_abs_diff) == (None, None)
+
+
+@pytest.mark.parametrize("memory_format", ["nchw", "nhwc"])
+@pytest.mark.parametrize("task", ["infer", "train"])
+def test_memory_format_is_that_of_weights_and_images(task: str, memory_format: str) -> None:
+    """Seen in the strides of what the network is given."""
+    seen: list[torch.Tensor] = []
+    workload = build(TINY, task=task, memory_format=memory_format)
+    features = case_of(workload).model.features
+    features[0].register_forward_hook(lambda _layer, inputs, output: seen.extend((*inputs, output)))
+    workload.step()
+    layout = torch.channels_last if memory_format == "nhwc" else torch.contiguous_format
+    assert [tensor.is_contiguous(memory_format=layout) for tensor in seen] == [True, True]
+    assert features[0].weight.is_contiguous(memory_format=layout)
+
+
+@pytest.mark.parametrize("name", [TINY, "mobilenet_v3_small", "vit_b_32"])
+def test_fp32_eager_inference_is_its_own_reference(name: str) -> None:
+    """To the last bit."""
+    numerics = after_one_step(build(name))
+    assert (numerics.finite, numerics.max_abs_diff) == (True, 0.0)
+    assert numerics.cosine == pytest.approx(1.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", [TINY, "mobilenet_v3_small", "googlenet"])
+def test_fp32_eager_training_is_its_own_reference(name: str) -> None:
+    """Dropout draws the same numbers."""
+    numerics = after_one_step(build(name, task="train"))
+    assert numerics.loss == numerics.reference_loss
+    assert numerics.grad_norm == numerics.reference_grad_norm
+
+
+def test_a_step_of_training_changes_every_weight() -> None:
+    """By stochastic gradient descent."""
+    workload = build(TINY, task="train")
+    model = case_of(workload).model
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    workload.step()
+    for name, parameter in model.named_parameters():
+        step = module.LEARNING_RATE * parameter.grad
+        assert torch.allclose(parameter, before[name] - step, rtol=0, atol=1e-7), name
+
+
+def test_gradients_do_not_pile_up_from_step_to_step() -> None:
+    """The same weights, images and targets have the same gradients."""
+    workload = build("resnet18", task="train")
+    case = case_of(workload)
+    case.optimizer.param_groups[0]["lr"] = 0.0
+    workload.step()
+    first = case.model.fc.weight.grad.clone()
+    workload.step()
+    assert torch.equal(case.model.fc.weight.grad, first)
+
+
+def test_segmentation_answers_for_every_pixel() -> None:
+    """In inference and in training."""
+    output: Any = build("lraspp_mobilenet_v3_large", 64).step()
+    assert output["out"].shape == (2, 21, 64, 64)
+    numerics = after_one_step(build("lraspp_mobilenet_v3_large", 64, task="train"))
+    assert numerics.loss == numerics.reference_loss
+    assert numerics.loss == pytest.approx(math.log(21), rel=0.5)
+
+
+@pytest.mark.parametrize(("name", "size"), [("inception_v3", 299), ("googlenet", 64)])
+def test_auxiliary_heads_are_trained(name: str, size: int) -> None:
+    """Every parameter has a gradient after a step, those of the heads too."""
+    workload = build(name, size, task="train")
+    workload.step()
+    gradients = {n: p.grad for n, p in case_of(workload).model.named_parameters()}
+    assert any("aux" in n.lower() for n in gradients)
+    assert [n for n, gradient in gradients.items() if gradient is None] == []
+
+
+def test_auxiliary_losses_are_weighted_as_in_their_papers() -> None:
+    """One head counts 0.4, two count 0.3 each, a missing one not at all."""
+    target = torch.tensor([0])
+    head = torch.zeros(1, 4)
+    one = math.log(4)
+    assert float(loss_of(head, target)) == pytest.approx(one)
+    assert float(loss_of({"out": head, "aux": head}, target)) == pytest.approx(one)
+    assert float(loss_of((head, head), target)) == pytest.approx(1.4 * one)
+    assert float(loss_of((head, head, head), target)) == pytest.approx(1.6 * one)
+    assert float(loss_of((head, None), target)) == pytest.approx(one)
+
+
+def test_what_a_network_is_made_of_is_told() -> None:
+    """Parameters and the bytes that have to move at least."""
+    parameters = 11_689_512
+    images, answers = 2 * 3 * 32 * 32, 2 * 1000
+    inference = build("resnet18", precision="fp16")
+    assert (inference.items_per_step, inference.item) == (2, "img")
+    assert (inference.parameters, inference.compiled) == (parameters, False)
+    assert inference.least_bytes_per_step == 2 * (parameters + images + answers)
+    training = build("resnet18", task="train")
+    assert training.least_bytes_per_step == 4 * (4 * parameters + images)
+    pixels = build("lraspp_mobilenet_v3_large", 64, precision="amp-bf16")
+    weights = 4 * (pixels.parameters or 0)
+    assert pixels.least_bytes_per_step == weights + 4 * 2 * 3 * 64 * 64 + 2 * 2 * 21 * 64 * 64
+
+
+def test_each_rank_has_images_of_its_own_and_the_same_weights() -> None:
+    """As data-parallel training has."""
+    second = Setting(CPU, rank=1, local_rank=1, ranks=2)
+    zero = case_of(build(TINY))
+    one = case_of(network(second, network=TINY, batch_size=2, image_size=32))
+    assert not torch.equal(zero.input, one.input)
+    weights = zip(zero.model.parameters(), one.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in weights)
+
+
+def test_activations_keep_their_size_from_layer_to_layer() -> None:
+    """With fresh statistics they double from block to block, until fp16 overflows."""
+
+    def largest_spread(model: nn.Module, images: torch.Tensor) -> float:
+        spreads: list[float] = []
+        for layer in model.modules():
+            if isinstance(layer, nn.Conv2d):
+                layer.register_forward_hook(lambda *seen: spreads.append(float(seen[2].std())))
+        with torch.no_grad():
+            model(images)
+        return max(spreads)
+
+    case = case_of(build("resnet50", 64))
+    assert 0.1 < largest_spread(case.model, case.input) < 10
+    assert largest_spread(create("resnet50", 64).eval(), case.input) > 20
+
+
+def test_a_head_that_starts_at_zero_gets_weights() -> None:
+    """A ViT would answer zero to anything, and every answer would be right."""
+    output: Any = build("vit_b_32").step()
+    assert float(output.abs().min()) > 0
+
+
+# --- planted faults ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def planted(request: pytest.FixtureRequest) -> Workload:
+    """Build a network whose weights are damaged after it was built; its twin's are not."""
+    task, damage = request.param
+    workload = build(TINY, 64, task=task)
+    damage(case_of(workload).model.classifier[1])
+    return workload
+
+
+def shuffled(layer: nn.Conv2d) -> None:
+    """Put the classes into another order."""
+    layer.weight.data.copy_(layer.weight.data.flip(0))
+
+
+def nan(layer: nn.Conv2d) -> None:
+    """Spoil one weight."""
+    layer.weight.data[0, 0] = math.nan
+
+
+def infinite(layer: nn.Conv2d) -> None:
+    """Let one class overflow."""
+    assert layer.bias is not None
+    layer.bias.data[0] = math.inf
+
+
+@pytest.mark.parametrize("planted", [("infer", shuffled)], indirect=True)
+def test_a_wrong_answer_shows_in_the_cosine(planted: Workload) -> None:
+    """It is finite, and it is not the reference's."""
+    numerics = after_one_step(planted)
+    assert numerics.finite
+    assert numerics.cosine is not None
+    assert numerics.cosine < 0.9
+    assert numerics.max_abs_diff is not None
+    assert numerics.max_abs_diff > 0.01
+
+
+@pytest.mark.parametrize("planted", [("infer", nan), ("infer", infinite)], indirect=True)
+def test_an_answer_that_is_not_finite_is_called_so(planted: Workload) -> None:
+    """One element is enough."""
+    assert not after_one_step(planted).finite
+
+
+@pytest.mark.parametrize("planted", [("train", nan)], indirect=True)
+def test_a_loss_that_is_not_finite_is_called_so(planted: Workload) -> None:
+    """While the reference's is."""
+    numerics = after_one_step(planted)
+    assert not numerics.finite
+    assert numerics.reference_loss is not None
+    assert math.isfinite(numerics.reference_loss)
+
+
+@pytest.mark.parametrize("planted", [("train", shuffled)], indirect=True)
+def test_wrong_training_shows_in_the_loss(planted: Workload) -> None:
+    """And in the gradients."""
+    numerics = after_one_step(planted)
+    assert numerics.finite
+    assert numerics.loss != numerics.reference_loss
+    assert numerics.grad_norm != numerics.reference_grad_norm
+
+
+def test_training_that_breaks_later_is_not_called_finite() -> None:
+    """The first loss is fine, the last is not."""
+    workload = build(TINY, task="train")
+    workload.step()
+    workload.first_step_done()
+    nan(case_of(workload).model.classifier[1])
+    workload.step()
+    numerics = workload.numerics()
+    assert numerics is not None
+    assert (numerics.finite, numerics.loss) == (False, numerics.reference_loss)
+
+
+# --- what a device cannot do ---------------------------------------------------------------
+
+
+def test_tf32_on_a_cpu_is_skipped_with_a_remedy() -> None:
+    """The arithmetic is the GPU's."""
+    with pytest.raises(UnsupportedError, match="TF32 exists on GPUs only; use fp32 on a CPU"):
+        build("resnet18", precision="tf32")
+
+
+def test_graphs_on_a_cpu_are_skipped() -> None:
+    """reduce-overhead would measure the default mode there."""
+    with pytest.raises(UnsupportedError, match="reduce-overhead records CUDA graphs"):
+        build("resnet18", compile_mode="reduce-overhead")
+
+
+def test_compiling_for_a_cpu_without_a_compiler_is_skipped() -> None:
+    """The compiler is looked for when the case is built, not when its first step fails."""
+    program = (
+        "from bench_lib.worker.device import require_compile\n"
+        "from bench_lib.worker.workloads import UnsupportedError\n"
+        "import torch\n"
+        "try:\n"
+        "    require_compile('default', torch.device('cpu'))\n"
+        "except UnsupportedError as reason:\n"
+        "    print(reason)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "CXX": "/nowhere/g++"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "torch.compile needs a C++ compiler on a CPU; install g++\n"
+
+
+@pytest.mark.parametrize("mode", [m for m in COMPILE_MODES if m not in ("eager", "reduce-overhead")])
+def test_other_compile_modes_may_run_on_a_cpu(mode: str) -> None:
+    """Where there is a compiler."""
+    try:
+        require_compile(mode, CPU)
+    except UnsupportedError as reason:
+        pytest.skip(str(reason))
+
+
+def test_switches_are_set_for_every_case_anew() -> None:
+    """What the case before allowed is off again."""
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = True
+    set_precision("fp32", CPU)
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert torch.backends.cudnn.allow_tf32 is False

@@ -1,0 +1,478 @@
+"""The pytest plugin: real pytest sessions, with workers that follow a script."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from builders import make_baseline, make_environment, make_hardware, make_processes
+
+from bench_lib import baselines, history
+from bench_lib.model import Status
+from bench_lib.plugin.devices import Assignment, device_of
+
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+
+MATRIX = """
+[smoke.sampling]
+iterations = 5
+
+[[smoke.factory]]
+id = "alpha"
+target = "steps:step"
+
+[[smoke.factory]]
+id = "beta"
+target = "steps:step"
+
+[[gate.factory]]
+id = "gamma"
+target = "steps:step"
+"""
+
+CONFTEST = """
+import sys
+sys.path.insert(0, {tests!r})
+
+import bench_lib.hardware
+import bench_lib.plugin.session as session
+from pathlib import Path
+from bench_lib.model import Fault
+from builders import make_hardware
+from scripted import bench_class, gpus
+
+CPU = make_hardware(vendor="cpu", key="cpu-test-2c", uuid=None, compute_units=2)
+DEVICES = {devices}
+bench_lib.hardware.detect = lambda *_: DEVICES
+session.network_sizes = lambda: {{"resnet18": 224, "resnet50": 224}}
+session.Bench = bench_class({script}, Path(__file__).parent / "locks")
+"""
+
+TEST_FILE = """
+import pytest
+
+@pytest.mark.perf_cases("factory")
+def test_step(case, perf):
+    perf.measure(case)
+"""
+
+
+@pytest.fixture
+def suite(pytester):
+    """Lay out a checkout of scripted cases; returns what runs pytest on it."""
+
+    def make(script="{}", devices="[CPU]", matrix=MATRIX):
+        pytester.makeini(
+            "[pytest]\nperf_paths = perf_tests\nfilterwarnings = error\n"
+            "addopts = --strict-markers --strict-config\n"
+        )
+        pytester.mkdir("perf_tests")
+        pytester.path.joinpath("perf_tests", "matrix.toml").write_text(matrix)
+        pytester.path.joinpath("perf_tests", "test_steps.py").write_text(TEST_FILE)
+        text = CONFTEST.format(tests=str(TESTS), devices=devices, script=script)
+        pytester.makeconftest(text)
+
+        def run(*arguments, plugin=True):
+            load = ("-p", "bench_lib.plugin") if plugin else ()
+            return pytester.runpytest_subprocess(*load, "perf_tests", *arguments, timeout=60)
+
+        return run
+
+    return make
+
+
+def runs_in(pytester) -> list[history.Run]:
+    """Every run of the checkout's history."""
+    return [history.read(path) for path in history.files(pytester.path / "history")]
+
+
+def accept(pytester, case_id, log_medians, key="cpu-test-2c"):
+    """Write a baseline as accepting would."""
+    file = baselines.load(pytester.path / "baselines", key)
+    processes = make_processes(log_medians, environment="e0e0e0e0", device_uuid=None)
+    new = make_baseline(case_id=case_id, processes=processes, conditions={"ranks": 1})
+    device = make_hardware(key=key)
+    baselines.write(
+        file, [baselines.Change(case_id, None, new)], device, {"e0e0e0e0": make_environment()}
+    )
+
+
+TEN_MS = [-4.6062, -4.6052, -4.6047, -4.6057, -4.6042]
+
+
+def test_a_first_run_passes_and_says_how_to_make_a_baseline(suite, pytester):
+    """No baseline is visible and not a failure; the last line is the next thing to do."""
+    result = suite()()
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*performance*",
+            "case *status *median*",
+            "alpha *NO_BASELINE*10 ms*",
+            "run * on cpu-test-2c: 2 NO_BASELINE",
+            "history: history/*_cpu-test-2c_*.jsonl",
+            "next: pytest perf_tests --perf-processes 5 && bench-lib baseline accept --run latest*",
+        ]
+    )
+    (run,) = runs_in(pytester)
+    assert run.finished
+    assert [record.status for record in run.records.values()] == [Status.NO_BASELINE] * 2
+
+
+def test_strict_fails_on_a_missing_baseline(suite):
+    """A gate that has nothing to hold against is not green when asked to be strict."""
+    result = suite()("--perf-strict")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["NO_BASELINE *test_step?alpha? - latency: *"])
+
+
+def test_a_regression_fails_its_own_test_once_with_the_reason(suite, pytester):
+    """Exit status, summary and JUnit agree: one test, one failure."""
+    run = suite("{'alpha': [[0.0105] * 20]}")
+    accept(pytester, "alpha", TEN_MS)
+    accept(pytester, "beta", TEN_MS)
+    result = run("--junitxml=junit.xml", "-v")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*test_step?alpha? MEASURED*",
+            "*test_step?alpha? REGRESSED*",
+            "REGRESSED alpha: latency: 5.0% slower (95% interval * than 5 baseline processes*",
+            "REGRESSED *test_step?alpha? - latency: 5.0%*",
+        ]
+    )
+    cases = list(ET.parse(pytester.path / "junit.xml").iter("testcase"))
+    assert len(cases) == 2
+    by_name = {case.get("name"): case for case in cases}
+    assert by_name["test_step[alpha]"].find("failure") is not None
+    assert by_name["test_step[beta]"].find("failure") is None
+    properties = {p.get("value") for case in cases for p in case.iter("property")}
+    assert properties == {"REGRESSED", "OK"}
+
+
+def test_last_failed_runs_the_regressed_case_again(suite, pytester):
+    """``--lf`` reads the verdict, not the measuring."""
+    run = suite("{'alpha': [[0.0105] * 20]}")
+    accept(pytester, "alpha", TEN_MS)
+    run()
+    result = run("--lf")
+    result.assert_outcomes(failed=1)
+
+
+def test_an_error_fails_at_once_with_the_workers_last_output(suite, pytester):
+    """The reader sees why, and the rest of the suite has run."""
+    result = suite("{'alpha': [Fault('died', 'ended by SIGABRT', 'measure', 'HSA fault')]}")()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["ERROR alpha: died in measure: ended by SIGABRT", "*HSA fault*"])
+    (run,) = runs_in(pytester)
+    assert run.records["alpha"].status is Status.ERROR
+    assert run.records["beta"].status is Status.NO_BASELINE
+
+
+def test_what_the_device_cannot_do_is_a_skip_with_the_reason(suite):
+    """A skip is neither green nor red."""
+    result = suite("{'alpha': ['TF32 exists on GPUs only']}")("-rs")
+    result.assert_outcomes(passed=1, skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*TF32 exists on GPUs only"])
+
+
+def test_the_tier_fits_the_machine_and_can_be_chosen(suite):
+    """A CPU gets smoke; the option and a GPU get something else."""
+    run = suite()
+    run("--perf-tier", "gate").stdout.fnmatch_lines(["gamma *NO_BASELINE*"])
+    run("-k", "beta").assert_outcomes(passed=1, deselected=1)
+    run("-m", "gate").assert_outcomes(deselected=2)
+
+
+def test_a_gpu_gets_the_gate(suite):
+    """The default is what one waits for in a pull request."""
+    result = suite(devices="gpus(1)")()
+    result.stdout.fnmatch_lines(["gamma *NO_BASELINE*", "run * on mi300x: 1 NO_BASELINE"])
+
+
+def test_five_processes_make_a_baseline_that_can_be_accepted(suite, pytester):
+    """The two commands of the README, one after the other, and then a run that judges OK."""
+    run = suite()
+    result = run("--perf-processes", "5")
+    result.stdout.fnmatch_lines(["next: bench-lib baseline accept --run *"])
+    command = [sys.executable, "-m", "bench_lib.cli", "baseline", "accept", "--run", "latest"]
+    done = subprocess.run(
+        [*command, "--reason", "first"], cwd=pytester.path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    result = run("--perf-strict")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["alpha *OK*", "next: nothing; *"])
+
+
+def test_a_typo_in_the_matrix_is_one_clear_error(suite):
+    """File, table and key, without a traceback."""
+    matrix = '[[smoke.networks]]\nnetwork = "resnet5"\nbatch_size = 4\n'
+    run = suite(matrix=matrix)
+    result = run()
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(
+        ["*matrix.toml: smoke.networks, table 1, network: unknown network 'resnet5'; did you mean*"]
+    )
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_another_matrix_can_be_named(suite, pytester):
+    """``--perf-matrix`` is relative to where pytest was started."""
+    run = suite()
+    pytester.path.joinpath("mine.toml").write_text(MATRIX.replace("alpha", "mine"))
+    run("--perf-matrix", "mine.toml", "-k", "mine").assert_outcomes(passed=1, deselected=1)
+    missing = run("--perf-matrix", "gone.toml")
+    missing.stdout.fnmatch_lines(["*gone.toml: No such file or directory"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "*cpu-test-2c.json is not JSON*restore it from version control*"),
+        ('{"schema": 99, "key": "cpu-test-2c"}', "*schema 99, newer than 1*upgrade bench-lib*"),
+        ('{"schema": 1, "key": "mi300x"}', "*holds baselines of 'mi300x', but this hardware is*"),
+    ],
+)
+def test_a_bad_baseline_file_stops_the_run_before_it_measures(suite, pytester, text, message):
+    """Hours of measuring are not to be judged by nothing."""
+    run = suite()
+    folder = pytester.mkdir("baselines")
+    folder.joinpath("cpu-test-2c.json").write_text(text)
+    result = run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {message}"])
+    assert runs_in(pytester) == []
+
+
+def test_a_history_that_cannot_be_written_stops_the_run_before_it_measures(suite, pytester):
+    """A file stands where the folder should be."""
+    run = suite()
+    pytester.path.joinpath("taken").write_text("")
+    result = run("--perf-history", "taken")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: cannot write history to *taken: *--perf-history DIR*"])
+
+
+def test_a_full_disk_stops_the_run_and_keeps_what_was_written(suite, pytester):
+    """Nothing is measured that cannot be remembered."""
+    run = suite()
+    limit = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+import bench_lib.history as history
+_write = history.Writer.attempt
+def attempt(self, case, nodeid, attempt):
+    if case.id == "beta":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self.path.stat().st_size + 40, -1))
+    _write(self, case, nodeid, attempt)
+history.Writer.attempt = attempt
+"""
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write(limit)
+    result = run("-p", "no:cacheprovider")
+    assert result.ret == pytest.ExitCode.INTERNAL_ERROR
+    result.stdout.fnmatch_lines(["*cannot write history to *everything before this case is kept*"])
+    (kept,) = runs_in(pytester)
+    assert kept.problems == []
+    assert list(kept.records) == ["alpha"]
+    assert not kept.finished
+
+
+def test_pytest_benchmark_shows_the_workers_samples(suite, pytester):
+    """Its JSON holds exactly what the worker measured, and names the GPU."""
+    run = suite("{'gamma': [[0.010, 0.012, 0.011, 0.010, 0.013]]}", devices="gpus(1)")
+    result = run("--benchmark-json=bench.json")
+    result.stdout.fnmatch_lines(["*test_step?gamma?*10.0*13.0*"])
+    document = json.loads(pytester.path.joinpath("bench.json").read_text())
+    (benchmark,) = document["benchmarks"]
+    assert benchmark["stats"]["data"] == pytest.approx([0.010, 0.012, 0.011, 0.010, 0.013])
+    assert benchmark["options"]["timer"] == "bench_lib replay of the worker's samples"
+    assert benchmark["extra_info"]["hardware"] == "mi300x"
+    assert document["machine_info"]["gpu"]["key"] == "mi300x"
+
+
+def test_pytest_benchmark_compares_with_an_earlier_run(suite):
+    """``--benchmark-compare`` works on replayed samples as on its own."""
+    run = suite("{'alpha': [[0.010] * 20]}")
+    run("--benchmark-autosave").assert_outcomes(passed=2)
+    result = run("--benchmark-compare")
+    result.stdout.fnmatch_lines(["*test_step?alpha? (0001*", "*test_step?alpha? (NOW)*"])
+
+
+def test_benchmark_only_and_skip_know_measuring_tests_as_benchmarks(suite, pytester):
+    """pytest-benchmark's own selection works, and a plain test is none."""
+    run = suite()
+    pytester.path.joinpath("perf_tests", "test_plain.py").write_text("def test_plain(): pass\n")
+    run("--benchmark-only").assert_outcomes(passed=2, skipped=1)
+    run("--benchmark-skip").assert_outcomes(passed=1, skipped=2)
+
+
+@pytest.mark.parametrize("arguments", [("-p", "no:benchmark"), ("--benchmark-disable",)])
+def test_nothing_depends_on_pytest_benchmark(suite, arguments):
+    """It is a way of showing, not a part of measuring."""
+    suite()(*arguments).assert_outcomes(passed=2)
+
+
+def test_xdist_pins_each_worker_to_a_device_and_loses_no_record(suite, pytester):
+    """Each case runs on the device of its id's hash; one history file holds all."""
+    matrix = "".join(
+        f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(12)
+    )
+    result = suite("{'case-3': ['no']}", devices="gpus(3)", matrix=matrix)("-n", "3")
+    result.assert_outcomes(passed=11, skipped=1)
+    result.stdout.fnmatch_lines(["run * on mi300x: 11 NO_BASELINE, 1 SKIPPED"])
+    (run,) = runs_in(pytester)
+    assert run.finished
+    assert set(run.records) == {f"case-{i}" for i in range(12)}
+    for case_id, record in run.records.items():
+        expected = device_of(f"x[{case_id}]", 3)
+        assert [a.device_uuid for a in record.attempts] == [f"GPU-{expected + 1:016x}"]
+    assert len({device.uuid for device in run.hardware}) == 3
+
+
+def test_auto_means_one_worker_a_device(suite):
+    """Not one a CPU core."""
+    result = suite(devices="gpus(2)")("-n", "auto")
+    result.stdout.fnmatch_lines(["*2 workers*"])
+
+
+def test_more_workers_than_gpus_are_refused_with_the_reason(suite):
+    """Two workers on one GPU would slow each other down."""
+    result = suite(devices="gpus(2)")("-n", "3")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: -n 3: there are 2 devices (mi300x)*use -n 2*"])
+
+
+def test_more_workers_than_one_are_refused_on_a_cpu(suite):
+    """They would share its cores."""
+    result = suite()("-n", "2")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: -n 2: this machine has no GPU*use -n 1*"])
+
+
+def test_xdist_is_left_alone_where_nothing_is_measured(suite, pytester):
+    """Somebody's unit tests may use as many workers as they like."""
+    suite()
+    pytester.makepyfile(test_unit="def test_one(): pass\ndef test_two(): pass")
+    result = pytester.runpytest_subprocess("-p", "bench_lib.plugin", "test_unit.py", "-n", "2")
+    result.assert_outcomes(passed=2)
+    assert not pytester.path.joinpath("history").exists()
+
+
+def test_a_crashed_xdist_worker_costs_one_case(suite, pytester):
+    """Its replacement takes the same device and the remaining cases."""
+    matrix = "".join(
+        f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(6)
+    )
+    run = suite(devices="gpus(2)", matrix=matrix)
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write(
+            "\nimport os, pytest\n"
+            "def pytest_runtest_call(item):\n"
+            "    if 'case-2' in item.nodeid: os._exit(1)\n"
+        )
+    result = run("-n", "2")
+    result.assert_outcomes(passed=5, failed=1)
+    (kept,) = runs_in(pytester)
+    assert set(kept.records) == {f"case-{i}" for i in range(6)} - {"case-2"}
+
+
+def test_a_device_is_assigned_by_the_controller_and_freed_for_a_replacement():
+    """xdist gives a replacement a new name, so the name is no device number."""
+    assignment = Assignment(2)
+    assert [assignment.take("gw0"), assignment.take("gw1")] == [0, 1]
+    assignment.give_back("gw0")
+    assert assignment.take("gw2") == 0
+
+
+def test_a_cases_device_depends_on_its_id_alone():
+    """Selecting other cases, or another test file, moves nothing."""
+    assert device_of("a.py::test_x[resnet50]", 8) == device_of("b.py::test_y[resnet50]", 8)
+    spread = {device_of(f"t[{name}]", 4) for name in "abcdefghijkl"}
+    assert spread == {0, 1, 2, 3}
+
+
+WAITING = """
+import time, pathlib
+_measure = session.PerfSession.measure
+def measure(self, case):
+    if case.id == "beta":
+        pathlib.Path("waiting").touch()
+        time.sleep(120)
+    return _measure(self, case)
+session.PerfSession.measure = measure
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
+def test_a_run_that_is_ended_in_the_middle_keeps_every_finished_case(suite, pytester, name):
+    """Ctrl-C and the kernel's out-of-memory killer both leave a readable history."""
+    suite()
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write(WAITING)
+    command = [sys.executable, "-m", "pytest", "-p", "bench_lib.plugin", "perf_tests"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        command, cwd=pytester.path, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not pytester.path.joinpath("waiting").exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(getattr(signal, name))
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    (run,) = runs_in(pytester)
+    assert list(run.records) == ["alpha"]
+    assert not run.finished
+    if name == "SIGINT":
+        assert process.returncode == pytest.ExitCode.INTERRUPTED
+        assert run.records["alpha"].status is Status.NO_BASELINE
+        assert "run " in output
+
+
+def test_two_runs_in_one_folder_wait_for_the_device_and_keep_apart(suite, pytester):
+    """Each has its own file, and the second does not disturb the first."""
+    suite()
+    command = [sys.executable, "-m", "pytest", "-p", "bench_lib.plugin", "perf_tests"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    both = [
+        subprocess.Popen(
+            [*command, "-p", "no:cacheprovider"],
+            cwd=pytester.path,
+            env=environment,
+            stdout=subprocess.PIPE,
+        )
+        for _ in range(2)
+    ]
+    for process in both:
+        process.communicate(timeout=120)
+    assert [process.returncode for process in both] == [0, 0]
+    assert [(len(run.records), run.finished) for run in runs_in(pytester)] == [(2, True)] * 2
+
+
+def test_collecting_needs_neither_torch_nor_a_worker():
+    """The real matrix of this checkout, in a process of its own."""
+    code = (
+        "import sys, pytest; "
+        "status = pytest.main(['perf_tests', '--collect-only', '-q', '-p', 'no:cacheprovider']); "
+        "assert status == 0, status; "
+        "assert 'torch' not in sys.modules; "
+        "assert 'scipy' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "test_network[resnet18-b4-fp32-96px-eager-infer]" in done.stdout

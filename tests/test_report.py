@@ -1,0 +1,260 @@
+"""What a terminal shows: every cell, every line, and never more than the width."""
+
+from __future__ import annotations
+
+import pytest
+from builders import (
+    CASE_ID,
+    make_attempt,
+    make_case,
+    make_fault,
+    make_hardware,
+    make_measurement,
+    make_record,
+    make_verdict,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench_lib.model import Status
+from bench_lib.report import (
+    HEADINGS,
+    WIDTH,
+    efficiency,
+    explanations,
+    in_words,
+    quantity,
+    rate_of,
+    seconds,
+    summary_rows,
+    table,
+)
+
+MIB = 2**20
+
+
+# ---- rows -------------------------------------------------------------------------------
+
+
+def test_a_row_holds_the_middle_of_the_accepted_processes():
+    """Latency, rate and spread by median, memory by the most."""
+    record = make_record(
+        status=Status.OK,
+        attempts=[
+            make_attempt(measurement=make_measurement(iteration_s=[s] * 4, peak_memory_bytes=m))
+            for s, m in ((0.5, 10 * MIB), (0.25, 30 * MIB), (0.125, 20 * MIB))
+        ],
+        verdicts=[
+            make_verdict(metric="memory", ratio=2.0),
+            make_verdict(ratio=1.0123, detectable_effect=0.0155),
+        ],
+    )
+    assert summary_rows([record]) == [
+        (CASE_ID, "OK", "250 ms", "16 img/s", "+1.2%", "1.6%", "0.0%", "30 MiB")
+    ]
+
+
+def test_a_row_without_a_baseline_or_an_allocator_leaves_the_cells_empty():
+    """An empty cell is not a zero."""
+    record = make_record(status=Status.NO_BASELINE, verdicts=[make_verdict(ratio=None)])
+    assert summary_rows([record]) == [
+        (CASE_ID, "NO_BASELINE", "7.812 ms", "512 img/s", "", "", "0.0%", "")
+    ]
+
+
+def test_a_row_of_a_fault_has_only_its_status():
+    """There is nothing else to show."""
+    record = make_record(status=Status.ERROR, attempts=[make_attempt(fault=make_fault())])
+    assert summary_rows([record]) == [(CASE_ID, "ERROR", *[""] * 6)]
+
+
+def test_a_discarded_measurement_is_not_shown():
+    """What was not accepted is no value of the case."""
+    attempt = make_attempt(measurement=make_measurement(), accepted=False)
+    assert summary_rows([make_record(attempts=[attempt])]) == [(CASE_ID, "not judged", *[""] * 6)]
+
+
+def test_the_worst_stand_first_and_the_rest_as_measured():
+    """What needs somebody is at the top."""
+    order = ["OK", "SUSPECT", "NOISY", "REGRESSED", "IMPROVED", "INVALID", "ERROR", "INCOMPARABLE"]
+    records = [make_record(case=make_case(id=name), status=Status(name)) for name in order]
+    records.insert(2, make_record(case=make_case(id="none"), status=None))
+    assert [row[0] for row in summary_rows(records)] == [
+        "ERROR",
+        "REGRESSED",
+        "INVALID",
+        "INCOMPARABLE",
+        "SUSPECT",
+        "OK",
+        "none",
+        "NOISY",
+        "IMPROVED",
+    ]
+
+
+# ---- tables -----------------------------------------------------------------------------
+
+
+def test_a_table_is_aligned_and_leaves_out_columns_that_are_empty():
+    """Words to the left, figures to the right, the first column to the left in any case."""
+    rows = [("a-case", "OK", "1.5 ms", "", "3"), ("b", "ERROR", "", "", "10")]
+    assert table(("case", "status", "median", "none", "n"), rows) == [
+        "case    status  median   n",
+        "a-case  OK      1.5 ms   3",
+        "b       ERROR           10",
+    ]
+
+
+def test_a_table_without_rows_is_nothing():
+    """Not even headings."""
+    assert table(HEADINGS, []) == []
+
+
+def test_a_table_of_one_column_is_a_list():
+    """The first column is shown whatever it holds."""
+    assert table(("case",), [("",), ("x",)]) == ["case", "", "x"]
+
+
+def test_an_id_that_is_too_long_keeps_its_beginning_and_its_end():
+    """The network and the task tell cases apart, the middle does not."""
+    rows = [("resnet50-b64-amp-fp16-max-autotune-no-cudagraphs-train", "OK")]
+    assert table(("case", "status"), rows, width=30) == [
+        "case                    status",
+        "resnet50-b…raphs-train  OK",
+    ]
+
+
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=150),
+            st.sampled_from([status.value for status in Status]),
+            *[st.sampled_from(["", "1.234 ms", "22.07 k img/s"])] * 3,
+        ),
+        max_size=5,
+    )
+)
+def test_no_line_of_a_table_is_wider_than_asked_for(rows):
+    """However long the ids: a terminal that wraps shows no table."""
+    lines = table(("case", "status", "median", "rate", "visible"), rows)
+    assert len(lines) == (len(rows) + 1 if rows else 0)
+    assert all(len(line) <= WIDTH for line in lines)
+
+
+# ---- words ------------------------------------------------------------------------------
+
+
+def test_what_a_reader_should_know_is_a_line_each():
+    """Everything but what is in order, and warnings once though every process gave them."""
+    measurement = make_measurement(warnings=["was not steady"])
+    record = make_record(
+        attempts=[make_attempt(measurement=measurement)] * 2 + [make_attempt(fault=make_fault())],
+        verdicts=[
+            make_verdict(),
+            make_verdict(status=Status.REGRESSED, metric="memory", reason="peak 2 MiB\nmore"),
+            make_verdict(status=Status.SKIPPED, metric="tail", reason="too few"),
+        ],
+    )
+    assert explanations([record]) == [
+        f"{CASE_ID}: REGRESSED memory: peak 2 MiB",
+        f"{CASE_ID}: warning: was not steady",
+    ]
+
+
+def test_every_verdict_is_explained_where_asked_for():
+    """Also those that are in order."""
+    record = make_record(verdicts=[make_verdict(reason="as before")])
+    assert explanations([record]) == []
+    assert explanations([record], every=True) == [f"{CASE_ID}: OK latency: as before"]
+
+
+def test_a_case_in_words_leads_with_what_gave_it_its_status():
+    """Then every other metric, then what the worker said last."""
+    record = make_record(
+        attempts=[
+            make_attempt(fault=make_fault(last_output="older")),
+            make_attempt(fault=make_fault(last_output="line 1\nline 2")),
+            make_attempt(fault=make_fault(last_output="")),
+        ],
+        verdicts=[
+            make_verdict(reason="as before"),
+            make_verdict(status=Status.REGRESSED, metric="memory", reason="peak 2 MiB"),
+        ],
+    )
+    assert in_words(record) == (
+        f"REGRESSED {CASE_ID}: memory: peak 2 MiB\n"
+        "  latency: OK: as before\n"
+        "\n"
+        "last output of the worker:\n"
+        "line 1\nline 2"
+    )
+
+
+def test_a_case_in_words_without_output_ends_with_its_metrics():
+    """No heading over nothing."""
+    record = make_record(verdicts=[make_verdict(reason="as before")])
+    assert in_words(record) == f"OK {CASE_ID}: latency: as before"
+
+
+# ---- figures ----------------------------------------------------------------------------
+
+
+def test_the_rate_counts_stalls():
+    """Items over the wall clock and not over the median step."""
+    measurement = make_measurement(iteration_s=[0.25] * 4, wall_s=2.0, items_per_step=8)
+    assert rate_of(measurement) == 16.0
+
+
+def test_efficiency_is_of_the_precisions_dense_peak_and_of_the_memorys():
+    """A quarter of 100 TFLOPS, and half of 1000 GB/s; autocast computes in its half precision."""
+    measurement = make_measurement(
+        iteration_s=[0.5] * 3, flops_per_step=12.5e12, least_bytes_per_step=250 * 10**9
+    )
+    hardware = make_hardware(peak_tflops={"fp16": 100.0}, peak_gb_per_s=1000.0)
+    expected = {"flops": pytest.approx(0.25), "bandwidth": pytest.approx(0.5)}
+    assert efficiency(measurement, hardware, "fp16") == expected
+    assert efficiency(measurement, hardware, "amp-fp16") == expected
+    assert efficiency(measurement, hardware, "fp32") == {"bandwidth": pytest.approx(0.5)}
+
+
+def test_efficiency_that_is_not_known_is_not_claimed():
+    """Neither for want of a peak nor for want of a count."""
+    known = make_measurement(flops_per_step=1e12, least_bytes_per_step=10**9)
+    bare = make_hardware(peak_tflops={}, peak_gb_per_s=None)
+    assert efficiency(known, bare, "fp16") == {}
+    assert efficiency(make_measurement(), make_hardware(), "fp16") == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (123.456, "123.5 s"),
+        (1.0, "1 s"),
+        (0.006972, "6.972 ms"),
+        (0.001, "1 ms"),
+        (0.0000123456, "12.35 us"),
+        (0.0000000123, "12.3 ns"),
+    ],
+)
+def test_a_time_has_four_digits_and_its_unit(value, expected):
+    """The unit that leaves one to three digits before the point."""
+    assert seconds(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (0.5, "0.5"),
+        (9181.4, "9181"),
+        (9999.4, "9999"),
+        (9999.6, "10 k"),
+        (22070.0, "22.07 k"),
+        (1234567.0, "1235 k"),
+        (9999600.0, "10 M"),
+        (123456789.0, "123.5 M"),
+        (12345678901.0, "12.35 G"),
+    ],
+)
+def test_a_quantity_has_four_digits_and_no_exponent(value, expected):
+    """Rates from one image a second to billions of tokens."""
+    assert quantity(value) == expected

@@ -1,0 +1,217 @@
+"""How the runner and its workers speak: one JSON object a line, over a real socket."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+from dataclasses import asdict, replace
+
+import pytest
+from builders import make_case
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench_lib import wire
+from bench_lib.model import Launch, Limits, Sampling
+from bench_lib.wire import ClosedError, Connection, ProtocolError, decode_case
+
+
+@pytest.fixture
+def pair():
+    """Return a connection and the bare socket at its other end."""
+    here, there = socket.socketpair()
+    connection = Connection(here)
+    yield connection, there
+    connection.close()
+    there.close()
+
+
+def test_an_object_is_one_line(pair):
+    """Compact, ASCII, ended by a newline: what any language can write."""
+    connection, there = pair
+    connection.send({"kind": "case", "text": "zwei\nZeilen ö", "n": [1, 2.5, None]})
+    assert there.recv(1000) == (
+        b'{"kind":"case","text":"zwei\\nZeilen \\u00f6","n":[1,2.5,null]}\n'
+    )
+
+
+def test_both_ends_understand_each_other(pair):
+    """What is sent is received, in order."""
+    connection, there = pair
+    other = Connection(there)
+    other.send({"n": 1})
+    other.send({"n": 2})
+    assert [connection.receive(), connection.receive()] == [{"n": 1}, {"n": 2}]
+
+
+def test_the_descriptor_is_the_sockets(pair):
+    """So that a worker can wait for its runner and its children at once."""
+    connection, _ = pair
+    connection_number = connection.fileno()
+    assert connection_number >= 0
+    connection.close()
+    assert connection.fileno() == -1
+
+
+@settings(deadline=None)
+@given(
+    messages=st.lists(st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=20))),
+    cuts=st.lists(st.integers(0, 400)),
+)
+def test_lines_are_received_whole_however_the_stream_is_cut(messages, cuts):
+    """A socket keeps no boundaries: halves wait, and two at once are two."""
+    data = b"".join(json.dumps(message).encode() + b"\n" for message in messages)
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    here, there = socket.socketpair()
+    connection = Connection(here)
+    received = []
+    with here, there:
+        for begin, end in itertools.pairwise(edges):
+            there.sendall(data[begin:end])
+            whole = data[:end].count(b"\n") - len(received)
+            received.extend(connection.receive() for _ in range(whole))
+    assert received == messages
+
+
+def test_no_whole_line_in_time_is_a_timeout(pair):
+    """And the half that came is not lost."""
+    connection, there = pair
+    there.sendall(b'{"n":')
+    with pytest.raises(TimeoutError):
+        connection.receive(timeout_s=0.001)
+    there.sendall(b"1}\n")
+    assert connection.receive(timeout_s=60) == {"n": 1}
+
+
+def test_no_time_at_all_is_a_timeout(pair):
+    """The deadline is looked at before the socket."""
+    connection, _ = pair
+    with pytest.raises(TimeoutError):
+        connection.receive(timeout_s=0)
+
+
+def test_a_line_that_is_there_is_received_without_any_time(pair):
+    """Two lines in one packet: the second needs no waiting."""
+    connection, there = pair
+    there.sendall(b'{"n":1}\n{"n":2}\n')
+    connection.receive()
+    assert connection.receive(timeout_s=0) == {"n": 2}
+
+
+@pytest.mark.parametrize("half", [b"", b'{"n":'])
+def test_the_end_of_the_stream_is_said(pair, half):
+    """In the middle of a line too: a worker may die while it writes."""
+    connection, there = pair
+    there.sendall(half)
+    there.close()
+    with pytest.raises(ClosedError, match="end of stream"):
+        connection.receive()
+
+
+def test_what_came_before_the_end_is_received(pair):
+    """The last words of a worker count."""
+    connection, there = pair
+    there.sendall(b'{"n":1}\n')
+    there.close()
+    assert connection.receive() == {"n": 1}
+    with pytest.raises(ClosedError):
+        connection.receive()
+
+
+def test_sending_to_nobody_is_said(pair):
+    """A worker whose runner is gone ends itself on this."""
+    connection, there = pair
+    there.close()
+    with pytest.raises(ClosedError, match="Broken pipe"):
+        connection.send({"n": 1})
+
+
+def test_a_connection_that_was_closed_is_closed(pair):
+    """Closing twice is no fault; using it afterwards is one that has a name."""
+    connection, _ = pair
+    connection.close()
+    connection.close()
+    with pytest.raises(ClosedError):
+        connection.receive()
+    with pytest.raises(ClosedError):
+        connection.send({})
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"GET / HTTP/1.1\r\n", "not JSON: b'GET / HTTP/1.1\\r'"),
+        (b"\n", "not JSON: b''"),
+        (b"\xff\xfe\n", r"not JSON: b'\xff\xfe'"),
+        (b"[1]\n", "not an object: b'[1]'"),
+        (b"null\n", "not an object: b'null'"),
+        (b"x" * 500 + b"\n", f"not JSON: b'{'x' * 200}'"),
+        (b"[" * 100_000 + b"\n", f"not JSON: b'{'[' * 200}'"),
+    ],
+    ids=["http", "empty", "bytes", "list", "null", "long", "deep"],
+)
+def test_a_line_that_is_no_object_is_a_protocol_error_that_shows_it(pair, line, words):
+    """Whoever connected was no worker of ours; the next line is read all the same."""
+    connection, there = pair
+    there.sendall(line + b'{"n":1}\n')
+    with pytest.raises(ProtocolError) as caught:
+        connection.receive()
+    assert str(caught.value) == words
+    assert connection.receive() == {"n": 1}
+
+
+def test_a_line_without_an_end_is_given_up(pair, monkeypatch):
+    """A stranger cannot fill the memory."""
+    monkeypatch.setattr(wire, "MAX_LINE", 1000)
+    connection, there = pair
+    there.sendall(b"x" * 1001)
+    with pytest.raises(ProtocolError, match="a line of more than 1000 bytes"):
+        connection.receive()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_value_that_is_no_number_is_not_sent(pair, value):
+    """NaN is no JSON; the sender has to say what it means."""
+    connection, _ = pair
+    with pytest.raises(ValueError, match="Out of range float values are not JSON compliant"):
+        connection.send({"n": value})
+
+
+# ---- cases ------------------------------------------------------------------------------
+
+FLOATS = st.floats(0.001, 1e6)
+CASES = st.builds(
+    make_case,
+    id=st.text(max_size=8),
+    params=st.dictionaries(
+        st.text(max_size=5), st.text(max_size=5) | st.integers() | FLOATS | st.booleans()
+    ),
+    launch=st.builds(Launch, ranks=st.integers(1, 64)),
+    sampling=st.builds(Sampling, warmup_s=FLOATS, iterations=st.integers(1, 500)),
+    limits=st.builds(Limits, tolerance=FLOATS, tail=st.none() | FLOATS),
+    time_limit_s=FLOATS,
+)
+
+
+@given(case=CASES)
+def test_a_case_arrives_as_it_was_sent(case):
+    """Through JSON and back, every field and type."""
+    assert decode_case(json.loads(json.dumps(asdict(case)))) == case
+
+
+@pytest.mark.parametrize("part", ["", "launch", "sampling", "limits"])
+def test_a_field_that_is_not_known_is_refused(part):
+    """Another version's worker must not measure half of what was asked."""
+    fields = asdict(make_case())
+    (fields[part] if part else fields)["surprise"] = 1
+    with pytest.raises(TypeError, match="surprise"):
+        decode_case(fields)
+
+
+def test_a_part_that_is_missing_is_refused():
+    """Defaults are the sender's to fill in."""
+    fields = asdict(replace(make_case(), tier="gate"))
+    del fields["limits"]
+    with pytest.raises(KeyError, match="limits"):
+        decode_case(fields)
