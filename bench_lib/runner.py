@@ -59,9 +59,7 @@ class Workers(Protocol):
 class Watcher(Protocol):
     """What the runner needs of telemetry."""
 
-    def window(
-        self, begin_s: float, end_s: float, own: Sequence[int] = ()
-    ) -> Telemetry | None:
+    def window(self, begin_s: float, end_s: float, own: Sequence[int] = ()) -> Telemetry | None:
         """Summarise what was seen between two times of the monotonic clock."""
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ either side, and that is the context's doing.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -48,7 +49,7 @@ def bare_loop(device: torch.device, iterations: int) -> float:
             model(images)
             event.record()
         torch.cuda.synchronize()
-    pairs = zip(events, events[1:], strict=False)
+    pairs = itertools.pairwise(events)
     return statistics.median(a.elapsed_time(b) for a, b in pairs) / 1e3
 
 

@@ -25,6 +25,7 @@ class Contexts:
     """A zygote's stand-in: forks contexts that answer from the script, and logs it all."""
 
     def __init__(self, script: Mapping[str, list[Any]], device: Hardware) -> None:
+        """Follow ``script`` on ``device``."""
         self.versions: dict[str, str | None] = {"torch": "2.9.0", "python": "3.11.7"}
         self.script = {case_id: list(answers) for case_id, answers in script.items()}
         self.device = device
@@ -34,6 +35,7 @@ class Contexts:
         self.refuse_forks_from: int | None = None
 
     def context(self) -> Context:
+        """Fork, unless told to refuse from some fork on."""
         self.forks += 1
         if self.refuse_forks_from is not None and self.forks >= self.refuse_forks_from:
             raise LaunchError("no device")
@@ -43,6 +45,7 @@ class Contexts:
         return Context(self, name)
 
     def close(self) -> None:
+        """End all."""
         self.alive.clear()
         self.log.append("close")
 
@@ -54,6 +57,7 @@ class Context:
     threads = 1
 
     def __init__(self, contexts: Contexts, name: str) -> None:
+        """Describe the device as the script's hardware is."""
         self.contexts = contexts
         self.name = name
         self.pid = 1000 + contexts.forks
@@ -69,6 +73,7 @@ class Context:
         )
 
     def measure(self, case: Case) -> Measurement:
+        """Give the script's next answer for this case."""
         self.contexts.log.append(f"{self.name} {case.id}")
         answers = self.contexts.script.get(case.id) or [[0.01] * 20]
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
@@ -84,6 +89,7 @@ class Context:
         )
 
     def close(self) -> None:
+        """End."""
         self.contexts.alive.discard(self.name)
         self.contexts.log.append(f"end {self.name}")
 
@@ -92,12 +98,15 @@ class Watch:
     """Telemetry that saw nothing."""
 
     def __init__(self) -> None:
+        """Watch nothing."""
         self.closed = False
 
     def window(self, begin_s: float, end_s: float, own: Any = ()) -> Telemetry | None:
+        """Have seen nothing."""
         return None
 
     def close(self) -> None:
+        """Stop."""
         self.closed = True
 
 

@@ -14,7 +14,13 @@ import torch
 
 from bench_lib.model import Case, Measurement, Numerics, Sampling
 from bench_lib.worker.clock import HostClock, clock_of
-from bench_lib.worker.measure import LEAST_WARMUP_STEPS, Context, Steadiness, iterations_for, measure
+from bench_lib.worker.measure import (
+    LEAST_WARMUP_STEPS,
+    Context,
+    Steadiness,
+    iterations_for,
+    measure,
+)
 from bench_lib.worker.workloads import Workload
 
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)

@@ -20,7 +20,7 @@ ABORT = Fault("died", "the worker was ended by SIGABRT", "measure", "HSA_STATUS_
 
 @pytest.fixture
 def workers():
-    """A zygote whose script a test fills in."""
+    """Return a zygote whose script a test fills in."""
     return Contexts({}, DEVICE)
 
 
@@ -213,9 +213,7 @@ def test_judging_twice_writes_each_verdict_once(tmp_path, outcome_of):
         (Status.NO_BASELINE, False, True),
     ],
 )
-def test_each_status_does_to_the_exit_status_what_the_table_says(
-    status, by_default, when_strict
-):
+def test_each_status_does_to_the_exit_status_what_the_table_says(status, by_default, when_strict):
     """docs/baselines.md has this table."""
     assert fails(status, strict=False) is by_default
     assert fails(status, strict=True) is when_strict

@@ -86,15 +86,15 @@ def run_ranks(
             traceback = last_lines(first["fault"]["traceback"])
             message = f"rank {first['rank']}: {message}"
             raise CaseFault(Fault(kind, message, first["phase"], traceback))
+        if len(outcomes) == ranks:
+            return fold(outcomes)
         if late is not None:
             limit = f"not done within its time limit of {case.time_limit_s:g} s"
             raise CaseFault(Fault("time limit", limit, "ranks", late))
-        if len(outcomes) != ranks:
-            missing = sorted(set(range(ranks)) - {outcome["rank"] for outcome in outcomes})
-            ended = how_it_ended(process.returncode)
-            message = f"{ended}; no result from rank {', '.join(map(str, missing))}"
-            raise CaseFault(Fault("died", message, "ranks", last_output(log)))
-        return fold(outcomes)
+        missing = sorted(set(range(ranks)) - {outcome["rank"] for outcome in outcomes})
+        ended = how_it_ended(process.returncode)
+        message = f"{ended}; no result from rank {', '.join(map(str, missing))}"
+        raise CaseFault(Fault("died", message, "ranks", last_output(log)))
 
 
 def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:

@@ -82,7 +82,8 @@ class Context:
                     fault = message["fault"]
                     raise self._fault(fault["kind"], fault["message"], phase, offset)
                 else:
-                    raise ProtocolError(f"not an answer: {str(message)[:200]}")
+                    stray = f"not an answer: {str(message)[:200]}"
+                    raise self._fault("protocol", stray, phase, offset)
         except TimeoutError:
             limit = f"no answer within its time limit of {case.time_limit_s:g} s"
             raise self._fault("time limit", limit, phase, offset) from None

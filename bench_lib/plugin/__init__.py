@@ -148,7 +148,7 @@ def _belongs(case: Case, workload: str) -> bool:
 
 
 def _marks(case: Case) -> list[pytest.MarkDecorator]:
-    """The tier and the task, for ``-m``."""
+    """Return the tier and the task, for ``-m``."""
     names = [case.tier, *([case.params["task"]] if "task" in case.params else [])]
     return [getattr(pytest.mark, str(name)) for name in names]
 
@@ -263,7 +263,7 @@ class _Recorder:
 
 
 def pytest_report_teststatus(report: Any) -> Any:
-    """A measured case shows as such; its verdict counts without a second dot."""
+    """Show a measured case as such, and its verdict without a second dot."""
     if report.outcome == MEASURED:
         return "", ".", ("MEASURED", {"green": True})
     if (status := getattr(report, "perf_status", None)) and report.when == "call":
@@ -318,7 +318,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _next_step(session: PerfSession, records: list[Record]) -> str:
-    """The one thing to do now."""
+    """Return the one thing to do now."""
     assert session.chronicle is not None
     run = session.chronicle.writer.run_id
     status = {record.status for record in records}

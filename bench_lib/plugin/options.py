@@ -80,7 +80,7 @@ def read_options(config: pytest.Config) -> Options:
         given = config.getoption(option)
         if given is None:
             return config.rootpath / default
-        return (config.invocation_params.dir / given).absolute()
+        return Path(config.invocation_params.dir, given).absolute()
 
     given = [config.getoption(f"perf_{name}") for name in _NAMES]
     return Options(

@@ -1,4 +1,4 @@
-"""One pytest session: measures in whichever process runs the tests, judges in the one that reports."""
+"""One pytest session: measuring where the tests run, judging where they are reported."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class PerfSession:
     def device(self) -> Hardware:
         """Return the device of this process: under xdist the one the controller assigned."""
         if self.is_worker:
-            index = self.config.workerinput.get(DEVICE, 0)  # type: ignore[attr-defined]
+            index: int = self.config.workerinput.get(DEVICE, 0)  # type: ignore[attr-defined]
             return self.devices[index % len(self.devices)]
         return self.devices[0]
 
@@ -87,9 +87,7 @@ class PerfSession:
     def open_chronicle(self) -> Chronicle:
         """Open history and baselines; raises HistoryError or BaselineError."""
         if self.chronicle is None:
-            self.chronicle = Chronicle(
-                self.options.history, self.options.baselines, self.device()
-            )
+            self.chronicle = Chronicle(self.options.history, self.options.baselines, self.device())
         return self.chronicle
 
     def note(self, test_report: pytest.TestReport, outcomes: list[Outcome]) -> None:
