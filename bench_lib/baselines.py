@@ -12,7 +12,8 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -27,9 +28,6 @@ from bench_lib.model import (
     ProcessSummary,
     Record,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class BaselineError(RuntimeError):

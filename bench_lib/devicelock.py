@@ -6,15 +6,12 @@ import contextlib
 import os
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bench_lib.model import Hardware
+from bench_lib.model import Hardware
 
 LOOK_AGAIN_S = 0.2
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench_lib.model import (
     Baseline,
@@ -21,9 +22,6 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 ALPHA = 0.01
 POWER = 0.9

@@ -12,8 +12,10 @@ import itertools
 import math
 import re
 import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from bench_lib.model import (
     COMPILE_MODES,
@@ -27,10 +29,6 @@ from bench_lib.model import (
     Param,
     Sampling,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
 
 if sys.version_info >= (3, 11):
     import tomllib

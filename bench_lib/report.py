@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from bench_lib import judge
 from bench_lib.model import Hardware, Measurement, Record, Status
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 WIDTH = 100
 _FIGURES = ("", "+", "-", *"0123456789")

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench_lib.model import Case, Launch, Limits, Sampling
-
-if TYPE_CHECKING:
-    import socket
 
 MAX_LINE = 64 * 1024 * 1024
 ADDRESS_VARIABLE = "BENCH_LIB_ADDRESS"
@@ -42,8 +40,7 @@ class Connection:
         """Descriptor to wait on with ``select``."""
         return self._socket.fileno()
 
-    @property
-    def holds_message(self) -> bool:
+    def has_message(self) -> bool:
         """Whether a whole message lies here already, which ``select`` cannot know of."""
         return b"\n" in self._buffer
 

@@ -6,8 +6,10 @@ any check.  Times are exact binary fractions where that keeps expectations exact
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from bench_lib.history import Writer
 from bench_lib.model import (
@@ -27,10 +29,6 @@ from bench_lib.model import (
     Telemetry,
     Verdict,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
 TIME = "2026-01-02T03:04:05Z"
 UUID = "GPU-0123"

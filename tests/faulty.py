@@ -98,8 +98,7 @@ def wrong(_setting: Setting) -> Workload:
 
 def talking(_setting: Setting, *, lines: int, fails: bool) -> Step:
     """Print, by Python and by the file descriptor as libraries do, and then perhaps fail."""
-    for i in range(lines):
-        print(f"line {i}")
+    sys.stdout.writelines(f"line {i}\n" for i in range(lines))
     sys.stdout.flush()
     os.write(2, b"the library's last \xff word\n")
     if fails:

@@ -33,6 +33,8 @@ class Contexts:
         self.forks = 0
         self.alive: set[str] = set()
         self.refuse_forks_from: int | None = None
+        self.asks_to_give_way = False
+        self.no_turns = False
 
     def context(self) -> Context:
         """Fork, unless told to refuse from some fork on."""
@@ -61,6 +63,7 @@ class Context:
         self.contexts = contexts
         self.name = name
         self.pid = 1000 + contexts.forks
+        self.give_way: Callable[[], None] = lambda: None
         device = contexts.device
         self.device = Device(
             type="cpu" if device.vendor == "cpu" else "cuda",
@@ -74,6 +77,8 @@ class Context:
 
     def measure(self, case: Case) -> Measurement:
         """Give the script's next answer for this case."""
+        if self.contexts.asks_to_give_way:
+            self.give_way()
         self.contexts.log.append(f"{self.name} {case.id}")
         answers = self.contexts.script.get(case.id) or [[0.01] * 20]
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
@@ -87,6 +92,12 @@ class Context:
             iteration_s=answer,
             device_uuid=self.contexts.device.uuid,
         )
+
+    def take_turn(self) -> None:
+        """Note it, or be gone."""
+        if self.contexts.no_turns:
+            raise LaunchError("gone")
+        self.contexts.log.append(f"{self.name} takes its turn")
 
     def close(self) -> None:
         """End."""

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from builders import (
@@ -23,6 +27,7 @@ from builders import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import bench_lib
 from bench_lib.baselines import (
     BaselineError,
     BaselineFile,
@@ -301,6 +306,38 @@ def test_what_cannot_be_accepted_leaves_the_old_values(tmp_path):
     accept(tmp_path, [make_baseline()])
     write(load(tmp_path, KEY), [Change(CASE_ID, None, None, "died")], make_hardware(), {})
     assert load(tmp_path, KEY).baselines == {CASE_ID: make_baseline()}
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from builders import make_baseline, make_hardware
+from bench_lib.baselines import BaselineError, Change, load, write
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+file = load(Path(sys.argv[1]), "mi300x")
+try:
+    write(file, [Change("new", None, make_baseline())], make_hardware(), {})
+except BaselineError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_leaves_the_old_file_whole_and_nothing_beside_it(tmp_path):
+    """The file size limit stands for the disk."""
+    path = accept(tmp_path, [make_baseline()])
+    before = path.read_bytes()
+    paths = [str(Path(bench_lib.__file__).parents[1]), str(Path(__file__).parent)]
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == (f"cannot write {path}: File too large\n", "")
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

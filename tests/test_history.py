@@ -292,7 +292,14 @@ def test_a_line_that_cannot_be_read_is_named_and_the_rest_read(tmp_path):
     """By number, with the reason."""
     path = write_run(tmp_path, [make_record()])
     lines = path.read_bytes().split(b"\n")
-    bad = [b"{nonsense", b"[]", b'{"schema": 1, "kind": "verdict", "case_id": "no"}', b"", b"\xff"]
+    bad = [
+        b"{nonsense",
+        b"[]",
+        b'{"schema": 1, "kind": "verdict", "case_id": "no"}',
+        b"",
+        b"\xff",
+        b'{"schema": "\xff"}',
+    ]
     path.write_bytes(b"\n".join([lines[0], *bad, *lines[1:]]))
     run = read(path)
     assert [problem.partition(":")[0] for problem in run.problems] == [
@@ -300,6 +307,7 @@ def test_a_line_that_cannot_be_read_is_named_and_the_rest_read(tmp_path):
         "line 3 cannot be read",
         "line 4 cannot be read",
         "line 6 cannot be read",
+        "line 7 cannot be read",
     ]
     assert len(run.records[CASE_ID].attempts) == 1
     assert run.finished

@@ -9,8 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -18,60 +17,22 @@ from typing import Any
 
 import pytest
 import torch
+from processes import HERE, LONG_S, ON_THE_CPU, all_gone, is_gone, pids_in
 
 from bench_lib.launch import CaseFault, CaseSkipped, Context, LaunchError, Zygote
 from bench_lib.launch import zygote as module
 from bench_lib.launch.faults import LAST_LINES, how_it_ended, last_output
-from bench_lib.model import Case, Numerics, Sampling
+from bench_lib.model import Case, Numerics, Param, Sampling
 from bench_lib.wire import Connection
 from bench_lib.worker.context import kind_of
 
-HERE = Path(__file__).parent
-ENVIRONMENT = {
-    "PYTHONPATH": str(HERE),
-    "CUDA_VISIBLE_DEVICES": "-1",
-    "HIP_VISIBLE_DEVICES": "-1",
-    "OMP_NUM_THREADS": "2",
-}
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
-LONG_S = 60.0
-"""Past this a test that waits for another process has failed."""
+ENVIRONMENT = {**ON_THE_CPU, "OMP_NUM_THREADS": "2"}
 
 
 def case(factory: str, *, time_limit_s: float = LONG_S, **params: Any) -> Case:
     """Build a case of a factory in faulty.py."""
     return Case(factory, f"faulty:{factory}", params, sampling=AT_ONCE, time_limit_s=time_limit_s)
-
-
-def is_gone(pid: int) -> bool:
-    """Whether a process has ended; whether its parent has noticed is not our business."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    return state in "ZX"
-
-
-def wait_until(what: Callable[[], bool]) -> bool:
-    """Give other processes time to do what they are about to do."""
-    deadline = time.monotonic() + LONG_S
-    while not what():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
-
-
-def all_gone(*pids: int) -> bool:
-    """Wait until no process of these is there any more."""
-    assert pids
-    return wait_until(lambda: all(is_gone(pid) for pid in pids))
-
-
-def pids_in(file: Path) -> list[int]:
-    """Wait for the process numbers that ``faulty.starting_others`` writes down."""
-    assert wait_until(file.exists)
-    return [int(word) for word in file.read_text().split()]
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +96,7 @@ def test_a_context_measures_case_after_case(context: Context) -> None:
 
 def test_a_network_is_measured_from_end_to_end(context: Context) -> None:
     """The path that every case takes, with all that a CPU can tell."""
-    params = {"network": "squeezenet1_1", "batch_size": 2, "image_size": 32}
+    params: dict[str, Param] = {"network": "squeezenet1_1", "batch_size": 2, "image_size": 32}
     measured = context.measure(Case("squeezed", "network", params, sampling=AT_ONCE))
     assert measured.case_id == "squeezed"
     assert len(measured.iteration_s) == 2
@@ -166,13 +127,13 @@ def test_a_worker_finds_bench_lib_and_not_what_lies_beside_it(context: Context) 
     fault = fault_of(context, case("told", variable="PYTHONPATH", value="?"))
     ours, tests = fault.message.split("'")[1].split(os.pathsep)
     assert ours != beside
-    assert os.listdir(ours) == ["bench_lib"]
+    assert [path.name for path in Path(ours).iterdir()] == ["bench_lib"]
     assert tests == str(HERE)
 
 
 def test_a_skip_gives_the_reason_and_keeps_the_context(context: Context) -> None:
     """Nothing is wrong with it."""
-    with pytest.raises(CaseSkipped, match="^no such arithmetic here$"):
+    with pytest.raises(CaseSkipped, match=r"^no such arithmetic here$"):
         context.measure(case("unsupported"))
     assert context.measure(case("well")).context_id == context.name
 

@@ -21,7 +21,7 @@ from bench_lib.worker.measure import (
     iterations_for,
     measure,
 )
-from bench_lib.worker.workloads import Workload
+from bench_lib.worker.workloads import Setting, Workload
 
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
 """No more warm-up than the least number of steps, and two measured iterations."""
@@ -84,7 +84,7 @@ class Machine:
         self._now = max(self._now, self._busy_until)
 
     def marks(self, n: int) -> Marks:
-        """Marks on the device's time."""
+        """Return marks on the device's time."""
         self.log.append(f"allocate {n} marks")
         return Marks(self, n)
 
@@ -152,7 +152,12 @@ class Machine:
             "forget": lambda: self.log.append("forget"),
             "cache_state": lambda: self.log.append("read cache state"),
         }
-        return measure(case, Context(self, self, "context-7", **{**defaults, **context}))
+        return measure(case, self.context(**{**defaults, **context}))
+
+    def context(self, **fields: Any) -> Context:
+        """Stand for the device and for everything that a workload is built with."""
+        setting: Any = self
+        return Context(setting, self, "context-7", **fields)
 
 
 class Marks:
@@ -244,7 +249,7 @@ def test_a_factory_may_return_just_a_step() -> None:
     """Everything that nobody told stays unknown."""
     machine = Machine()
     case = Case("scripted", f"{__name__}:stepped", {}, sampling=AT_ONCE)
-    measured = measure(case, Context(machine, machine, "context-7"))
+    measured = measure(case, machine.context())
     assert machine.steps == FIRST + WARM + MEASURED + 5
     assert measured.iteration_s == [1 / 4 + 1 / 64, 1 / 4]
     assert (measured.items_per_step, measured.item) == (1, "step")
@@ -265,7 +270,7 @@ def test_a_workload_that_does_not_exist_is_named(
     """Whether it is the module or what should be in it."""
     machine = Machine()
     with pytest.raises(error, match=words):
-        measure(Case("x", workload, {}), Context(machine, machine, "context-7"))
+        measure(Case("x", workload, {}), machine.context())
 
 
 def test_what_the_workload_and_the_context_know_reaches_the_measurement() -> None:
@@ -337,7 +342,7 @@ def test_the_cache_state_is_the_one_of_the_compiled_step() -> None:
 # --- warm-up -------------------------------------------------------------------------------
 
 
-def warmed(work_s: Iterable[float], **sampling: float) -> Measurement:
+def warmed(work_s: Iterable[float], **sampling: Any) -> Measurement:
     """Measure a machine whose first step is like its second and whose issuing is free."""
     work_s = list(work_s)
     machine = Machine(work_s=[work_s[0], *work_s], issue_s=[0.0])
@@ -475,17 +480,20 @@ def test_a_step_that_takes_as_long_to_issue_as_to_do_is_host_bound() -> None:
 def test_a_device_that_ran_dry_is_host_bound_however_quick_issuing_is_alone() -> None:
     """Under way the host was slower than when it issued single steps to an idle device."""
     issue_s = [1 / 4] * (FIRST + WARM + LONGER.iterations) + [1 / 64]
-    measured = Machine(work_s=[1 / 8], issue_s=issue_s).measure(LONGER)
+    measured = Machine(work_s=[1 / 32], issue_s=issue_s).measure(LONGER)
     assert measured.enqueue_s == 1 / 64
     assert measured.enqueue_s < 0.9 * min(measured.iteration_s)
     assert measured.host_bound
 
 
-def test_a_full_queue_is_not_taken_for_a_slow_host() -> None:
-    """Under way issuing takes as long as the device, because the queue holds the host back."""
-    measured = Machine(work_s=[1 / 4], issue_s=[1 / 64], queue_s=1 / 2).measure(LONGER)
+@pytest.mark.parametrize(
+    ("queue_s", "enqueue_s"), [(2.0, 1 / 64), (1 / 2, 1 / 64), (1 / 8, 1 / 64 + 1 / 8)]
+)
+def test_a_full_queue_is_not_taken_for_a_slow_host(queue_s: float, enqueue_s: float) -> None:
+    """It holds the host back, perhaps within a step: the device has always work."""
+    measured = Machine(work_s=[1 / 4], issue_s=[1 / 64], queue_s=queue_s).measure(LONGER)
     assert measured.wall_s == 1 / 64 + 8 / 4
-    assert (measured.enqueue_s, measured.host_bound) == (1 / 64, False)
+    assert (measured.enqueue_s, measured.host_bound) == (enqueue_s, False)
 
 
 def test_issuing_is_timed_by_the_median_of_five() -> None:
@@ -588,16 +596,17 @@ def test_what_is_not_finite_is_left_out_and_said_in_words() -> None:
 
 def test_a_cpu_is_measured_by_the_hosts_clock_without_memory() -> None:
     """The real clock under the real loop: as many times as asked for, none negative."""
-    clock = clock_of(torch.device("cpu"))
+    cpu = torch.device("cpu")
+    clock = clock_of(cpu)
     assert isinstance(clock, HostClock)
     case = Case("host", f"{__name__}:counting", {"n": 3}, sampling=AT_ONCE)
-    measured = measure(case, Context(None, clock, "context-7"))
+    measured = measure(case, Context(Setting(cpu), clock, "context-7"))
     assert len(measured.iteration_s) == MEASURED
     assert min(measured.iteration_s) >= 0
     assert measured.window_s[1] - measured.window_s[0] == measured.wall_s >= 0
     assert (measured.peak_memory_bytes, measured.enqueue_s) == (None, None)
 
 
-def counting(_setting: None, *, n: int) -> Callable[[], object]:
+def counting(_setting: Setting, *, n: int) -> Callable[[], object]:
     """Return a step that counts to n."""
     return lambda: sum(range(n))

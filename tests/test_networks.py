@@ -144,18 +144,19 @@ def test_a_network_can_be_built_for_another_size(name: str, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("what", "word", "message"),
     [
-        ({"precision": "fp17"}, "precision is 'fp17'; there is fp32, tf32, fp16, "),
-        ({"compile_mode": "fast"}, "compile_mode is 'fast'; there is eager, default, "),
-        ({"task": "test"}, "task is 'test'; there is infer, train"),
-        ({"memory_format": "chwn"}, "memory_format is 'chwn'; there is nchw, nhwc"),
+        ("precision", "fp17", "precision is 'fp17'; there is fp32, tf32, fp16, "),
+        ("compile_mode", "fast", "compile_mode is 'fast'; there is eager, default, "),
+        ("task", "test", "task is 'test'; there is infer, train"),
+        ("memory_format", "chwn", "memory_format is 'chwn'; there is nchw, nhwc"),
     ],
 )
-def test_a_word_that_is_not_known_is_refused(words: dict[str, str], message: str) -> None:
+def test_a_word_that_is_not_known_is_refused(what: str, word: str, message: str) -> None:
     """Measuring something else under its name would be worse."""
+    about: dict[str, Any] = {what: word}
     with pytest.raises(ValueError, match=message):
-        build("resnet18", **words)
+        build("resnet18", **about)
 
 
 def test_the_catalogue_is_printed_without_building_anything(
@@ -495,7 +496,9 @@ def test_compiling_for_a_cpu_without_a_compiler_is_skipped() -> None:
     assert done.stdout == "torch.compile needs a C++ compiler on a CPU; install g++\n"
 
 
-@pytest.mark.parametrize("mode", [m for m in COMPILE_MODES if m not in ("eager", "reduce-overhead")])
+@pytest.mark.parametrize(
+    "mode", [m for m in COMPILE_MODES if m not in ("eager", "reduce-overhead")]
+)
 def test_other_compile_modes_may_run_on_a_cpu(mode: str) -> None:
     """Where there is a compiler."""
     try:

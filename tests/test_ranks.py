@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import stat
-import subprocess
-import time
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -15,22 +13,15 @@ from typing import Any
 
 import pytest
 from builders import make_measurement
+from processes import LONG_S, ON_THE_CPU, all_gone, pids_in
 
 from bench_lib.launch import CaseFault, CaseSkipped, LaunchError, run_ranks
 from bench_lib.launch import ranks as module
 from bench_lib.launch.ranks import fold
 from bench_lib.model import Case, Fault, Launch, Numerics, RankSample, Sampling
 
-HERE = Path(__file__).parent
-ENVIRONMENT = {
-    "PYTHONPATH": str(HERE),
-    "CUDA_VISIBLE_DEVICES": "-1",
-    "HIP_VISIBLE_DEVICES": "-1",
-    "OMP_NUM_THREADS": "1",
-}
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
-LONG_S = 60.0
-"""Past this a test that waits for another process has failed."""
+ENVIRONMENT = {**ON_THE_CPU, "OMP_NUM_THREADS": "1"}
 
 
 def two_ranks(workload: str, *, time_limit_s: float = LONG_S, **params: Any) -> Case:
@@ -43,32 +34,6 @@ def two_ranks(workload: str, *, time_limit_s: float = LONG_S, **params: Any) -> 
         sampling=AT_ONCE,
         time_limit_s=time_limit_s,
     )
-
-
-def wait_until(what: Callable[[], bool]) -> bool:
-    """Give other processes time to do what they are about to do."""
-    deadline = time.monotonic() + LONG_S
-    while not what():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
-
-
-def is_gone(pid: int) -> bool:
-    """Whether a process has ended; whether its parent has noticed is not our business."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    return state in "ZX"
-
-
-def all_gone(folder: Path) -> bool:
-    """Wait until no process is there whose number was written into a file of a folder."""
-    pids = [int(file.read_text()) for file in folder.iterdir()]
-    assert pids
-    return wait_until(lambda: all(is_gone(pid) for pid in pids))
 
 
 # --- the real launcher ---------------------------------------------------------------------
@@ -101,8 +66,8 @@ def test_a_rank_that_raises_is_named_and_takes_the_others_along(tmp_path: Path) 
     assert (fault.kind, fault.phase) == ("exception", "first step")
     assert fault.message == "rank 1: ValueError: planted in rank 1"
     assert fault.last_output.endswith("\nValueError: planted in rank 1")
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["rank-0", "rank-1"]
-    assert all_gone(tmp_path)
+    zero, one = (tmp_path / "rank-0", tmp_path / "rank-1")
+    assert all_gone(*pids_in(zero), *pids_in(one))
 
 
 def test_a_rank_that_hangs_ends_the_case_at_its_limit(tmp_path: Path) -> None:
@@ -116,15 +81,13 @@ def test_a_rank_that_hangs_ends_the_case_at_its_limit(tmp_path: Path) -> None:
     assert (fault.kind, fault.message) == ("time limit", "not done within its time limit of 15 s")
     assert fault.phase == "ranks"
     assert "rank 1: first step" in fault.last_output.splitlines()
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["rank-0", "rank-1"]
-    assert all_gone(tmp_path)
+    zero, one = (tmp_path / "rank-0", tmp_path / "rank-1")
+    assert all_gone(*pids_in(zero), *pids_in(one))
 
 
 def test_one_process_needs_no_launcher() -> None:
     """The words before the worker may be just an interpreter."""
     case = Case("one", "faulty:well", {}, sampling=AT_ONCE, time_limit_s=LONG_S)
-    import sys
-
     measured = run_ranks(case, launcher=[sys.executable], environment=ENVIRONMENT)
     assert [sample.rank for sample in measured.per_rank] == [0]
 
@@ -218,7 +181,7 @@ def test_ranks_that_leave_nothing_are_named(launcher: Callable[[str], list[str]]
 def test_a_skip_of_the_ranks_is_a_skip(launcher: Callable[[str], list[str]]) -> None:
     """With their reason."""
     skipped = [{"rank": rank, "skipped": "no such arithmetic here"} for rank in range(2)]
-    with pytest.raises(CaseSkipped, match="^no such arithmetic here$"):
+    with pytest.raises(CaseSkipped, match=r"^no such arithmetic here$"):
         run_ranks(two_ranks("any"), launcher=launcher(writing(*skipped)))
 
 
@@ -234,11 +197,10 @@ def test_a_launcher_that_will_not_go_is_ended_with_its_group(
     """After a time of grace."""
     monkeypatch.setattr(module, "GRACE_S", 0.1)
     pids = tmp_path / "pids"
-    pids.mkdir()
-    script = f'trap "" TERM\nsleep 3600 & echo $! > "{pids}/1"\necho $$ > "{pids}/0"\nwait\nwait'
+    script = f'trap "" TERM\nsleep 3600 & echo $$ $! > "{pids}"\nwait\nwait'
     fault = fault_of(launcher(script), time_limit_s=1)
     assert fault.kind == "time limit"
-    assert all_gone(pids)
+    assert all_gone(*pids_in(pids))
 
 
 def test_a_launcher_that_is_not_there_is_named() -> None:
@@ -255,11 +217,10 @@ def test_an_interrupted_run_leaves_no_launcher(
 ) -> None:
     """As when somebody presses Ctrl-C."""
     pids = tmp_path / "pids"
-    pids.mkdir()
-    words = launcher(f'echo $$ > "{pids}/0"; kill -INT {os.getpid()}; exec sleep 3600')
+    words = launcher(f'echo $$ > "{pids}"; sleep 0.2; kill -INT {os.getpid()}; exec sleep 3600')
     with pytest.raises(KeyboardInterrupt):
         run_ranks(two_ranks("any"), launcher=words)
-    assert all_gone(pids)
+    assert all_gone(*pids_in(pids))
 
 
 # --- folding -------------------------------------------------------------------------------
@@ -348,11 +309,3 @@ def test_one_rank_with_a_wrong_answer_spoils_the_measurement() -> None:
     assert fold([outcome(0, numerics=broken), outcome(1, numerics=worse)]).numerics == broken
     first, second = (Numerics(finite=True, loss=loss) for loss in (1.0, 2.0))
     assert fold([outcome(0, numerics=first), outcome(1, numerics=second)]).numerics == first
-
-
-def test_this_process_has_no_launcher_left() -> None:
-    """Every one was waited for."""
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert subprocess.run(["true"], check=False).returncode == 0

@@ -121,6 +121,28 @@ def test_a_worker_on_another_device_than_promised_is_an_error(bench, workers):
     assert workers.alive == set()
 
 
+def test_a_gpu_case_gives_way_to_one_companion_context(bench, workers):
+    """All cases are measured in the state that a device is in after another context ran."""
+    workers.asks_to_give_way = True
+    one = bench()
+    one.measure(make_case(id="a"))
+    one.measure(make_case(id="b"))
+    assert workers.log == [
+        *("fork context-1", "context-1 a", "fork context-2", "context-2 takes its turn"),
+        *("context-1 b", "context-2 takes its turn"),
+    ]
+
+
+def test_a_companion_that_is_gone_costs_no_case(bench, workers):
+    """The next case gets a fresh one."""
+    workers.asks_to_give_way = workers.no_turns = True
+    one = bench()
+    assert one.measure(make_case(id="a")).fault is None
+    workers.no_turns = False
+    one.measure(make_case(id="b"))
+    assert workers.log[-2:] == ["fork context-3", "context-3 takes its turn"]
+
+
 def test_the_environment_is_the_workers_own_words(bench):
     """The runner's interpreter may have another torch than the worker's."""
     outcome = bench().measure(make_case(id="a"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import socket
+import threading
 from dataclasses import asdict, replace
 
 import pytest
@@ -99,6 +100,27 @@ def test_a_line_that_is_there_is_received_without_any_time(pair):
     assert connection.receive(timeout_s=0) == {"n": 2}
 
 
+def test_a_message_that_lies_here_already_is_told(pair):
+    """A worker that waits with select would wait for it for ever; half a one does not count."""
+    connection, there = pair
+    there.sendall(b'{"n":1}\n{"n":2}\n{"n"')
+    assert not connection.has_message()
+    connection.receive()
+    assert connection.has_message()
+    connection.receive()
+    assert not connection.has_message()
+
+
+def test_an_object_longer_than_any_buffer_arrives_whole(pair):
+    """A case of many iterations and ranks is megabytes."""
+    connection, there = pair
+    message = {"samples": [0.123456789] * 200_000}
+    sender = threading.Thread(target=connection.send, args=(message,))
+    sender.start()
+    assert Connection(there).receive() == message
+    sender.join()
+
+
 @pytest.mark.parametrize("half", [b"", b'{"n":'])
 def test_the_end_of_the_stream_is_said(pair, half):
     """In the middle of a line too: a worker may die while it writes."""
@@ -167,15 +189,18 @@ def test_a_line_without_an_end_is_given_up(pair, monkeypatch):
     connection, there = pair
     there.sendall(b"x" * 1001)
     with pytest.raises(ProtocolError, match="a line of more than 1000 bytes"):
-        connection.receive()
+        connection.receive(timeout_s=10)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_value_that_is_no_number_is_not_sent(pair, value):
-    """NaN is no JSON; the sender has to say what it means."""
-    connection, _ = pair
+    """Not even the half of the object before it; the sender has to say what it means."""
+    connection, there = pair
     with pytest.raises(ValueError, match="Out of range float values are not JSON compliant"):
-        connection.send({"n": value})
+        connection.send({"a": 1, "n": value})
+    there.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        there.recv(1)
 
 
 # ---- cases ------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ import fnmatch
 import getpass
 import math
 import statistics
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,9 +24,6 @@ from bench_lib.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from bench_lib.baselines import BaselineFile, Change
     from bench_lib.history import Run
     from bench_lib.model import Accepted, Baseline

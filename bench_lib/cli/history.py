@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +12,6 @@ import typer
 from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, print_json, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from bench_lib.history import Run
     from bench_lib.model import Hardware, Measurement, Record
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
 HistoryDir = Annotated[

@@ -35,12 +35,17 @@ from bench_lib.wire import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 START_LIMIT_S = 300.0
 """torch on a cold network file system takes minutes to import."""
 OPEN_LIMIT_S = 120.0
 GREETING_LIMIT_S = 10.0
+TURN_LIMIT_S = 30.0
+
+
+def _nothing() -> None:
+    return None
 
 
 class Context:
@@ -56,6 +61,8 @@ class Context:
         """What the context says of the device that it opened."""
         self.cudnn: str | None = greeting.get("cudnn")
         self.threads: int | None = greeting.get("threads")
+        self.give_way: Callable[[], None] = _nothing
+        """Called when a case asks that another context of the device runs for a moment."""
         self._zygote = zygote
         self._connection = connection
         self._log = zygote.logs / f"{name}.log"
@@ -74,6 +81,9 @@ class Context:
                 message = self._connection.receive(max(0.0, deadline - time.monotonic()))
                 if "phase" in message:
                     phase = str(message["phase"])
+                elif "give_way" in message:
+                    self.give_way()
+                    self._connection.send({"go_on": True})
                 elif "measurement" in message:
                     return msgspec.convert(message["measurement"], Measurement)
                 elif "skipped" in message:
@@ -92,6 +102,15 @@ class Context:
             raise self._fault("died", ended, phase, offset) from None
         except (ProtocolError, msgspec.ValidationError, KeyError, TypeError) as error:
             raise self._fault("protocol", str(error), phase, offset) from error
+
+    def take_turn(self) -> None:
+        """Work on the device for some milliseconds; raises LaunchError where it cannot."""
+        try:
+            self._connection.send({"take_turn": True})
+            self._connection.receive(TURN_LIMIT_S)
+        except (TimeoutError, ClosedError, ProtocolError) as error:
+            self.close()
+            raise LaunchError(f"context {self.name} cannot use its device: {error}") from error
 
     def _fault(self, kind: str, message: str, phase: str, offset: int) -> CaseFault:
         self.close()

@@ -46,6 +46,9 @@ class Clock(Protocol):
     def release(self) -> None:
         """Give back what caches hold, so that the next case starts as the first did."""
 
+    def take_turn(self) -> None:
+        """Work for a moment and wait for the end of it."""
+
     asynchronous: bool
     """Whether issuing work and doing it are different things."""
 
@@ -115,6 +118,15 @@ class GpuClock:
             clear()
         torch.cuda.empty_cache()
 
+    def take_turn(self) -> None:
+        """Take memory from the driver, multiply matrices for some milliseconds, give it back."""
+        matrix = torch.randn(4096, 4096, device=self._device)
+        for _ in range(10):
+            matrix = torch.tanh(matrix @ matrix)
+        torch.cuda.synchronize(self._device)
+        del matrix
+        self.release()
+
 
 class _HostMarks:
     def __init__(self, n: int) -> None:
@@ -157,6 +169,9 @@ class HostClock:
 
     def release(self) -> None:
         """Nothing to release."""
+
+    def take_turn(self) -> None:
+        """Leave the CPU to the one that measures."""
 
 
 def clock_of(device: torch.device) -> Clock:

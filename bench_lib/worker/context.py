@@ -43,6 +43,11 @@ def serve_cases(name: str) -> int:
             "threads": torch.get_num_threads(),
         }
     )
+
+    def give_way() -> None:
+        connection.send({"give_way": True})
+        connection.receive()
+
     context = Context(
         setting=Setting(device),
         clock=clock_of(device),
@@ -50,12 +55,17 @@ def serve_cases(name: str) -> int:
         device_uuid=seen.uuid,
         phase=lambda phase: connection.send({"phase": phase}),
         cache_state=compile_cache_state,
+        give_way=give_way,
         forget=forget_compiled,
     )
     try:
         while True:
             order = connection.receive()
-            connection.send(answer(order["measure"], context))
+            if "take_turn" in order:
+                context.clock.take_turn()
+                connection.send({"turn_taken": True})
+            else:
+                connection.send(answer(order["measure"], context))
     except ClosedError:
         return 0
 

@@ -54,7 +54,7 @@ def serve() -> int:
                 _reap(connection, children)
             if connection in ready:
                 _obey(connection, children, connection.receive())
-                while connection.holds_message:
+                while connection.has_message():
                     _obey(connection, children, connection.receive())
     except ClosedError:
         return 0

@@ -1,0 +1,100 @@
+"""What imports what: torch only below the worker, and the worker on its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import ON_THE_CPU
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(program: str) -> str:
+    """Run a program in a fresh interpreter that sees this checkout; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **ON_THE_CPU, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("module", ["plugin", "runner", "cli", "launch", "wire"])
+def test_nothing_above_the_worker_imports_torch(module: str) -> None:
+    """The pytest process would take seconds, and could open a device."""
+    loaded = run(f"import sys, bench_lib.{module}\nprint(*sys.modules)").split()
+    assert f"bench_lib.{module}" in loaded
+    assert {name.partition(".")[0] for name in loaded} & {"torch", "torchvision"} == set()
+    assert not [name for name in loaded if name.startswith("bench_lib.worker")]
+
+
+def test_the_command_line_starts_without_what_only_some_commands_need() -> None:
+    """Help has to come at once."""
+    loaded = run("import sys, bench_lib.cli\nprint(*sys.modules)").split()
+    assert "typer" in loaded
+    assert {"scipy", "pytest", "bench_lib.runner"} & set(loaded) == set()
+
+
+ALONE = """
+import dataclasses, json, sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {
+            "msgspec", "pytest", "typer", "rich", "scipy", "filelock", "xdist",
+            "pytest_benchmark", "deepspeed", "pynvml",
+        }:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Refuse())
+
+from bench_lib.model import Case, Sampling
+from bench_lib.worker import context, device, measure, ranks, zygote
+from bench_lib.worker.clock import clock_of
+from bench_lib.worker.workloads import Setting, networks
+
+device.versions()
+networks.networks()
+cpu, seen = device.open_device()
+alone = measure.Context(
+    Setting(cpu), clock_of(cpu), "alone",
+    cache_state=device.compile_cache_state, forget=device.forget_compiled,
+)
+at_once = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
+for task in ("infer", "train"):
+    params = {"network": "squeezenet1_1", "batch_size": 1, "image_size": 32, "task": task}
+    case = Case(task, "network", params, sampling=at_once)
+    print(*context.answer(dataclasses.asdict(case), alone))
+print(*sorted(name for name in sys.modules if name.startswith("bench_lib")))
+"""
+
+
+def test_a_worker_needs_only_torch_and_torchvision() -> None:
+    """Any interpreter that has them can measure: importing, building, measuring, counting."""
+    first, second, modules = run(ALONE).splitlines()
+    assert (first, second) == ("measurement", "measurement")
+    ours = {name for name in modules.split() if not name.startswith("bench_lib.worker")}
+    assert ours == {"bench_lib", "bench_lib.model", "bench_lib.wire"}
+
+
+def test_the_contracts_between_layers_are_kept() -> None:
+    """As pyproject.toml states them."""
+    pytest.importorskip("importlinter")
+    program = "from importlinter.cli import lint_imports_command as run; run()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--no-cache"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 broken" in done.stdout

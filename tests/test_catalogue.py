@@ -1,0 +1,140 @@
+"""Which networks there are, asked of a worker once an installation."""
+
+from __future__ import annotations
+
+import json
+import os
+import site
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench_lib.launch import LaunchError, catalogue
+from bench_lib.launch.catalogue import cache_folder, network_sizes
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
+    """Ask a real worker, and keep its answer in a cache that did not exist."""
+    cache = tmp_path_factory.mktemp("home") / "not" / "there"
+    return cache, network_sizes(cache)
+
+
+def stored_in(cache: Path) -> Path:
+    """Return the one file of a cache."""
+    (stored,) = cache.iterdir()
+    return stored
+
+
+def test_a_worker_tells_the_input_size_of_every_network(
+    asked: tuple[Path, dict[str, int]],
+) -> None:
+    """Without anybody here importing torchvision."""
+    _, sizes = asked
+    assert len(sizes) >= 86
+    assert (sizes["resnet50"], sizes["inception_v3"], sizes["fcn_resnet50"]) == (224, 299, 520)
+
+
+def test_a_stored_answer_is_used(asked: tuple[Path, dict[str, int]], tmp_path: Path) -> None:
+    """As one can see when it differs from what a worker would say."""
+    cache, _ = asked
+    stored = tmp_path / stored_in(cache).name
+    stored.write_text(json.dumps({"networks": {"resnet50": {"image_size": 7}}}))
+    assert network_sizes(tmp_path) == {"resnet50": 7}
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"networks": {"resnet50": {}}}', "\x00"])
+def test_a_stored_answer_that_cannot_be_read_is_asked_again(
+    asked: tuple[Path, dict[str, int]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    content: str,
+) -> None:
+    """And replaced by the new one."""
+    answer = stored_in(asked[0])
+    python = tmp_path / "python"  # as quick as a worker is slow, with the same answer
+    python.write_text(f'#!/bin/sh\ncat "{answer}"\n')
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    stored = cache / f"networks-{catalogue._installation()}.json"
+    stored.write_text(content)
+    assert network_sizes(cache) == asked[1]
+    assert json.loads(stored.read_text()) == json.loads(answer.read_text())
+    assert list(cache.iterdir()) == [stored]
+
+
+def test_a_cache_that_cannot_be_written_costs_time_only(
+    asked: tuple[Path, dict[str, int]], tmp_path: Path
+) -> None:
+    """Here a file stands where its folder should be."""
+    (tmp_path / "file").write_text("")
+    assert network_sizes(tmp_path / "file" / "cache") == asked[1]
+
+
+def test_other_versions_have_an_answer_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upgrade may bring networks."""
+    before = catalogue._installation()
+    monkeypatch.setattr(catalogue, "version", lambda name: f"{name} of tomorrow")
+    after = catalogue._installation()
+    assert before != after
+    monkeypatch.setattr(sys, "executable", "/another/python")
+    assert catalogue._installation() not in {before, after}
+
+
+def test_the_cache_lies_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the XDG convention."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert cache_folder() == Path("/somewhere/bench-lib")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert cache_folder() == Path("/home/somebody/.cache/bench-lib")
+
+
+def test_missing_torch_is_named_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any worker is started."""
+    packages = {os.path.realpath(path) for path in site.getsitepackages()}
+    packages.add(os.path.realpath(site.getusersitepackages()))
+    others = [path for path in sys.path if os.path.realpath(path) not in packages]
+    monkeypatch.setattr(sys, "path", others)
+    with pytest.raises(LaunchError) as raised:
+        network_sizes(tmp_path)
+    assert str(raised.value) == (
+        f"torch is not installed for {sys.executable}; "
+        "install torch and torchvision for your GPU first"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("raise ImportError('undefined symbol: nms')", "undefined symbol: nms"),
+        ("print('hello'); import os; os._exit(0)", "unexpected output of the worker: 'hello"),
+        ("import os; os._exit(0)", "unexpected output of the worker: ''"),
+    ],
+)
+def test_a_torchvision_that_cannot_be_imported_is_told_with_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, words: str
+) -> None:
+    """As when it was built for another torch; nothing is stored."""
+    (tmp_path / "torch.py").write_text("")
+    (tmp_path / "torchvision.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    cache = tmp_path / "cache"
+    with pytest.raises(LaunchError) as raised:
+        network_sizes(cache)
+    assert words in str(raised.value)
+    assert not cache.exists()
+
+
+def test_a_worker_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a file system that has gone."""
+    (tmp_path / "torch.py").write_text("import time; time.sleep(3600)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(catalogue, "LIMIT_S", 0.5)
+    with pytest.raises(LaunchError, match=r"torchvision was not imported within 0\.5 s"):
+        network_sizes(tmp_path / "cache")
