@@ -31,8 +31,8 @@ LEAST_SD = 0.0005
 """Two processes never agree better than this; it keeps a lucky pair from claiming certainty."""
 TRUST = 0.05
 """Spread inside a process up to which it is trusted without a word (the workshop guide's 5%)."""
-BLIND = 0.10
-"""A comparison that could not have seen this much is NOISY, whatever it seems to say."""
+BLIND = 10
+"""A comparison that could not have seen so many times the tolerance is NOISY."""
 MEMORY_ALLOWANCE = 4 * 2**20
 COMPILE_ALLOWANCE_S = 5.0
 TAIL_ITERATIONS = 100
@@ -186,6 +186,8 @@ def judge(
     verdicts += _memory(candidate, old, limits)
     verdicts += _compile_time(candidate, old, limits)
     verdicts += _numerics(candidate, old)
+    if _host_got_in_the_way(candidate, old):
+        verdicts = [_without_trust(verdict) for verdict in verdicts]
     return verdicts
 
 
@@ -263,7 +265,7 @@ def _timing(
     slower = comparison.p_beyond(1 + tolerance)
     ratio = comparison.ratio
     detectable = comparison.detectable(tolerance)
-    blind = detectable is not None and detectable > BLIND
+    blind = detectable is not None and detectable > BLIND * tolerance
     if slower is not None and slower < ALPHA:
         status = Status.REGRESSED
     elif ratio > 1 + tolerance:
@@ -316,10 +318,35 @@ def _remarks(candidate: Sequence[ProcessSummary], old: Sequence[ProcessSummary])
     remarks = ""
     if any(p.host_bound for p in candidate):
         remarks += "; host-bound: the device waits for Python, so this is the host's time"
-    known = {p.device_uuid for p in old if p.device_uuid}
-    if known and any(p.device_uuid and p.device_uuid not in known for p in candidate):
+    known = {_bare(p.device_uuid) for p in old if p.device_uuid}
+    if known and any(p.device_uuid and _bare(p.device_uuid) not in known for p in candidate):
         remarks += "; on another device than the baseline's"
     return remarks
+
+
+def _bare(uuid: str) -> str:
+    """Return a uuid without the prefix that NVML writes and torch does not."""
+    return uuid.removeprefix("GPU-")
+
+
+def _host_got_in_the_way(
+    candidate: Sequence[ProcessSummary], old: Sequence[ProcessSummary]
+) -> bool:
+    return all(p.host_bound for p in candidate) and not any(p.host_bound for p in old)
+
+
+def _without_trust(verdict: Verdict) -> Verdict:
+    """Take back what the clock says of a device that waited for its host.
+
+    In the baseline it did not, so this is another program's load on the host or a slower
+    launch path; which of them, time alone cannot tell.
+    """
+    if verdict.metric not in ("latency", "throughput", "tail", "stability"):
+        return verdict
+    if verdict.status not in (Status.REGRESSED, Status.SUSPECT):
+        return verdict
+    reason = f"{verdict.reason}; the device waited for the host, which it did not in the baseline"
+    return replace(verdict, status=Status.NOISY, reason=reason)
 
 
 def _stability(

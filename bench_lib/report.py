@@ -9,9 +9,11 @@ from bench_lib import judge
 from bench_lib.model import Hardware, Measurement, Record, Status
 
 WIDTH = 100
+ESSENTIAL = 4
+"""Columns of a table that are kept however narrow the terminal."""
 _FIGURES = ("", "+", "-", *"0123456789")
 """How the cells of a column of figures begin."""
-HEADINGS = ("case", "status", "median", "rate", "vs baseline", "visible", "spread", "memory")
+HEADINGS = ("case", "status", "median", "change", "visible", "rate", "spread", "memory")
 
 
 def summary_rows(records: Iterable[Record]) -> list[tuple[str, ...]]:
@@ -37,11 +39,11 @@ def _row(record: Record) -> tuple[str, ...]:
         record.case.id,
         status,
         seconds(latency),
-        f"{quantity(rate)} {measurements[0].item}/s",
         "" if verdict is None or verdict.ratio is None else f"{verdict.ratio - 1:+.1%}",
         ""
         if verdict is None or verdict.detectable_effect is None
         else f"{verdict.detectable_effect:.1%}",
+        f"{quantity(rate)} {measurements[0].item}/s",
         f"{statistics.median(judge.spread(m.iteration_s) for m in measurements):.1%}",
         f"{max(peaks) / 2**20:.0f} MiB" if peaks else "",
     )
@@ -50,12 +52,16 @@ def _row(record: Record) -> tuple[str, ...]:
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH) -> list[str]:
     """Align columns in ``width`` characters: words to the left, figures to the right.
 
-    The first column is shortened where it must be; empty columns are left out.
+    Empty columns are left out, and then the last ones, down to ESSENTIAL, until the first
+    column fits; it is shortened only where that is not enough.
     """
     if not rows:
         return []
     used = [i for i in range(len(headings)) if i == 0 or any(row[i] for row in rows)]
     widths = [max(len(headings[i]), *(len(row[i]) for row in rows)) for i in used]
+    while len(used) > ESSENTIAL and sum(widths) + 2 * (len(widths) - 1) > width:
+        used.pop()
+        widths.pop()
     widths[0] = min(widths[0], max(12, width - sum(widths[1:]) - 2 * (len(widths) - 1)))
 
     right = [i > 0 and all(row[i][:1] in _FIGURES for row in rows) for i in used]

@@ -144,8 +144,12 @@ class Bench:
             self._watcher = self._start_watching(self.device)
         attempts = []
         for process in range(1 if case.launch.ranks > 1 else self._processes):
-            attempts.append(self._attempt(case, process))
-            if not attempts[-1].accepted:
+            attempt = self._attempt(case, process)
+            if attempt.measurement is not None and (why := disturbance(attempt.measurement)):
+                attempts.append(replace(attempt, accepted=False, discarded=why))
+                attempt = self._attempt(case, process)
+            attempts.append(attempt)
+            if not attempt.accepted:
                 break
         environment = self.environment()
         name = history.reference(environment)
@@ -177,10 +181,11 @@ class Bench:
         )
         try:
             measurement = self._measurement(case, process)
+            if self.device.uuid is not None:  # NVML's and torch's spellings differ
+                measurement = replace(measurement, device_uuid=self.device.uuid)
             attempt = replace(
                 attempt,
                 measurement=measurement,
-                device_uuid=measurement.device_uuid or self.device.uuid,
                 telemetry=self._seen_during(measurement),
                 accepted=True,
             )
@@ -262,6 +267,19 @@ class Bench:
             stack.callback(self._drop_workers)
             if self._watcher is not None:
                 stack.callback(self._watcher.close)
+
+
+def disturbance(measurement: Measurement) -> str | None:
+    """Say what makes a measurement worth a second look; None where nothing does.
+
+    A stalling host is seen for seconds at a time, so once more is often enough; what is so
+    by nature is so again, and is then taken as it is.
+    """
+    if measurement.host_bound:
+        return "the device waited for the host; measured again"
+    if (spread := judge.spread(measurement.iteration_s)) > judge.TRUST:
+        return f"iterations spread by {spread:.1%}; measured again"
+    return None
 
 
 def judge_record(

@@ -32,7 +32,8 @@ def parallel(_setting: Setting) -> Step:
     def step() -> None:
         weight = torch.ones(512, 512, requires_grad=True)
         for _ in range(4):
-            (torch.ones(1 << 20).sum() * (weight @ weight).relu().mean()).backward()
+            loss = torch.ones(1 << 20).sum() * (weight @ weight).relu().mean()
+            torch.autograd.backward(loss)
 
     return step
 
@@ -47,9 +48,10 @@ def raising(_setting: Setting, *, phase: str) -> Workload:
     def step() -> None:
         nonlocal steps
         steps += 1
-        if steps == {"first step": 1, "warm-up": 2, "measure": 5}.get(phase):
+        if steps == {"first step": 1, "warm-up": 2, "give way": 5, "measure": 6}.get(phase):
             fail()
-        time.sleep(0.11 if phase == "measure" else 0)  # long enough for a block of its own
+        if phase in ("give way", "measure"):
+            time.sleep(0.11)  # long enough for a block of its own
 
     def numerics() -> Numerics:
         if phase == "numerics":

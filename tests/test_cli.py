@@ -552,8 +552,8 @@ def test_a_run_is_shown_case_by_case(cli, history):
     assert ", ended " in answer.lines[0]
     assert answer.lines[1] == f"history/{path.name}"
     assert answer.lines[3:] == [
-        "case                          status      median     rate  vs baseline  spread",
-        f"{CASE_ID}  OK          500 ms  8 img/s        +0.1%    0.0%",
+        "case                          status      median  change     rate  spread",
+        f"{CASE_ID}  OK          500 ms   +0.1%  8 img/s    0.0%",
         "bad                           not judged",
         "",
         f"{CASE_ID}: OK",

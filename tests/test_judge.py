@@ -780,3 +780,31 @@ def test_a_constant_case_is_ok_and_shows_the_smallest_effect_there_is(value, new
     reach = stats.t.ppf(0.99, degrees) + stats.t.ppf(0.9, degrees)
     assert (found.status, found.ratio) == (Status.OK, 1.0)
     assert found.detectable_effect == pytest.approx(1.01 * math.exp(reach * error) - 1, rel=1e-9)
+
+
+HOST_BOUND = make_processes([math.log(0.0117)], host_bound=True, spread=0.08)
+
+
+def test_a_slow_down_of_a_device_that_waited_for_its_host_is_noisy_and_not_regressed():
+    """Another program on the host looks just like it."""
+    verdicts = judge(HOST_BOUND, make_baseline([math.log(0.01)] * 5), Limits(spread=0.05))
+    by_metric = {verdict.metric: verdict for verdict in verdicts}
+    assert by_metric["latency"].status is Status.NOISY
+    assert by_metric["stability"].status is Status.NOISY
+    assert by_metric["latency"].reason.endswith(
+        "the device waited for the host, which it did not in the baseline"
+    )
+
+
+def test_a_case_that_was_host_bound_in_the_baseline_is_judged_as_any_other():
+    """Then its baseline's spread tells how far the host may be blamed."""
+    old = make_baseline(processes=make_processes([math.log(0.01)] * 5, host_bound=True))
+    latency = judge(HOST_BOUND, old, Limits())[0]
+    assert latency.status is Status.REGRESSED
+
+
+def test_one_device_has_one_name_with_and_without_nvmls_prefix():
+    """Torch leaves the prefix out, NVML does not."""
+    old = make_baseline(processes=make_processes([0.0] * 5, device_uuid="0123"))
+    latency = judge(make_processes([0.0], device_uuid="GPU-0123"), old, Limits())[0]
+    assert "another device" not in latency.reason

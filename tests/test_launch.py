@@ -26,6 +26,8 @@ from bench_lib.model import Case, Numerics, Param, Sampling
 from bench_lib.wire import Connection
 from bench_lib.worker.context import kind_of
 
+NOBODY = 2**22 + 1
+"""A number that no process can have."""
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
 ENVIRONMENT = {**ON_THE_CPU, "OMP_NUM_THREADS": "2"}
 
@@ -145,6 +147,39 @@ def test_what_is_not_finite_arrives_as_a_word(context: Context) -> None:
     assert "the answer holds infinities or NaN" in measured.warnings
 
 
+def test_another_context_has_its_turn_before_each_measured_stretch(
+    zygote: Zygote, context: Context
+) -> None:
+    """Where the runner wants it so; the case waits for it."""
+    companion = zygote.context()
+    turns: list[int] = []
+
+    def give_way() -> None:
+        companion.take_turn()
+        turns.append(companion.pid)
+
+    context.measure(case("well"))
+    context.give_way = give_way
+    for _ in range(2):
+        context.measure(case("well"))
+    assert turns == [companion.pid] * 2
+    companion.close()
+
+
+def test_a_companion_that_does_not_answer_is_ended(
+    zygote: Zygote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It must not hold up the cases."""
+    monkeypatch.setattr(module, "TURN_LIMIT_S", 0.2)
+    companion = zygote.context()
+    os.kill(companion.pid, signal.SIGSTOP)
+    with pytest.raises(LaunchError, match=f"context {companion.name} cannot use its device"):
+        companion.take_turn()
+    assert all_gone(companion.pid)
+    with pytest.raises(LaunchError):
+        companion.take_turn()
+
+
 # --- faults --------------------------------------------------------------------------------
 
 FAULTS = {
@@ -177,7 +212,9 @@ def test_a_fault_stays_in_its_case(zygote: Zygote, factory: str) -> None:
     after.close()
 
 
-@pytest.mark.parametrize("phase", ["build", "first step", "warm-up", "measure", "numerics"])
+@pytest.mark.parametrize(
+    "phase", ["build", "first step", "warm-up", "give way", "measure", "numerics"]
+)
 def test_a_fault_says_in_which_phase_it_came(context: Context, phase: str) -> None:
     """Which is most of what one wants to know about a hang."""
     fault = fault_of(context, case("raising", phase=phase))
@@ -312,13 +349,13 @@ def test_a_stranger_without_the_token_is_refused(
     monkeypatch.setattr(module, "GREETING_LIMIT_S", 0.05)
     address = zygote._listener.getsockname()
     wrong, nonsense, silent, brief = (socket.create_connection(address) for _ in range(4))
-    hello = {"token": "0" * 32, "hello": "context", "context": "context-1", "pid": os.getpid()}
+    hello = {"token": "0" * 32, "hello": "context", "context": "context-1", "pid": NOBODY}
     wrong.sendall(json.dumps(hello).encode() + b"\n")
     nonsense.sendall(b"GET / HTTP/1.1\r\n\r\n")
     brief.close()
     monkeypatch.setattr(zygote, "_contexts", 0)  # the next one is called context-1 as well
     context = zygote.context()
-    assert context.pid != os.getpid()
+    assert context.pid != NOBODY
     assert context.measure(case("well")).context_id == "context-1"
     for stranger in (wrong, nonsense, silent):
         stranger.settimeout(LONG_S)
@@ -330,7 +367,7 @@ def test_a_stranger_without_the_token_is_refused(
 def test_orders_that_arrive_together_are_all_obeyed(zygote: Zygote) -> None:
     """The second one lies in a buffer, which no select tells of."""
     assert zygote._connection is not None
-    orders = ({"order": "end", "pid": 0}, {"order": "fork", "context": "at-once"})
+    orders = ({"order": "end", "pid": NOBODY}, {"order": "fork", "context": "at-once"})
     lines = b"".join(json.dumps(order).encode() + b"\n" for order in orders)
     zygote._connection._socket.sendall(lines)
     connection, hello = zygote._accept("at-once", LONG_S)
@@ -390,7 +427,7 @@ context.measure(Case("x", "faulty:starting_others", {"pids": sys.argv[1], "then"
 
 
 def test_nobody_outlives_a_runner_that_is_killed(tmp_path: Path) -> None:
-    """In the middle of a case that hangs and has started programs of its own."""
+    """In the middle of a case that hangs and has started programs; no file remains either."""
     pids = tmp_path / "pids"
     path = os.pathsep.join([str(HERE), *sys.path])
     runner = subprocess.Popen(
@@ -407,6 +444,7 @@ def test_nobody_outlives_a_runner_that_is_killed(tmp_path: Path) -> None:
         assert not any(is_gone(pid) for pid in (zygote, context, *others))
         runner.kill()
     assert all_gone(zygote, context, *others)
+    assert list(tmp_path.glob("bench-lib-*")) == []
 
 
 # --- workers that do not start -------------------------------------------------------------
@@ -468,11 +506,17 @@ def test_a_worker_that_never_answers_is_ended(
     assert all_gone(int(pid.read_text()))
 
 
-def test_a_device_that_cannot_be_opened_is_told_with_the_last_output(tmp_path: Path) -> None:
-    """As when the driver is there and the device is not."""
+def test_a_device_that_cannot_be_opened_is_told_with_the_last_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the driver is there and the device is not, or does not answer."""
+    hangs = tmp_path / "hangs"
     (tmp_path / "sitecustomize.py").write_text(
-        "import torch\n"
+        "import os, time, torch\n"
         "def broken(index):\n"
+        f"    if os.path.exists({str(hangs)!r}):\n"
+        "        print('waiting for the driver', flush=True)\n"
+        "        time.sleep(3600)\n"
         "    raise RuntimeError('no such device')\n"
         "torch.cuda.is_available = lambda: True\n"
         "torch.cuda.set_device = broken\n"
@@ -482,3 +526,10 @@ def test_a_device_that_cannot_be_opened_is_told_with_the_last_output(tmp_path: P
             zygote.context()
         assert "the worker left with exit status 1\n" in str(raised.value)
         assert str(raised.value).endswith("RuntimeError: no such device")
+        hangs.touch()
+        monkeypatch.setattr(module, "OPEN_LIMIT_S", 2.0)
+        with pytest.raises(LaunchError) as raised:
+            zygote.context()
+        assert str(raised.value) == (
+            "a worker could not open its device: it took more than 2 s\nwaiting for the driver"
+        )

@@ -26,8 +26,10 @@ from bench_lib.worker.workloads import Setting, Workload
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
 """No more warm-up than the least number of steps, and two measured iterations."""
 
-FIRST, WARM, MEASURED = 1, LEAST_WARMUP_STEPS, AT_ONCE.iterations
+FIRST, WARM, AGAIN, MEASURED = 1, LEAST_WARMUP_STEPS, 1, AT_ONCE.iterations
 """Steps of each phase under ``AT_ONCE``; five more are issued to time the issuing."""
+
+BEFORE = FIRST + WARM + AGAIN
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -107,6 +109,10 @@ class Machine:
         """Log it."""
         self.log.append("release")
 
+    def take_turn(self) -> None:
+        """Nobody else is on this device."""
+        raise NotImplementedError
+
     def device_time(self) -> float:
         """When the device will have done all that was issued."""
         return max(self._now, self._busy_until)
@@ -151,6 +157,7 @@ class Machine:
             "phase": lambda name: self.log.append(f"phase {name}"),
             "forget": lambda: self.log.append("forget"),
             "cache_state": lambda: self.log.append("read cache state"),
+            "give_way": lambda: self.log.append("give way"),
         }
         return measure(case, self.context(**{**defaults, **context}))
 
@@ -203,6 +210,8 @@ def test_a_case_is_measured_in_the_order_that_gives_each_figure_its_meaning() ->
         *("first step done", "read cache state"),
         "phase warm-up",
         *("synchronize", "step", "synchronize") * WARM,
+        *("phase give way", "give way"),
+        *("synchronize", "step", "synchronize") * AGAIN,
         *("allocate 3 marks", "phase measure", "reset peak"),
         *("synchronize", "mark 0", "step", "mark 1", "step", "mark 2", "synchronize"),
         *("read marks", "read peak"),
@@ -225,7 +234,7 @@ def test_a_host_that_is_its_own_device_is_not_asked_how_long_issuing_takes() -> 
     """The five extra steps would tell nothing."""
     machine = Machine(asynchronous=False)
     measured = machine.measure()
-    assert machine.steps == FIRST + WARM + MEASURED
+    assert machine.steps == BEFORE + MEASURED
     assert (measured.enqueue_s, measured.host_bound) == (None, False)
 
 
@@ -250,7 +259,7 @@ def test_a_factory_may_return_just_a_step() -> None:
     machine = Machine()
     case = Case("scripted", f"{__name__}:stepped", {}, sampling=AT_ONCE)
     measured = measure(case, machine.context())
-    assert machine.steps == FIRST + WARM + MEASURED + 5
+    assert machine.steps == BEFORE + MEASURED + 5
     assert measured.iteration_s == [1 / 4 + 1 / 64, 1 / 4]
     assert (measured.items_per_step, measured.item) == (1, "step")
     assert (measured.numerics, measured.flops_per_step, measured.compile_s) == (None, None, None)
@@ -296,11 +305,11 @@ def test_what_the_workload_and_the_context_know_reaches_the_measurement() -> Non
 
 def test_iterations_are_timed_by_the_device_and_the_stretch_by_the_host() -> None:
     """The first iteration begins when the device is free, the stretch when the host issues."""
-    machine = Machine(work_s=[1.0] * (FIRST + WARM) + [1 / 2, 1 / 4], issue_s=[1 / 64])
+    machine = Machine(work_s=[1.0] * BEFORE + [1 / 2, 1 / 4], issue_s=[1 / 64])
     measured = machine.measure()
     assert measured.iteration_s == [1 / 64 + 1 / 2, 1 / 4]
     assert measured.wall_s == 1 / 64 + 1 / 2 + 1 / 4
-    begin = 1024 + (FIRST + WARM) * (1 + 1 / 64)
+    begin = 1024 + BEFORE * (1 + 1 / 64)
     assert measured.window_s == (begin, begin + measured.wall_s)
 
 
@@ -314,7 +323,7 @@ def test_the_first_step_is_kept_apart() -> None:
 
 def test_compile_time_is_the_first_call_less_a_steady_step() -> None:
     """A steady step is the median of the measured ones."""
-    work_s = [8.0] + [1 / 4] * WARM + [1 / 2, 1 / 2]
+    work_s = [8.0] + [1 / 4] * (WARM + AGAIN) + [1 / 2, 1 / 2]
     measured = Machine(work_s=work_s, issue_s=[0.0], compiled=True).measure()
     assert measured.compile_s == 7.5
 
@@ -385,8 +394,17 @@ def test_short_steps_are_warmed_up_in_blocks() -> None:
     """A block takes about a tenth of a second; only its ends are synchronised."""
     machine = Machine(work_s=[1 / 64], issue_s=[0.0])
     machine.measure(dataclasses.replace(AT_ONCE, warmup_s=0.25, warmup_max_s=100))
-    begin, end = machine.log.index("phase warm-up"), machine.log.index("allocate 3 marks")
+    begin, end = machine.log.index("phase warm-up"), machine.log.index("phase give way")
     assert machine.log[begin + 1 : end] == ["synchronize", *["step"] * 6, "synchronize"] * 3
+
+
+def test_after_giving_way_one_more_block_warms_up() -> None:
+    """As long as those before, and part of no figure."""
+    machine = Machine(work_s=[1 / 64], issue_s=[0.0])
+    measured = machine.measure(dataclasses.replace(AT_ONCE, warmup_s=0.25, warmup_max_s=100))
+    begin, end = machine.log.index("give way"), machine.log.index("allocate 3 marks")
+    assert machine.log[begin + 1 : end] == ["synchronize", *["step"] * 6, "synchronize"]
+    assert (measured.warmup_iterations, measured.warmup_s) == (18, 18 / 64)
 
 
 @pytest.mark.parametrize(
@@ -479,7 +497,7 @@ def test_a_step_that_takes_as_long_to_issue_as_to_do_is_host_bound() -> None:
 
 def test_a_device_that_ran_dry_is_host_bound_however_quick_issuing_is_alone() -> None:
     """Under way the host was slower than when it issued single steps to an idle device."""
-    issue_s = [1 / 4] * (FIRST + WARM + LONGER.iterations) + [1 / 64]
+    issue_s = [1 / 4] * (BEFORE + LONGER.iterations) + [1 / 64]
     measured = Machine(work_s=[1 / 32], issue_s=issue_s).measure(LONGER)
     assert measured.enqueue_s == 1 / 64
     assert measured.enqueue_s < 0.9 * min(measured.iteration_s)
@@ -498,7 +516,7 @@ def test_a_full_queue_is_not_taken_for_a_slow_host(queue_s: float, enqueue_s: fl
 
 def test_issuing_is_timed_by_the_median_of_five() -> None:
     """One interruption does not make a case host-bound."""
-    before = [1 / 64] * (FIRST + WARM + LONGER.iterations)
+    before = [1 / 64] * (BEFORE + LONGER.iterations)
     measured = Machine(issue_s=[*before, 1 / 64, 4.0, 1 / 32, 1 / 32, 1 / 64]).measure(LONGER)
     assert (measured.enqueue_s, measured.host_bound) == (1 / 32, False)
 
@@ -513,7 +531,7 @@ def test_peak_memory_is_that_of_the_measured_steps_above_what_was_there_before()
         machine.needs(10_000)
 
     def during_step(i: int) -> None:
-        machine.needs(5_000 if i < FIRST + WARM else 250 if i < FIRST + WARM + MEASURED else 9_000)
+        machine.needs(5_000 if i < BEFORE else 250 if i < BEFORE + MEASURED else 9_000)
 
     machine = Machine(numerics=numerics)
     machine.allocated = 100
@@ -548,7 +566,7 @@ def test_the_collector_rests_during_the_measured_steps_and_only_then() -> None:
     machine = Machine()
     machine.measure()
     assert machine.collecting == [
-        *[True] * (FIRST + WARM),
+        *[True] * BEFORE,
         *[False] * MEASURED,
         *[True] * 5,
     ]
@@ -560,7 +578,7 @@ def test_the_collector_works_again_after_a_measured_step_has_raised() -> None:
     machine = Machine()
 
     def fail(i: int) -> None:
-        if i == FIRST + WARM:
+        if i == BEFORE:
             assert not gc.isenabled()
             raise RuntimeError("broken")
 

@@ -50,7 +50,7 @@ def test_a_row_holds_the_middle_of_the_accepted_processes():
         ],
     )
     assert summary_rows([record]) == [
-        (CASE_ID, "OK", "250 ms", "16 img/s", "+1.2%", "1.6%", "0.0%", "30 MiB")
+        (CASE_ID, "OK", "250 ms", "+1.2%", "1.6%", "16 img/s", "0.0%", "30 MiB")
     ]
 
 
@@ -58,7 +58,7 @@ def test_a_row_without_a_baseline_or_an_allocator_leaves_the_cells_empty():
     """An empty cell is not a zero."""
     record = make_record(status=Status.NO_BASELINE, verdicts=[make_verdict(ratio=None)])
     assert summary_rows([record]) == [
-        (CASE_ID, "NO_BASELINE", "7.812 ms", "512 img/s", "", "", "0.0%", "")
+        (CASE_ID, "NO_BASELINE", "7.812 ms", "", "", "512 img/s", "0.0%", "")
     ]
 
 
@@ -258,3 +258,13 @@ def test_a_time_has_four_digits_and_its_unit(value, expected):
 def test_a_quantity_has_four_digits_and_no_exponent(value, expected):
     """Rates from one image a second to billions of tokens."""
     assert quantity(value) == expected
+
+
+def test_a_narrow_table_drops_its_last_columns_before_it_shortens_the_first():
+    """Two cases that cannot be told apart are worth less than a column of spreads."""
+    rows = [("a-case-with-a-long-name", "OK", "1 ms", "+0.1%", "1.5%", "900 img/s")]
+    headings = ("case", "status", "median", "change", "visible", "rate")
+    assert table(headings, rows, width=50) == [
+        "case                     status  median  change",
+        "a-case-with-a-long-name  OK        1 ms   +0.1%",
+    ]

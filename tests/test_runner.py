@@ -121,6 +121,26 @@ def test_a_worker_on_another_device_than_promised_is_an_error(bench, workers):
     assert workers.alive == set()
 
 
+SPREAD_OUT = [0.010, 0.012] * 10
+
+
+def test_a_disturbed_measurement_is_looked_at_once_more_and_kept_with_the_reason(bench, workers):
+    """A stalling host is seen for seconds; what is so by nature is so again."""
+    workers.script["a"] = [SPREAD_OUT, [0.010] * 20]
+    first, second = bench().measure(make_case(id="a")).attempts
+    assert first.discarded == "iterations spread by 9.4%; measured again"
+    assert first.measurement.iteration_s == SPREAD_OUT
+    assert (first.accepted, second.accepted) == (False, True)
+    assert second.process == 0
+
+
+def test_what_stays_disturbed_is_taken_as_it_is(bench, workers):
+    """An unstable case is judged as unstable, not measured for ever."""
+    workers.script["a"] = [SPREAD_OUT]
+    attempts = bench().measure(make_case(id="a")).attempts
+    assert [attempt.accepted for attempt in attempts] == [False, True]
+
+
 def test_a_gpu_case_gives_way_to_one_companion_context(bench, workers):
     """All cases are measured in the state that a device is in after another context ran."""
     workers.asks_to_give_way = True
@@ -128,8 +148,8 @@ def test_a_gpu_case_gives_way_to_one_companion_context(bench, workers):
     one.measure(make_case(id="a"))
     one.measure(make_case(id="b"))
     assert workers.log == [
-        *("fork context-1", "context-1 a", "fork context-2", "context-2 takes its turn"),
-        *("context-1 b", "context-2 takes its turn"),
+        *("fork context-1", "fork context-2", "context-2 takes its turn", "context-1 a"),
+        *("context-2 takes its turn", "context-1 b"),
     ]
 
 
@@ -140,7 +160,7 @@ def test_a_companion_that_is_gone_costs_no_case(bench, workers):
     assert one.measure(make_case(id="a")).fault is None
     workers.no_turns = False
     one.measure(make_case(id="b"))
-    assert workers.log[-2:] == ["fork context-3", "context-3 takes its turn"]
+    assert workers.log[-3:] == ["fork context-3", "context-3 takes its turn", "context-1 b"]
 
 
 def test_the_environment_is_the_workers_own_words(bench):

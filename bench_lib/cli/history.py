@@ -159,6 +159,8 @@ def _details(record: Record, devices: Sequence[Hardware]) -> list[str]:
             words = _measured(attempt.measurement, record, device)
             if attempt.telemetry is not None and attempt.telemetry.clock_mhz is not None:
                 words += f", {attempt.telemetry.clock_mhz:.0f} MHz"
+            if attempt.discarded is not None:
+                words += f"; discarded: {attempt.discarded}"
             lines.append(f"  process {attempt.process}: {words}")
         elif attempt.fault is not None:
             fault = attempt.fault

@@ -197,12 +197,16 @@ class Zygote:
         try:
             greeting = connection.receive(OPEN_LIMIT_S)
             return Context(self, name, pid, connection, greeting)
-        except (TimeoutError, ClosedError, ProtocolError, KeyError) as error:
-            output = last_output(self.logs / f"{name}.log")
-            connection.close()
-            self.end(pid)
-            ended = how_it_ended(self.exit_code(pid))
-            raise LaunchError(f"a worker could not open its device: {ended}\n{output}") from error
+        except ClosedError:
+            why = how_it_ended(self.exit_code(pid))
+        except TimeoutError:
+            why = f"it took more than {OPEN_LIMIT_S:g} s"
+        except (ProtocolError, KeyError) as error:
+            why = str(error)
+        connection.close()
+        self.end(pid)
+        output = last_output(self.logs / f"{name}.log")
+        raise LaunchError(f"a worker could not open its device: {why}\n{output}")
 
     def exit_code(self, pid: int, wait_s: float = 5.0) -> int | None:
         """Return how a context ended (negative: by that signal); None where not known."""

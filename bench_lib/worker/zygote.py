@@ -12,6 +12,7 @@ import ctypes
 import gc
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -57,10 +58,13 @@ def serve() -> int:
                 while connection.has_message():
                     _obey(connection, children, connection.receive())
     except ClosedError:
-        return 0
+        pass
     finally:
         for pid in children:
             _end(pid)
+    # The runner removes its folder after us, unless it was killed.
+    shutil.rmtree(os.environ[LOGS_VARIABLE], ignore_errors=True)
+    return 0
 
 
 def connect(**hello: Any) -> Connection:

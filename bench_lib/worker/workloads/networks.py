@@ -456,14 +456,13 @@ def _calibrate(model: nn.Module, images: Tensor) -> None:
 def _flops_per_image(name: str, image_size: int, task: str) -> float | None:
     """FLOPs of one image on an eager twin that has shapes but no data.
 
-    Two images are counted, because batch norm over one value refuses to train.
+    Two images are counted, because batch norm over one value refuses to train.  Without
+    data there is no fused attention either, which the counter would miss.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
     images = 2
     counters = {torch.ops.aten.convolution_backward: _convolution_backward_flops}
-    fastpath = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # hides attention from the counter
     try:
         model = create_weightless(name, image_size).train(task == "train")
         batch = torch.empty(images, 3, image_size, image_size, device="meta")
@@ -477,8 +476,6 @@ def _flops_per_image(name: str, image_size: int, task: str) -> float | None:
                         model(batch)
     except (RuntimeError, NotImplementedError):
         return None
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fastpath)
     return float(counter.get_total_flops()) / images
 
 
