@@ -91,12 +91,18 @@ def explanations(records: Iterable[Record], *, every: bool = False) -> list[str]
         for verdict in record.verdicts:
             if verdict.status not in quiet:
                 words = f"{record.case.id}: {verdict.status.value} {verdict.metric}: "
-                lines.append(words + verdict.reason.splitlines()[0])
+                lines.append(words + shortened(verdict.reason))
         for attempt in record.attempts:
             measurement = attempt.measurement
             if measurement is not None:
                 lines += [f"{record.case.id}: warning: {text}" for text in measurement.warnings]
     return list(dict.fromkeys(lines))
+
+
+def shortened(text: str, most: int = 240) -> str:
+    """Return the first line of a text, cut after ``most`` characters."""
+    first = text.partition("\n")[0]
+    return first if len(first) <= most else f"{first[: most - 1]}…"
 
 
 def in_words(record: Record) -> str:

@@ -268,3 +268,12 @@ def test_a_narrow_table_drops_its_last_columns_before_it_shortens_the_first():
         "case                     status  median  change",
         "a-case-with-a-long-name  OK        1 ms   +0.1%",
     ]
+
+
+def test_a_long_reason_is_cut_in_the_summary():
+    """The allocator's advice is a page long; ``history show`` has all of it."""
+    record = make_record(
+        status=Status.ERROR, verdicts=[make_verdict(status=Status.ERROR, reason="x" * 1000 + "\ny")]
+    )
+    (line,) = explanations([record])
+    assert line == f"{CASE_ID}: ERROR latency: {'x' * 239}…"

@@ -81,6 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{name}: cases of this tier or task (bench_lib)")
     if session.options.asked_for and getattr(config.option, "tx", None):
         devices.refuse_too_many(config, session.devices)
+        config.option.benchmark_disable = True  # it would do so itself, and warn of it
         config.stash[ASSIGNMENT] = devices.Assignment(len(session.devices))
 
 
