@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from bench_lib import judge
+from bench_lib import judge, summary
 from bench_lib.model import (
     SCHEMA,
     Accepted,
@@ -120,7 +120,7 @@ class Change:
 def processes_of(record: Record) -> list[ProcessSummary]:
     """Return the summary of every accepted attempt of a record."""
     return [
-        judge.summarise(
+        summary.summarise(
             attempt.measurement,
             environment=attempt.environment,
             time=attempt.time,

@@ -17,11 +17,11 @@ from typing import Any
 from bench_lib.model import (
     Baseline,
     Limits,
-    Measurement,
     ProcessSummary,
     Status,
     Verdict,
 )
+from bench_lib.summary import TRUST
 
 ALPHA = 0.01
 POWER = 0.9
@@ -29,8 +29,6 @@ LEAST_PROCESSES = 5
 """Below this a baseline's own spread is hardly known, and the verdict says so."""
 LEAST_SD = 0.0005
 """Two processes never agree better than this; it keeps a lucky pair from claiming certainty."""
-TRUST = 0.05
-"""Spread inside a process up to which it is trusted without a word (the workshop guide's 5%)."""
 BLIND = 10
 """A comparison that could not have seen so many times the tolerance is NOISY."""
 MEMORY_ALLOWANCE = 4 * 2**20
@@ -80,58 +78,6 @@ class Comparison:
             return None
         reach = _t_quantile(self.degrees, 1 - ALPHA) + _t_quantile(self.degrees, POWER)
         return math.expm1(math.log1p(tolerance) + reach * self.standard_error)
-
-
-def summarise(
-    measurement: Measurement, *, environment: str, time: str, clock_mhz: float | None = None
-) -> ProcessSummary:
-    """Condense one process's measurement into what is judged and stored.
-
-    Raises ValueError where there is no iteration, or one whose time is not above zero.
-    """
-    samples = measurement.iteration_s
-    if not samples or not all(math.isfinite(s) and s > 0 for s in samples):
-        raise ValueError(f"{measurement.case_id}: iteration times have to be above zero")
-    seen = measurement.numerics
-    rate = measurement.items_per_step * len(samples) / measurement.wall_s
-    return ProcessSummary(
-        log_median=math.log(statistics.median(samples)),
-        spread=spread(samples),
-        n=len(samples),
-        device_uuid=measurement.device_uuid,
-        environment=environment,
-        time=time,
-        log_throughput=math.log(rate),
-        p99_s=percentile(samples, 0.99),
-        peak_memory_bytes=measurement.peak_memory_bytes,
-        compile_s=measurement.compile_s,
-        compile_cache=measurement.compile_cache,
-        finite=seen.finite if seen else None,
-        cosine=seen.cosine if seen else None,
-        loss_error=_relative(seen.loss, seen.reference_loss) if seen else None,
-        grad_norm_error=_relative(seen.grad_norm, seen.reference_grad_norm) if seen else None,
-        host_bound=measurement.host_bound,
-        clock_mhz=clock_mhz,
-        probe=measurement.probe,
-    )
-
-
-def spread(samples: Sequence[float]) -> float:
-    """Coefficient of variation with the slowest twentieth left out.
-
-    One stall in twenty iterations is a tail, which is recorded as such; an unstable case
-    is one whose ordinary iterations differ.
-    """
-    kept = sorted(samples)[: len(samples) - len(samples) // 20]
-    if len(kept) < 2:
-        return 0.0
-    return statistics.stdev(kept) / statistics.fmean(kept)
-
-
-def percentile(samples: Sequence[float], fraction: float) -> float:
-    """Return the smallest sample that at least ``fraction`` of the samples do not exceed."""
-    ordered = sorted(samples)
-    return ordered[min(len(ordered) - 1, math.ceil(fraction * len(ordered)) - 1)]
 
 
 def compare(candidate: Sequence[float], baseline: Sequence[float]) -> Comparison:
@@ -460,12 +406,6 @@ def _differing(conditions: Mapping[str, Any], stored: Mapping[str, Any]) -> list
         for name in sorted(conditions.keys() & stored.keys())
         if None not in (conditions[name], stored[name]) and conditions[name] != stored[name]
     ]
-
-
-def _relative(value: float | None, reference: float | None) -> float | None:
-    if value is None or reference is None or reference == 0:
-        return None
-    return abs(value - reference) / abs(reference)
 
 
 def _seconds(value: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 
-from bench_lib import judge
+from bench_lib import judge, summary
 from bench_lib.model import Hardware, Measurement, Record, Status
 
 WIDTH = 100
@@ -44,7 +44,7 @@ def _row(record: Record) -> tuple[str, ...]:
         if verdict is None or verdict.detectable_effect is None
         else f"{verdict.detectable_effect:.1%}",
         f"{quantity(rate)} {measurements[0].item}/s",
-        f"{statistics.median(judge.spread(m.iteration_s) for m in measurements):.1%}",
+        f"{statistics.median(summary.spread(m.iteration_s) for m in measurements):.1%}",
         f"{max(peaks) / 2**20:.0f} MiB" if peaks else "",
     )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from bench_lib import baselines, fingerprint, hardware, history, judge
+from bench_lib import baselines, fingerprint, hardware, history, judge, summary
 from bench_lib.baselines import BaselineFile
 from bench_lib.devicelock import DeviceLock
 from bench_lib.launch import CaseFault, CaseSkipped, LaunchError, Zygote, run_ranks
@@ -277,7 +277,7 @@ def disturbance(measurement: Measurement) -> str | None:
     """
     if measurement.host_bound:
         return "the device waited for the host; measured again"
-    if (spread := judge.spread(measurement.iteration_s)) > judge.TRUST:
+    if (spread := summary.spread(measurement.iteration_s)) > summary.TRUST:
         return f"iterations spread by {spread:.1%}; measured again"
     return None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import time
 from typing import Any
@@ -90,6 +91,14 @@ class Connection:
         """Close the socket; the other side sees the end of the stream."""
         with contextlib.suppress(OSError):
             self._socket.close()
+
+
+def connect(**hello: Any) -> Connection:
+    """Open a connection to the runner, from what it put into the environment, and greet it."""
+    host, _, port = os.environ[ADDRESS_VARIABLE].rpartition(":")
+    connection = Connection(socket.create_connection((host, int(port)), timeout=30))
+    connection.send({"token": os.environ[TOKEN_VARIABLE], **hello})
+    return connection
 
 
 def decode_case(fields: dict[str, Any]) -> Case:

@@ -58,10 +58,10 @@ sys.meta_path.insert(0, Refuse())
 from bench_lib.model import Case, Sampling
 from bench_lib.worker import context, device, measure, ranks, zygote
 from bench_lib.worker.clock import clock_of
-from bench_lib.worker.workloads import Setting, networks
+from bench_lib.worker.workloads import Setting, networks, registry
 
 device.versions()
-networks.networks()
+registry.networks()
 cpu, seen = device.open_device()
 alone = measure.Context(
     Setting(cpu), clock_of(cpu), "alone",

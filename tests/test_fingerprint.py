@@ -330,7 +330,7 @@ def test_the_remedy_names_the_wheels_of_the_installed_rocm(
     """So that it can be pasted."""
     install(site, "torch", "9.1.0", CPU_BUILD)
     write("opt/rocm/.info/version", "7.9.1-42\n")
-    assert "whl/rocm7.9" in check("torch", checks(tmp_path, {}, [GPU])).remedy
+    assert "index for rocm7.9" in check("torch", checks(tmp_path, {}, [GPU])).remedy
     (tmp_path / "opt/rocm/.info/version").write_text("unreadable")
     assert "rocm<version>" in check("torch", checks(tmp_path, {}, [GPU])).remedy
 

@@ -24,12 +24,10 @@ from bench_lib.judge import (
     judge,
     leading,
     overall,
-    percentile,
-    spread,
     stored_limits,
-    summarise,
 )
 from bench_lib.model import Limits, Numerics, ProcessSummary, Status, Verdict
+from bench_lib.summary import percentile, spread, summarise
 
 MIB = 2**20
 # Half a thousandth apart: five such processes show a change of one percent.

@@ -18,16 +18,10 @@ from torchvision.models import segmentation
 
 from bench_lib.model import COMPILE_MODES, PRECISIONS, Numerics
 from bench_lib.worker.device import require_compile, set_precision
-from bench_lib.worker.workloads import Setting, UnsupportedError, Workload
+from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, flops, registry
 from bench_lib.worker.workloads import networks as module
-from bench_lib.worker.workloads.networks import (
-    create,
-    create_weightless,
-    loss_of,
-    main_output,
-    network,
-    networks,
-)
+from bench_lib.worker.workloads.networks import loss_of, main_output, network
+from bench_lib.worker.workloads.registry import create, create_weightless, networks
 
 CPU = torch.device("cpu")
 REGISTERED = [
@@ -64,7 +58,7 @@ def case_of(workload: Workload) -> Any:
 
 def flops_per_image(name: str, task: str = "infer") -> float:
     """FLOPs of one image at the network's own size."""
-    counted = module._flops_per_image(name, networks()[name].image_size, task)
+    counted = flops.flops_per_image(name, networks()[name].image_size, task)
     assert counted is not None
     return counted
 
@@ -108,7 +102,7 @@ def test_a_network_takes_its_own_size_and_costs_what_is_published(name: str) -> 
 def published_gmacs(name: str, size: int) -> float:
     """Return what torchvision's metadata say, less an auxiliary head that is not built."""
     for weights in models.get_model_weights(name):
-        if module._crop(weights.transforms()) == size:
+        if registry._crop(weights.transforms()) == size:
             published = float(weights.meta["_ops"])
             break
     if name.startswith(("fcn_", "deeplabv3_resnet")):
@@ -163,7 +157,7 @@ def test_the_catalogue_is_printed_without_building_anything(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """One JSON object for callers that must not import torch."""
-    assert module.describe() == 0
+    assert registry.describe() == 0
     described = json.loads(capsys.readouterr().out)
     assert described["torch"] == torch.__version__
     assert list(described["networks"]) == REGISTERED
@@ -203,7 +197,7 @@ def test_training_costs_three_forward_passes_less_the_gradient_of_the_images(
 def test_flops_of_a_step_are_those_of_its_images() -> None:
     """Of as many as the batch has, at the case's own size."""
     four = build(TINY, 32, 4).flops_per_step()
-    assert four == 4 * (module._flops_per_image(TINY, 32, "infer") or 0)
+    assert four == 4 * (flops.flops_per_image(TINY, 32, "infer") or 0)
     assert build(TINY, 32, 8).flops_per_step() == 2 * four
     larger = build("resnet18", 64, 4).flops_per_step()
     classifier = 2 * 512 * 1000 * 4

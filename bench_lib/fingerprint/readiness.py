@@ -17,8 +17,6 @@ from bench_lib.model import Hardware
 DISK_NEEDED_BYTES = 5 * 2**30
 """What compilers' caches, traces and checkpoints of a nightly run may fill."""
 
-_WHEELS = "https://download.pytorch.org/whl"
-
 
 @dataclass(frozen=True)
 class Check:
@@ -160,10 +158,12 @@ def _nvidia_driver(root: Path) -> Check:
 def _torch(vendors: set[str], rocm_version: str | None) -> Check:
     """Ask whether the installed torch was built for this machine's GPUs; it is not imported."""
     series = re.match(r"\d+\.\d+", rocm_version or "")
-    wheels = f"{_WHEELS}/rocm{series[0] if series else '<version>'}"
     remedy = "pip install --force-reinstall torch torchvision"
     if "amd" in vendors:
-        remedy += f" --index-url {wheels}"
+        series_of_rocm = f"rocm{series[0] if series else '<version>'}"
+        remedy += (
+            f" from PyTorch's index for {series_of_rocm}, which Get Started on pytorch.org names"
+        )
     try:
         installed = importlib.metadata.distribution("torch")
     except importlib.metadata.PackageNotFoundError:

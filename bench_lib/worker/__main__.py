@@ -18,7 +18,7 @@ def main(arguments: list[str]) -> int:
 
         return once(arguments[1], arguments[2])
     if arguments == ["describe"]:
-        from bench_lib.worker.workloads.networks import describe
+        from bench_lib.worker.workloads.registry import describe
 
         return describe()
     sys.stderr.write(f"{USAGE}\n")

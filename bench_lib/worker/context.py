@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from bench_lib.wire import ClosedError, decode_case
+from bench_lib.wire import ClosedError, connect, decode_case
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.device import (
     compile_cache_state,
@@ -23,7 +23,6 @@ from bench_lib.worker.device import (
 )
 from bench_lib.worker.measure import Context, measure
 from bench_lib.worker.workloads import Setting, UnsupportedError
-from bench_lib.worker.zygote import connect
 
 
 def serve_cases(name: str) -> int:

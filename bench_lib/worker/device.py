@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from bench_lib.model import Device
-from bench_lib.worker.workloads import UnsupportedError
+from bench_lib.worker.workload import UnsupportedError
 
 
 def versions() -> dict[str, str | None]:

@@ -14,18 +14,11 @@ import os
 import select
 import shutil
 import signal
-import socket
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bench_lib.wire import (
-    ADDRESS_VARIABLE,
-    LOGS_VARIABLE,
-    TOKEN_VARIABLE,
-    ClosedError,
-    Connection,
-)
+from bench_lib.wire import LOGS_VARIABLE, ClosedError, Connection, connect
 
 PR_SET_PDEATHSIG = 1
 
@@ -65,14 +58,6 @@ def serve() -> int:
     # The runner removes its folder after us, unless it was killed.
     shutil.rmtree(os.environ[LOGS_VARIABLE], ignore_errors=True)
     return 0
-
-
-def connect(**hello: Any) -> Connection:
-    """Open a connection to the runner and show the token it gave us."""
-    host, _, port = os.environ[ADDRESS_VARIABLE].rpartition(":")
-    connection = Connection(socket.create_connection((host, int(port)), timeout=30))
-    connection.send({"token": os.environ[TOKEN_VARIABLE], **hello})
-    return connection
 
 
 def _obey(connection: Connection, children: set[int], order: dict[str, Any]) -> None:

@@ -8,53 +8,16 @@ returns a Workload, or just a callable that does one step.
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import torch
+    from bench_lib.model import Case
 
-    from bench_lib.model import Case, Numerics
-
-
-class UnsupportedError(Exception):
-    """This device or this torch cannot do what the case asks: a skip, with the reason."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Where a workload runs."""
-
-    device: torch.device
-    rank: int = 0
-    local_rank: int = 0
-    ranks: int = 1
-
-
-def _nothing() -> None:
-    return None
-
-
-@dataclass
-class Workload:
-    """A step and what is known of it without running it."""
-
-    step: Callable[[], object]
-    """Does one iteration; issues work to the device and does not wait for it."""
-    items_per_step: int = 1
-    item: str = "step"
-    compiled: bool = False
-    parameters: int | None = None
-    least_bytes_per_step: int | None = None
-    flops_per_step: Callable[[], float | None] = _nothing
-    """Called after measuring; FLOPs of one step on this rank."""
-    first_step_done: Callable[[], None] = _nothing
-    """Called once after the first step has ended on the device."""
-    numerics: Callable[[], Numerics | None] = _nothing
-    """Called last; may free what the step needs."""
-    warnings: list[str] = field(default_factory=list)
+__all__ = ["Setting", "UnsupportedError", "Workload", "build"]
 
 
 def build(case: Case, setting: Setting) -> Workload:

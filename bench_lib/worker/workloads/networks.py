@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
-import sys
-import warnings
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-import torchvision
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
-from torchvision import models
-from torchvision.models import segmentation
 
 from bench_lib.model import COMPILE_MODES, MEMORY_FORMATS, PRECISIONS, TASKS, Numerics
 from bench_lib.worker.device import AUTOCAST, STORED, require_compile, set_precision
-from bench_lib.worker.workloads import Setting, Workload
+from bench_lib.worker.workload import Setting, Workload
+from bench_lib.worker.workloads.flops import flops_per_image
+from bench_lib.worker.workloads.registry import create, networks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,99 +24,6 @@ SEED = 1337
 LEARNING_RATE = 0.01
 MOMENTUM = 0.9
 CALIBRATION_BATCH = 4
-
-
-@dataclass(frozen=True)
-class Network:
-    """One network of torchvision's registry."""
-
-    name: str
-    kind: str
-    """``classification`` or ``segmentation``."""
-    image_size: int
-    """Height and width of its input in pixels."""
-    outputs: int
-    """Classes; the output is (batch, classes) or (batch, classes, size, size)."""
-
-
-@cache
-def networks() -> dict[str, Network]:
-    """Return every classification and segmentation network, by name.
-
-    A network's own input size is the smallest crop among its published weights: larger
-    ones belong to fine-tunings at a higher resolution, which need other constructor
-    arguments (vit_b_16 at 384, regnet_y_16gf at 384).
-    """
-    found = {}
-    for kind, module in (("classification", models), ("segmentation", segmentation)):
-        for name in models.list_models(module=module):
-            weights = list(models.get_model_weights(name))
-            sizes = [_crop(weight.transforms()) for weight in weights]
-            outputs = len(weights[0].meta["categories"])
-            found[name] = Network(name, kind, min(sizes), outputs)
-    return found
-
-
-def _crop(transform: Any) -> int:
-    size = getattr(transform, "crop_size", None) or transform.resize_size
-    return int(size[0])
-
-
-def describe() -> int:
-    """Print the registry as JSON, for callers that must not import torch."""
-    catalogue = {
-        "torch": str(torch.__version__),
-        "torchvision": str(torchvision.__version__),
-        "networks": {
-            network.name: {"kind": network.kind, "image_size": network.image_size}
-            for network in networks().values()
-        },
-    }
-    json.dump(catalogue, sys.stdout)
-    return 0
-
-
-def create(name: str, image_size: int) -> nn.Module:
-    """Construct a network with random weights for square inputs of ``image_size`` pixels.
-
-    Raises ValueError for an unknown name, and whatever torchvision raises for a size that
-    the network cannot take.
-    """
-    network = networks().get(name)
-    if network is None:
-        raise ValueError(f"torchvision {torchvision.__version__} has no network {name!r}")
-    arguments: dict[str, Any] = {"weights": None}
-    if network.kind == "segmentation":
-        arguments["weights_backbone"] = None
-    if name in ("googlenet", "inception_v3"):
-        # Their own initialisation draws from a truncated normal, which takes seconds.
-        arguments["init_weights"] = False
-    if image_size != network.image_size:
-        if name.startswith("vit_"):
-            arguments["image_size"] = image_size
-        elif name.startswith("maxvit_"):
-            arguments["input_size"] = (image_size, image_size)
-    return cast("nn.Module", models.get_model(name, **arguments))
-
-
-class _Weightless(TorchFunctionMode):
-    """Allocates on the meta device, where tensors have shapes but no contents.
-
-    Only ``torch.empty``, with which layers allocate their weights: RegNet's constructor
-    computes its widths with tensors, and needs their contents.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.empty:
-            kwargs = {**kwargs, "device": "meta"}
-        return func(*args, **kwargs)
-
-
-def create_weightless(name: str, image_size: int) -> nn.Module:
-    """Construct a network on the meta device, which takes no memory; raises as ``create``."""
-    with _Weightless():
-        return create(name, image_size).to("meta")
 
 
 def main_output(output: Any) -> Tensor:
@@ -247,7 +148,7 @@ class _Case:
 
     def flops(self) -> float | None:
         spec = self.spec
-        per_image = _flops_per_image(spec.name, spec.image_size, spec.task)
+        per_image = flops_per_image(spec.name, spec.image_size, spec.task)
         return None if per_image is None else per_image * spec.batch_size
 
 
@@ -450,52 +351,3 @@ def _calibrate(model: nn.Module, images: Tensor) -> None:
         model(images)
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
-
-
-@cache
-def _flops_per_image(name: str, image_size: int, task: str) -> float | None:
-    """FLOPs of one image on an eager twin that has shapes but no data.
-
-    Two images are counted, because batch norm over one value refuses to train.  Without
-    data there is no fused attention either, which the counter would miss.
-    """
-    from torch.utils.flop_counter import FlopCounterMode
-
-    images = 2
-    counters = {torch.ops.aten.convolution_backward: _convolution_backward_flops}
-    try:
-        model = create_weightless(name, image_size).train(task == "train")
-        batch = torch.empty(images, 3, image_size, image_size, device="meta")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with FlopCounterMode(display=False, custom_mapping=counters) as counter:
-                if task == "train":
-                    _sum_of_heads(model(batch)).backward()
-                else:
-                    with torch.no_grad():
-                        model(batch)
-    except (RuntimeError, NotImplementedError):
-        return None
-    return float(counter.get_total_flops()) / images
-
-
-def _sum_of_heads(output: Any) -> Tensor:
-    if isinstance(output, Tensor):
-        return output.sum()
-    heads = output.values() if isinstance(output, dict) else output
-    return torch.stack([head.sum() for head in heads if head is not None]).sum()
-
-
-def _convolution_backward_flops(
-    grad_out: Any, image: Any, weight: Any, *arguments: Any, **_named: Any
-) -> int:
-    """As many as the forward pass for each gradient asked for.
-
-    torch's own count takes a grouped convolution's weight gradient for a dense one's, 35
-    times too much for mobilenet_v3_small.
-    """
-    from torch.utils.flop_counter import conv_flop_count
-
-    transposed, output_mask = arguments[4], arguments[7]
-    forward = conv_flop_count(image, weight, grad_out, transposed=transposed)
-    return int(forward * sum(output_mask[:2]))

@@ -1,0 +1,109 @@
+"""Which networks torchvision has, their input sizes, and how each is constructed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, cast
+
+import torch
+import torchvision
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torchvision import models
+from torchvision.models import segmentation
+
+
+@dataclass(frozen=True)
+class Network:
+    """One network of torchvision's registry."""
+
+    name: str
+    kind: str
+    """``classification`` or ``segmentation``."""
+    image_size: int
+    """Height and width of its input in pixels."""
+    outputs: int
+    """Classes; the output is (batch, classes) or (batch, classes, size, size)."""
+
+
+@cache
+def networks() -> dict[str, Network]:
+    """Return every classification and segmentation network, by name.
+
+    A network's own input size is the smallest crop among its published weights: larger
+    ones belong to fine-tunings at a higher resolution, which need other constructor
+    arguments (vit_b_16 at 384, regnet_y_16gf at 384).
+    """
+    found = {}
+    for kind, module in (("classification", models), ("segmentation", segmentation)):
+        for name in models.list_models(module=module):
+            weights = list(models.get_model_weights(name))
+            sizes = [_crop(weight.transforms()) for weight in weights]
+            outputs = len(weights[0].meta["categories"])
+            found[name] = Network(name, kind, min(sizes), outputs)
+    return found
+
+
+def _crop(transform: Any) -> int:
+    size = getattr(transform, "crop_size", None) or transform.resize_size
+    return int(size[0])
+
+
+def describe() -> int:
+    """Print the registry as JSON, for callers that must not import torch."""
+    catalogue = {
+        "torch": str(torch.__version__),
+        "torchvision": str(torchvision.__version__),
+        "networks": {
+            network.name: {"kind": network.kind, "image_size": network.image_size}
+            for network in networks().values()
+        },
+    }
+    json.dump(catalogue, sys.stdout)
+    return 0
+
+
+def create(name: str, image_size: int) -> nn.Module:
+    """Construct a network with random weights for square inputs of ``image_size`` pixels.
+
+    Raises ValueError for an unknown name, and whatever torchvision raises for a size that
+    the network cannot take.
+    """
+    network = networks().get(name)
+    if network is None:
+        raise ValueError(f"torchvision {torchvision.__version__} has no network {name!r}")
+    arguments: dict[str, Any] = {"weights": None}
+    if network.kind == "segmentation":
+        arguments["weights_backbone"] = None
+    if name in ("googlenet", "inception_v3"):
+        # Their own initialisation draws from a truncated normal, which takes seconds.
+        arguments["init_weights"] = False
+    if image_size != network.image_size:
+        if name.startswith("vit_"):
+            arguments["image_size"] = image_size
+        elif name.startswith("maxvit_"):
+            arguments["input_size"] = (image_size, image_size)
+    return cast("nn.Module", models.get_model(name, **arguments))
+
+
+class _Weightless(TorchFunctionMode):
+    """Allocates on the meta device, where tensors have shapes but no contents.
+
+    Only ``torch.empty``, with which layers allocate their weights: RegNet's constructor
+    computes its widths with tensors, and needs their contents.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.empty:
+            kwargs = {**kwargs, "device": "meta"}
+        return func(*args, **kwargs)
+
+
+def create_weightless(name: str, image_size: int) -> nn.Module:
+    """Construct a network on the meta device, which takes no memory; raises as ``create``."""
+    with _Weightless():
+        return create(name, image_size).to("meta")
