@@ -10,6 +10,7 @@ import contextlib
 import fnmatch
 import json
 import os
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from bench_lib import judge, summary
 from bench_lib.model import (
     SCHEMA,
     Accepted,
+    Attempt,
     Baseline,
     Case,
     Environment,
@@ -68,7 +70,7 @@ def load(folder: Path, key: str) -> BaselineFile:
         raise BaselineError(
             f"{path} is not JSON: {error}; restore it from version control"
         ) from error
-    if not isinstance(raw, dict) or not isinstance(raw.get("schema"), int):
+    if not isinstance(raw, dict) or type(raw.get("schema")) is not int:
         raise BaselineError(f"{path} is not a baseline file: it has no schema number")
     if raw["schema"] > SCHEMA:
         raise BaselineError(
@@ -101,9 +103,20 @@ def _refuse(constant: str) -> None:
 def _decode(case_id: str, about: Any) -> Baseline:
     try:
         stored = msgspec.convert(about, dict[str, Any])
-        return msgspec.convert({**stored, "case_id": case_id}, Baseline)
+        baseline = msgspec.convert({**stored, "case_id": case_id}, Baseline)
     except msgspec.ValidationError as error:
         raise msgspec.ValidationError(f"case {case_id}: {error}") from error
+    for process in baseline.processes:
+        if abs(process.log_median) > MOST_LOG or process.spread < 0 or process.n < 1:
+            raise msgspec.ValidationError(f"case {case_id}: no process is like {process}")
+    if not 0 < baseline.limits.spread <= 1:
+        spread = baseline.limits.spread
+        raise msgspec.ValidationError(f"case {case_id}: limits.spread is {spread}")
+    return baseline
+
+
+MOST_LOG = 50.0
+"""No iteration takes e^50 seconds, or e^-50."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +131,14 @@ class Change:
 
 
 def processes_of(record: Record) -> list[ProcessSummary]:
-    """Return the summary of every accepted attempt of a record."""
+    """Return the summary of every process of a record, by its first accepted attempt.
+
+    A case that two tests measure has two attempts in one process; they count once.
+    """
+    first: dict[int, Attempt] = {}
+    for attempt in record.attempts:
+        if attempt.accepted and attempt.measurement is not None:
+            first.setdefault(attempt.process, attempt)
     return [
         summary.summarise(
             attempt.measurement,
@@ -126,8 +146,8 @@ def processes_of(record: Record) -> list[ProcessSummary]:
             time=attempt.time,
             clock_mhz=attempt.telemetry.clock_mhz if attempt.telemetry else None,
         )
-        for attempt in record.attempts
-        if attempt.accepted and attempt.measurement is not None
+        for attempt in first.values()
+        if attempt.measurement is not None
     ]
 
 
@@ -175,10 +195,11 @@ def propose(
         old = current.baselines.get(case_id)
         sound = [record for record in group if not any(a.fault for a in record.attempts)]
         processes = [_rounded(p) for record in sound for p in processes_of(record)]
-        if not processes:
-            changes.append(Change(case_id, old, None, _why_nothing(group)))
-            continue
         case = group[-1].case
+        why_not = _why_unfit(processes, case) if processes else _why_nothing(group)
+        if why_not is not None:
+            changes.append(Change(case_id, old, None, why_not))
+            continue
         new = Baseline(
             case_id,
             processes,
@@ -189,6 +210,16 @@ def propose(
         )
         changes.append(Change(case_id, old, new))
     return changes
+
+
+def _why_unfit(processes: list[ProcessSummary], case: Case) -> str | None:
+    """Say why values must not be held against; a later run would be judged by them."""
+    if any(p.finite is False for p in processes):
+        return "the answer holds infinities or NaN"
+    spread = statistics.median(p.spread for p in processes)
+    if spread > case.limits.spread:
+        return f"iterations spread by {spread:.0%}; the limit is {case.limits.spread:.0%}"
+    return None
 
 
 def _why_nothing(group: list[Record]) -> str:
@@ -241,6 +272,8 @@ def write(
         if change.new is not None:
             cases[change.case_id] = _rewritten(cases.get(change.case_id), change.new)
             del cases[change.case_id]["case_id"]
+            # What is tolerated is the case's to say; how steady it is, the measuring's.
+            cases[change.case_id]["limits"] = {"spread": change.new.limits.spread}
     known = {**document.get("environments", {}), **{k: _plain(v) for k, v in environments.items()}}
     used = {p["environment"] for case in cases.values() for p in case["processes"]}
     document["environments"] = {name: known[name] for name in sorted(used & known.keys())}

@@ -111,16 +111,12 @@ def judge(
     if not candidate:
         raise ValueError("no process to judge")
     latency = math.exp(statistics.fmean(p.log_median for p in candidate))
-    if baseline is None or not baseline.processes:
-        return [
-            Verdict(
-                Status.NO_BASELINE,
-                "latency",
-                f"{_seconds(latency)}; nothing accepted yet to hold it against",
-                value=latency,
-                unit="s",
-            )
-        ]
+    if baseline is None or not baseline.processes or baseline.provenance != "measured":
+        reason = f"{_seconds(latency)}; nothing accepted yet to hold it against"
+        if baseline is not None and baseline.processes:
+            reason = f"{_seconds(latency)}; a {baseline.provenance} figure is not judged by"
+        reason += _shortcomings(candidate)
+        return [Verdict(Status.NO_BASELINE, "latency", reason, value=latency, unit="s")]
     if differing := _differing(conditions or {}, baseline.conditions):
         reason = f"conditions differ from the baseline's: {'; '.join(differing)}"
         return [Verdict(Status.INCOMPARABLE, "latency", reason, value=latency, unit="s")]
@@ -135,6 +131,18 @@ def judge(
     if _host_got_in_the_way(candidate, old):
         verdicts = [_without_trust(verdict) for verdict in verdicts]
     return verdicts
+
+
+def _shortcomings(candidate: Sequence[ProcessSummary]) -> str:
+    """Say what will matter as soon as there is a baseline."""
+    words = ""
+    spread = statistics.median(p.spread for p in candidate)
+    if spread > TRUST:
+        words += f"; iterations of a process spread by {spread:.1%}, above {TRUST:.0%}, "
+        words += "where trust in the timing ends"
+    if any(p.finite is False for p in candidate):
+        words += "; the answer holds infinities or NaN"
+    return words
 
 
 def overall(verdicts: Sequence[Verdict]) -> Status:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import math
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -19,7 +17,9 @@ from typing import Any
 
 from bench_lib.model import (
     COMPILE_MODES,
+    ID_RULE,
     MEMORY_FORMATS,
+    PARAM_RULE,
     PRECISIONS,
     TASKS,
     TIERS,
@@ -28,6 +28,8 @@ from bench_lib.model import (
     Limits,
     Param,
     Sampling,
+    is_case_id,
+    is_param,
 )
 
 if sys.version_info >= (3, 11):
@@ -130,7 +132,8 @@ class _Reader:
         try:
             self.document = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
-            raise MatrixError(f"{path}: {error.strerror}") from error
+            hint = "name a matrix with --perf-matrix FILE or the ini setting perf_matrix"
+            raise MatrixError(f"{path}: {error.strerror}; {hint}") from error
         except (ValueError, RecursionError) as error:
             raise MatrixError(f"{path}: not TOML: {error}") from error
 
@@ -205,16 +208,15 @@ class _Reader:
         target, case_id = table.get("target"), table.get("id")
         if not isinstance(target, str) or not _names_a_function(target):
             raise self.wrong(where, f"target is {target!r}; it has to be package.module:factory")
-        if not isinstance(case_id, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", case_id):
-            problem = "has to be letters, digits, dots, dashes and underscores"
-            raise self.wrong(where, f"id is {case_id!r}; it {problem}")
+        if not isinstance(case_id, str) or not is_case_id(case_id):
+            raise self.wrong(where, f"id is {case_id!r}; it has to be {ID_RULE}")
         params = table.get("params", {})
         if not isinstance(params, dict):
             raise self.wrong(f"{where}, params", "has to be a table")
         for key, value in params.items():
-            if not _is_param(value):
-                problem = "it has to be text, a finite number, true or false"
-                raise self.wrong(f"{where}, params", f"{key} is {value!r}; {problem}")
+            if not is_param(value):
+                problem = f"{key} is {value!r}; it has to be {PARAM_RULE}"
+                raise self.wrong(f"{where}, params", problem)
         return replace(base, id=case_id, workload=target, params=params)
 
     def _product(
@@ -328,13 +330,6 @@ def _matches(rule: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:
 def _is_above_zero(value: Any) -> bool:
     """Whether a value is a number that a limit or a time can be; NaN and infinity are none."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= LARGEST
-
-
-def _is_param(value: Any) -> bool:
-    """Whether a value can be told to a worker and written down."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return abs(value) < 2**63
-    return isinstance(value, (str, bool)) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _names_a_function(target: str) -> bool:

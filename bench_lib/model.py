@@ -8,6 +8,8 @@ its name; sizes are bytes, times are seconds, rates are per second.
 from __future__ import annotations
 
 import enum
+import math
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,13 +80,44 @@ class Case:
     """Stable, readable, safe as a file name: ``resnet50-b64-fp16-max-autotune-infer``."""
     workload: str
     """A name the worker knows (``network``) or ``package.module:factory``."""
-    params: dict[str, Param]
+    params: dict[str, Param] = field(default_factory=dict)
     tier: str = "smoke"
     launch: Launch = field(default_factory=Launch)
     sampling: Sampling = field(default_factory=Sampling)
     limits: Limits = field(default_factory=Limits)
     time_limit_s: float = 300.0
     """From the order to the answer; past it the context is ended and the case is ERROR."""
+
+
+def problem_of(case: object) -> str | None:
+    """Say why something cannot be measured and remembered as a case; None where it can."""
+    if not isinstance(case, Case):
+        return f"{case!r} is no Case; make one with bench_lib.model.Case(id, workload, params)"
+    if not is_case_id(case.id):
+        return f"the case's id is {case.id!r}; it has to be {ID_RULE}"
+    params: object = case.params
+    if not isinstance(params, dict):
+        return f"params of {case.id} is {params!r}; it has to be a dictionary"
+    for name, value in params.items():
+        if not is_param(value):
+            return f"params of {case.id}: {name} is {value!r}; it has to be {PARAM_RULE}"
+    return None
+
+
+ID_RULE = "letters, digits, dots, dashes and underscores"
+PARAM_RULE = "text, a finite number, true or false"
+
+
+def is_case_id(value: object) -> bool:
+    """Whether a value can name a case in files and on command lines."""
+    return isinstance(value, str) and bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value))
+
+
+def is_param(value: object) -> bool:
+    """Whether a value can be told to a worker and written down."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return abs(value) < 2**63
+    return isinstance(value, (str, bool)) or (isinstance(value, float) and math.isfinite(value))
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from bench_lib.baselines import (
     layout,
     load,
     mixed_conditions,
+    processes_of,
     propose,
     write,
 )
@@ -206,8 +207,7 @@ def test_the_file_shows_a_reviewer_what_changed(tmp_path):
     "resnet18-b4-fp32-eager-infer": {
       "accepted": {"by": "somebody", "date": "2026-01-01T00:00:00Z", "reason": "first values", \
 "run_id": "0a0a0a0a"},
-      "limits": {"compile_time": 0.5, "memory": 0.01, "spread": 0.1, "throughput": 0.05, \
-"tolerance": 0.01},
+      "limits": {"spread": 0.1},
       "processes": [
         {"device_uuid": "GPU-0123", "environment": "e0e0e0e0", "host_bound": false, \
 "log_median": 0.0, "n": 20, "spread": 0.01, "time": "2026-01-02T03:04:05Z"},
@@ -505,7 +505,7 @@ BASELINES = st.builds(
     processes=st.lists(
         st.builds(
             make_process,
-            log_median=NUMBERS,
+            log_median=st.floats(-50, 50),
             device_uuid=st.none() | WORDS,
             log_throughput=st.none() | NUMBERS,
             peak_memory_bytes=st.none() | st.integers(0, 2**50),
@@ -519,7 +519,7 @@ BASELINES = st.builds(
         max_size=3,
     ),
     accepted=st.builds(Accepted, WORDS, WORDS, WORDS, st.none() | WORDS),
-    limits=st.builds(Limits, tail=st.none() | NUMBERS, spread=NUMBERS),
+    limits=st.builds(Limits, spread=st.floats(0.01, 0.1)),
     conditions=st.dictionaries(
         st.sampled_from(["ranks", "power_cap_w"]), st.integers(1, 8) | NUMBERS | WORDS
     ),
@@ -553,3 +553,47 @@ def test_a_process_is_one_line_of_the_file(count):
         document(cases={"x": {"processes": [{"log_median": 0.5, "n": 3}] * count}})
     ).splitlines()
     assert [line.strip(", ") for line in lines].count('{"log_median": 0.5, "n": 3}') == count
+
+
+@pytest.mark.parametrize(
+    ("about", "message"),
+    [
+        ({"processes": [{"log_median": 1e6}]}, "no process is like"),
+        ({"processes": [{"spread": -0.1}]}, "no process is like"),
+        ({"processes": [{"n": 0}]}, "no process is like"),
+        ({"limits": {"spread": -1}}, "limits.spread is -1"),
+    ],
+)
+def test_figures_that_no_process_can_have_are_refused_with_the_cases_name(tmp_path, about, message):
+    """They would be divided by, or make every later run a failure."""
+    process = {"log_median": 0.0, "spread": 0.01, "n": 20, "environment": "e", "time": "t"}
+    case = {
+        "accepted": {"run_id": "r", "reason": "r", "date": "d"},
+        "processes": [{**process, **one} for one in about.pop("processes", [{}])],
+        **about,
+    }
+    words = refusal(tmp_path, document(cases={"slow": case}))
+    assert "case slow: " in words
+    assert message in words
+
+
+@pytest.mark.parametrize(
+    ("fields", "why_not"),
+    [
+        ({"iteration_s": [0.01, 0.05] * 10}, "iterations spread by 71%; the limit is 10%"),
+        ({"numerics": Numerics(finite=False)}, "the answer holds infinities or NaN"),
+    ],
+)
+def test_values_that_nothing_can_be_held_against_are_not_accepted(tmp_path, fields, why_not):
+    """Every later run would be judged by them."""
+    record = make_record(attempts=[make_attempt(measurement=make_measurement(**fields))])
+    accepted = make_baseline().accepted
+    (change,) = propose(load(tmp_path, KEY), [record], make_hardware(), accepted)
+    assert change.new is None
+    assert change.why_not == why_not
+
+
+def test_a_case_that_two_tests_measure_counts_as_one_process():
+    """Two looks from one context say nothing of the spread between contexts."""
+    twice = [make_attempt(process=0), make_attempt(process=0), make_attempt(process=1)]
+    assert len(processes_of(make_record(attempts=twice))) == 2

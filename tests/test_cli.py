@@ -234,8 +234,8 @@ def test_accepting_fewer_than_five_processes_says_what_they_are_worth(cli, histo
     answer = accept(cli, write_run(history, [measured(0.5, processes=4)]))
     assert answer.status == 0
     assert answer.lines[-1] == (
-        "some have only 4 processes; five tell the spread between processes: "
-        "pytest perf_tests --perf-processes 5"
+        "some have fewer than five processes (4), which can hardly tell the spread between "
+        "processes: pytest perf_tests --perf-processes 5"
     )
 
 
@@ -441,8 +441,8 @@ def test_showing_a_key_lists_what_is_accepted(cli, history):
         make_record(
             case=make_case(id="b"),
             attempts=[
-                make_attempt(measurement=make_measurement(iteration_s=[s] * 20))
-                for s in (1.0, 1.01)
+                make_attempt(process=i, measurement=make_measurement(iteration_s=[s] * 20))
+                for i, s in enumerate((1.0, 1.01))
             ],
         ),
         measured(1.0, "c"),
@@ -519,7 +519,7 @@ def test_a_folder_without_runs_says_how_to_make_one(cli):
     """No table of nothing."""
     answer = cli("history", "list")
     assert (answer.status, answer.lines) == (
-        0,
+        1,
         ["no runs in history; pytest perf_tests makes one"],
     )
     assert cli("history", "list", "--json").json == {"runs": [], "problems": []}

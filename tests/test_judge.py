@@ -806,3 +806,18 @@ def test_one_device_has_one_name_with_and_without_nvmls_prefix():
     old = make_baseline(processes=make_processes([0.0] * 5, device_uuid="0123"))
     latency = judge(make_processes([0.0], device_uuid="GPU-0123"), old, Limits())[0]
     assert "another device" not in latency.reason
+
+
+def test_a_published_figure_is_never_judged_by():
+    """It was measured by somebody else, in another way."""
+    published = make_baseline([math.log(0.01)] * 5, provenance="published")
+    (only,) = judge(make_processes([math.log(0.02)]), published, Limits())
+    assert only.status is Status.NO_BASELINE
+    assert "a published figure is not judged by" in only.reason
+
+
+def test_without_a_baseline_the_reason_says_what_will_matter_once_there_is_one():
+    """Before somebody accepts it."""
+    (only,) = judge(make_processes([0.0], spread=0.71, finite=False), None, Limits())
+    assert "spread by 71.0%, above 5%" in only.reason
+    assert "infinities or NaN" in only.reason

@@ -504,7 +504,8 @@ def test_a_matrix_that_is_not_there_is_refused_by_its_name(tmp_path):
     path = tmp_path / "none.toml"
     with pytest.raises(MatrixError) as caught:
         read_matrix(path, {})
-    assert str(caught.value) == f"{path}: No such file or directory"
+    hint = "name a matrix with --perf-matrix FILE or the ini setting perf_matrix"
+    assert str(caught.value) == f"{path}: No such file or directory; {hint}"
 
 
 # ---- whatever is in the file ------------------------------------------------------------

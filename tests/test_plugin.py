@@ -39,8 +39,9 @@ target = "steps:step"
 """
 
 CONFTEST = """
-import sys
+import sys, signal
 sys.path.insert(0, {tests!r})
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
 
 import bench_lib.hardware
 import bench_lib.plugin.session as session
@@ -119,7 +120,7 @@ def test_a_first_run_passes_and_says_how_to_make_a_baseline(suite, pytester):
             "alpha *NO_BASELINE*10 ms*",
             "run * on cpu-test-2c: 2 NO_BASELINE",
             "history: history/*_cpu-test-2c_*.jsonl",
-            "next: pytest perf_tests --perf-processes 5 && bench-lib baseline accept --run latest*",
+            "next: pytest *perf_tests --perf-processes 5 && bench-lib baseline accept --run *",
         ]
     )
     (run,) = runs_in(pytester)
@@ -236,7 +237,7 @@ def test_another_matrix_can_be_named(suite, pytester):
     pytester.path.joinpath("mine.toml").write_text(MATRIX.replace("alpha", "mine"))
     run("--perf-matrix", "mine.toml", "-k", "mine").assert_outcomes(passed=1, deselected=1)
     missing = run("--perf-matrix", "gone.toml")
-    missing.stdout.fnmatch_lines(["*gone.toml: No such file or directory"])
+    missing.stdout.fnmatch_lines(["*gone.toml: No such file*name a matrix with --perf-matrix*"])
 
 
 @pytest.mark.parametrize(
@@ -482,3 +483,80 @@ def test_collecting_needs_neither_torch_nor_a_worker():
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "test_network[resnet18-b4-fp32-96px-eager-infer]" in done.stdout
+
+
+def test_the_next_step_is_this_very_command_with_five_processes(suite):
+    """Options that choose cases and folders are kept, so that it can be pasted."""
+    result = suite()("-k", "alpha", "--perf-history", "mine", "--perf-processes", "2")
+    result.stdout.fnmatch_lines(
+        [
+            "next: pytest *perf_tests -k alpha --perf-history mine --perf-processes 5 && *accept "
+            "--run latest --history mine --reason*"
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("'foo'", "*'foo' is no Case*"),
+        ("Case('x/../y', 'steps:step')", "*id is 'x/../y'; it has to be letters*"),
+        ("Case('x', 'steps:step', {'n': None})", "*n is None; it has to be text*"),
+    ],
+)
+def test_a_case_of_ones_own_that_cannot_be_remembered_fails_its_test(
+    suite, pytester, case, message
+):
+    """The others run, and nothing is lost."""
+    run = suite()
+    pytester.path.joinpath("perf_tests", "test_own.py").write_text(
+        f"from bench_lib.model import Case\ndef test_own(perf):\n    perf.measure({case})\n"
+    )
+    result = run()
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines([message])
+
+
+def test_one_id_is_one_case(suite, pytester):
+    """Two cases of one name would be judged by one baseline."""
+    run = suite()
+    pytester.path.joinpath("perf_tests", "test_own.py").write_text(
+        "import pytest\nfrom bench_lib.model import Case\n"
+        "@pytest.mark.parametrize('n', [1, 2])\n"
+        "def test_own(perf, n):\n    perf.measure(Case('own', 'steps:step', {'n': n}))\n"
+    )
+    result = run()
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.fnmatch_lines(["*two different cases are called 'own'*"])
+
+
+@pytest.mark.parametrize("mark", ["'netwrok'", ""])
+def test_a_table_that_does_not_exist_is_an_error_and_not_an_empty_test(suite, pytester, mark):
+    """A suite that measures nothing is green for ever."""
+    run = suite()
+    pytester.path.joinpath("perf_tests", "test_typo.py").write_text(
+        f"import pytest\n@pytest.mark.perf_cases({mark})\ndef test_x(case, perf): pass\n"
+    )
+    result = run()
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["perf_cases names *; it takes one of networks, factory"])
+
+
+def test_xdist_without_perf_paths_says_what_to_set(suite, pytester):
+    """In somebody else's repository nothing tells the controller that tests measure."""
+    suite(devices="gpus(2)")
+    pytester.mkdir("elsewhere").joinpath("test_own.py").write_text(
+        "from bench_lib.model import Case\n"
+        "def test_own(perf):\n    perf.measure(Case('own', 'steps:step'))\n"
+    )
+    result = pytester.runpytest_subprocess("-p", "bench_lib.plugin", "elsewhere", "-n", "2")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*ini setting perf_paths*"])
+
+
+@pytest.mark.parametrize("value", ["0", "two"])
+def test_a_number_of_processes_below_one_is_refused_in_words(suite, value):
+    """Option, value, and what it has to be."""
+    result = suite()("--perf-processes", value)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*--perf-processes: '{value}' is not a whole number of 1*"])

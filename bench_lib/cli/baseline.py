@@ -124,11 +124,14 @@ def accept(
     else:
         _print_changes(changes)
         print(f"\n{len(taken)} of {len(changes)} cases accepted into {file.path}")
+        for each in runs:
+            if not each.finished:
+                print(f"run {each.run_id} is unfinished; it may lack cases")
         few = {len(c.new.processes) for c in taken if c.new and len(c.new.processes) < 5}
         if few:
             print(
-                f"some have only {min(few)} processes; five tell the spread between processes: "
-                "pytest perf_tests --perf-processes 5"
+                f"some have fewer than five processes ({min(few)}), which can hardly tell the "
+                "spread between processes: pytest perf_tests --perf-processes 5"
             )
     raise typer.Exit(0 if taken else 1)
 

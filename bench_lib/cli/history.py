@@ -24,6 +24,8 @@ def list_runs(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> N
     """List all runs, oldest first."""
     from bench_lib import history as runs
 
+    if history.exists() and not history.is_dir():
+        raise runs.HistoryError(f"{history} is not a folder; name one with --history DIR")
     found, problems = [], []
     for path in runs.files(history):
         try:
@@ -53,6 +55,7 @@ def list_runs(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> N
         print(f"no runs in {history}; pytest perf_tests makes one")
     for problem in problems:
         print(f"! {problem}")
+    raise typer.Exit(0 if rows else 1)
 
 
 @app.command()

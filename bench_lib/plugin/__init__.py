@@ -5,7 +5,9 @@ Loaded by the entry point of the same name, or by a plain checkout's conftest.py
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import shlex
+from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from bench_lib import report
 from bench_lib.baselines import BaselineError
 from bench_lib.devicelock import DeviceBusyError
 from bench_lib.history import HistoryError
+from bench_lib.judge import LEAST_PROCESSES
 from bench_lib.launch import LaunchError
 from bench_lib.matrix import MatrixError
 from bench_lib.model import TASKS, TIERS, Case, Record, Status
@@ -43,6 +46,8 @@ class Perf:
         fails the test too, once the whole suite has been judged.
         """
         __tracebackhide__ = True
+        if (refusal := self._session.refusal(case)) is not None:
+            pytest.fail(refusal, pytrace=False)
         try:
             outcome = self._session.measure(case)
         except (LaunchError, DeviceBusyError) as error:
@@ -140,12 +145,18 @@ def _marks_of(obj: object) -> list[pytest.Mark]:
 
 
 def _cases(config: pytest.Config, mark: pytest.Mark) -> list[Case]:
+    """Return the tier's cases of the table that the mark names: ``networks``, ``factory``."""
     session = config.stash[SESSION]
-    return [case for case in session.cases[session.tier] if _belongs(case, mark.args[0])]
-
-
-def _belongs(case: Case, workload: str) -> bool:
-    return case.workload == workload or (workload == "factory" and ":" in case.workload)
+    tables = (*session.workloads, "factory")
+    if len(mark.args) != 1 or mark.args[0] not in tables:
+        named = ", ".join(map(repr, mark.args)) or "nothing"
+        raise MatrixError(f"perf_cases names {named}; it takes one of {', '.join(tables)}")
+    axes = session.workloads.get(mark.args[0])
+    return [
+        case
+        for case in session.cases[session.tier]
+        if (":" in case.workload if axes is None else case.workload == axes.workload)
+    ]
 
 
 def _marks(case: Case) -> list[pytest.MarkDecorator]:
@@ -200,6 +211,9 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
             raise pytest.UsageError(str(error)) from error
     try:
         return (yield)
+    except KeyboardInterrupt:
+        perf_session.interrupted = True
+        raise
     finally:
         perf_session.close()
         if judges:
@@ -323,16 +337,30 @@ def _next_step(session: PerfSession, records: list[Record]) -> str:
     assert session.chronicle is not None
     run = session.chronicle.writer.run_id
     status = {record.status for record in records}
-    folder = ""
-    if session.options.history != session.config.rootpath / "history":
-        folder = f" --history {shown_path(session.options.history)}"
+    folder = _unless_default("--history", session.options.history)
+    again = shlex.join(["pytest", *_without_processes(session.config.invocation_params.args)])
+    if session.interrupted:
+        return f"the run was interrupted; {again}"
     if Status.ERROR in status or Status.REGRESSED in status:
         return f"bench-lib history show {run}{folder}"
     if Status.NO_BASELINE in status:
-        if session.options.processes < 5:
-            run = "latest"
-            first = "pytest perf_tests --perf-processes 5 && "
-        else:
-            first = ""
-        return f'{first}bench-lib baseline accept --run {run}{folder} --reason "first baseline"'
+        first = ""
+        if session.options.processes < LEAST_PROCESSES:
+            first, run = f"{again} --perf-processes {LEAST_PROCESSES} && ", "latest"
+        folders = folder + _unless_default("--baselines", session.options.baselines)
+        return f'{first}bench-lib baseline accept --run {run}{folders} --reason "first baseline"'
     return f"nothing; bench-lib history show {run}{folder} has the details"
+
+
+def _unless_default(option: str, path: Path) -> str:
+    """Return the option that makes bench-lib look where pytest did, from this folder."""
+    default = Path.cwd() / option.removeprefix("--")
+    return "" if path == default else f" {option} {shlex.quote(shown_path(path))}"
+
+
+def _without_processes(arguments: Sequence[str]) -> list[str]:
+    kept = list(arguments)
+    while "--perf-processes" in kept:
+        position = kept.index("--perf-processes")
+        del kept[position : position + 2]
+    return [argument for argument in kept if not argument.startswith("--perf-processes=")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,10 +110,13 @@ def _names_perf_path(config: pytest.Config) -> bool:
 
 def _at_least(kind: Callable[[str], float], least: float) -> Callable[[str], float]:
     def parse(text: str) -> float:
-        value = kind(text)
+        try:
+            value = kind(text)
+        except ValueError:
+            value = float("nan")
         if not value >= least:
-            raise ValueError
+            number = "whole number" if kind is int else "number"
+            raise argparse.ArgumentTypeError(f"{text!r} is not a {number} of {least} or more")
         return value
 
-    parse.__name__ = f"number of at least {least}"
     return parse

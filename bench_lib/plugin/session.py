@@ -15,7 +15,7 @@ from _pytest._io import TerminalWriter
 
 from bench_lib import hardware, judge, matrix, report
 from bench_lib.launch.catalogue import network_sizes
-from bench_lib.model import Case, Hardware, Record, Status
+from bench_lib.model import Case, Hardware, Record, Status, problem_of
 from bench_lib.plugin.devices import DEVICE
 from bench_lib.plugin.options import Options
 from bench_lib.runner import FAILING, Bench, Chronicle, Outcome, fails
@@ -42,6 +42,9 @@ class PerfSession:
     chronicle: Chronicle | None = None
     pending: list[Pending] = field(default_factory=list)
     judged: list[Record] = field(default_factory=list)
+    seen: dict[str, Case] = field(default_factory=dict)
+    """The cases measured in this process, by id: one id is one case."""
+    interrupted: bool = False
     failed: str | None = None
     """Why the run had to stop."""
 
@@ -56,15 +59,33 @@ class PerfSession:
         return hardware.detect()
 
     @cached_property
+    def workloads(self) -> dict[str, matrix.WorkloadAxes]:
+        """What a table of the matrix can be about."""
+        return {"networks": matrix.network_axes(network_sizes())}
+
+    @cached_property
     def cases(self) -> dict[str, list[Case]]:
         """The matrix, by tier."""
-        axes = {"networks": matrix.network_axes(network_sizes())}
-        return matrix.read_matrix(self.options.matrix, axes)
+        return matrix.read_matrix(self.options.matrix, self.workloads)
 
     @property
     def tier(self) -> str:
         """The tier to run: the one asked for, or what fits the machine."""
         return self.options.tier or ("smoke" if self.devices[0].vendor == "cpu" else "gate")
+
+    def refusal(self, case: Case) -> str | None:
+        """Say why a test must not measure this case; None where it may."""
+        if (problem := problem_of(case)) is not None:
+            return problem
+        if self.seen.setdefault(case.id, case) != case:
+            return f"two different cases are called {case.id!r}; give one of them another id"
+        if self.is_worker and DEVICE not in self.config.workerinput:  # type: ignore[attr-defined]
+            return (
+                "pytest-xdist's workers were given no devices, because nothing said that this "
+                "session measures; name the tests' folder in the ini setting perf_paths, or "
+                "pass --perf-tier"
+            )
+        return None
 
     def device(self) -> Hardware:
         """Return the device of this process: under xdist the one the controller assigned."""
