@@ -489,9 +489,7 @@ def test_the_next_step_is_this_very_command_with_five_processes(suite):
     """Options that choose cases and folders are kept, so that it can be pasted."""
     result = suite()("-k", "alpha", "--perf-history", "mine", "--perf-processes", "2")
     result.stdout.fnmatch_lines(
-        [
-            "next: pytest *-k alpha --perf-history mine --perf-processes 5 && *--history mine --reason*"
-        ]
+        ["next: pytest *-k alpha --perf-history mine --perf-processes 5 && *--history mine *"]
     )
 
 
