@@ -56,7 +56,7 @@ class Comparison:
     ratio: float
     """Candidate over baseline."""
     standard_error: float | None
-    """Of the difference of logarithms; None where no pair of processes shows any spread."""
+    """Of the difference of logarithms; None where a baseline of one process shows no spread."""
     degrees: int
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float] | None:
@@ -84,7 +84,8 @@ def compare(candidate: Sequence[float], baseline: Sequence[float]) -> Comparison
     """Compare logarithms of process values; the variance is pooled over both sides."""
     degrees = len(candidate) + len(baseline) - 2
     ratio = math.exp(statistics.fmean(candidate) - statistics.fmean(baseline))
-    if degrees < 1:
+    # A baseline of one process has no spread of its own to hold anything against.
+    if len(baseline) < 2:
         return Comparison(ratio, None, 0)
     squares = sum(
         statistics.variance(side) * (len(side) - 1)

@@ -821,3 +821,10 @@ def test_without_a_baseline_the_reason_says_what_will_matter_once_there_is_one()
     (only,) = judge(make_processes([0.0], spread=0.71, finite=False), None, Limits())
     assert "spread by 71.0%, above 5%" in only.reason
     assert "infinities or NaN" in only.reason
+
+
+def test_many_processes_against_a_baseline_of_one_are_suspect_at_most():
+    """However well they agree, the one may have been a lucky process."""
+    latency = judge(make_processes([math.log(1.1)] * 5), make_baseline([0.0]), Limits())[0]
+    assert latency.status is Status.SUSPECT
+    assert latency.interval is None
