@@ -320,11 +320,6 @@ class Chronicle:
         self.records: dict[str, Record] = {}
         self._hardware: dict[str, Hardware] = {}
 
-    @property
-    def has_baselines(self) -> bool:
-        """Whether anything was ever accepted for the run's hardware."""
-        return bool(self._files[self.device.key].baselines)
-
     def note(self, outcome: Outcome, nodeid: str | None) -> None:
         """Write a case's attempts down; raises HistoryError."""
         self.writer.environment(outcome.environment, outcome.hardware)

@@ -81,16 +81,22 @@ def test_two_devices_are_held_at_once(lock):
 
 def test_a_device_without_a_uuid_is_told_by_key_and_index(lock, tmp_path):
     """A CPU is one device, whoever asks."""
-    lock(key="cpu-x", uuid=None, index=0).acquire(0, nobody_waits)
+    lock(vendor="cpu", key="cpu-x", uuid=None, index=0).acquire(0, nobody_waits)
     assert (tmp_path / "locks" / "cpu-x-0.lock").exists()
     with pytest.raises(DeviceBusyError, match=r"^cpu-x \(this host\) is in use"):
-        lock(key="cpu-x", uuid=None, index=0).acquire(0, lambda _line: None)
-    lock(key="cpu-x", uuid=None, index=1).acquire(0, nobody_waits)
+        lock(vendor="cpu", key="cpu-x", uuid=None, index=0).acquire(0, lambda _line: None)
+    lock(vendor="cpu", key="cpu-x", uuid=None, index=1).acquire(0, nobody_waits)
+
+
+def test_partitions_of_one_card_are_held_apart(lock):
+    """They may share its uuid, and differ in the function of their address."""
+    lock(bdf="0000:0c:00.0").acquire(0, nobody_waits)
+    lock(bdf="0000:0c:00.1").acquire(0, nobody_waits)
 
 
 def test_a_name_that_no_file_can_have_makes_a_file_all_the_same(lock, tmp_path):
     """Whatever a vendor calls its device, the lock stays in its folder."""
-    lock(uuid="../0x:1 2").acquire(0, nobody_waits)
+    lock(uuid="../0x:1 2", bdf=None).acquire(0, nobody_waits)
     assert (tmp_path / "locks" / "-0x-1-2.lock").exists()
 
 
@@ -132,12 +138,12 @@ def test_everybody_on_the_host_may_take_the_lock(lock, tmp_path):
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "locks").stat().st_mode) == 0o1777
-    assert stat.S_IMODE((tmp_path / "locks" / "GPU-0123.lock").stat().st_mode) == 0o666
+    assert stat.S_IMODE((tmp_path / "locks" / "GPU-0123-0000-0c-00-0.lock").stat().st_mode) == 0o666
 
 
 def test_a_holder_that_cannot_be_noted_is_another_run(lock, tmp_path):
     """The lock is what counts; its note is a courtesy."""
-    (tmp_path / "locks" / "GPU-0123.holder").mkdir(parents=True)
+    (tmp_path / "locks" / "GPU-0123-0000-0c-00-0.holder").mkdir(parents=True)
     mine = lock()
     mine.acquire(0, nobody_waits)
     assert mine.holder() == "another run"
@@ -160,4 +166,4 @@ def test_locks_are_where_every_run_of_the_host_looks(monkeypatch, tmp_path):
     mine = DeviceLock(make_hardware())
     mine.acquire(0, nobody_waits)
     mine.release()
-    assert (tmp_path / "bench-lib-locks" / "GPU-0123.lock").exists()
+    assert (tmp_path / "bench-lib-locks" / "GPU-0123-0000-0c-00-0.lock").exists()

@@ -557,3 +557,19 @@ def test_a_number_of_processes_below_one_is_refused_in_words(suite, value):
     result = suite()("--perf-processes", value)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"*--perf-processes: '{value}' is not a whole number of 1*"])
+
+
+def test_a_run_whose_verdicts_cannot_be_written_is_not_green(suite, pytester):
+    """A gate that could not judge must not say that all is well."""
+    run = suite()
+    limit = """
+import bench_lib.history as history
+def verdict(self, *_):
+    raise history.HistoryError("no space for verdicts")
+history.Writer.verdict = verdict
+"""
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write(limit)
+    result = run()
+    assert result.ret == pytest.ExitCode.INTERNAL_ERROR
+    result.stdout.fnmatch_lines(["stopped: no space for verdicts"])

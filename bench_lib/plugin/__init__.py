@@ -300,6 +300,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
             perf_session.end(int(session.exitstatus))
         except HistoryError as error:
             perf_session.failed = str(error)
+    if perf_session.failed is not None and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR  # what was not judged is not green
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
