@@ -141,6 +141,8 @@ class Hardware:
     compute_partition: str | None = None
     memory_partition: str | None = None
     power_cap_w: float | None = None
+    clock_policy: str | None = None
+    """What holds the clocks: AMD's performance level, or application clocks; None unknown."""
     peak_tflops: dict[str, float] = field(default_factory=dict)
     """Dense peak per precision; a precision that is not known is not there."""
     peak_gb_per_s: float | None = None
@@ -237,6 +239,10 @@ class Measurement:
     items_per_step: int
     item: str
     """What is counted: ``img``, ``token``, ``step``."""
+    device_s: float | None = None
+    """Median device time of a step without the host in its way; of host-bound cases only."""
+    device_source: str | None = None
+    """Where ``device_s`` is from: a replayed ``graph``, or the sum of one profiled pass's ``kernels``."""
     compile_s: float | None = None
     """First call of the compiled step less a steady step; None for eager."""
     compile_cache: str | None = None
@@ -337,6 +343,8 @@ class Verdict:
     tolerance: float | None = None
     detectable_effect: float | None = None
     """Smallest slow-down this comparison would have called nine times in ten, as a fraction."""
+    against: str = "pinned"
+    """Which baseline: ``pinned`` (accepted by somebody) or ``rolling`` (the nights since)."""
 
 
 @dataclass(frozen=True)
@@ -362,6 +370,10 @@ class ProcessSummary:
     host_bound: bool = False
     clock_mhz: float | None = None
     probe: dict[str, float] = field(default_factory=dict)
+    log_device: float | None = None
+    """Natural logarithm of a host-bound case's device time in seconds."""
+    worker: str = ""
+    """Names the device context; cases that share one share its luck."""
 
 
 @dataclass(frozen=True)
@@ -370,6 +382,19 @@ class Accepted:
 
     run_id: str
     reason: str
+    date: str
+    by: str | None = None
+    in_spite_of: str | None = None
+    """What spoke against it, where it was accepted all the same."""
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """A case that is known to fail, reported without failing up to and including a day."""
+
+    reason: str
+    until: str
+    """ISO 8601 date, UTC."""
     date: str
     by: str | None = None
 
@@ -396,3 +421,6 @@ class Record:
     attempts: list[Attempt] = field(default_factory=list)
     status: Status | None = None
     verdicts: list[Verdict] = field(default_factory=list)
+    changes: list[str] = field(default_factory=list)
+    """What is different in the environment since the baseline, in words."""
+    quarantine: Quarantine | None = None
