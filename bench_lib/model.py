@@ -242,7 +242,7 @@ class Measurement:
     device_s: float | None = None
     """Median device time of a step without the host in its way; of host-bound cases only."""
     device_source: str | None = None
-    """Where ``device_s`` is from: a replayed ``graph``, or the sum of one profiled pass's ``kernels``."""
+    """Where ``device_s`` is from: a replayed ``graph``, or a profiled pass's sum of ``kernels``."""
     compile_s: float | None = None
     """First call of the compiled step less a steady step; None for eager."""
     compile_cache: str | None = None
