@@ -1,14 +1,17 @@
 """The values to hold against: ``baselines/<hardware key>.json``, one file a key.
 
-Written only by accepting runs, and laid out so that a pull request shows what changed:
-sorted keys, one short line per process.  Fields this version does not know survive.
+Written only by accepting runs and by putting cases into quarantine, and laid out so that a
+pull request shows what changed: sorted keys, one short line per process.  Fields this
+version does not know survive.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import fnmatch
 import json
+import math
 import os
 import statistics
 from collections.abc import Iterable, Mapping
@@ -20,6 +23,7 @@ import msgspec
 
 from bench_lib import judge, summary
 from bench_lib.model import (
+    ID_RULE,
     SCHEMA,
     Accepted,
     Attempt,
@@ -28,11 +32,15 @@ from bench_lib.model import (
     Environment,
     Hardware,
     ProcessSummary,
+    Quarantine,
     Record,
+    Status,
+    UserError,
+    is_case_id,
 )
 
 
-class BaselineError(RuntimeError):
+class BaselineError(UserError):
     """A baseline cannot be read, written or accepted; says which, why, and what to do."""
 
 
@@ -45,6 +53,8 @@ class BaselineFile:
     baselines: dict[str, Baseline] = field(default_factory=dict)
     environments: dict[str, Environment] = field(default_factory=dict)
     hardware: Hardware | None = None
+    quarantines: dict[str, Quarantine] = field(default_factory=dict)
+    """By case, whether or not the case has a baseline."""
     raw: dict[str, Any] = field(default_factory=dict)
     """The document as read, so that what is not understood is written back."""
 
@@ -57,7 +67,8 @@ def path_of(folder: Path, key: str) -> Path:
 def load(folder: Path, key: str) -> BaselineFile:
     """Read the baselines of a hardware key; an empty file object where there are none.
 
-    Raises BaselineError where the file is not JSON, of a newer schema, or another key's.
+    Raises BaselineError where the file is not JSON, of a newer schema, or another key's,
+    and where a baseline or a quarantine in it cannot be read.
     """
     path = path_of(folder, key)
     try:
@@ -90,6 +101,7 @@ def load(folder: Path, key: str) -> BaselineFile:
             {id_: _decode(id_, about) for id_, about in cases.items()},
             msgspec.convert(raw.get("environments", {}), dict[str, Environment]),
             msgspec.convert(raw.get("hardware"), Hardware | None),
+            _decode_quarantines(raw.get("quarantine", {})),
             raw,
         )
     except msgspec.ValidationError as error:
@@ -115,6 +127,45 @@ def _decode(case_id: str, about: Any) -> Baseline:
     return baseline
 
 
+def _decode_quarantines(section: Any) -> dict[str, Quarantine]:
+    try:
+        stored = msgspec.convert(section, dict[str, Any])
+    except msgspec.ValidationError as error:
+        raise msgspec.ValidationError(f"quarantine: {error}") from error
+    return {case_id: _decode_quarantine(case_id, about) for case_id, about in stored.items()}
+
+
+def _decode_quarantine(case_id: str, about: Any) -> Quarantine:
+    try:
+        quarantine = msgspec.convert(about, Quarantine)
+    except msgspec.ValidationError as error:
+        raise msgspec.ValidationError(f"quarantine of {case_id}: {error}") from error
+    # When it began may carry the time of day; when it ends is a day.
+    began = quarantine.date.partition("T")[0]
+    for name, value, day in (
+        ("until", quarantine.until, quarantine.until),
+        ("date", quarantine.date, began),
+    ):
+        if not is_day(day):
+            raise msgspec.ValidationError(
+                f"quarantine of {case_id}: {name} is {value!r}, which is no day such as 2026-12-31"
+            )
+    return quarantine
+
+
+def is_day(text: str) -> bool:
+    """Whether a text is a day of the calendar in ISO 8601, as ``2026-12-31``."""
+    try:
+        return dt.date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
+def in_force(quarantine: Quarantine, today: dt.date) -> bool:
+    """Whether a quarantine still holds on a day in UTC: up to and including its last."""
+    return today <= dt.date.fromisoformat(quarantine.until)
+
+
 MOST_LOG = 50.0
 """No iteration takes e^50 seconds, or e^-50."""
 
@@ -126,109 +177,233 @@ class Change:
     case_id: str
     old: Baseline | None
     new: Baseline | None
-    """None where the run has nothing to accept."""
+    """None where the run has nothing that could be accepted, forced or not."""
     why_not: str | None = None
+    against: str | None = None
+    """What speaks against accepting the new values; they are taken only in spite of it."""
 
 
-def processes_of(record: Record) -> list[ProcessSummary]:
+def processes_of(record: Record, run_id: str | None = None) -> list[ProcessSummary]:
     """Return the summary of every process of a record, by its first accepted attempt.
 
-    A case that two tests measure has two attempts in one process; they count once.
+    A case that two tests measure has two attempts in one process; they count once.  A
+    device context's name is its own only within a run, whose id therefore comes before it.
     """
     first: dict[int, Attempt] = {}
     for attempt in record.attempts:
         if attempt.accepted and attempt.measurement is not None:
             first.setdefault(attempt.process, attempt)
+    prefix = "" if run_id is None else f"{run_id}/"
     return [
-        summary.summarise(
-            attempt.measurement,
-            environment=attempt.environment,
-            time=attempt.time,
-            clock_mhz=attempt.telemetry.clock_mhz if attempt.telemetry else None,
+        replace(
+            summary.summarise(
+                attempt.measurement,
+                environment=attempt.environment,
+                time=attempt.time,
+                clock_mhz=attempt.telemetry.clock_mhz if attempt.telemetry else None,
+            ),
+            worker=prefix + attempt.measurement.context_id,
         )
         for attempt in first.values()
         if attempt.measurement is not None
     ]
 
 
-CONDITIONS = ("compute_partition", "memory_partition", "power_cap_w")
+CONDITIONS = ("compute_partition", "memory_partition", "power_cap_w", "clock_policy")
 """Settings of the hardware that have to be equal for a comparison to mean anything."""
 
 
-def conditions_of(case: Case, hardware: Hardware) -> dict[str, Any]:
-    """Return what has to be equal for a comparison: conditions, never the software judged."""
-    settings = {name: getattr(hardware, name) for name in CONDITIONS}
-    return {"ranks": case.launch.ranks, **settings}
+def conditions_of(
+    case: Case, hardware: Hardware, environment: Environment | None = None
+) -> dict[str, Any]:
+    """Return what has to be equal for a comparison: conditions, never the software judged.
+
+    Of the environment only whether the caches that choose kernels were filled counts; how
+    full they are changes with every case that is added.
+    """
+    conditions: dict[str, Any] = {
+        "ranks": case.launch.ranks,
+        "launcher": "torchrun" if case.launch.ranks > 1 else "none",
+    }
+    conditions |= {name: getattr(hardware, name) for name in CONDITIONS}
+    caches = environment.caches if environment else {}
+    if hardware.vendor == "amd" and "miopen" in caches:
+        conditions["miopen_cache"] = _filled(caches["miopen"])
+    if "tunableop" in caches:
+        conditions["tunableop_cache"] = _filled(caches["tunableop"])
+    return conditions
+
+
+def _filled(cache: str) -> str:
+    return "cold" if cache == "none" else "warm"
 
 
 def mixed_conditions(devices: Iterable[Hardware]) -> list[str]:
     """Say which conditions differ between devices; what is not known is not compared."""
-    found: dict[str, dict[Any, None]] = {name: {} for name in CONDITIONS}
-    for device in devices:
-        for name in CONDITIONS:
-            if (value := getattr(device, name)) is not None:
-                found[name][value] = None
+    settings = ({name: getattr(device, name) for name in CONDITIONS} for device in devices)
+    return _mixed(_known_values(settings))
+
+
+def _known_values(settings: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Collect the different values that each setting is known to have had."""
+    found: dict[str, list[Any]] = {}
+    for each in settings:
+        for name, value in each.items():
+            if value is not None and value not in found.setdefault(name, []):
+                found[name].append(value)
+    return found
+
+
+def _mixed(values: Mapping[str, list[Any]]) -> list[str]:
     return [
-        f"{name} {' and '.join(map(str, values))}"
-        for name, values in found.items()
-        if len(values) > 1
+        f"{name} {' and '.join(map(str, known))}"
+        for name, known in values.items()
+        if len(known) > 1
     ]
+
+
+DOUBTFUL = (Status.INVALID, Status.REGRESSED, Status.SUSPECT, Status.NOISY)
+"""Statuses of values that should not become the reference, the worst first."""
 
 
 def propose(
     current: BaselineFile,
-    records: Iterable[Record],
+    runs: Mapping[str, Iterable[Record]],
     hardware: Hardware,
     accepted: Accepted,
+    *,
     only: str = "*",
+    environments: Mapping[str, Environment] | None = None,
 ) -> list[Change]:
-    """Say what accepting these records would do, case by case, changing nothing.
+    """Say what accepting these runs would do, case by case, changing nothing.
 
-    A record with a fault gives nothing, not even what its earlier processes measured.
+    ``runs`` are records by the id of their run, ``environments`` are by the reference that
+    attempts have.  A record with a fault, or in ERROR, gives nothing, not even what its
+    earlier processes measured.
     """
-    by_case: dict[str, list[Record]] = {}
-    for record in records:
-        if fnmatch.fnmatchcase(record.case.id, only):
-            by_case.setdefault(record.case.id, []).append(record)
-    changes = []
-    for case_id, group in sorted(by_case.items()):
-        old = current.baselines.get(case_id)
-        sound = [record for record in group if not any(a.fault for a in record.attempts)]
-        processes = [_rounded(p) for record in sound for p in processes_of(record)]
-        case = group[-1].case
-        why_not = _why_unfit(processes, case) if processes else _why_nothing(group)
-        if why_not is not None:
-            changes.append(Change(case_id, old, None, why_not))
-            continue
-        new = Baseline(
-            case_id,
-            processes,
-            accepted,
-            judge.stored_limits(processes, case.limits),
-            "measured",
-            {k: v for k, v in conditions_of(case, hardware).items() if v is not None},
-        )
-        changes.append(Change(case_id, old, new))
-    return changes
+    by_case: dict[str, list[tuple[str, Record]]] = {}
+    for run_id, records in runs.items():
+        for record in records:
+            if fnmatch.fnmatchcase(record.case.id, only):
+                by_case.setdefault(record.case.id, []).append((run_id, record))
+    return [
+        _change(current.baselines.get(case_id), group, hardware, accepted, environments or {})
+        for case_id, group in sorted(by_case.items())
+    ]
 
 
-def _why_unfit(processes: list[ProcessSummary], case: Case) -> str | None:
-    """Say why values must not be held against; a later run would be judged by them."""
+def _change(
+    old: Baseline | None,
+    group: list[tuple[str, Record]],
+    hardware: Hardware,
+    accepted: Accepted,
+    environments: Mapping[str, Environment],
+) -> Change:
+    """Say what the records of one case, each with its run's id, make of its baseline."""
+    case = group[-1][1].case
+    sound = [(run_id, record) for run_id, record in group if _is_sound(record)]
+    processes = [_rounded(p) for run_id, record in sound for p in processes_of(record, run_id)]
+    if not processes:
+        return Change(case.id, old, None, _why_nothing(group[-1][1]))
     if any(p.finite is False for p in processes):
-        return "the answer holds infinities or NaN"
+        return Change(case.id, old, None, "the answer holds infinities or NaN")
+    conditions = _known_values(
+        conditions_of(case, hardware, environments.get(p.environment)) for p in processes
+    )
+    new = Baseline(
+        case.id,
+        processes,
+        accepted,
+        judge.stored_limits(processes, case.limits),
+        "measured",
+        {name: known[0] for name, known in conditions.items() if len(known) == 1},
+    )
+    against = [
+        *_unsteady(processes, case),
+        *_doubted(record for _, record in sound),
+        *_slower(new, old, case.limits.tolerance),
+        *(f"measured under {words}" for words in _mixed(conditions)),
+    ]
+    return Change(case.id, old, new, against="; ".join(against) or None)
+
+
+def _is_sound(record: Record) -> bool:
+    return record.status is not Status.ERROR and not any(a.fault for a in record.attempts)
+
+
+def _unsteady(processes: list[ProcessSummary], case: Case) -> list[str]:
     spread = statistics.median(p.spread for p in processes)
-    if spread > case.limits.spread:
-        return f"iterations spread by {spread:.0%}; the limit is {case.limits.spread:.0%}"
-    return None
+    if spread <= case.limits.spread:
+        return []
+    return [f"iterations spread by {spread:.0%}; the limit is {case.limits.spread:.0%}"]
 
 
-def _why_nothing(group: list[Record]) -> str:
-    last = group[-1].attempts[-1]
+def _doubted(records: Iterable[Record]) -> list[str]:
+    """Repeat the worst that the runs themselves said of values that are in doubt."""
+    records = list(records)
+    for status in DOUBTFUL:
+        for record in records:
+            if record.status is status:
+                verdict = next((v for v in record.verdicts if v.status is status), None)
+                about = f" {verdict.metric}: {verdict.reason}" if verdict else ""
+                return [f"{status.value}{about}"]
+    return []
+
+
+def _slower(new: Baseline, old: Baseline | None, tolerance: float) -> list[str]:
+    """Say by how much the new values are slower, which chance does not excuse here.
+
+    A run may call it OK because its processes could not tell; as the reference it would
+    hide the next slow-down.
+    """
+    if old is None or not old.processes or old.provenance != "measured":
+        return []
+    figures = [("", "log_median")]
+    processes = (*new.processes, *old.processes)
+    if len({p.device_source for p in processes}) == 1:
+        figures.append(("device time ", "log_device"))
+        if all(p.host_bound and p.log_device is not None for p in processes):
+            del figures[0]  # the host's time is too unsteady to say so by its mean
+    words = []
+    for name, figure in figures:
+        after = [getattr(p, figure) for p in new.processes]
+        before = [getattr(p, figure) for p in old.processes]
+        if None in after or None in before:
+            continue
+        change = math.expm1(statistics.fmean(after) - statistics.fmean(before))
+        if change > tolerance:
+            words.append(
+                f"{name}{change:.2%} slower than accepted; the tolerance is {tolerance:.1%}"
+            )
+    return words
+
+
+def taken(changes: Iterable[Change], *, force: bool = False) -> list[Change]:
+    """Return the changes that are to be written: those that nothing speaks against.
+
+    With ``force`` the others too, each noting what it was accepted in spite of.
+    """
+    chosen = []
+    for change in changes:
+        if change.new is None:
+            continue
+        if change.against is None:
+            chosen.append(change)
+        elif force:
+            accepted = replace(change.new.accepted, in_spite_of=change.against)
+            chosen.append(replace(change, new=replace(change.new, accepted=accepted)))
+    return chosen
+
+
+def _why_nothing(record: Record) -> str:
+    last = record.attempts[-1]
     if last.skipped is not None:
         return f"skipped: {last.skipped}"
     if last.fault is not None:
         message = last.fault.message.partition("\n")[0]
         return f"{last.fault.kind} in {last.fault.phase}: {message}"
+    if last.discarded is None and record.status is Status.ERROR:
+        return "; ".join(["ERROR", *(v.reason for v in record.verdicts)])
     return last.discarded or "no accepted attempt"
 
 
@@ -244,6 +419,7 @@ def _rounded(process: ProcessSummary) -> ProcessSummary:
     return replace(
         process,
         log_median=round(process.log_median, 6),
+        log_device=places(process.log_device, 6),
         spread=round(process.spread, 5),
         log_throughput=places(process.log_throughput, 6),
         p99_s=places(process.p99_s, 9),
@@ -265,7 +441,7 @@ def write(
 
     Raises BaselineError where it cannot be written.
     """
-    document = {**current.raw, "schema": SCHEMA, "key": current.key}
+    document = _document(current)
     document["hardware"] = _rewritten(document.get("hardware"), hardware)
     cases = dict(document.get("cases", {}))
     for change in changes:
@@ -278,18 +454,73 @@ def write(
     used = {p["environment"] for case in cases.values() for p in case["processes"]}
     document["environments"] = {name: known[name] for name in sorted(used & known.keys())}
     document["cases"] = cases
-    partial = current.path.with_suffix(f".{os.getpid()}.part")
+    return _save(current.path, document)
+
+
+def set_quarantine(
+    current: BaselineFile,
+    case_id: str,
+    quarantine: Quarantine,
+    hardware: Hardware | None = None,
+) -> Path:
+    """Put a case into quarantine, in the file whole or not at all; returns its path.
+
+    A file that does not exist yet begins with ``hardware``, where that is known.  Raises
+    BaselineError where the id, the reason or the last day cannot be right, and where the
+    file cannot be written.
+    """
+    if not is_case_id(case_id):
+        raise BaselineError(f"{case_id!r} is no case's id, which is {ID_RULE}")
+    if not quarantine.reason.strip():
+        raise BaselineError(f"the reason is empty; say why {case_id} may fail")
+    if not is_day(quarantine.until):
+        raise BaselineError(f"{quarantine.until!r} is no day; write it as 2026-12-31")
+    if quarantine.until < quarantine.date[:10]:
+        raise BaselineError(
+            f"{quarantine.until} is over; name a day from {quarantine.date[:10]} on, by which "
+            f"{case_id} is to be mended"
+        )
+    document = _document(current)
+    if hardware is not None:
+        document.setdefault("hardware", _plain(hardware))
+    cases = dict(document.get("quarantine", {}))
+    cases[case_id] = _rewritten(cases.get(case_id), quarantine)
+    document["quarantine"] = cases
+    return _save(current.path, document)
+
+
+def lift_quarantine(current: BaselineFile, case_id: str) -> Path:
+    """End a case's quarantine, in the file whole or not at all; returns its path.
+
+    Raises BaselineError where the case is not in quarantine or the file cannot be written.
+    """
+    if case_id not in current.quarantines:
+        others = ", ".join(sorted(current.quarantines)) or "no case"
+        raise BaselineError(f"{case_id} is not in quarantine in {current.path}; there is {others}")
+    document = _document(current)
+    document["quarantine"] = {k: v for k, v in document["quarantine"].items() if k != case_id}
+    if not document["quarantine"]:
+        del document["quarantine"]
+    return _save(current.path, document)
+
+
+def _document(current: BaselineFile) -> dict[str, Any]:
+    return {**current.raw, "schema": SCHEMA, "key": current.key}
+
+
+def _save(path: Path, document: Mapping[str, Any]) -> Path:
+    partial = path.with_suffix(f".{os.getpid()}.part")
     try:
         text = layout(document)
-        current.path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(text, encoding="utf-8")
-        partial.replace(current.path)
+        partial.replace(path)
     except (OSError, ValueError) as error:
         with contextlib.suppress(OSError):
             partial.unlink()
         why = error.strerror if isinstance(error, OSError) else error
-        raise BaselineError(f"cannot write {current.path}: {why}") from error
-    return current.path
+        raise BaselineError(f"cannot write {path}: {why}") from error
+    return path
 
 
 def _rewritten(old: Mapping[str, Any] | None, new: Any) -> dict[str, Any]:
@@ -307,7 +538,11 @@ def _plain(value: Any) -> dict[str, Any]:
 def _without_empty(value: Any) -> Any:
     if isinstance(value, dict):
         kept = {k: _without_empty(v) for k, v in value.items()}
-        return {k: v for k, v in kept.items() if v not in (None, {}, [])}
+        return {
+            k: v
+            for k, v in kept.items()
+            if v not in (None, {}, []) and (k, v) != ("worker", "")  # older values have none
+        }
     if isinstance(value, list):
         return [_without_empty(v) for v in value]
     return value

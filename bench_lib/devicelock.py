@@ -11,12 +11,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from bench_lib.model import Hardware
+from bench_lib.model import Hardware, UserError
 
 LOOK_AGAIN_S = 0.2
 
 
-class DeviceBusyError(RuntimeError):
+class DeviceBusyError(UserError):
     """Somebody else measures on this device and did not finish in time."""
 
 

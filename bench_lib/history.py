@@ -13,7 +13,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,19 +26,26 @@ from bench_lib.model import (
     Case,
     Environment,
     Hardware,
+    Quarantine,
     Record,
     Status,
+    UserError,
     Verdict,
 )
 
 
-class HistoryError(RuntimeError):
+class HistoryError(UserError):
     """The history cannot be written or read; says where, why, and what to do."""
 
 
 def utc_now() -> str:
     """Return the time in ISO 8601, in UTC, to the second."""
     return dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def utc_today() -> dt.date:
+    """Return the day in UTC."""
+    return dt.datetime.now(dt.timezone.utc).date()
 
 
 def reference(environment: Environment) -> str:
@@ -81,11 +88,17 @@ class Writer:
         """Note one try at a case."""
         self._write("attempt", case=case, nodeid=nodeid, attempt=attempt)
 
-    def verdict(
-        self, case_id: str, nodeid: str | None, status: Status, verdicts: Sequence[Verdict]
-    ) -> None:
+    def verdict(self, record: Record) -> None:
         """Note how a case was judged."""
-        self._write("verdict", case_id=case_id, nodeid=nodeid, status=status, verdicts=verdicts)
+        self._write(
+            "verdict",
+            case_id=record.case.id,
+            nodeid=record.nodeid,
+            status=record.status,
+            verdicts=record.verdicts,
+            changes=record.changes,
+            quarantine=record.quarantine,
+        )
 
     def end(self, counts: Mapping[str, int], exit_status: int) -> None:
         """Close the run as finished."""
@@ -229,6 +242,8 @@ def _fold(run: Run, line: dict[str, Any]) -> None:
             old.attempts,
             msgspec.convert(line["status"], Status),
             msgspec.convert(line["verdicts"], list[Verdict]),
+            msgspec.convert(line.get("changes", []), list[str]),
+            msgspec.convert(line.get("quarantine"), Quarantine | None),
         )
     elif kind == "end":
         run.ended = about.time
@@ -238,6 +253,21 @@ def _fold(run: Run, line: dict[str, Any]) -> None:
 def files(folder: Path) -> list[Path]:
     """Return the files of all runs in a folder, oldest first; none where there is no folder."""
     return sorted(path for path in folder.glob("*.jsonl") if _NAME.fullmatch(path.name))
+
+
+def latest(folder: Path, key: str, most: int, *, but: Path | None = None) -> Iterator[Run]:
+    """Read the runs of a hardware key, newest first, ``most`` of them and not the file ``but``.
+
+    A file that cannot be read is passed over.
+    """
+    paths = [
+        path
+        for path in reversed(files(folder))
+        if path != but and (match := _NAME.fullmatch(path.name)) and match["key"] == key
+    ]
+    for path in paths[:most]:
+        with contextlib.suppress(HistoryError):
+            yield read(path)
 
 
 def find(folder: Path, run: str) -> Path:

@@ -28,6 +28,7 @@ from bench_lib.model import (
     Limits,
     Param,
     Sampling,
+    UserError,
     is_case_id,
     is_param,
 )
@@ -42,7 +43,7 @@ LARGEST = 10**9
 """No count, size or time in a matrix is above this; a longer one is a slip of the keyboard."""
 
 
-class MatrixError(ValueError):
+class MatrixError(UserError):
     """The matrix says something that cannot be meant; names the file, the table, the key."""
 
 

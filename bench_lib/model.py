@@ -13,6 +13,11 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+
+class UserError(RuntimeError):
+    """Something that the person in front of it can mend; says what, with which value, and how."""
+
+
 SCHEMA = 1
 """Version of everything written to disk; docs/architecture.md lists what each one changed."""
 
@@ -308,6 +313,8 @@ class Attempt:
     telemetry: Telemetry | None = None
     accepted: bool = False
     discarded: str | None = None
+    confirms: bool = False
+    """Whether the case was measured again because it had looked different."""
     took_s: float = 0.0
 
 
@@ -372,6 +379,7 @@ class ProcessSummary:
     probe: dict[str, float] = field(default_factory=dict)
     log_device: float | None = None
     """Natural logarithm of a host-bound case's device time in seconds."""
+    device_source: str | None = None
     worker: str = ""
     """Names the device context; cases that share one share its luck."""
 

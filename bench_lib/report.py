@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import statistics
 from collections.abc import Iterable, Sequence
 
 from bench_lib import judge, summary
-from bench_lib.model import Hardware, Measurement, Record, Status
+from bench_lib.baselines import in_force
+from bench_lib.history import utc_today
+from bench_lib.model import Hardware, Measurement, Record, Status, Verdict
+from bench_lib.timing import TIMING
 
 WIDTH = 100
 ESSENTIAL = 4
@@ -27,13 +31,13 @@ def summary_rows(records: Iterable[Record]) -> list[tuple[str, ...]]:
 
 
 def _row(record: Record) -> tuple[str, ...]:
-    status = record.status.value if record.status else "not judged"
+    status = standing(record, utc_today())
     measurements = [a.measurement for a in record.attempts if a.accepted and a.measurement]
     if not measurements:
         return (record.case.id, status, *[""] * (len(HEADINGS) - 2))
     latency = statistics.median(statistics.median(m.iteration_s) for m in measurements)
     rate = statistics.median(rate_of(m) for m in measurements)
-    verdict = next((v for v in record.verdicts if v.metric == "latency"), None)
+    verdict = _shown(record)
     peaks = [m.peak_memory_bytes for m in measurements if m.peak_memory_bytes is not None]
     return (
         record.case.id,
@@ -47,6 +51,21 @@ def _row(record: Record) -> tuple[str, ...]:
         f"{statistics.median(summary.spread(m.iteration_s) for m in measurements):.1%}",
         f"{max(peaks) / 2**20:.0f} MiB" if peaks else "",
     )
+
+
+def _shown(record: Record) -> Verdict | None:
+    """Return the timing that decides, else the latency."""
+    timings = [v for v in record.verdicts if v.metric in TIMING]
+    decisive = [v for v in timings if v.status is record.status]
+    return next(iter(decisive or timings), None)
+
+
+def standing(record: Record, today: dt.date) -> str:
+    """Return a record's status, in brackets where a quarantine takes its consequences."""
+    if record.status is None:
+        return "not judged"
+    held = record.quarantine is not None and in_force(record.quarantine, today)
+    return f"({record.status.value})" if held else record.status.value
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH) -> list[str]:
@@ -86,8 +105,12 @@ def _shortened(text: str, width: int) -> str:
 def explanations(records: Iterable[Record], *, every: bool = False) -> list[str]:
     """Return a line for each thing that a reader should know, beginning with the case's id."""
     quiet = () if every else (Status.OK, Status.NO_BASELINE, Status.SKIPPED)
-    lines = []
+    records = list(records)
+    lines = [
+        f"since the baseline: {shortened('; '.join(changes))}" for changes in _changes(records)
+    ]
     for record in records:
+        lines += _on_quarantine(record)
         for verdict in record.verdicts:
             if verdict.status not in quiet:
                 words = f"{record.case.id}: {verdict.status.value} {verdict.metric}: "
@@ -97,6 +120,25 @@ def explanations(records: Iterable[Record], *, every: bool = False) -> list[str]
             if measurement is not None:
                 lines += [f"{record.case.id}: warning: {text}" for text in measurement.warnings]
     return list(dict.fromkeys(lines))
+
+
+def _changes(records: Iterable[Record]) -> list[list[str]]:
+    """Return the different sets of changes since the baselines of cases that were judged."""
+    sets = [r.changes for r in records if r.changes and r.status not in _UNJUDGED]
+    return [list(changes) for changes in dict.fromkeys(map(tuple, sets))]
+
+
+_UNJUDGED = (Status.NO_BASELINE, Status.SKIPPED, None)
+
+
+def _on_quarantine(record: Record) -> list[str]:
+    if record.quarantine is None:
+        return []
+    until, why = record.quarantine.until, record.quarantine.reason
+    if in_force(record.quarantine, utc_today()):
+        return [f"{record.case.id}: in quarantine until {until}: {why}"]
+    ended = f"{record.case.id}: its QUARANTINE ENDED on {until} ({why}); "
+    return [ended + f"bench-lib baseline quarantine {record.case.id} --lift, or a new --until"]
 
 
 def shortened(text: str, most: int = 240) -> str:
@@ -114,6 +156,9 @@ def in_words(record: Record) -> str:
         for other in record.verdicts
         if other is not verdict
     ]
+    if record.changes:
+        lines.append(f"  since the baseline: {'; '.join(record.changes)}")
+    lines += [f"  {line}" for line in _on_quarantine(record)]
     last_output = [a.fault.last_output for a in record.attempts if a.fault and a.fault.last_output]
     if last_output:
         lines += ["", "last output of the worker:", last_output[-1]]

@@ -43,6 +43,8 @@ def summarise(
         host_bound=measurement.host_bound,
         clock_mhz=clock_mhz,
         probe=measurement.probe,
+        log_device=math.log(measurement.device_s) if measurement.device_s else None,
+        device_source=measurement.device_source,
     )
 
 

@@ -11,14 +11,17 @@ import json
 import os
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 from bench_lib.model import Case, Launch, Limits, Sampling
 
 MAX_LINE = 64 * 1024 * 1024
 ADDRESS_VARIABLE = "BENCH_LIB_ADDRESS"
-TOKEN_VARIABLE = "BENCH_LIB_TOKEN"  # noqa: S105 - the name of a variable, not a secret
 LOGS_VARIABLE = "BENCH_LIB_LOGS"
+TOKEN_FILE = "token"  # noqa: S105 - the name of a file, not a secret
+"""In the folder of the logs, for its owner alone: a container is told variables on its
+command line, which everybody on the machine can read."""
 
 
 class ClosedError(ConnectionError):
@@ -94,10 +97,11 @@ class Connection:
 
 
 def connect(**hello: Any) -> Connection:
-    """Open a connection to the runner, from what it put into the environment, and greet it."""
+    """Open a connection to the runner, where the environment says it is, and greet it."""
+    token = Path(os.environ[LOGS_VARIABLE], TOKEN_FILE).read_text(encoding="ascii")
     host, _, port = os.environ[ADDRESS_VARIABLE].rpartition(":")
     connection = Connection(socket.create_connection((host, int(port)), timeout=30))
-    connection.send({"token": os.environ[TOKEN_VARIABLE], **hello})
+    connection.send({"token": token, **hello})
     return connection
 
 

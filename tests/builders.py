@@ -246,7 +246,7 @@ def write_run(
             writer.attempt(record.case, record.nodeid, replace(attempt, environment=reference))
     for record in records:
         if record.status is not None:
-            writer.verdict(record.case.id, record.nodeid, record.status, record.verdicts)
+            writer.verdict(record)
     if end:
         writer.end({}, 0)
     writer.close()

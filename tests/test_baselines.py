@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import math
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -23,6 +26,7 @@ from builders import (
     make_process,
     make_record,
     make_telemetry,
+    make_verdict,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,17 +37,23 @@ from bench_lib.baselines import (
     BaselineFile,
     Change,
     conditions_of,
+    in_force,
+    is_day,
     layout,
+    lift_quarantine,
     load,
     mixed_conditions,
     processes_of,
     propose,
+    set_quarantine,
+    taken,
     write,
 )
-from bench_lib.model import Accepted, Launch, Limits, Numerics
+from bench_lib.model import Accepted, Launch, Limits, Numerics, Quarantine, Status
 
 KEY = "mi300x"
 ACCEPTED = Accepted("0a0a0a0a", "first values", "2026-01-01T00:00:00Z", "somebody")
+QUARANTINE = Quarantine("MIOpen#1234", "2026-02-01", "2026-01-02T03:04:05Z", "somebody")
 
 
 def document(**fields):
@@ -151,6 +161,17 @@ def test_the_baselines_of_other_hardware_are_refused(tmp_path, other):
             ": case x: Expected `float`, got `str` - at `$.processes[0].log_median`",
         ),
         ({"environments": None}, ": Expected `object`, got `null`"),
+        ({"quarantine": []}, ": quarantine: Expected `object`, got `array`"),
+        ({"quarantine": None}, ": quarantine: Expected `object`, got `null`"),
+        ({"quarantine": {"x": "flaky"}}, ": quarantine of x: Expected `object`, got `str`"),
+        (
+            {"quarantine": {"x": {"reason": "flaky", "date": "2026-01-01"}}},
+            ": quarantine of x: Object missing required field `until`",
+        ),
+        (
+            {"quarantine": {"x": {"reason": "flaky", "date": "2026-01-01", "until": 20260201}}},
+            ": quarantine of x: Expected `str`, got `int` - at `$.until`",
+        ),
         ({"hardware": 3}, ": Expected `object | null`, got `int`"),
     ],
 )
@@ -258,7 +279,7 @@ def test_writing_the_same_again_changes_no_byte(tmp_path):
 
 
 def test_fields_of_others_survive_a_rewrite(tmp_path):
-    """A quarantine that a newer version wrote is not lost by accepting with this one."""
+    """What a newer version wrote is not lost by accepting with this one."""
     accept(tmp_path, [make_baseline(), make_baseline(case_id="other")])
     path = tmp_path / "mi300x.json"
     raw = json.loads(path.read_text())
@@ -266,7 +287,7 @@ def test_fields_of_others_survive_a_rewrite(tmp_path):
     raw["hardware"]["board"] = "OAM"
     raw["environments"][ENVIRONMENT]["mpi"] = "5.0"
     for case in raw["cases"].values():
-        case["quarantine"] = {"reason": "flaky", "until": "2026-02-01"}
+        case["owner"] = "the kernel team"
     raw["cases"]["other"]["processes"][0]["fan"] = 3
     path.write_text(json.dumps(raw))
     accept(tmp_path, [make_baseline((1.0,))], environments={})
@@ -275,7 +296,7 @@ def test_fields_of_others_survive_a_rewrite(tmp_path):
     assert after["hardware"]["board"] == "OAM"
     assert after["environments"][ENVIRONMENT]["mpi"] == "5.0"
     assert after["cases"]["other"] == raw["cases"]["other"]
-    assert after["cases"][CASE_ID]["quarantine"] == {"reason": "flaky", "until": "2026-02-01"}
+    assert after["cases"][CASE_ID]["owner"] == "the kernel team"
     assert [p["log_median"] for p in after["cases"][CASE_ID]["processes"]] == [1.0]
 
 
@@ -364,10 +385,24 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path):
 # ---- what an acceptance would do --------------------------------------------------------
 
 
-def proposed(*records, only="*", current=None, hardware=None):
-    """Return the changes that accepting these records makes."""
-    file = current or BaselineFile(__file__, KEY)  # type: ignore[arg-type]
-    return propose(file, records, hardware or make_hardware(), ACCEPTED, only)
+RUN = "0a0a0a0a"
+
+
+def proposed(*records, current=None, hardware=None, **options):
+    """Return the changes that accepting these records of one run makes."""
+    file = current or BaselineFile(Path(__file__), KEY)
+    return propose(file, {RUN: records}, hardware or make_hardware(), ACCEPTED, **options)
+
+
+def held_against(*log_medians, **fields):
+    """Return a file in which the case has a baseline of these processes."""
+    return BaselineFile(Path(__file__), KEY, {CASE_ID: make_baseline(log_medians, **fields)})
+
+
+def lasting(seconds, *, process=0, **fields):
+    """Return an attempt whose every iteration took so long."""
+    measurement = make_measurement(iteration_s=[seconds] * 20, **fields)
+    return make_attempt(process=process, measurement=measurement)
 
 
 def test_every_accepted_process_of_every_run_becomes_one_of_the_baseline():
@@ -404,6 +439,37 @@ def test_what_is_kept_is_rounded_to_what_can_be_judged_by():
     assert process.cosine == 1 - 1.23e-05
     assert process.loss_error == 0.00123
     assert process.clock_mhz == 2100.0
+    assert process.log_device is None
+
+
+def test_device_time_is_rounded_like_the_median():
+    """Both are times, and both are judged by."""
+    (change,) = proposed(make_record(attempts=[lasting(0.5, device_s=1 / 3)]))
+    assert change.new is not None
+    (process,) = change.new.processes
+    assert process.log_device == -1.098612
+
+
+def test_a_process_of_a_baseline_is_named_by_its_run_and_its_context():
+    """Context 0 of two nights is two contexts; within a night its cases share one."""
+    nights = {
+        run: [make_record(attempts=[lasting(1.0), lasting(1.0, process=1, context_id="context-1")])]
+        for run in ("0a0a0a0a", "0b0b0b0b")
+    }
+    file = BaselineFile(Path(__file__), KEY)
+    (change,) = propose(file, nights, make_hardware(), ACCEPTED)
+    assert change.new is not None
+    assert [p.worker for p in change.new.processes] == [
+        "0a0a0a0a/context-0",
+        "0a0a0a0a/context-1",
+        "0b0b0b0b/context-0",
+        "0b0b0b0b/context-1",
+    ]
+
+
+def test_a_candidate_is_named_by_its_context_alone():
+    """It is judged within its run, whose id says nothing there."""
+    assert [p.worker for p in processes_of(make_record())] == ["context-0"]
 
 
 def test_a_baseline_keeps_the_conditions_it_was_made_under_and_its_limits():
@@ -415,6 +481,7 @@ def test_a_baseline_keeps_the_conditions_it_was_made_under_and_its_limits():
     assert change.new is not None
     assert change.new.conditions == {
         "ranks": 2,
+        "launcher": "torchrun",
         "compute_partition": "SPX",
         "memory_partition": "NPS1",
     }
@@ -436,8 +503,8 @@ def test_a_baseline_keeps_the_conditions_it_was_made_under_and_its_limits():
 )
 def test_a_case_with_nothing_to_accept_says_why(attempt, why):
     """Its old baseline stands beside the reason."""
-    old = make_baseline()
-    current = BaselineFile(__file__, KEY, {CASE_ID: old})  # type: ignore[arg-type]
+    current = held_against(0.0)
+    old = current.baselines[CASE_ID]
     assert proposed(make_record(attempts=[attempt]), current=current) == [
         Change(CASE_ID, old, None, why)
     ]
@@ -468,10 +535,79 @@ def test_conditions_are_settings_and_never_the_software():
     """A new driver is what is judged, not what forbids judging."""
     assert conditions_of(make_case(), make_hardware()) == {
         "ranks": 1,
+        "launcher": "none",
         "compute_partition": "SPX",
         "memory_partition": "NPS1",
         "power_cap_w": 750.0,
+        "clock_policy": None,
     }
+    newer = make_environment(torch="2.11.0", hip="7.2", rocm="7.2.4", driver="amdgpu 6.16")
+    assert conditions_of(make_case(), make_hardware(), newer) == conditions_of(
+        make_case(), make_hardware()
+    )
+
+
+def test_what_holds_the_clocks_is_a_condition():
+    """Locked clocks are slower and steadier, and no fault of the software."""
+    locked = make_hardware(clock_policy="perf_determinism")
+    assert conditions_of(make_case(), locked)["clock_policy"] == "perf_determinism"
+    assert mixed_conditions([locked, make_hardware(), make_hardware(clock_policy="auto")]) == [
+        "clock_policy perf_determinism and auto"
+    ]
+
+
+def test_several_ranks_are_launched_by_torchrun():
+    """The launcher sets threads and affinities of its own."""
+    conditions = conditions_of(make_case(launch=Launch(ranks=4)), make_hardware())
+    assert (conditions["ranks"], conditions["launcher"]) == (4, "torchrun")
+
+
+@pytest.mark.parametrize(
+    ("vendor", "caches", "expected"),
+    [
+        ("amd", {"miopen": "none"}, {"miopen_cache": "cold"}),
+        ("amd", {"miopen": "3 entries", "inductor": "none"}, {"miopen_cache": "warm"}),
+        ("nvidia", {"miopen": "none"}, {}),
+        ("cpu", {"miopen": "2 entries"}, {}),
+        ("amd", {}, {}),
+        ("nvidia", {"tunableop": "none"}, {"tunableop_cache": "cold"}),
+        (
+            "amd",
+            {"miopen": "1 entries", "tunableop": "8 files, 0123456789ab"},
+            {"miopen_cache": "warm", "tunableop_cache": "warm"},
+        ),
+    ],
+)
+def test_whether_the_caches_that_choose_kernels_were_filled_is_a_condition(
+    vendor, caches, expected
+):
+    """Not how full they are, and not on a device that does not use them."""
+    device, environment = make_hardware(vendor=vendor), make_environment(caches=caches)
+    conditions = conditions_of(make_case(), device, environment)
+    assert {k: v for k, v in conditions.items() if k.endswith("_cache")} == expected
+
+
+def test_a_baseline_keeps_the_caches_that_its_processes_found():
+    """By the environment that their attempts refer to, where the caller knows it."""
+    known = {ENVIRONMENT: make_environment(caches={"miopen": "none"})}
+    (change,) = proposed(make_record(), environments=known)
+    assert change.new is not None
+    assert change.new.conditions["miopen_cache"] == "cold"
+    (change,) = proposed(make_record(), environments={"other": known[ENVIRONMENT]})
+    assert change.new is not None
+    assert "miopen_cache" not in change.new.conditions
+
+
+def test_processes_that_found_different_caches_do_not_become_one_baseline():
+    """The baseline could name only one of them; taken all the same, it names none."""
+    caches = {"c0c0c0c0": "none", "d0d0d0d0": "3 entries"}
+    known = {ref: make_environment(caches={"miopen": full}) for ref, full in caches.items()}
+    attempts = [replace(lasting(1.0, process=n), environment=ref) for n, ref in enumerate(caches)]
+    (change,) = proposed(make_record(attempts=attempts), environments=known)
+    assert change.against == "measured under miopen_cache cold and warm"
+    assert change.new is not None
+    assert "miopen_cache" not in change.new.conditions
+    assert change.new.conditions["power_cap_w"] == 750.0
 
 
 def test_devices_under_different_conditions_are_named():
@@ -514,11 +650,13 @@ BASELINES = st.builds(
             cosine=st.none() | NUMBERS,
             host_bound=st.booleans(),
             probe=st.dictionaries(WORDS, NUMBERS, max_size=2),
+            log_device=st.none() | st.floats(-50, 50),
+            worker=WORDS,
         ),
         min_size=1,
         max_size=3,
     ),
-    accepted=st.builds(Accepted, WORDS, WORDS, WORDS, st.none() | WORDS),
+    accepted=st.builds(Accepted, WORDS, WORDS, WORDS, st.none() | WORDS, st.none() | WORDS),
     limits=st.builds(Limits, spread=st.floats(0.01, 0.1)),
     conditions=st.dictionaries(
         st.sampled_from(["ranks", "power_cap_w"]), st.integers(1, 8) | NUMBERS | WORDS
@@ -577,23 +715,299 @@ def test_figures_that_no_process_can_have_are_refused_with_the_cases_name(tmp_pa
     assert message in words
 
 
+# ---- what speaks against accepting ------------------------------------------------------
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_an_answer_that_is_not_finite_is_never_accepted(force):
+    """Every later run would be judged by it, and no reason makes it right."""
+    attempt = lasting(1.0, numerics=Numerics(finite=False))
+    (change,) = changes = proposed(make_record(attempts=[attempt]))
+    assert (change.new, change.why_not) == (None, "the answer holds infinities or NaN")
+    assert taken(changes, force=force) == []
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_case_in_error_is_never_accepted(force):
+    """Whatever it measured before, or beside, the error."""
+    verdicts = [make_verdict(status=Status.ERROR, metric="run", reason="over its quarantine")]
+    (change,) = changes = proposed(make_record(status=Status.ERROR, verdicts=verdicts))
+    assert (change.new, change.why_not) == (None, "ERROR; over its quarantine")
+    assert taken(changes, force=force) == []
+
+
+def test_values_that_are_noisy_are_not_taken_without_force():
+    """A limit of four times their spread would be no limit."""
+    measurement = make_measurement(iteration_s=[0.01, 0.05] * 10)
+    (change,) = changes = proposed(make_record(attempts=[make_attempt(measurement=measurement)]))
+    assert change.against == "iterations spread by 71%; the limit is 10%"
+    assert taken(changes) == []
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_what_its_own_run_doubted_is_not_taken_without_force(status):
+    """The reason is the verdict's that gave the case its status."""
+    verdicts = [
+        make_verdict(),
+        make_verdict(status=status, metric="memory", reason="peak 9 MiB (1 MiB in the baseline)"),
+    ]
+    (change,) = changes = proposed(make_record(status=status, verdicts=verdicts))
+    if status in (Status.INVALID, Status.REGRESSED, Status.SUSPECT, Status.NOISY):
+        assert change.against == f"{status.value} memory: peak 9 MiB (1 MiB in the baseline)"
+        assert taken(changes) == []
+    elif status is not Status.ERROR:
+        assert change.against is None
+        assert taken(changes) == changes
+
+
+def test_a_status_without_a_verdict_of_its_own_speaks_for_itself():
+    """An invalid run may have no figure to name."""
+    (change,) = proposed(make_record(status=Status.INVALID, verdicts=[]))
+    assert change.against == "INVALID"
+
+
+def test_of_several_runs_the_worst_status_counts():
+    """Two good nights do not make a third one good."""
+    records = [
+        make_record(status=status, verdicts=[make_verdict(status=status, reason=f"was {status}")])
+        for status in (Status.OK, Status.SUSPECT, Status.REGRESSED, Status.IMPROVED)
+    ]
+    (change,) = proposed(*records)
+    assert change.against == f"REGRESSED latency: was {Status.REGRESSED}"
+
+
+@pytest.mark.parametrize("status", [Status.OK, Status.INCOMPARABLE, None])
+def test_values_that_are_silently_slower_are_not_taken_without_force(status):
+    """Creep: each night within its noise, and the baseline a little slower each time."""
+    record = make_record(attempts=[lasting(1.0156, process=n) for n in range(3)], status=status)
+    (change,) = changes = proposed(record, current=held_against(0.0, 0.001, -0.001))
+    assert change.against == "1.56% slower than accepted; the tolerance is 1.0%"
+    assert taken(changes) == []
+
+
+def test_the_cases_own_tolerance_says_what_slower_is():
+    """And the means of the logarithms are what is compared."""
+    record = make_record(
+        case=make_case(limits=Limits(tolerance=0.02)),
+        attempts=[lasting(1.0), lasting(1.03125, process=1)],
+    )
+    (change,) = proposed(record, current=held_against(0.0, 0.0))
+    assert change.against is None
+    (change,) = proposed(record, current=held_against(-0.01, 0.0))
+    assert change.against == "2.06% slower than accepted; the tolerance is 2.0%"
+
+
+def test_a_case_without_a_measured_baseline_has_nothing_to_be_slower_than():
+    """A published figure is nobody's promise."""
+    attempt = lasting(100.0)
+    (change,) = proposed(make_record(attempts=[attempt]))
+    assert change.against is None
+    published = held_against(0.0, provenance="published")
+    (change,) = proposed(make_record(attempts=[attempt]), current=published)
+    assert change.against is None
+
+
 @pytest.mark.parametrize(
-    ("fields", "why_not"),
+    ("source", "against"),
     [
-        ({"iteration_s": [0.01, 0.05] * 10}, "iterations spread by 71%; the limit is 10%"),
-        ({"numerics": Numerics(finite=False)}, "the answer holds infinities or NaN"),
+        ("graph", "device time 10.00% slower than accepted; the tolerance is 1.0%"),
+        ("kernels", None),
     ],
 )
-def test_values_that_nothing_can_be_held_against_are_not_accepted(tmp_path, fields, why_not):
-    """Every later run would be judged by them."""
-    record = make_record(attempts=[make_attempt(measurement=make_measurement(**fields))])
-    accepted = make_baseline().accepted
-    (change,) = propose(load(tmp_path, KEY), [record], make_hardware(), accepted)
-    assert change.new is None
-    assert change.why_not == why_not
+def test_the_device_time_of_a_host_bound_case_may_not_grow_silently_either(source, against):
+    """Where both were had in the same way: a graph and a sum of kernels differ by the gaps."""
+    old = make_process(host_bound=True, log_device=math.log(0.5), device_source="graph")
+    attempt = lasting(1.0, host_bound=True, device_s=0.55, device_source=source)
+    current = held_against(processes=[old, old])
+    (change,) = proposed(make_record(attempts=[attempt]), current=current)
+    assert change.against == against
+
+
+def test_all_that_speaks_against_is_said_at_once():
+    """So that nobody has to ask twice."""
+    measurement = make_measurement(iteration_s=[2.0, 3.0] * 10)
+    record = make_record(
+        attempts=[make_attempt(measurement=measurement)],
+        status=Status.NOISY,
+        verdicts=[make_verdict(status=Status.NOISY, reason="nothing below 40% could be seen")],
+    )
+    (change,) = proposed(record, current=held_against(0.0, 0.0))
+    assert change.against == (
+        "iterations spread by 21%; the limit is 10%; NOISY latency: nothing below 40% could be "
+        "seen; 150.00% slower than accepted; the tolerance is 1.0%"
+    )
+
+
+def test_what_is_forced_notes_what_it_was_accepted_in_spite_of(tmp_path):
+    """Half a year later the reason alone would not say what it had to explain."""
+    slow, good, gone = (make_case(id=name) for name in ("slow", "good", "gone"))
+    records = [
+        make_record(case=slow, status=Status.SUSPECT, verdicts=[]),
+        make_record(case=good),
+        make_record(case=gone, attempts=[make_attempt(skipped="fp16 needs a GPU")]),
+    ]
+    changes = proposed(*records)
+    assert [change.case_id for change in taken(changes)] == ["good"]
+    forced = taken(changes, force=True)
+    assert [change.case_id for change in forced] == ["good", "slow"]
+    write(load(tmp_path, KEY), forced, make_hardware(), {})
+    stored = load(tmp_path, KEY).baselines
+    assert stored["good"].accepted == ACCEPTED
+    assert stored["slow"].accepted == replace(ACCEPTED, in_spite_of="SUSPECT")
+
+
+# ---- quarantine -------------------------------------------------------------------------
+
+
+def test_a_quarantine_is_read_back_and_read_by_people(tmp_path):
+    """The file need not exist yet: then it says whose it is, and nothing is accepted."""
+    path = set_quarantine(load(tmp_path, KEY), "crashes", QUARANTINE, make_hardware())
+    file = load(tmp_path, KEY)
+    assert path == tmp_path / "mi300x.json"
+    assert file.quarantines == {"crashes": QUARANTINE}
+    assert (file.baselines, file.hardware) == ({}, make_hardware())
+    text = path.read_text()
+    assert text.endswith("""\
+  "key": "mi300x",
+  "quarantine": {
+    "crashes": {
+      "by": "somebody",
+      "date": "2026-01-02T03:04:05Z",
+      "reason": "MIOpen#1234",
+      "until": "2026-02-01"
+    }
+  },
+  "schema": 1
+}
+""")
+
+
+def test_a_quarantine_of_hardware_that_is_elsewhere_needs_none_of_its_figures(tmp_path):
+    """Set on a laptop for the machine in the rack."""
+    set_quarantine(load(tmp_path, KEY), CASE_ID, QUARANTINE)
+    file = load(tmp_path, KEY)
+    assert (file.hardware, file.quarantines) == (None, {CASE_ID: QUARANTINE})
+
+
+def test_a_quarantine_changes_nothing_else_in_the_file(tmp_path):
+    """Baselines, hardware, environments and what others wrote; lifted, not a byte is left."""
+    path = accept(tmp_path, [make_baseline()])
+    raw = json.loads(path.read_text())
+    path.write_text(layout({**raw, "notes": "ours"}))
+    before = path.read_bytes()
+    set_quarantine(load(tmp_path, KEY), CASE_ID, QUARANTINE, make_hardware(uuid="GPU-other"))
+    found = json.loads(path.read_text())
+    assert found.pop("quarantine")[CASE_ID]["until"] == "2026-02-01"
+    assert found == json.loads(before)
+    lift_quarantine(load(tmp_path, KEY), CASE_ID)
+    assert path.read_bytes() == before
+
+
+def test_accepting_keeps_quarantines_and_what_others_wrote_into_them(tmp_path):
+    """A case that is mended is let out by somebody, not by a good night."""
+    path = accept(tmp_path, [make_baseline()])
+    set_quarantine(load(tmp_path, KEY), CASE_ID, QUARANTINE)
+    raw = json.loads(path.read_text())
+    raw["quarantine"][CASE_ID]["issue"] = 1234
+    path.write_text(layout(raw))
+    accept(tmp_path, [make_baseline((1.0,))])
+    assert json.loads(path.read_text())["quarantine"] == raw["quarantine"]
+    set_quarantine(load(tmp_path, KEY), CASE_ID, replace(QUARANTINE, until="2026-03-01", by=None))
+    set_quarantine(load(tmp_path, KEY), "other", QUARANTINE)
+    found = json.loads(path.read_text())["quarantine"]
+    assert found[CASE_ID] == {
+        "date": "2026-01-02T03:04:05Z",
+        "issue": 1234,
+        "reason": "MIOpen#1234",
+        "until": "2026-03-01",
+    }
+    lift_quarantine(load(tmp_path, KEY), "other")
+    assert json.loads(path.read_text())["quarantine"] == {CASE_ID: found[CASE_ID]}
+
+
+@pytest.mark.parametrize(
+    ("case_id", "fields", "words"),
+    [
+        ("a b", {}, "'a b' is no case's id, which is letters, digits, dots, dashes and"),
+        ("", {}, "'' is no case's id"),
+        ("x", {"reason": " \n"}, "the reason is empty; say why x may fail"),
+        ("x", {"until": "soon"}, "'soon' is no day; write it as 2026-12-31"),
+        ("x", {"until": "20260201"}, "'20260201' is no day; write it as 2026-12-31"),
+        ("x", {"until": "2026-02-30"}, "'2026-02-30' is no day; write it as 2026-12-31"),
+        ("x", {"until": "2026-01-01"}, "2026-01-01 is over; name a day from 2026-01-02 on"),
+    ],
+)
+def test_a_quarantine_that_cannot_be_right_is_refused(tmp_path, case_id, fields, words):
+    """With what would be; the file stays as it was."""
+    with pytest.raises(BaselineError, match=f"^{re.escape(words)}"):
+        set_quarantine(load(tmp_path, KEY), case_id, replace(QUARANTINE, **fields))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_not_in_quarantine_cannot_be_let_out(tmp_path):
+    """A typing mistake must not look like a case that is judged again."""
+    set_quarantine(load(tmp_path, KEY), "resnet18", QUARANTINE)
+    with pytest.raises(BaselineError) as caught:
+        lift_quarantine(load(tmp_path, KEY), "resnet81")
+    assert str(caught.value) == (
+        f"resnet81 is not in quarantine in {tmp_path / 'mi300x.json'}; there is resnet18"
+    )
+    with pytest.raises(BaselineError, match=r"there is no case$"):
+        lift_quarantine(BaselineFile(tmp_path / "none.json", KEY), "resnet18")
+
+
+@pytest.mark.parametrize("name", ["until", "date"])
+@pytest.mark.parametrize("value", ["", "soon", "2026-13-01", "2026-2-1", "1.2.2026", "2026-W05-7"])
+def test_a_day_that_is_none_is_refused_with_its_case(tmp_path, name, value):
+    """A quarantine that ends nobody knows when would never end."""
+    about = {"reason": "flaky", "until": "2026-02-01", "date": "2026-01-01", name: value}
+    assert refusal(tmp_path, document(quarantine={"slow": about})) == (
+        f": quarantine of slow: {name} is {value!r}, which is no day such as 2026-12-31"
+    )
+
+
+@pytest.mark.parametrize("text", ["2026-02-01", "2024-02-29"])
+def test_a_day_of_the_calendar_is_a_day(text):
+    """In one spelling, so that days compare as texts do."""
+    assert is_day(text)
+    assert not is_day(f"{text} ")
+    assert not is_day(f"{text}T00:00:00Z")
+
+
+def test_a_quarantine_holds_up_to_and_including_its_last_day():
+    """From the next day on the case fails again."""
+    last = dt.date(2026, 2, 1)
+    assert in_force(QUARANTINE, last)
+    assert in_force(QUARANTINE, last - dt.timedelta(days=1))
+    assert not in_force(QUARANTINE, last + dt.timedelta(days=1))
+
+
+def test_a_folder_that_may_not_be_written_is_said_and_left_as_it_was(tmp_path):
+    """A file of the kernel's stands for the folder: nobody may write there, not even root."""
+    path = set_quarantine(load(tmp_path, KEY), CASE_ID, QUARANTINE)
+    file = replace(load(tmp_path, KEY), path=Path("/sys/mi300x.json"))
+    before = path.read_bytes()
+    refused = "^cannot write /sys/mi300x.json: (Read-only file system|Permission denied)$"
+    with pytest.raises(BaselineError, match=refused):
+        set_quarantine(file, "other", QUARANTINE)
+    with pytest.raises(BaselineError, match=refused):
+        lift_quarantine(file, CASE_ID)
+    assert path.read_bytes() == before
+
+
+# ---- processes --------------------------------------------------------------------------
 
 
 def test_a_case_that_two_tests_measure_counts_as_one_process():
     """Two looks from one context say nothing of the spread between contexts."""
     twice = [make_attempt(process=0), make_attempt(process=0), make_attempt(process=1)]
     assert len(processes_of(make_record(attempts=twice))) == 2
+
+
+def test_the_baselines_that_come_with_the_project_are_read():
+    """Files of older versions stay readable."""
+    folder = Path(bench_lib.__file__).parents[1] / "baselines"
+    for path in folder.glob("*.json"):
+        file = load(folder, path.stem)
+        assert file.baselines
+        assert layout(file.raw) == path.read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from builders import (
     CASE_ID,
+    TIME,
     make_attempt,
     make_case,
     make_environment,
@@ -160,8 +162,8 @@ def test_a_users_mistake_is_one_line_and_no_traceback():
 def test_the_commands_are_these(cli):
     """A name that people and pipelines type is not changed by accident."""
     names = {
-        (): ["env", "baseline", "history"],
-        ("baseline",): ["show", "diff", "accept"],
+        (): ["env", "judge", "ab", "selfcheck", "baseline", "history"],
+        ("baseline",): ["show", "diff", "accept", "quarantine"],
         ("history",): ["list", "show", "export"],
     }
     for words, expected in names.items():
@@ -182,6 +184,7 @@ def test_no_command_shows_the_help(cli):
         (("baseline", "accept", "--reason", "x"), "--run"),
         (("baseline", "accept", "--run", "x"), "--reason"),
         (("baseline", "diff"), "--run"),
+        (("baseline", "quarantine"), "'case'"),
         (("history", "show"), "'run'"),
     ],
 )
@@ -269,9 +272,11 @@ def test_faults_and_skips_are_listed_with_the_reason_and_the_rest_accepted(cli, 
     assert answer.status == 0
     assert answer.lines == [
         "case     old     new",
-        "bad        -       -  died in warm-up: SIGSEGV",
+        "bad        -       -  nothing",
         "good       -  500 ms  new",
-        "skipped    -       -  skipped: tf32 needs a GPU",
+        "skipped    -       -  nothing",
+        "bad: died in warm-up: SIGSEGV",
+        "skipped: skipped: tf32 needs a GPU",
         "",
         "1 of 3 cases accepted into baselines/mi300x.json",
     ]
@@ -284,6 +289,95 @@ def test_a_run_with_nothing_to_accept_is_a_no_and_writes_nothing(cli, history, t
     assert answer.status == 1
     assert answer.lines[-1] == "0 of 1 cases accepted into baselines/mi300x.json"
     assert not (tmp_path / "baselines").exists()
+
+
+def doubtful(seconds: float, case_id: str = CASE_ID):
+    """Return a record that its own run called SUSPECT."""
+    verdict = make_verdict(status=Status.SUSPECT, reason="1.4% slower, not beyond chance")
+    return measured(seconds, case_id, 5, status=Status.SUSPECT, verdicts=[verdict])
+
+
+def test_what_speaks_against_accepting_is_said_and_the_rest_accepted(cli, history, tmp_path):
+    """Slower or doubtful values keep the old baseline; the exit status is that of the rest."""
+    accept(cli, write_run(history, [measured(0.5, name, 5) for name in ("a", "b", "c")]))
+    path = write_run(history, [measured(0.5, "a", 5), measured(0.625, "b", 5), doubtful(0.5, "c")])
+    answer = accept(cli, path)
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.lines == [
+        "case     old     new   ratio      95% interval",
+        "a     500 ms  500 ms  1.0000  0.9993 to 1.0007",
+        "b     500 ms  625 ms  1.2500  1.2491 to 1.2509  refused",
+        "c     500 ms  500 ms  1.0000  0.9993 to 1.0007  refused",
+        "b: 25.00% slower than accepted; the tolerance is 1.0%",
+        "c: SUSPECT latency: 1.4% slower, not beyond chance",
+        "",
+        "1 of 3 cases accepted into baselines/mi300x.json",
+        (
+            "2 refused: measure again, or accept with --force and a --reason that explains what "
+            "speaks against"
+        ),
+    ]
+    stored = baselines.load(tmp_path / "baselines", "mi300x").baselines
+    assert [stored[name].accepted.run_id == run_id(path) for name in "abc"] == [True, False, False]
+
+
+def test_nothing_but_refusals_is_a_no(cli, history, tmp_path):
+    """Exit status 1, and the file is not even touched."""
+    answer = accept(cli, write_run(history, [doubtful(0.5)]), "--json")
+    assert answer.status == 1
+    assert (answer.json["accepted"], answer.json["refused"]) == (0, [CASE_ID])
+    (change,) = answer.json["changes"]
+    assert change["against"] == "SUSPECT latency: 1.4% slower, not beyond chance"
+    assert change["new"]["accepted"]["in_spite_of"] is None
+    assert not (tmp_path / "baselines").exists()
+
+
+def test_what_is_forced_says_in_spite_of_what_then_and_ever_after(cli, history, tmp_path):
+    """In the answer, in the file and when the file is shown."""
+    records = [
+        doubtful(0.5),
+        measured(0.5, "bad", attempts=[make_attempt(fault=make_fault())]),
+        measured(0.5, "good", 5),
+    ]
+    answer = accept(cli, write_run(history, records), "--force")
+    words = "SUSPECT latency: 1.4% slower, not beyond chance"
+    assert answer.status == 0
+    assert answer.lines == [
+        "case                          old     new",
+        "bad                             -       -  nothing",
+        "good                            -  500 ms  new",
+        f"{CASE_ID}    -  500 ms  new, forced",
+        "bad: out of memory in first step: tried to allocate 2.00 GiB",
+        f"{CASE_ID}: {words}",
+        "",
+        "2 of 3 cases accepted into baselines/mi300x.json",
+    ]
+    stored = baselines.load(tmp_path / "baselines", "mi300x").baselines
+    assert stored[CASE_ID].accepted.in_spite_of == words
+    assert stored["good"].accepted.in_spite_of is None
+    shown = cli("baseline", "show", "mi300x")
+    assert shown.lines[-1] == f"{CASE_ID}: in spite of: {words}"
+
+
+def test_forcing_without_a_reason_is_refused(cli, history, tmp_path):
+    """It is then that the reason matters."""
+    path = write_run(history, [doubtful(0.5)])
+    answer = cli("baseline", "accept", "--run", run_id(path), "--force", "--reason", " ")
+    assert (answer.status, answer.out) == (2, "")
+    assert not (tmp_path / "baselines").exists()
+
+
+def test_a_process_is_named_by_its_run_and_its_conditions_by_its_environment(
+    cli, history, tmp_path
+):
+    """Which only the command that reads the runs knows."""
+    path = write_run(
+        history, [measured(0.5)], environment=make_environment(caches={"miopen": "none"})
+    )
+    accept(cli, path)
+    stored = baselines.load(tmp_path / "baselines", "mi300x").baselines[CASE_ID]
+    assert [p.worker for p in stored.processes] == [f"{run_id(path)}/context-0"]
+    assert stored.conditions["miopen_cache"] == "cold"
 
 
 @pytest.mark.parametrize("reason", ["", "  \n"])
@@ -389,16 +483,77 @@ def test_a_diff_shows_old_new_ratio_and_interval_and_what_changed_around(cli, hi
         environment=make_environment(torch="2.10.0+rocm7.1", rocm="7.1.0"),
     )
     answer = cli("baseline", "diff", "--run", run_id(path))
-    old_environment = next(iter(baselines.load(Path("baselines"), "mi300x").environments))
     assert (answer.status, answer.err) == (0, "")
     assert answer.lines == [
         "case                             old     new   ratio      95% interval",
         "new-case                           -     1 s                            new",
-        f"{CASE_ID}  500 ms  625 ms  1.2500  1.2486 to 1.2514",
-        f"environment {old_environment}: torch 2.9.0+rocm7.0 -> 2.10.0+rocm7.1",
-        f"environment {old_environment}: rocm 7.0.1 -> 7.1.0",
+        f"{CASE_ID}  500 ms  625 ms  1.2500  1.2486 to 1.2514  refused",
+        f"{CASE_ID}: 25.00% slower than accepted; the tolerance is 1.0%",
+        "environment: torch 2.9.0+rocm7.0 -> 2.10.0+rocm7.1",
+        "environment: rocm 7.0.1 -> 7.1.0",
     ]
     assert (tmp_path / "baselines" / "mi300x.json").read_bytes() == before
+
+
+def test_a_diff_names_the_conditions_that_changed(cli, history):
+    """A reviewer should not have to compare power caps by eye; what was unknown is no change."""
+    accept(cli, write_run(history, [measured(0.5, processes=3)]))
+    path = write_run(
+        history,
+        [measured(0.5, processes=3)],
+        hardware=make_hardware(power_cap_w=500.0, clock_policy="auto"),
+    )
+    answer = cli("baseline", "diff", "--run", run_id(path))
+    assert answer.lines[2:] == ["environment: power_cap_w 750.0 -> 500.0"]
+
+
+def test_a_diff_as_markdown_can_be_pasted_into_a_pull_request(cli, history):
+    """Pipes and tags of others' words do not end a cell or vanish; changes are a list."""
+    accept(cli, write_run(history, [measured(0.5, "a", 3)]))
+    died = make_attempt(fault=make_fault(kind="died", phase="warm-up", message="<a|b>\\ c"))
+    path = write_run(
+        history,
+        [measured(0.625, "a", 3), measured(1.0, "b"), measured(1.0, "c", attempts=[died])],
+        environment=make_environment(rocm="7.1.0|<beta>"),
+    )
+    answer = cli("baseline", "diff", "--run", run_id(path), "--markdown")
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.lines == [
+        "| case | old | new | ratio | 95% interval | remarks |",
+        "| --- | --- | --- | --- | --- | --- |",
+        (
+            "| a | 500 ms | 625 ms | 1.2500 | 1.2486 to 1.2514 | "
+            "refused: 25.00% slower than accepted; the tolerance is 1.0% |"
+        ),
+        "| b | - | 1 s |  |  | new |",
+        "| c | - | - |  |  | nothing: died in warm-up: &lt;a\\|b>\\\\ c |",
+        "",
+        "Changed in the environment:",
+        "",
+        "- rocm 7.0.1 -> 7.1.0\\|&lt;beta>",
+    ]
+
+
+def test_accepting_as_markdown_ends_with_what_was_accepted(cli, history):
+    """The same words, below the table."""
+    answer = accept(cli, write_run(history, [measured(0.5, "a", 5)]), "--markdown")
+    assert answer.lines[2:] == [
+        "| a | - | 500 ms |  |  | new |",
+        "",
+        "1 of 1 cases accepted into baselines/mi300x.json",
+    ]
+
+
+@pytest.mark.parametrize("command", [("diff",), ("accept", "--reason", "x")])
+def test_one_answer_has_one_form(cli, history, command):
+    """JSON with a table below it is neither."""
+    path = write_run(history, [measured(0.5)])
+    answer = cli("baseline", *command, "--run", run_id(path), "--json", "--markdown")
+    assert (answer.status, answer.out, answer.err) == (
+        2,
+        "",
+        "bench-lib: error: --json and --markdown exclude each other; name one\n",
+    )
 
 
 def test_a_diff_for_machines_holds_the_whole_of_both_sides(cli, history):
@@ -414,6 +569,7 @@ def test_a_diff_for_machines_holds_the_whole_of_both_sides(cli, history):
         "old": None,
         "new": None,
         "why_not": "out of memory in first step: tried to allocate 2.00 GiB",
+        "against": None,
         "ratio": None,
         "interval": None,
     }
@@ -477,6 +633,160 @@ def test_showing_without_a_key_is_of_this_machine(cli):
     key = hardware.detect()[0].key
     answer = cli("baseline", "show")
     assert (answer.status, answer.lines) == (1, [f"no baselines of {key} in baselines"])
+
+
+# ---- baseline quarantine ----------------------------------------------------------------
+
+
+@pytest.fixture
+def today(monkeypatch):
+    """Stop the calendar at the second of January 2026."""
+    monkeypatch.setattr("bench_lib.history.utc_today", lambda: dt.date(2026, 1, 2))
+    monkeypatch.setattr("bench_lib.history.utc_now", lambda: TIME)
+
+
+def quarantine(cli, case: str, *words: str, until: str = "2026-02-01") -> Answer:
+    """Put a case of the MI300X into quarantine."""
+    command = ("baseline", "quarantine", case, "--key", "mi300x", "--reason", " MIOpen#1 ")
+    answer: Answer = cli(*command, "--until", until, *words)
+    return answer
+
+
+@pytest.mark.usefixtures("today")
+def test_a_case_is_quarantined_with_a_day_a_reason_and_a_name(cli, history, tmp_path):
+    """And let out again by somebody."""
+    accept(cli, write_run(history, [measured(0.5, processes=5)]))
+    answer = quarantine(cli, CASE_ID)
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.lines == [
+        f"{CASE_ID} may fail up to and including 2026-02-01, by baselines/mi300x.json"
+    ]
+    (stored,) = baselines.load(tmp_path / "baselines", "mi300x").quarantines.values()
+    assert (stored.reason, stored.until, stored.date) == ("MIOpen#1", "2026-02-01", TIME)
+    words = ("baseline", "quarantine", CASE_ID, "--key", "mi300x", "--lift")
+    answer = cli(*words)
+    assert (answer.status, answer.lines) == (
+        0,
+        [f"{CASE_ID} is no longer in quarantine in baselines/mi300x.json"],
+    )
+    assert baselines.load(tmp_path / "baselines", "mi300x").quarantines == {}
+    answer = cli(*words)
+    assert (answer.status, answer.err) == (
+        2,
+        (
+            f"bench-lib: error: {CASE_ID} is not in quarantine in baselines/mi300x.json; "
+            "there is no case\n"
+        ),
+    )
+
+
+@pytest.mark.usefixtures("today")
+def test_a_case_without_a_baseline_is_quarantined_and_cases_like_it_are_named(cli, history):
+    """One that crashes never had a baseline, and one that was mistyped has a neighbour."""
+    accept(cli, write_run(history, [measured(0.5, processes=5), measured(0.5, "b", 5)]))
+    answer = quarantine(cli, "resnet81-b4-fp32-eager-infer")
+    assert (answer.status, answer.lines[1:]) == (
+        0,
+        [f"it has no baseline there; like it are {CASE_ID}"],
+    )
+    assert quarantine(cli, "quite-another").lines[1:] == ["it has no baseline there"]
+    found = quarantine(cli, "resnet81-b4-fp32-eager-infer", "--json").json
+    assert found["near"] == [CASE_ID]
+    assert found["quarantine"]["until"] == "2026-02-01"
+    words = ("baseline", "quarantine", "quite-another", "--key", "mi300x", "--lift", "--json")
+    assert cli(*words).json == {
+        "path": "baselines/mi300x.json",
+        "case": "quite-another",
+        "quarantine": None,
+    }
+
+
+@pytest.mark.usefixtures("today")
+def test_a_quarantine_without_a_key_is_of_this_machine(cli, tmp_path):
+    """Whose figures begin the file; those of another machine are not known here."""
+    here = hardware.detect()[0]
+    words = ("baseline", "quarantine", "a", "--until", "2026-01-02", "--reason", "x")
+    assert cli(*words).status == 0
+    assert baselines.load(tmp_path / "baselines", here.key).hardware == here
+    quarantine(cli, "a")
+    assert baselines.load(tmp_path / "baselines", "mi300x").hardware is None
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("a", "--reason", "x"), "--until is missing; a quarantine has a last day and a reason"),
+        (
+            ("a", "--until", "2026-02-01"),
+            "--reason is missing; a quarantine has a last day and a reason",
+        ),
+        (
+            ("a", "--until", "2026-02-01", "--reason", " "),
+            "the reason is empty; say why a may fail",
+        ),
+        (
+            ("a", "--until", "tomorrow", "--reason", "x"),
+            "'tomorrow' is no day; write it as 2026-12-31",
+        ),
+        (
+            ("a", "--until", "2026-01-01", "--reason", "x"),
+            ("2026-01-01 is over; name a day from 2026-01-02 on, by which a is to be mended"),
+        ),
+        (
+            ("a|b", "--until", "2026-02-01", "--reason", "x"),
+            "'a|b' is no case's id, which is letters, digits, dots, dashes and underscores",
+        ),
+        (
+            ("a", "--until", "2026-02-01", "--reason", "x", "--key", "../x"),
+            "'../x' is no hardware key, which is letters, digits, dots, dashes and underscores",
+        ),
+        (
+            ("a", "--lift", "--until", "2026-02-01"),
+            "--lift takes neither --until nor --reason",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("today")
+def test_a_quarantine_that_is_put_wrongly_is_refused(cli, tmp_path, words, error):
+    """With what is wrong, and nothing is written."""
+    answer = cli("baseline", "quarantine", *words)
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err == f"bench-lib: error: {error}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("today")
+def test_a_quarantine_that_cannot_be_written_is_said(cli, tmp_path):
+    """By the path and the reason."""
+    (tmp_path / "baselines").write_text("")
+    answer = quarantine(cli, "a")
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err.startswith("bench-lib: error: cannot ")
+
+
+@pytest.mark.usefixtures("today")
+def test_quarantines_are_shown_with_their_last_day_and_whether_it_is_over(
+    cli, history, tmp_path, monkeypatch
+):
+    """Whether or not there are baselines."""
+    quarantine(cli, "crashes", until="2026-01-02")
+    quarantine(cli, "flaky")
+    monkeypatch.setattr("bench_lib.history.utc_today", lambda: dt.date(2026, 1, 3))
+    expected = [
+        "",
+        "in quarantine       until  state  reason",
+        "crashes        2026-01-02  over   MIOpen#1",
+        "flaky          2026-02-01  holds  MIOpen#1",
+    ]
+    answer = cli("baseline", "show", "mi300x")
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.lines == ["no baselines of mi300x in baselines", *expected]
+    accept(cli, write_run(history, [measured(0.5, "a", 5)]))
+    assert cli("baseline", "show", "mi300x").lines[2:] == expected
+    shown = cli("baseline", "show", "mi300x", "--case", "cr*", "--json").json
+    assert (shown["cases"], list(shown["quarantine"])) == ({}, ["crashes"])
+    assert shown["quarantine"]["crashes"]["over"] is True
+    assert cli("baseline", "show", "mi300x", "--case", "x*").status == 1
 
 
 # ---- history ----------------------------------------------------------------------------

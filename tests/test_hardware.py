@@ -351,6 +351,38 @@ def test_a_cap_of_nothing_is_no_cap(machine: Machine, cap: str) -> None:
     assert machine.detect()[0].power_cap_w is None
 
 
+@pytest.mark.parametrize(
+    ("content", "policy"),
+    [
+        ("auto\n", "auto"),
+        ("high\n", "high"),
+        ("manual\n", "manual"),
+        ("perf_determinism\n", "perf_determinism"),
+        ("profile_min_sclk\n", "profile_min_sclk"),
+        ("unknown\n", None),
+        ("", None),
+        ("N/A\n", None),
+        (None, None),
+    ],
+)
+def test_what_holds_an_amd_gpus_clocks_is_its_performance_level(
+    machine: Machine, content: str | None, policy: str | None
+) -> None:
+    """A virtual function has no such file, and some kernels a level without a name."""
+    machine.amd()
+    if content is not None:
+        machine.write("sys/bus/pci/devices/0000:0c:00.0/power_dpm_force_performance_level", content)
+    assert machine.detect()[0].clock_policy == policy
+
+
+def test_partitions_share_the_performance_level_of_their_card(machine: Machine) -> None:
+    """Only the card itself is on the bus."""
+    for partition in range(2):
+        machine.amd(partition=partition, units=38, memory=24 * GIB, compute="CPX", serial=0x77)
+    machine.write("sys/bus/pci/devices/0000:0c:00.0/power_dpm_force_performance_level", "high\n")
+    assert [gpu.clock_policy for gpu in machine.detect()] == ["high", "high"]
+
+
 def test_nodes_that_this_container_may_not_read_are_not_its_devices(machine: Machine) -> None:
     """The kernel refuses them; a folder in the file's place is refused to root as well."""
     node = machine.amd(bus=1)
@@ -482,6 +514,25 @@ def test_figures_that_nvml_does_not_have_are_none(machine: Machine, nvml: Answer
     nvml({**nothing, "mig": False})
     (gpu,) = machine.detect()
     assert (gpu.key, gpu.uuid, gpu.bdf, gpu.compute_units) == ("nvidia-gpu", None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("figures", "policy"),
+    [
+        ({"sm_clock_mhz": 1200, "default_sm_clock_mhz": 1980}, "sm 1200 MHz"),
+        ({"sm_clock_mhz": 1980, "default_sm_clock_mhz": 1980}, "default"),
+        ({"sm_clock_mhz": None, "default_sm_clock_mhz": 1980}, None),
+        ({"sm_clock_mhz": 1980, "default_sm_clock_mhz": None}, None),
+        ({"sm_clock_mhz": 0, "default_sm_clock_mhz": 0}, None),
+        ({}, None),
+    ],
+)
+def test_what_holds_an_nvidia_gpus_clocks_is_its_application_clock(
+    machine: Machine, nvml: Answer, figures: Mapping[str, object], policy: str | None
+) -> None:
+    """Beside the default, because the clock alone does not say whether anybody set it."""
+    nvml(nvml_entry(**figures))
+    assert machine.detect()[0].clock_policy == policy
 
 
 UUIDS = [f"GPU-{digit * 8}-aaaa-bbbb-cccc-00000000000{digit}" for digit in "123"]
@@ -629,11 +680,13 @@ def test_nvml_is_asked_figure_by_figure(monkeypatch: pytest.MonkeyPatch) -> None
         "nvmlDeviceGetEnforcedPowerLimit": lambda _: 250_000,
         "nvmlDeviceGetCudaComputeCapability": lambda _: (8, 0),
         "nvmlDeviceGetUUID": refuse,
+        "nvmlDeviceGetApplicationsClock": lambda _, clock: {1: 1200}[clock],
     }
     monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(**fake))
     (entry,) = nvidia.ask_here()["devices"]
     assert (entry["name"], entry["arch"], entry["power_cap_w"]) == ("NVIDIA Old", "sm_80", 250.0)
     assert (entry["uuid"], entry["bdf"], entry["mig"]) == (None, None, False)
+    assert (entry["sm_clock_mhz"], entry["default_sm_clock_mhz"]) == (1200, None)
 
 
 # --- the CPU -----------------------------------------------------------------------------

@@ -1,9 +1,10 @@
-"""The statistics, exactly, and every rule that turns numbers into a status."""
+"""Every rule that turns what is known of a suite into a verdict per case and metric."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -16,80 +17,56 @@ from builders import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from bench_lib.judge import (
-    LEAST_SD,
+    BETWEEN_DEVICES,
+    Evidence,
     compare,
+    is_suspicious,
     judge,
+    judge_pairs,
+    judge_samples,
     leading,
     overall,
     stored_limits,
 )
-from bench_lib.model import Limits, Numerics, ProcessSummary, Status, Verdict
+from bench_lib.model import Baseline, Limits, Numerics, ProcessSummary, Status, Verdict
 from bench_lib.summary import percentile, spread, summarise
 
 MIB = 2**20
-# Half a thousandth apart: five such processes show a change of one percent.
+CASE = "case"
+# Half a thousandth apart: two processes show a change of a quarter of a percent.
 STEADY = (-0.001, -0.0005, 0.0, 0.0005, 0.001)
+# So far apart that nothing below a tenth could be seen.
+RESTLESS = (-0.1, -0.05, 0.0, 0.05, 0.1)
 
 
-def verdict(metric: str, candidate, baseline=None, limits: Limits | None = None) -> Verdict:
-    """Return the verdict of one metric."""
-    verdicts = judge(candidate, baseline or make_baseline(), limits or Limits())
+def verdicts_on(candidate, baseline=None, limits=None, **fields) -> list[Verdict]:
+    """Return the verdicts on a suite of one case."""
+    evidence = Evidence(
+        candidate, make_baseline() if baseline is None else baseline, limits or Limits(), **fields
+    )
+    return judge({CASE: evidence})[CASE]
+
+
+def verdict(metric: str, candidate, baseline=None, limits=None, **fields) -> Verdict:
+    """Return the only verdict of one metric."""
+    verdicts = verdicts_on(candidate, baseline, limits, **fields)
     (found,) = [v for v in verdicts if v.metric == metric]
     return found
 
 
-def against(old: ProcessSummary, **fields):
-    """Return a baseline of one process."""
-    return make_baseline(processes=[old], **fields)
+def metrics(verdicts: list[Verdict]) -> list[tuple[str, str]]:
+    """Return what was judged against which baseline, in order."""
+    return [(v.metric, v.against) for v in verdicts]
 
 
-# ---- the statistics ---------------------------------------------------------------------
+def of(processes: list[ProcessSummary], **fields) -> Baseline:
+    """Return a baseline of these processes."""
+    return make_baseline(processes=processes, **fields)
 
 
-def test_the_interval_is_students_with_pooled_variance():
-    """Beside scipy's own two-sample test on the same logarithms."""
-    candidate, baseline = (0.019, 0.021, 0.0235), (-0.001, 0.001, 0.0, 0.002, -0.001)
-    comparison = compare(candidate, baseline)
-    reference = stats.ttest_ind(candidate, baseline)
-    low, high = reference.confidence_interval(0.95)
-    assert comparison.degrees == 6
-    assert comparison.ratio == pytest.approx(math.exp(0.0635 / 3 - 0.0002), rel=1e-12)
-    assert comparison.interval() == pytest.approx((math.exp(low), math.exp(high)), rel=1e-9)
-
-
-def test_the_p_value_is_of_being_beyond_the_tolerance():
-    """Beside scipy's one-sided test of the logarithms, the baseline's moved by the tolerance."""
-    candidate, baseline = (0.012, 0.014), (-0.001, 0.001, 0.0, 0.002, -0.001)
-    moved = [value + math.log(1.01) for value in baseline]
-    reference = stats.ttest_ind(candidate, moved, alternative="greater")
-    assert compare(candidate, baseline).p_beyond(1.01) == pytest.approx(reference.pvalue, rel=1e-9)
-
-
-def test_the_detectable_effect_is_what_is_called_nine_times_in_ten():
-    """Tolerance plus the 99% and 90% quantiles of t, times the standard error."""
-    candidate, baseline = (0.0,), (-0.002, 0.0, 0.002)
-    error = 0.002 * math.sqrt(1 + 1 / 3)
-    reach = stats.t.ppf(0.99, 2) + stats.t.ppf(0.9, 2)
-    expected = 1.01 * math.exp(reach * error) - 1
-    assert compare(candidate, baseline).detectable(0.01) == pytest.approx(expected, rel=1e-9)
-
-
-def test_processes_that_agree_by_luck_claim_no_certainty():
-    """The standard deviation is never taken to be below half a thousandth."""
-    comparison = compare((0.0,), (0.0, 0.0))
-    assert comparison.standard_error == LEAST_SD * math.sqrt(1.5)
-
-
-def test_one_process_each_has_no_interval():
-    """Two numbers have a ratio and nothing more."""
-    comparison = compare((math.log(2),), (0.0,))
-    assert comparison.ratio == 2.0
-    assert comparison.interval() is None
-    assert comparison.p_beyond(1.01) is None
-    assert comparison.detectable(0.01) is None
+# ---- one process condensed --------------------------------------------------------------
 
 
 def test_the_spread_leaves_out_the_slowest_twentieth():
@@ -113,9 +90,6 @@ def test_a_percentile_is_one_of_the_samples(count, fraction, expected):
     assert percentile([float(n) for n in range(count, 0, -1)], fraction) == expected
 
 
-# ---- one process condensed --------------------------------------------------------------
-
-
 def test_a_summary_holds_what_is_judged():
     """Every figure from the measurement's own."""
     measurement = make_measurement(
@@ -126,6 +100,8 @@ def test_a_summary_holds_what_is_judged():
         compile_s=7.5,
         compile_cache="cold",
         host_bound=True,
+        device_s=0.125,
+        device_source="graph",
         probe={"clock": 1.0},
         numerics=Numerics(
             finite=True, loss=2.5, reference_loss=2.0, grad_norm=3.0, reference_grad_norm=4.0
@@ -148,6 +124,8 @@ def test_a_summary_holds_what_is_judged():
         loss_error=0.25,
         grad_norm_error=0.25,
         host_bound=True,
+        log_device=math.log(0.125),
+        device_source="graph",
         clock_mhz=2100.0,
         probe={"clock": 1.0},
     )
@@ -178,96 +156,176 @@ def test_iterations_that_no_clock_gives_are_refused(samples):
 
 
 @pytest.mark.parametrize(
-    ("slowdown", "status"),
+    ("change", "once", "twice"),
     [
-        (0.03, Status.REGRESSED),
-        (0.012, Status.SUSPECT),
-        (0.0, Status.OK),
-        (-0.012, Status.OK),
-        (-0.03, Status.IMPROVED),
+        (0.03, Status.SUSPECT, Status.REGRESSED),
+        (0.0105, Status.SUSPECT, Status.SUSPECT),
+        (0.0, Status.OK, Status.OK),
+        (-0.0105, Status.OK, Status.OK),
+        (-0.03, Status.OK, Status.IMPROVED),
     ],
 )
-def test_latency_is_judged_by_significance_beyond_the_tolerance(slowdown, status):
-    """Three percent is called; a little over one percent is only suspected."""
-    found = verdict("latency", make_processes([slowdown]), make_baseline(STEADY))
-    assert found.status is status
-    assert found.ratio == pytest.approx(math.exp(slowdown), rel=1e-12)
-    assert found.value == pytest.approx(math.exp(slowdown), rel=1e-12)
-    assert (found.baseline, found.unit, found.tolerance) == (1.0, "s", 0.01)
+def test_latency_is_suspected_by_one_process_and_decided_by_more(change, once, twice):
+    """Three percent is called when a second process agrees, and never by the first."""
+    for candidate, status in (([change], once), ([change] * 2, twice)):
+        found = verdict("latency", make_processes(candidate), make_baseline(STEADY))
+        assert found.status is status
+        assert found.ratio == pytest.approx(math.exp(change), rel=1e-12)
+        assert found.value == pytest.approx(math.exp(change), rel=1e-12)
+        assert (found.metric, found.baseline, found.unit) == ("latency", 1.0, "s")
 
 
-def test_a_reason_says_how_much_how_sure_and_against_what():
-    """The words that an engineer reads first."""
-    found = verdict("latency", make_processes([math.log(1.05)]), make_baseline(STEADY))
-    assert found.reason == "5.0% slower (95% interval +4.7% to +5.3%) than 5 baseline processes"
-
-
-def test_a_suspect_reason_says_that_it_may_be_chance():
-    """It asks for more processes rather than for a bisection."""
-    found = verdict("latency", make_processes([math.log(1.011)]), make_baseline(STEADY))
-    assert found.status is Status.SUSPECT
-    assert found.reason == (
-        "1.1% slower (95% interval +0.9% to +1.3%) than 5 baseline processes; "
-        "beyond the tolerance of 1.0%, but not beyond chance"
+def test_a_reason_says_all_that_an_engineer_needs():
+    """How much, against what, how sure, who agrees, and what the clock did."""
+    candidate = make_processes([math.log(1.05)] * 2, clock_mhz=2100.0)
+    old = of(make_processes(STEADY, clock_mhz=2104.0))
+    assert verdict("latency", candidate, old).reason == (
+        "5.0% slower than 5 baseline processes (95% interval +4.8% to +5.2%); "
+        "2 of 2 fresh processes agree; clocks equal"
     )
 
 
 def test_a_baseline_of_one_process_gives_suspicion_and_no_alarm():
-    """One process each cannot tell software from chance, however large the difference."""
-    verdicts = judge(make_processes([math.log(2)]), make_baseline((0.0,)), Limits())
-    assert overall(verdicts) is Status.SUSPECT
-    found = leading(verdicts)
-    assert (found.interval, found.detectable_effect) == (None, None)
-    assert found.reason == (
-        "100.0% slower than 1 baseline process; one process each cannot tell software from "
-        "chance: accept a baseline of five"
-    )
-
-
-def test_a_baseline_of_one_process_never_calls_an_improvement():
-    """The same ignorance in the other direction."""
-    found = verdict("latency", make_processes([math.log(0.5)]), make_baseline((0.0,)))
-    assert found.status is Status.OK
-
-
-def test_a_baseline_of_few_processes_says_that_its_spread_is_a_guess():
-    """It is judged all the same."""
-    found = verdict("latency", make_processes([math.log(1.05)]), make_baseline(STEADY[:4]))
-    assert found.status is Status.REGRESSED
-    assert found.reason.endswith(
-        "4 baseline processes; with fewer than 5 the spread between processes is a guess"
-    )
-
-
-@pytest.mark.parametrize("shift", [0.0, 0.02, -0.02])
-def test_processes_that_differ_too_much_are_noisy_whatever_they_seem_to_say(shift):
-    """Nobody is sent after a difference that the comparison could not have seen."""
-    found = verdict("latency", make_processes([shift]), make_baseline((-0.05, 0.0, 0.05)))
-    assert found.status is Status.NOISY
-    effect = found.detectable_effect
-    assert effect is not None
-    assert effect > 0.10
-    assert found.reason.endswith(
-        f"; processes differ so much that nothing below {effect:.0%} could be seen"
-    )
-
-
-def test_a_slowdown_beyond_the_noise_is_called_even_where_the_noise_is_large():
-    """Blind is only who sees nothing."""
-    found = verdict("latency", make_processes([1.0]), make_baseline((-0.05, 0.0, 0.05)))
-    assert found.status is Status.REGRESSED
+    """However many candidates agree: the one may have been a lucky process."""
+    for n in (1, 5):
+        verdicts = verdicts_on(make_processes([math.log(2)] * n), make_baseline((0.0,)))
+        assert overall(verdicts) is Status.SUSPECT
+        found = leading(verdicts)
+        assert (found.interval, found.detectable_effect) == (None, None)
+        assert found.reason == (
+            "100.0% slower than 1 baseline process; one alone cannot tell software from "
+            "chance: accept a baseline of five"
+        )
 
 
 def test_the_tolerance_is_the_cases_own():
     """The same three percent on a machine where five are usual."""
-    limits = Limits(tolerance=0.05)
-    found = verdict("latency", make_processes([0.03]), make_baseline(STEADY), limits)
-    assert (found.status, found.tolerance) == (Status.OK, 0.05)
+    found = verdict(
+        "latency", make_processes([0.03] * 2), make_baseline(STEADY), Limits(tolerance=0.05)
+    )
+    assert (found.status, found.tolerance) == (Status.OK, pytest.approx(0.05))
+
+
+# DEFECT: an allowance of nothing is multiplied in and taken out again.
+def test_a_verdicts_tolerance_is_the_cases_own_to_the_last_digit():
+    """It is written down and shown: one percent, not 0.010000000000000009."""
+    found = verdict("latency", make_processes([0.0]), make_baseline(STEADY))
+    assert found.tolerance == 0.01
+
+
+def test_the_planned_processes_tell_what_can_be_found():
+    """A case that would be looked at again sees more than one process does."""
+    once = verdict("latency", make_processes([0.0]), make_baseline(STEADY))
+    again = verdict("latency", make_processes([0.0]), make_baseline(STEADY), planned=4)
+    assert again.detectable_effect < once.detectable_effect
+
+
+# ---- the suite --------------------------------------------------------------------------
+
+
+def test_a_suite_is_judged_as_one():
+    """A case that two baseline processes say little of borrows what the others' spread tells."""
+    rng = random.Random(1)
+    ordinary = [[rng.gauss(0, 0.002) for _ in range(5)] for _ in range(12)]
+    suite = {
+        f"case {n}": Evidence(
+            make_processes([0.0], worker=f"{n}"), of(make_processes(values, worker=f"{n}"))
+        )
+        for n, values in enumerate(ordinary)
+    }
+    poor = Evidence(make_processes([0.016, 0.02]), make_baseline((-0.002, 0.003)))
+    (alone,) = (v for v in judge({CASE: poor})[CASE] if v.metric == "latency")
+    (among,) = (v for v in judge({**suite, CASE: poor})[CASE] if v.metric == "latency")
+    assert (alone.status, among.status) == (Status.SUSPECT, Status.REGRESSED)
+    assert among.ratio == alone.ratio
+    low, high = among.interval
+    assert alone.interval[0] < low < high < alone.interval[1]
+
+
+def test_cases_that_share_a_worker_share_its_luck():
+    """The same suite has fewer degrees of freedom where processes are known to be the same."""
+    luck = [-0.004, -0.001, 0.0, 0.002, 0.003]
+
+    def effect(name) -> float | None:
+        suite = {
+            f"case {n}": Evidence(
+                [make_process(worker=f"new {name(n)}")],
+                of(
+                    [
+                        make_process(log_median=x, worker=f"{i} {name(n)}")
+                        for i, x in enumerate(luck)
+                    ]
+                ),
+            )
+            for n in range(20)
+        }
+        return judge(suite)["case 0"][0].detectable_effect
+
+    assert effect(lambda _case: "shared") > 1.2 * effect(str)
+
+
+def test_a_worker_that_gave_two_values_is_not_lost():
+    """The same name twice is two processes to the judge, not one."""
+    old = of(make_processes(STEADY, worker="night 1"))
+    assert "than 5 baseline processes" in verdict("latency", make_processes([0.0]), old).reason
+    two = verdict("latency", make_processes([0.03] * 2, worker="night 2"), old)
+    assert two.status is Status.REGRESSED
+
+
+def test_every_case_is_answered_in_the_suites_order():
+    """Those that cannot be judged as well, beside those that can."""
+    suite = {
+        "new": Evidence(make_processes([0.0]), None),
+        "known": Evidence(make_processes([0.0]), make_baseline(STEADY)),
+        "other": Evidence(
+            make_processes([0.0]), make_baseline(conditions={"ranks": 8}), conditions={"ranks": 1}
+        ),
+    }
+    found = judge(suite)
+    assert [(name, overall(verdicts)) for name, verdicts in found.items()] == [
+        ("new", Status.NO_BASELINE),
+        ("known", Status.OK),
+        ("other", Status.INCOMPARABLE),
+    ]
+
+
+def test_cases_that_are_not_judged_do_not_loosen_the_judgement_of_others():
+    """They ask no question."""
+    known = Evidence(make_processes([0.0]), make_baseline(STEADY))
+    new = Evidence(make_processes([0.0]), None)
+    suite = {CASE: known} | {f"new {n}": new for n in range(50)}
+    assert judge(suite)[CASE] == judge({CASE: known})[CASE]
+
+
+def test_an_empty_suite_has_no_verdicts():
+    """Everything was skipped."""
+    assert judge({}) == {}
+
+
+def test_a_case_without_a_process_is_named():
+    """The caller has to have said so already, as an ERROR."""
+    with pytest.raises(ValueError, match=r"^empty: no process to judge$"):
+        judge({"empty": Evidence([], make_baseline())})
+
+
+def test_most_cases_moving_one_way_are_told_to_look_for_one_cause():
+    """In each of them, and in no other."""
+    suite = {
+        f"case {n}": Evidence(make_processes([0.03 if n < 4 else 0.0] * 2), make_baseline(STEADY))
+        for n in range(5)
+    }
+    found = judge(suite)
+    remark = "; 4 of 5 cases moved this way: look for one cause under all of them"
+    assert [remark in found[f"case {n}"][0].reason for n in range(5)] == [True] * 4 + [False]
+
+
+# ---- cases that are not judged ----------------------------------------------------------
 
 
 def test_without_a_baseline_the_measured_value_is_told():
     """And that nothing can be said of it."""
-    assert judge(make_processes([math.log(0.004)]), None, Limits()) == [
+    evidence = Evidence(make_processes([math.log(0.004)]), None)
+    assert judge({CASE: evidence})[CASE] == [
         Verdict(
             Status.NO_BASELINE,
             "latency",
@@ -278,44 +336,42 @@ def test_without_a_baseline_the_measured_value_is_told():
     ]
 
 
+def test_seconds_are_told_as_seconds():
+    """A thousand milliseconds is nobody's unit."""
+    evidence = Evidence(make_processes([math.log(2.5)]), None)
+    (only,) = judge({CASE: evidence})[CASE]
+    assert only.reason.startswith("2.500 s; ")
+
+
 def test_a_baseline_without_processes_is_none():
     """A file may hold a case that was emptied by hand."""
-    (found,) = judge(make_processes([0.0]), make_baseline(()), Limits())
+    (found,) = verdicts_on(make_processes([0.0]), make_baseline(()))
     assert found.status is Status.NO_BASELINE
+    assert found.reason.endswith("; nothing accepted yet to hold it against")
 
 
-def test_nothing_measured_is_nothing_to_judge():
-    """The caller has said so already, as an ERROR."""
-    with pytest.raises(ValueError, match="no process to judge"):
-        judge([], make_baseline(), Limits())
+def test_a_published_figure_is_never_judged_by():
+    """It was measured by somebody else, in another way."""
+    published = make_baseline([math.log(0.01)] * 5, provenance="published")
+    (only,) = verdicts_on(make_processes([math.log(0.02)]), published)
+    assert only.status is Status.NO_BASELINE
+    assert only.reason == "20.000 ms; a published figure is not judged by"
 
 
-def test_a_host_bound_candidate_is_remarked_on():
-    """Its time says more about the host than about the device."""
-    found = verdict("latency", [make_process(host_bound=True)])
-    assert found.reason.endswith(
-        "; host-bound: the device waits for Python, so this is the host's time"
+def test_without_a_baseline_nothing_is_held_against_the_nights_since_either():
+    """There is no baseline that they could be the nights since of."""
+    evidence = Evidence(make_processes([1.0] * 2), None, rolling=make_processes(STEADY))
+    assert metrics(judge({CASE: evidence})[CASE]) == [("latency", "pinned")]
+
+
+def test_without_a_baseline_the_reason_says_what_will_matter_once_there_is_one():
+    """Before somebody accepts it."""
+    evidence = Evidence(make_processes([0.0], spread=0.71, finite=False), None)
+    (only,) = judge({CASE: evidence})[CASE]
+    assert only.reason == (
+        "1.000 s; nothing accepted yet to hold it against; iterations of a process spread by "
+        "71.0%, above 5%, where trust in the timing ends; the answer holds infinities or NaN"
     )
-
-
-@pytest.mark.parametrize(
-    ("here", "there", "remarked"),
-    [
-        ("GPU-9", "GPU-1", True),
-        ("GPU-1", "GPU-1", False),
-        (None, "GPU-1", False),
-        ("GPU-9", None, False),
-    ],
-)
-def test_another_device_than_the_baselines_is_remarked_on(here, there, remarked):
-    """Two GPUs of one model differ by more than two processes on one; unknown is not another."""
-    found = verdict(
-        "latency", [make_process(device_uuid=here)], against(make_process(device_uuid=there))
-    )
-    assert found.reason.endswith("; on another device than the baseline's") is remarked
-
-
-# ---- conditions -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -329,8 +385,11 @@ def test_another_device_than_the_baselines_is_remarked_on(here, there, remarked)
 )
 def test_other_conditions_are_incomparable_and_named(name, here, there):
     """No number is held against one that was made under other conditions."""
-    verdicts = judge(
-        make_processes([1.0]), make_baseline(conditions={name: there}), Limits(), {name: here}
+    verdicts = verdicts_on(
+        make_processes([1.0] * 2, finite=False),
+        make_baseline(conditions={name: there}),
+        rolling=make_processes(STEADY),
+        conditions={name: here},
     )
     assert verdicts == [
         Verdict(
@@ -341,6 +400,18 @@ def test_other_conditions_are_incomparable_and_named(name, here, there):
             unit="s",
         )
     ]
+
+
+def test_all_conditions_that_differ_are_named_in_order():
+    """One glance tells what to put right."""
+    verdicts = verdicts_on(
+        make_processes([0.0]),
+        make_baseline(conditions={"ranks": 1, "power_cap_w": 750.0, "gpus": 8}),
+        conditions={"ranks": 8, "power_cap_w": 500.0, "gpus": 8},
+    )
+    assert verdicts[0].reason == (
+        "conditions differ from the baseline's: power_cap_w 500.0, not 750.0; ranks 8, not 1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -355,8 +426,182 @@ def test_other_conditions_are_incomparable_and_named(name, here, there):
 )
 def test_conditions_that_are_unknown_or_equal_are_compared(here, there):
     """What neither machine nor file tells is no difference."""
-    verdicts = judge(make_processes([0.0]), make_baseline(conditions=there), Limits(), here)
+    verdicts = verdicts_on(make_processes([0.0]), make_baseline(conditions=there), conditions=here)
     assert overall(verdicts) is Status.OK
+
+
+# ---- pinned and rolling -----------------------------------------------------------------
+
+
+def test_a_case_is_held_against_its_baseline_and_the_nights_since():
+    """Creep shows against the one, and what broke last night against the other."""
+    verdicts = verdicts_on(
+        make_processes([0.03] * 2),
+        make_baseline(STEADY),
+        rolling=make_processes([value + 0.029 for value in STEADY]),
+    )
+    assert metrics(verdicts)[:2] == [("latency", "pinned"), ("latency", "rolling")]
+    pinned, rolling = verdicts[:2]
+    assert (pinned.status, rolling.status) == (Status.REGRESSED, Status.OK)
+    assert rolling.reason.startswith("0.1% slower than 5 processes of accepted nights (95% ")
+    assert overall(verdicts) is Status.REGRESSED
+
+
+def test_what_regressed_against_the_nights_since_is_regressed():
+    """Faster than the release by now, and slower than yesterday."""
+    verdicts = verdicts_on(
+        make_processes([-0.03] * 2),
+        make_baseline(STEADY),
+        rolling=make_processes([value - 0.06 for value in STEADY]),
+    )
+    assert [v.status for v in verdicts[:2]] == [Status.IMPROVED, Status.REGRESSED]
+    assert overall(verdicts) is Status.REGRESSED
+    assert leading(verdicts).against == "rolling"
+
+
+def test_fewer_than_five_processes_of_accepted_nights_are_no_baseline():
+    """Their spread is a guess, and there is a better one."""
+    four = verdicts_on(make_processes([0.0]), rolling=make_processes(STEADY[:4]))
+    five = verdicts_on(make_processes([0.0]), rolling=make_processes(STEADY))
+    assert {v.against for v in four} == {"pinned"}
+    assert {v.against for v in five} == {"pinned", "rolling"}
+
+
+def test_only_timings_are_held_against_the_nights_since():
+    """Memory and numerics do not creep unseen: their limits are the pinned baseline's."""
+    full = {"peak_memory_bytes": MIB, "log_throughput": 0.0, "compile_s": 1.0, "cosine": 1.0}
+    verdicts = verdicts_on(
+        make_processes([0.0], **full),
+        of(make_processes(STEADY, **full)),
+        rolling=make_processes(STEADY, **full),
+    )
+    assert metrics(verdicts) == [
+        ("latency", "pinned"),
+        ("latency", "rolling"),
+        ("throughput", "pinned"),
+        ("throughput", "rolling"),
+        ("stability", "pinned"),
+        ("memory", "pinned"),
+        ("compile_time", "pinned"),
+        ("numerics", "pinned"),
+    ]
+
+
+# ---- devices ----------------------------------------------------------------------------
+
+
+def on(uuid: str | None, values=STEADY) -> list[ProcessSummary]:
+    """Return processes on a device."""
+    return make_processes(values, device_uuid=uuid)
+
+
+OTHER = "; on another device than the baseline's, for which 2% is allowed"
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "allowed"),
+    [
+        ("GPU-9", "GPU-1", True),
+        ("GPU-1", "GPU-1", False),
+        ("GPU-1", "1", False),
+        ("1", "GPU-1", False),
+        (None, "GPU-1", False),
+        ("GPU-9", None, False),
+    ],
+)
+def test_another_device_than_the_baselines_is_allowed_for_and_remarked_on(here, there, allowed):
+    """Two GPUs of one model differ by more than two processes on one; unknown is not another."""
+    found = verdict("latency", on(here, [0.025] * 2), of(on(there)))
+    assert found.status is (Status.OK if allowed else Status.REGRESSED)
+    assert found.reason.endswith(OTHER) is allowed
+    tolerance = 1.01 * (1 + BETWEEN_DEVICES) - 1 if allowed else 0.01
+    assert found.tolerance == pytest.approx(tolerance, rel=1e-12)
+
+
+def test_a_slow_down_beyond_the_devices_difference_is_called_on_another_device_too():
+    """The allowance is no pardon."""
+    found = verdict("latency", on("GPU-9", [0.05] * 2), of(on("GPU-1")))
+    assert found.status is Status.REGRESSED
+
+
+def test_the_allowance_holds_for_every_timing():
+    """A slower device has a lower throughput as well."""
+    candidate = make_processes([0.0] * 2, device_uuid="GPU-9", log_throughput=-0.06)
+    old = of(make_processes(STEADY, device_uuid="GPU-1", log_throughput=0.0))
+    found = verdict("throughput", candidate, old)
+    assert (found.status, found.tolerance) == (Status.OK, pytest.approx(1.05 * 1.02 - 1))
+
+
+def test_a_devices_own_processes_are_the_best_measure_of_it():
+    """Where the baseline holds two of them, the others are left out and nothing is allowed."""
+    slow_device = on("GPU-9", [0.02, 0.0205])
+    found = verdict("latency", on("GPU-9", [0.02] * 2), of([*on("GPU-1"), *slow_device]))
+    assert found.status is Status.OK
+    assert found.reason.startswith("0.0% faster than 2 baseline processes")
+    assert found.tolerance == pytest.approx(0.01)
+
+
+def test_one_process_of_its_own_is_no_measure_of_a_device():
+    """Then all are compared with, and the difference is allowed for."""
+    old = of([*on("GPU-1"), *on("GPU-9", [0.02])])
+    found = verdict("latency", on("GPU-9", [0.02] * 2), old)
+    assert "than 6 baseline processes" in found.reason
+    assert found.reason.endswith(OTHER)
+
+
+# DEFECT: one process of the same device beside four of unknown ones is forgiven two percent.
+def test_processes_of_an_unknown_device_are_not_on_another():
+    """What nobody wrote down is no difference."""
+    old = of([*on("GPU-1", STEADY[:1]), *on(None, STEADY[1:])])
+    found = verdict("latency", on("GPU-1", [0.025] * 2), old)
+    assert found.tolerance == pytest.approx(0.01)
+    assert "another device" not in found.reason
+
+
+# DEFECT: it is enough that one candidate process ran on the baseline's device.
+def test_a_candidate_partly_on_another_device_is_allowed_for():
+    """A retry that landed on the slower GPU is no regression."""
+    candidate = [*on("GPU-1", [0.0105]), *on("GPU-9", [0.025] * 3)]
+    found = verdict("latency", candidate, of(on("GPU-1")))
+    assert found.tolerance == pytest.approx(1.01 * 1.02 - 1)
+
+
+# ---- clocks -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "remark"),
+    [
+        (2100.0, 2100.0, "; clocks equal"),
+        (2095.0, 2100.0, "; clocks equal"),
+        (1890.0, 2100.0, "; the clock was 10.0% lower"),
+        (2142.0, 2100.0, "; the clock was 2.0% higher"),
+    ],
+)
+def test_the_clock_is_compared_beside_the_latency(now, before, remark):
+    """A lower one explains what software does not."""
+    full = {"log_throughput": 0.0}
+    candidate = make_processes([0.0] * 2, clock_mhz=now, **full)
+    verdicts = verdicts_on(candidate, of(make_processes(STEADY, clock_mhz=before, **full)))
+    by_metric = {v.metric: v for v in verdicts}
+    assert by_metric["latency"].reason.endswith(")" + remark)
+    assert "clock" not in by_metric["throughput"].reason
+
+
+def test_the_middle_clock_of_each_side_counts():
+    """One process that telemetry caught ramping says nothing."""
+    candidate = [make_process(clock_mhz=value) for value in (900.0, 2100.0, 2100.0)]
+    old = of([make_process(clock_mhz=value) for value in (2100.0, 500.0, 2100.0, None)])
+    assert verdict("latency", candidate, old).reason.endswith("; clocks equal")
+
+
+@pytest.mark.parametrize(("now", "before"), [(None, 2100.0), (2100.0, None)])
+def test_a_clock_that_one_side_does_not_know_is_not_spoken_of(now, before):
+    """Telemetry is not everywhere."""
+    found = verdict(
+        "latency", [make_process(clock_mhz=now)], of(make_processes(STEADY, clock_mhz=before))
+    )
+    assert "clock" not in found.reason
 
 
 # ---- throughput and tail ----------------------------------------------------------------
@@ -364,90 +609,81 @@ def test_conditions_that_are_unknown_or_equal_are_compared(here, there):
 
 def test_throughput_sees_the_stalls_that_the_median_does_not():
     """Items per second over the whole stretch, worse being less."""
-    old = [make_process(log_throughput=value) for value in STEADY]
-    found = verdict(
+    old = of([make_process(log_throughput=value) for value in STEADY])
+    verdicts = verdicts_on([make_process(log_throughput=math.log(0.8))] * 2, old)
+    latency, found = verdicts[:2]
+    assert (latency.status, found.metric, found.status) == (
+        Status.OK,
         "throughput",
-        [make_process(log_throughput=math.log(0.8))],
-        make_baseline(processes=old),
+        Status.REGRESSED,
     )
-    assert found.status is Status.REGRESSED
     assert (found.value, found.baseline) == (pytest.approx(0.8), pytest.approx(1.0))
-    assert (found.unit, found.tolerance) == ("1/s", 0.05)
+    assert (found.unit, found.tolerance) == ("1/s", pytest.approx(0.05))
     assert found.ratio == pytest.approx(1.25)
     assert found.reason.startswith("25.0% slower")
 
 
 def test_throughput_that_one_side_lacks_is_not_judged():
     """Baselines of before it was recorded stay usable."""
-    verdicts = judge([make_process(log_throughput=0.0)], make_baseline(), Limits())
-    assert "throughput" not in {v.metric for v in verdicts}
+    for verdicts in (
+        verdicts_on([make_process(log_throughput=0.0)]),
+        verdicts_on([make_process()], of(make_processes(STEADY, log_throughput=0.0))),
+    ):
+        assert "throughput" not in {v.metric for v in verdicts}
+
+
+def tailed(p99_s: float, n: int = 100) -> ProcessSummary:
+    """Return a process with a 99th percentile."""
+    return make_process(p99_s=p99_s, n=n)
 
 
 def test_the_tail_is_judged_only_where_a_limit_is_set():
     """The 99th percentile of few iterations is their maximum, which is chance."""
-    slow = make_process(p99_s=4.0, n=100)
-    baseline = make_baseline(processes=[make_process(p99_s=1.0, n=100)] * 5)
-    assert "tail" not in {v.metric for v in judge([slow], baseline, Limits())}
-    found = verdict("tail", [slow], baseline, Limits(tail=0.2))
+    slow, baseline = [tailed(4.0)] * 2, of([tailed(1.0)] * 5)
+    assert "tail" not in {v.metric for v in verdicts_on(slow, baseline)}
+    found = verdict("tail", slow, baseline, Limits(tail=0.2))
     assert (found.status, found.ratio) == (Status.REGRESSED, pytest.approx(4.0))
+    assert (found.value, found.unit) == (pytest.approx(4.0), "s")
+    assert found.tolerance == pytest.approx(0.2)
+
+
+NO_TAIL = Verdict(Status.SKIPPED, "tail", "a 99th percentile needs 100 iterations in every process")
 
 
 @pytest.mark.parametrize(("new", "old"), [(99, 100), (100, 99)])
 def test_the_tail_needs_a_hundred_iterations_in_every_process(new, old):
     """Otherwise it is said and not judged, and the case's status is that of the rest."""
-    baseline = make_baseline(processes=[make_process(p99_s=1.0, n=old)] * 5)
-    verdicts = judge([make_process(p99_s=4.0, n=new)], baseline, Limits(tail=0.2))
-    assert (
-        Verdict(Status.SKIPPED, "tail", "a 99th percentile needs 100 iterations in every process")
-        in verdicts
-    )
+    verdicts = verdicts_on([tailed(4.0, new)] * 2, of([tailed(1.0, old)] * 5), Limits(tail=0.2))
+    assert [v for v in verdicts if v.metric == "tail"] == [NO_TAIL]
     assert overall(verdicts) is Status.OK
 
 
-# ---- stability --------------------------------------------------------------------------
+# DEFECT: processes that have enough are judged beside the words that the tail is not.
+@pytest.mark.parametrize(("new", "old"), [((100, 99), (100,) * 5), ((100,) * 2, (99, *(100,) * 4))])
+def test_a_tail_that_one_process_lacks_is_not_judged_by_the_others(new, old):
+    """One answer, not two that contradict each other."""
+    verdicts = verdicts_on(
+        [tailed(4.0, n) for n in new], of([tailed(1.0, n) for n in old]), Limits(tail=0.2)
+    )
+    assert [v for v in verdicts if v.metric == "tail"] == [NO_TAIL]
+
+
+# ---- what one figure tells, beside the timings ------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("spread_", "own", "stored", "status", "limit"),
-    [
-        (0.10, 0.10, 0.10, Status.OK, 0.10),
-        (0.11, 0.10, 0.10, Status.REGRESSED, 0.10),
-        (0.06, 0.10, 0.05, Status.REGRESSED, 0.05),
-        (0.06, 0.05, 0.10, Status.REGRESSED, 0.05),
-        (0.05, 0.10, 0.05, Status.OK, 0.05),
-    ],
+    ("own", "stored", "limit"), [(0.10, 0.10, 0.10), (0.10, 0.05, 0.05), (0.05, 0.10, 0.05)]
 )
-def test_stability_holds_the_tighter_of_the_cases_own_and_the_accepted_limit(
-    spread_, own, stored, status, limit
-):
+def test_stability_holds_the_tighter_of_the_cases_own_and_the_accepted_limit(own, stored, limit):
     """A case that was steady when accepted may not become merely allowed."""
     found = verdict(
         "stability",
-        [make_process(spread=spread_)],
+        [make_process(spread=0.06)],
         make_baseline(limits=Limits(spread=stored)),
         Limits(spread=own),
     )
-    assert (found.status, found.value, found.tolerance) == (status, spread_, limit)
-
-
-def test_stability_is_of_the_middle_process():
-    """One process in three that was disturbed is no instability."""
-    candidate = [make_process(spread=value) for value in (0.5, 0.01, 0.02)]
-    assert verdict("stability", candidate).value == 0.02
-
-
-@pytest.mark.parametrize(
-    ("value", "ending"),
-    [
-        (0.04, "4.0% (1.0% in the baseline)"),
-        (0.06, "6.0% (1.0% in the baseline); above 5%, where trust in the timing ends"),
-        (0.12, "12.0% (1.0% in the baseline); the limit is 10.0%"),
-    ],
-)
-def test_a_stability_reason_says_what_is_seen_and_what_is_allowed(value, ending):
-    """Between trust and the limit there is a warning."""
-    found = verdict("stability", [make_process(spread=value)])
-    assert found.reason == f"iterations of a process spread by {ending}"
+    assert found.tolerance == limit
+    assert found.status is (Status.REGRESSED if limit < 0.06 else Status.OK)
 
 
 @pytest.mark.parametrize(
@@ -462,194 +698,204 @@ def test_the_stored_limit_is_four_times_what_was_accepted_within_reason(seen, ow
     )
 
 
-# ---- memory -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("before", "value", "status"),
+    ("metric", "new", "old"),
     [
-        (0, 4 * MIB, Status.OK),
-        (0, 4 * MIB + 1, Status.REGRESSED),
-        (400 * MIB, 408 * MIB, Status.OK),
-        (400 * MIB, 408 * MIB + 1, Status.REGRESSED),
-        (400 * MIB, 392 * MIB, Status.OK),
-        (400 * MIB, 392 * MIB - 1, Status.IMPROVED),
+        ("stability", {"spread": 0.5}, {}),
+        ("memory", {"peak_memory_bytes": 100 * MIB}, {"peak_memory_bytes": 10 * MIB}),
+        ("compile_time", {"compile_s": 100.0}, {"compile_s": 10.0}),
+        ("numerics", {"finite": False}, {"finite": True}),
     ],
 )
-def test_memory_may_grow_by_a_hundredth_and_four_mebibytes(before, value, status):
-    """Allocator rounding is no regression; one byte beyond the allowance is."""
-    found = verdict(
-        "memory",
-        [make_process(peak_memory_bytes=value)],
-        against(make_process(peak_memory_bytes=before)),
-    )
-    assert (found.status, found.value, found.baseline) == (status, float(value), float(before))
+def test_what_is_worse_besides_the_time_regresses_the_case(metric, new, old):
+    """By one process: no chance explains it."""
+    verdicts = verdicts_on([make_process(**new)], of(make_processes(STEADY, **old)))
+    assert (overall(verdicts), leading(verdicts).metric) == (Status.REGRESSED, metric)
 
 
-def test_memory_is_the_worst_process_of_each_side():
-    """What has to fit is the most that any process needed."""
-    candidate = [make_process(peak_memory_bytes=n * MIB) for n in (100, 300, 200)]
-    old = [make_process(peak_memory_bytes=n * MIB) for n in (50, 150)]
-    found = verdict("memory", candidate, make_baseline(processes=old))
-    assert found.reason == "peak 300.0 MiB (150.0 MiB in the baseline)"
-    assert found.ratio == 2.0
+def test_the_limits_of_memory_and_compile_time_are_the_cases_own():
+    """Not the defaults, nor those that were stored."""
+    limits = Limits(memory=20.0, compile_time=20.0)
+    candidate = [make_process(peak_memory_bytes=100 * MIB, compile_s=100.0)]
+    old = of(make_processes(STEADY, peak_memory_bytes=10 * MIB, compile_s=10.0))
+    assert overall(verdicts_on(candidate, old, limits)) is Status.OK
 
 
-def test_memory_that_one_side_does_not_know_is_not_judged():
-    """A CPU has no allocator that tells."""
-    verdicts = judge([make_process(peak_memory_bytes=MIB)], make_baseline(), Limits())
-    assert "memory" not in {v.metric for v in verdicts}
+def test_caches_that_differ_leave_the_rest_of_the_case_as_it_stands():
+    """That verdict is INCOMPARABLE; the case is not."""
+    warm = {"compile_s": 3.0, "compile_cache": "warm"}
+    old = of(make_processes(STEADY, compile_s=60.0, compile_cache="cold"))
+    for change, status in ((0.0, Status.OK), (0.03, Status.REGRESSED)):
+        verdicts = verdicts_on(make_processes([change] * 2, **warm), old)
+        assert {v.metric: v.status for v in verdicts}["compile_time"] is Status.INCOMPARABLE
+        assert overall(verdicts) is status
+        assert leading(verdicts).metric == "latency"
 
 
-# ---- compile time -----------------------------------------------------------------------
+# ---- host-bound cases -------------------------------------------------------------------
 
 
-def compiled(seconds: float, cache: str | None = "cold") -> ProcessSummary:
-    """Return a process that compiled."""
-    return make_process(compile_s=seconds, compile_cache=cache)
-
-
-@pytest.mark.parametrize(
-    ("before", "value", "status"),
-    [
-        (10.0, 20.0, Status.OK),
-        (10.0, 20.5, Status.REGRESSED),
-        (0.5, 5.75, Status.OK),
-        (0.5, 6.0, Status.REGRESSED),
-        (0.0, 5.0, Status.OK),
-    ],
-)
-def test_compile_time_may_grow_by_half_and_five_seconds(before, value, status):
-    """The compiler's own time varies with everything on the host."""
-    found = verdict("compile_time", [compiled(value)], against(compiled(before)))
-    assert (found.status, found.value, found.baseline) == (status, value, before)
-    assert found.reason == f"{value:.1f} s with cold caches ({before:.1f} s in the baseline)"
-
-
-def test_compile_time_is_compared_only_between_equal_caches():
-    """The second process of a run finds what the first one compiled."""
-    candidate = [compiled(2.0, "warm"), compiled(30.0, "cold")]
-    old = make_baseline(processes=[compiled(25.0, "cold"), compiled(1.0, "warm")])
-    found = verdict("compile_time", candidate, old)
-    assert (found.value, found.baseline, found.status) == (30.0, 25.0, Status.OK)
-
-
-def test_compile_time_takes_the_fastest_here_and_the_slowest_there():
-    """A regression is one that no process escaped and none of before had."""
-    old = make_baseline(processes=[compiled(4.0), compiled(9.0)])
-    found = verdict("compile_time", [compiled(30.0), compiled(15.0)], old)
-    assert (found.value, found.baseline) == (15.0, 9.0)
-
-
-def test_compile_time_under_other_caches_is_said_and_not_compared():
-    """Warm against cold would be an improvement of nothing."""
-    found = verdict(
-        "compile_time",
-        [compiled(3.0, "warm"), compiled(2.0, None)],
-        against(compiled(60.0, "cold")),
-    )
-    assert found == Verdict(
-        Status.SKIPPED,
-        "compile_time",
-        "not compared: caches were unknown or warm here and otherwise in the baseline",
-        value=2.0,
-        unit="s",
+def bound(*values: float, device: float | None = -1.0, source="graph", **fields):
+    """Return processes whose device waited for the host."""
+    return make_processes(
+        values, host_bound=True, log_device=device, device_source=source, **fields
     )
 
 
-def test_compile_time_whose_caches_neither_side_knows_is_compared():
-    """Two unknown states are what older compilers give."""
-    found = verdict("compile_time", [compiled(3.0, None)], against(compiled(2.0, None)))
-    assert (found.status, found.reason) == (Status.OK, "3.0 s (2.0 s in the baseline)")
+def devices(*values: float, wall: float = 0.0) -> list[ProcessSummary]:
+    """Return host-bound processes of such device times."""
+    return [p for value in values for p in bound(wall, device=value)]
 
 
-def test_an_eager_case_has_no_compile_time():
-    """Nothing was compiled, so nothing is said."""
-    assert "compile_time" not in {
-        v.metric for v in judge([make_process()], against(compiled(1.0)), Limits())
-    }
+INSTEAD = "; host-bound: the device waits for Python, so the device's own time is judged instead"
+WAITED = "; the device waited for the host, which it did not in the baseline"
 
 
-# ---- numerics ---------------------------------------------------------------------------
+def test_a_host_bound_case_is_judged_on_its_devices_time_too():
+    """The kernels got slower, and the wall shows nothing of it."""
+    old = of(devices(*(value - 1 for value in STEADY)))
+    verdicts = verdicts_on(devices(-0.97, -0.97), old)
+    assert metrics(verdicts)[:2] == [("latency", "pinned"), ("device", "pinned")]
+    latency, device = verdicts[:2]
+    assert (latency.status, device.status) == (Status.OK, Status.REGRESSED)
+    assert (device.value, device.unit) == (pytest.approx(math.exp(-0.97)), "s")
+    assert device.tolerance == latency.tolerance
+    assert overall(verdicts) is Status.REGRESSED
 
 
-def test_an_answer_that_is_no_longer_finite_is_a_regression():
-    """Fast and wrong is not fast."""
-    found = verdict("numerics", [make_process(finite=False)], against(make_process(finite=True)))
-    assert (found.status, found.reason) == (
-        Status.REGRESSED,
-        "the answer holds infinities or NaN; the baseline's did not",
-    )
+def test_a_case_that_does_not_wait_for_its_host_has_one_time():
+    """The iteration is the device's time."""
+    assert "device" not in {v.metric for v in verdicts_on([make_process()], of(bound(*STEADY)))}
 
 
-def test_an_answer_that_never_was_finite_is_not_judged():
-    """FP16 without a scaler overflows in some networks; that was accepted."""
-    bad = make_process(finite=False)
-    assert "numerics" not in {v.metric for v in judge([bad], against(bad), Limits())}
+def test_the_device_time_of_what_did_not_wait_is_its_iteration_time():
+    """So a case that became host-bound is held against what its kernels took before."""
+    found = verdict("device", devices(0.05, 0.05, wall=1.0), make_baseline(STEADY))
+    assert found.status is Status.REGRESSED
+    assert (found.value, found.baseline) == (pytest.approx(math.exp(0.05)), 1.0)
 
 
-@pytest.mark.parametrize(
-    ("before", "value", "status"),
-    [
-        (1 - 2**-10, 1 - 2**-7, Status.OK),
-        (1 - 2**-10, 1 - 2**-6, Status.REGRESSED),
-        (1.0, 1 - 2**-17, Status.OK),
-        (1.0, 1 - 2**-16, Status.REGRESSED),
-    ],
-)
-def test_the_cosine_may_fall_tenfold_and_below_the_floor_freely(before, value, status):
-    """Eightfold passes and sixteenfold does not; 1e-5 is rounding."""
-    found = verdict("numerics", [make_process(cosine=value)], against(make_process(cosine=before)))
-    assert (found.status, found.value, found.baseline) == (status, 1 - value, 1 - before)
-    assert found.reason.startswith("1 - cosine to FP32: ")
+def test_a_replayed_graph_is_not_held_against_a_sum_of_kernels():
+    """They differ by the gaps between kernels."""
+    verdicts = verdicts_on(bound(0.0), of(bound(*STEADY, source="kernels")))
+    assert "device" not in {v.metric for v in verdicts}
+    mixed = of([*bound(*STEADY, source="kernels"), *bound(*STEADY)])
+    found = verdict("device", bound(0.0), mixed)
+    assert "than 5 baseline processes" in found.reason
 
 
-@pytest.mark.parametrize(
-    ("field", "before", "value", "status", "words"),
-    [
-        (
-            "loss_error",
-            0.0,
-            0.01,
-            Status.OK,
-            ("first loss off FP32's: 0.01 (0 in the baseline, 0.01 allowed)"),
-        ),
-        (
-            "loss_error",
-            0.0,
-            0.011,
-            Status.REGRESSED,
-            ("first loss off FP32's: 0.011 (0 in the baseline, 0.01 allowed)"),
-        ),
-        (
-            "loss_error",
-            0.25,
-            2.5,
-            Status.OK,
-            ("first loss off FP32's: 2.5 (0.25 in the baseline, 2.5 allowed)"),
-        ),
-        (
-            "grad_norm_error",
-            0.0,
-            0.05,
-            Status.OK,
-            ("gradient norm off FP32's: 0.05 (0 in the baseline, 0.05 allowed)"),
-        ),
-        (
-            "grad_norm_error",
-            0.0,
-            0.06,
-            Status.REGRESSED,
-            ("gradient norm off FP32's: 0.06 (0 in the baseline, 0.05 allowed)"),
-        ),
-    ],
-)
-def test_a_training_step_is_held_to_its_loss_and_gradients(field, before, value, status, words):
-    """Each against its own floor."""
-    found = verdict(
-        "numerics", [make_process(**{field: value})], against(make_process(**{field: before}))
-    )
-    assert (found.status, found.reason) == (status, words)
+# DEFECT: the first candidate's source is taken for all.
+def test_the_order_of_processes_does_not_choose_how_the_device_is_timed():
+    """A graph that one process could not record does not end the comparison of graphs."""
+    candidate = [*bound(0.0, source="kernels"), *bound(0.0, 0.0)]
+    for processes in (candidate[::-1], candidate):
+        found = verdict("device", processes, of(bound(*STEADY)))
+        assert found.reason.startswith("0.0% faster than 5 baseline processes")
+
+
+def test_a_device_time_that_is_not_known_is_not_judged():
+    """Neither a graph nor a profile could be had."""
+    verdicts = verdicts_on(bound(0.0, device=None, source=None), of(bound(*STEADY)))
+    assert "device" not in {v.metric for v in verdicts}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_slow_down_of_a_device_that_waited_only_now_is_noisy_and_not_regressed(processes):
+    """Another program on the host looks just like it."""
+    candidate = bound(*[0.15] * processes, device=0.0, spread=0.08, log_throughput=-0.2)
+    old = of(make_processes(STEADY, log_throughput=0.0))
+    verdicts = verdicts_on(candidate, old, Limits(spread=0.05))
+    by_metric = {v.metric: v for v in verdicts}
+    for metric in ("latency", "throughput", "stability"):
+        assert by_metric[metric].status is Status.NOISY
+        assert by_metric[metric].reason.endswith(WAITED)
+    assert by_metric["device"].status is Status.OK
+    assert overall(verdicts) is Status.NOISY
+
+
+@pytest.mark.parametrize("change", [0.0, -0.1])
+def test_a_device_that_waited_only_now_and_lost_nothing_is_as_it_seems(change):
+    """What is not slower needs no excuse."""
+    found = verdict("latency", bound(change, change), make_baseline(STEADY))
+    assert found.status is (Status.IMPROVED if change else Status.OK)
+    assert "host" not in found.reason
+
+
+def test_memory_and_numerics_are_not_excused_by_the_host():
+    """The host's load changes neither."""
+    candidate = bound(0.0, device=0.0, peak_memory_bytes=100 * MIB, finite=False)
+    old = of(make_processes(STEADY, peak_memory_bytes=10 * MIB, finite=True))
+    statuses = {v.metric: v.status for v in verdicts_on(candidate, old)}
+    assert statuses["memory"] is statuses["numerics"] is Status.REGRESSED
+
+
+def test_a_restless_wall_gives_way_to_a_steady_device():
+    """What Python's launch path does then decides nothing."""
+    verdicts = verdicts_on(bound(0.02, 0.02), of(bound(*RESTLESS)))
+    latency, device = verdicts[:2]
+    assert latency.status is Status.SKIPPED
+    assert latency.reason.endswith(INSTEAD)
+    assert device.status is Status.OK
+    assert overall(verdicts) is Status.OK
+
+
+def test_a_wall_that_several_processes_leave_in_doubt_gives_way_to_a_steady_device():
+    """Beyond the tolerance and not beyond chance, of the host."""
+    found = verdict("latency", bound(0.0105, 0.0105), of(bound(*STEADY)))
+    assert found.status is Status.SKIPPED
+    assert "not beyond chance" in found.reason
+    assert found.reason.endswith(INSTEAD)
+
+
+def test_a_steady_wall_is_heard():
+    """A slower launch path is a regression as well."""
+    verdicts = verdicts_on(bound(0.1, 0.1), of(bound(*STEADY)))
+    assert overall(verdicts) is Status.REGRESSED
+    assert leading(verdicts).metric == "latency"
+    assert leading(verdicts).reason.endswith("; host-bound: the device waits for Python")
+
+
+# DEFECT: a first process is SUSPECT at most, which the device's steady time turns into SKIPPED,
+# so nobody looks again.
+def test_a_steady_wall_that_one_process_found_slower_is_measured_again():
+    """Or no slower launch path would ever be called: it begins with one process."""
+    assert is_suspicious(verdicts_on(bound(0.3), of(bound(*STEADY)), planned=4))
+
+
+def test_a_host_bound_case_that_is_ok_says_what_its_time_is():
+    """It is the host's."""
+    found = verdict("latency", bound(0.0), of(bound(*STEADY)))
+    assert found.status is Status.OK
+    assert found.reason.endswith("; host-bound: the device waits for Python")
+
+
+def test_where_neither_wall_nor_device_is_steady_the_case_is_noisy():
+    """And says so."""
+    candidate = devices(-1.0, -1.0)
+    old = of([p for x in RESTLESS for p in bound(x, device=x - 1)])
+    verdicts = verdicts_on(candidate, old)
+    assert [v.status for v in verdicts[:2]] == [Status.NOISY, Status.NOISY]
+    assert verdicts[0].reason.endswith("; host-bound: the device waits for Python")
+    assert overall(verdicts) is Status.NOISY
+
+
+def test_where_the_devices_time_is_not_known_the_wall_is_all_there_is():
+    """NOISY stays NOISY, and SUSPECT stays SUSPECT."""
+    unknown = {"device": None, "source": None}
+    for values, old, status in (
+        ((0.02, 0.02), RESTLESS, Status.NOISY),
+        ((0.0105, 0.0105), STEADY, Status.SUSPECT),
+    ):
+        verdicts = verdicts_on(bound(*values, **unknown), of(bound(*old, **unknown)))
+        assert overall(verdicts) is status
+
+
+def test_a_candidate_that_waited_in_one_process_only_is_judged_as_any_other():
+    """The others show what the device does."""
+    candidate = [*bound(0.1, device=0.0), *make_processes([0.1])]
+    verdicts = verdicts_on(candidate, make_baseline(STEADY))
+    assert verdicts[0].status is Status.REGRESSED
+    assert "host" not in verdicts[0].reason
 
 
 # ---- the case's status ------------------------------------------------------------------
@@ -671,9 +917,20 @@ SEVERITY = [
 @pytest.mark.parametrize(("worse", "better"), list(itertools.pairwise(SEVERITY)))
 def test_a_case_has_the_status_of_its_most_severe_metric(worse, better):
     """A memory regression is not outweighed by a faster median."""
-    verdicts = [make_verdict(status=Status(better)), make_verdict(status=Status(worse), metric="x")]
+    verdicts = [make_verdict(status=Status(worse)), make_verdict(status=Status(better), metric="x")]
     assert overall(verdicts) is Status(worse)
-    assert leading(verdicts) is verdicts[1]
+    assert leading(verdicts) is verdicts[0]
+    if worse not in ("INCOMPARABLE", "NO_BASELINE"):
+        assert overall(verdicts[::-1]) is Status(worse)
+        assert leading(verdicts[::-1]) is verdicts[0]
+
+
+@pytest.mark.parametrize("status", [Status.INCOMPARABLE, Status.NO_BASELINE])
+def test_a_secondary_metric_that_was_not_compared_does_not_decide(status):
+    """The timings were, and stand."""
+    verdicts = [make_verdict(), make_verdict(status=status, metric="compile_time")]
+    assert overall(verdicts) is Status.OK
+    assert leading(verdicts) is verdicts[0]
 
 
 def test_every_status_has_a_place_in_the_order():
@@ -687,20 +944,138 @@ def test_the_first_of_equally_severe_metrics_leads():
     assert leading(verdicts) is verdicts[0]
 
 
+# ---- what is measured again -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("metric", "status", "ratio", "expected"),
+    [
+        ("latency", Status.REGRESSED, 1.1, True),
+        ("latency", Status.SUSPECT, 1.02, True),
+        ("latency", Status.IMPROVED, 0.9, True),
+        ("latency", Status.OK, 1.005, False),
+        ("latency", Status.OK, 0.995, False),
+        ("latency", Status.OK, 0.97, True),
+        ("latency", Status.OK, None, False),
+        ("latency", Status.NOISY, 1.02, False),
+        ("latency", Status.NOISY, 0.9, False),
+        ("latency", Status.SKIPPED, 1.02, False),
+        ("latency", Status.NO_BASELINE, None, False),
+        ("latency", Status.INCOMPARABLE, None, False),
+        ("device", Status.SUSPECT, 1.02, True),
+        ("throughput", Status.SUSPECT, 1.1, True),
+        ("tail", Status.SUSPECT, 1.3, True),
+        ("stability", Status.REGRESSED, 3.0, True),
+        ("stability", Status.OK, 0.5, False),
+        ("memory", Status.REGRESSED, 1.1, False),
+        ("memory", Status.IMPROVED, 0.5, False),
+        ("compile_time", Status.REGRESSED, 3.0, False),
+        ("numerics", Status.REGRESSED, None, False),
+    ],
+)
+def test_a_case_is_measured_again_where_fresh_processes_could_change_the_answer(
+    metric, status, ratio, expected
+):
+    """What chance explains, not what is the same in every process; nor what nobody can see."""
+    found = make_verdict(metric=metric, status=status, ratio=ratio, tolerance=0.01)
+    assert is_suspicious([found]) is expected
+    assert is_suspicious([make_verdict(), found]) is expected
+
+
+def test_nothing_judged_is_nothing_to_measure_again():
+    """The case was skipped."""
+    assert not is_suspicious([])
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"), [(0.02, True), (0.005, False), (-0.005, False), (-0.02, True)]
+)
+def test_one_process_beyond_the_tolerance_asks_for_more(change, expected):
+    """In either direction: an improvement is confirmed as a regression is."""
+    verdicts = verdicts_on(make_processes([change]), make_baseline(STEADY))
+    assert is_suspicious(verdicts) is expected
+
+
+# ---- anybody's timings ------------------------------------------------------------------
+
+
+def names(values) -> dict[str, float]:
+    """Return values under the numbers of processes."""
+    return {str(position): value for position, value in enumerate(values)}
+
+
+def test_anybodys_samples_are_judged_as_a_suite_of_latencies():
+    """By case, baseline first; the same words as for a run."""
+    baseline = [math.log(0.008) + value for value in STEADY]
+    found = judge_samples(
+        {
+            "slow": (names(baseline), names([math.log(0.0084)] * 2)),
+            "same": (names(baseline), names(baseline)),
+            "once": (names(baseline), names([math.log(0.0084)])),
+        },
+        0.01,
+    )
+    assert {case: v.status for case, v in found.items()} == {
+        "slow": Status.REGRESSED,
+        "same": Status.OK,
+        "once": Status.SUSPECT,
+    }
+    slow = found["slow"]
+    assert (slow.metric, slow.against, slow.tolerance) == ("latency", "pinned", 0.01)
+    assert (slow.value, slow.baseline) == (pytest.approx(0.0084), pytest.approx(0.008))
+    assert slow.reason.startswith("5.0% slower than 5 baseline processes (95% interval +4.")
+
+
+def test_pairs_are_judged_without_a_baseline():
+    """B less A, pair by pair, each case with its own tolerance."""
+    pairs = {str(i): (i + 0.03 + value, float(i)) for i, value in enumerate(STEADY)}
+    found = judge_pairs({"strict": pairs, "loose": pairs}, {"strict": 0.01, "loose": 0.05})
+    assert {case: v.status for case, v in found.items()} == {
+        "strict": Status.REGRESSED,
+        "loose": Status.OK,
+    }
+    strict = found["strict"]
+    assert (strict.metric, strict.against, strict.tolerance) == ("latency", "a", 0.01)
+    assert (strict.value, strict.baseline) == (None, None)
+    assert strict.ratio == pytest.approx(math.exp(0.03), rel=1e-12)
+    assert strict.reason.startswith("3.0% slower than A in 5 pairs (95% interval +2.9% to +3.1%)")
+    assert strict.reason.endswith("; 5 of 5 pairs agree")
+
+
+def test_the_planned_pairs_tell_what_can_be_found():
+    """More to come show more."""
+    pairs = names([(0.0, 0.0), (0.001, 0.0), (0.002, 0.0)])
+    few, many = (judge_pairs({CASE: pairs}, {CASE: 0.01}, n)[CASE] for n in (3, 12))
+    assert many.detectable_effect < few.detectable_effect
+
+
+def test_one_pair_is_suspected_at_most():
+    """It decides nothing."""
+    found = judge_pairs({CASE: {"0": (1.0, 0.0)}}, {CASE: 0.01})[CASE]
+    assert (found.status, found.against) == (Status.SUSPECT, "a")
+    found = judge_pairs({CASE: {"0": (0.0, 1.0)}}, {CASE: 0.01})[CASE]
+    assert found.status is Status.OK
+
+
+def test_two_sets_are_compared_by_themselves():
+    """For showing how far a new baseline is from the old one."""
+    found = compare([0.03, 0.031], list(STEADY))
+    assert found.ratio == pytest.approx(math.exp(0.0305), rel=1e-12)
+    low, high = found.interval()
+    assert 1.02 < low < found.ratio < high < 1.04
+    assert (found.cases, found.tolerance) == (1, 0.0)
+
+
+@pytest.mark.parametrize(("candidate", "baseline"), [([0.0], [0.0]), ([], [0.0, 0.0]), ([0.0], [])])
+def test_sets_that_tell_nothing_of_chance_are_not_compared(candidate, baseline):
+    """A ratio without an interval would be taken for more than it is."""
+    assert compare(candidate, baseline) is None
+
+
 # ---- properties -------------------------------------------------------------------------
 
-PROPERTY = settings(deadline=None)
-# Multiples of 1/4096 with a power of two of processes: sums, means and differences are exact,
-# so that a property need not look away near a limit.
+PROPERTY = settings(deadline=None, max_examples=50)
 EXACT = st.integers(-400, 400).map(lambda n: n / 4096)
-SIDES = st.sampled_from([1, 2, 4, 8]).flatmap(lambda n: st.lists(EXACT, min_size=n, max_size=n))
-BADNESS = {
-    Status.IMPROVED: 0,
-    Status.OK: 1,
-    Status.NOISY: 1,
-    Status.SUSPECT: 2,
-    Status.REGRESSED: 3,
-}
 PROCESSES = st.lists(
     st.builds(
         make_process,
@@ -709,32 +1084,37 @@ PROCESSES = st.lists(
         spread=st.floats(0, 0.10),
         n=st.sampled_from([20, 100]),
         p99_s=st.none() | st.floats(0.5, 2),
-        peak_memory_bytes=st.none() | st.integers(0, 2**40),
-        compile_s=st.none() | st.floats(0, 1e4),
+        peak_memory_bytes=st.none() | st.integers(0, 4 * MIB),
+        compile_s=st.none() | st.integers(0, 10_000).map(float),
         compile_cache=st.sampled_from([None, "cold", "warm", "mixed"]),
         finite=st.none() | st.booleans(),
         cosine=st.none() | st.floats(-1, 1),
         loss_error=st.none() | st.floats(0, 100),
         grad_norm_error=st.none() | st.floats(0, 100),
         host_bound=st.booleans(),
+        log_device=st.none() | EXACT,
+        device_source=st.just("graph"),
         device_uuid=st.sampled_from([None, "GPU-1", "GPU-2"]),
+        clock_mhz=st.none() | st.floats(1000, 2000),
     ),
     min_size=1,
     max_size=6,
 )
 
 
-@PROPERTY
-@given(candidate=SIDES, baseline=SIDES, shift=st.integers(-8, 8))
-def test_judging_does_not_depend_on_the_unit_of_time(candidate, baseline, shift):
-    """Both sides in other units: the same status, ratio, interval and effect."""
-    before = verdict("latency", make_processes(candidate), make_baseline(baseline))
-    after = verdict(
-        "latency",
-        make_processes([value + shift for value in candidate]),
-        make_baseline([value + shift for value in baseline]),
-    )
-    assert replace(after, value=None, baseline=None) == replace(before, value=None, baseline=None)
+def plain(verdicts: list[Verdict]) -> list[Verdict]:
+    """Return verdicts without their floats' last digits."""
+    return [
+        replace(
+            v,
+            **{
+                name: None if getattr(v, name) is None else f"{getattr(v, name):.9g}"
+                for name in ("value", "baseline", "ratio", "tolerance", "detectable_effect")
+            },
+            interval=v.interval and tuple(f"{bound:.9g}" for bound in v.interval),
+        )
+        for v in verdicts
+    ]
 
 
 @PROPERTY
@@ -745,86 +1125,29 @@ def test_judging_does_not_depend_on_the_order_of_processes(candidate, baseline, 
     random.shuffle(shuffled)
     random.shuffle(old)
     limits = Limits(tail=0.5)
-    expected = judge(candidate, make_baseline(processes=baseline), limits)
-    assert judge(shuffled, make_baseline(processes=old), limits) == expected
+    expected = verdicts_on(candidate, of(baseline), limits)
+    assert plain(verdicts_on(shuffled, of(old), limits)) == plain(expected)
 
 
 @PROPERTY
-@given(candidate=SIDES, baseline=SIDES, slower=st.integers(1, 2000))
-def test_a_slower_candidate_is_never_judged_better(candidate, baseline, slower):
-    """From IMPROVED over OK and SUSPECT to REGRESSED, and never back."""
-    old = make_baseline(baseline)
-    before = verdict("latency", make_processes(candidate), old)
-    after = verdict("latency", make_processes([v + slower / 4096 for v in candidate]), old)
-    assert BADNESS[after.status] >= BADNESS[before.status]
-    assert after.detectable_effect == before.detectable_effect
-
-
-@PROPERTY
-@given(processes=PROCESSES)
-def test_a_run_against_itself_is_never_a_regression(processes):
+@given(suite=st.lists(PROCESSES, min_size=1, max_size=4))
+def test_a_run_against_itself_is_never_a_regression(suite):
     """No metric calls a difference where there is none."""
-    verdicts = judge(processes, make_baseline(processes=processes), Limits(tail=0.01))
-    assert {v.status for v in verdicts} <= {Status.OK, Status.NOISY, Status.SKIPPED}
+    limits = Limits(tail=0.01)
+    # On known devices: what ran nobody knows where is not left out on one side alone.
+    known = [[replace(p, device_uuid=p.device_uuid or "GPU-3") for p in case] for case in suite]
+    evidence = {
+        str(i): Evidence(case, of(case), limits, rolling=case) for i, case in enumerate(known)
+    }
+    found = {v.status for verdicts in judge(evidence).values() for v in verdicts}
+    assert found <= {Status.OK, Status.NOISY, Status.SKIPPED}
 
 
 @PROPERTY
-@given(value=EXACT, new=st.integers(1, 6), old=st.integers(2, 6))
-def test_a_constant_case_is_ok_and_shows_the_smallest_effect_there_is(value, new, old):
-    """No spread anywhere: the ratio is one, and the floor of the spread is the only doubt."""
-    found = verdict("latency", make_processes([value] * new), make_baseline([value] * old))
-    error = LEAST_SD * math.sqrt(1 / new + 1 / old)
-    degrees = new + old - 2
-    reach = stats.t.ppf(0.99, degrees) + stats.t.ppf(0.9, degrees)
-    assert (found.status, found.ratio) == (Status.OK, 1.0)
-    assert found.detectable_effect == pytest.approx(1.01 * math.exp(reach * error) - 1, rel=1e-9)
-
-
-HOST_BOUND = make_processes([math.log(0.0117)], host_bound=True, spread=0.08)
-
-
-def test_a_slow_down_of_a_device_that_waited_for_its_host_is_noisy_and_not_regressed():
-    """Another program on the host looks just like it."""
-    verdicts = judge(HOST_BOUND, make_baseline([math.log(0.01)] * 5), Limits(spread=0.05))
-    by_metric = {verdict.metric: verdict for verdict in verdicts}
-    assert by_metric["latency"].status is Status.NOISY
-    assert by_metric["stability"].status is Status.NOISY
-    assert by_metric["latency"].reason.endswith(
-        "the device waited for the host, which it did not in the baseline"
-    )
-
-
-def test_a_case_that_was_host_bound_in_the_baseline_is_judged_as_any_other():
-    """Then its baseline's spread tells how far the host may be blamed."""
-    old = make_baseline(processes=make_processes([math.log(0.01)] * 5, host_bound=True))
-    latency = judge(HOST_BOUND, old, Limits())[0]
-    assert latency.status is Status.REGRESSED
-
-
-def test_one_device_has_one_name_with_and_without_nvmls_prefix():
-    """Torch leaves the prefix out, NVML does not."""
-    old = make_baseline(processes=make_processes([0.0] * 5, device_uuid="0123"))
-    latency = judge(make_processes([0.0], device_uuid="GPU-0123"), old, Limits())[0]
-    assert "another device" not in latency.reason
-
-
-def test_a_published_figure_is_never_judged_by():
-    """It was measured by somebody else, in another way."""
-    published = make_baseline([math.log(0.01)] * 5, provenance="published")
-    (only,) = judge(make_processes([math.log(0.02)]), published, Limits())
-    assert only.status is Status.NO_BASELINE
-    assert "a published figure is not judged by" in only.reason
-
-
-def test_without_a_baseline_the_reason_says_what_will_matter_once_there_is_one():
-    """Before somebody accepts it."""
-    (only,) = judge(make_processes([0.0], spread=0.71, finite=False), None, Limits())
-    assert "spread by 71.0%, above 5%" in only.reason
-    assert "infinities or NaN" in only.reason
-
-
-def test_many_processes_against_a_baseline_of_one_are_suspect_at_most():
-    """However well they agree, the one may have been a lucky process."""
-    latency = judge(make_processes([math.log(1.1)] * 5), make_baseline([0.0]), Limits())[0]
-    assert latency.status is Status.SUSPECT
-    assert latency.interval is None
+@given(candidate=PROCESSES, baseline=PROCESSES)
+def test_every_verdict_says_why(candidate, baseline):
+    """With a reason, and never a number that is none."""
+    for found in verdicts_on(candidate, of(baseline), Limits(tail=0.5), planned=4):
+        assert found.reason
+        numbers = [found.value, found.baseline, found.ratio, *(found.interval or ())]
+        assert all(math.isfinite(number) for number in numbers if number is not None)

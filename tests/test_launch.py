@@ -403,6 +403,37 @@ def test_a_closed_zygote_leaves_neither_processes_nor_files() -> None:
     assert not folder.exists()
 
 
+def program(folder: Path, name: str, script: str) -> str:
+    """Write a program that a test puts in another one's place."""
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_a_container_is_told_everything_but_the_token_on_its_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hands on neither our environment nor folders that are not mounted."""
+    monkeypatch.setenv("OURS_ALONE", "1")
+    container = program(tmp_path, "container", 'exec env -i "$@"')
+    environment = {**ENVIRONMENT, "GIVEN": "a b=c"}
+    with Zygote(environment=environment, command_prefix=[container]) as zygote:
+        context = zygote.context()
+        context.measure(case("told", variable="GIVEN", value="a b=c"))
+        fault = fault_of(context, case("told", variable="OURS_ALONE", value="1"))
+        assert fault.message == "LookupError: OURS_ALONE is None"
+        words = " ".join(map(str, zygote._process.args))  # type: ignore[arg-type]
+        assert zygote._token not in words
+        assert (zygote.logs / "token").stat().st_mode & 0o777 == 0o600
+        package = zygote.logs / "import" / "bench_lib"
+        assert package.is_dir()
+        assert not package.is_symlink()
+        folder = zygote.logs
+    assert all_gone(zygote._process.pid, context.pid)
+    assert not folder.exists()
+
+
 def test_a_killed_zygote_takes_its_contexts_along_and_is_named() -> None:
     """A case of it has died, and no other can begin."""
     with Zygote(environment=ENVIRONMENT) as zygote:
@@ -452,10 +483,7 @@ def test_nobody_outlives_a_runner_that_is_killed(tmp_path: Path) -> None:
 
 def interpreter(folder: Path, script: str) -> str:
     """Write a program that stands where a Python interpreter should be."""
-    path = folder / "python"
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return str(path)
+    return program(folder, "python", script)
 
 
 def refusal(**arguments: Any) -> str:
@@ -470,6 +498,14 @@ def test_an_interpreter_that_is_not_there_is_named() -> None:
     assert refusal(python="/nowhere/python") == (
         "cannot start a worker with /nowhere/python: No such file or directory; "
         "it has to be a Python interpreter with torch and torchvision"
+    )
+
+
+def test_a_prefix_that_is_not_there_is_named() -> None:
+    """And not the interpreter behind it."""
+    assert refusal(command_prefix=["/nowhere/docker", "run"]) == (
+        "cannot start a worker with /nowhere/docker: No such file or directory; "
+        "it has to be a program that runs the words after it"
     )
 
 

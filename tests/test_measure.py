@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import json
@@ -30,6 +31,8 @@ FIRST, WARM, AGAIN, MEASURED = 1, LEAST_WARMUP_STEPS, 1, AT_ONCE.iterations
 """Steps of each phase under ``AT_ONCE``; five more are issued to time the issuing."""
 
 BEFORE = FIRST + WARM + AGAIN
+
+NO_WORKLOAD = "no workload 'nothing'; there is network, planted, delay, or package.module:"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -61,6 +64,10 @@ class Machine:
         ``queue_s`` is the most work that may wait before issuing more has to wait too.
         """
         self.asynchronous = asynchronous
+        self.ranks = 1
+        self.replay_s = 1 / 8
+        self.no_graph: BaseException | None = None
+        self.no_profile: BaseException | None = None
         self.log: list[str] = []
         self.steps = 0
         self.collecting: list[bool] = []
@@ -113,7 +120,30 @@ class Machine:
         """Nobody else is on this device."""
         raise NotImplementedError
 
-    def device_time(self) -> float:
+    @contextlib.contextmanager
+    def recorded(self, step: Callable[[], object]) -> Iterator[Callable[[], None]]:
+        """Lend replays of ``replay_s`` seconds that cost the host nothing."""
+        assert step == self.step
+        self.log.append("record")
+        if self.no_graph is not None:
+            raise self.no_graph
+
+        def replay() -> None:
+            self._busy_until = self.device_now() + self.replay_s
+
+        yield replay
+        self.log.append("drop graph")
+
+    def busy_time(self, step: Callable[[], object], n: int) -> float:
+        """Have been seen working for 1/32 s a step."""
+        self.log.append("profile")
+        if self.no_profile is not None:
+            raise self.no_profile
+        for _ in range(n):
+            step()
+        return 1 / 32
+
+    def device_now(self) -> float:
         """When the device will have done all that was issued."""
         return max(self._now, self._busy_until)
 
@@ -178,7 +208,7 @@ class Marks:
     def mark(self, i: int) -> None:
         """Note the device's time."""
         self._machine.log.append(f"mark {i}")
-        self._times[i] = self._machine.device_time()
+        self._times[i] = self._machine.device_now()
 
     def intervals(self) -> list[float]:
         """Seconds between the marks."""
@@ -268,7 +298,7 @@ def test_a_factory_may_return_just_a_step() -> None:
 @pytest.mark.parametrize(
     ("workload", "error", "words"),
     [
-        ("nothing", LookupError, "no workload 'nothing'; there is network, or package.module:"),
+        ("nothing", LookupError, NO_WORKLOAD),
         ("no_such_module:step", ModuleNotFoundError, "no_such_module"),
         (f"{__name__}:no_such_factory", AttributeError, "no_such_factory"),
     ],
@@ -519,6 +549,88 @@ def test_issuing_is_timed_by_the_median_of_five() -> None:
     before = [1 / 64] * (BEFORE + LONGER.iterations)
     measured = Machine(issue_s=[*before, 1 / 64, 4.0, 1 / 32, 1 / 32, 1 / 64]).measure(LONGER)
     assert (measured.enqueue_s, measured.host_bound) == (1 / 32, False)
+
+
+# --- device time ---------------------------------------------------------------------------
+
+
+def host_bound(**about: Any) -> Machine:
+    """Script a host that takes a quarter of a second to issue what takes an eighth to do."""
+    return Machine(work_s=[1 / 8], issue_s=[1 / 4], **about)
+
+
+def test_a_host_bound_case_has_its_device_time_measured_before_its_numerics() -> None:
+    """Those may free what the step needs; memory has been read by then."""
+    machine = host_bound()
+    measured = machine.measure(LONGER)
+    assert measured.host_bound
+    assert (measured.device_s, measured.device_source) == (1 / 8, "graph")
+    assert measured.warnings == []
+    begin, end = machine.log.index("phase device time"), machine.log.index("phase numerics")
+    assert machine.log.index("read peak") < begin
+    inside = [word for word in machine.log[begin:end] if not word.startswith("mark ")]
+    assert inside == [
+        *("phase device time", "record", "allocate 21 marks", "synchronize", "read marks"),
+        *("drop graph", "step", "synchronize", "release"),
+    ]
+
+
+def test_a_case_that_keeps_its_device_busy_is_not_asked_for_its_device_time() -> None:
+    """Its iterations are that."""
+    machine = Machine(work_s=[1 / 4], issue_s=[1 / 8])
+    measured = machine.measure(LONGER)
+    assert not measured.host_bound
+    assert (measured.device_s, measured.device_source) == (None, None)
+    assert "phase device time" not in machine.log
+
+
+def test_a_host_that_is_its_own_device_has_no_device_time() -> None:
+    """Nobody stands in anybody's way."""
+    machine = host_bound(asynchronous=False)
+    assert machine.measure(LONGER).device_s is None
+    assert "phase device time" not in machine.log
+
+
+def test_ranks_have_no_device_time() -> None:
+    """A collective cannot be replayed or profiled on one of them alone."""
+    machine = host_bound()
+    machine.ranks = 2
+    measured = machine.measure(LONGER)
+    assert measured.host_bound
+    assert (measured.device_s, measured.device_source) == (None, None)
+    assert "phase device time" not in machine.log
+
+
+def test_what_cannot_be_replayed_is_profiled_with_a_warning() -> None:
+    """The sum of the kernels is another figure than the time of a replay."""
+    machine = host_bound()
+    machine.no_graph = RuntimeError("the step waits")
+    measured = machine.measure(LONGER)
+    assert (measured.device_s, measured.device_source) == (1 / 32, "kernels")
+    (warning,) = measured.warnings
+    assert warning.startswith("device time is the sum of the kernels; no graph of the step could")
+    assert warning.endswith("RuntimeError: the step waits")
+
+
+def test_a_case_whose_device_time_cannot_be_had_is_measured_all_the_same() -> None:
+    """Numerics and all."""
+    machine = host_bound()
+    machine.no_graph, machine.no_profile = MemoryError(), ValueError("no profiler")
+    measured = machine.measure(LONGER)
+    assert measured.host_bound
+    assert (measured.device_s, measured.device_source) == (None, None)
+    assert len(measured.warnings) == 1
+    assert machine.log[-4:] == ["numerics", "flops", "forget", "release"]
+
+
+def test_an_interruption_is_not_taken_for_a_step_that_cannot_be_replayed() -> None:
+    """Somebody wants the program to end."""
+    machine = host_bound()
+    machine.no_graph = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        machine.measure(LONGER)
+    assert "profile" not in machine.log
+    assert machine.log[-2:] == ["forget", "release"]
 
 
 # --- memory --------------------------------------------------------------------------------

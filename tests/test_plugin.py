@@ -15,7 +15,7 @@ import pytest
 from builders import make_baseline, make_environment, make_hardware, make_processes
 
 from bench_lib import baselines, history
-from bench_lib.model import Status
+from bench_lib.model import Quarantine, Status
 from bench_lib.plugin.devices import Assignment, device_of
 
 TESTS = Path(__file__).parent
@@ -146,8 +146,9 @@ def test_a_regression_fails_its_own_test_once_with_the_reason(suite, pytester):
     result.stdout.fnmatch_lines(
         [
             "*test_step?alpha? MEASURED*",
+            "looking again at 1 of 2 cases, in fresh process 2 of at most 6",
             "*test_step?alpha? REGRESSED*",
-            "REGRESSED alpha: latency: 5.0% slower (95% interval * than 5 baseline processes*",
+            "REGRESSED alpha: latency: 5.0% slower than 5 baseline processes (95% interval *",
             "REGRESSED *test_step?alpha? - latency: 5.0%*",
         ]
     )
@@ -158,6 +159,111 @@ def test_a_regression_fails_its_own_test_once_with_the_reason(suite, pytester):
     assert by_name["test_step[beta]"].find("failure") is None
     properties = {p.get("value") for case in cases for p in case.iter("property")}
     assert properties == {"REGRESSED", "OK"}
+
+
+def test_only_what_looks_different_is_measured_again_and_only_while_it_does(suite, pytester):
+    """Beta was slow once: the processes that follow outvote it, and it is left alone."""
+    fast = [0.01] * 20
+    run = suite(f"{{'alpha': [{fast}], 'beta': [{[0.0102] * 20}, {fast}]}}")
+    accept(pytester, "alpha", TEN_MS)
+    accept(pytester, "beta", TEN_MS)
+    result = run()
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["looking again at 1 of 2 cases, in fresh process 2 of at most 6"])
+    (kept,) = runs_in(pytester)
+    tries = {id_: [a.confirms for a in r.attempts] for id_, r in kept.records.items()}
+    assert tries["alpha"] == [False]
+    assert 2 <= len(tries["beta"]) < 6
+    assert kept.records["beta"].status is Status.OK
+    contexts = {a.measurement.context_id for a in kept.records["beta"].attempts}
+    assert len(contexts) == len(tries["beta"])
+
+
+def test_without_a_second_look_nothing_is_called_slower(suite, pytester):
+    """One process decides nothing, and the word says so."""
+    run = suite("{'alpha': [[0.0105] * 20]}")
+    accept(pytester, "alpha", TEN_MS)
+    result = run("--perf-confirm", "0")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["alpha: SUSPECT latency: *one process decides nothing*"])
+    result.stdout.no_fnmatch_line("looking again*")
+
+
+def test_xdist_measures_again_on_each_cases_own_device(suite, pytester):
+    """In the controller, when its workers have ended and their devices are idle."""
+    matrix = "".join(
+        f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(6)
+    )
+    slow = {f"case-{i}": [[0.0105] * 20] for i in range(6)}
+    run = suite(repr(slow), devices="gpus(2)", matrix=matrix)
+    for i in range(6):
+        accept(pytester, f"case-{i}", TEN_MS, key="mi300x")
+    result = run("-n", "2")
+    result.assert_outcomes(failed=6)
+    result.stdout.fnmatch_lines(["looking again at 6 of 6 cases, in fresh process 2 of at most 6"])
+    (kept,) = runs_in(pytester)
+    assert kept.finished
+    for record in kept.records.values():
+        assert len({a.device_uuid for a in record.attempts}) == 1
+        assert [a.process for a in record.attempts] == list(range(6))
+    assert len({device.uuid for device in kept.hardware}) == 2
+
+
+def test_a_device_that_is_gone_when_looking_again_is_not_green(suite, pytester):
+    """What could not be confirmed is not OK: the run says so and does not pass."""
+    run = suite("{'alpha': [[0.0105] * 20]}")
+    accept(pytester, "alpha", TEN_MS)
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write("""
+from bench_lib.launch import LaunchError
+def gone(self, cases, process):
+    raise LaunchError("the device is gone")
+    yield
+import bench_lib.runner
+bench_lib.runner.Bench.measure_again = gone
+""")
+    result = run()
+    assert result.ret == pytest.ExitCode.INTERNAL_ERROR
+    result.stdout.fnmatch_lines(
+        ["alpha *SUSPECT*", "stopped: suspicious cases could not be measured again: *is gone"]
+    )
+
+
+def quarantine(pytester, case_id, until, key="cpu-test-2c"):
+    """Put a case into quarantine."""
+    file = baselines.load(pytester.path / "baselines", key)
+    held = Quarantine("ROCm/MIOpen#1", until, "2026-01-01T00:00:00Z")
+    baselines.set_quarantine(file, case_id, held, make_hardware(key=key))
+
+
+def test_a_case_in_quarantine_is_reported_and_does_not_fail(suite, pytester):
+    """Slower or broken: what is known does not wake anybody until the day."""
+    run = suite("{'alpha': [[0.0105] * 20], 'beta': [Fault('died', 'SIGABRT', 'measure', 'HSA')]}")
+    accept(pytester, "alpha", TEN_MS)
+    for case_id in ("alpha", "beta"):
+        quarantine(pytester, case_id, "2999-12-31")
+    result = run("-rx")
+    result.assert_outcomes(passed=1, xfailed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "alpha *(REGRESSED)*",
+            "alpha: in quarantine until 2999-12-31: ROCm/MIOpen#1",
+            "XFAIL *beta* - in quarantine until 2999-12-31: ERROR beta: died*",
+        ]
+    )
+    assert result.ret == pytest.ExitCode.OK
+
+
+def test_a_quarantine_that_is_over_fails_loudly(suite, pytester):
+    """The case has its own status back, and the reason stands beside it."""
+    run = suite("{'alpha': [[0.0105] * 20]}")
+    accept(pytester, "alpha", TEN_MS)
+    quarantine(pytester, "alpha", "2026-01-31")
+    result = run()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        ["*alpha: its QUARANTINE ENDED on 2026-01-31 (ROCm/MIOpen#1); bench-lib baseline *--lift*"]
+    )
 
 
 def test_last_failed_runs_the_regressed_case_again(suite, pytester):

@@ -1,18 +1,18 @@
-"""Cases to attempts to verdicts, with workers that follow a script."""
+"""Cases to attempts, with workers that follow a script."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from builders import make_baseline, make_case, make_environment, make_process
+from builders import make_case, make_measurement
 from scripted import Contexts, Watch, gpus
 
-from bench_lib import baselines, history
+from bench_lib import history
 from bench_lib.devicelock import DeviceBusyError, DeviceLock
 from bench_lib.launch import LaunchError
-from bench_lib.model import Fault, Status
-from bench_lib.runner import Bench, Chronicle, Outcome, fails
+from bench_lib.model import Fault
+from bench_lib.runner import Bench
 
 DEVICE = gpus(1)[0]
 ABORT = Fault("died", "the worker was ended by SIGABRT", "measure", "HSA_STATUS_ERROR")
@@ -191,71 +191,39 @@ def test_closing_ends_workers_and_telemetry_and_frees_the_device(bench, workers,
     lock.release()
 
 
-@pytest.fixture
-def outcome_of(bench, workers):
-    """Measure a scripted case."""
+def test_measuring_again_shares_one_fresh_context_and_ends_it(bench, workers):
+    """What a suspicious case needs is a process that it has not been measured in."""
     one = bench()
-
-    def make(case_id, answer) -> Outcome:
-        workers.script[case_id] = [answer]
-        return one.measure(make_case(id=case_id))
-
-    return make
-
-
-def test_records_are_judged_by_the_baseline_of_their_hardware(tmp_path, outcome_of):
-    """The whole way: measured, noted, judged, and found again by the reader."""
-    stored = baselines.load(tmp_path / "baselines", DEVICE.key)
-    processes = [make_process(log_median=-4.605 + d) for d in (-0.001, 0, 0.0005, 0.001, -0.0005)]
-    change = baselines.Change("slow", None, make_baseline(case_id="slow", processes=processes))
-    baselines.write(stored, [change], DEVICE, {"e0e0e0e0": make_environment()})
-    chronicle = Chronicle(tmp_path / "history", tmp_path / "baselines", DEVICE)
-    chronicle.note(outcome_of("slow", [0.0105] * 20), "t.py::test[slow]")
-    chronicle.note(outcome_of("new", [0.01] * 20), "t.py::test[new]")
-    chronicle.note(outcome_of("bad", ABORT), "t.py::test[bad]")
-    chronicle.note(outcome_of("odd", "no TF32"), "t.py::test[odd]")
-    statuses = {record.case.id: record.status for record in chronicle.judge()}
-    assert statuses == {
-        "slow": Status.REGRESSED,
-        "new": Status.NO_BASELINE,
-        "bad": Status.ERROR,
-        "odd": Status.SKIPPED,
-    }
-    chronicle.writer.end(chronicle.counts(), 1)
-    run = history.read(chronicle.writer.path)
-    assert {record.case.id: record.status for record in run.records.values()} == statuses
-    assert run.records["slow"].nodeid == "t.py::test[slow]"
-    assert run.finished
-    assert run.problems == []
+    cases = [make_case(id="a"), make_case(id="b")]
+    for case in cases:
+        one.measure(case)
+    outcomes = list(one.measure_again(cases, 1))
+    own = [line for line in workers.log if "context-2" in line]
+    assert own == ["fork context-2", "context-2 a", "context-2 b", "end context-2"]
+    attempts = [attempt for outcome in outcomes for attempt in outcome.attempts]
+    assert [(a.process, a.confirms, a.accepted) for a in attempts] == [(1, True, True)] * 2
+    assert workers.alive == {"context-1"}
 
 
-def test_judging_twice_writes_each_verdict_once(tmp_path, outcome_of):
-    """An interrupted session may ask again."""
-    chronicle = Chronicle(tmp_path / "history", tmp_path / "baselines", DEVICE)
-    chronicle.note(outcome_of("a", [0.01] * 20), None)
-    chronicle.judge()
-    chronicle.judge()
-    chronicle.writer.close()
-    lines = chronicle.writer.path.read_text().splitlines()
-    assert sum('"kind":"verdict"' in line for line in lines) == 1
+def test_a_fault_while_measuring_again_is_replaced_and_the_next_case_goes_on(bench, workers):
+    """One broken case does not take the others' second look."""
+    workers.script = {"a": [[0.01] * 20, ABORT]}
+    one = bench()
+    cases = [make_case(id="a"), make_case(id="b")]
+    for case in cases:
+        one.measure(case)
+    first, second = one.measure_again(cases, 1)
+    assert first.fault == ABORT
+    assert second.attempts[0].accepted
+    assert workers.alive == {"context-1"}
 
 
-@pytest.mark.parametrize(
-    ("status", "by_default", "when_strict"),
-    [
-        (Status.OK, False, False),
-        (Status.IMPROVED, False, False),
-        (Status.SKIPPED, False, False),
-        (Status.REGRESSED, True, True),
-        (Status.ERROR, True, True),
-        (Status.SUSPECT, False, True),
-        (Status.NOISY, False, True),
-        (Status.INVALID, False, True),
-        (Status.INCOMPARABLE, False, True),
-        (Status.NO_BASELINE, False, True),
-    ],
-)
-def test_each_status_does_to_the_exit_status_what_the_table_says(status, by_default, when_strict):
-    """docs/baselines.md has this table."""
-    assert fails(status, strict=False) is by_default
-    assert fails(status, strict=True) is when_strict
+def test_a_context_that_was_profiled_measures_nothing_else(bench, workers, monkeypatch):
+    """A profiler stays in its process and makes every launch dearer."""
+    profiled = make_measurement(case_id="a", host_bound=True, device_source="kernels")
+    one = bench()
+    one.measure(make_case(id="b"))
+    context = one._station._contexts[0]
+    monkeypatch.setattr(context, "measure", lambda _case: profiled)
+    one.measure(make_case(id="a"))
+    assert "context-1" not in workers.alive

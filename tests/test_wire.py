@@ -203,6 +203,35 @@ def test_a_value_that_is_no_number_is_not_sent(pair, value):
         there.recv(1)
 
 
+# ---- greeting ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def runner(tmp_path, monkeypatch):
+    """Listen as a runner does, and tell the environment where."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setenv(wire.ADDRESS_VARIABLE, f"127.0.0.1:{listener.getsockname()[1]}")
+        monkeypatch.setenv(wire.LOGS_VARIABLE, str(tmp_path))
+        yield listener
+
+
+def test_a_worker_greets_with_the_token_that_lies_in_the_folder_of_the_logs(runner, tmp_path):
+    """Not in its environment, which a container is told on a command line."""
+    (tmp_path / wire.TOKEN_FILE).write_text("c0ffee")
+    connection = wire.connect(hello="context", context="context-1")
+    accepted, _ = runner.accept()
+    greeting = Connection(accepted)
+    assert greeting.receive() == {"token": "c0ffee", "hello": "context", "context": "context-1"}
+    greeting.close()
+    connection.close()
+
+
+def test_a_worker_that_cannot_read_the_token_says_which_file(runner, tmp_path):
+    """A container whose user is another, or that does not see the folder."""
+    with pytest.raises(FileNotFoundError, match=str(tmp_path / wire.TOKEN_FILE)):
+        wire.connect()
+
+
 # ---- cases ------------------------------------------------------------------------------
 
 FLOATS = st.floats(0.001, 1e6)

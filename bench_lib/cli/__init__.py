@@ -12,10 +12,8 @@ from typing import Annotated
 import typer
 
 from bench_lib import __version__
-from bench_lib.baselines import BaselineError
-from bench_lib.cli import baseline, env, history
-from bench_lib.history import HistoryError
-from bench_lib.launch import LaunchError
+from bench_lib.cli import ab, baseline, env, history, judge, selfcheck
+from bench_lib.model import UserError
 
 app = typer.Typer(
     name="bench-lib",
@@ -27,6 +25,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("env")(env.env)
+app.command("judge")(judge.judge)
+app.command("ab")(ab.ab)
+app.command("selfcheck")(selfcheck.selfcheck)
 app.add_typer(baseline.app, name="baseline")
 app.add_typer(history.app, name="history")
 
@@ -54,6 +55,6 @@ def main() -> None:
     """Run the command line; a user's mistake is one line on stderr and exit status 2."""
     try:
         app()
-    except (BaselineError, HistoryError, LaunchError) as error:
+    except UserError as error:
         print(f"bench-lib: error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -1,4 +1,4 @@
-"""``bench-lib baseline``: show what is accepted, compare a run with it, accept a run."""
+"""``bench-lib baseline``: show what is accepted, compare a run with it, accept, excuse."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import fnmatch
 import getpass
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +19,8 @@ from bench_lib.cli.output import (
     BaselinesDir,
     HistoryDir,
     Json,
+    as_markdown,
+    markdown_table,
     print_json,
     print_table,
 )
@@ -26,7 +28,7 @@ from bench_lib.cli.output import (
 if TYPE_CHECKING:
     from bench_lib.baselines import BaselineFile, Change
     from bench_lib.history import Run
-    from bench_lib.model import Accepted, Baseline
+    from bench_lib.model import Accepted, Baseline, Environment
 
 app = typer.Typer(help="The values to hold against.", no_args_is_help=True, rich_markup_mode=None)
 Runs = Annotated[
@@ -34,6 +36,10 @@ Runs = Annotated[
     typer.Option("--run", metavar="RUN", help="A run's id or its start, latest, or a file."),
 ]
 Cases = Annotated[str, typer.Option("--case", metavar="GLOB", help="Only cases like this.")]
+Markdown = Annotated[
+    bool, typer.Option("--markdown", help="Print Markdown for a pull request's description.")
+]
+HEADINGS = ("case", "old", "new", "ratio", "95% interval")
 
 
 @app.command()
@@ -49,18 +55,23 @@ def show(
     """Show the accepted values of a hardware key."""
     from bench_lib import baselines as files
     from bench_lib.hardware import detect
+    from bench_lib.history import utc_today
 
     file = files.load(baselines, key or detect()[0].key)
     chosen = {k: v for k, v in file.baselines.items() if fnmatch.fnmatchcase(k, case)}
+    excused = {k: v for k, v in file.quarantines.items() if fnmatch.fnmatchcase(k, case)}
+    over = {k for k, v in excused.items() if not files.in_force(v, utc_today())}
     if json:
-        print_json({"key": file.key, "hardware": file.hardware, "cases": chosen})
+        about = {k: {**dataclasses.asdict(v), "over": k in over} for k, v in excused.items()}
+        print_json(
+            {"key": file.key, "hardware": file.hardware, "cases": chosen, "quarantine": about}
+        )
         return
     if not chosen:
-        known = sorted(p.stem for p in baselines.glob("*.json"))
+        known = sorted(p.stem for p in baselines.glob("*.json") if p.stem != file.key)
         there = f"; there are baselines of {', '.join(known)}" if known else ""
         print(f"no baselines of {file.key} in {baselines}{there}")
-        raise typer.Exit(1)
-    rows = [
+    accepted = [
         (
             id_,
             _median(b),
@@ -71,7 +82,19 @@ def show(
         )
         for id_, b in sorted(chosen.items())
     ]
-    print_table(("case", "median", "processes", "between", "accepted", "reason"), rows)
+    print_table(("case", "median", "processes", "between", "accepted", "reason"), accepted)
+    for id_, b in sorted(chosen.items()):
+        if b.accepted.in_spite_of is not None:
+            print(f"{id_}: in spite of: {b.accepted.in_spite_of}")
+    if excused:
+        print()
+    rows = [
+        (id_, q.until, "over" if id_ in over else "holds", q.reason)
+        for id_, q in sorted(excused.items())
+    ]
+    print_table(("in quarantine", "until", "state", "reason"), rows)
+    if not chosen and not excused:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -82,15 +105,17 @@ def diff(
     baselines: BaselinesDir = DEFAULT_BASELINES,
     case: Cases = "*",
     json: Json = False,
+    markdown: Markdown = False,
 ) -> None:
-    """Show what accepting a run would change: old, new, ratio and its interval."""
+    """Show what accepting a run would change, and what speaks against it."""
+    _one_form(json, markdown)
     file, runs, changes = _proposal(run, history, baselines, case, "diff")
+    around = _changes_around(changes, file, runs)
     if json:
-        print_json({"key": file.key, "changes": [_as_json(change) for change in changes]})
+        about = [_as_json(change) for change in changes]
+        print_json({"key": file.key, "changes": about, "environment": around})
     else:
-        _print_changes(changes)
-        for line in _environment_changes(file, runs):
-            print(line)
+        _print_changes(changes, around, markdown=markdown)
 
 
 @app.command()
@@ -101,39 +126,128 @@ def accept(
     history: HistoryDir = DEFAULT_HISTORY,
     baselines: BaselinesDir = DEFAULT_BASELINES,
     case: Cases = "*",
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Take noisy, doubtful or slower values too; say why."),
+    ] = False,
     json: Json = False,
+    markdown: Markdown = False,
 ) -> None:
     """Make a run's values, or several runs' together, the ones to hold against."""
     from bench_lib import baselines as files
 
+    _one_form(json, markdown)
     if not reason.strip():
         raise files.BaselineError("--reason is empty; say why these values are right")
     file, runs, changes = _proposal(run, history, baselines, case, reason)
-    taken = [change for change in changes if change.new is not None]
-    environments = {name: e for each in runs for name, e in each.environments.items()}
+    taken = {change.case_id: change for change in files.taken(changes, force=force)}
     if taken:
-        files.write(file, taken, runs[-1].hardware[0], environments)
+        environments = _environments(runs)
+        files.write(file, taken.values(), runs[-1].hardware[0], environments)
+    changes = [taken.get(change.case_id, change) for change in changes]
+    refused = [c.case_id for c in changes if c.against and c.case_id not in taken]
+    around = _changes_around(changes, file, runs)
     if json:
         print_json(
             {
                 "path": str(file.path),
                 "accepted": len(taken),
+                "refused": refused,
                 "changes": [_as_json(change) for change in changes],
+                "environment": around,
             }
         )
     else:
-        _print_changes(changes)
+        _print_changes(changes, around, markdown=markdown)
         print(f"\n{len(taken)} of {len(changes)} cases accepted into {file.path}")
-        for each in runs:
-            if not each.finished:
-                print(f"run {each.run_id} is unfinished; it may lack cases")
-        few = {len(c.new.processes) for c in taken if c.new and len(c.new.processes) < 5}
-        if few:
-            print(
-                f"some have fewer than five processes ({min(few)}), which can hardly tell the "
-                "spread between processes: pytest perf_tests --perf-processes 5"
-            )
+        for words in _afterthoughts(runs, list(taken.values()), refused):
+            print(words)
     raise typer.Exit(0 if taken else 1)
+
+
+def _afterthoughts(
+    runs: Sequence[Run], taken: Sequence[Change], refused: Sequence[str]
+) -> list[str]:
+    """Say what somebody who accepts should know, and what to do about it."""
+    words = []
+    if refused:
+        words.append(
+            f"{len(refused)} refused: measure again, or accept with --force and a --reason that "
+            "explains what speaks against"
+        )
+    words += [
+        f"run {run.run_id} is unfinished; it may lack cases" for run in runs if not run.finished
+    ]
+    few = {len(c.new.processes) for c in taken if c.new and len(c.new.processes) < 5}
+    if few:
+        words.append(
+            f"some have fewer than five processes ({min(few)}), which can hardly tell the "
+            "spread between processes: pytest perf_tests --perf-processes 5"
+        )
+    return words
+
+
+@app.command()
+def quarantine(
+    case: Annotated[str, typer.Argument(help="The case's id.")],
+    *,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="DATE", help="Last day, in UTC: 2026-12-31."),
+    ] = None,
+    reason: Annotated[str | None, typer.Option("--reason", help="Why it may fail.")] = None,
+    lift: Annotated[bool, typer.Option("--lift", help="End it instead.")] = False,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Hardware key (default: this machine's).")
+    ] = None,
+    baselines: BaselinesDir = DEFAULT_BASELINES,
+    json: Json = False,
+) -> None:
+    """Report a case without failing, up to and including a day; then it fails again."""
+    from bench_lib import baselines as files
+    from bench_lib.hardware import detect
+    from bench_lib.history import utc_now
+    from bench_lib.model import ID_RULE, Quarantine, is_case_id
+
+    if key is not None and not is_case_id(key):
+        raise files.BaselineError(f"{key!r} is no hardware key, which is {ID_RULE}")
+    device = detect()[0]
+    file = files.load(baselines, key or device.key)
+    if lift:
+        if until is not None or reason is not None:
+            raise files.BaselineError("--lift takes neither --until nor --reason")
+        path = files.lift_quarantine(file, case)
+        if json:
+            print_json({"path": str(path), "case": case, "quarantine": None})
+        else:
+            print(f"{case} is no longer in quarantine in {path}")
+        return
+    if until is None or reason is None:
+        missing = "--until" if until is None else "--reason"
+        raise files.BaselineError(f"{missing} is missing; a quarantine has a last day and a reason")
+    new = Quarantine(reason.strip(), until, utc_now(), _who())
+    path = files.set_quarantine(file, case, new, device if device.key == file.key else None)
+    near = [] if case in file.baselines else _near(case, file.baselines)
+    if json:
+        print_json({"path": str(path), "case": case, "quarantine": new, "near": near})
+        return
+    print(f"{case} may fail up to and including {until}, by {path}")
+    if case not in file.baselines:
+        like = f"; like it are {', '.join(near)}" if near else ""
+        print(f"it has no baseline there{like}")
+
+
+def _near(case: str, known: Iterable[str]) -> list[str]:
+    import difflib
+
+    return difflib.get_close_matches(case, sorted(known), n=3)
+
+
+def _one_form(json: bool, markdown: bool) -> None:  # noqa: FBT001 - options, by their names
+    from bench_lib.baselines import BaselineError
+
+    if json and markdown:
+        raise BaselineError("--json and --markdown exclude each other; name one")
 
 
 def _proposal(
@@ -158,73 +272,125 @@ def _proposal(
             "accept them apart"
         )
     file = files.load(folder, keys.pop())
-    accepted = _accepted(runs, reason)
-    records = [record for run in runs for record in run.records.values()]
-    changes = files.propose(file, records, runs[-1].hardware[0], accepted, case)
+    changes = files.propose(
+        file,
+        {run.run_id: run.records.values() for run in runs},
+        runs[-1].hardware[0],
+        _accepted(runs, reason),
+        only=case,
+        environments=_environments(runs),
+    )
     if not changes:
         raise files.BaselineError(f"no case of {', '.join(names)} is like {case!r}")
     return file, runs, changes
+
+
+def _environments(runs: Sequence[Run]) -> dict[str, Environment]:
+    return {name: environment for run in runs for name, environment in run.environments.items()}
 
 
 def _accepted(runs: Sequence[Run], reason: str) -> Accepted:
     from bench_lib.history import utc_now
     from bench_lib.model import Accepted
 
+    return Accepted(" ".join(run.run_id for run in runs), reason.strip(), utc_now(), _who())
+
+
+def _who() -> str | None:
     try:
-        who: str | None = getpass.getuser()
+        return getpass.getuser()
     except (OSError, KeyError):  # a container may know no name for its user
-        who = None
-    return Accepted(" ".join(run.run_id for run in runs), reason.strip(), utc_now(), who)
+        return None
 
 
-def _print_changes(changes: Sequence[Change]) -> None:
+def _print_changes(changes: Sequence[Change], around: Sequence[str], *, markdown: bool) -> None:
+    """Print a row a case, then what is to be said of some, then what changed around them."""
+    if markdown:
+        rows = [(*_figures(change), ": ".join(filter(None, _remark(change)))) for change in changes]
+        print("\n".join(markdown_table((*HEADINGS, "remarks"), rows)))
+        if around:
+            print("\nChanged in the environment:\n")
+        for line in around:
+            print(f"- {as_markdown(line)}")
+        return
+    # Reasons get lines of their own: a terminal's table would cut them off first.
+    print_table((*HEADINGS, ""), [(*_figures(change), _remark(change)[0]) for change in changes])
+    for change in changes:
+        if why := _remark(change)[1]:
+            print(f"{change.case_id}: {why}")
+    for line in around:
+        print(f"environment: {line}")
+
+
+def _remark(change: Change) -> tuple[str, str]:
+    """Say in a word or two what becomes of the new values, and then why."""
+    if change.new is None:
+        return "nothing", change.why_not or ""
+    notes = ["new"] if change.old is None else []
+    if change.against is not None:
+        notes.append("forced" if change.new.accepted.in_spite_of else "refused")
+    return ", ".join(notes), change.against or ""
+
+
+def _figures(change: Change) -> tuple[str, ...]:
+    """Return the cells of HEADINGS."""
+    ratio, interval = _ratio(change)
+    return (
+        change.case_id,
+        _median(change.old),
+        _median(change.new),
+        "" if ratio is None else f"{ratio:.4f}",
+        "" if interval is None else f"{interval[0]:.4f} to {interval[1]:.4f}",
+    )
+
+
+def _ratio(change: Change) -> tuple[float | None, tuple[float, float] | None]:
+    """Return new over old and its 95% interval, each None where it is not known."""
     from bench_lib.judge import compare
 
-    rows = []
-    for change in changes:
-        if change.new is None:
-            rows.append((change.case_id, _median(change.old), "-", "", "", change.why_not or ""))
-            continue
-        ratio = interval = ""
-        if change.old is not None and change.old.processes:
-            comparison = compare(_logs(change.new), _logs(change.old))
-            ratio = f"{comparison.ratio:.4f}"
-            if bounds := comparison.interval():
-                interval = f"{bounds[0]:.4f} to {bounds[1]:.4f}"
-        note = "new" if change.old is None else ""
-        rows.append(
-            (change.case_id, _median(change.old), _median(change.new), ratio, interval, note)
-        )
-    print_table(("case", "old", "new", "ratio", "95% interval", ""), rows)
+    if change.new is None or change.old is None or not change.old.processes:
+        return None, None
+    new, old = _logs(change.new), _logs(change.old)
+    comparison = compare(new, old)
+    ratio = math.exp(statistics.fmean(new) - statistics.fmean(old))
+    return ratio, comparison.interval() if comparison else None
 
 
-def _environment_changes(file: BaselineFile, runs: Sequence[Run]) -> list[str]:
+def _changes_around(
+    changes: Sequence[Change], file: BaselineFile, runs: Sequence[Run]
+) -> list[str]:
+    """Say what besides the values is not as it was: software, caches, settings; each once."""
     from bench_lib.fingerprint import difference
 
-    new = next(iter(runs[-1].environments.values()), None)
-    if new is None:
-        return []
-    lines = []
-    for name, old in file.environments.items():
-        lines += [f"environment {name}: {words}" for words in difference(old, new)]
-    return lines
+    known = {**file.environments, **_environments(runs)}
+    lines: dict[str, None] = {}
+    pairs: dict[tuple[str, str], None] = {}
+    for change in changes:
+        if change.old is None or change.new is None:
+            continue
+        before, after = change.old.conditions, change.new.conditions
+        for name in sorted(before.keys() & after.keys()):
+            if before[name] != after[name]:
+                lines[f"{name} {before[name]} -> {after[name]}"] = None
+        for new in change.new.processes:
+            pairs |= {(old.environment, new.environment): None for old in change.old.processes}
+    for pair in pairs:
+        if all(name in known for name in pair):
+            lines |= dict.fromkeys(difference(*(known[name] for name in pair)))
+    return list(lines)
 
 
 def _as_json(change: Change) -> dict[str, Any]:
-    from bench_lib.judge import compare
-
-    fields: dict[str, Any] = {
+    ratio, interval = _ratio(change)
+    return {
         "case": change.case_id,
         "old": change.old and dataclasses.asdict(change.old),
         "new": change.new and dataclasses.asdict(change.new),
         "why_not": change.why_not,
-        "ratio": None,
-        "interval": None,
+        "against": change.against,
+        "ratio": ratio,
+        "interval": interval,
     }
-    if change.old and change.new and change.old.processes:
-        comparison = compare(_logs(change.new), _logs(change.old))
-        fields |= {"ratio": comparison.ratio, "interval": comparison.interval()}
-    return fields
 
 
 def _logs(baseline: Baseline) -> list[float]:

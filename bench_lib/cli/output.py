@@ -1,4 +1,4 @@
-"""How commands print: JSON for machines, aligned tables for people."""
+"""How commands print: JSON for machines, aligned tables for people, Markdown for reviews."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ HistoryDir = Annotated[
 BaselinesDir = Annotated[
     Path, typer.Option("--baselines", metavar="DIR", help="Folder of baseline files.")
 ]
+Matrix = Annotated[Path, typer.Option("--matrix", metavar="FILE", help="Matrix of cases.")]
+DEFAULT_MATRIX = Path("perf_tests/matrix.toml")
 DEFAULT_HISTORY = Path("history")
 DEFAULT_BASELINES = Path("baselines")
 
@@ -34,3 +36,18 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     width = WIDTH if sys.stdout.isatty() else 10_000
     for line in table(headings, rows, width):
         print(line)
+
+
+def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table in GitHub's Markdown, whatever is in the cells."""
+
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(map(as_markdown, cells))} |"
+
+    return [line(headings), f"|{' --- |' * len(headings)}", *map(line, rows)]
+
+
+def as_markdown(text: str) -> str:
+    """Return a text on one line, without what would end a cell or begin a tag."""
+    flat = " ".join(text.split())
+    return flat.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

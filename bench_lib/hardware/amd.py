@@ -78,6 +78,7 @@ def _device(root: Path, node: Path) -> Hardware | None:
             memory_partition=_mode(pci / "current_memory_partition"),
             # The second die of an MI250X has no cap of its own and says 0.
             power_cap_w=next((cap / 1e6 for cap in caps_uw if cap), None),
+            clock_policy=_level(pci / "power_dpm_force_performance_level"),
         )
     )
 
@@ -86,3 +87,9 @@ def _mode(path: Path) -> str | None:
     """Read a partition mode such as ``CPX`` or ``NPS4``: it becomes part of a file's name."""
     word = text(path) or ""
     return word if re.fullmatch(r"[A-Z]+[0-9]*", word) else None
+
+
+def _level(path: Path) -> str | None:
+    """Read what holds the clocks, as ``auto`` or ``perf_determinism`` (amdgpu_pm.c)."""
+    word = text(path) or ""
+    return word if re.fullmatch(r"[a-z_]+", word) and word != "unknown" else None

@@ -21,6 +21,9 @@ from bench_lib.model import Hardware
 TIMEOUT_S = 20.0
 """Longest wait for the child; a healthy NVML answers in less than a second."""
 
+_SM_CLOCK = 1
+"""NVML_CLOCK_SM (nvml.h)."""
+
 _CUDA_CORES_PER_SM = {"sm_60": 64, "sm_70": 64, "sm_75": 64, "sm_80": 64}
 """CUDA programming guide, compute capabilities; every other since 5.0 has 128."""
 
@@ -72,6 +75,10 @@ def ask_here() -> dict[str, Any]:
                 "cuda_cores": ask("nvmlDeviceGetNumGpuCores", handle),
                 "memory_bytes": getattr(ask("nvmlDeviceGetMemoryInfo", handle), "total", None),
                 "power_cap_w": limit_mw / 1000 if limit_mw else None,
+                "sm_clock_mhz": ask("nvmlDeviceGetApplicationsClock", handle, _SM_CLOCK),
+                "default_sm_clock_mhz": ask(
+                    "nvmlDeviceGetDefaultApplicationsClock", handle, _SM_CLOCK
+                ),
                 "mig": bool((ask("nvmlDeviceGetMigMode", handle) or [0])[0]),
             }
         )
@@ -97,8 +104,18 @@ def _device(entry: Mapping[str, Any]) -> Hardware:
             memory_bytes=entry["memory_bytes"] if not mig else None,
             compute_partition="MIG" if mig else None,
             power_cap_w=entry["power_cap_w"],
+            clock_policy=_clock_policy(
+                entry.get("sm_clock_mhz"), entry.get("default_sm_clock_mhz")
+            ),
         )
     )
+
+
+def _clock_policy(clock_mhz: int | None, default_mhz: int | None) -> str | None:
+    """Say which application clocks are set; what NVML locks otherwise it does not tell."""
+    if not clock_mhz or not default_mhz:
+        return None
+    return "default" if clock_mhz == default_mhz else f"sm {clock_mhz} MHz"
 
 
 def _ask(timeout_s: float) -> list[dict[str, Any]]:

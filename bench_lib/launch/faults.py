@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from bench_lib.model import UserError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 LAST_LINES = 20
 
 
-class LaunchError(RuntimeError):
+class LaunchError(UserError):
     """No worker could be started: a fault of the installation, not of a case."""
 
 

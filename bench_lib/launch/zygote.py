@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -28,7 +29,7 @@ from bench_lib.model import Case, Device, Fault, Measurement
 from bench_lib.wire import (
     ADDRESS_VARIABLE,
     LOGS_VARIABLE,
-    TOKEN_VARIABLE,
+    TOKEN_FILE,
     ClosedError,
     Connection,
     ProtocolError,
@@ -137,10 +138,15 @@ class Zygote:
     ) -> None:
         """Start a zygote under ``python`` with ``environment`` on top of our own.
 
-        Raises LaunchError where the interpreter is missing, has no torch, or does not
-        answer.
+        ``command_prefix`` are words that start it elsewhere on this machine, in a container
+        that shares our network and our folder for temporary files.  What such a command does
+        not hand on, our own environment, does not reach the zygote.  Raises LaunchError where
+        the interpreter is missing, has no torch, or does not answer.
         """
-        self._directory = tempfile.TemporaryDirectory(prefix="bench-lib-")
+        # A container's user may leave files there that are not ours to remove.
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="bench-lib-", ignore_cleanup_errors=True
+        )
         self.logs = Path(self._directory.name)
         self._token = secrets.token_hex(16)
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -148,33 +154,42 @@ class Zygote:
         self._contexts = 0
         self._connection: Connection | None = None
         self._accepted: list[Connection] = []
-        log = self.logs / "zygote.log"
-        address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        token = self.logs / TOKEN_FILE
+        token.touch(mode=0o600)
+        token.write_text(self._token, encoding="ascii")
+        command = [python, "-m", "bench_lib.worker", "serve"]
         variables = {
-            **os.environ,
             **(environment or {}),
-            ADDRESS_VARIABLE: address,
-            TOKEN_VARIABLE: self._token,
+            ADDRESS_VARIABLE: f"127.0.0.1:{self._listener.getsockname()[1]}",
             LOGS_VARIABLE: str(self.logs),
             "PYTHONUNBUFFERED": "1",
         }
-        variables["PYTHONPATH"] = import_path(self.logs, variables)
+        if command_prefix:
+            # In a container neither our PYTHONPATH nor the folder of this package need mean
+            # anything, and variables get there on its command line alone.
+            variables["PYTHONPATH"] = import_path(self.logs, variables, copied=True)
+            words = [f"{name}={value}" for name, value in variables.items()]
+            command = [*command_prefix, "env", *words, *command]
+        else:
+            variables["PYTHONPATH"] = import_path(self.logs, {**os.environ, **variables})
         try:
-            with log.open("wb") as output:
+            with (self.logs / "zygote.log").open("wb") as output:
                 self._process = subprocess.Popen(
-                    [*command_prefix, python, "-m", "bench_lib.worker", "serve"],
+                    command,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env=variables,
+                    env={**os.environ, **variables},
                     start_new_session=True,
                 )
         except OSError as error:
             self._listener.close()
             self._directory.cleanup()
+            what = "a program that runs the words after it"
+            if not command_prefix:
+                what = "a Python interpreter with torch and torchvision"
             raise LaunchError(
-                f"cannot start a worker with {python}: {error.strerror}; "
-                "it has to be a Python interpreter with torch and torchvision"
+                f"cannot start a worker with {command[0]}: {error.strerror}; it has to be {what}"
             ) from error
         try:
             self._connection, hello = self._accept("zygote", START_LIMIT_S)
@@ -191,6 +206,9 @@ class Zygote:
         """
         self._contexts += 1
         name = f"context-{self._contexts}"
+        with contextlib.suppress(OSError):  # a zygote that has ended took its folder along
+            # Ours to read also where the context, in a container, is another user's.
+            (self.logs / f"{name}.log").touch(mode=0o600)
         self._order({"order": "fork", "context": name})
         connection, hello = self._accept(name, OPEN_LIMIT_S)
         pid = int(hello["pid"])
@@ -291,14 +309,17 @@ class Zygote:
         return f"{what}; its last output:\n{output}" if output else what
 
 
-def import_path(folder: Path, variables: Mapping[str, str]) -> str:
+def import_path(folder: Path, variables: Mapping[str, str], *, copied: bool = False) -> str:
     """Return a PYTHONPATH by which a worker finds this package and nothing that lies beside it.
 
     Another interpreter must not find the torch of ours, which may be next to this package;
-    so the package is linked into a folder of its own, below ``folder``.
+    so the package is linked into a folder of its own, below ``folder``, or copied there.
     """
-    ours = folder / "import"
+    ours, package = folder / "import", Path(__file__).resolve().parents[1]
     ours.mkdir()
-    (ours / "bench_lib").symlink_to(Path(__file__).resolve().parents[1])
+    if copied:
+        shutil.copytree(package, ours / "bench_lib", ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        (ours / "bench_lib").symlink_to(package)
     already = variables.get("PYTHONPATH")
     return f"{ours}{os.pathsep}{already}" if already else str(ours)

@@ -17,7 +17,6 @@ from bench_lib import report
 from bench_lib.baselines import BaselineError
 from bench_lib.devicelock import DeviceBusyError
 from bench_lib.history import HistoryError
-from bench_lib.judge import LEAST_PROCESSES
 from bench_lib.launch import LaunchError
 from bench_lib.matrix import MatrixError
 from bench_lib.model import TASKS, TIERS, Case, Record, Status
@@ -25,6 +24,7 @@ from bench_lib.plugin import devices, replay
 from bench_lib.plugin.options import add_options, read_options
 from bench_lib.plugin.session import MEASURED, PerfSession, decode, encode, shown_path
 from bench_lib.runner import Outcome
+from bench_lib.timing import LEAST_PROCESSES
 
 SESSION = pytest.StashKey[PerfSession]()
 OUTCOMES = pytest.StashKey[list[Outcome]]()
@@ -58,6 +58,8 @@ class Perf:
             pytest.skip(outcome.skipped)
         if (fault := outcome.fault) is not None:
             words = f"ERROR {case.id}: {fault.kind} in {fault.phase}: {fault.message}"
+            if (quarantine := self._session.quarantine(case)) is not None:
+                pytest.xfail(f"in quarantine until {quarantine.until}: {words}")
             if fault.last_output:
                 words += f"\n\nlast output of the worker:\n{fault.last_output}"
             pytest.fail(words, pytrace=False)
@@ -215,12 +217,13 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
         perf_session.interrupted = True
         raise
     finally:
-        perf_session.close()
-        if judges:
-            try:
+        try:
+            if judges:
                 perf_session.conclude()
-            except (HistoryError, BaselineError) as error:
-                _stop(session, perf_session, str(error))
+        except (HistoryError, BaselineError) as error:
+            _stop(session, perf_session, str(error))
+        finally:
+            perf_session.close()
 
 
 def _stop(session: pytest.Session, perf_session: PerfSession, reason: str) -> None:

@@ -11,6 +11,9 @@ import pytest
 
 from bench_lib.model import TIERS
 
+CONFIRM = 5
+"""Fresh processes for a suspicious case; benchmarks/error_rates.py shows what that finds."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -22,10 +25,16 @@ class Options:
     tier: str | None
     """None takes ``gate`` on a GPU and ``smoke`` on a CPU."""
     processes: int
+    confirm: int
     strict: bool
     lock_wait_s: float
     asked_for: bool
     """Whether this session is about performance: a path under ``perf_paths``, or an option."""
+
+    @property
+    def planned(self) -> int:
+        """How many processes a suspicious case is given in all."""
+        return max(self.processes, 1 + self.confirm)
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -45,6 +54,14 @@ def add_options(parser: pytest.Parser) -> None:
         default=None,
         metavar="N",
         help="measure every case in N fresh processes; a baseline needs five (default: 1)",
+    )
+    group.addoption(
+        "--perf-confirm",
+        type=_at_least(int, 0),
+        default=None,
+        metavar="N",
+        help="measure what looks slower or faster again in up to N fresh processes; with 0 "
+        "nothing is called slower on one process's word (default: 5)",
     )
     group.addoption(
         "--perf-baselines", metavar="DIR", help="folder of baselines (default: baselines)"
@@ -90,13 +107,14 @@ def read_options(config: pytest.Config) -> Options:
         history=folder("perf_history", "history"),
         tier=config.getoption("perf_tier"),
         processes=config.getoption("perf_processes") or 1,
+        confirm=CONFIRM if (confirm := config.getoption("perf_confirm")) is None else confirm,
         strict=config.getoption("perf_strict"),
         lock_wait_s=600.0 if (wait := config.getoption("perf_lock_wait")) is None else wait,
         asked_for=any(value not in (None, False) for value in given) or _names_perf_path(config),
     )
 
 
-_NAMES = ("tier", "matrix", "processes", "baselines", "history", "strict", "lock_wait")
+_NAMES = ("tier", "matrix", "processes", "confirm", "baselines", "history", "strict", "lock_wait")
 
 
 def _names_perf_path(config: pytest.Config) -> bool:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import queue
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,12 +17,16 @@ import pytest
 from _pytest._code.code import ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
 
-from bench_lib import hardware, judge, matrix, report
+from bench_lib import baselines, hardware, judge, matrix, report
+from bench_lib.chronicle import FAILING, Chronicle, fails
+from bench_lib.devicelock import DeviceBusyError
+from bench_lib.history import utc_today
+from bench_lib.launch import LaunchError
 from bench_lib.launch.catalogue import network_sizes
-from bench_lib.model import Case, Hardware, Record, Status, problem_of
+from bench_lib.model import Case, Hardware, Quarantine, Record, Status, problem_of
 from bench_lib.plugin.devices import DEVICE
 from bench_lib.plugin.options import Options
-from bench_lib.runner import FAILING, Bench, Chronicle, Outcome, fails
+from bench_lib.runner import Bench, Outcome
 
 MEASURED = "measured"
 """Outcome of a call whose verdict is still to come; becomes passed or failed at the end."""
@@ -97,18 +105,26 @@ class PerfSession:
     def measure(self, case: Case) -> Outcome:
         """Measure one case on this process's device."""
         if self.bench is None:
-            self.bench = Bench(
-                self.device(),
-                processes=self.options.processes,
-                lock_wait_s=self.options.lock_wait_s,
-                say=self.say,
-            )
+            self.bench = self._open_bench(self.device())
         return self.bench.measure(case)
+
+    def _open_bench(self, device: Hardware) -> Bench:
+        return Bench(
+            device,
+            processes=self.options.processes,
+            lock_wait_s=self.options.lock_wait_s,
+            say=self.say,
+        )
 
     def open_chronicle(self) -> Chronicle:
         """Open history and baselines; raises HistoryError or BaselineError."""
         if self.chronicle is None:
-            self.chronicle = Chronicle(self.options.history, self.options.baselines, self.device())
+            self.chronicle = Chronicle(
+                self.options.history,
+                self.options.baselines,
+                self.device(),
+                planned=self.options.planned,
+            )
         return self.chronicle
 
     def note(self, test_report: pytest.TestReport, outcomes: list[Outcome]) -> None:
@@ -119,21 +135,92 @@ class PerfSession:
         if test_report.outcome == MEASURED:
             self.pending.append(Pending(test_report, [o.case.id for o in outcomes]))
 
+    def confirm(self) -> None:
+        """Measure what looks different again, in fresh processes that all such cases share.
+
+        A case leaves as soon as it does not look different any more.  Under xdist its
+        workers have ended by now, and their devices are idle.
+        """
+        assert self.chronicle is not None
+        everything = len(self.chronicle.records)
+        left = set(self.chronicle.records)
+        benches = {} if self.bench is None else {_place(self.bench.device): self.bench}
+        with contextlib.ExitStack() as stack:
+            for process in range(self.options.processes, self.options.planned):
+                records = [r for r in self.chronicle.suspicious() if r.case.id in left]
+                left = {record.case.id for record in records}
+                if not left:
+                    return
+                self.say(
+                    f"looking again at {len(left)} of {everything} cases, in fresh process "
+                    f"{process + 1} of at most {self.options.planned}"
+                )
+                queues: dict[str, list[Record]] = {}
+                for record in records:
+                    device = self.chronicle.hardware_of(record)
+                    queues.setdefault(_place(device), []).append(record)
+                    if _place(device) not in benches:
+                        bench = benches[_place(device)] = self._open_bench(device)
+                        stack.callback(bench.close)
+                self._measure_again(benches, queues, process)
+
+    def _measure_again(
+        self, benches: Mapping[str, Bench], queues: Mapping[str, list[Record]], process: int
+    ) -> None:
+        """Measure each device's queue, the devices at the same time."""
+        assert self.chronicle is not None
+        outcomes: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
+
+        def work(place: str) -> None:
+            try:
+                cases = [record.case for record in queues[place]]
+                for outcome in benches[place].measure_again(cases, process):
+                    outcomes.put(outcome)
+            finally:
+                outcomes.put(None)
+
+        with ThreadPoolExecutor(len(queues)) as pool:
+            devices = [pool.submit(work, place) for place in queues]
+            try:
+                for _ in devices:
+                    while (outcome := outcomes.get()) is not None:
+                        nodeid = self.chronicle.records[outcome.case.id].nodeid
+                        self.chronicle.note(outcome, nodeid)
+            except BaseException:
+                for bench in benches.values():
+                    bench.close()  # or the pool would wait for what is being measured
+                raise
+            for device in devices:
+                device.result()
+
     def conclude(self) -> None:
         """Judge everything and give each waiting test the outcome that follows."""
         if self.chronicle is None:
             return
+        if not self.interrupted and self.failed is None:
+            try:
+                self.confirm()
+            except (LaunchError, DeviceBusyError) as error:
+                self.failed = f"suspicious cases could not be measured again: {error}"
+            except KeyboardInterrupt:
+                self.interrupted = True
         self.judged = self.chronicle.judge()
         waiting, self.pending = self.pending, []
         for each in waiting:
             self._report(each.report, [self.chronicle.records[id_] for id_ in each.case_ids])
 
+    def quarantine(self, case: Case) -> Quarantine | None:
+        """Return the quarantine that holds for a case today, if one does."""
+        file = baselines.load(self.options.baselines, self.device().key)
+        found = file.quarantines.get(case.id)
+        return found if found and baselines.in_force(found, utc_today()) else None
+
     def _report(self, waiting: pytest.TestReport, records: list[Record]) -> None:
         final = copy.copy(waiting)
-        strict = self.options.strict
-        failing = [r for r in records if r.status and fails(r.status, strict=strict)]
+        strict, today = self.options.strict, utc_today()
+        failing = [r for r in records if fails(r, strict=strict, today=today)]
         shown = (failing or records)[0]
-        status = shown.status.value if shown.status else "not judged"
+        status = report.standing(shown, today)
         final.outcome = "failed" if failing else "passed"
         final.duration = 0.0  # counted when it was measured
         final.perf_status = status  # type: ignore[attr-defined]
@@ -173,6 +260,8 @@ class PerfSession:
         capture: Any = self.config.pluginmanager.get_plugin("capturemanager")
         if terminal is not None and capture is not None:
             with capture.global_and_fixture_disabled():
+                if self.config.get_terminal_writer().width_of_current_line:
+                    terminal.write_line("")  # after xdist's dots, which the reporter forgets
                 terminal.write_line(line)
 
     @property
@@ -181,6 +270,11 @@ class PerfSession:
         judged = [r for r in self.judged if r.status not in (Status.SKIPPED, Status.NO_BASELINE)]
         invalid = [r for r in judged if r.status is Status.INVALID]
         return bool(judged) and 2 * len(invalid) > len(judged)
+
+
+def _place(device: Hardware) -> str:
+    """Name one device among those of this machine."""
+    return device.uuid or f"{device.key} {device.index}"
 
 
 class VerdictRepr(TerminalRepr):

@@ -115,7 +115,7 @@ class Sampler:
 
     def start(self) -> None:
         """Start the process; one that cannot be started is only never heard of."""
-        here = str(Path(__file__).resolve().parents[1])
+        here = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
         try:
             self._process = subprocess.Popen(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 from array import array
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from bench_lib.worker.graph import recorded
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
 
 class Marks(Protocol):
@@ -48,6 +52,18 @@ class Clock(Protocol):
 
     def take_turn(self) -> None:
         """Work for a moment and wait for the end of it."""
+
+    def recorded(self, step: Callable[[], object]) -> AbstractContextManager[Callable[[], None]]:
+        """Record a step's work once, and lend what makes the device do it again.
+
+        Raises whatever keeps the step from being recorded; asynchronous clocks only.
+        """
+
+    def busy_time(self, step: Callable[[], object], n: int) -> float:
+        """Seconds of work that the device has in one step, from ``n`` profiled ones.
+
+        Raises whatever keeps them from being profiled; asynchronous clocks only.
+        """
 
     asynchronous: bool
     """Whether issuing work and doing it are different things."""
@@ -127,6 +143,47 @@ class GpuClock:
         del matrix
         self.release()
 
+    def recorded(self, step: Callable[[], object]) -> AbstractContextManager[Callable[[], None]]:
+        """Record the step in a graph."""
+        return recorded(step)
+
+    def busy_time(self, step: Callable[[], object], n: int) -> float:
+        """Sum up what torch's profiler saw on the device: kernels, copies and fills.
+
+        The pauses between them are not in the sum, and what ran at the same time is twice.
+        """
+        from torch.profiler import ProfilerActivity, profile
+
+        if _can_detach_profiler():
+            os.environ.setdefault("TEARDOWN_CUPTI", "1")
+        torch.cuda.synchronize(self._device)
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            for _ in range(n):
+                step()
+            torch.cuda.synchronize(self._device)
+        busy_us = sum(
+            event.self_device_time_total
+            for event in profiler.events()
+            # Named stretches of the program (an optimizer's step) hold kernels that are there
+            # by themselves; calls of the runtime have device time, but happen on the CPU.
+            if event.device_type.name != "CPU" and not event.is_user_annotation
+        )
+        torch.cuda.synchronize(self._device)  # a call is what the profiler detaches in
+        if busy_us <= 0:
+            raise RuntimeError("the profiler saw no work on the device")
+        return float(busy_us) / 1e6 / n
+
+
+def _can_detach_profiler() -> bool:
+    """Whether CUPTI may be told to leave the process after profiling.
+
+    Attached it makes every later launch slower, by 10 to 20% of a step
+    (pytorch/pytorch#144455), and the next case is measured in this process too.  Before
+    CUDA 12.6 detaching it broke later graphs.
+    """
+    cuda = torch.version.cuda
+    return cuda is not None and tuple(int(part) for part in cuda.split(".")[:2]) >= (12, 6)
+
 
 class _HostMarks:
     def __init__(self, n: int) -> None:
@@ -172,6 +229,14 @@ class HostClock:
 
     def take_turn(self) -> None:
         """Leave the CPU to the one that measures."""
+
+    def recorded(self, step: Callable[[], object]) -> AbstractContextManager[Callable[[], None]]:
+        """Nobody asks: the host is the device."""
+        raise NotImplementedError
+
+    def busy_time(self, step: Callable[[], object], n: int) -> float:
+        """Nobody asks, as above."""
+        raise NotImplementedError
 
 
 def clock_of(device: torch.device) -> Clock:

@@ -1,7 +1,8 @@
 """One case on one device: build, first step, warm-up, measured steps, memory, numerics.
 
-The order is part of the meaning.  Memory is read before anything else can raise it, and
-numerics come last because their FP32 twin needs memory and compilation of its own.
+The order is part of the meaning.  Memory is read before anything else can raise it, the
+device time of a host-bound step is taken while there still is a step, and numerics come last
+because their FP32 twin needs memory and compilation of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from bench_lib.model import Case, Measurement, Numerics, Sampling
+from bench_lib.worker.device_time import DeviceTime, device_time
 from bench_lib.worker.workloads import Setting, build
 
 if TYPE_CHECKING:
@@ -149,6 +151,15 @@ def _measure(case: Case, context: Context) -> Measurement:
     peak = clock.peak_bytes()
     enqueue_s = _enqueue_time(clock, workload.step) if clock.asynchronous else None
     step_s = statistics.median(intervals)
+    host_bound = enqueue_s is not None and (
+        enqueue_s >= HOST_BOUND * step_s or end_s - issued_s < BACKLOG * step_s
+    )
+
+    device = DeviceTime()
+    if host_bound and context.setting.ranks == 1:  # ranks would have to fail together
+        context.phase("device time")
+        device = device_time(clock, workload.step)
+        warnings += device.warnings
 
     context.phase("numerics")
     numerics = workload.numerics()
@@ -167,10 +178,11 @@ def _measure(case: Case, context: Context) -> Measurement:
         steady=steady.is_steady,
         first_step_s=first_step_s,
         enqueue_s=enqueue_s,
-        host_bound=enqueue_s is not None
-        and (enqueue_s >= HOST_BOUND * step_s or end_s - issued_s < BACKLOG * step_s),
+        host_bound=host_bound,
         items_per_step=workload.items_per_step,
         item=workload.item,
+        device_s=device.seconds,
+        device_source=device.source,
         compile_s=max(0.0, first_step_s - step_s) if workload.compiled else None,
         compile_cache=cache,
         peak_memory_bytes=None if peak is None else peak - (before or 0),

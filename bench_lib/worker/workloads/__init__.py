@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Setting", "UnsupportedError", "Workload", "build"]
 
+NAMED = {
+    "network": "bench_lib.worker.workloads.networks:network",
+    "planted": "bench_lib.worker.workloads.planted:planted",
+    "delay": "bench_lib.worker.workloads.planted:delay",
+}
+
 
 def build(case: Case, setting: Setting) -> Workload:
     """Build the case's workload on the setting's device.
@@ -31,12 +37,9 @@ def build(case: Case, setting: Setting) -> Workload:
 
 
 def _factory(name: str) -> Callable[..., Any]:
-    if name == "network":
-        from bench_lib.worker.workloads.networks import network
-
-        return network
-    module, separator, attribute = name.partition(":")
+    module, separator, attribute = NAMED.get(name, name).partition(":")
     if not separator:
-        raise LookupError(f"no workload {name!r}; there is network, or package.module:factory")
+        known = ", ".join(NAMED)
+        raise LookupError(f"no workload {name!r}; there is {known}, or package.module:factory")
     factory: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     return factory

@@ -1,0 +1,206 @@
+"""One run's records, in memory and on disk: noted as they come, judged as a suite."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+
+from bench_lib import baselines, fingerprint, history, judge
+from bench_lib.baselines import BaselineFile
+from bench_lib.judge import Evidence
+from bench_lib.model import (
+    Baseline,
+    Environment,
+    Hardware,
+    ProcessSummary,
+    Record,
+    Status,
+    Verdict,
+)
+from bench_lib.runner import Outcome
+
+NIGHTS = 20
+"""Accepted nights that make the rolling baseline."""
+MOST_RUNS = 3 * NIGHTS
+"""Runs that are looked through for them."""
+
+
+class Chronicle:
+    """One run's records in memory and on disk: noted as they come, judged at the end."""
+
+    def __init__(
+        self, history_folder: Path, baseline_folder: Path, device: Hardware, *, planned: int = 1
+    ) -> None:
+        """Open the history and read the baselines, so that both fail before measuring.
+
+        ``planned`` is how many processes a suspicious case is given in all.  Raises
+        HistoryError and BaselineError.
+        """
+        self.baselines_folder = baseline_folder
+        self._files = {device.key: baselines.load(baseline_folder, device.key)}
+        self._rolling: dict[str, dict[str, list[ProcessSummary]]] = {}
+        self._planned = planned
+        self.writer = history.Writer(history_folder, device.key)
+        self.device = device
+        self.records: dict[str, Record] = {}
+        self._outcomes: dict[str, Outcome] = {}
+
+    def note(self, outcome: Outcome, nodeid: str | None) -> None:
+        """Write a case's attempts down; raises HistoryError."""
+        self.writer.environment(outcome.environment, outcome.hardware)
+        case_id = outcome.case.id
+        record = self.records.setdefault(case_id, Record(outcome.case, nodeid))
+        self._outcomes[case_id] = outcome
+        for attempt in outcome.attempts:
+            record.attempts.append(attempt)
+            self.writer.attempt(outcome.case, nodeid, attempt)
+
+    def suspicious(self) -> list[Record]:
+        """Return the records whose answer fresh processes could change."""
+        return [record for record in self._judged() if judge.is_suspicious(record.verdicts)]
+
+    def hardware_of(self, record: Record) -> Hardware:
+        """Return the device that a record's case was last measured on."""
+        return self._outcomes[record.case.id].hardware
+
+    def judge(self) -> list[Record]:
+        """Judge the suite and write its verdicts; raises HistoryError, BaselineError."""
+        for record in self._judged():
+            if self.records[record.case.id].status is None:
+                self.records[record.case.id] = record
+                self.writer.verdict(record)
+        return list(self.records.values())
+
+    def _judged(self) -> list[Record]:
+        suite = {}
+        for case_id, record in self.records.items():
+            outcome = self._outcomes[case_id]
+            if _unmeasured(record) is None:
+                suite[case_id] = self._evidence(record, outcome)
+        verdicts = judge.judge(suite)
+        judged = []
+        for case_id, record in self.records.items():
+            found = verdicts.get(case_id) or [_unmeasured(record) or _nothing()]
+            file = self._file(self._outcomes[case_id].hardware.key)
+            judged.append(
+                replace(
+                    record,
+                    status=judge.overall(found),
+                    verdicts=found,
+                    changes=_changes(file, case_id, self._outcomes[case_id].environment),
+                    quarantine=file.quarantines.get(case_id),
+                )
+            )
+        return judged
+
+    def _evidence(self, record: Record, outcome: Outcome) -> Evidence:
+        case, key = record.case, outcome.hardware.key
+        baseline = self._file(key).baselines.get(case.id)
+        return Evidence(
+            baselines.processes_of(record, self.writer.run_id),
+            baseline,
+            case.limits,
+            self._nights(key).get(case.id, []) if baseline is not None else [],
+            baselines.conditions_of(case, outcome.hardware, outcome.environment),
+            self._planned,
+        )
+
+    def _file(self, key: str) -> BaselineFile:
+        if key not in self._files:
+            self._files[key] = baselines.load(self.baselines_folder, key)
+        return self._files[key]
+
+    def _nights(self, key: str) -> Mapping[str, list[ProcessSummary]]:
+        if key not in self._rolling:
+            runs = history.latest(self.writer.path.parent, key, MOST_RUNS, but=self.writer.path)
+            self._rolling[key] = rolling(runs, self._file(key).baselines)
+        return self._rolling[key]
+
+    def counts(self) -> dict[str, int]:
+        """Return how many cases have each status."""
+        counts: dict[str, int] = {}
+        for record in self.records.values():
+            if record.status is not None:
+                counts[record.status.value] = counts.get(record.status.value, 0) + 1
+        return counts
+
+
+def rolling(
+    runs: Iterable[history.Run], pinned: Mapping[str, Baseline]
+) -> dict[str, list[ProcessSummary]]:
+    """Return by case the processes of the last accepted nights, newest first.
+
+    ``runs`` come newest first.  A night counts for a case where its verdict then was OK or
+    IMPROVED without a second look, and it came after the pinned baseline was accepted.
+    """
+    nights: dict[str, list[Sequence[ProcessSummary]]] = {}
+    for run in runs:
+        for case_id, record in run.records.items():
+            baseline, known = pinned.get(case_id), nights.setdefault(case_id, [])
+            if baseline is None or run.started <= baseline.accepted.date or len(known) >= NIGHTS:
+                continue
+            if _is_accepted(record):
+                known.append(baselines.processes_of(record, run.run_id))
+    return {case_id: [p for night in known for p in night] for case_id, known in nights.items()}
+
+
+def _is_accepted(record: Record) -> bool:
+    """Whether a night's values are fit to hold against: fine at first sight, by a baseline."""
+    if record.status not in (Status.OK, Status.IMPROVED):
+        return False
+    by_baseline = all(verdict.against != "a" for verdict in record.verdicts)
+    return by_baseline and not any(attempt.confirms for attempt in record.attempts)
+
+
+def _unmeasured(record: Record) -> Verdict | None:
+    """Return the verdict of a case that has nothing to judge."""
+    for attempt in record.attempts:
+        if attempt.fault is not None:
+            fault = attempt.fault
+            reason = f"{fault.kind} in {fault.phase}: {fault.message}"
+            return Verdict(Status.ERROR, "run", reason)
+        if attempt.skipped is not None:
+            return Verdict(Status.SKIPPED, "run", attempt.skipped)
+    if any(a.accepted and a.measurement is not None for a in record.attempts):
+        return None
+    reason = next((a.discarded for a in record.attempts if a.discarded), "nothing measured")
+    return Verdict(Status.ERROR, "run", reason)
+
+
+def _nothing() -> Verdict:
+    return Verdict(Status.ERROR, "run", "nothing measured")
+
+
+def _changes(file: BaselineFile, case_id: str, environment: Environment) -> list[str]:
+    """Name what changed since the baseline; the software is what is judged, so it is said."""
+    baseline = file.baselines.get(case_id)
+    if baseline is None or not baseline.processes:
+        return []
+    old = file.environments.get(baseline.processes[-1].environment)
+    if old is None:
+        return []
+    known = {
+        item.name: getattr(environment, item.name)
+        for item in fields(Environment)
+        if None not in (getattr(old, item.name), getattr(environment, item.name))
+    }
+    known["caches"] = old.caches  # how many entries they have changes with every run
+    return fingerprint.difference(old, replace(old, **known))
+
+
+FAILING = (Status.REGRESSED, Status.ERROR)
+PASSING = (Status.OK, Status.IMPROVED, Status.SKIPPED)
+
+
+def fails(record: Record, *, strict: bool, today: dt.date) -> bool:
+    """Whether a record makes its test fail; ``strict`` lets only OK and IMPROVED pass.
+
+    A quarantine holds that back up to and including its day.
+    """
+    if record.status is None:
+        return False
+    if record.quarantine is not None and baselines.in_force(record.quarantine, today):
+        return False
+    return record.status not in PASSING if strict else record.status in FAILING

@@ -1,0 +1,339 @@
+"""``bench-lib ab``: two environments on one device in turns, and what that says of the second."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bench_lib.cli.output import (
+    DEFAULT_HISTORY,
+    DEFAULT_MATRIX,
+    HistoryDir,
+    Json,
+    Matrix,
+    print_json,
+    print_table,
+)
+from bench_lib.model import TIERS, Status
+
+if TYPE_CHECKING:
+    from bench_lib.ab import Comparison, Side
+    from bench_lib.history import Writer
+    from bench_lib.model import Case, Environment, Hardware
+    from bench_lib.pairing import Row
+
+PAIRS, MOST_PAIRS = 3, 6
+BASELINE_PAIRS = 5
+"""Fewer processes than this make a baseline whose own spread is hardly known."""
+HEADINGS = ("case", "status", "A", "B", "ratio", "95% interval", "visible", "judged by")
+DEVICE_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+_WORST_FIRST = (
+    Status.ERROR,
+    Status.REGRESSED,
+    Status.INCOMPARABLE,
+    Status.SUSPECT,
+    Status.NOISY,
+)
+
+
+def _python(side: str) -> Any:
+    words = f"Interpreter of {side}, with torch and torchvision (default: this one)."
+    return typer.Option(f"--python-{side.lower()}", metavar="PYTHON", help=words)
+
+
+def _env(side: str) -> Any:
+    words = f"Environment variable of {side}; may be repeated."
+    return typer.Option(f"--env-{side.lower()}", metavar="KEY=VALUE", help=words)
+
+
+def _prefix(side: str) -> Any:
+    words = f"Words that run {side}'s interpreter in a container: 'docker run --rm ...'."
+    return typer.Option(f"--prefix-{side.lower()}", metavar="WORDS", help=words)
+
+
+def ab(
+    *,
+    python_a: Annotated[str | None, _python("A")] = None,
+    python_b: Annotated[str | None, _python("B")] = None,
+    env_a: Annotated[list[str] | None, _env("A")] = None,
+    env_b: Annotated[list[str] | None, _env("B")] = None,
+    prefix_a: Annotated[str | None, _prefix("A")] = None,
+    prefix_b: Annotated[str | None, _prefix("B")] = None,
+    expression: Annotated[
+        str, typer.Option("-k", metavar="EXPR", help="Only cases whose ids match, as in pytest.")
+    ] = "",
+    matrix: Matrix = DEFAULT_MATRIX,
+    tier: Annotated[
+        str | None, typer.Option(help="Tier of the matrix (default: gate on a GPU, else smoke).")
+    ] = None,
+    pairs: Annotated[
+        int, typer.Option(min=2, help="Pairs of fresh contexts that every case is measured in.")
+    ] = PAIRS,
+    most_pairs: Annotated[
+        int | None,
+        typer.Option(help=f"Most pairs of a case that looks different (default: {MOST_PAIRS})."),
+    ] = None,
+    history: HistoryDir = DEFAULT_HISTORY,
+    json: Json = False,
+) -> None:
+    """Measure two environments in turns on one device, and say whether B is slower than A.
+
+    Without options both are this one, which shows how far equal things differ here.  Exit
+    status 1 where a case regressed or has no measurement.
+    """
+    sides = {
+        "A": _side("a", python_a, env_a, prefix_a),
+        "B": _side("b", python_b, env_b, prefix_b),
+    }
+    most = max(MOST_PAIRS, pairs) if most_pairs is None else most_pairs
+    if most < pairs:
+        why = f"{most} is less than --pairs {pairs}; a case has at least those"
+        raise typer.BadParameter(why, param_hint="--most-pairs")
+    if tier is not None and tier not in TIERS:
+        raise typer.BadParameter(f"{tier!r} is none of {', '.join(TIERS)}", param_hint="--tier")
+
+    from bench_lib.hardware import detect
+
+    device = detect()[0]
+    cases = _chosen(_cases(matrix, tier, device), expression)
+    _compare(device, sides, cases, pairs=pairs, most_pairs=most, folder=history, json=json)
+
+
+def _side(letter: str, python: str | None, env: list[str] | None, prefix: str | None) -> Side:
+    from bench_lib.ab import Side
+
+    try:
+        words = tuple(shlex.split(prefix or ""))
+    except ValueError as error:
+        why = f"{prefix!r} cannot be split into words: {error}"
+        raise typer.BadParameter(why, param_hint=f"--prefix-{letter}") from error
+    if words and python is None:
+        why = f"name the interpreter behind --prefix-{letter}, python3 for example"
+        raise typer.BadParameter(why, param_hint=f"--python-{letter}")
+    variables = dict(_variable(text, f"--env-{letter}") for text in env or [])
+    return Side(python or sys.executable, variables, words)
+
+
+def _variable(text: str, option: str) -> tuple[str, str]:
+    if not _VARIABLE.fullmatch(text):
+        raise typer.BadParameter(f"{text!r} is not KEY=VALUE", param_hint=option)
+    name, _, value = text.partition("=")
+    if name in DEVICE_VARIABLES:
+        why = f"{name} chooses the device, which is one and the same for both sides; set it for "
+        raise typer.BadParameter(why + "bench-lib itself", param_hint=option)
+    return name, value
+
+
+def _cases(matrix: Path, tier: str | None, device: Hardware) -> list[Case]:
+    """Return the cases of a tier; raises MatrixError."""
+    from bench_lib.launch.catalogue import network_sizes
+    from bench_lib.matrix import network_axes, read_matrix
+
+    if not matrix.is_file():
+        raise typer.BadParameter(f"{matrix} is not a file", param_hint="--matrix")
+    chosen = tier or ("smoke" if device.vendor == "cpu" else "gate")
+    cases = read_matrix(matrix, {"networks": network_axes(network_sizes())})[chosen]
+    if not cases:
+        raise typer.BadParameter(f"{matrix} has no case in {chosen}", param_hint="--tier")
+    return cases
+
+
+def _chosen(cases: Sequence[Case], expression: str) -> list[Case]:
+    """Return the cases whose ids an expression matches, read as pytest reads its own -k."""
+    import pytest
+    from _pytest.mark import _parse_expression
+
+    if not expression.strip():
+        return list(cases)
+    try:
+        compiled = _parse_expression(expression, "not an expression such as 'resnet50 and fp16'")
+        chosen = [case for case in cases if compiled.evaluate(_matcher(case.id))]
+    except (pytest.UsageError, ValueError) as error:
+        raise typer.BadParameter(str(error), param_hint="-k") from error
+    if not chosen:
+        some = ", ".join(case.id for case in cases[:3])
+        why = f"{expression!r} matches none of {len(cases)} cases; there is {some}, ..."
+        raise typer.BadParameter(why, param_hint="-k")
+    return chosen
+
+
+def _matcher(case_id: str) -> Callable[..., bool]:
+    def matches(name: str, /, **arguments: Any) -> bool:
+        if arguments:
+            raise ValueError(f"{name} takes no arguments")
+        return name.lower() in case_id.lower()
+
+    return matches
+
+
+def _compare(
+    device: Hardware,
+    sides: Mapping[str, Side],
+    cases: Sequence[Case],
+    *,
+    pairs: int,
+    most_pairs: int,
+    folder: Path,
+    json: bool,
+) -> None:
+    """Compare, print, and leave with the exit status that follows."""
+    from bench_lib import ab as comparing
+    from bench_lib import history, pairing
+
+    with contextlib.ExitStack() as stack:
+        writers = {name: history.Writer(folder, device.key) for name in pairing.NAMES}
+        for writer in writers.values():
+            stack.callback(writer.close)
+            stack.callback(writer.discard_if_empty)
+        took = comparing.took_before(
+            history.latest(folder, device.key, comparing.RUNS_LOOKED_THROUGH)
+        )
+        least, longest = (comparing.expected_s(cases, n, took) for n in (pairs, most_pairs))
+        _say(
+            f"{len(cases)} case{'s' if len(cases) > 1 else ''} on {device.key} in {pairs} pairs, "
+            f"about {_duration(least)}; up to {most_pairs} pairs, {_duration(longest)}, where "
+            "something looks different"
+        )
+        turns = comparing.Turns(device, sides, say=_say)
+        stack.callback(turns.close)
+        turns.open(0)
+        for name, environment in turns.environments.items():
+            _say(f"{name}: {_in_brief(sides[name], environment)}")
+        if differing := pairing.mixed_conditions(cases[0], device, turns.environments):
+            _say(f"everything will be INCOMPARABLE: {'; '.join(differing)}")
+        comparison = comparing.Comparison(
+            turns, cases, writers, pairs=pairs, most_pairs=most_pairs, say=_say
+        )
+        rows = comparison.run()
+        environments = turns.environments
+    advice = _next_steps(rows, sides, writers, folder)
+    if json:
+        print_json(
+            {
+                "device": device,
+                "pairs": pairs,
+                "most_pairs": most_pairs,
+                "cases": rows,
+                "environments": environments,
+                "differences": comparison.differences,
+                "runs": {name: writer.run_id for name, writer in writers.items()},
+                "history": {name: str(writer.path) for name, writer in writers.items()},
+                "stopped": comparison.stopped,
+                "next": advice,
+            }
+        )
+    else:
+        _print(rows, comparison, sides, writers)
+        for line in advice:
+            print(line)
+    raise typer.Exit(1 if pairing.fails(rows) or comparison.stopped else 0)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _in_brief(side: Side, environment: Environment) -> str:
+    words = [f"torch {environment.torch}", f"Python {environment.python}"]
+    words += [f"HIP {environment.hip}"] if environment.hip else []
+    command = shlex.join((*side.command_prefix, side.python))
+    words += [command, *(f"{name}={value}" for name, value in side.environment.items())]
+    return ", ".join(words)
+
+
+def _print(
+    rows: Sequence[Row],
+    comparison: Comparison,
+    sides: Mapping[str, Side],
+    writers: Mapping[str, Writer],
+) -> None:
+    from bench_lib.report import shortened
+
+    def rank(row: Row) -> int:
+        return _WORST_FIRST.index(row.status) if row.status in _WORST_FIRST else len(_WORST_FIRST)
+
+    rows = sorted(rows, key=rank)
+    print_table(HEADINGS, [_cells(row) for row in rows])
+    print()
+    for line in comparison.differences or ["no difference is known"]:
+        print(f"environment, A -> B: {line}")
+    for name, side in sides.items():
+        if side.command_prefix:
+            print(f"environment of {name}: what its prefix sets, its caches and ROCm: not known")
+    for row in rows:
+        for verdict in row.verdicts:
+            timing = verdict is row.verdicts[0]
+            if verdict.status is not Status.OK or (timing and row.judged_by):
+                words = f"{row.case_id}: {verdict.status.value} {verdict.metric}: "
+                print(words + shortened(verdict.reason))
+    if comparison.stopped:
+        print(f"stopped: {shortened(comparison.stopped)}")
+    for name, writer in writers.items():
+        print(f"history of {name}: {writer.path}")
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    """Return the cells of HEADINGS."""
+    from bench_lib.report import seconds
+
+    timing = row.verdicts[0]
+    effect = timing.detectable_effect
+    return (
+        row.case_id,
+        row.status.value,
+        *("" if value is None else seconds(value) for value in (row.a_s, row.b_s)),
+        "" if timing.ratio is None else f"{timing.ratio:.4f}",
+        " to ".join(f"{bound:.4f}" for bound in timing.interval or ()),
+        "" if effect is None else f"{effect:.1%}",
+        row.judged_by,
+    )
+
+
+def _next_steps(
+    rows: Sequence[Row],
+    sides: Mapping[str, Side],
+    writers: Mapping[str, Writer],
+    folder: Path,
+) -> list[str]:
+    """Return what to do now: the change of the baseline that B's run proposes."""
+    from bench_lib.baselines import DOUBTFUL
+
+    measured = [len(row.pairs) for row in rows if row.pairs]
+    if not measured:
+        return ["next: nothing was compared, so there is nothing to accept"]
+    if sides["A"] == sides["B"]:
+        return ["next: nothing to accept; both sides are the same, and what differs is noise"]
+    where = "" if folder == DEFAULT_HISTORY else f" --history {shlex.quote(str(folder))}"
+    run = f"--run {writers['B'].run_id}{where}"
+    steps = [
+        f"next: bench-lib baseline diff {run} --markdown",
+        f"      bench-lib baseline accept {run} --reason '...'",
+    ]
+    if doubtful := sum(row.status in (Status.ERROR, *DOUBTFUL) for row in rows):
+        steps.append(
+            f"{doubtful} of {len(rows)} cases are in doubt: accept leaves them out, or takes "
+            "them with --force and the reason; bench-lib baseline quarantine excuses one"
+        )
+    if min(measured) < BASELINE_PAIRS:
+        steps.append(
+            f"a baseline of {min(measured)} processes hardly knows their spread: "
+            f"--pairs {BASELINE_PAIRS} makes a better one"
+        )
+    return steps

@@ -1,0 +1,221 @@
+"""``bench-lib judge``: anybody's timings, a verdict a case."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench_lib.cli.output import Json, print_json, print_table
+from bench_lib.model import Status, Verdict
+
+if TYPE_CHECKING:
+    from bench_lib.samples import CaseSamples, Process, Samples
+
+MOST = 0.5
+"""A tolerance above this is a slip of the pen."""
+SHOWN = 20
+"""Problems, and notes, that are printed; with --json all of them."""
+_FIELDS = ("status", "metric", "ratio", "interval", "tolerance", "detectable_effect", "reason")
+_WORST_FIRST = (Status.ERROR, Status.REGRESSED, Status.NO_BASELINE, Status.SUSPECT, Status.NOISY)
+
+
+def judge(
+    file: Annotated[
+        str, typer.Argument(metavar="SAMPLES.jsonl", help="File of timings; - is standard input.")
+    ],
+    *,
+    tolerance: Annotated[
+        str, typer.Option(metavar="SHARE", help="Slow-down that matters: 1% or 0.01.")
+    ] = "1%",
+    json: Json = False,
+) -> None:
+    """Judge anybody's timings; exit status 1 where a case regressed, 2 where one has no verdict.
+
+    One JSON object a line: {"case": text, "role": "baseline" or "candidate", "process":
+    number or text, "iteration_s": [seconds, ...]}.
+    """
+    share = _share_of(tolerance)
+    samples = _read(file)
+    verdicts = _verdicts(samples, share)
+    status = _exit_status(samples, verdicts)
+    try:
+        if json:
+            _print_json(samples, verdicts)
+        else:
+            _print(file, samples, verdicts)
+        sys.stdout.flush()
+    except OSError as error:
+        # Python flushes once more when it ends, and would complain about that.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # which is `| head`, and nobody's mistake
+            print(f"bench-lib: error: cannot write: {error.strerror}", file=sys.stderr)
+            status = 2
+    raise typer.Exit(status)
+
+
+def _share_of(text: str) -> float:
+    """Return the share that ``1%`` or ``0.01`` stands for."""
+    percent = text.strip().endswith("%")
+    try:
+        value = float(text.strip().removesuffix("%"))
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise _refused(f"{text!r} is no share; write it as 1% or 0.01")
+    share = value / 100 if percent else value
+    if 0 < share <= MOST:
+        return share
+    words = text if percent else f"{text} is {share:.0%}"
+    if not percent and MOST < value <= 100 * MOST:
+        raise _refused(f"{words}; did you mean {text}%?")
+    raise _refused(f"{words}; it has to be above 0 and at most {MOST:.0%}")
+
+
+def _refused(why: str) -> typer.BadParameter:
+    return typer.BadParameter(why, param_hint="--tolerance")
+
+
+def _read(file: str) -> Samples:
+    from bench_lib.samples import read
+
+    try:
+        with os.fdopen(0, "rb", closefd=False) if file == "-" else Path(file).open("rb") as lines:
+            return read(lines)
+    except OSError as error:
+        name = "standard input" if file == "-" else file
+        print(f"bench-lib: error: cannot read {name}: {error.strerror}", file=sys.stderr)
+        raise typer.Exit(2) from error
+
+
+def _verdicts(samples: Samples, tolerance: float) -> dict[str, Verdict]:
+    """Return a verdict for every case, in the order of the file."""
+    verdicts = {name: _unfit(case, tolerance) for name, case in samples.cases.items()}
+    fit = {
+        name: (_logs(case.baseline), _logs(case.candidate))
+        for name, case in samples.cases.items()
+        if verdicts[name] is None
+    }
+    if fit:
+        from bench_lib.judge import judge_samples
+
+        verdicts |= judge_samples(fit, tolerance)
+    return {name: verdict for name, verdict in verdicts.items() if verdict is not None}
+
+
+def _unfit(case: CaseSamples, tolerance: float) -> Verdict | None:
+    """Say why a case cannot be judged; None where it can."""
+    status = Status.ERROR
+    if case.problems:
+        others = len(case.problems) - 1
+        reason = case.problems[0] + (f" (and {others} more)" if others else "")
+    elif len(case.baseline) == 1:
+        status = Status.NO_BASELINE
+        line = _first_line(case.baseline)
+        reason = f"one baseline process, on line {line}, cannot tell software from chance: "
+        reason += "two are needed, and five are better"
+    elif not case.baseline:
+        status = Status.NO_BASELINE
+        line = _first_line(case.candidate)
+        reason = f"nothing to hold line {line} against: no baseline process"
+    elif not case.candidate:
+        line = _first_line(case.baseline)
+        reason = f"nothing to hold against line {line}: no candidate process"
+    else:
+        return None
+    return Verdict(status, "latency", reason, tolerance=tolerance)
+
+
+def _first_line(processes: Mapping[str, Process]) -> int:
+    return next(iter(processes.values())).line
+
+
+def _logs(processes: Mapping[str, Process]) -> dict[str, float]:
+    return {name: process.log_median for name, process in processes.items()}
+
+
+def _exit_status(samples: Samples, verdicts: Mapping[str, Verdict]) -> int:
+    found = {verdict.status for verdict in verdicts.values()}
+    if Status.REGRESSED in found:
+        return 1
+    return 2 if samples.problems or found & {Status.ERROR, Status.NO_BASELINE} else 0
+
+
+def _problems(samples: Samples) -> list[str]:
+    return [*samples.problems, *(p for case in samples.cases.values() for p in case.problems)]
+
+
+def _print_json(samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # JSON is, wherever it is written
+    print_json(
+        {
+            "verdicts": [
+                {"case": name} | {field: getattr(verdict, field) for field in _FIELDS}
+                for name, verdict in verdicts.items()
+            ],
+            "problems": _problems(samples),
+            "notes": samples.notes,
+        }
+    )
+
+
+def _print(file: str, samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
+    from bench_lib.report import shortened
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names are anybody's as well
+    ordered = sorted(verdicts.items(), key=lambda item: _rank(item[1].status))
+    rows = [(_printable(name), *_cells(verdict)) for name, verdict in ordered]
+    print_table(("case", "status", "change", "95% interval", "visible"), rows)
+    reasons = [
+        f"{_printable(name)}: {verdict.status.value}: {shortened(verdict.reason)}"
+        for name, verdict in ordered
+        if verdict.status is not Status.OK
+    ]
+    if reasons:
+        print()
+    for reason in reasons:
+        print(reason)
+    counts = Counter(verdict.status.value for _, verdict in ordered)
+    if counts:
+        words = ", ".join(f"{number} {status}" for status, number in counts.items())
+        print(f"\n{len(rows)} case{'s' if len(rows) > 1 else ''}: {words}")
+    name = "standard input" if file == "-" else file
+    _print_some([f"{name}: {problem}" for problem in _problems(samples)], f"{name}: ")
+    _print_some([f"{name}: note: {note}" for note in samples.notes], f"{name}: note: ")
+
+
+def _print_some(lines: Sequence[str], prefix: str) -> None:
+    for line in lines[:SHOWN]:
+        print(line, file=sys.stderr)
+    if len(lines) > SHOWN:
+        print(f"{prefix}and {len(lines) - SHOWN} more", file=sys.stderr)
+
+
+def _rank(status: Status) -> int:
+    return _WORST_FIRST.index(status) if status in _WORST_FIRST else len(_WORST_FIRST)
+
+
+def _cells(verdict: Verdict) -> tuple[str, str, str, str]:
+    interval = " to ".join(_change(bound) for bound in verdict.interval or ())
+    effect = verdict.detectable_effect
+    visible = "" if effect is None else _change(1 + effect).removeprefix("+")
+    change = "" if verdict.ratio is None else _change(verdict.ratio)
+    return verdict.status.value, change, interval, visible
+
+
+def _change(ratio: float) -> str:
+    return f"{ratio - 1:+.2%}" if ratio < 10 else f"{ratio:.3g}x"
+
+
+def _printable(name: str) -> str:
+    """Return a name that cannot break a line or command a terminal."""
+    return name if name.isprintable() else repr(name)

@@ -1,0 +1,232 @@
+"""Anybody's timings, one JSON object a line: checked, and condensed to a median a process.
+
+A line is ``{"case": text, "role": "baseline" or "candidate", "process": number or text,
+"iteration_s": [seconds, ...]}``.  Whatever is wrong with one is named with its number and
+keeps its case from being judged; nothing is left out in silence.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import math
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+FIELDS = frozenset({"case", "role", "process", "iteration_s"})
+ROLES = ("baseline", "candidate")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process of a case, condensed while reading so that a million of them fit."""
+
+    log_median: float
+    """Natural logarithm of the median iteration time in seconds."""
+    spread: float
+    """Coefficient of variation with the slowest twentieth left out, as of our own runs."""
+    n: int
+    """How many iterations."""
+    line: int
+
+
+@dataclass(slots=True)
+class CaseSamples:
+    """The processes of one case, by name, and why it cannot be judged where it cannot."""
+
+    case: str
+    baseline: dict[str, Process] = field(default_factory=dict)
+    candidate: dict[str, Process] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    """Each begins with ``line N: ``."""
+
+
+@dataclass
+class Samples:
+    """All that a file of timings holds."""
+
+    cases: dict[str, CaseSamples] = field(default_factory=dict)
+    """In order of first appearance."""
+    problems: list[str] = field(default_factory=list)
+    """Lines that belong to no case."""
+    notes: list[str] = field(default_factory=list)
+    """Worth a word, but no reason not to judge."""
+
+
+def read(lines: Iterable[bytes]) -> Samples:
+    """Read lines as a binary file yields them, with their ends."""
+    samples = Samples()
+    notes: list[tuple[int, str]] = []
+    unknown: dict[str, _Sighting] = {}
+    known_times: dict[int, int] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.removeprefix(codecs.BOM_UTF8).strip()
+        if not text:
+            continue
+        try:
+            sample = _decode(text)
+            name = _case_of(sample)
+        except ValueError as error:
+            cut = "" if line.endswith(b"\n") else "; the file ends here and may be cut off"
+            samples.problems.append(f"line {number}: {error}{cut}")
+            continue
+        for extra in sample.keys() - FIELDS:
+            unknown.setdefault(extra, _Sighting(number)).times += 1
+        case = samples.cases.get(name)
+        if case is None:
+            case = samples.cases[name] = CaseSamples(name)
+        try:
+            _add(case, sample, number)
+        except ValueError as error:
+            case.problems.append(f"line {number}: {error}")
+            continue
+        # By hash alone: in a million lines two share one by chance once in ten million files.
+        times = sample["iteration_s"]
+        first = known_times.setdefault(hash((name, *times)), number)
+        if first != number and min(times) < max(times):
+            notes.append(
+                (number, f"line {number}: the same times as line {first}; were they copied?")
+            )
+    if not samples.cases and not samples.problems:
+        samples.problems.append("no samples in it")
+    notes += [(seen.line, seen.note(extra)) for extra, seen in unknown.items()]
+    notes += [note for case in samples.cases.values() for note in _unequal_counts(case)]
+    samples.notes = [note for _, note in sorted(notes)]
+    return samples
+
+
+@dataclass
+class _Sighting:
+    """Where a field that nobody knows was first seen, and how often."""
+
+    line: int
+    times: int = 0
+
+    def note(self, name: str) -> str:
+        note = f"line {self.line}: unknown field {name!r} ignored"
+        if self.times == 1:
+            return note
+        return f"{note} (and on {self.times - 1} more line{'s' if self.times > 2 else ''})"
+
+
+def _decode(text: bytes) -> Any:
+    """Decode one line; Python's own parser knows the NaN and Infinity that it also writes.
+
+    Raises ValueError where the line is no JSON.
+    """
+    try:
+        return msgspec.json.decode(text)
+    except (ValueError, RecursionError):  # said more clearly below
+        pass
+    try:
+        return json.loads(text.decode())
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8: {error.reason}, byte {error.start + 1}") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg}, column {error.colno}") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _case_of(sample: Any) -> str:
+    """Return the name of the case that a line is of; raises ValueError where it has none."""
+    if not isinstance(sample, dict):
+        raise ValueError(f"{_shown(sample)} is not an object")  # noqa: TRY004 - of a file
+    if "case" not in sample:
+        raise ValueError("no case; it has to be text")
+    case = sample["case"]
+    if not _is_text(case):
+        raise ValueError(f"case is {_shown(case)}; it has to be text")
+    return str(case)
+
+
+def _add(case: CaseSamples, sample: dict[str, Any], line: int) -> None:
+    """Add a line's process to its case; raises ValueError on the first thing wrong with it."""
+    for name in ("role", "process", "iteration_s"):
+        if name not in sample:
+            raise ValueError(f"no {name}; a line needs case, role, process and iteration_s")
+    role, process, times = sample["role"], sample["process"], sample["iteration_s"]
+    if role not in ROLES:
+        raise ValueError(f"role is {_shown(role)}; it has to be baseline or candidate")
+    if not _is_text(process) and type(process) is not int:  # true is an int as well
+        raise ValueError(f"process is {_shown(process)}; it has to be a whole number or text")
+    _check_times(times)
+    side = case.baseline if role == "baseline" else case.candidate
+    name = sys.intern(str(process))
+    if name in side:
+        raise ValueError(
+            f"process {name!r} of the {role} is on line {side[name].line} already; "
+            "give every process a name of its own"
+        )
+    ordered = sorted(times)
+    side[name] = Process(math.log(_median(ordered)), _spread(ordered), len(ordered), line)
+
+
+def _check_times(times: Any) -> None:
+    if not isinstance(times, list):
+        raise ValueError(  # noqa: TRY004 - a mistake in a file
+            f"iteration_s is {_shown(times)}; it has to be a list of seconds"
+        )
+    if len(times) < 2:
+        held = "one time" if times else "no time"
+        raise ValueError(
+            f"iteration_s holds {held}; a process needs at least two, "
+            "so that its median means something"
+        )
+    for index, time in enumerate(times):
+        if type(time) is not float and type(time) is not int:
+            raise ValueError(f"iteration_s[{index}] is {_shown(time)}, which is no number")
+        # Also false of NaN, and of a whole number too large for a float.
+        if not 0 < time <= sys.float_info.max:
+            raise ValueError(
+                f"iteration_s[{index}] is {_shown(time)}; times have to be finite and above zero"
+            )
+
+
+def _median(ordered: list[float]) -> float:
+    """Return the median of sorted times, however large or small they are."""
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return low + (high - low) / 2
+
+
+def _spread(ordered: list[float]) -> float:
+    """Return what ``summary.spread`` does, ten times as fast and for any magnitude."""
+    kept = ordered[: len(ordered) - len(ordered) // 20]
+    relative = [time / kept[-1] for time in kept]
+    mean = sum(relative) / len(relative)
+    return math.dist(relative, [mean] * len(relative)) / math.sqrt(len(relative) - 1) / mean
+
+
+def _unequal_counts(case: CaseSamples) -> list[tuple[int, str]]:
+    processes = [*case.baseline.values(), *case.candidate.values()]
+    if not processes:
+        return []
+    fewest = min(processes, key=lambda process: process.n)
+    most = max(processes, key=lambda process: process.n)
+    if 2 * fewest.n >= most.n:
+        return []
+    words = f"line {fewest.line}: {fewest.n} iterations, where line {most.line} of the same case "
+    return [(fewest.line, f"{words}has {most.n}; a median of few is less certain")]
+
+
+def _is_text(value: object) -> bool:
+    """Whether a value is text that says something and can be written down again."""
+    if not isinstance(value, str) or not value.strip():
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return True
+
+
+def _shown(value: object) -> str:
+    """Return a value nearly as it stands in the file, and not too much of it."""
+    if isinstance(value, (list, dict)):
+        return "a list" if isinstance(value, list) else "an object"
+    text = repr(value) if isinstance(value, float) else json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"

@@ -1,0 +1,250 @@
+"""One environment's workers on one device: contexts by number, and a case measured in one."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from bench_lib import fingerprint, hardware, history, summary
+from bench_lib.launch import CaseFault, CaseSkipped, LaunchError, run_ranks
+from bench_lib.model import (
+    Attempt,
+    Case,
+    Device,
+    Environment,
+    Fault,
+    Hardware,
+    Measurement,
+    Telemetry,
+)
+from bench_lib.telemetry import Sampler
+
+
+class Context(Protocol):
+    """What is needed of a fresh device context."""
+
+    pid: int
+    device: Device
+    cudnn: str | None
+    threads: int | None
+    give_way: Callable[[], None]
+
+    def measure(self, case: Case) -> Measurement:
+        """Measure one case, or raise CaseSkipped or CaseFault."""
+
+    def take_turn(self) -> None:
+        """Work on the device for a moment, or raise LaunchError."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+class Workers(Protocol):
+    """What is needed of a worker's zygote."""
+
+    versions: dict[str, str | None]
+
+    def context(self) -> Context:
+        """Fork a fresh context, or raise LaunchError."""
+
+    def close(self) -> None:
+        """End all."""
+
+
+class Watcher(Protocol):
+    """What is needed of telemetry."""
+
+    def window(self, begin_s: float, end_s: float, own: Sequence[int] = ()) -> Telemetry | None:
+        """Summarise what was seen between two times of the monotonic clock."""
+
+    def close(self) -> None:
+        """Stop."""
+
+
+def start_watching(device: Hardware) -> Watcher:
+    """Start telemetry of a device in a process of its own."""
+    sampler = Sampler(device)
+    sampler.start()
+    return sampler
+
+
+class Station:
+    """Measures cases of one environment, each in the context of the number asked for."""
+
+    def __init__(
+        self,
+        device: Hardware,
+        start: Callable[[], Workers],
+        *,
+        seen: Callable[[Measurement], Telemetry | None],
+        give_way: Callable[[], None],
+        measure_ranks: Callable[[Case], Measurement] = run_ranks,
+        described: Callable[[], Environment] = fingerprint.collect,
+        now: Callable[[], str] = history.utc_now,
+    ) -> None:
+        """Nothing starts before it is needed.
+
+        ``seen`` tells what telemetry saw of a measurement, ``give_way`` has another context
+        use the device, ``described`` is the environment but for what only a worker knows.
+        """
+        self.device = device
+        self._start = start
+        self._seen = seen
+        self._give_way = give_way
+        self._measure_ranks = measure_ranks
+        self._described = described
+        self._now = now
+        self._workers: Workers | None = None
+        self._contexts: dict[int, Context] = {}
+        self._environment: Environment | None = None
+
+    def measure(self, case: Case, process: int) -> list[Attempt]:
+        """Measure a case in a context, which opens where it is not there.
+
+        Twice where something disturbed the first look; after a fault the context is gone.
+        Raises LaunchError where workers cannot be started at all.
+        """
+        attempt = self._attempt(case, process)
+        attempts = [attempt]
+        if attempt.measurement is not None and (why := disturbance(attempt.measurement)):
+            attempts = [replace(attempt, accepted=False, discarded=why)]
+            attempts.append(self._attempt(case, process))
+        name = history.reference(self.environment())
+        return [replace(attempt, environment=name) for attempt in attempts]
+
+    def environment(self) -> Environment:
+        """Describe the software that measures here; the worker's own words where it spoke."""
+        if self._environment is not None:
+            return self._environment
+        versions = self._workers.versions if self._workers else {}
+        return fingerprint.with_versions(self._described(), versions)
+
+    def open(self, process: int) -> Context:
+        """Return a context, opened where it is not there.
+
+        Raises LaunchError where none could ever be opened, CaseFault where this one cannot.
+        """
+        if process in self._contexts:
+            return self._contexts[process]
+        fresh = self._workers is None
+        try:
+            context = self.fork()
+        except LaunchError as error:
+            self.close()
+            if fresh:
+                raise
+            # A device that opened before and does not now is this case's fault; the next
+            # case tries again from the beginning.
+            raise CaseFault(Fault("launch", str(error), "open device")) from error
+        if differences := hardware.confirm(self.device, context.device):
+            context.close()
+            raise LaunchError(
+                f"the worker opened another device than {self.device.key}: "
+                f"{'; '.join(differences)}. Check the *_VISIBLE_DEVICES variables"
+            )
+        if self.device.vendor != "cpu":
+            context.give_way = self._give_way
+        if self._environment is None:
+            described = fingerprint.with_versions(self.environment(), {"cudnn": context.cudnn})
+            self._environment = replace(described, threads=context.threads)
+        self._contexts[process] = context
+        return context
+
+    def fork(self) -> Context:
+        """Return a context that measures nothing yet; raises LaunchError."""
+        if self._workers is None:
+            self._workers = self._start()
+        return self._workers.context()
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that have the device open."""
+        return [context.pid for context in self._contexts.values()]
+
+    def drop(self, process: int) -> None:
+        """End a context, if it is there."""
+        context = self._contexts.pop(process, None)
+        if context is not None:
+            context.close()
+
+    def close(self) -> None:
+        """End the workers; the next case would start fresh ones."""
+        workers, self._workers, self._contexts = self._workers, None, {}
+        if workers is not None:
+            workers.close()
+
+    def _attempt(self, case: Case, process: int) -> Attempt:
+        begin = time.monotonic()
+        attempt = Attempt(
+            case_id=case.id,
+            process=process,
+            time=self._now(),
+            hardware_key=self.device.key,
+            device_uuid=self.device.uuid,
+            environment="",
+        )
+        try:
+            measurement = self._measurement(case, process)
+            if self.device.uuid is not None:  # NVML's and torch's spellings differ
+                measurement = replace(measurement, device_uuid=self.device.uuid)
+            attempt = replace(
+                attempt,
+                measurement=measurement,
+                telemetry=self._seen(measurement),
+                accepted=True,
+            )
+        except CaseSkipped as reason:
+            attempt = replace(attempt, skipped=str(reason))
+        except CaseFault as error:
+            self.drop(process)
+            attempt = replace(attempt, fault=error.fault)
+        return replace(attempt, took_s=round(time.monotonic() - begin, 3))
+
+    def _measurement(self, case: Case, process: int) -> Measurement:
+        if case.launch.ranks > 1:
+            return self._measure_ranks(case)
+        measurement = self.open(process).measure(case)
+        if measurement.device_source == "kernels":
+            self.drop(process)  # a profiler, once used, stays and costs every launch
+        return measurement
+
+
+class Companion:
+    """A context that measures nothing and uses the device before each measured stretch.
+
+    On an H200 a context paid 0.2 us more for every launch after some kernels, until another
+    context had run; so all cases are measured in the state that follows.
+    """
+
+    def __init__(self, fork: Callable[[], Context]) -> None:
+        """Be forked when first needed, and again after a fault."""
+        self._fork = fork
+        self._context: Context | None = None
+
+    def run(self) -> None:
+        """Use the device; where that fails, the case is measured as it is."""
+        with contextlib.suppress(LaunchError):
+            context, self._context = self._context or self._fork(), None
+            context.take_turn()
+            self._context = context
+
+    @property
+    def pids(self) -> list[int]:
+        """The process that has the device open, if there is one."""
+        return [] if self._context is None else [self._context.pid]
+
+
+def disturbance(measurement: Measurement) -> str | None:
+    """Say what makes a measurement worth a second look; None where nothing does.
+
+    A stalling host is seen for seconds at a time, so once more is often enough; what is so
+    by nature is so again, and is then taken as it is.
+    """
+    if measurement.host_bound:
+        return "the device waited for the host; measured again"
+    if (spread := summary.spread(measurement.iteration_s)) > summary.TRUST:
+        return f"iterations spread by {spread:.1%}; measured again"
+    return None

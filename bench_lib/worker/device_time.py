@@ -1,0 +1,88 @@
+"""Device time of a step with the host out of the way, for cases in which the device waits.
+
+A graph of the step is replayed, faster than the device can do it.  Where the step cannot be
+recorded, what the device did in a few profiled steps is summed up, which leaves out the
+pauses between kernels: the two are different figures, and each says which it is.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bench_lib.worker.clock import Clock
+
+AHEAD = 5
+"""Replays before the first that is timed, so that a stall of the host goes unnoticed."""
+REPLAYS = 20
+PROFILED = 5
+LEFT = 1.25
+"""Replays that the device has left when the last is issued, or else it has waited.
+
+One of them is the last itself, which is issued at a stroke."""
+
+
+@dataclass(frozen=True)
+class DeviceTime:
+    """What the device needs for one step."""
+
+    seconds: float | None = None
+    source: str | None = None
+    """``graph`` or ``kernels``; None where neither could be had."""
+    warnings: list[str] = field(default_factory=list)
+
+
+def device_time(clock: Clock, step: Callable[[], object]) -> DeviceTime:
+    """Return the device time of one step; what goes wrong is a warning and nothing more.
+
+    Takes some further steps, and leaves no memory behind besides what a step leaves.
+    """
+    try:
+        return _device_time(clock, step)
+    finally:
+        clock.release()
+
+
+def _device_time(clock: Clock, step: Callable[[], object]) -> DeviceTime:
+    try:
+        return DeviceTime(_replayed(clock, step), "graph")
+    except Exception as error:  # noqa: BLE001 - the case goes on without a graph
+        no_graph = f"no graph of the step could be replayed: {_cause(error)}"
+    try:
+        seconds = clock.busy_time(step, PROFILED)
+    except Exception as error:  # noqa: BLE001 - the case goes on without device time
+        return DeviceTime(warnings=[f"no device time: {no_graph}; no profile: {_cause(error)}"])
+    return DeviceTime(seconds, "kernels", [f"device time is the sum of the kernels; {no_graph}"])
+
+
+def _replayed(clock: Clock, step: Callable[[], object]) -> float:
+    """Median time from the end of one replay to the end of the next, in seconds."""
+    with clock.recorded(step) as replay:
+        marks = clock.marks(REPLAYS + 1)
+        for _ in range(AHEAD):
+            replay()
+        marks.mark(0)
+        for i in range(1, REPLAYS + 1):
+            replay()
+            marks.mark(i)
+        issued_s = clock.now()
+        clock.synchronize()
+        left_s = clock.now() - issued_s
+        replay_s = statistics.median(marks.intervals())
+    step()  # so that gradients and losses no longer lie in the graph's memory
+    clock.synchronize()
+    if left_s < LEFT * replay_s:
+        raise RuntimeError("the device is done with a replay before the host issues the next")
+    return replay_s
+
+
+def _cause(error: BaseException) -> str:
+    """Name what went wrong first: the end of a recording that failed raises once more."""
+    while error.__context__ is not None:
+        error = error.__context__
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,665 @@
+"""How often does the verdict cry wolf, and what does it find?
+
+    python benchmarks/error_rates.py [--nights 1000] [--seed 1] [--json]
+    python benchmarks/error_rates.py --real FILE [--json]
+
+Simulates nights of a hundred cases and has the project's own rule judge their latencies,
+sequential confirmation included; beside it stand the gates that other tools have.  With
+``--real`` it splits the processes of real timings into baseline and candidate in every way
+instead.  Exit status 1 where a figure that the project promises is missed.
+
+The model (docs/statistics.md): processes differ by 0.4%, which the cases of one worker share
+wholly, half or not at all; iterations by 0.6% with a lag-one correlation of 0.5; one
+iteration in fifty is a spike; processes drift; one process of a case in fifty is throttled
+by 2 to 5%, which nothing sees.  The pinned baseline is taken as it comes, throttled processes
+and all; of the accepted nights those are left out that would have been looked at twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import os
+import random
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import special, stats
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench_lib import judge
+from bench_lib.comparison import Contrast
+from bench_lib.model import Status, Verdict
+from bench_lib.timing import Question, answers, families
+
+CASES = 100
+TOLERANCE = 0.01
+BOUND = math.log1p(TOLERANCE)
+PLANNED = 6
+"""Processes of a case that stays suspicious, as ``--perf-confirm`` has it by default."""
+ITERATIONS = 20
+OTHERS_ITERATIONS = 50
+"""What the gates of other tools are given."""
+PINNED, ROLLING = 5, 20
+PLANTED = 5
+EFFECTS = (0.01, 0.015, 0.02, 0.03, 0.05)
+SHARING = (0.0, 0.5, 1.0)
+STANDARDS = (("pinned", "rolling"), ("rolling",), ("pinned",))
+"""What a night is held against; the suite itself always uses both."""
+CHUNK = 5
+"""Nights a task; few, so that all cores end together."""
+
+MOST_FALSE = 0.02
+LEAST_FOUND = {0.02: 0.70, 0.03: 0.99}
+MOST_ITERATIONS, MOST_PROCESSES = 25.0, 1.2
+
+
+# --- the model -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What simulated timings are made of; each size is a fraction."""
+
+    shared: float = 0.0
+    """Share of the variance between processes that all cases of a worker have in common."""
+    between: float = 0.004
+    within: float = 0.006
+    correlation: float = 0.5
+    spikes: float = 0.02
+    spike: float = 0.05
+    drift: float = 0.001
+    throttled: float = 0.02
+    """Share of the processes of a case that are slower by something in ``throttle``."""
+    throttle: tuple[float, float] = (0.02, 0.05)
+
+    def workers(self, rng: np.random.Generator, n: int, iterations: int) -> np.ndarray:
+        """Return logarithms of iteration times, by worker, case and iteration."""
+        common = rng.normal(0, math.sqrt(self.shared), (n, 1))
+        own = rng.normal(0, math.sqrt(1 - self.shared), (n, CASES))
+        slower = (rng.random((n, CASES)) < self.throttled) * rng.uniform(*self.throttle, (n, CASES))
+        process = self.between * (common + own) + np.log1p(slower)
+        ramp = np.linspace(-0.5, 0.5, iterations)
+        drift = rng.normal(0, self.drift, (n, CASES, 1)) * ramp
+        inside = self._inside(rng, (n, CASES, iterations))
+        return np.asarray(process[:, :, None] + drift + inside)
+
+    def _inside(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        noise: np.ndarray = rng.standard_normal(shape) * self.within
+        innovation = math.sqrt(1 - self.correlation**2)
+        for i in range(1, shape[-1]):
+            noise[..., i] = self.correlation * noise[..., i - 1] + innovation * noise[..., i]
+        hit = rng.random(shape) < self.spikes
+        noise[hit] += rng.exponential(self.spike, int(hit.sum()))
+        return noise
+
+
+def medians(workers: np.ndarray) -> np.ndarray:
+    """Return what the suite judges of each worker and case: the log median of 20 iterations."""
+    return np.asarray(np.median(workers[..., :ITERATIONS], axis=-1))
+
+
+def accepted(machine: Machine, rng: np.random.Generator) -> list[dict[str, float]]:
+    """Return each case's processes of the last accepted nights.
+
+    An approximation: a process that differs from the others by more than the tolerance would
+    have made its night suspicious, and is passed over for that of a night further back.
+    """
+    nights = medians(machine.workers(rng, ROLLING + ROLLING // 4, ITERATIONS))
+    nights[abs(nights - np.median(nights, axis=0)) > BOUND] = np.nan
+    return [
+        dict([(f"night-{i}", x) for i, x in enumerate(case) if not math.isnan(x)][:ROLLING])
+        for case in nights.T.tolist()
+    ]
+
+
+# --- a night under the project's rule ------------------------------------------------------
+
+
+def confirmed(
+    standards: Mapping[str, Sequence[Mapping[str, float]]], worker: Callable[[int], Sequence[float]]
+) -> tuple[list[list[Verdict]], int]:
+    """Judge a night as the suite does; return each case's verdicts and the processes it took.
+
+    ``worker(n)`` gives the n-th fresh worker's log medians, a case each.  What is suspicious
+    is measured again in workers shared by all such cases, and leaves when it no longer is.
+    """
+    questions: dict[tuple[str, int], Question] = {}
+    candidates: list[dict[str, float]] = [{} for _ in range(CASES)]
+    suspicious = list(range(CASES))
+    verdicts: list[list[Verdict]] = []
+    for n in range(PLANNED):
+        values = worker(n)
+        for case in suspicious:
+            candidates[case] = {**candidates[case], f"worker-{n}": values[case]}
+            for against, baselines in standards.items():
+                contrast = Contrast(candidates[case], baselines[case], PLANNED)
+                question = Question(str(case), "latency", against, contrast, TOLERANCE)
+                questions[against, case] = question
+        verdicts = [[] for _ in range(CASES)]
+        for family in families(questions.values()).values():
+            for question, verdict in zip(family, answers(family), strict=True):
+                verdicts[int(question.case_id)].append(verdict)
+        suspicious = [case for case in suspicious if judge.is_suspicious(verdicts[case])]
+        if not suspicious:
+            break
+    return verdicts, sum(map(len, candidates))
+
+
+# --- gates of other tools ------------------------------------------------------------------
+
+
+def mean_5(new: np.ndarray, old: np.ndarray) -> np.ndarray:
+    """Fail where the mean is 5% slower than the stored run's (pytest-benchmark, ReFrame)."""
+    return np.asarray(np.exp(new).mean(axis=-1) > 1.05 * np.exp(old).mean(axis=-1))
+
+
+def median_2(new: np.ndarray, old: np.ndarray) -> np.ndarray:
+    """Fail where the median is 2% slower than the stored run's."""
+    return np.asarray(np.median(new, axis=-1) > np.median(old, axis=-1) + math.log(1.02))
+
+
+def welch(new: np.ndarray, old: np.ndarray) -> np.ndarray:
+    """Fail where Welch's test of all iterations says different at p < 0.01, and slower."""
+    test = stats.ttest_ind(np.exp(new), np.exp(old), axis=-1, equal_var=False)
+    return np.asarray((test.pvalue < 0.01) & (test.statistic > 0))
+
+
+OTHERS = {"mean +5%": mean_5, "median +2%": median_2, "Welch, pooled iterations": welch}
+
+
+# --- nights by the hundred -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One kind of night."""
+
+    kind: str
+    machine: Machine
+    standards: tuple[str, ...] = STANDARDS[0]
+    nights: int = 1
+    planted: float = 0.0
+    """Slow-down of five cases."""
+    everywhere: float = 0.0
+    """Slow-down of every case."""
+    first_worker: float = 0.0
+    """Slow-down of the first worker alone."""
+
+    @property
+    def rule(self) -> str:
+        """What its nights are held against, in words."""
+        return " and ".join(self.standards)
+
+
+@dataclass
+class Tally:
+    """What came of some nights of one kind."""
+
+    nights: int = 0
+    processes: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    """Of cases in which nothing was planted."""
+    planted: Counter[str] = field(default_factory=Counter)
+    """Statuses of those in which something was."""
+    hit_nights: int = 0
+    """Nights on which a case was called slower in which nothing was planted."""
+    together: int = 0
+    """Cases of which the verdict says that most of the suite moved with them."""
+    others_false: Counter[str] = field(default_factory=Counter)
+    others_found: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Tally) -> None:
+        """Take in other nights."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+    @property
+    def false_per_night(self) -> float:
+        """Cases a night that were called slower and had nothing planted."""
+        return self.statuses["REGRESSED"] / self.nights
+
+    @property
+    def false_at_most(self) -> float:
+        """Upper end of a one-sided 95% interval of ``false_per_night``.
+
+        Exact for nights that are hit at all (Poisson); alarms within a night come together,
+        so each counts with as many as were seen in such a night.
+        """
+        nights = float(special.gammaincinv(self.hit_nights + 1, 0.95)) / self.nights
+        return nights * (self.statuses["REGRESSED"] / self.hit_nights if self.hit_nights else 1)
+
+    @property
+    def power(self) -> float:
+        """Share of planted slow-downs that were called REGRESSED."""
+        return self.planted["REGRESSED"] / max(1, self.planted.total())
+
+    @property
+    def processes_per_case(self) -> float:
+        """Fresh processes that a case took."""
+        return self.processes / self.nights / CASES
+
+
+def simulate(scenario: Scenario, entropy: Sequence[int], nights: int) -> Tally:
+    """Simulate some nights of a kind; the same entropy draws the same nights."""
+    tally = Tally()
+    for night in range(nights):
+        _simulate_night(scenario, np.random.default_rng([*entropy, night]), tally)
+    return tally
+
+
+def _simulate_night(scenario: Scenario, rng: np.random.Generator, tally: Tally) -> None:
+    machine = scenario.machine
+    pinned = machine.workers(rng, PINNED, OTHERS_ITERATIONS)
+    standards = {
+        "pinned": [{f"pinned-{i}": x for i, x in enumerate(c)} for c in medians(pinned).T.tolist()],
+        "rolling": accepted(machine, rng),
+    }
+    planted = np.zeros(CASES, dtype=bool)
+    if scenario.planted:
+        planted[rng.choice(CASES, PLANTED, replace=False)] = True
+    slower = np.log1p(planted * scenario.planted + scenario.everywhere)
+    tonight = machine.workers(rng, PLANNED, OTHERS_ITERATIONS) + slower[:, None]
+    tonight[0] += math.log1p(scenario.first_worker)
+    values = medians(tonight).tolist()
+    verdicts, processes = confirmed(
+        {name: standards[name] for name in scenario.standards}, values.__getitem__
+    )
+    statuses = np.array([judge.overall(case).value for case in verdicts])
+    tally.nights += 1
+    tally.processes += processes
+    tally.planted.update(statuses[planted].tolist())
+    tally.statuses.update(statuses[~planted].tolist())
+    tally.hit_nights += Status.REGRESSED.value in statuses[~planted]
+    tally.together += sum(any("cases moved" in v.reason for v in case) for case in verdicts)
+    if scenario.standards == STANDARDS[0]:
+        for name, gate in OTHERS.items():
+            failed = gate(tonight[0], pinned[0])
+            tally.others_false[name] += int((failed & ~planted).sum())
+            tally.others_found[name] += int((failed & planted).sum())
+
+
+def scenarios(nights: int) -> list[Scenario]:
+    """Return all kinds of nights: so many clean ones under the suite's rule, fewer others."""
+    some, few = max(1, nights // 10), max(1, nights // 40)
+    kinds = []
+    for machine in (Machine(shared) for shared in SHARING):
+        kinds += [
+            Scenario("clean", machine, standards, nights if len(standards) > 1 else some)
+            for standards in STANDARDS
+        ]
+        kinds += [Scenario("planted", machine, nights=some, planted=e) for e in EFFECTS]
+        kinds.append(Scenario("first worker slow", machine, nights=few, first_worker=0.015))
+        kinds.append(Scenario("all 2% slower", machine, nights=few, everywhere=0.02))
+    return kinds
+
+
+def simulate_all(kinds: Sequence[Scenario], seed: int) -> dict[Scenario, Tally]:
+    """Simulate all nights on all cores, saying on standard error how far it is."""
+    trial = scenarios(1)[0]
+    simulate(trial, [seed], 1)
+    begin = time.monotonic()
+    simulate(trial, [seed], 2)
+    cores = os.cpu_count() or 1
+    work = sum(kind.nights * len(kind.standards) for kind in kinds) / len(trial.standards)
+    _say(f"about {work * (time.monotonic() - begin) / 2 / cores:.0f} s on {cores} cores")
+    tasks = [
+        (kind, (seed, *_stream(kind), first), n)
+        for kind in kinds
+        for first in range(0, kind.nights, CHUNK)
+        if (n := min(CHUNK, kind.nights - first))
+    ]
+    tallies = {kind: Tally() for kind in kinds}
+    said = begin = time.monotonic()
+    with ProcessPoolExecutor(cores) as pool:
+        columns = zip(*tasks, strict=True)
+        for done, (task, tally) in enumerate(
+            zip(tasks, pool.map(simulate, *columns, chunksize=4), strict=True), 1
+        ):
+            tallies[task[0]].add(tally)
+            if time.monotonic() - said > 10:
+                said = time.monotonic()
+                _say(f"{done / len(tasks):.0%} of the nights in {said - begin:.0f} s")
+    _say(f"done in {time.monotonic() - begin:.0f} s")
+    return tallies
+
+
+def _stream(kind: Scenario) -> list[int]:
+    """Return what sets a kind of night apart; what it is held against does not."""
+    sizes = (kind.machine.shared, kind.planted, kind.everywhere, kind.first_worker)
+    return [round(size * 10_000) for size in sizes]
+
+
+def _say(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
+
+
+# --- the simulation's report ---------------------------------------------------------------
+
+
+def report(tallies: Mapping[Scenario, Tally]) -> dict[str, Any]:
+    """Return all figures, and what was promised and missed."""
+    rows = [_figures(kind, tally) for kind, tally in tallies.items()]
+    return {"nights": rows, "others": _others(tallies), "missed": missed(tallies)}
+
+
+def _figures(kind: Scenario, tally: Tally) -> dict[str, Any]:
+    return {
+        "night": kind.kind,
+        "effect": kind.planted,
+        "against": kind.rule,
+        "shared": kind.machine.shared,
+        "nights": tally.nights,
+        "false_alarms_per_night": tally.false_per_night,
+        "false_alarms_at_most": tally.false_at_most,
+        "found": tally.power,
+        "processes_per_case": tally.processes_per_case,
+        "iterations_per_case": tally.processes_per_case * ITERATIONS,
+        "moved_together": tally.together / tally.nights / CASES,
+        "statuses_per_night": {k: v / tally.nights for k, v in sorted(tally.statuses.items())},
+        "statuses_of_planted": dict(sorted(tally.planted.items())),
+    }
+
+
+def _others(tallies: Mapping[Scenario, Tally]) -> list[dict[str, Any]]:
+    """Return how the other gates do; what workers share is nothing to them."""
+    rows = []
+    for name in OTHERS:
+        clean, found = Tally(), {effect: Tally() for effect in EFFECTS}
+        for kind, tally in tallies.items():
+            if kind.kind == "clean" and kind.standards == STANDARDS[0]:
+                clean.add(tally)
+            elif kind.planted:
+                found[kind.planted].add(tally)
+        rows.append(
+            {
+                "rule": name,
+                "false_alarms_per_night": clean.others_false[name] / clean.nights,
+                "found": {e: t.others_found[name] / t.planted.total() for e, t in found.items()},
+            }
+        )
+    return rows
+
+
+def missed(tallies: Mapping[Scenario, Tally]) -> list[str]:
+    """Say which promised figures were missed by the rule as the suite uses it."""
+    words = []
+    for kind, tally in tallies.items():
+        if kind.standards != STANDARDS[0]:
+            continue
+        where = f"with {kind.machine.shared:.0%} shared"
+        if kind.kind == "clean":
+            if tally.false_per_night > MOST_FALSE:
+                words.append(f"{tally.false_per_night:.3f} false alarms a clean night {where}")
+            if tally.processes_per_case > MOST_PROCESSES:
+                words.append(f"{tally.processes_per_case:.2f} processes a case {where}")
+            if tally.processes_per_case * ITERATIONS > MOST_ITERATIONS:
+                words.append(f"{tally.processes_per_case * ITERATIONS:.1f} iterations {where}")
+        elif tally.power < LEAST_FOUND.get(kind.planted, 0):
+            words.append(f"of {kind.planted:.0%} {tally.power:.1%} found {where}")
+    return words
+
+
+def print_report(document: Mapping[str, Any], seed: int) -> None:
+    """Print the figures, a table for each question."""
+    nights: list[dict[str, Any]] = document["nights"]
+    print(f"\nClean nights of {CASES} cases, seed {seed}")
+    _print_clean([row for row in nights if row["night"] == "clean"])
+    print(f"\nSlow-downs found, {PLANTED} a night, held against pinned and rolling")
+    _print_planted([row for row in nights if row["night"] == "planted"])
+    print("\nOther nights, held against pinned and rolling")
+    _print_unusual([row for row in nights if row["night"] not in ("clean", "planted")])
+    print(f"\nOther gates, {OTHERS_ITERATIONS} iterations against one stored run's")
+    _print_others(document["others"])
+
+
+def _print_clean(rows: Iterable[Mapping[str, Any]]) -> None:
+    statuses = ("SUSPECT", "NOISY", "IMPROVED")
+    lines = [
+        [
+            row["against"],
+            f"{row['shared']:.0%}",
+            str(row["nights"]),
+            f"{row['false_alarms_per_night']:.4f}",
+            f"{row['false_alarms_at_most']:.4f}",
+            *_counts(row, statuses),
+            f"{row['processes_per_case']:.3f}",
+            f"{row['iterations_per_case']:.1f}",
+        ]
+        for row in rows
+    ]
+    headings = ("held against", "shared", "nights", "false alarms a night", "at most (95%)")
+    _print_table((*headings, *statuses, "processes a case", "iterations"), lines)
+
+
+def _print_planted(rows: Sequence[Mapping[str, Any]]) -> None:
+    lines = []
+    for shared in SHARING:
+        of = [row for row in rows if row["shared"] == shared]
+        false = statistics.fmean(row["false_alarms_per_night"] for row in of)
+        found = [f"{row['found']:.1%}" for row in of]
+        lines.append([f"{shared:.0%}", str(of[0]["nights"]), *found, f"{false:.4f}"])
+    _print_table(("shared", "nights each", *_percents(EFFECTS), "false alarms a night"), lines)
+
+
+def _print_unusual(rows: Iterable[Mapping[str, Any]]) -> None:
+    statuses = ("REGRESSED", "SUSPECT", "NOISY", "OK", "IMPROVED")
+    lines = [
+        [
+            row["night"],
+            f"{row['shared']:.0%}",
+            str(row["nights"]),
+            *_counts(row, statuses),
+            f"{row['processes_per_case']:.2f}",
+            f"{row['moved_together']:.0%}",
+        ]
+        for row in rows
+    ]
+    headings = ("night", "shared", "nights", *statuses, "processes a case", "moved together")
+    _print_table(headings, lines)
+
+
+def _print_others(rows: Iterable[Mapping[str, Any]]) -> None:
+    lines = [
+        [row["rule"], f"{row['false_alarms_per_night']:.2f}", *_percents(row["found"].values())]
+        for row in rows
+    ]
+    _print_table(("rule", "false alarms a night", *_percents(EFFECTS)), lines)
+
+
+def _counts(row: Mapping[str, Any], statuses: Iterable[str]) -> list[str]:
+    return [f"{row['statuses_per_night'].get(status, 0):.3f}" for status in statuses]
+
+
+def _percents(shares: Iterable[float]) -> list[str]:
+    return [f"{share:.1%}" for share in shares]
+
+
+def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    lines = [headings, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = [line[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
+        print("  ".join(cells))
+
+
+# --- real timings --------------------------------------------------------------------------
+
+MOST_SPLITS = 20_000
+"""Of one case, slow-down and number of candidates; of more, so many are drawn at random."""
+MOST_CANDIDATES = 4
+
+Timings = dict[str, dict[float | None, dict[str, float]]]
+"""Log medians by case, planted slow-down (None: not known) and process."""
+
+
+def read_timings(path: Path) -> Timings:
+    """Read what ``bench-lib judge`` does, or lines of workload, slow, rep and ms.
+
+    In the former a baseline process is a clean run, and a candidate process one of unknown
+    slow-down, unless a field ``slow`` says which.  Raises OSError, and ValueError where a
+    line is neither or no case has enough clean runs to split.
+    """
+    timings: Timings = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            case, slow, name, value = _timing_of(json.loads(line))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}, line {number} is no timing: {error!r}") from error
+        processes = timings.setdefault(case, {}).setdefault(slow, {})
+        if name in processes:
+            raise ValueError(f"{path}, line {number}: process {name} of {case} is there already")
+        processes[name] = value
+    if all(len(runs.get(0.0, {})) < PINNED for runs in timings.values()):
+        raise ValueError(f"{path}: no case has {PINNED} clean runs for a baseline")
+    return timings
+
+
+def _timing_of(run: Mapping[str, Any]) -> tuple[str, float | None, str, float]:
+    if "ms" in run:
+        return run["workload"], run["slow"], str(run["rep"]), math.log(statistics.median(run["ms"]))
+    slow = run.get("slow", 0.0 if run["role"] == "baseline" else None)
+    name = f"{run['role']}-{run['process']}"
+    return run["case"], slow, name, math.log(statistics.median(run["iteration_s"]))
+
+
+def splits(
+    clean: Mapping[str, float], changed: Mapping[str, float] | None, candidates: int, seed: int
+) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
+    """Yield (baseline, candidate): five clean processes, and some others, in every way.
+
+    Where nothing was changed the candidates are clean processes as well, of the rest.
+    """
+    many = math.comb(len(clean), PINNED)
+    rest = len(clean) - PINNED if changed is None else len(changed)
+    many *= math.comb(max(0, rest), candidates)
+    if many <= MOST_SPLITS:
+        for names in itertools.combinations(clean, PINNED):
+            pool = _rest(clean, names) if changed is None else changed
+            for chosen in itertools.combinations(pool, candidates):
+                yield {n: clean[n] for n in names}, {n: pool[n] for n in chosen}
+        return
+    rng = random.Random(seed)
+    for _ in range(MOST_SPLITS):
+        drawn = rng.sample(list(clean), PINNED)
+        pool = _rest(clean, drawn) if changed is None else changed
+        chosen = tuple(rng.sample(list(pool), candidates))
+        yield {n: clean[n] for n in drawn}, {n: pool[n] for n in chosen}
+
+
+def _rest(clean: Mapping[str, float], names: Iterable[str]) -> dict[str, float]:
+    return {name: value for name, value in clean.items() if name not in set(names)}
+
+
+def judge_real(timings: Timings, tolerance: float, seed: int) -> list[dict[str, Any]]:
+    """Judge every split of every case by itself; return how many were called what."""
+    rows = []
+    for case, runs in timings.items():
+        clean = runs.get(0.0, {})
+        for slow, processes in sorted(runs.items(), key=_by_size):
+            changed = None if slow == 0 else processes
+            for candidates in range(1, MOST_CANDIDATES + 1):
+                statuses: Counter[str] = Counter()
+                for split in splits(clean, changed, candidates, seed):
+                    verdict = judge.judge_samples({case: split}, tolerance)[case]
+                    statuses[verdict.status.value] += 1
+                if statuses:
+                    rows.append(_real_row(case, slow, candidates, statuses))
+    return rows
+
+
+def _by_size(item: tuple[float | None, Any]) -> float:
+    return math.inf if item[0] is None else item[0]
+
+
+def _real_row(
+    case: str, slow: float | None, candidates: int, statuses: Counter[str]
+) -> dict[str, Any]:
+    return {
+        "case": case,
+        "slow": slow,
+        "candidates": candidates,
+        "splits": statuses.total(),
+        "regressed": statuses["REGRESSED"] / statuses.total(),
+        "statuses": dict(sorted(statuses.items())),
+    }
+
+
+def missed_real(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Say which promises the real timings break."""
+    words = []
+    for row in rows:
+        least = {0.05: 1.0 if row["candidates"] >= 2 else 0.0}
+        least[0.02] = 0.8 if row["candidates"] == MOST_CANDIDATES else 0.0
+        about = f"{row['case']}, {row['candidates']} candidates: {row['regressed']:.2%}"
+        if row["slow"] == 0 and row["regressed"] > 0:
+            words.append(f"{about} of clean splits called slower")
+        elif row["regressed"] < least.get(row["slow"], 0.0):
+            words.append(f"{about} of {row['slow']:.0%} found")
+    return words
+
+
+def print_real(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print a line for each case, slow-down and number of candidate processes."""
+    lines = []
+    for row in rows:
+        slow = "unknown" if row["slow"] is None else f"{row['slow']:.1%}"
+        others = ", ".join(f"{n} {status}" for status, n in row["statuses"].items())
+        counts = [str(row["candidates"]), str(row["splits"]), f"{row['regressed']:.1%}"]
+        lines.append([row["case"], slow, *counts, others])
+    _print_table(("case", "planted", "candidates", "splits", "REGRESSED", "verdicts"), lines)
+
+
+# --- the command ---------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one of the two parts and return the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--nights", type=int, default=1000, help="clean nights of each kind")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--real", type=Path, metavar="FILE", help="split these timings instead")
+    parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="of --real; 0.01")
+    options = parser.parse_args(arguments)
+    if options.nights < 1:
+        parser.error(f"--nights is {options.nights}; it has to be at least 1")
+    document: dict[str, Any]
+    if options.real:
+        try:
+            timings = read_timings(options.real)
+        except (OSError, ValueError) as error:
+            parser.error(str(error))
+        rows = judge_real(timings, options.tolerance, options.seed)
+        document = {"real": rows, "missed": missed_real(rows)}
+    else:
+        document = report(simulate_all(scenarios(options.nights), options.seed))
+    if options.json:
+        print(json.dumps({"seed": options.seed, **document}, indent=2))
+    elif options.real:
+        print_real(document["real"])
+    else:
+        print_report(document, options.seed)
+    for words in document["missed"]:
+        _say(f"missed: {words}")
+    return 1 if document["missed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,712 @@
+"""Two environments in turns: rounds, order, faults and verdicts by script, and once for real."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import make_case, make_hardware
+from processes import HERE, ON_THE_CPU
+from scripted import Context, Contexts, Watch, gpus
+
+from bench_lib import ab, hardware, history, judge
+from bench_lib.cli import main
+from bench_lib.devicelock import DeviceLock
+from bench_lib.launch import LaunchError, catalogue
+from bench_lib.model import Attempt, Fault, Launch, Limits, Measurement, Sampling, Status
+from bench_lib.pairing import Row, fails
+
+DEVICE = gpus(1)[0]
+ABORT = Fault("died", "the worker was ended by SIGABRT", "measure", "HSA_STATUS_ERROR")
+FAST, SLOW = [0.010] * 20, [0.0105] * 20
+
+
+class Scripted(Contexts):
+    """One side's zygote: as in ``scripted``, its contexts named A1, A2, ..., the log shared."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        """Answer FAST until a test writes a script."""
+        super().__init__({}, DEVICE)
+        self.name, self.log = name, log
+        self.about: dict[str, dict[str, Any]] = {}
+        """By case, fields of its measurements."""
+
+    def context(self) -> Context:
+        """Fork, unless told to refuse from some fork on."""
+        self.forks += 1
+        if self.refuse_forks_from is not None and self.forks >= self.refuse_forks_from:
+            raise LaunchError("no device")
+        context = Detailed(self, f"{self.name}{self.forks}")
+        self.alive.add(context.name)
+        self.log.append(f"open {context.name}")
+        return context
+
+
+class Detailed(Context):
+    """A context whose measurements have the fields that its side's ``about`` names."""
+
+    def measure(self, case) -> Measurement:
+        """Give the script's next answer for this case."""
+        return replace(super().measure(case), **self.contexts.about.get(case.id, {}))
+
+
+class Watching(Watch):
+    """Telemetry that notes whose processes it was told to expect."""
+
+    def __init__(self) -> None:
+        """Have been asked nothing."""
+        super().__init__()
+        self.own: list[list[int]] = []
+
+    def window(self, begin_s, end_s, own=()) -> None:
+        """Have seen nothing."""
+        self.own.append(list(own))
+
+
+@dataclass
+class Bed:
+    """Both sides' scripts, and what a comparison of them did."""
+
+    folder: Path
+    log: list[str]
+    a: Scripted
+    b: Scripted
+    watch: Watching
+    sides: dict[str, ab.Side]
+    said: list[str]
+    writers: dict[str, history.Writer]
+    comparison: ab.Comparison | None = None
+
+    def turns(self, **options: Any) -> ab.Turns:
+        """Take the device."""
+        workers = {"A": self.a, "B": self.b}
+        names = {id(side): name for name, side in self.sides.items()}
+        return ab.Turns(
+            DEVICE,
+            self.sides,
+            lock_wait_s=0,
+            start=lambda side, _device: workers[names[id(side)]],
+            watch=lambda _device: self.watch,
+            lock=DeviceLock(DEVICE, self.folder / "locks"),
+            **options,
+        )
+
+    def run(self, *ids: str, pairs: int = 3, most: int = 6, **fields: Any) -> dict[str, Row]:
+        """Compare cases of these ids, each slower by 1% at worst."""
+        cases = [make_case(id=id_, **fields) for id_ in ids]
+        turns = self.turns()
+        try:
+            self.comparison = ab.Comparison(
+                turns, cases, self.writers, pairs=pairs, most_pairs=most, say=self.said.append
+            )
+            return {row.case_id: row for row in self.comparison.run()}
+        finally:
+            turns.close()
+
+    @property
+    def measured(self) -> list[str]:
+        """What was measured, in order: ``A1 case``."""
+        return [line for line in self.log if " " in line and line.split()[0][1:].isdigit()]
+
+
+@pytest.fixture
+def bed(tmp_path):
+    """Return two sides whose scripts a test fills in."""
+    log: list[str] = []
+    names = ("A", "B")
+    writers = {name: history.Writer(tmp_path / "runs", DEVICE.key) for name in names}
+    yield Bed(
+        tmp_path,
+        log,
+        Scripted("A", log),
+        Scripted("B", log),
+        Watching(),
+        {name: ab.Side() for name in names},
+        [],
+        writers,
+    )
+    for writer in writers.values():
+        writer.close()
+
+
+# ---- turns ------------------------------------------------------------------------------
+
+
+def test_sides_alternate_from_case_to_case_and_from_pair_to_pair(bed):
+    """Whoever is always second would always find the device warmer."""
+    bed.run("x", "y", pairs=2)
+    assert bed.measured == [
+        *("A1 x", "B1 x", "B1 y", "A1 y"),
+        *("B2 x", "A2 x", "A2 y", "B2 y"),
+    ]
+
+
+def test_every_pair_is_two_fresh_contexts_side_by_side(bed):
+    """More iterations in one process tell nothing of the next one."""
+    bed.run("x", pairs=2)
+    assert bed.log[:4] == ["open A1", "open B1", "A1 x", "B1 x"]
+    assert bed.log[4:10] == ["end A1", "end B1", "open B2", "open A2", "B2 x", "A2 x"]
+
+
+def test_both_sides_give_way_to_one_and_the_same_companion(bed):
+    """What the device was last used for must be the same for both."""
+    bed.a.asks_to_give_way = bed.b.asks_to_give_way = True
+    bed.run("x", pairs=2)
+    turns = [line for line in bed.log if line.endswith("takes its turn")]
+    assert turns == ["A2 takes its turn"] * 4
+    assert bed.watch.own[0] == [1002, 1001, 1001]  # the companion, A1 and B1
+
+
+def test_what_a_container_calls_its_processes_is_not_taken_for_ours(bed):
+    """It counts them in its own way, and a stranger would be found everywhere."""
+    bed.sides["B"] = ab.Side("python3", {}, ("docker", "run"))
+    bed.run("x", pairs=2)
+    assert bed.watch.own == [[]] * 4
+
+
+def test_the_device_is_taken_once_and_given_back(bed):
+    """Both sides are on it, and nobody else."""
+    turns = bed.turns()
+    with pytest.raises(Exception, match="is in use by"):
+        bed.turns()
+    turns.close()
+    assert bed.watch.closed
+    bed.turns().close()
+
+
+def test_a_side_that_opens_another_device_is_named(bed):
+    """A container may see another GPU, or none."""
+    bed.b.device = replace(DEVICE, uuid="GPU-00000000000000ff")
+    with pytest.raises(LaunchError, match=r"^B: the worker opened another device than mi300x"):
+        bed.run("x")
+
+
+def test_ranks_are_not_started_behind_a_prefix(bed):
+    """The launcher would have to be there too; the case says so and the others go on."""
+    for name in bed.sides:
+        bed.sides[name] = ab.Side("python3", {}, ("docker", "run"))
+    row = bed.run("x", launch=Launch(ranks=2))["x"]
+    assert row.status is Status.SKIPPED
+    assert row.verdicts[0].reason == (
+        "skipped on both sides: cases of several ranks are not started behind a command prefix"
+    )
+
+
+# ---- rounds -----------------------------------------------------------------------------
+
+
+def test_only_what_looks_different_gets_more_pairs(bed):
+    """All cases in the first pairs, and no case in more than the most."""
+    bed.b.script["slow"] = [SLOW]
+    rows = bed.run("same", "slow", pairs=2, most=4)
+    assert len(rows["same"].pairs) == 2
+    assert len(rows["slow"].pairs) == 4
+    assert rows["same"].status is Status.OK
+    assert rows["slow"].status is Status.REGRESSED
+    assert rows["slow"].pairs[0] == pytest.approx((0.010, 0.0105))
+    assert rows["slow"].verdicts[0].ratio == pytest.approx(1.05)
+    assert "1 of 2 cases look different: once more" in bed.said
+    assert sum(line.startswith("pair 3 of at most 4  1/1  slow") for line in bed.said) == 1
+
+
+def test_a_case_leaves_as_soon_as_it_does_not_look_different_any_more(bed):
+    """The rest of the pairs would be spent on nothing."""
+    bed.b.script["x"] = [[0.0102] * 20, [0.0102] * 20, [0.0096] * 20, FAST]
+    rows = bed.run("x", "y", pairs=2, most=6)
+    assert len(rows["x"].pairs) == 3
+    assert not judge.is_suspicious(rows["x"].verdicts)
+
+
+def test_attempts_say_their_pair_and_whether_they_confirm(bed):
+    """Rolling baselines leave confirmations out."""
+    bed.b.script["x"] = [SLOW]
+    bed.run("x", pairs=2, most=3)
+    for writer in bed.writers.values():
+        attempts = history.read(writer.path).records["x"].attempts
+        assert [(a.process, a.confirms) for a in attempts] == [(0, False), (1, False), (2, True)]
+
+
+def test_an_equal_pair_of_sides_is_ok_everywhere(bed):
+    """An A/A check; a hundredth of the tolerance is no difference."""
+    bed.b.script["x"] = [[0.010001] * 20]
+    rows = bed.run("x", "y", "z")
+    assert {row.status for row in rows.values()} == {Status.OK}
+    assert not fails(rows.values())
+
+
+# ---- faults and skips ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("faulty", "words"),
+    [
+        ("b", "fault on B only: died in measure: the worker was ended by SIGABRT"),
+        ("a", "fault on A only: died in measure: the worker was ended by SIGABRT"),
+        ("ab", "fault on both sides: died in measure: the worker was ended by SIGABRT"),
+    ],
+)
+def test_a_fault_is_an_error_that_names_its_side_and_the_rest_goes_on(bed, faulty, words):
+    """In a fresh context, and without measuring that case again."""
+    for side in faulty:
+        getattr(bed, side).script["bad"] = [ABORT]
+    rows = bed.run("bad", "good", pairs=2)
+    assert rows["bad"].status is Status.ERROR
+    assert [verdict.reason for verdict in rows["bad"].verdicts] == [words]
+    assert rows["good"].status is Status.OK
+    assert fails(rows.values())
+    assert sum(line.endswith(" bad") for line in bed.measured) == 2
+    for side in faulty.upper():
+        assert f"end {side}1" in bed.log
+        assert f"{side}2 good" in bed.measured
+
+
+def test_a_fault_in_a_later_pair_counts_as_well(bed):
+    """A case that aborts every second time has no business being OK."""
+    bed.b.script["bad"] = [FAST, ABORT]
+    assert bed.run("bad", pairs=2)["bad"].status is Status.ERROR
+
+
+def test_different_faults_are_told_apart(bed):
+    """Each with its side."""
+    bed.a.script["bad"] = [replace(ABORT, kind="out of memory", message="tried 2 GiB")]
+    bed.b.script["bad"] = [ABORT]
+    assert bed.run("bad")["bad"].verdicts[0].reason == (
+        "fault on A: out of memory in measure: tried 2 GiB; "
+        "fault on B: died in measure: the worker was ended by SIGABRT"
+    )
+
+
+@pytest.mark.parametrize(
+    ("skipping", "words"),
+    [("b", "skipped on B only: no TF32 here"), ("ab", "skipped on both sides: no TF32 here")],
+)
+def test_a_skip_on_either_side_skips_the_case(bed, skipping, words):
+    """Its reason is told, and no exit status hangs on it."""
+    for side in skipping:
+        getattr(bed, side).script["odd"] = ["no TF32 here"]
+    rows = bed.run("odd", "x", pairs=2)
+    assert rows["odd"].status is Status.SKIPPED
+    assert rows["odd"].verdicts[0].reason == words
+    assert rows["x"].status is Status.OK
+    assert not fails(rows.values())
+
+
+def test_a_side_that_never_starts_stops_the_comparison_by_name(bed):
+    """Every case would fail for the same reason."""
+    bed.b.refuse_forks_from = 1
+    with pytest.raises(LaunchError, match=r"^B: no device$"):
+        bed.run("x")
+
+
+def test_a_device_that_vanishes_later_leaves_what_was_measured(bed):
+    """It is judged; the runs stay unfinished, and the reason is told."""
+    bed.b.refuse_forks_from = 3
+    rows = bed.run("x", pairs=4)
+    assert bed.comparison.stopped == "B: no device"
+    assert len(rows["x"].pairs) == 2
+    assert rows["x"].status is Status.OK
+    assert not history.read(bed.writers["B"].path).finished
+
+
+# ---- what is compared ---------------------------------------------------------------------
+
+BOUND = {"host_bound": True}
+
+
+def test_a_host_bound_case_is_compared_by_the_devices_own_time(bed):
+    """The wall shows Python's launch path, which is the same for a slower kernel."""
+    bed.a.about["x"] = {**BOUND, "device_s": 0.004, "device_source": "graph"}
+    bed.b.about["x"] = {**BOUND, "device_s": 0.005, "device_source": "graph"}
+    row = bed.run("x", pairs=2)["x"]
+    assert (row.status, row.judged_by) == (Status.REGRESSED, "device time (graph)")
+    assert (row.a_s, row.b_s) == (pytest.approx(0.004), pytest.approx(0.005))
+    assert row.verdicts[0].metric == "device"
+    assert row.verdicts[0].reason.endswith(
+        "host-bound on both sides, so device time (graph) is compared"
+    )
+
+
+@pytest.mark.parametrize("other", [{"device_s": 0.004, "device_source": "kernels"}, {}])
+def test_device_times_of_different_kinds_are_not_compared(bed, other):
+    """A sum of kernels leaves the gaps out; the wall's time then says what it is."""
+    bed.a.about["x"] = {**BOUND, "device_s": 0.002, "device_source": "graph"}
+    bed.b.about["x"] = {**BOUND, **other}
+    row = bed.run("x", pairs=2)["x"]
+    assert (row.status, row.judged_by) == (Status.OK, "wall time, host-bound")
+    assert row.a_s == pytest.approx(0.010)
+    assert row.verdicts[0].metric == "latency"
+
+
+def test_a_case_that_is_host_bound_on_one_side_is_compared_by_the_wall_and_says_so(bed):
+    """A launch path that became slower is found."""
+    bed.b.about["x"] = BOUND
+    bed.b.script["x"] = [SLOW]
+    row = bed.run("x", pairs=2, most=2)["x"]
+    assert (row.status, row.judged_by) == (Status.REGRESSED, "wall time, host-bound in part")
+    assert row.verdicts[0].reason.endswith(
+        "host-bound 2 of 2 times on B: there the device waited for Python"
+    )
+
+
+def test_memory_and_numerics_are_held_against_a_as_well(bed):
+    """An upgrade that is as fast and needs twice the memory is no good one."""
+    bed.a.about["x"] = {"peak_memory_bytes": 100 * 2**20}
+    bed.b.about["x"] = {"peak_memory_bytes": 200 * 2**20}
+    row = bed.run("x", pairs=2)["x"]
+    assert row.status is Status.REGRESSED
+    assert [(v.metric, v.status, v.against) for v in row.verdicts] == [
+        ("latency", Status.OK, "a"),
+        ("memory", Status.REGRESSED, "a"),
+    ]
+    assert row.verdicts[1].reason == "peak 200.0 MiB (100.0 MiB in A)"
+
+
+def test_cold_caches_on_one_side_make_everything_incomparable(bed, tmp_path):
+    """MIOpen chooses its kernels by what its database holds."""
+    for name in ("cold", "warm"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "warm" / "gfx942.ufdb.txt").touch()
+    for name, folder in (("A", "warm"), ("B", "cold")):
+        bed.sides[name] = ab.Side(environment={"MIOPEN_USER_DB_PATH": str(tmp_path / folder)})
+    row = bed.run("x", pairs=2)["x"]
+    assert row.status is Status.INCOMPARABLE
+    assert row.verdicts[0].reason == (
+        "conditions differ: miopen_cache warm on A and cold on B; warm both, then compare again"
+    )
+
+
+def test_a_tolerance_is_the_cases_own(bed):
+    """5% slower is within 10%."""
+    bed.b.script["x"] = [SLOW]
+    assert bed.run("x", pairs=2, limits=Limits(tolerance=0.1))["x"].status is Status.OK
+
+
+def test_differences_of_the_environments_are_named(bed):
+    """They are what is judged."""
+    bed.b.versions = {"torch": "2.10.0", "python": "3.11.7"}
+    bed.sides["B"] = ab.Side(environment={"OMP_NUM_THREADS": "3"})
+    bed.run("x", pairs=2)
+    changes = history.read(bed.writers["B"].path).records["x"].changes
+    assert bed.comparison.differences == changes
+    assert "torch 2.9.0 -> 2.10.0" in changes
+    assert any(line.startswith("OMP_NUM_THREADS ") and line.endswith(" -> 3") for line in changes)
+
+
+def test_what_is_not_known_of_a_container_is_no_difference(bed):
+    """Its caches are not empty, nobody has looked; its torch has spoken for itself."""
+    bed.b.versions = {"torch": "2.10.0", "python": "3.11.7"}
+    bed.sides["B"] = ab.Side("python3", {}, ("docker", "run"))
+    bed.run("x", pairs=2)
+    assert "torch 2.9.0 -> 2.10.0" in bed.comparison.differences
+    assert not [line for line in bed.comparison.differences if " cache " in line]
+
+
+# ---- history ------------------------------------------------------------------------------
+
+
+def test_each_side_is_a_run_of_its_own_and_bs_has_the_verdicts(bed):
+    """So that it can be accepted, and A's as well."""
+    bed.b.script["slow"] = [SLOW]
+    bed.b.script["bad"] = [ABORT]
+    bed.run("same", "slow", "bad", pairs=2, most=2)
+    a, b = (history.read(writer.path) for writer in bed.writers.values())
+    assert (a.problems, b.problems) == ([], [])
+    assert (a.finished, b.finished) == (True, True)
+    assert (a.exit_status, b.exit_status) == (0, 1)
+    assert {record.status for record in a.records.values()} == {None}
+    assert {id_: record.status for id_, record in b.records.items()} == {
+        "same": Status.OK,
+        "slow": Status.REGRESSED,
+        "bad": Status.ERROR,
+    }
+    assert b.records["slow"].verdicts[0].against == "a"
+    for run in (a, b):
+        known = {attempt.environment for r in run.records.values() for attempt in r.attempts}
+        assert known <= set(run.environments)
+
+
+def attempt_that_took(seconds: float) -> Attempt:
+    """Return an accepted attempt at x."""
+    return Attempt(
+        "x", 0, "2026-01-02T03:04:05Z", "mi300x", None, "e0", accepted=True, took_s=seconds
+    )
+
+
+def test_the_expected_time_is_what_cases_took_before_or_a_guess(bed, tmp_path):
+    """Twice for each pair, and something for the start."""
+    known, unknown = make_case(id="x"), make_case(id="y", sampling=Sampling())
+    writer = history.Writer(tmp_path / "before", DEVICE.key)
+    for took_s in (4.0, 6.0):
+        writer.attempt(known, None, attempt_that_took(took_s))
+    writer.close()
+    took = ab.took_before([history.read(writer.path)])
+    assert took == {"x": 5.0}
+    assert ab.expected_s([known], 3, took) == ab.STARTING_S + 3 * 2 * 5.0
+    eager = ab.expected_s([unknown], 3, took)
+    compiled = replace(unknown, params={"compile_mode": "default"})
+    assert eager == ab.STARTING_S + 3 * 2 * (ab.BUILDING_S + 0.5 + 0.25)
+    assert ab.expected_s([compiled], 3, took) > eager
+
+
+# ---- the command --------------------------------------------------------------------------
+
+FACTORY = """
+[smoke.sampling]
+warmup_s = 0.001
+warmup_max_s = 0.01
+iterations = 5
+measure_s = 0.001
+"""
+CASE = '[[smoke.factory]]\nid = "{id}"\ntarget = "faulty:well"\n'
+
+
+@pytest.fixture
+def matrix(tmp_path):
+    """Return a matrix of three cases."""
+    path = tmp_path / "matrix.toml"
+    ids = ("big-fp16", "big-fp32", "small-fp32")
+    path.write_text(FACTORY + "".join(CASE.format(id=id_) for id_ in ids))
+    return path
+
+
+@pytest.fixture
+def cli(tmp_path, monkeypatch, capsys, matrix):
+    """Return a function that runs ``bench-lib ab`` on the matrix in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(catalogue, "network_sizes", dict)
+
+    def run(*words: str):
+        monkeypatch.setattr("sys.argv", ["bench-lib", "ab", "--matrix", str(matrix), *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def scripted(cli, bed, monkeypatch):
+    """Return the same, with both sides scripted and on one GPU."""
+    started: list[ab.Side] = []
+
+    def start(side: ab.Side, _device: Any) -> Scripted:
+        started.append(side)
+        return bed.a if len(started) == 1 else bed.b
+
+    monkeypatch.setattr(hardware, "detect", lambda: [DEVICE])
+    turns = functools.partial(
+        ab.Turns,
+        start=start,
+        watch=lambda _device: bed.watch,
+        lock=DeviceLock(DEVICE, bed.folder / "locks"),
+    )
+    monkeypatch.setattr(ab, "Turns", turns)
+
+    def run(*words: str):
+        started.clear()
+        return (*cli("--tier", "smoke", *words), started)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (("-k", "big and ("), ("-k", "big and (")),
+        (("-k", "big(size=1)"), ("-k", "big")),
+        (("-k", "tiny"), ("-k", "'tiny' matches none of 3 cases; there is big-fp16")),
+        (("--env-a", "OMP_NUM_THREADS"), ("--env-a", "'OMP_NUM_THREADS' is not KEY=VALUE")),
+        (("--env-b", "=1"), ("--env-b", "'=1' is not KEY=VALUE")),
+        (("--env-b", "HIP_VISIBLE_DEVICES=1"), ("--env-b", "HIP_VISIBLE_DEVICES chooses the")),
+        (("--prefix-b", "docker 'run"), ("--prefix-b", "docker 'run", "No closing quotation")),
+        (("--prefix-b", "docker run x"), ("--python-b", "name the interpreter behind --prefix-b")),
+        (("--pairs", "1"), ("--pairs",)),
+        (("--pairs", "4", "--most-pairs", "3"), ("--most-pairs", "3 is less than --pairs 4")),
+        (("--tier", "daily"), ("--tier", "'daily' is none of smoke, gate, nightly")),
+        (("--tier", "gate"), ("--tier", "has no case in gate")),
+        (("--matrix", "none.toml"), ("--matrix", "none.toml is not a file")),
+    ],
+)
+def test_a_wrong_question_is_told_by_option_and_value(cli, words, names):
+    """Before anything starts, and with exit status 2."""
+    status, out, err = cli(*words)
+    assert (status, out) == (2, "")
+    flat = " ".join(err.replace("│", " ").split())
+    for name in names:
+        assert name in flat
+    assert not Path("history").exists()
+
+
+def test_a_matrix_that_cannot_be_read_is_one_line(cli, matrix):
+    """It names the file, the table and the key."""
+    matrix.write_text("[smoke]\nsurprise = 1\n")
+    status, out, err = cli()
+    assert (status, out) == (2, "")
+    assert err.startswith(f"bench-lib: error: {matrix}: smoke: unknown key 'surprise'")
+
+
+def test_an_interpreter_that_is_not_there_is_one_line_that_names_its_side(cli, monkeypatch):
+    """And leaves no run behind."""
+    monkeypatch.setattr(tempfile, "tempdir", str(Path.cwd()))
+    status, out, err = cli("--python-a", "/nowhere/python", "--tier", "smoke")
+    assert (status, out) == (2, "")
+    assert err.splitlines()[-1] == (
+        "bench-lib: error: A: cannot start a worker with /nowhere/python: No such file or "
+        "directory; it has to be a Python interpreter with torch and torchvision"
+    )
+    assert history.files(Path("history")) == []
+
+
+def test_cases_are_chosen_by_pytests_own_expressions(scripted):
+    """Parts of the id, whatever their case, with and, or and not."""
+    status, out, _, _ = scripted("-k", "fp32 and not SMALL", "--json")
+    assert status == 0
+    assert [row["case_id"] for row in json.loads(out)["cases"]] == ["big-fp32"]
+
+
+def test_sides_are_started_as_the_options_say(scripted):
+    """Interpreter, variables, and the words of a container."""
+    *_, started = scripted(
+        *("--python-a", "/a/python", "--env-a", "X=1", "--env-a", "Y=a=b"),
+        *("--python-b", "python3", "--prefix-b", "docker run --rm 'an image'"),
+    )
+    assert started == [
+        ab.Side("/a/python", {"X": "1", "Y": "a=b"}),
+        ab.Side("python3", {}, ("docker", "run", "--rm", "an image")),
+    ]
+
+
+def test_the_table_says_what_is_slower_and_what_to_do_next(scripted, bed):
+    """Worst first, each remark on a line of its own, progress apart from the answer."""
+    bed.b.script = {"small-fp32": [SLOW], "big-fp32": [ABORT]}
+    bed.b.versions = {"torch": "2.10.0"}
+    status, out, err, _ = scripted("--pairs", "2", "--most-pairs", "3", "--python-b", "/b/python")
+    lines = out.splitlines()
+    assert status == 1
+    assert lines[0].split() == ["case", "status", "A", "B", "ratio", "95%", "interval", "visible"]
+    assert lines[1].split() == ["big-fp32", "ERROR"]
+    assert lines[2].split()[:6] == ["small-fp32", "REGRESSED", "10", "ms", "10.5", "ms"]
+    assert lines[2].split()[6] == "1.0500"
+    assert lines[3].split()[:2] == ["big-fp16", "OK"]
+    assert "environment, A -> B: torch 2.9.0 -> 2.10.0" in lines
+    died = "big-fp32: ERROR run: fault on B only: died in measure: the worker was ended by SIGABRT"
+    assert died in lines
+    run = history.files(Path("history"))
+    ids = {history.read(path).run_id: history.read(path) for path in run}
+    proposed = next(line for line in lines if line.startswith("next: "))
+    b = proposed.split()[5]
+    assert proposed == f"next: bench-lib baseline diff --run {b} --markdown"
+    assert f"      bench-lib baseline accept --run {b} --reason '...'" in lines
+    assert ids[b].records["small-fp32"].status is Status.REGRESSED
+    assert any(line.startswith("2 of 3 cases are in doubt: ") for line in lines)
+    said = err.splitlines()
+    assert said[0].startswith("3 cases on mi300x in 2 pairs, about ")
+    assert said[1].startswith("A: torch 2.9.0, Python 3.11.7, ")
+    assert said[2].endswith(", /b/python")
+    assert "pair 1 of 2  1/3  big-fp16  A 10 ms  B 10 ms" in said
+    assert "pair 1 of 2  2/3  big-fp32  B fault: died  A 10 ms" in said
+    assert "pair 3 of at most 3  1/1  small-fp32  A 10 ms  B 10.5 ms" in said
+
+
+def test_a_side_behind_a_prefix_is_said_to_be_known_in_part(scripted):
+    """So that nobody takes the list of differences for the whole truth."""
+    _, out, _, _ = scripted("--python-b", "python3", "--prefix-b", "docker run x")
+    assert "environment of B: what its prefix sets, its caches and ROCm: not known" in out
+
+
+def test_equal_sides_are_an_a_a_check_with_nothing_to_accept(scripted):
+    """Two times the same; whatever differs is noise."""
+    status, out, _, _ = scripted("-k", "fp16")
+    assert status == 0
+    assert out.splitlines()[-1] == (
+        "next: nothing to accept; both sides are the same, and what differs is noise"
+    )
+
+
+def test_another_history_is_part_of_the_next_step(scripted):
+    """So that it can be pasted."""
+    _, out, _, _ = scripted("--history", "my runs", "--env-b", "X=1", "--pairs", "5")
+    assert " --history 'my runs' --markdown" in out
+    assert "hardly knows" not in out
+
+
+def test_json_holds_everything(scripted, bed):
+    """Rows with their pairs and verdicts, both environments, both runs."""
+    bed.b.script["big-fp16"] = [SLOW]
+    bed.sides["B"] = ab.Side(environment={"X": "1"})
+    status, out, _, _ = scripted("--json", "--pairs", "2", "--most-pairs", "2", "--env-b", "X=1")
+    answer = json.loads(out)
+    assert status == 1
+    assert (answer["device"]["key"], answer["pairs"], answer["most_pairs"]) == ("mi300x", 2, 2)
+    row = answer["cases"][0]
+    assert (row["case_id"], row["status"]) == ("big-fp16", "REGRESSED")
+    assert row["pairs"] == [pytest.approx([0.010, 0.0105])] * 2
+    assert row["verdicts"][0]["against"] == "a"
+    assert set(answer["environments"]) == set(answer["runs"]) == set(answer["history"]) == {*"AB"}
+    assert answer["stopped"] is None
+    assert answer["next"][0].startswith("next: bench-lib baseline diff --run ")
+
+
+def test_a_side_that_cannot_start_leaves_no_run(scripted, bed):
+    """An empty file would be the latest run."""
+    bed.b.refuse_forks_from = 1
+    status, out, err, _ = scripted()
+    assert (status, out) == (2, "")
+    assert err.splitlines()[-1] == "bench-lib: error: B: no device"
+    assert history.files(Path("history")) == []
+
+
+def test_a_comparison_that_had_to_stop_is_no_success(scripted, bed):
+    """Its table holds what there is."""
+    bed.b.refuse_forks_from = 3
+    status, out, _, _ = scripted("-k", "fp16", "--pairs", "4")
+    assert status == 1
+    assert "stopped: B: no device" in out.splitlines()
+
+
+# ---- for real -----------------------------------------------------------------------------
+
+
+def test_this_interpreter_against_itself_in_a_container(cli, tmp_path, monkeypatch):
+    """Real workers on the CPU, those of B where none of our environment arrives."""
+    container = tmp_path / "container"
+    container.write_text('#!/bin/sh\nexec env -i "$@"\n')
+    container.chmod(0o700)
+    for name, value in ON_THE_CPU.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(hardware, "detect", lambda: [make_hardware_cpu()])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    status, out, err = cli(
+        *("-k", "small", "--tier", "smoke", "--pairs", "2", "--most-pairs", "2", "--json"),
+        *("--python-b", sys.executable, "--prefix-b", str(container)),
+        *("--env-b", f"PYTHONPATH={HERE}", "--env-b", "OMP_NUM_THREADS=1"),
+    )
+    assert status in (0, 1), err
+    answer = json.loads(out)
+    (row,) = answer["cases"]
+    assert len(row["pairs"]) == 2
+    assert row["verdicts"][0]["metric"] == "latency"
+    environments = answer["environments"]
+    assert environments["A"]["torch"] == environments["B"]["torch"]
+    assert environments["B"]["variables"] == {"OMP_NUM_THREADS": "1"}
+    assert environments["B"]["threads"] == 1
+    for name, path in answer["history"].items():
+        run = history.read(Path(path))
+        assert run.run_id == answer["runs"][name]
+        assert (run.problems, run.finished) == ([], True)
+        assert [a.process for a in run.records["small-fp32"].attempts if a.accepted] == [0, 1]
+    assert list(tmp_path.glob("bench-lib-?*/zygote.log")) == []
+
+
+def make_hardware_cpu():
+    """Return this machine as one without GPUs."""
+    return make_hardware(
+        vendor="cpu", name="cpu", key="cpu-here", arch=None, uuid=None, bdf=None, memory_bytes=None
+    )

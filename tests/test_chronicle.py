@@ -1,0 +1,304 @@
+"""A run's records: noted, judged as a suite, and held against the nights before."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+
+import pytest
+from builders import (
+    make_attempt,
+    make_baseline,
+    make_case,
+    make_environment,
+    make_measurement,
+    make_process,
+    make_record,
+    make_verdict,
+    write_run,
+)
+from scripted import Contexts, Watch, gpus
+
+from bench_lib import baselines, history
+from bench_lib.chronicle import NIGHTS, Chronicle, fails, rolling
+from bench_lib.devicelock import DeviceLock
+from bench_lib.model import Fault, Quarantine, Status
+from bench_lib.runner import Bench, Outcome
+
+DEVICE = gpus(1)[0]
+TODAY = dt.date(2026, 11, 21)
+ABORT = Fault("died", "the worker was ended by SIGABRT", "measure", "HSA_STATUS_ERROR")
+TEN_MS = (-4.6062, -4.6052, -4.6047, -4.6057, -4.6042)
+
+
+@pytest.fixture
+def bench(tmp_path):
+    """Measure scripted cases on one device."""
+    workers = Contexts({}, DEVICE)
+    one = Bench(
+        DEVICE,
+        workers=lambda _: workers,
+        watch=lambda _: Watch(),
+        lock=DeviceLock(DEVICE, tmp_path),
+    )
+    one.script = workers.script
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def outcome_of(bench):
+    """Measure a scripted case."""
+
+    def make(case_id, answer) -> Outcome:
+        bench.script[case_id] = [answer]
+        return bench.measure(make_case(id=case_id))
+
+    return make
+
+
+@pytest.fixture
+def chronicle(tmp_path):
+    """Open a run's chronicle in folders of its own."""
+
+    opened = []
+
+    def make(**options) -> Chronicle:
+        folders = (tmp_path / "history", tmp_path / "baselines")
+        opened.append(Chronicle(*folders, DEVICE, **options))
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.writer.close()
+
+
+def accept(tmp_path, *case_ids, log_medians=TEN_MS, **fields):
+    """Write baselines as accepting would."""
+    file = baselines.load(tmp_path / "baselines", DEVICE.key)
+    processes = [
+        make_process(log_median=x, worker=f"0a0a0a0a/{i}", device_uuid=DEVICE.uuid)
+        for i, x in enumerate(log_medians)
+    ]
+    changes = [
+        baselines.Change(id_, None, make_baseline(case_id=id_, processes=processes, **fields))
+        for id_ in case_ids
+    ]
+    baselines.write(file, changes, DEVICE, {"e0e0e0e0": make_environment()})
+
+
+def again(bench, chronicle, *case_ids, process=1):
+    """Measure cases once more, as a session does with the suspicious."""
+    for outcome in bench.measure_again([make_case(id=id_) for id_ in case_ids], process):
+        chronicle.note(outcome, None)
+
+
+def test_records_are_judged_by_the_baseline_of_their_hardware(
+    tmp_path, bench, chronicle, outcome_of
+):
+    """The whole way: measured, noted, judged, and found again by the reader."""
+    accept(tmp_path, "slow")
+    run = chronicle(planned=2)
+    run.note(outcome_of("slow", [0.0105] * 20), "t.py::test[slow]")
+    run.note(outcome_of("new", [0.01] * 20), "t.py::test[new]")
+    run.note(outcome_of("bad", ABORT), "t.py::test[bad]")
+    run.note(outcome_of("odd", "no TF32"), "t.py::test[odd]")
+    assert [record.case.id for record in run.suspicious()] == ["slow"]
+    again(bench, run, "slow")
+    statuses = {record.case.id: record.status for record in run.judge()}
+    assert statuses == {
+        "slow": Status.REGRESSED,
+        "new": Status.NO_BASELINE,
+        "bad": Status.ERROR,
+        "odd": Status.SKIPPED,
+    }
+    run.writer.end(run.counts(), 1)
+    kept = history.read(run.writer.path)
+    assert {record.case.id: record.status for record in kept.records.values()} == statuses
+    assert kept.records["slow"].nodeid == "t.py::test[slow]"
+    assert [a.confirms for a in kept.records["slow"].attempts] == [False, True]
+    assert kept.finished
+    assert kept.problems == []
+
+
+def test_judging_twice_writes_each_verdict_once(chronicle, outcome_of):
+    """An interrupted session may ask again."""
+    run = chronicle()
+    run.note(outcome_of("a", [0.01] * 20), None)
+    run.judge()
+    run.judge()
+    run.writer.close()
+    lines = run.writer.path.read_text().splitlines()
+    assert sum('"kind":"verdict"' in line for line in lines) == 1
+
+
+def test_one_process_alone_is_suspected_and_not_condemned(tmp_path, chronicle, outcome_of):
+    """Without a second look the answer is SUSPECT, however slow the process."""
+    accept(tmp_path, "a")
+    run = chronicle()
+    run.note(outcome_of("a", [0.02] * 20), None)
+    (record,) = run.judge()
+    assert record.status is Status.SUSPECT
+    assert "one process decides nothing" in record.verdicts[0].reason
+
+
+def test_a_case_that_is_fast_again_is_not_suspicious_any_more(
+    tmp_path, bench, chronicle, outcome_of
+):
+    """A process that something slowed down is outvoted by the next ones."""
+    accept(tmp_path, "a")
+    run = chronicle(planned=6)
+    run.note(outcome_of("a", [0.0102] * 20), None)
+    assert len(run.suspicious()) == 1
+    bench.script["a"] = [[0.01] * 20]
+    for process in (1, 2):
+        again(bench, run, "a", process=process)
+    assert run.suspicious() == []
+    assert [record.status for record in run.judge()] == [Status.OK]
+
+
+def test_what_changed_since_the_baseline_is_named(tmp_path, chronicle, outcome_of):
+    """The software is what is judged: its differences stand beside the verdict."""
+    accept(tmp_path, "a")
+    run = chronicle()
+    run.note(outcome_of("a", [0.01] * 20), None)
+    (record,) = run.judge()
+    assert f"torch {make_environment().torch} -> 2.9.0" in record.changes
+    assert not any("cache" in change for change in record.changes)
+
+
+def test_a_quarantine_is_in_the_record_and_in_the_history(tmp_path, chronicle, outcome_of):
+    """Whoever reads the run later sees why it did not fail."""
+    held = Quarantine("ROCm/MIOpen#1", "2026-12-31", "2026-11-01T00:00:00Z", "somebody")
+    baselines.set_quarantine(baselines.load(tmp_path / "baselines", DEVICE.key), "a", held, DEVICE)
+    run = chronicle()
+    run.note(outcome_of("a", ABORT), None)
+    (record,) = run.judge()
+    assert record.quarantine == held
+    run.writer.close()
+    assert history.read(run.writer.path).records["a"].quarantine == held
+
+
+@pytest.mark.parametrize(
+    ("until", "fails_then"),
+    [("2026-11-22", False), ("2026-11-21", False), ("2026-11-20", True)],
+)
+def test_a_quarantine_holds_up_to_and_including_its_day(until, fails_then):
+    """From the next day on the case has its own status back."""
+    held = Quarantine("known", until, "2026-11-01T00:00:00Z")
+    record = make_record(status=Status.REGRESSED, quarantine=held)
+    assert fails(record, strict=False, today=TODAY) is fails_then
+    assert fails(record, strict=True, today=TODAY) is fails_then
+
+
+@pytest.mark.parametrize(
+    ("status", "by_default", "when_strict"),
+    [
+        (Status.OK, False, False),
+        (Status.IMPROVED, False, False),
+        (Status.SKIPPED, False, False),
+        (Status.REGRESSED, True, True),
+        (Status.ERROR, True, True),
+        (Status.SUSPECT, False, True),
+        (Status.NOISY, False, True),
+        (Status.INVALID, False, True),
+        (Status.INCOMPARABLE, False, True),
+        (Status.NO_BASELINE, False, True),
+    ],
+)
+def test_each_status_does_to_the_exit_status_what_the_table_says(status, by_default, when_strict):
+    """docs/baselines.md has this table."""
+    record = make_record(status=status)
+    assert fails(record, strict=False, today=TODAY) is by_default
+    assert fails(record, strict=True, today=TODAY) is when_strict
+
+
+# --- the rolling baseline ------------------------------------------------------------------
+
+
+def night(day, status=Status.OK, *, confirms=False, seconds=0.01):
+    """Return one night's record of case ``a``, as (record, its time)."""
+    measured = make_measurement(case_id="a", iteration_s=[seconds] * 20, device_uuid=DEVICE.uuid)
+    attempts = [make_attempt(case_id="a", measurement=measured)]
+    if confirms:
+        attempts.append(replace(attempts[0], process=1, confirms=True))
+    record = make_record(
+        case=make_case(id="a"), attempts=attempts, status=status, verdicts=[make_verdict()]
+    )
+    return record, f"2026-02-{day:02d}T01:00:00Z"
+
+
+def runs_of(folder, nights):
+    """Write nights into a history and read them back, newest first."""
+    for record, when in nights:
+        write_run(folder, [record], now=when)
+    return list(history.latest(folder, DEVICE.key, 100))
+
+
+def test_accepted_nights_make_the_rolling_baseline(tmp_path):
+    """OK and IMPROVED count; whatever is doubted does not, and neither does a second look."""
+    nights = [
+        night(1, Status.OK, seconds=0.011),
+        night(2, Status.IMPROVED, seconds=0.012),
+        night(3, Status.SUSPECT, seconds=0.013),
+        night(4, Status.REGRESSED, seconds=0.014),
+        night(5, Status.NOISY, seconds=0.015),
+        night(6, Status.OK, confirms=True, seconds=0.016),
+        night(7, None, seconds=0.017),
+    ]
+    found = rolling(runs_of(tmp_path, nights), {"a": make_baseline(case_id="a")})
+    assert [round(2.718281828**p.log_median, 4) for p in found["a"]] == [0.012, 0.011]
+    assert len({p.worker for p in found["a"]}) == 2
+
+
+def test_what_was_held_against_another_environment_is_no_night(tmp_path):
+    """A comparison of two environments says nothing of the baseline."""
+    record, when = night(1)
+    record = replace(record, verdicts=[make_verdict(against="a")])
+    found = rolling(runs_of(tmp_path, [(record, when)]), {"a": make_baseline(case_id="a")})
+    assert found == {"a": []}
+
+
+def test_only_nights_since_the_baseline_was_accepted_count(tmp_path):
+    """Accepting slower values starts the nights anew, or they would fail for ever."""
+    pinned = make_baseline(case_id="a")
+    pinned = replace(pinned, accepted=replace(pinned.accepted, date="2026-02-02T12:00:00Z"))
+    runs = runs_of(tmp_path, [night(1), night(2), night(3), night(4)])
+    # The run's own time is that of its lines, written just now.
+    for run, day in zip(runs, (4, 3, 2, 1), strict=True):
+        run.started = f"2026-02-{day:02d}T01:00:00Z"
+    assert len(rolling(runs, {"a": pinned})["a"]) == 2
+    assert rolling(runs, {}) == {"a": []}
+
+
+def test_the_last_twenty_nights_count(tmp_path):
+    """Older ones are the pinned baseline's to remember."""
+    runs = runs_of(tmp_path, [night(day) for day in range(1, 26)])
+    assert len(rolling(runs, {"a": make_baseline(case_id="a")})["a"]) == NIGHTS
+
+
+def test_a_case_is_judged_by_its_nights_too(tmp_path, bench, chronicle, outcome_of):
+    """The rolling baseline is its own verdict, and the run's own file is none of its nights."""
+    accept(tmp_path, "a")
+    for i in range(12):
+        record, when = night(i + 1, seconds=0.01 * (1 + (i % 3 - 1) / 2000))
+        write_run(tmp_path / "history", [record], now=when)
+    run = chronicle(planned=2)
+    run.note(outcome_of("a", [0.0102] * 20), None)
+    again(bench, run, "a")
+    (record,) = run.judge()
+    against = {(v.metric, v.against): v.status for v in record.verdicts if v.metric == "latency"}
+    assert against == {
+        ("latency", "pinned"): Status.REGRESSED,
+        ("latency", "rolling"): Status.REGRESSED,
+    }
+    words = next(v.reason for v in record.verdicts if v.against == "rolling")
+    assert "slower than 12 processes of accepted nights" in words
+
+
+def test_a_night_that_cannot_be_read_is_passed_over(tmp_path):
+    """A newer version's file must not stop tonight's judging."""
+    write_run(tmp_path, [night(1)[0]], now="2026-02-01T01:00:00Z")
+    newer = tmp_path / f"20260202T010000Z_{DEVICE.key}_ffffffff.jsonl"
+    newer.write_text('{"schema":99,"kind":"end","run":"ffffffff","time":"2026-02-02T01:00:00Z"}\n')
+    assert len(list(history.latest(tmp_path, DEVICE.key, 100))) == 1

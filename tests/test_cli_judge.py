@@ -1,0 +1,449 @@
+"""``bench-lib judge``: anybody's timings in, a verdict a case out."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+import bench_lib
+from bench_lib.cli import main
+
+CHECKOUT = Path(bench_lib.__file__).parents[1]
+STEADY = (-0.001, -0.0005, 0.0, 0.0005, 0.001)
+"""Half a thousandth apart, as processes of a quiet machine are."""
+
+
+class Answer:
+    """How a command ended and what it printed."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        """Keep all three."""
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def json(self):
+        """What it printed, decoded."""
+        assert self.err == ""
+        return json.loads(self.out)
+
+    @property
+    def statuses(self) -> dict[str, str]:
+        """Each case's status, of JSON."""
+        return {verdict["case"]: verdict["status"] for verdict in self.json["verdicts"]}
+
+
+@pytest.fixture
+def judge(tmp_path, monkeypatch, capsys):
+    """Return a function that judges lines, in a folder with nothing else in it."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(lines: Iterable[str], *words: str) -> Answer:
+        Path("samples.jsonl").write_text("".join(text + "\n" for text in lines))
+        return command("samples.jsonl", *words)
+
+    def command(*words: str) -> Answer:
+        monkeypatch.setattr("sys.argv", ["bench-lib", "judge", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return Answer(int(ended.value.code or 0), captured.out, captured.err)
+
+    run.command = command
+    return run
+
+
+def started(*words: str, **streams) -> subprocess.Popen:
+    """Start the command in a process of its own, for what happens to its streams."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "bench_lib.cli", "judge", *words],
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT), **streams.pop("variables", {})},
+        stderr=subprocess.PIPE,
+        **streams,
+    )
+
+
+def line(case, role, process, iteration_s, **more) -> str:
+    """Return one line."""
+    return json.dumps(
+        {"case": case, "role": role, "process": process, "iteration_s": iteration_s, **more}
+    )
+
+
+def side(case: str, role: str, logs: Iterable[float]) -> list[str]:
+    """Return a line for each process, given ln of its median in seconds."""
+    return [
+        line(case, role, n, [math.exp(log) * factor for factor in (0.999, 1, 1.002)])
+        for n, log in enumerate(logs)
+    ]
+
+
+def timings(case: str, change: float = 0.0, processes: int = 3) -> list[str]:
+    """Return five steady baseline processes and some candidate ones, slower by ``change``."""
+    moved = [math.log1p(change) + 0.0001 + 0.0003 * n for n in range(processes)]
+    return side(case, "baseline", STEADY) + side(case, "candidate", moved)
+
+
+# ---- verdicts ---------------------------------------------------------------------------
+
+
+def test_one_case_gets_one_verdict(judge):
+    """The table, and how many cases stand how; nothing else where all is well."""
+    answer = judge(timings("matmul"))
+    assert (answer.status, answer.err) == (0, "")
+    head, row, _, counts = answer.out.splitlines()
+    assert head.split() == ["case", "status", "change", "95%", "interval", "visible"]
+    assert row.split()[:3] == ["matmul", "OK", "+0.04%"]
+    assert counts == "1 case: 1 OK"
+
+
+def test_what_is_not_ok_comes_first_with_its_reason_beneath(judge):
+    """Whatever its place in the file."""
+    answer = judge([*timings("good"), *timings("slow", 0.05), *timings("fast", -0.05)])
+    assert (answer.status, answer.err) == (1, "")
+    lines = answer.out.splitlines()
+    assert [text.split()[:2] for text in lines[1:4]] == [
+        ["slow", "REGRESSED"],
+        ["good", "OK"],
+        ["fast", "IMPROVED"],
+    ]
+    assert lines[4] == ""
+    assert lines[5].startswith("slow: REGRESSED: 5.0% slower than 5 baseline processes")
+    assert lines[6].startswith("fast: IMPROVED: 5.0% faster than 5 baseline processes")
+    assert lines[7:] == ["", "3 cases: 1 REGRESSED, 1 OK, 1 IMPROVED"]
+
+
+def test_json_holds_verdicts_problems_and_notes_and_nothing_else(judge):
+    """In the order of the file; this is what other programs build on."""
+    answer = judge([*timings("good"), *timings("slow", 0.05)], "--json")
+    assert answer.status == 1
+    assert list(answer.json) == ["verdicts", "problems", "notes"]
+    assert (answer.json["problems"], answer.json["notes"]) == ([], [])
+    good, slow = answer.json["verdicts"]
+    assert list(good) == list(slow)
+    assert set(slow) == {
+        "case",
+        "status",
+        "metric",
+        "ratio",
+        "interval",
+        "tolerance",
+        "detectable_effect",
+        "reason",
+    }
+    assert (good["case"], good["status"]) == ("good", "OK")
+    assert (slow["case"], slow["status"], slow["metric"]) == ("slow", "REGRESSED", "latency")
+    assert slow["ratio"] == pytest.approx(1.05 * math.exp(0.0004), rel=1e-9)
+    assert slow["interval"][0] < slow["ratio"] < slow["interval"][1]
+    assert slow["tolerance"] == 0.01
+    assert slow["detectable_effect"] > 0.01
+    assert slow["reason"].startswith("5.0% slower")
+
+
+def test_a_case_without_a_verdict_has_the_same_fields(judge):
+    """With null where there is no figure."""
+    (verdict,) = judge(side("a", "baseline", STEADY), "--json").json["verdicts"]
+    assert verdict == {
+        "case": "a",
+        "status": "ERROR",
+        "metric": "latency",
+        "ratio": None,
+        "interval": None,
+        "tolerance": 0.01,
+        "detectable_effect": None,
+        "reason": "nothing to hold against line 1: no candidate process",
+    }
+
+
+def test_a_thousand_cases_are_judged_as_one_suite(judge):
+    """One of them slower."""
+    lines = [text for n in range(999) for text in timings(f"case-{n}")]
+    answer = judge([*lines, *timings("slow", 0.05)], "--json")
+    statuses = answer.statuses
+    assert answer.status == 1
+    assert list(statuses) == [*(f"case-{n}" for n in range(999)), "slow"]
+    assert {name for name, status in statuses.items() if status != "OK"} == {"slow"}
+
+
+def test_a_case_too_noisy_to_tell_is_not_a_failure(judge):
+    """It is said, with the reason, and exit status 0."""
+    noisy = side("a", "baseline", (0.0, 0.3, -0.3, 0.2, -0.2)) + side("a", "candidate", (0.05, 0.1))
+    answer = judge(noisy)
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.out.splitlines()[1].split()[:2] == ["a", "NOISY"]
+    assert "a: NOISY: " in answer.out
+
+
+def test_one_candidate_process_that_is_slower_is_suspect(judge):
+    """And no failure: one process decides nothing."""
+    answer = judge(timings("a", 0.05, processes=1), "--json")
+    assert (answer.status, answer.statuses) == (0, {"a": "SUSPECT"})
+
+
+@pytest.mark.parametrize("scale", [-600, 600])
+def test_absurd_times_are_judged_like_any_other(judge, scale):
+    """Whatever unit they are in."""
+    baseline = side("a", "baseline", [scale + x for x in STEADY])
+    answer = judge(baseline + side("a", "candidate", [scale, scale + 0.0003]), "--json")
+    assert (answer.status, answer.statuses) == (0, {"a": "OK"})
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ((-690.0, -690.1), (690.0, 690.1)),
+        ((690.0, 690.1), (-690.0, -690.1)),
+        ((-690.0, 690.0), (0.0, 1.0)),
+    ],
+)
+def test_no_difference_is_too_large_to_be_judged(judge, old, new):
+    """From 1e-300 s to 1e300 s and back."""
+    answer = judge(side("a", "baseline", old) + side("a", "candidate", new))
+    assert answer.status in (0, 1)
+    assert "1 case: 1 " in answer.out
+    assert max(map(len, answer.out.splitlines())) < 400
+
+
+def test_a_wild_case_among_many_is_judged(judge):
+    """Two baseline processes that differ by a fifth, where the suite's differ by a thousandth."""
+    lines = [text for n in range(999) for text in timings(f"case-{n}", processes=1)]
+    wild = side("wild", "baseline", (0.0, 0.2)) + side("wild", "candidate", (0.0,))
+    statuses = judge([*lines, *wild], "--json").statuses
+    assert statuses["wild"] == "NOISY"
+    assert len(statuses) == 1000
+
+
+# ---- the tolerance ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [("1%", 0.01), ("0.01", 0.01), ("2.5%", 0.025), ("50%", 0.5), ("1e-3", 0.001)],
+)
+def test_a_tolerance_is_a_percentage_or_a_fraction(judge, text, share):
+    """As a verdict repeats it."""
+    (verdict,) = judge(timings("a"), "--json", "--tolerance", text).json["verdicts"]
+    assert verdict["tolerance"] == pytest.approx(share)
+
+
+def test_a_slow_down_within_the_tolerance_is_ok(judge):
+    """And one beyond it is not."""
+    assert judge(timings("a", 0.03), "--tolerance", "5%").status == 0
+    assert judge(timings("a", 0.03), "--tolerance", "2%").status == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("1", "1 is 100%; did you mean 1%?"),
+        ("0.7", "0.7 is 70%; did you mean 0.7%?"),
+        ("75", "75 is 7500%; it has to be above 0 and at most 50%"),
+        ("0", "0 is 0%; it has to be above 0 and at most 50%"),
+        ("-1%", "-1%; it has to be above 0 and at most 50%"),
+        ("51%", "51%; it has to be above 0 and at most 50%"),
+        ("nan", "'nan' is no share; write it as 1% or 0.01"),
+        ("inf%", "'inf%' is no share; write it as 1% or 0.01"),
+        ("one", "'one' is no share; write it as 1% or 0.01"),
+        ("%", "'%' is no share; write it as 1% or 0.01"),
+    ],
+)
+def test_a_tolerance_that_cannot_be_meant_is_refused_in_words(judge, text, words):
+    """Before anything is read."""
+    answer = judge.command("none.jsonl", f"--tolerance={text}")
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err.splitlines()[-1] == f"Error: Invalid value for --tolerance: {words}"
+
+
+# ---- what cannot be judged --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "reason"),
+    [
+        (
+            side("a", "candidate", STEADY),
+            "NO_BASELINE",
+            "nothing to hold line 10 against: no baseline process",
+        ),
+        (
+            side("a", "baseline", STEADY[:1]) + side("a", "candidate", STEADY),
+            "NO_BASELINE",
+            (
+                "one baseline process, on line 10, cannot tell software from chance: "
+                "two are needed, and five are better"
+            ),
+        ),
+        (
+            side("a", "baseline", STEADY),
+            "ERROR",
+            "nothing to hold against line 10: no candidate process",
+        ),
+        (
+            [*timings("a"), line("a", "candidate", 9, [1.0])],
+            "ERROR",
+            (
+                "line 18: iteration_s holds one time; a process needs at least two, "
+                "so that its median means something"
+            ),
+        ),
+        (
+            [line("a", "candidate", 8, [1.0, math.nan]), *timings("a"), line("a", "x", 9, [])],
+            "ERROR",
+            "line 10: iteration_s[1] is nan; times have to be finite and above zero (and 1 more)",
+        ),
+    ],
+)
+def test_a_case_that_cannot_be_judged_is_named_with_its_line_and_the_others_are_judged(
+    judge, lines, status, reason
+):
+    """Exit status 2: a gate that judged less than it was given is not green."""
+    answer = judge([*timings("good"), "", *lines], "--json")
+    good, bad = answer.json["verdicts"]
+    assert answer.status == 2
+    assert (good["case"], good["status"]) == ("good", "OK")
+    assert (bad["case"], bad["status"], bad["reason"]) == ("a", status, reason)
+
+
+def test_a_regression_outweighs_what_could_not_be_judged(judge):
+    """Exit status 1: the answer is no, whatever the rest may hold."""
+    answer = judge(["rubbish", *timings("slow", 0.05), *side("a", "candidate", STEADY)])
+    assert answer.status == 1
+    assert [text.split()[:2] for text in answer.out.splitlines()[1:3]] == [
+        ["slow", "REGRESSED"],
+        ["a", "NO_BASELINE"],
+    ]
+
+
+def test_lines_of_no_case_are_problems_on_stderr(judge):
+    """With the file's name, while all cases are judged; exit status 2."""
+    answer = judge([*timings("a"), "[]", '{"case": "a", "role": "cand'])
+    assert answer.status == 2
+    assert answer.out.splitlines()[-1] == "1 case: 1 OK"
+    first, second = answer.err.splitlines()
+    assert first == "samples.jsonl: line 9: a list is not an object"
+    assert second.startswith("samples.jsonl: line 10: not JSON: ")
+
+
+@pytest.mark.parametrize("lines", [[], ["", " "]])
+def test_a_file_without_samples_is_not_green(judge, lines):
+    """A pipeline that writes nothing would always pass."""
+    answer = judge(lines)
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err == "samples.jsonl: no samples in it\n"
+
+
+def test_a_file_of_which_nothing_can_be_read_is_not_green(judge):
+    """As a table in another format."""
+    answer = judge(["case,role,process,iteration_s", "a,baseline,0,1.0"], "--json")
+    assert answer.status == 2
+    assert answer.json["verdicts"] == []
+    assert [problem[:7] for problem in answer.json["problems"]] == ["line 1:", "line 2:"]
+
+
+def test_notes_are_said_and_fail_nothing(judge):
+    """On stderr, apart from the answer."""
+    answer = judge([*timings("a"), line("a", "candidate", "x", [1.0, 1.001], gpu=0)])
+    assert answer.status == 0
+    assert answer.err == "samples.jsonl: note: line 9: unknown field 'gpu' ignored\n"
+
+
+def test_only_the_first_problems_and_notes_are_printed(judge):
+    """And how many there are; JSON has them all."""
+    lines = [
+        *timings("a"),
+        *["rubbish"] * 25,
+        *(line("b", "?", 0, [], **{f"x{n}": 0}) for n in range(23)),
+    ]
+    err = judge(lines).err.splitlines()
+    assert len(err) == 2 * 21
+    assert err[19].startswith("samples.jsonl: line 28: ")
+    assert err[20] == "samples.jsonl: and 28 more"
+    assert err[40] == "samples.jsonl: note: line 53: unknown field 'x19' ignored"
+    assert err[41] == "samples.jsonl: note: and 3 more"
+    found = judge(lines, "--json").json
+    assert (len(found["problems"]), len(found["notes"])) == (48, 23)
+
+
+def test_a_name_cannot_command_the_terminal(judge):
+    """Control characters are shown as what they are; JSON escapes them anyway."""
+    lines = timings("a\n\x1b[31m", 0.05)
+    answer = judge(lines)
+    assert "\x1b" not in answer.out
+    assert r"'a\n\x1b[31m'" in answer.out.splitlines()[1]
+    assert judge(lines, "--json").statuses == {"a\n\x1b[31m": "REGRESSED"}
+
+
+# ---- files and streams ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+@pytest.mark.parametrize(
+    ("name", "why"), [("none.jsonl", "No such file or directory"), (".", "Is a directory")]
+)
+def test_a_file_that_cannot_be_opened_is_one_line(judge, name, why, words):
+    """On stderr, with exit status 2."""
+    answer = judge.command(name, *words)
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err == f"bench-lib: error: cannot read {name}: {why}\n"
+
+
+def test_a_file_has_to_be_named(judge):
+    """Waiting for a keyboard would look like a hang."""
+    answer = judge.command()
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err.splitlines()[-1] == "Error: Missing argument 'SAMPLES.jsonl'."
+
+
+def test_a_dash_is_standard_input():
+    """So that a program can be judged as it runs."""
+    text = "\n".join([*timings("a"), "rubbish"])
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with started("-", "--json", **streams) as process:
+        out, err = process.communicate(text.encode())
+    assert (process.returncode, err) == (2, b"")
+    found = json.loads(out)
+    assert [verdict["status"] for verdict in found["verdicts"]] == ["OK"]
+    assert found["problems"][0].startswith("line 9: not JSON: ")
+
+
+@pytest.mark.parametrize(("change", "status"), [(0.0, 0), (0.05, 1)])
+def test_a_reader_that_leaves_early_is_no_error(tmp_path, change, status):
+    """``bench-lib judge … | head`` ends without a word, and with the status of its verdicts."""
+    path = tmp_path / "samples.jsonl"
+    path.write_text("\n".join(timings("a", change)))
+    with started(str(path), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        _, err = process.communicate()
+    assert (process.returncode, err) == (status, b"")
+
+
+def test_an_answer_that_cannot_be_written_is_said(tmp_path):
+    """A full disk must not look like a green run."""
+    path = tmp_path / "samples.jsonl"
+    path.write_text("\n".join(timings("a")))
+    with Path("/dev/full").open("wb") as full, started(str(path), stdout=full) as process:
+        _, err = process.communicate()
+    assert process.returncode == 2
+    assert err == b"bench-lib: error: cannot write: No space left on device\n"
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_terminal_that_is_not_utf_8_is_no_error(tmp_path, words):
+    """Names are escaped there; JSON is UTF-8 everywhere."""
+    path = tmp_path / "samples.jsonl"
+    path.write_text("\n".join(timings("é")))
+    variables = {"PYTHONIOENCODING": "ascii"}
+    with started(str(path), *words, stdout=subprocess.PIPE, variables=variables) as process:
+        out, err = process.communicate()
+    assert (process.returncode, err) == (0, b"")
+    if words:
+        assert json.loads(out)["verdicts"][0]["case"] == "é"
+    else:
+        assert out.splitlines()[1].startswith(b"\\xe9")

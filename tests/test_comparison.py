@@ -1,0 +1,559 @@
+"""The statistics of a suite, beside independent computations and simulations with a seed."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from bench_lib.comparison import (
+    ALPHA,
+    LEAST_SD,
+    MOST_DISTURBED,
+    Comparison,
+    Contrast,
+    compare,
+    fit_prior,
+    growth,
+    holm,
+    paired,
+    shared,
+)
+
+PROPERTY = settings(deadline=None, max_examples=50)
+BASELINE = (-0.001, 0.001, 0.0, 0.002, -0.001)
+SD = 0.004
+TOLERANCE = 0.01
+
+
+def named(values: Sequence[float], prefix: str = "") -> dict[str, float]:
+    """Return values under the names of processes."""
+    return {f"{prefix}{position}": value for position, value in enumerate(values)}
+
+
+def contrast(candidate: Sequence[float], baseline: Sequence[float], case: str = "", planned=1):
+    """Return a contrast; cases of one name share their processes, others have their own."""
+    return Contrast(named(candidate, case), named(baseline, case), planned)
+
+
+def alone(candidate, baseline, tolerance: float = TOLERANCE, planned: int = 1) -> Comparison:
+    """Return the comparison of a suite of one case."""
+    (comparison,) = compare([contrast(candidate, baseline, planned=planned)], [tolerance])
+    return comparison
+
+
+def night(
+    rng: random.Random,
+    sds: Sequence[float],
+    *,
+    share: float = 0.0,
+    shift: float = 0.0,
+    sizes: tuple[int, int] = (4, 5),
+) -> list[Contrast]:
+    """Return a suite whose cases have ``share`` of their variance in common in a process."""
+
+    def side(name: str, n: int, centre: float) -> list[dict[str, float]]:
+        luck = [rng.gauss(0, math.sqrt(share)) for _ in range(n)]
+        return [
+            {
+                f"{name}{i}": centre + sd * (luck[i] + rng.gauss(0, math.sqrt(1 - share)))
+                for i in range(n)
+            }
+            for sd in sds
+        ]
+
+    new, old = side("c", sizes[0], shift), side("b", sizes[1], 0.0)
+    return [Contrast(c, b, sizes[0]) for c, b in zip(new, old, strict=True)]
+
+
+def chi_squared(rng: random.Random, degrees: float) -> float:
+    """Return a draw from a chi-squared distribution."""
+    return rng.gammavariate(degrees / 2, 2)
+
+
+def drawn_variances(cases: int, degrees: int, weight: float, seed: int) -> list[tuple[float, int]]:
+    """Return what Smyth's model draws: a true variance for each case, and one seen of it."""
+    rng = random.Random(seed)
+    variances = []
+    for _ in range(cases):
+        true = SD**2 * (weight / chi_squared(rng, weight) if math.isfinite(weight) else 1.0)
+        variances.append((true * chi_squared(rng, degrees) / degrees, degrees))
+    return variances
+
+
+def ordinary(cases: int, sd: float = SD) -> list[Contrast]:
+    """Return equally spread cases that did not change, each with processes of its own."""
+    step = sd / math.sqrt(2.5)  # -2, -1, 0, 1, 2 have a variance of 2.5
+    values = [step * n for n in (-2, -1, 0, 1, 2)]
+    return [contrast([0.0], values, f"ordinary {n} ") for n in range(cases)]
+
+
+# ---- one case by itself -----------------------------------------------------------------
+
+
+def test_a_case_alone_is_judged_by_students_test_with_pooled_variance():
+    """Beside scipy's own two-sample test on the same logarithms."""
+    candidate = (0.019, 0.021, 0.0235)
+    comparison = alone(candidate, BASELINE)
+    reference = stats.ttest_ind(candidate, BASELINE)
+    low, high = reference.confidence_interval(0.95)
+    assert comparison.degrees == 6
+    assert comparison.ratio == pytest.approx(math.exp(0.0635 / 3 - 0.0002), rel=1e-12)
+    assert comparison.interval() == pytest.approx((math.exp(low), math.exp(high)), rel=1e-9)
+
+
+def test_the_p_values_are_of_being_beyond_the_tolerance_on_either_side():
+    """Beside scipy's one-sided tests, one side moved by the tolerance."""
+    candidate = (0.012, 0.014)
+    comparison = alone(candidate, BASELINE)
+    slower, faster = (
+        stats.ttest_ind(
+            candidate, [v + sign * math.log(1.01) for v in BASELINE], alternative=alternative
+        )
+        for sign, alternative in ((1, "greater"), (-1, "less"))
+    )
+    assert comparison.p_slower == pytest.approx(slower.pvalue, rel=1e-9)
+    assert comparison.p_faster == pytest.approx(faster.pvalue, rel=1e-9)
+
+
+def test_pairs_are_judged_by_students_test_of_one_sample():
+    """Of the differences, whose spread is all there is of chance."""
+    pairs = {"a": (1.031, 1.0), "b": (2.025, 2.0), "c": (3.018, 3.0)}
+    (comparison,) = compare([paired(pairs)], [TOLERANCE])
+    reference = stats.ttest_1samp([0.031, 0.025, 0.018], math.log(1.01), alternative="greater")
+    assert comparison.degrees == 2
+    assert comparison.p_slower == pytest.approx(reference.pvalue, rel=1e-9)
+    assert comparison.ratio == pytest.approx(math.exp(0.074 / 3), rel=1e-12)
+
+
+def test_one_candidate_process_borrows_the_baselines_spread():
+    """It brings no degree of freedom of its own, and an error larger by its own chance."""
+    comparison = alone((0.02,), (-0.002, 0.0, 0.002))
+    assert comparison.degrees == 2
+    assert comparison.standard_error == pytest.approx(0.002 * math.sqrt(1 + 1 / 3), rel=1e-12)
+
+
+def test_processes_that_agree_by_luck_claim_no_certainty():
+    """The standard deviation is never taken to be below half a thousandth."""
+    assert alone((0.0,), (0.0, 0.0)).standard_error == pytest.approx(LEAST_SD * math.sqrt(1.5))
+
+
+def test_a_suite_too_small_for_a_prior_is_judged_case_by_case_and_adjusted_as_one():
+    """Three pooled t tests, their p-values times three, two and one."""
+    suite = [
+        contrast((0.014, 0.016), BASELINE),
+        contrast((0.018, 0.0195), BASELINE),
+        contrast((0.0115, 0.0125), BASELINE),
+    ]
+    moved = [value + math.log(1.01) for value in BASELINE]
+    plain = [
+        stats.ttest_ind(list(c.candidate.values()), moved, alternative="greater").pvalue
+        for c in suite
+    ]
+    assert plain[1] < plain[0] < plain[2]
+    expected = [
+        max(3 * plain[1], 2 * plain[0]),
+        3 * plain[1],
+        max(3 * plain[1], 2 * plain[0], plain[2]),
+    ]
+    found = [c.p_slower for c in compare(suite, [TOLERANCE] * 3)]
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_every_case_has_its_own_tolerance():
+    """The same four percent are much to one and nothing to the other."""
+    suite = [contrast((0.04, 0.041), BASELINE), contrast((0.04, 0.041), BASELINE)]
+    strict, tolerant = compare(suite, [0.01, 0.05])
+    assert (strict.tolerance, tolerant.tolerance) == (0.01, 0.05)
+    assert strict.p_slower < ALPHA < tolerant.p_slower
+
+
+def test_no_question_has_no_answer():
+    """An empty suite is not an error."""
+    assert compare([], []) == []
+
+
+@pytest.mark.parametrize(("logarithm", "factor"), [(0.0, 1.0), (math.log(2), 2.0)])
+def test_growth_is_the_factor_of_a_logarithm(logarithm, factor):
+    """The ordinary range is untouched."""
+    assert growth(logarithm) == pytest.approx(factor, rel=1e-15)
+
+
+def test_differences_beyond_what_a_float_holds_are_large_and_no_error():
+    """A process of a femtosecond beside one of an age is somebody's file."""
+    comparison = alone((700.0,), (-700.0, 0.0))
+    assert comparison.ratio > 1e300
+    assert comparison.interval()[1] > 1e300
+    assert comparison.detectable > 1e300
+
+
+# ---- the chance of any false alarm ------------------------------------------------------
+
+
+def test_holms_adjustment_of_four_p_values_by_hand():
+    """4 x 0.005; 3 x 0.01; 2 x 0.03; and 0.04, which may not be less than the one before."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+def test_an_adjusted_p_value_is_at_most_one():
+    """It is a probability."""
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+
+
+def test_one_p_value_alone_needs_no_adjustment():
+    """One question has one chance to be answered wrongly."""
+    assert holm([0.03]) == [0.03]
+    assert holm([]) == []
+
+
+P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=8)
+
+
+@PROPERTY
+@given(p_values=P_VALUES, data=st.data())
+def test_stronger_evidence_in_one_case_never_weakens_it_in_any(p_values, data):
+    """A slow-down found makes the next one easier to find."""
+    which = data.draw(st.integers(0, len(p_values) - 1))
+    stronger = p_values[:]
+    stronger[which] *= data.draw(st.floats(0, 1))
+    assert all(b <= a for a, b in zip(holm(p_values), holm(stronger), strict=True))
+
+
+@PROPERTY
+@given(p_values=P_VALUES, random_=st.randoms(use_true_random=False))
+def test_an_adjustment_does_not_depend_on_the_order_of_cases(p_values, random_):
+    """Nor on where equal ones stand."""
+    order = list(range(len(p_values)))
+    random_.shuffle(order)
+    adjusted = holm(p_values)
+    assert holm([p_values[i] for i in order]) == [adjusted[i] for i in order]
+
+
+# ---- what the suite says of spreads -----------------------------------------------------
+
+
+def test_three_cases_say_nothing_of_how_spreads_are_distributed():
+    """A fourth does, if it has a spread at all."""
+    assert fit_prior([(SD**2, 4)] * 3 + [(SD**2, 0)]) is None
+    assert fit_prior([(SD**2, 4)] * 4) is not None
+
+
+def test_equal_spreads_weigh_as_much_as_all_their_degrees_and_no_more():
+    """However alike the cases, they know their spread no better than all of them together."""
+    variance, weight = fit_prior([(SD**2, 4), (SD**2, 4), (SD**2, 4), (SD**2, 4), (SD**2, 4)])
+    assert weight == 20
+    # Smyth's estimate is of the logarithm, whose mean lies below the mean's logarithm: by
+    # psi(2) - ln 2 for four degrees of freedom, psi(10) - ln 10 for twenty.
+    bias = math.exp((0.4227843350984671 - math.log(2)) - (2.251752589066721 - math.log(10)))
+    assert variance == pytest.approx(SD**2 / bias, rel=1e-9)
+
+
+def test_a_suite_of_one_true_spread_is_found_to_have_one():
+    """Drawn as chi-squared: the scale within five percent, the weight many times a case's."""
+    variance, weight = fit_prior(drawn_variances(1000, 5, math.inf, seed=1))
+    assert math.sqrt(variance) == pytest.approx(SD, rel=0.05)
+    assert 100 < weight <= 5000
+
+
+# DEFECT: winsorising takes a quarter of the logarithms' variance and nothing gives it back, so
+# a suite of unequal cases is taken for one of equal ones.  Dividing by 0.74 cures it.
+@pytest.mark.parametrize("weight", [4.0, 10.0])
+@pytest.mark.parametrize("degrees", [4, 8])
+def test_the_prior_that_drew_a_suite_is_recovered_from_it(degrees, weight):
+    """Two thousand cases of Smyth's model: the scale within 5%, the weight within a third."""
+    variance, found = fit_prior(drawn_variances(2000, degrees, weight, seed=2))
+    assert math.sqrt(variance) == pytest.approx(SD, rel=0.05)
+    assert found == pytest.approx(weight, rel=1 / 3)
+
+
+def test_how_wild_a_wild_case_is_changes_nothing_for_the_others():
+    """The outermost are drawn in, so one broken case in forty is one broken case."""
+    suite = drawn_variances(40, 5, 20, seed=3)
+    wild = [fit_prior([(SD**2 * factor, 5), *suite]) for factor in (1e3, 1e9)]
+    assert wild[0] == wild[1]
+    assert math.sqrt(wild[0][0]) == pytest.approx(math.sqrt(fit_prior(suite)[0]), rel=0.1)
+
+
+def test_cases_without_a_spread_of_their_own_take_no_part_in_the_prior():
+    """A variance of no degree of freedom is the floor's, not the case's."""
+    suite = drawn_variances(10, 5, 20, seed=4)
+    assert fit_prior([*suite, (1e-12, 0)]) == fit_prior(suite)
+
+
+def test_an_ordinary_case_is_drawn_towards_the_suite():
+    """By Smyth's formula from the fitted prior, with the degrees of both."""
+    rng = random.Random(5)
+    suite = night(rng, [SD] * 12)
+    suite = [  # names of their own, so that nothing is shared
+        Contrast(
+            {f"{i}{k}": v for k, v in c.candidate.items()},
+            {f"{i}{k}": v for k, v in (c.baseline or {}).items()},
+        )
+        for i, c in enumerate(suite)
+    ]
+    prior, weight = fit_prior([(c.variance, c.degrees) for c in suite])
+    ps = []
+    for c, found in zip(suite, compare(suite, [TOLERANCE] * 12), strict=True):
+        variance = (weight * prior + 7 * c.variance) / (weight + 7)
+        assert found.sd == pytest.approx(math.sqrt(variance), rel=1e-12)
+        assert found.degrees == pytest.approx(weight + 7, rel=1e-9)
+        error = math.sqrt(variance * (1 / 4 + 1 / 5))
+        ps.append(stats.t.sf((c.estimate - math.log(1.01)) / error, weight + 7))
+        half = stats.t.ppf(0.975, weight + 7) * error
+        assert found.interval() == pytest.approx(
+            (math.exp(c.estimate - half), math.exp(c.estimate + half)), rel=1e-9
+        )
+    least = min(range(12), key=ps.__getitem__)
+    found = compare(suite, [TOLERANCE] * 12)[least]
+    assert found.p_slower == pytest.approx(min(1.0, 12 * ps[least]), rel=1e-6)
+
+
+def test_a_wild_case_keeps_its_own_spread_and_degrees():
+    """Nothing is borrowed from a suite that it is no part of."""
+    wild = contrast([0.0, 0.2], [-0.2, -0.1, 0.0, 0.1, 0.2], "wild ")
+    *others, found = compare([*ordinary(11), wild], [TOLERANCE] * 12)
+    assert found.sd == math.sqrt(wild.variance)
+    assert found.degrees == pytest.approx(5)
+    assert all(other.sd < 2 * SD for other in others)
+    assert all(other.degrees > 20 for other in others)
+
+
+def test_a_lucky_case_is_not_wild():
+    """A spread below the suite's is drawn up, so that luck is not taken for precision."""
+    lucky = contrast([0.0], [0.0, 0.0, 0.0, 0.0, 0.0], "lucky ")
+    found = compare([*ordinary(19), lucky], [TOLERANCE] * 20)[-1]
+    assert found.sd > 0.7 * SD
+
+
+# ---- luck that cases share --------------------------------------------------------------
+
+
+def test_cases_that_deviate_alike_in_each_process_share_all():
+    """One process's luck, in ten cases of different spreads."""
+    luck = (0.3, -1.1, 0.9, 0.4, -0.5)
+    sds = [SD * n for n in range(1, 11)]
+    suite = [contrast([0.0], [sd * value for value in luck]) for sd in sds]
+    scale = statistics.stdev(luck)
+    assert shared(suite, [sd * scale for sd in sds]) == pytest.approx(1.0, rel=1e-12)
+
+
+def test_cases_that_deviate_against_each_other_share_nothing():
+    """A share is no correlation; it is not negative."""
+    suite = [contrast([0.0], BASELINE), contrast([0.0], [-value for value in BASELINE])]
+    assert shared(suite, [0.001, 0.001]) == 0.0
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
+def test_the_share_that_drew_a_suite_is_recovered_from_it(share):
+    """Two hundred cases in nine processes, on average over some suites."""
+    rng = random.Random(6)
+    found = [shared(night(rng, [SD] * 200, share=share), [SD] * 200) for _ in range(10)]
+    assert statistics.fmean(found) == pytest.approx(share, abs=0.12)
+
+
+def test_names_that_mean_nothing_across_cases_share_nothing():
+    """The very same deviations, each case naming its processes in an order of its own."""
+    rng = random.Random(7)
+    suite = night(rng, [SD] * 100, share=1.0)
+
+    def renamed(side: Mapping[str, float]) -> dict[str, float]:
+        names = list(side)
+        rng.shuffle(names)
+        return dict(zip(names, side.values(), strict=True))
+
+    sds = [SD] * 100
+    assert shared(suite, sds) > 0.9
+    assert shared([Contrast(renamed(c.candidate), renamed(c.baseline)) for c in suite], sds) < 0.1
+
+
+@pytest.mark.parametrize(
+    "suite",
+    [
+        [],
+        [contrast([0.0], BASELINE)],
+        [contrast([0.0], [1.0]), contrast([0.0], [2.0])],
+        [contrast([0.0], BASELINE, "one"), contrast([0.0], BASELINE, "other")],
+    ],
+    ids=["no case", "one case", "one process a side", "no common process"],
+)
+def test_where_no_two_cases_met_in_a_process_nothing_is_shared(suite):
+    """Agreement needs two."""
+    assert shared(suite, [0.001] * len(suite)) == 0.0
+
+
+def test_a_suite_that_moves_as_one_has_the_degrees_of_one_case():
+    """A hundred copies of five processes are five processes."""
+    luck = [-0.006, -0.001, 0.0, 0.002, 0.005]
+    found = compare([contrast([0.0], luck)] * 30, [TOLERANCE] * 30)
+    assert [c.degrees for c in found] == pytest.approx([4.0] * 30)
+
+
+def test_the_more_cases_share_the_fewer_degrees_they_have():
+    """From the whole suite's down to one case's."""
+    degrees = []
+    for share in (0.0, 0.5, 1.0):
+        found = compare(night(random.Random(8), [SD] * 40, share=share), [TOLERANCE] * 40)
+        degrees.append(statistics.median(c.degrees for c in found))
+    assert degrees[0] > 2 * degrees[1] > 2 * degrees[2]
+    assert degrees[2] == pytest.approx(7, rel=0.2)
+
+
+# DEFECT: the cross term of own and shared parts, which are estimated together, is missing:
+# 1 / degrees = share^2 / own + (1 - share^2) / total.
+def test_a_wild_case_in_a_suite_that_shares_luck_has_no_more_degrees_than_its_own():
+    """Its spread comes from its own nine processes, which are seven degrees of freedom."""
+    rng = random.Random(9)
+    *_, wild = compare(night(rng, [SD] * 40 + [30 * SD], share=0.5), [TOLERANCE] * 41)
+    assert wild.sd > 10 * SD
+    assert wild.degrees <= 7 + 1e-9
+
+
+# ---- processes that something disturbed -------------------------------------------------
+
+STEADY = [-0.002, -0.001, 0.0, 0.001, 0.002]
+
+
+def last(candidate, baseline, cases: int = 12) -> Comparison:
+    """Return the comparison of a case beside ordinary ones."""
+    suite = [*ordinary(cases), contrast(candidate, baseline, "last ")]
+    return compare(suite, [TOLERANCE] * len(suite))[-1]
+
+
+def test_one_disturbed_baseline_process_in_five_is_set_aside():
+    """A baseline that something slowed down once would hide slow-downs ever after."""
+    found = last([0.0], [0.0, 0.001, -0.001, 0.002, 0.05])
+    assert found.set_aside == 1
+    assert found.ratio == pytest.approx(math.exp(-0.0005), rel=1e-12)
+    assert found.sd < 2 * SD
+
+
+def test_one_disturbed_candidate_process_in_five_is_set_aside():
+    """The others say what the software does."""
+    found = last([0.03, 0.031, 0.029, 0.03, 0.2], STEADY)
+    assert found.set_aside == 1
+    assert found.ratio == pytest.approx(math.exp(0.03), rel=1e-12)
+
+
+def test_one_on_each_side_may_be_set_aside():
+    """They are counted together."""
+    found = last([*STEADY[:4], 0.2], [*STEADY[:4], 0.2])
+    assert found.set_aside == 2
+
+
+@pytest.mark.parametrize(
+    ("candidate", "baseline"),
+    [
+        ([0.0], [0.0, 0.001, -0.001, 0.05, 0.051]),
+        ([0.0], [0.0, 0.001, -0.001, 0.05]),
+        ([0.0, 0.001, -0.001, 0.05], STEADY),
+        ([0.0], [0.0, 0.001, -0.001, 0.002, -0.05]),
+        ([0.0], [-0.2, -0.1, 0.0, 0.1, 0.5]),
+    ],
+    ids=["two in five", "one in four", "of a candidate", "a fast one", "beside wild ones"],
+)
+def test_what_is_no_accident_is_not_set_aside(candidate, baseline):
+    """More than one in five, a fast one, or one of a case that is wild without it as well."""
+    found = last(candidate, baseline)
+    assert found.set_aside == 0
+    assert len(found.contrast.candidate) == len(candidate)
+    assert len(found.contrast.baseline) == len(baseline)
+
+
+def test_without_a_suite_nothing_tells_what_an_ordinary_process_is():
+    """Three cases are no suite."""
+    assert last([0.0], [0.0, 0.001, -0.001, 0.002, 0.05], cases=2).set_aside == 0
+
+
+def test_a_pair_is_never_set_aside():
+    """Both of its halves were disturbed, or one was; the difference does not tell."""
+    pairs = paired({str(i): (value, 0.0) for i, value in enumerate([*STEADY, 0.0, 0.001, 0.2])})
+    suite = [paired({f"{n} {i}": (v, 0.0) for i, v in enumerate(STEADY)}) for n in range(12)]
+    assert compare([*suite, pairs], [TOLERANCE] * 13)[-1].set_aside == 0
+
+
+def test_disturbed_processes_do_not_widen_the_suites_spread():
+    """One in each case, and every case is judged as if it had not been there."""
+    step = SD / math.sqrt(5 / 3)
+    values = [step * n for n in (-1.5, -0.5, 0.5, 1.5)]
+    clean = [contrast([0.0], values, f"{n} ") for n in range(MOST_DISTURBED + 3)]
+    disturbed = [contrast([0.0], [*values, 0.1], f"{n} ") for n in range(MOST_DISTURBED + 3)]
+    tolerances = [TOLERANCE] * len(clean)
+    # What is ordinary is learnt from the suite, so some cases have to be.
+    more = [contrast([0.0], values, f"clean {n} ") for n in range(30)]
+    found = compare([*disturbed, *more], tolerances + [TOLERANCE] * 30)
+    expected = compare([*clean, *more], tolerances + [TOLERANCE] * 30)
+    assert [c.set_aside for c in found[: len(clean)]] == [1] * len(clean)
+    assert [c.sd for c in found] == pytest.approx([c.sd for c in expected], rel=1e-9)
+
+
+# ---- what would have been found ---------------------------------------------------------
+
+
+def test_the_detectable_slow_down_needs_the_planned_processes():
+    """Tolerance plus the 95% and 90% quantiles of t, times the error that will be."""
+    found = alone((0.0,), (-0.002, 0.0, 0.002), planned=4)
+    error = 0.002 * math.sqrt(1 / 4 + 1 / 3)
+    first = stats.t.ppf(0.9, 2) * 0.002 * math.sqrt(1 + 1 / 3)
+    reach = (stats.t.ppf(0.95, 2) + stats.t.ppf(0.9, 2)) * error
+    assert reach > first
+    assert found.detectable == pytest.approx(1.01 * math.exp(reach) - 1, rel=1e-9)
+
+
+def test_the_detectable_slow_down_has_to_be_suspected_at_first():
+    """With many planned processes the first look is what limits."""
+    found = alone((0.0,), (-0.002, 0.0, 0.002, 0.001, -0.001) * 20, planned=100)
+    sd = found.sd
+    first = stats.t.ppf(0.9, 99) * sd * math.sqrt(1 + 1 / 100)
+    assert found.detectable == pytest.approx(1.01 * math.exp(first) - 1, rel=1e-9)
+
+
+def test_processes_beyond_the_plan_count():
+    """More candidates than planned make a smaller slow-down visible."""
+    few = alone((0.0, 0.001), (-0.002, 0.0, 0.002), planned=1)
+    planned = alone((0.0, 0.001), (-0.002, 0.0, 0.002), planned=2)
+    assert few.detectable == planned.detectable
+
+
+def test_a_larger_suite_needs_a_larger_slow_down():
+    """A hundred questions need a stricter answer than one."""
+    one, many = (compare(ordinary(n), [TOLERANCE] * n)[0] for n in (8, 80))
+    assert many.detectable > one.detectable
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_slow_down_of_the_detectable_size_is_found_nine_times_in_ten(share):
+    """Planted in one case of twenty, in four hundred simulated nights."""
+    rng = random.Random(10)
+    nights = 400
+    found = 0
+    for _ in range(nights):
+        first, *others = night(rng, [SD] * 20, share=share)
+        clean, *_ = compare([first, *others], [TOLERANCE] * 20)
+        slower = math.log1p(clean.detectable)
+        planted = Contrast(
+            {name: value + slower for name, value in first.candidate.items()}, first.baseline, 4
+        )
+        found += compare([planted, *others], [TOLERANCE] * 20)[0].p_slower < ALPHA
+    # Three standard deviations around nine in ten.
+    assert found == pytest.approx(0.9 * nights, abs=3 * math.sqrt(0.9 * 0.1 * nights))
+
+
+# DEFECT: the prior weighs too much, as above.
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_suite_slower_by_exactly_its_tolerance_is_rarely_called_slower(share):
+    """In at most one night in twenty, though its cases are unequal: 400 simulated nights."""
+    rng = random.Random(11)
+    nights = 400
+    called = 0
+    for _ in range(nights):
+        sds = [SD * math.sqrt(10 / chi_squared(rng, 10)) for _ in range(30)]
+        suite = night(rng, sds, share=share, shift=math.log1p(TOLERANCE))
+        called += any(c.p_slower < ALPHA for c in compare(suite, [TOLERANCE] * 30))
+    # Two and a half standard deviations above what one in twenty gives by chance.
+    assert called <= nights * ALPHA + 2.5 * math.sqrt(nights * ALPHA * (1 - ALPHA))

@@ -1,0 +1,613 @@
+"""Device time without the host: which figure is taken, how a graph is made, what is summed up.
+
+There is no GPU here.  The order of things is tested on a scripted clock, and what talks to
+torch on stand-ins that have the names, arguments and manners of torch.cuda.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import DeviceType
+from torch.autograd.profiler_util import FunctionEvent
+from torch.profiler import ProfilerActivity
+
+from bench_lib.worker import clock as clock_module
+from bench_lib.worker import graph as graph_module
+from bench_lib.worker.clock import GpuClock
+from bench_lib.worker.device_time import AHEAD, PROFILED, REPLAYS, device_time
+from bench_lib.worker.graph import WARMUP, recorded
+
+# --- which figure is taken -----------------------------------------------------------------
+
+NO_GRAPH = "no graph of the step could be replayed: "
+KERNELS = f"device time is the sum of the kernels; {NO_GRAPH}"
+
+
+class Scripted:
+    """A clock whose replays cost the host ``launch_s`` and the device ``replays_s``."""
+
+    asynchronous = True
+
+    def __init__(self, *, launch_s: float = 1 / 64, replays_s: Iterable[float] = ()) -> None:
+        """Script the first replays; later ones cost the last value given (by default 1/8)."""
+        self.log: list[str] = []
+        self.launch_s = launch_s
+        self.replays_s = list(replays_s) or [1 / 8]
+        self.no_graph: Exception | None = None
+        self.no_profile: Exception | None = None
+        self.fails_from: float = float("inf")
+        self.replays = 0
+        self.host_s = 1024.0
+        self.busy_until_s = 0.0
+
+    def step(self) -> None:
+        """Log it."""
+        self.log.append("step")
+
+    @contextlib.contextmanager
+    def recorded(self, step: Callable[[], object]) -> Iterator[Callable[[], None]]:
+        """Lend the script's replays."""
+        assert step == self.step
+        if self.no_graph is not None:
+            raise self.no_graph
+        try:
+            yield self.replay
+        finally:
+            self.log.append("drop graph")
+
+    def replay(self) -> None:
+        """Cost what the script says."""
+        self.log.append("replay")
+        if self.replays >= self.fails_from:
+            raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2 GiB")
+        self.host_s += self.launch_s
+        replay_s = self.replays_s[min(self.replays, len(self.replays_s) - 1)]
+        self.busy_until_s = max(self.host_s, self.busy_until_s) + replay_s
+        self.replays += 1
+
+    def busy_time(self, step: Callable[[], object], n: int) -> float:
+        """Have been seen working for 1/32 s a step."""
+        self.log.append(f"profile {n}")
+        if self.no_profile is not None:
+            raise self.no_profile
+        return 1 / 32
+
+    def marks(self, n: int) -> Marks:
+        """Return marks on the device's time."""
+        self.log.append("allocate marks")
+        return Marks(self, n)
+
+    def now(self) -> float:
+        """Time on the host."""
+        return self.host_s
+
+    def synchronize(self) -> None:
+        """Let the host catch up."""
+        self.log.append("synchronize")
+        self.host_s = max(self.host_s, self.busy_until_s)
+
+    def release(self) -> None:
+        """Log it."""
+        self.log.append("release")
+
+    def allocated_bytes(self) -> int | None:
+        """Nobody asks."""
+        raise NotImplementedError
+
+    peak_bytes = allocated_bytes
+
+    def reset_peak(self) -> None:
+        """Nobody asks."""
+        raise NotImplementedError
+
+    take_turn = reset_peak
+
+
+class Marks:
+    """Marks of a scripted clock."""
+
+    def __init__(self, clock: Scripted, n: int) -> None:
+        """Hold n marks."""
+        self.clock = clock
+        self.times = [0.0] * n
+
+    def mark(self, i: int) -> None:
+        """Note when the device will be here."""
+        self.clock.log.append("mark")
+        self.times[i] = max(self.clock.host_s, self.clock.busy_until_s)
+
+    def intervals(self) -> list[float]:
+        """Seconds between the marks."""
+        return [b - a for a, b in zip(self.times, self.times[1:], strict=False)]
+
+
+def test_replays_are_issued_in_one_go_with_some_ahead_of_the_first_that_counts() -> None:
+    """Nothing waits and nothing is allocated in between."""
+    clock = Scripted()
+    found = device_time(clock, clock.step)
+    assert (found.seconds, found.source, found.warnings) == (1 / 8, "graph", [])
+    assert clock.log == [
+        *("allocate marks", *["replay"] * AHEAD, "mark"),
+        *["replay", "mark"] * REPLAYS,
+        *("synchronize", "drop graph", "step", "synchronize", "release"),
+    ]
+
+
+def test_device_time_is_the_median_of_the_replays_after_the_first_few() -> None:
+    """Neither the first replays nor one that was held up count for more than they are."""
+    clock = Scripted(replays_s=[2.0] * AHEAD + [1 / 8, 4.0, 1 / 16] + [1 / 8])
+    assert device_time(clock, clock.step).seconds == 1 / 8
+
+
+def test_an_ordinary_step_follows_the_last_replay_before_memory_is_given_back() -> None:
+    """Else gradients and losses would keep the graph's memory."""
+    clock = Scripted()
+    device_time(clock, clock.step)
+    assert clock.log[-4:] == ["drop graph", "step", "synchronize", "release"]
+
+
+def test_replays_that_the_host_cannot_issue_in_time_are_not_the_devices_time() -> None:
+    """The kernels are summed up instead."""
+    clock = Scripted(launch_s=1 / 8, replays_s=[1 / 16])
+    found = device_time(clock, clock.step)
+    assert (found.seconds, found.source) == (1 / 32, "kernels")
+    reason = "the device is done with a replay before the host issues the next"
+    assert found.warnings == [f"{KERNELS}RuntimeError: {reason}"]
+
+
+@pytest.mark.parametrize(("launch_s", "source"), [(31 / 256, "graph"), (1 / 8, "kernels")])
+def test_replays_need_to_be_issued_just_faster_than_they_are_done(
+    launch_s: float, source: str
+) -> None:
+    """At the same pace each is done as the next is issued."""
+    clock = Scripted(launch_s=launch_s)
+    assert device_time(clock, clock.step).source == source
+
+
+def test_a_step_that_cannot_be_recorded_is_profiled() -> None:
+    """With the first line of what was in the way."""
+    clock = Scripted()
+    clock.no_graph = ValueError("no graph\nhere")
+    found = device_time(clock, clock.step)
+    assert (found.seconds, found.source) == (1 / 32, "kernels")
+    assert found.warnings == [f"{KERNELS}ValueError: no graph"]
+    assert clock.log == [f"profile {PROFILED}", "release"]
+
+
+def test_a_replay_that_fails_is_no_more_than_a_warning() -> None:
+    """The graph is dropped before anything else is tried."""
+    clock = Scripted()
+    clock.fails_from = AHEAD + 3
+    found = device_time(clock, clock.step)
+    assert found.source == "kernels"
+    assert found.warnings == [f"{KERNELS}OutOfMemoryError: CUDA out of memory."]
+    assert clock.log[-3:] == ["drop graph", f"profile {PROFILED}", "release"]
+
+
+def test_where_neither_works_both_reasons_are_told() -> None:
+    """In one sentence, and memory is given back all the same."""
+    clock = Scripted()
+    clock.no_graph, clock.no_profile = ValueError("this"), RuntimeError()
+    found = device_time(clock, clock.step)
+    assert (found.seconds, found.source) == (None, None)
+    reasons = f"{NO_GRAPH}ValueError: this; no profile: RuntimeError"
+    assert found.warnings == [f"no device time: {reasons}"]
+    assert clock.log[-1] == "release"
+
+
+def test_the_reason_is_what_went_wrong_first() -> None:
+    """The end of a spoiled recording raises once more, and says less."""
+    clock = Scripted()
+    clock.no_graph = RuntimeError("the recording was given up")
+    clock.no_graph.__context__ = ValueError("the step waits for the device")
+    found = device_time(clock, clock.step)
+    assert found.warnings == [f"{KERNELS}ValueError: the step waits for the device"]
+
+
+def test_an_interruption_gives_memory_back_and_goes_on() -> None:
+    """It is no reason to profile."""
+    clock = Scripted()
+
+    def interrupted(_step: object) -> Any:
+        raise KeyboardInterrupt
+
+    clock.recorded = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        device_time(clock, clock.step)
+    assert clock.log == ["release"]
+
+
+# --- the graph -----------------------------------------------------------------------------
+
+
+class Cuda:
+    """torch.cuda as far as a graph needs it: streams, one recording at a time, a generator.
+
+    A recording that the driver has given up leaves the current stream, the generator and the
+    allocator as they are during one, as it does in torch 2.7.
+    """
+
+    def __init__(self) -> None:
+        """Be idle, on the default stream."""
+        self.log: list[str] = []
+        self.default = self.current = Stream(self, "default")
+        self.generator = Generator(self)
+        self.default_generators = (self.generator,)
+        self.recording: Graph | None = None
+        self.given_up = False
+        self.allocating_to: list[tuple[int, int]] = []
+        self.pools: list[tuple[int, int]] = []
+        self.reset_fails = False
+
+    def work(self) -> None:
+        """Issue some work, as a step does."""
+        self.log.append(f"work on {self.current.name}")
+        if self.recording is not None:
+            self.recording.nodes += 1
+
+    def wait(self) -> None:
+        """Do what no recording allows."""
+        if self.recording is not None:
+            self.given_up = True
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    def synchronize(self, _device: object = None) -> None:
+        """Wait for the device."""
+        self.log.append("synchronize")
+
+    def current_stream(self, _device: object = None) -> Stream:
+        """Return where work goes now."""
+        return self.current
+
+    def current_device(self) -> int:
+        """Return the only one."""
+        return 0
+
+    def graph_pool_handle(self) -> tuple[int, int]:
+        """Return a new name of a pool."""
+        return (0, 7)
+
+    def end_allocating(self, device: int, pool: tuple[int, int]) -> None:
+        """Take the pool off the list, and refuse one that is not there."""
+        assert device == 0
+        if pool not in self.allocating_to:
+            raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+        self.allocating_to.remove(pool)
+
+    def release_pool(self, device: int, pool: tuple[int, int]) -> None:
+        """Give the pool's memory back."""
+        assert device == 0
+        self.pools.remove(pool)
+
+    @contextlib.contextmanager
+    def stream(self, stream: Stream) -> Iterator[None]:
+        """Work on another stream."""
+        before, self.current = self.current, stream
+        try:
+            yield
+        finally:
+            self.current = before
+
+    @contextlib.contextmanager
+    def graph(self, graph: Graph, *, pool: tuple[int, int], stream: Stream) -> Iterator[None]:
+        """Record what is issued in the body."""
+        assert self.recording is None
+        self.log.append("begin recording")
+        before, self.current = self.current, stream
+        self.recording = graph
+        self.allocating_to.append(pool)
+        self.pools.append(pool)
+        self.generator.recording = True
+        graph.pool = pool
+        try:
+            yield
+        finally:
+            self.recording = None
+            if self.given_up:
+                self.given_up = False
+                raise RuntimeError("operation failed due to a previous error during capture")
+            self.allocating_to.remove(pool)
+            self.generator.recording = False
+            graph.ended = True
+            self.current = before
+            self.log.append("end recording")
+
+
+class Stream:
+    """A stream with a name."""
+
+    def __init__(self, cuda: Cuda, name: str) -> None:
+        """Be idle."""
+        self.cuda = cuda
+        self.name = name
+
+    def wait_stream(self, other: Stream) -> None:
+        """Log it."""
+        self.cuda.log.append(f"{self.name} waits for {other.name}")
+
+
+class Generator:
+    """Random numbers that know whether they are being recorded."""
+
+    def __init__(self, cuda: Cuda) -> None:
+        """Not be recorded."""
+        self.cuda = cuda
+        self.recording = False
+
+    def clone_state(self) -> Generator:
+        """Return one that stands where this one does."""
+        clone = Generator(self.cuda)
+        clone.recording = self.recording
+        return clone
+
+    def graphsafe_set_state(self, other: Generator) -> None:
+        """Stand where the other one does."""
+        self.recording = other.recording
+
+
+class Graph:
+    """A recorded graph."""
+
+    def __init__(self, cuda: Cuda) -> None:
+        """Be empty."""
+        self.cuda = cuda
+        self.nodes = 0
+        self.ended = False
+        self.pool: tuple[int, int] | None = None
+
+    def replay(self) -> None:
+        """Do on the current stream what was recorded."""
+        assert self.ended
+        self.cuda.log.append(f"replay {self.nodes} on {self.cuda.current.name}")
+
+    def reset(self) -> None:
+        """Give the memory back."""
+        self.cuda.log.append("reset")
+        if self.ended:
+            assert self.pool is not None
+            self.cuda.release_pool(0, self.pool)
+            self.ended = False
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
+    """Put the stand-ins where torch's own are."""
+    cuda = Cuda()
+    for name in (
+        *("synchronize", "current_stream", "current_device", "graph_pool_handle"),
+        *("stream", "graph", "default_generators"),
+    ):
+        monkeypatch.setattr(torch.cuda, name, getattr(cuda, name))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: Graph(cuda))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: Stream(cuda, "side"))
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", cuda.end_allocating, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_releasePool", cuda.release_pool, raising=False)
+    monkeypatch.setattr(graph_module, "_broken", [])
+    return cuda
+
+
+def test_a_step_is_warmed_up_and_recorded_on_a_side_stream_and_replayed_on_the_current_one(
+    cuda: Cuda,
+) -> None:
+    """As torch's notes on graphs prescribe."""
+    with recorded(cuda.work) as replay:
+        replay()
+        replay()
+    assert cuda.log == [
+        "side waits for default",
+        *["work on side"] * WARMUP,
+        *("begin recording", "work on side", "end recording"),
+        *["replay 1 on default"] * 2,
+        *("synchronize", "reset"),
+    ]
+
+
+def test_a_graph_is_gone_afterwards_with_its_memory(cuda: Cuda) -> None:
+    """Also where the replays fail."""
+    with pytest.raises(ValueError, match="later"), recorded(cuda.work):
+        raise ValueError("later")
+    assert (cuda.pools, cuda.allocating_to) == ([], [])
+    assert cuda.log[-2:] == ["synchronize", "reset"]
+
+
+def waiting(cuda: Cuda) -> Callable[[], None]:
+    """Return a step that waits for the device in its middle."""
+
+    def step() -> None:
+        cuda.work()
+        cuda.wait()
+
+    return step
+
+
+def failing(cuda: Cuda) -> Callable[[], None]:
+    """Return a step whose code, and not the driver, refuses to be recorded."""
+
+    def step() -> None:
+        cuda.work()
+        if cuda.recording is not None:
+            raise RuntimeError("not while recording")
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [(waiting, "not permitted when"), (failing, "not while recording")]
+)
+def test_after_a_recording_that_failed_the_device_can_be_used_as_before(
+    kind: Callable[[Cuda], Callable[[], None]], words: str, cuda: Cuda
+) -> None:
+    """Stream, random numbers and memory; whether the driver gave it up or the step did."""
+    with pytest.raises(RuntimeError) as raised, recorded(kind(cuda)):
+        raise AssertionError("nothing was recorded")
+    assert words in str(raised.value.__context__ or raised.value)
+    assert cuda.current is cuda.default
+    assert not cuda.generator.recording
+    assert (cuda.pools, cuda.allocating_to) == ([], [])
+    assert cuda.log[-2:] == ["synchronize", "reset"]
+
+
+def test_a_step_can_be_recorded_after_another_could_not(cuda: Cuda) -> None:
+    """The next case may be host-bound too."""
+    with pytest.raises(RuntimeError), recorded(waiting(cuda)):
+        pass
+    with recorded(cuda.work) as replay:
+        replay()
+    assert cuda.log[-3:] == ["replay 1 on default", "synchronize", "reset"]
+
+
+def test_a_graph_that_the_driver_gave_up_is_kept(cuda: Cuda) -> None:
+    """The allocator of pinned memory would ask an object that is gone."""
+    with pytest.raises(RuntimeError), recorded(waiting(cuda)):
+        pass
+    assert len(graph_module._broken) == 1
+    with recorded(cuda.work):
+        pass
+    assert len(graph_module._broken) == 1
+
+
+def test_a_step_that_fails_in_the_warm_up_gives_the_stream_back(cuda: Cuda) -> None:
+    """Nothing has been recorded then."""
+
+    def step() -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"), recorded(step):
+        pass
+    assert cuda.current is cuda.default
+    assert cuda.log == ["side waits for default", "synchronize", "reset"]
+
+
+def test_an_interruption_while_recording_is_cleaned_up_after_too(cuda: Cuda) -> None:
+    """And goes on."""
+
+    def step() -> None:
+        if cuda.recording is not None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), recorded(step):
+        pass
+    assert cuda.current is cuda.default
+    assert (cuda.pools, cuda.allocating_to) == ([], [])
+
+
+def test_the_allocator_is_told_under_its_older_name_too(
+    cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had another in torch 2.7."""
+    monkeypatch.delattr(torch._C, "_cuda_endAllocateToPool")
+    name = "_cuda_endAllocateCurrentStreamToPool"
+    monkeypatch.setattr(torch._C, name, cuda.end_allocating, raising=False)
+    with pytest.raises(RuntimeError), recorded(waiting(cuda)):
+        pass
+    assert (cuda.pools, cuda.allocating_to) == ([], [])
+
+
+# --- the profiled pass ---------------------------------------------------------------------
+
+
+def event(name: str, us: float, device: DeviceType = DeviceType.CUDA, **about: Any) -> Any:
+    """Return one of the profiler's events, as torch makes it."""
+    return FunctionEvent(
+        id=1, name=name, thread=0, start_us=8, end_us=8 + us, use_device="cuda",
+        device_type=device, **about,
+    )  # fmt: skip
+
+
+class Profiler:
+    """torch.profiler.profile, which sees what it is told."""
+
+    def __init__(self) -> None:
+        """See nothing."""
+        self.seen: list[Any] = []
+        self.activities: list[ProfilerActivity] = []
+
+    @contextlib.contextmanager
+    def profile(self, *, activities: Iterable[ProfilerActivity]) -> Iterator[Profiler]:
+        """Look at what happens in the body."""
+        self.activities = list(activities)
+        yield self
+
+    def events(self) -> list[Any]:
+        """Return what the script says."""
+        return self.seen
+
+
+@pytest.fixture
+def profiler(monkeypatch: pytest.MonkeyPatch) -> Profiler:
+    """Put a profiler in torch's place, on a device that is always done, with CUDA 13.2."""
+    profiler = Profiler()
+    monkeypatch.setattr(torch.profiler, "profile", profiler.profile)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _device=None: None)
+    monkeypatch.setattr(torch.version, "cuda", "13.2")
+    monkeypatch.setenv("TEARDOWN_CUPTI", "")  # so that what a test sets is undone
+    monkeypatch.delenv("TEARDOWN_CUPTI")
+    return profiler
+
+
+GPU = torch.device("cuda", 0)
+
+
+def test_the_kernels_sum_counts_what_ran_on_the_device_once(profiler: Profiler) -> None:
+    """Neither calls of the runtime nor named stretches, which hold kernels of their own."""
+    call = event("cudaLaunchKernel", 1000, DeviceType.CPU)
+    call.append_kernel("gemm", 0, 6)
+    profiler.seen = [
+        event("gemm", 6),
+        event("Memcpy DtoD", 1),
+        event("Memset", 1),
+        event("Optimizer.step#SGD.step", 100, is_user_annotation=True),
+        call,
+    ]
+    steps: list[int] = []
+    assert GpuClock(GPU).busy_time(lambda: steps.append(1), 4) == 2e-6
+    assert len(steps) == 4
+    assert profiler.activities == [ProfilerActivity.CUDA]
+
+
+def test_a_profiler_that_sees_nothing_is_not_believed(profiler: Profiler) -> None:
+    """It may not be allowed to look."""
+    profiler.seen = [event("cudaLaunchKernel", 1000, DeviceType.CPU)]
+    with pytest.raises(RuntimeError, match="the profiler saw no work on the device"):
+        GpuClock(GPU).busy_time(lambda: None, 4)
+
+
+@pytest.mark.parametrize(
+    ("cuda_version", "set_before", "after"),
+    [
+        ("13.2", None, "1"),
+        ("12.6", None, "1"),
+        ("12.4", None, None),
+        ("11.8", None, None),
+        (None, None, None),
+        ("13.2", "0", "0"),
+    ],
+)
+def test_the_profiler_is_asked_to_leave_where_it_can_and_nobody_said_otherwise(
+    cuda_version: str | None,
+    set_before: str | None,
+    after: str | None,
+    profiler: Profiler,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would slow down every case that comes after."""
+    profiler.seen = [event("gemm", 6)]
+    monkeypatch.setattr(torch.version, "cuda", cuda_version)
+    if set_before is not None:
+        monkeypatch.setenv("TEARDOWN_CUPTI", set_before)
+    GpuClock(GPU).busy_time(lambda: None, 1)
+    assert os.environ.get("TEARDOWN_CUPTI") == after
+
+
+def test_a_gpus_clock_records_steps_in_graphs(cuda: Cuda) -> None:
+    """As above."""
+    with GpuClock(GPU).recorded(cuda.work) as replay:
+        replay()
+    assert clock_module.recorded is recorded
+    assert "replay 1 on default" in cuda.log

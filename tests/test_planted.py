@@ -1,0 +1,197 @@
+"""Delays that are planted in a step: real work, as much as was asked for, and nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bench_lib.model import Case, Sampling
+from bench_lib.worker.clock import clock_of
+from bench_lib.worker.measure import Context, measure
+from bench_lib.worker.workloads import Setting, Workload, build
+from bench_lib.worker.workloads.networks import network
+from bench_lib.worker.workloads.planted import ELEMENTS, delay, planted
+
+CPU = Setting(torch.device("cpu"))
+GPU = Setting(torch.device("cuda", 0))
+
+TINY: dict[str, Any] = {"network": "squeezenet1_1", "batch_size": 2, "image_size": 32}
+
+AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """One thread is quickest for tiny images."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Counted(TorchDispatchMode):
+    """Counts the operations that torch really executes, and how much each writes."""
+
+    def __init__(self) -> None:
+        """Count from zero."""
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+        self.elements: Counter[str] = Counter()
+        self.last = torch.empty(0)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Execute and count."""
+        output = func(*args, **(kwargs or {}))
+        name = str(func)
+        self.calls[name] += 1
+        if isinstance(output, torch.Tensor):
+            self.elements[name] += output.numel()
+            self.last = output
+        return output
+
+
+SIN = "aten.sin_.default"
+
+
+def executed(workload: Workload) -> Counted:
+    """Do one step and return what was executed."""
+    with Counted() as counted:
+        workload.step()
+    return counted
+
+
+# --- the delay alone -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("units", [1, 2, 100])
+def test_each_unit_of_delay_on_a_cpu_is_a_pass_over_the_same_numbers(units: int) -> None:
+    """Counted where torch executes, so that none is left out."""
+    counted = executed(delay(CPU, delay_units=units))
+    assert counted.calls == {SIN: units}
+    assert counted.elements == {SIN: units * ELEMENTS}
+
+
+def test_the_work_of_a_delay_needs_all_the_work_before_it() -> None:
+    """Three steps of five units are the fifteenth sine of the sine."""
+    workload = delay(CPU, delay_units=5)
+    with Counted() as counted:
+        for _ in range(3):
+            workload.step()
+    expected = 1.0
+    for _ in range(15):
+        expected = math.sin(expected)
+    assert counted.last.tolist() == pytest.approx([expected] * ELEMENTS, rel=1e-5)
+
+
+def test_a_delay_on_a_gpu_is_as_many_cycles_as_there_are_units(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In one launch."""
+    slept: list[int] = []
+    monkeypatch.setattr(torch.cuda, "_sleep", slept.append)
+    workload = delay(GPU, delay_units=12345)
+    assert slept == []
+    workload.step()
+    workload.step()
+    assert slept == [12345, 12345]
+
+
+def test_a_delay_knows_nothing_of_itself_but_its_step() -> None:
+    """It is measured like any other workload, by the name that a case gives."""
+    case = Case("delay", "delay", {"delay_units": 3}, sampling=AT_ONCE)
+    measured = measure(case, Context(CPU, clock_of(CPU.device), "context-7"))
+    assert (measured.items_per_step, measured.item) == (1, "step")
+    assert (measured.numerics, measured.parameters, measured.flops_per_step) == (None, None, None)
+    assert len(measured.iteration_s) == 2
+
+
+# --- planted in a network ------------------------------------------------------------------
+
+
+def pair(units: int, **params: Any) -> tuple[Workload, Workload]:
+    """Build a network with and without a planted delay."""
+    return planted(CPU, delay_units=units, **TINY, **params), network(CPU, **TINY, **params)
+
+
+@pytest.mark.parametrize("units", [0, 1, 7])
+@pytest.mark.parametrize("task", ["infer", "train"])
+def test_a_planted_step_executes_the_networks_step_and_its_units_and_nothing_else(
+    task: str, units: int
+) -> None:
+    """Nothing at all with no units."""
+    slow, plain = pair(units, task=task)
+    expected = executed(plain).calls + Counter({SIN: units})
+    assert executed(slow).calls == expected
+
+
+def test_the_delay_comes_after_the_step_and_inside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU it waits its turn in the queue."""
+    order: list[str] = []
+    inner = Workload(lambda: order.append("step"))
+    monkeypatch.setattr("bench_lib.worker.workloads.planted.network", lambda *_, **__: inner)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda units: order.append(f"sleep {units}"))
+    planted(GPU, delay_units=9).step()
+    planted(GPU, delay_units=0).step()
+    assert order == ["step", "sleep 9", "step"]
+
+
+def test_the_answer_of_a_planted_step_is_the_networks() -> None:
+    """To the last bit."""
+    slow, plain = pair(3, precision="bf16")
+    assert torch.equal(slow.step(), plain.step())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("task", ["infer", "train"])
+def test_what_is_known_of_a_network_is_known_with_a_delay_planted_in_it(task: str) -> None:
+    """Items, parameters, traffic, FLOPs and numerics."""
+    slow, plain = pair(3, task=task)
+    assert (slow.items_per_step, slow.item, slow.compiled) == (2, "img", False)
+    assert slow.parameters == plain.parameters
+    assert slow.least_bytes_per_step == plain.least_bytes_per_step
+    assert slow.flops_per_step() == plain.flops_per_step()
+    numerics = []
+    for workload in (slow, plain):
+        torch.manual_seed(1)  # dropout draws
+        workload.step()
+        workload.first_step_done()
+        numerics.append(workload.numerics())
+    assert numerics[0] is not None
+    assert numerics[0] == numerics[1]
+
+
+def test_a_case_may_name_planted_with_the_parameters_of_network() -> None:
+    """All of them are passed through."""
+    params = {**TINY, "precision": "bf16", "memory_format": "nhwc", "delay_units": 2}
+    workload = build(Case("x", "planted", params), CPU)
+    output: Any = workload.step()
+    assert (output.shape, output.dtype) == ((2, 1000), torch.bfloat16)
+    assert executed(workload).calls[SIN] == 2
+
+
+# --- bad parameters ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("units", [-1, 1.5, 2.0, "3", True, None])
+def test_a_number_of_units_that_is_none_is_named(units: Any) -> None:
+    """Before anything is built."""
+    words = rf"delay_units is {units!r}; it has to be a whole number, 0 or more \(0 adds nothing\)"
+    with pytest.raises(ValueError, match=words):
+        planted(CPU, delay_units=units, network="no such network", batch_size=1)
+
+
+def test_a_delay_alone_needs_a_unit() -> None:
+    """A step that does nothing takes no time to divide by."""
+    with pytest.raises(ValueError, match="delay_units is 0; it has to be a whole number, 1 or m"):
+        delay(CPU, delay_units=0)
+
+
+def test_bad_parameters_of_the_network_are_its_own_errors() -> None:
+    """With the words that it has for them."""
+    with pytest.raises(ValueError, match="precision is 'fp17'; there is fp32, "):
+        planted(CPU, delay_units=1, **TINY, precision="fp17")

@@ -1,0 +1,403 @@
+"""Anybody's timings: what is read of them, and what is said about lines that are wrong."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import math
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench_lib import summary
+from bench_lib.samples import Samples, read
+
+TIMES = [1.0, 2.0, 4.0]
+LARGEST, SMALLEST = 1.7976931348623157e308, 5e-324
+
+
+def line(case="a", role="baseline", process=0, iteration_s=TIMES, **more) -> bytes:
+    """Return one line as Python's own json writes it; None leaves a field out."""
+    fields = {"case": case, "role": role, "process": process, "iteration_s": iteration_s, **more}
+    kept = {name: value for name, value in fields.items() if value is not None}
+    return json.dumps(kept).encode() + b"\n"
+
+
+def of(*lines: bytes) -> Samples:
+    """Read lines."""
+    return read(lines)
+
+
+def problem_of(*lines: bytes, case: str = "a") -> str:
+    """Return the only problem of the only case."""
+    samples = of(*lines)
+    assert samples.problems == []
+    assert list(samples.cases) == [case]
+    (problem,) = samples.cases[case].problems
+    return problem
+
+
+# ---- what is read -----------------------------------------------------------------------
+
+
+def test_each_line_is_a_process_of_its_case():
+    """By role and name, with the line that it stands on."""
+    samples = of(
+        line("b", process="x"),
+        line("a", process=1),
+        line("b", "candidate", process="x", iteration_s=[8.0, 8.0]),
+    )
+    assert (samples.problems, samples.notes) == ([], [])
+    assert list(samples.cases) == ["b", "a"]
+    case = samples.cases["b"]
+    assert (case.case, case.problems) == ("b", [])
+    assert list(case.baseline) == list(case.candidate) == ["x"]
+    assert case.baseline["x"].log_median == math.log(2)
+    assert (case.baseline["x"].n, case.baseline["x"].line) == (3, 1)
+    assert (case.candidate["x"].log_median, case.candidate["x"].spread) == (math.log(8), 0.0)
+    assert samples.cases["a"].baseline["1"].line == 2
+
+
+def test_whole_numbers_are_times_too():
+    """Not every program writes 2.0."""
+    process = of(line(iteration_s=[1, 2, 3, 4])).cases["a"].baseline["0"]
+    assert process.log_median == math.log(2.5)
+
+
+@pytest.mark.parametrize("time", [LARGEST, SMALLEST, 1e300, 1e-300, 10**300])
+def test_absurd_times_are_read_like_any_other(time):
+    """Neither their sum nor their half may leave what a float can hold."""
+    process = of(line(iteration_s=[time] * 4)).cases["a"].baseline["0"]
+    assert process.log_median == pytest.approx(math.log(time))
+    assert process.spread == 0.0
+
+
+def test_times_of_every_size_at_once_are_read():
+    """The smallest and the largest float have a median and a spread between them."""
+    process = of(line(iteration_s=[LARGEST, SMALLEST])).cases["a"].baseline["0"]
+    assert process.log_median == pytest.approx(math.log(LARGEST / 2))
+    assert process.spread == pytest.approx(math.sqrt(2))
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"", b" \n"])
+def test_lines_end_as_they_like(end):
+    """On any system, and without an end at the end of the file."""
+    samples = of(line().strip() + end)
+    assert (list(samples.cases), samples.problems) == (["a"], [])
+
+
+def test_a_byte_order_mark_is_tolerated():
+    """Some editors write one."""
+    samples = of(codecs.BOM_UTF8 + line())
+    assert (list(samples.cases), samples.problems) == (["a"], [])
+
+
+def test_empty_lines_are_skipped_and_counted():
+    """A line's number is the one that an editor shows."""
+    samples = of(b"\n", line(), b"  \r\n", line(process=1, iteration_s=[1.0, 3.0]), b"")
+    assert (samples.problems, samples.notes) == ([], [])
+    assert [process.line for process in samples.cases["a"].baseline.values()] == [2, 4]
+
+
+@pytest.mark.parametrize("lines", [(), (b"",), (b"\n", b" \n"), (codecs.BOM_UTF8,)])
+def test_a_file_without_samples_is_a_problem(lines):
+    """Nothing judged is not nothing wrong."""
+    samples = of(*lines)
+    assert (samples.problems, samples.cases) == (["no samples in it"], {})
+
+
+# ---- lines that belong to no case -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"rubbish\n", "line 2: not JSON: Expecting value, column 1"),
+        (line()[:72] + b"\n", "line 2: not JSON: Expecting ',' delimiter, column 73"),
+        (line()[:-1] + b"}\n", "line 2: not JSON: Extra data, column 80"),
+        (b'{"case": "\xff"}\n', "line 2: not UTF-8: invalid start byte, byte 11"),
+        (b"[1, 2]\n", "line 2: a list is not an object"),
+        (b"null\n", "line 2: null is not an object"),
+        (b"NaN\n", "line 2: nan is not an object"),
+        (b"[" * 100_000 + b"\n", "line 2: nested too deeply"),
+        (line(case=None), "line 2: no case; it has to be text"),
+        (line(case=7), "line 2: case is 7; it has to be text"),
+        (line(case=" "), 'line 2: case is " "; it has to be text'),
+        (line(case=["a"]), "line 2: case is a list; it has to be text"),
+        (line(case="\ud800"), 'line 2: case is "\\ud800"; it has to be text'),
+    ],
+)
+def test_a_line_of_no_case_is_named_with_its_number(text, problem):
+    """And keeps no other line from being read."""
+    samples = of(line(), text, line("b"))
+    assert samples.problems == [problem]
+    assert list(samples.cases) == ["a", "b"]
+    assert [case.problems for case in samples.cases.values()] == [[], []]
+
+
+def test_a_truncated_last_line_is_named_with_its_number():
+    """As a writer leaves it that was killed."""
+    samples = of(line(), line(process=1)[:-10])
+    (problem,) = samples.problems
+    assert problem == (
+        "line 2: not JSON: Expecting ',' delimiter, column 71; "
+        "the file ends here and may be cut off"
+    )
+    assert list(samples.cases["a"].baseline) == ["0"]
+
+
+def test_an_endless_number_is_not_read():
+    """Python refuses to read a whole number of so many digits."""
+    text = b'{"case": "a", "process": ' + b"9" * 5000 + b"}\n"
+    (problem,) = of(text).problems
+    assert problem.startswith("line 1: ")
+    assert "5000 digits" in problem
+
+
+# ---- lines that spoil their case --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"role": None}, "no role; a line needs case, role, process and iteration_s"),
+        ({"process": None}, "no process; a line needs case, role, process and iteration_s"),
+        ({"iteration_s": None}, "no iteration_s; a line needs case, role, process and iteration_s"),
+        ({"role": "Baseline"}, 'role is "Baseline"; it has to be baseline or candidate'),
+        ({"role": ["baseline"]}, "role is a list; it has to be baseline or candidate"),
+        ({"process": True}, "process is true; it has to be a whole number or text"),
+        ({"process": 1.0}, "process is 1.0; it has to be a whole number or text"),
+        ({"process": ""}, 'process is ""; it has to be a whole number or text'),
+        ({"process": {}}, "process is an object; it has to be a whole number or text"),
+        ({"process": "\ud800"}, 'process is "\\ud800"; it has to be a whole number or text'),
+        ({"iteration_s": 1.0}, "iteration_s is 1.0; it has to be a list of seconds"),
+        ({"iteration_s": "x" * 99}, f'iteration_s is "{"x" * 38}…; it has to be a list of seconds'),
+    ],
+)
+def test_a_wrong_field_is_a_problem_of_its_case(fields, problem):
+    """With the value as it stands there, and what it has to be."""
+    assert problem_of(b"\n", line(**fields)) == f"line 2: {problem}"
+
+
+@pytest.mark.parametrize(("times", "held"), [([], "no time"), ([1.0], "one time")])
+def test_fewer_than_two_times_are_a_problem(times, held):
+    """One time is no median."""
+    assert problem_of(line(iteration_s=times)) == (
+        f"line 1: iteration_s holds {held}; a process needs at least two, "
+        "so that its median means something"
+    )
+
+
+@pytest.mark.parametrize(
+    ("time", "shown"),
+    [
+        (math.nan, "nan"),
+        (math.inf, "inf"),
+        (-math.inf, "-inf"),
+        (0, "0"),
+        (-0.0, "-0.0"),
+        (-1.5, "-1.5"),
+        (10**400, f"1{'0' * 38}…"),
+    ],
+)
+def test_times_that_are_not_finite_and_above_zero_are_a_problem(time, shown):
+    """By their place in the list, as the bare words that Python writes as well."""
+    assert problem_of(line(iteration_s=[1.0, 2.0, 3.0, time])) == (
+        f"line 1: iteration_s[3] is {shown}; times have to be finite and above zero"
+    )
+
+
+@pytest.mark.parametrize("text", [b"1e400", b"Infinity"])
+def test_a_time_beyond_every_float_is_infinite(text):
+    """However it is written."""
+    assert problem_of(line(iteration_s=[1.0, 77.0]).replace(b"77.0", text)) == (
+        "line 1: iteration_s[1] is inf; times have to be finite and above zero"
+    )
+
+
+@pytest.mark.parametrize(
+    ("time", "shown"), [("1.0", '"1.0"'), (True, "true"), (None, "null"), ([1.0], "a list")]
+)
+def test_times_that_are_no_numbers_are_a_problem(time, shown):
+    """True is no second."""
+    assert problem_of(line(iteration_s=[1.0, time])) == (
+        f"line 1: iteration_s[1] is {shown}, which is no number"
+    )
+
+
+@pytest.mark.parametrize("again", [1, "1"])
+def test_a_process_that_comes_twice_is_a_problem_naming_both_lines(again):
+    """A number and the same number as text are one name."""
+    first, second = line(process=1), line(process=again, iteration_s=[3.0, 4.0])
+    assert problem_of(first, b"\n", second) == (
+        "line 3: process '1' of the baseline is on line 1 already; "
+        "give every process a name of its own"
+    )
+
+
+def test_one_name_in_both_roles_or_two_cases_is_no_problem():
+    """Processes are told apart within a role of a case."""
+    samples = of(
+        line(),
+        line(role="candidate", iteration_s=[3.0, 4.0]),
+        line("b"),
+    )
+    assert (samples.problems, samples.notes) == ([], [])
+    assert [case.problems for case in samples.cases.values()] == [[], []]
+
+
+def test_a_problem_spoils_its_own_case_only():
+    """And every problem of a case is kept."""
+    samples = of(line("a", iteration_s=[]), line("b"), line("a", process=None), line("a"))
+    assert [problem[:8] for problem in samples.cases["a"].problems] == ["line 1: ", "line 3: "]
+    assert list(samples.cases["a"].baseline) == ["0"]
+    assert samples.cases["b"].problems == samples.problems == []
+
+
+# ---- worth a word -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("times", "more"), [(1, ""), (2, " (and on 1 more line)"), (43, " (and on 42 more lines)")]
+)
+def test_an_unknown_field_is_noted_once(times, more):
+    """With the first line and how many more there are."""
+    lines = [line(str(n), gpu=n) for n in range(times)]
+    samples = of(line("x"), b"\n", *lines)
+    assert samples.notes == [f"line 3: unknown field 'gpu' ignored{more}"]
+    assert samples.problems == []
+
+
+def test_very_unequal_counts_are_noted():
+    """Less than half of what another process of the case has."""
+    samples = of(
+        line(iteration_s=[1.0] * 7),
+        line(process=1, iteration_s=[1.0] * 3),
+        line("b", iteration_s=[1.0] * 6),
+        line("b", "candidate", iteration_s=[1.0] * 3),
+    )
+    assert samples.notes == [
+        "line 2: 3 iterations, where line 1 of the same case has 7; a median of few is less certain"
+    ]
+
+
+def test_the_same_times_twice_in_a_case_are_noted():
+    """In whichever role; other cases may have them, and a constant is no copy."""
+    samples = of(
+        line(),
+        line(role="candidate", process=3),
+        line(process=1, iteration_s=TIMES[::-1]),
+        line("b"),
+        line("c", iteration_s=[1.0, 1.0]),
+        line("c", process=1, iteration_s=[1.0, 1.0]),
+    )
+    assert samples.notes == ["line 2: the same times as line 1; were they copied?"]
+    assert [case.problems for case in samples.cases.values()] == [[], [], []]
+
+
+def test_notes_come_in_the_order_of_their_lines():
+    """Whatever they are about."""
+    samples = of(
+        line(iteration_s=[1.0] * 20),
+        line(process=1),
+        line(process=2),
+        line(process=3, iteration_s=[1.0, 3.0, 2.0], gpu=0),
+        *(line(process=n, iteration_s=[n] * 10) for n in range(4, 12)),
+        line(process=12),
+    )
+    assert [note.partition(": ")[0] for note in samples.notes] == [
+        "line 2",
+        "line 3",
+        "line 4",
+        "line 13",
+    ]
+
+
+# ---- whatever comes ---------------------------------------------------------------------
+
+times_lists = st.lists(st.floats(min_value=1e-9, max_value=1e9), min_size=2, max_size=60)
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+values = st.sampled_from(["a", "baseline", "candidate", 0, "0", [1.0, 2.0]]) | anything
+objects = st.dictionaries(
+    st.sampled_from(["case", "role", "process", "iteration_s", "gpu"]), values, max_size=5
+)
+
+
+@given(times_lists)
+def test_a_process_is_its_median_and_its_spread(times):
+    """The same figures as of our own measurements."""
+    process = of(line(iteration_s=times)).cases["a"].baseline["0"]
+    assert process.log_median == pytest.approx(math.log(statistics.median(times)), abs=1e-12)
+    assert process.spread == pytest.approx(summary.spread(times), rel=1e-9, abs=1e-12)
+    assert process.n == len(times)
+
+
+@given(times_lists, st.randoms(use_true_random=False))
+def test_the_order_of_iterations_does_not_matter(times, random):
+    """Neither to the median nor to the spread."""
+    shuffled = random.sample(times, len(times))
+    a, b = (of(line(iteration_s=t)).cases["a"].baseline["0"] for t in (times, shuffled))
+    assert (a.log_median, a.spread) == (b.log_median, b.spread)
+
+
+@given(times_lists, st.integers(-900, 900))
+def test_another_unit_of_time_moves_the_median_and_leaves_the_spread(times, exponent):
+    """Powers of two, which floats are multiplied by without rounding."""
+    scaled = [math.ldexp(time, exponent) for time in times]
+    a, b = (of(line(iteration_s=t)).cases["a"].baseline["0"] for t in (times, scaled))
+    moved = a.log_median + exponent * math.log(2)
+    assert b.log_median == pytest.approx(moved, rel=1e-12, abs=1e-9)
+    assert b.spread == pytest.approx(a.spread, rel=1e-9)
+
+
+@given(
+    st.permutations(
+        [
+            line(c, r, p, [1.0 + p, 5.0])
+            for c in "ab"
+            for r in ("baseline", "candidate")
+            for p in range(2)
+        ]
+    )
+)
+def test_the_order_of_lines_does_not_matter(lines):
+    """But for the numbers of the lines and the order of the cases."""
+    samples = of(*lines)
+    assert samples.problems == []
+    assert sorted(samples.cases) == ["a", "b"]
+    for case in samples.cases.values():
+        for side in (case.baseline, case.candidate):
+            assert {name: side[name].log_median for name in side} == {
+                "0": math.log(3),
+                "1": math.log(3.5),
+            }
+
+
+@given(st.lists(st.binary(max_size=40) | objects.map(lambda o: json.dumps(o).encode()), max_size=6))
+def test_every_line_is_a_process_or_a_problem(lines):
+    """Whatever it holds: never an exception, and nothing is lost without a word."""
+    samples = read([text.replace(b"\n", b" ") + b"\n" for text in lines])
+    problems = [*samples.problems, *(p for c in samples.cases.values() for p in c.problems)]
+    processes = [
+        p
+        for c in samples.cases.values()
+        for side in (c.baseline, c.candidate)
+        for p in side.values()
+    ]
+    meant = [n for n, text in enumerate(lines, 1) if text.removeprefix(codecs.BOM_UTF8).strip()]
+    if not meant:
+        assert problems == ["no samples in it"]
+        return
+    named = [int(problem.partition(":")[0].removeprefix("line ")) for problem in problems]
+    assert sorted(named + [process.line for process in processes]) == meant
+    for process in processes:
+        assert math.isfinite(process.log_median)
+        assert math.isfinite(process.spread)
+    for name in samples.cases:
+        assert name.encode()

@@ -1,0 +1,510 @@
+"""From comparisons to statuses and words: what a suite's timings are called, and why."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench_lib.comparison import ALPHA, Contrast, compare, paired
+from bench_lib.model import Status, Verdict
+from bench_lib.timing import BLIND, BLIND_ALPHA, Question, answers, families
+
+# Half a thousandth apart: a change of a quarter of a percent beyond the tolerance shows.
+STEADY = (-0.001, -0.0005, 0.0, 0.0005, 0.001)
+# So far apart that two processes here and three there see nothing below a tenth.
+RESTLESS = (-0.05, 0.0, 0.05)
+BOUND = math.log(1.01)
+
+
+def question(candidate, baseline=STEADY, **fields) -> Question:
+    """Return whether a case's latency changed by a hundredth."""
+    name = fields.get("case_id", "")
+    contrast = Contrast(
+        {f"{name}c{i}": value for i, value in enumerate(candidate)},
+        {f"{name}b{i}": value for i, value in enumerate(baseline)},
+        fields.pop("planned", 1),
+    )
+    return replace(Question("case", "latency", "pinned", contrast, 0.01), **fields)
+
+
+def pairs(*differences: float) -> Question:
+    """Return whether B is slower than A in pairs that differ so."""
+    values = {str(i): (i + difference, float(i)) for i, difference in enumerate(differences)}
+    return Question("case", "latency", "a", paired(values), 0.01)
+
+
+def answer(candidate, baseline=STEADY, **fields) -> Verdict:
+    """Return the verdict on a case by itself."""
+    (verdict,) = answers([question(candidate, baseline, **fields)])
+    return verdict
+
+
+def quiet(cases: int, sd: float = 0.004) -> list[Question]:
+    """Return cases that did not change, each with processes of its own."""
+    step = sd / math.sqrt(2.5)  # -2, -1, 0, 1, 2 have a variance of 2.5
+    values = [step * n for n in (-2, -1, 0, 1, 2)]
+    return [question([0.0], values, case_id=f"quiet {n} ") for n in range(cases)]
+
+
+# ---- statuses ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        (0.03, Status.REGRESSED),
+        (0.0105, Status.SUSPECT),
+        (0.0099, Status.OK),
+        (0.0, Status.OK),
+        (-0.0105, Status.OK),
+        (-0.03, Status.IMPROVED),
+    ],
+)
+def test_two_processes_are_judged_by_what_is_beyond_tolerance_and_chance(change, status):
+    """Three percent is called; a little over one percent is only suspected."""
+    found = answer([change, change])
+    assert found.status is status
+    assert found.ratio == pytest.approx(math.exp(change), rel=1e-12)
+    assert found.value == pytest.approx(math.exp(change), rel=1e-12)
+    assert (found.baseline, found.unit, found.tolerance) == (1.0, "s", 0.01)
+
+
+@pytest.mark.parametrize(
+    ("change", "status"), [(0.5, Status.SUSPECT), (0.0, Status.OK), (-0.5, Status.OK)]
+)
+def test_one_process_decides_nothing_however_far_off_it_is(change, status):
+    """It may be the process; fresh ones tell."""
+    assert answer([change]).status is status
+
+
+def test_a_slow_down_that_hangs_on_one_process_is_not_called():
+    """Without the slowest, what is left has to be beyond the tolerance too."""
+    questions = [question([0.03, 0.0095]), *quiet(5, sd=0.003)]
+    (compared, *_) = compare([q.contrast for q in questions], [0.01] * 6)
+    assert compared.p_slower < ALPHA
+    (found, *_) = answers(questions)
+    assert found.status is Status.SUSPECT
+    both = question([0.03, 0.0105])
+    assert answers([both, *quiet(5, sd=0.003)])[0].status is Status.REGRESSED
+
+
+def test_an_improvement_that_hangs_on_one_process_is_not_called():
+    """The mirror image: without the fastest."""
+    questions = [question([-0.03, -0.0095]), *quiet(5, sd=0.003)]
+    (compared, *_) = compare([q.contrast for q in questions], [0.01] * 6)
+    assert compared.p_faster < ALPHA
+    (found, *_) = answers(questions)
+    assert found.status is Status.OK
+    both = question([-0.03, -0.0105])
+    assert answers([both, *quiet(5, sd=0.003)])[0].status is Status.IMPROVED
+
+
+@pytest.mark.parametrize("change", [0.0, 0.02, -0.02])
+def test_processes_that_differ_too_much_are_noisy_whatever_they_seem_to_say(change):
+    """Nobody is sent after a difference that the comparison could not have seen."""
+    found = answer([change, change], RESTLESS)
+    assert found.status is Status.NOISY
+    assert found.detectable_effect > BLIND * 0.01
+
+
+def test_a_slow_down_beyond_the_noise_is_called_even_where_the_noise_is_large():
+    """Blind is only who sees nothing."""
+    assert answer([1.0, 1.0], RESTLESS).status is Status.REGRESSED
+    assert answer([-1.0, -1.0], RESTLESS).status is Status.IMPROVED
+
+
+def test_between_blind_and_certain_there_is_suspicion():
+    """Where little can be seen, one in twenty is not enough; one in a thousand is."""
+    found = question([0.2, 0.2], RESTLESS)
+    (compared,) = compare([found.contrast], [0.01])
+    assert BLIND_ALPHA < compared.p_slower < ALPHA
+    assert compared.detectable > BLIND * 0.01
+    assert answers([found])[0].status is Status.SUSPECT
+    assert answer([-0.2, -0.2], RESTLESS).status is Status.NOISY
+
+
+def test_the_tolerance_is_the_questions_own():
+    """The same three percent on a machine where five are usual."""
+    found = answer([0.03, 0.03], tolerance=0.05)
+    assert (found.status, found.tolerance) == (Status.OK, 0.05)
+
+
+def test_a_question_among_many_needs_a_stricter_answer():
+    """What is called alone may be chance where a hundred others were asked."""
+    suspicious = question([0.015, 0.0152], [n * 0.0025 for n in (-2, -1, 0, 1, 2)])
+    (alone,) = compare([suspicious.contrast], [0.01])
+    assert alone.p_slower > ALPHA / 2
+    clear = question([0.0175, 0.0175], [n * 0.0025 for n in (-2, -1, 0, 1, 2)])
+    assert answers([clear])[0].status is Status.REGRESSED
+    assert answers([clear, *quiet(99)])[0].status is Status.SUSPECT
+
+
+def test_throughput_is_told_in_items_per_second():
+    """It is compared as a time, so that above one is worse; the figures are rates."""
+    found = answer([math.log(1.25)] * 2, unit="1/s", metric="throughput", tolerance=0.05)
+    assert found.status is Status.REGRESSED
+    assert (found.value, found.baseline) == (pytest.approx(0.8), pytest.approx(1.0))
+    assert (found.metric, found.unit, found.ratio) == ("throughput", "1/s", pytest.approx(1.25))
+
+
+def test_what_was_set_aside_is_not_in_the_value():
+    """Value, baseline, ratio and interval are of the same processes."""
+    (found, *_) = answers([question([0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 0.5]), *quiet(9)])
+    assert (found.baseline, found.value, found.ratio) == (1.0, 1.0, 1.0)
+
+
+# ---- words ------------------------------------------------------------------------------
+
+
+def test_a_reason_says_how_much_how_sure_against_what_and_who_agrees():
+    """The words that an engineer reads first."""
+    found = answer([math.log(1.05)] * 2)
+    assert found.status is Status.REGRESSED
+    assert found.reason == (
+        "5.0% slower than 5 baseline processes (95% interval +4.8% to +5.2%); "
+        "2 of 2 fresh processes agree"
+    )
+
+
+def test_a_case_within_its_tolerance_needs_few_words():
+    """Nobody has to agree on nothing."""
+    assert answer([math.log(0.997)] * 2).reason == (
+        "0.3% faster than 5 baseline processes (95% interval -0.5% to -0.1%)"
+    )
+
+
+def test_a_suspect_reason_says_that_it_may_be_chance():
+    """It asks for more processes rather than for a bisection."""
+    found = answer([0.0098, 0.0111])
+    assert found.status is Status.SUSPECT
+    assert found.reason.endswith(
+        "; 1 of 2 fresh processes agree; beyond the tolerance of 1.0%, but not beyond chance"
+    )
+
+
+def test_a_reason_of_one_process_says_that_it_decides_nothing():
+    """However sure the interval looks."""
+    found = answer([math.log(1.05)])
+    assert found.status is Status.SUSPECT
+    assert found.reason.endswith(
+        "); one process so far; beyond the tolerance of 1.0%, but one process decides nothing"
+    )
+
+
+def test_an_improvement_counts_who_agrees_that_it_is_faster():
+    """One of four is not."""
+    found = answer([-0.05, -0.05, -0.05, 0.0])
+    assert "; 3 of 4 fresh processes agree" in found.reason
+
+
+def test_a_noisy_reason_says_what_could_have_been_seen():
+    """And how much the processes differ, which is what to look into."""
+    found = answer([0.0, 0.0], RESTLESS)
+    assert found.reason.startswith("0.0% faster than 3 baseline processes (95% interval -")
+    effect = found.detectable_effect
+    assert f"; processes differ so much (4.1%) that nothing below {effect:.1%}" in found.reason
+
+
+def test_a_baseline_of_few_processes_says_that_its_spread_is_a_guess():
+    """It is judged all the same."""
+    found = answer([math.log(1.05)] * 2, STEADY[:4])
+    assert found.status is Status.REGRESSED
+    assert found.reason.endswith("; with fewer than 5 baseline processes their spread is a guess")
+    assert "guess" not in answer([math.log(1.05)] * 2, STEADY).reason
+
+
+@pytest.mark.parametrize(
+    ("candidate", "baseline", "words"),
+    [
+        ([0.0], [0.0, 0.001, -0.001, 0.002, 0.5], "; 1 disturbed process set aside"),
+        (
+            [0.0, 0.001, -0.001, 0.002, 0.5],
+            [0.0, 0.001, -0.001, 0.002, 0.5],
+            "; 2 disturbed processes set aside",
+        ),
+    ],
+)
+def test_what_was_set_aside_is_told(candidate, baseline, words):
+    """And the baseline is still one of five, whose spread is no guess."""
+    (found, *_) = answers([question(candidate, baseline), *quiet(9)])
+    assert found.reason.endswith(words)
+    assert "than 5 baseline processes" in found.reason
+
+
+def test_a_rolling_baseline_is_named_as_such():
+    """What regressed against last week did not regress against the release."""
+    found = answer([0.0, 0.0], against="rolling")
+    assert found.reason.startswith("0.0% faster than 5 processes of accepted nights (")
+
+
+def test_remarks_stand_at_the_end():
+    """They explain, and do not change what was found."""
+    assert answer([0.0, 0.0], remarks="; clocks equal").reason.endswith("); clocks equal")
+    assert answer([0.0], (0.0,), remarks="; clocks equal").reason.endswith("five; clocks equal")
+
+
+def test_pairs_are_told_as_pairs():
+    """A value of its own has none of them."""
+    (found,) = answers([pairs(0.05, 0.0505, 0.0495)])
+    assert found.status is Status.REGRESSED
+    assert found.reason == (
+        "5.1% slower than A in 3 pairs (95% interval +5.0% to +5.3%); 3 of 3 pairs agree"
+    )
+    assert (found.value, found.baseline) == (None, None)
+
+
+def test_a_huge_difference_is_told_in_a_few_digits():
+    """Not in three hundred."""
+    found = answer([math.log(1e9)])
+    assert found.reason.startswith("1e+11% slower than 5 baseline processes (95% interval +9.9")
+
+
+# ---- one alone --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("processes", [1, 5])
+def test_a_baseline_of_one_process_gives_suspicion_and_no_alarm(processes):
+    """However many candidates agree, the one may have been a lucky process."""
+    found = answer([math.log(2)] * processes, (0.0,))
+    assert found.status is Status.SUSPECT
+    assert (found.interval, found.detectable_effect) == (None, None)
+    assert (found.ratio, found.value, found.baseline) == (pytest.approx(2.0), pytest.approx(2), 1.0)
+    assert found.reason == (
+        "100.0% slower than 1 baseline process; one alone cannot tell software from chance: "
+        "accept a baseline of five"
+    )
+
+
+@pytest.mark.parametrize("change", [-0.5, 0.0, 0.0099])
+def test_a_baseline_of_one_process_never_calls_an_improvement(change):
+    """The same ignorance in the other direction."""
+    assert answer([change] * 4, (0.0,)).status is Status.OK
+
+
+def test_one_pair_gives_suspicion_and_no_alarm():
+    """Nobody accepts a baseline of pairs, so that is not advised."""
+    (found,) = answers([pairs(math.log(1.5))])
+    assert found.status is Status.SUSPECT
+    assert found.reason == (
+        "50.0% slower than A in 1 pair; one alone cannot tell software from chance"
+    )
+
+
+def test_cases_that_cannot_tell_chance_take_no_part_in_the_others_judgement():
+    """They come out in their places, and ask no question that others pay for."""
+    sure, alone = question([0.03, 0.03]), question([0.03], (0.0,))
+    found = answers([alone, sure, alone])
+    assert [v.status for v in found] == [Status.SUSPECT, Status.REGRESSED, Status.SUSPECT]
+    assert found[1] == answers([sure])[0]
+
+
+# ---- cases that move together -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("change", "n"), [(0.03, 4), (-0.03, 4), (0.03, 3)])
+def test_most_of_a_suite_moving_one_way_is_remarked_on(change, n):
+    """A hundred regressions in one night are one cause."""
+    moved = [question([change] * 2, case_id=f"moved {i} ") for i in range(n)]
+    still = [question([0.0] * 2, case_id=f"still {i} ") for i in range(5 - n)]
+    found = answers([*moved, *still])
+    remark = f"; {n} of 5 cases moved this way: look for one cause under all of them"
+    assert [remark in v.reason for v in found] == [True] * n + [False] * (5 - n)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [0.03, 0.03, 0.0, 0.0],
+        [0.03, 0.03, -0.03, -0.03],
+        [0.03, 0.03, 0.03],
+        [0.0099, 0.0099, 0.0099, 0.0099],
+    ],
+    ids=["half", "both ways", "three cases", "within the tolerance"],
+)
+def test_half_a_suite_or_a_small_one_is_no_common_cause(changes):
+    """Nor is what does not exceed the tolerance."""
+    found = answers([question([x] * 2, case_id=f"case {i} ") for i, x in enumerate(changes)])
+    assert not any("moved this way" in verdict.reason for verdict in found)
+
+
+# ---- families ---------------------------------------------------------------------------
+
+
+def test_questions_are_sorted_by_metric_and_baseline_latency_first():
+    """Each metric against each baseline is a family, in the suite's order of cases."""
+    asked = [
+        question([0.0], case_id=case, metric=metric, against=against)
+        for case in ("one", "other")
+        for metric in ("tail", "throughput", "device", "latency")
+        for against in ("pinned", "rolling")
+    ]
+    found = families(asked)
+    assert list(found) == [
+        (metric, against)
+        for metric in ("latency", "device", "throughput", "tail")
+        for against in ("pinned", "rolling")
+    ]
+    assert all([q.case_id for q in family] == ["one", "other"] for family in found.values())
+    assert all((q.metric, q.against) == key for key, family in found.items() for q in family)
+
+
+def test_no_question_is_no_family_and_no_answer():
+    """A suite may hold nothing that can be compared."""
+    assert families([]) == {}
+    assert answers([]) == []
+
+
+# ---- properties -------------------------------------------------------------------------
+
+PROPERTY = settings(deadline=None, max_examples=50)
+BADNESS = {
+    Status.IMPROVED: 0,
+    Status.OK: 1,
+    Status.NOISY: 1,
+    Status.SUSPECT: 2,
+    Status.REGRESSED: 3,
+}
+# Multiples of 1/4096 with a power of two of processes: sums, means and differences are exact,
+# so that a property need not look away near a limit.
+EXACT = st.integers(-80, 80).map(lambda n: n / 4096)
+SIDE = st.sampled_from([1, 2, 4, 8]).flatmap(lambda n: st.lists(EXACT, min_size=n, max_size=n))
+SUITE = st.lists(st.tuples(SIDE, SIDE), min_size=1, max_size=7)
+
+
+def asked(suite, common: bool = True) -> list[Question]:
+    """Return a question of each (candidate, baseline); cases have their processes in common."""
+    return [question(c, b, case_id="" if common else f"{i} ") for i, (c, b) in enumerate(suite)]
+
+
+def statuses(questions) -> list[Status]:
+    """Return the status of each question."""
+    return [verdict.status for verdict in answers(questions)]
+
+
+def slowed(question_: Question, by: float) -> Question:
+    """Return the question with a candidate slower by a logarithm."""
+    new = {name: value + by for name, value in question_.contrast.candidate.items()}
+    return replace(question_, contrast=replace(question_.contrast, candidate=new))
+
+
+def without_values(verdicts) -> list[Verdict]:
+    """Return verdicts without what has a unit of time."""
+    return [replace(verdict, value=None, baseline=None) for verdict in verdicts]
+
+
+@PROPERTY
+@given(suite=SUITE, units=st.lists(st.integers(-8, 8), min_size=7, max_size=7))
+def test_judging_does_not_depend_on_the_unit_of_time(suite, units):
+    """Every case in a unit of its own: the same words, ratios, intervals and effects."""
+    scaled = [
+        ([v + unit for v in c], [v + unit for v in b])
+        for (c, b), unit in zip(suite, units, strict=False)
+    ]
+    assert without_values(answers(asked(scaled))) == without_values(answers(asked(suite)))
+
+
+@PROPERTY
+@given(suite=SUITE, random=st.randoms(use_true_random=False))
+def test_judging_does_not_depend_on_the_order_of_cases_or_processes(suite, random):
+    """Which ran first says nothing; processes are known by their names."""
+
+    def shuffled(side):
+        items = list(side.items())
+        random.shuffle(items)
+        return dict(items)
+
+    questions = [replace(q, case_id=str(i)) for i, q in enumerate(asked(suite))]
+    other = [
+        replace(q, contrast=Contrast(shuffled(q.contrast.candidate), shuffled(q.contrast.baseline)))
+        for q in questions
+    ]
+    random.shuffle(other)
+    before = {q.case_id: v for q, v in zip(questions, answers(questions), strict=True)}
+    after = {q.case_id: v for q, v in zip(other, answers(other), strict=True)}
+    for case, verdict in after.items():
+        expected = before[case]
+        assert (verdict.status, verdict.ratio) == (expected.status, expected.ratio)
+        # Sums over cases are taken in their order, so the last digits may differ.
+        assert verdict.interval == (expected.interval and pytest.approx(expected.interval))
+        assert verdict.detectable_effect == (
+            expected.detectable_effect and pytest.approx(expected.detectable_effect)
+        )
+
+
+@PROPERTY
+@given(suite=SUITE, steps=st.lists(st.integers(0, 200), min_size=1, max_size=4), data=st.data())
+def test_a_slower_candidate_is_never_judged_better(suite, steps, data):
+    """From IMPROVED over OK and SUSPECT to REGRESSED; and no other case is excused by it."""
+    questions = asked(suite)
+    which = data.draw(st.integers(0, len(suite) - 1))
+    before = statuses(questions)
+    for step in steps:
+        questions[which] = slowed(questions[which], step / 4096)
+        after = statuses(questions)
+        assert all(BADNESS[new] >= BADNESS[old] for new, old in zip(after, before, strict=True))
+        before = after
+
+
+@PROPERTY
+@given(suite=SUITE, step=st.integers(0, 400))
+def test_a_suite_that_got_slower_is_never_judged_better(suite, step):
+    """The same factor on every case."""
+    questions = asked(suite)
+    before = statuses(questions)
+    after = statuses([slowed(q, step / 4096) for q in questions])
+    assert all(BADNESS[new] >= BADNESS[old] for new, old in zip(after, before, strict=True))
+
+
+@PROPERTY
+@given(values=st.lists(EXACT, min_size=1, max_size=7), new=st.integers(1, 6), old=st.integers(1, 6))
+def test_a_constant_case_is_ok_with_a_ratio_of_one(values, new, old):
+    """No spread anywhere, so nothing is noisy either, however few."""
+    found = answers(asked([([value] * new, [value] * old) for value in values]))
+    assert {(v.status, v.ratio) for v in found} == {(Status.OK, 1.0)}
+
+
+@PROPERTY
+@given(sides=st.lists(SIDE, min_size=1, max_size=7), common=st.booleans())
+def test_a_candidate_of_the_baselines_own_values_is_no_change(sides, common):
+    """Identical distributions, however odd, are OK, or too restless to tell."""
+    found = answers(asked([(side, side) for side in sides], common=common))
+    assert {v.ratio for v in found} == {1.0}
+    assert {v.status for v in found} <= {Status.OK, Status.NOISY}
+    assert all(v.status is Status.OK or v.detectable_effect > BLIND * 0.01 for v in found)
+
+
+@PROPERTY
+@given(
+    sides=st.lists(SIDE, min_size=1, max_size=7),
+    share=st.floats(-1, 1, exclude_min=True, exclude_max=True),
+)
+def test_a_change_within_the_tolerance_is_neither_called_nor_suspected(sides, share):
+    """However sure it is: it is not worth somebody's morning."""
+    change = share * (BOUND - 1e-9)
+    found = answers(asked([([v + change for v in side], side) for side in sides]))
+    assert {v.status for v in found} <= {Status.OK, Status.NOISY}
+
+
+@PROPERTY
+@given(suite=st.lists(st.tuples(EXACT, SIDE), min_size=1, max_size=7))
+def test_one_process_is_never_regressed_nor_improved(suite):
+    """Whatever the suite, and however far off it is."""
+    found = statuses(asked([([40 * value], side) for value, side in suite]))
+    assert {Status.REGRESSED, Status.IMPROVED}.isdisjoint(found)
+
+
+@PROPERTY
+@given(
+    differences=st.lists(EXACT, min_size=1, max_size=6),
+    drift=st.lists(st.integers(-8, 8), min_size=6, max_size=6),
+)
+def test_what_moves_both_halves_of_a_pair_moves_no_verdict(differences, drift):
+    """Drift and clocks cancel, which is what pairs are for."""
+    still = {str(i): (value, 0.0) for i, value in enumerate(differences)}
+    moved = {name: (b + d, a + d) for (name, (b, a)), d in zip(still.items(), drift, strict=False)}
+    asked = [Question("case", "latency", "a", paired(p), 0.01) for p in (still, moved)]
+    assert answers(asked[:1]) == answers(asked[1:])
