@@ -14,7 +14,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 ALPHA = 0.05
 """Chance that any case of a suite, each slower by exactly its tolerance, is called slower."""
@@ -27,8 +27,8 @@ LEAST_SD = 0.0005
 """Processes never agree better than this; it keeps a lucky pair from claiming certainty."""
 MOST_DEGREES = 1e6
 MOST_LOG = 700.0
-DISTURBED = 5
-"""A process so many spreads slower than the others of its side was disturbed."""
+DISTURBED = 1e-6
+"""A process so much slower than the others of its side that chance would make one in so many."""
 MOST_DISTURBED = 5
 """At most one process in so many is set aside; more are no accident."""
 
@@ -72,11 +72,10 @@ class Contrast:
     @cached_property
     def variance(self) -> float:
         """The case's own variance between processes."""
-        squares = sum(
-            statistics.variance(group.values()) * (len(group) - 1)
-            for group in self.groups
-            if len(group) > 1
-        )
+        squares = 0.0
+        for group in self.groups:
+            mean = statistics.fmean(group.values())
+            squares += math.fsum((value - mean) ** 2 for value in group.values())
         return max(LEAST_SD**2, squares / max(1, self.degrees))
 
     def size(self, processes: int | None = None) -> float:
@@ -146,12 +145,9 @@ def compare(contrasts: Sequence[Contrast], tolerances: Sequence[float]) -> list[
 
     Each needs two processes on some side: one on each tells nothing of chance.
     """
-    spoken = [contrast.variance for contrast in contrasts]
-    prior = fit_prior([(v, c.degrees) for v, c in zip(spoken, contrasts, strict=True)])
-    kept = list(contrasts)
-    if prior is not None:
-        kept = [_undisturbed(contrast, *prior) for contrast in contrasts]
-        prior = fit_prior([(c.variance, c.degrees) for c in kept])
+    ordinary = fit_prior([_without_slowest(contrast) for contrast in contrasts])
+    kept = [c if ordinary is None else _undisturbed(c, *ordinary) for c in contrasts]
+    prior = fit_prior([(contrast.variance, contrast.degrees) for contrast in kept])
     spreads = _spreads(kept, prior)
     comparisons = [
         Comparison(
@@ -189,9 +185,28 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def _without_slowest(contrast: Contrast) -> tuple[float, int]:
+    """Return a case's variance and degrees of freedom as its processes but the slowest tell.
+
+    What that takes away is given back, as it would be for ordinary processes.
+    """
+    squares, degrees = 0.0, 0
+    for group in contrast.groups:
+        values, kept = sorted(group.values()), 1.0
+        if len(values) >= MOST_DISTURBED:
+            scores = normal_scores(len(values))
+            kept = statistics.variance(scores[:-1]) / statistics.variance(scores)
+            del values[-1]
+        mean = statistics.fmean(values)
+        squares += math.fsum((value - mean) ** 2 for value in values) / kept
+        degrees += len(values) - 1
+    return max(LEAST_SD**2, squares / max(1, degrees)), degrees
+
+
 def _undisturbed(contrast: Contrast, variance: float, weight: float) -> Contrast:
     """Set aside processes that something slowed down, where the others are ordinary."""
-    reach = DISTURBED * math.sqrt(variance)
+    # Where cases differ much in their spread, the suite cannot tell what is too slow for one.
+    reach = _t_quantile(weight, 1 - DISTURBED) * math.sqrt(variance)
     if contrast.baseline is None:
         return contrast
     rest = Contrast(
@@ -234,7 +249,8 @@ def _degrees(own: int, weight: float, share: float) -> float:
     That share is known from the case's processes alone, however many cases they ran; the
     rest from these and the prior (Satterthwaite, 1946).
     """
-    return 1 / (share**2 / max(1, own) + (1 - share) ** 2 / (weight + own))
+    total = weight + own
+    return min(total, 1 / (share**2 / max(1, own) + (1 - share) ** 2 / total))
 
 
 def _is_wild(contrast: Contrast, variance: float, weight: float) -> bool:
@@ -257,8 +273,9 @@ def fit_prior(variances: Sequence[tuple[float, int]]) -> tuple[float, float] | N
         return None
     from scipy.special import digamma, polygamma  # noqa: PLC0415
 
-    expected = {d: float(digamma(d / 2)) - math.log(d / 2) for _, d in variances}
-    chance = {d: float(polygamma(1, d / 2)) for _, d in variances}
+    occurring = {degrees for _, degrees in variances}
+    expected = {d: float(digamma(d / 2)) - math.log(d / 2) for d in occurring}
+    chance = {d: float(polygamma(1, d / 2)) for d in occurring}
     logs = _drawn_in([math.log(variance) - expected[d] for variance, d in variances])
     centre = statistics.fmean(logs)
     surplus = statistics.variance(logs) / _kept(len(logs)) - statistics.fmean(
@@ -279,11 +296,17 @@ def _drawn_in(values: Sequence[float]) -> list[float]:
 
 
 def _kept(n: int) -> float:
-    """Return what drawing in leaves of the variance of so many values, by normal scores."""
+    """Return what drawing in leaves of the variance of so many values."""
+    scores = normal_scores(n)
+    return statistics.variance(_drawn_in(scores)) / statistics.variance(scores)
+
+
+@cache
+def normal_scores(n: int) -> tuple[float, ...]:
+    """Return about where the smallest, the next, ... of ``n`` normal values lie (Blom, 1958)."""
     from scipy.special import ndtri  # noqa: PLC0415
 
-    scores = [float(ndtri((i + 0.625) / (n + 0.25))) for i in range(n)]
-    return statistics.variance(_drawn_in(scores)) / statistics.variance(scores)
+    return tuple(float(ndtri((i + 0.625) / (n + 0.25))) for i in range(n))
 
 
 def _trigamma_inverse(y: float) -> float:

@@ -73,7 +73,7 @@ class Writer:
         except OSError as error:
             raise HistoryError(
                 f"cannot write history to {folder}: {error.strerror}; "
-                "choose another folder with --perf-history DIR"
+                "choose another folder with --history DIR, or pytest's --perf-history DIR"
             ) from error
 
     def environment(self, environment: Environment, hardware: Hardware) -> str:
@@ -133,7 +133,7 @@ class Writer:
             raise HistoryError(
                 f"cannot write history to {self.path}: {error.strerror}; everything before "
                 "this case is kept. Free some space or choose another folder with "
-                "--perf-history DIR"
+                "--history DIR, or pytest's --perf-history DIR"
             ) from error
 
 

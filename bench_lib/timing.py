@@ -38,6 +38,8 @@ class Question:
     against: str
     contrast: Contrast
     tolerance: float
+    allowance: float = 0.0
+    """What is tolerated on top, for what else is known to differ."""
     unit: str = "s"
     remarks: str = ""
 
@@ -56,8 +58,8 @@ def answers(family: Sequence[Question]) -> list[Verdict]:
     """Answer the questions of one family together."""
     tells = [_tells_chance(question.contrast) for question in family]
     asked = [q for q, telling in zip(family, tells, strict=True) if telling]
-    compared = compare([q.contrast for q in asked], [q.tolerance for q in asked])
-    statuses = [_status(comparison) for comparison in compared]
+    compared = compare([q.contrast for q in asked], [q.tolerance + q.allowance for q in asked])
+    statuses = [_status(q, comparison) for q, comparison in zip(asked, compared, strict=True)]
     moved = _moved_together(compared)
     judged = iter(
         _timing_verdict(question, comparison, status, moved)
@@ -75,9 +77,9 @@ def _tells_chance(contrast: Contrast) -> bool:
     return len(standard) >= AGREEING
 
 
-def _status(comparison: Comparison) -> Status:
+def _status(question: Question, comparison: Comparison) -> Status:
     contrast, bound = comparison.contrast, math.log1p(comparison.tolerance)
-    blind = comparison.detectable > BLIND * comparison.tolerance
+    blind = comparison.detectable - question.allowance > BLIND * question.tolerance
     alpha = BLIND_ALPHA if blind else ALPHA
     agreeing = len(contrast.candidate) >= AGREEING
     if agreeing and comparison.p_slower < alpha and contrast.without(max) > bound:
@@ -117,7 +119,7 @@ def _timing_verdict(
         unit=question.unit,
         ratio=comparison.ratio,
         interval=comparison.interval(),
-        tolerance=question.tolerance,
+        tolerance=question.tolerance + question.allowance,
         detectable_effect=comparison.detectable,
     )
     return _valued(verdict, comparison.contrast)
@@ -174,7 +176,7 @@ def _es(n: int) -> str:
 def _hunch(question: Question) -> Verdict:
     """Say what one process, or one pair, suggests; it cannot tell software from chance."""
     contrast = question.contrast
-    slower = contrast.estimate > math.log1p(question.tolerance)
+    slower = contrast.estimate > math.log1p(question.tolerance + question.allowance)
     words = f"{_change(growth(contrast.estimate))} than {_whom(question)}; one alone cannot tell "
     words += "software from chance"
     if contrast.baseline is not None:
@@ -185,7 +187,7 @@ def _hunch(question: Question) -> Verdict:
         words + question.remarks,
         unit=question.unit,
         ratio=growth(contrast.estimate),
-        tolerance=question.tolerance,
+        tolerance=question.tolerance + question.allowance,
     )
     return _valued(verdict, contrast)
 

@@ -60,7 +60,6 @@ def outcome_of(bench):
 @pytest.fixture
 def chronicle(tmp_path):
     """Open a run's chronicle in folders of its own."""
-
     opened = []
 
     def make(**options) -> Chronicle:

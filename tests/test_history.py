@@ -233,7 +233,8 @@ def test_a_full_disk_keeps_whole_lines_and_says_what_to_do(tmp_path):
     assert (out, err, process.returncode) == (
         (
             f"cannot write history to {path}: File too large; everything before this case is kept. "
-            "Free some space or choose another folder with --perf-history DIR\n"
+            "Free some space or choose another folder with --history DIR, "
+            "or pytest's --perf-history DIR\n"
         ),
         "",
         0,
@@ -264,7 +265,7 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_is_measured(tmp
         Writer(folder, "mi300x")
     assert str(caught.value) == (
         f"cannot write history to {folder}: {'Not a directory' if below else 'File exists'}; "
-        "choose another folder with --perf-history DIR"
+        "choose another folder with --history DIR, or pytest's --perf-history DIR"
     )
 
 

@@ -206,7 +206,6 @@ def test_the_tolerance_is_the_cases_own():
     assert (found.status, found.tolerance) == (Status.OK, pytest.approx(0.05))
 
 
-# DEFECT: an allowance of nothing is multiplied in and taken out again.
 def test_a_verdicts_tolerance_is_the_cases_own_to_the_last_digit():
     """It is written down and shown: one percent, not 0.010000000000000009."""
     found = verdict("latency", make_processes([0.0]), make_baseline(STEADY))
@@ -218,6 +217,8 @@ def test_the_planned_processes_tell_what_can_be_found():
     once = verdict("latency", make_processes([0.0]), make_baseline(STEADY))
     again = verdict("latency", make_processes([0.0]), make_baseline(STEADY), planned=4)
     assert again.detectable_effect < once.detectable_effect
+    alone = verdict("latency", make_processes([0.0]), make_baseline(STEADY), planned=1)
+    assert once == alone
 
 
 # ---- the suite --------------------------------------------------------------------------
@@ -336,6 +337,12 @@ def test_without_a_baseline_the_measured_value_is_told():
     ]
 
 
+def test_the_measured_value_is_the_processes_geometric_mean():
+    """As it is in every comparison."""
+    (only,) = judge({CASE: Evidence(make_processes([0.0, 0.3, 0.9]), None)})[CASE]
+    assert only.value == pytest.approx(math.exp(0.4), rel=1e-12)
+
+
 def test_seconds_are_told_as_seconds():
     """A thousand milliseconds is nobody's unit."""
     evidence = Evidence(make_processes([math.log(2.5)]), None)
@@ -371,6 +378,19 @@ def test_without_a_baseline_the_reason_says_what_will_matter_once_there_is_one()
     assert only.reason == (
         "1.000 s; nothing accepted yet to hold it against; iterations of a process spread by "
         "71.0%, above 5%, where trust in the timing ends; the answer holds infinities or NaN"
+    )
+
+
+def test_a_shortcoming_is_the_middle_processs_or_any_answers():
+    """One that was disturbed is no instability; one that is not finite is wrong."""
+    candidate = [
+        make_process(spread=0.9, finite=True),
+        make_process(spread=0.01, finite=False),
+        make_process(spread=0.05, finite=None),
+    ]
+    (only,) = judge({CASE: Evidence(candidate, None)})[CASE]
+    assert only.reason == (
+        "1.000 s; nothing accepted yet to hold it against; the answer holds infinities or NaN"
     )
 
 
@@ -495,7 +515,7 @@ def on(uuid: str | None, values=STEADY) -> list[ProcessSummary]:
     return make_processes(values, device_uuid=uuid)
 
 
-OTHER = "; on another device than the baseline's, for which 2% is allowed"
+OTHER = "; on another device than the baseline's, so 2% more is allowed"
 
 
 @pytest.mark.parametrize(
@@ -514,7 +534,7 @@ def test_another_device_than_the_baselines_is_allowed_for_and_remarked_on(here, 
     found = verdict("latency", on(here, [0.025] * 2), of(on(there)))
     assert found.status is (Status.OK if allowed else Status.REGRESSED)
     assert found.reason.endswith(OTHER) is allowed
-    tolerance = 1.01 * (1 + BETWEEN_DEVICES) - 1 if allowed else 0.01
+    tolerance = 0.01 + BETWEEN_DEVICES if allowed else 0.01
     assert found.tolerance == pytest.approx(tolerance, rel=1e-12)
 
 
@@ -529,7 +549,7 @@ def test_the_allowance_holds_for_every_timing():
     candidate = make_processes([0.0] * 2, device_uuid="GPU-9", log_throughput=-0.06)
     old = of(make_processes(STEADY, device_uuid="GPU-1", log_throughput=0.0))
     found = verdict("throughput", candidate, old)
-    assert (found.status, found.tolerance) == (Status.OK, pytest.approx(1.05 * 1.02 - 1))
+    assert (found.status, found.tolerance) == (Status.OK, pytest.approx(0.07))
 
 
 def test_a_devices_own_processes_are_the_best_measure_of_it():
@@ -542,14 +562,13 @@ def test_a_devices_own_processes_are_the_best_measure_of_it():
 
 
 def test_one_process_of_its_own_is_no_measure_of_a_device():
-    """Then all are compared with, and the difference is allowed for."""
+    """Then all are compared with, whose spread holds the devices' difference."""
     old = of([*on("GPU-1"), *on("GPU-9", [0.02])])
     found = verdict("latency", on("GPU-9", [0.02] * 2), old)
     assert "than 6 baseline processes" in found.reason
-    assert found.reason.endswith(OTHER)
+    assert (found.status, found.tolerance) == (Status.SUSPECT, pytest.approx(0.01))
 
 
-# DEFECT: one process of the same device beside four of unknown ones is forgiven two percent.
 def test_processes_of_an_unknown_device_are_not_on_another():
     """What nobody wrote down is no difference."""
     old = of([*on("GPU-1", STEADY[:1]), *on(None, STEADY[1:])])
@@ -558,12 +577,11 @@ def test_processes_of_an_unknown_device_are_not_on_another():
     assert "another device" not in found.reason
 
 
-# DEFECT: it is enough that one candidate process ran on the baseline's device.
 def test_a_candidate_partly_on_another_device_is_allowed_for():
     """A retry that landed on the slower GPU is no regression."""
     candidate = [*on("GPU-1", [0.0105]), *on("GPU-9", [0.025] * 3)]
     found = verdict("latency", candidate, of(on("GPU-1")))
-    assert found.tolerance == pytest.approx(1.01 * 1.02 - 1)
+    assert found.tolerance == pytest.approx(0.03)
 
 
 # ---- clocks -----------------------------------------------------------------------------
@@ -575,6 +593,7 @@ def test_a_candidate_partly_on_another_device_is_allowed_for():
         (2100.0, 2100.0, "; clocks equal"),
         (2095.0, 2100.0, "; clocks equal"),
         (1890.0, 2100.0, "; the clock was 10.0% lower"),
+        (2087.4, 2100.0, "; the clock was 0.6% lower"),
         (2142.0, 2100.0, "; the clock was 2.0% higher"),
     ],
 )
@@ -658,7 +677,6 @@ def test_the_tail_needs_a_hundred_iterations_in_every_process(new, old):
     assert overall(verdicts) is Status.OK
 
 
-# DEFECT: processes that have enough are judged beside the words that the tail is not.
 @pytest.mark.parametrize(("new", "old"), [((100, 99), (100,) * 5), ((100,) * 2, (99, *(100,) * 4))])
 def test_a_tail_that_one_process_lacks_is_not_judged_by_the_others(new, old):
     """One answer, not two that contradict each other."""
@@ -666,6 +684,17 @@ def test_a_tail_that_one_process_lacks_is_not_judged_by_the_others(new, old):
         [tailed(4.0, n) for n in new], of([tailed(1.0, n) for n in old]), Limits(tail=0.2)
     )
     assert [v for v in verdicts if v.metric == "tail"] == [NO_TAIL]
+
+
+# DEFECT: the iterations of the nights since are not counted.
+def test_the_nights_since_need_a_hundred_iterations_for_a_tail_too():
+    """A 99th percentile of twenty iterations is their maximum there as well."""
+    short = [tailed(1.0, 20)] * 5
+    verdicts = verdicts_on(
+        [tailed(4.0)] * 2, of([tailed(4.0)] * 5), Limits(tail=0.2), rolling=short
+    )
+    assert ("tail", "rolling") not in metrics(verdicts)
+    assert overall(verdicts) is Status.OK
 
 
 # ---- what one figure tells, beside the timings ------------------------------------------
@@ -747,7 +776,8 @@ def devices(*values: float, wall: float = 0.0) -> list[ProcessSummary]:
     return [p for value in values for p in bound(wall, device=value)]
 
 
-INSTEAD = "; host-bound: the device waits for Python, so the device's own time is judged instead"
+WAITS = "; host-bound: the device waits for Python, so 10% more is allowed"
+INSTEAD = f"{WAITS}; the device's own time is judged instead"
 WAITED = "; the device waited for the host, which it did not in the baseline"
 
 
@@ -759,7 +789,7 @@ def test_a_host_bound_case_is_judged_on_its_devices_time_too():
     latency, device = verdicts[:2]
     assert (latency.status, device.status) == (Status.OK, Status.REGRESSED)
     assert (device.value, device.unit) == (pytest.approx(math.exp(-0.97)), "s")
-    assert device.tolerance == latency.tolerance
+    assert (device.tolerance, latency.tolerance) == (0.01, pytest.approx(0.11))
     assert overall(verdicts) is Status.REGRESSED
 
 
@@ -768,23 +798,23 @@ def test_a_case_that_does_not_wait_for_its_host_has_one_time():
     assert "device" not in {v.metric for v in verdicts_on([make_process()], of(bound(*STEADY)))}
 
 
-def test_the_device_time_of_what_did_not_wait_is_its_iteration_time():
-    """So a case that became host-bound is held against what its kernels took before."""
-    found = verdict("device", devices(0.05, 0.05, wall=1.0), make_baseline(STEADY))
-    assert found.status is Status.REGRESSED
-    assert (found.value, found.baseline) == (pytest.approx(math.exp(0.05)), 1.0)
+def test_the_device_time_of_what_did_not_wait_is_not_known():
+    """Its iterations hold the pauses between kernels that a replayed graph has not."""
+    verdicts = verdicts_on(devices(0.05, 0.05), make_baseline(STEADY))
+    assert "device" not in {v.metric for v in verdicts}
 
 
 def test_a_replayed_graph_is_not_held_against_a_sum_of_kernels():
     """They differ by the gaps between kernels."""
     verdicts = verdicts_on(bound(0.0), of(bound(*STEADY, source="kernels")))
     assert "device" not in {v.metric for v in verdicts}
+    sums = verdict("device", bound(0.0, source="kernels"), of(bound(*STEADY, source="kernels")))
+    assert sums.status is Status.OK
     mixed = of([*bound(*STEADY, source="kernels"), *bound(*STEADY)])
     found = verdict("device", bound(0.0), mixed)
     assert "than 5 baseline processes" in found.reason
 
 
-# DEFECT: the first candidate's source is taken for all.
 def test_the_order_of_processes_does_not_choose_how_the_device_is_timed():
     """A graph that one process could not record does not end the comparison of graphs."""
     candidate = [*bound(0.0, source="kernels"), *bound(0.0, 0.0)]
@@ -802,14 +832,14 @@ def test_a_device_time_that_is_not_known_is_not_judged():
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_slow_down_of_a_device_that_waited_only_now_is_noisy_and_not_regressed(processes):
     """Another program on the host looks just like it."""
-    candidate = bound(*[0.15] * processes, device=0.0, spread=0.08, log_throughput=-0.2)
-    old = of(make_processes(STEADY, log_throughput=0.0))
-    verdicts = verdicts_on(candidate, old, Limits(spread=0.05))
+    full = {"log_throughput": -0.2, "p99_s": 2.0, "n": 100}
+    candidate = bound(*[0.15] * processes, device=0.0, spread=0.08, **full)
+    old = of(make_processes(STEADY, log_throughput=0.0, p99_s=1.0, n=100))
+    verdicts = verdicts_on(candidate, old, Limits(spread=0.05, tail=0.1))
     by_metric = {v.metric: v for v in verdicts}
-    for metric in ("latency", "throughput", "stability"):
+    for metric in ("latency", "throughput", "tail", "stability"):
         assert by_metric[metric].status is Status.NOISY
         assert by_metric[metric].reason.endswith(WAITED)
-    assert by_metric["device"].status is Status.OK
     assert overall(verdicts) is Status.NOISY
 
 
@@ -839,24 +869,27 @@ def test_a_restless_wall_gives_way_to_a_steady_device():
     assert overall(verdicts) is Status.OK
 
 
-def test_a_wall_that_several_processes_leave_in_doubt_gives_way_to_a_steady_device():
-    """Beyond the tolerance and not beyond chance, of the host."""
-    found = verdict("latency", bound(0.0105, 0.0105), of(bound(*STEADY)))
-    assert found.status is Status.SKIPPED
-    assert "not beyond chance" in found.reason
-    assert found.reason.endswith(INSTEAD)
+def test_a_steady_wall_in_doubt_stays_suspect():
+    """A steady device does not tell what the launch path does."""
+    found = verdict("latency", bound(0.105, 0.105), of(bound(*STEADY)))
+    assert found.status is Status.SUSPECT
+    assert found.reason.endswith(WAITS)
+
+
+def test_a_host_that_is_a_little_slower_today_is_no_regression():
+    """Launch paths differ by some percent from one run to the next."""
+    verdicts = verdicts_on(bound(0.06, 0.06), of(bound(*STEADY)))
+    assert overall(verdicts) is Status.OK
 
 
 def test_a_steady_wall_is_heard():
     """A slower launch path is a regression as well."""
-    verdicts = verdicts_on(bound(0.1, 0.1), of(bound(*STEADY)))
+    verdicts = verdicts_on(bound(0.2, 0.2), of(bound(*STEADY)))
     assert overall(verdicts) is Status.REGRESSED
     assert leading(verdicts).metric == "latency"
-    assert leading(verdicts).reason.endswith("; host-bound: the device waits for Python")
+    assert leading(verdicts).reason.endswith(WAITS)
 
 
-# DEFECT: a first process is SUSPECT at most, which the device's steady time turns into SKIPPED,
-# so nobody looks again.
 def test_a_steady_wall_that_one_process_found_slower_is_measured_again():
     """Or no slower launch path would ever be called: it begins with one process."""
     assert is_suspicious(verdicts_on(bound(0.3), of(bound(*STEADY)), planned=4))
@@ -866,7 +899,7 @@ def test_a_host_bound_case_that_is_ok_says_what_its_time_is():
     """It is the host's."""
     found = verdict("latency", bound(0.0), of(bound(*STEADY)))
     assert found.status is Status.OK
-    assert found.reason.endswith("; host-bound: the device waits for Python")
+    assert found.reason.endswith(WAITS)
 
 
 def test_where_neither_wall_nor_device_is_steady_the_case_is_noisy():
@@ -875,8 +908,23 @@ def test_where_neither_wall_nor_device_is_steady_the_case_is_noisy():
     old = of([p for x in RESTLESS for p in bound(x, device=x - 1)])
     verdicts = verdicts_on(candidate, old)
     assert [v.status for v in verdicts[:2]] == [Status.NOISY, Status.NOISY]
-    assert verdicts[0].reason.endswith("; host-bound: the device waits for Python")
+    assert verdicts[0].reason.endswith(WAITS)
     assert overall(verdicts) is Status.NOISY
+
+
+def test_a_device_that_is_restless_against_the_nights_since_is_not_steady():
+    """Both baselines have to allow to judge by it."""
+    old = of(bound(*RESTLESS))
+    steady = [p for x, d in zip(RESTLESS, STEADY, strict=True) for p in bound(x, device=d - 1)]
+    restless = [p for x in RESTLESS for p in bound(x, device=x - 1)]
+    assert verdicts_on(bound(0.0), old, rolling=steady)[0].status is Status.SKIPPED
+    assert verdicts_on(bound(0.0), old, rolling=restless)[0].status is Status.NOISY
+
+
+def test_one_baseline_process_that_waited_makes_the_case_one_that_waits():
+    """It was known to happen, so it is no excuse now."""
+    old = of([*bound(*STEADY[:1]), *make_processes(STEADY[1:])])
+    assert verdicts_on(bound(0.15, 0.15), old)[0].status is Status.REGRESSED
 
 
 def test_where_the_devices_time_is_not_known_the_wall_is_all_there_is():
@@ -884,7 +932,7 @@ def test_where_the_devices_time_is_not_known_the_wall_is_all_there_is():
     unknown = {"device": None, "source": None}
     for values, old, status in (
         ((0.02, 0.02), RESTLESS, Status.NOISY),
-        ((0.0105, 0.0105), STEADY, Status.SUSPECT),
+        ((0.105, 0.105), STEADY, Status.SUSPECT),
     ):
         verdicts = verdicts_on(bound(*values, **unknown), of(bound(*old, **unknown)))
         assert overall(verdicts) is status
@@ -896,6 +944,13 @@ def test_a_candidate_that_waited_in_one_process_only_is_judged_as_any_other():
     verdicts = verdicts_on(candidate, make_baseline(STEADY))
     assert verdicts[0].status is Status.REGRESSED
     assert "host" not in verdicts[0].reason
+
+
+def test_the_processes_that_waited_are_judged_on_the_devices_time():
+    """Where one of several waited, it alone has one."""
+    candidate = [*bound(0.0), *make_processes([0.0])]
+    found = verdict("device", candidate, of(bound(*STEADY, device=-1.0)))
+    assert (found.status, found.ratio) == (Status.OK, 1.0)
 
 
 # ---- the case's status ------------------------------------------------------------------
@@ -1047,6 +1102,7 @@ def test_the_planned_pairs_tell_what_can_be_found():
     pairs = names([(0.0, 0.0), (0.001, 0.0), (0.002, 0.0)])
     few, many = (judge_pairs({CASE: pairs}, {CASE: 0.01}, n)[CASE] for n in (3, 12))
     assert many.detectable_effect < few.detectable_effect
+    assert judge_pairs({CASE: pairs}, {CASE: 0.01})[CASE] == few
 
 
 def test_one_pair_is_suspected_at_most():
@@ -1064,6 +1120,7 @@ def test_two_sets_are_compared_by_themselves():
     low, high = found.interval()
     assert 1.02 < low < found.ratio < high < 1.04
     assert (found.cases, found.tolerance) == (1, 0.0)
+    assert compare([0.0], [0.0, 0.001]).ratio == pytest.approx(math.exp(-0.0005), rel=1e-12)
 
 
 @pytest.mark.parametrize(("candidate", "baseline"), [([0.0], [0.0]), ([], [0.0, 0.0]), ([0.0], [])])

@@ -111,6 +111,18 @@ def test_processes_that_differ_too_much_are_noisy_whatever_they_seem_to_say(chan
     assert found.detectable_effect > BLIND * 0.01
 
 
+def test_blind_is_who_sees_nothing_below_ten_times_the_tolerance():
+    """A little below and a little above, with nothing to be seen."""
+    shape = (-1.0, -0.5, 0.0, 0.5, 1.0)
+    (unit,) = compare([question([0.0, 0.0], shape).contrast], [0.01])
+    reach = math.log1p(unit.detectable) - BOUND
+    for visible, status in ((0.098, Status.OK), (0.102, Status.NOISY)):
+        scale = (math.log1p(visible) - BOUND) / reach
+        found = answer([0.0, 0.0], [scale * value for value in shape])
+        assert found.detectable_effect == pytest.approx(visible, rel=1e-6)
+        assert found.status is status
+
+
 def test_a_slow_down_beyond_the_noise_is_called_even_where_the_noise_is_large():
     """Blind is only who sees nothing."""
     assert answer([1.0, 1.0], RESTLESS).status is Status.REGRESSED

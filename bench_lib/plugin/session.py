@@ -143,16 +143,14 @@ class PerfSession:
         """
         assert self.chronicle is not None
         everything = len(self.chronicle.records)
-        left = set(self.chronicle.records)
         benches = {} if self.bench is None else {_place(self.bench.device): self.bench}
         with contextlib.ExitStack() as stack:
             for process in range(self.options.processes, self.options.planned):
-                records = [r for r in self.chronicle.suspicious() if r.case.id in left]
-                left = {record.case.id for record in records}
-                if not left:
+                records = self.chronicle.suspicious()
+                if not records:
                     return
                 self.say(
-                    f"looking again at {len(left)} of {everything} cases, in fresh process "
+                    f"looking again at {len(records)} of {everything} cases, in fresh process "
                     f"{process + 1} of at most {self.options.planned}"
                 )
                 queues: dict[str, list[Record]] = {}
