@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
-from bench_lib import baselines, fingerprint, history, judge
+from bench_lib import acceptance, baselines, fingerprint, history, judge
 from bench_lib.baselines import BaselineFile
 from bench_lib.judge import Evidence
 from bench_lib.model import (
@@ -99,11 +99,11 @@ class Chronicle:
         case, key = record.case, outcome.hardware.key
         baseline = self._file(key).baselines.get(case.id)
         return Evidence(
-            baselines.processes_of(record, self.writer.run_id),
+            acceptance.processes_of(record, self.writer.run_id),
             baseline,
             case.limits,
             self._nights(key).get(case.id, []) if baseline is not None else [],
-            baselines.conditions_of(case, outcome.hardware, outcome.environment),
+            acceptance.conditions_of(case, outcome.hardware, outcome.environment),
             self._planned,
         )
 
@@ -142,7 +142,7 @@ def rolling(
             if baseline is None or run.started <= baseline.accepted.date or len(known) >= NIGHTS:
                 continue
             if _is_accepted(record):
-                known.append(baselines.processes_of(record, run.run_id))
+                known.append(acceptance.processes_of(record, run.run_id))
     return {case_id: [p for night in known for p in night] for case_id, known in nights.items()}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from bench_lib import baselines, judge, secondary
+from bench_lib import acceptance, judge, secondary
 from bench_lib.model import (
     Case,
     Environment,
@@ -120,7 +120,7 @@ def mixed_conditions(
     case: Case, device: Hardware, environments: Mapping[str, Environment]
 ) -> list[str]:
     """Say which conditions differ between the sides; what is not known is not compared."""
-    a, b = (baselines.conditions_of(case, device, environments[name]) for name in NAMES)
+    a, b = (acceptance.conditions_of(case, device, environments[name]) for name in NAMES)
     return [
         f"{name} {a[name]} on A and {b[name]} on B"
         for name in sorted(a.keys() & b.keys())
@@ -129,7 +129,7 @@ def mixed_conditions(
 
 
 def _pairs(sides: Mapping[str, Record]) -> list[_Pair]:
-    a, b = (baselines.processes_of(sides[name]) for name in NAMES)
+    a, b = (acceptance.processes_of(sides[name]) for name in NAMES)
     return [
         _Pair(f"{number}: {old.worker}, {new.worker}", old, new)
         for number, (old, new) in enumerate(zip(a, b, strict=True))

@@ -32,21 +32,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bench_lib
+from bench_lib.acceptance import (
+    conditions_of,
+    mixed_conditions,
+    processes_of,
+    propose,
+    taken,
+)
 from bench_lib.baselines import (
     BaselineError,
     BaselineFile,
     Change,
-    conditions_of,
     in_force,
     is_day,
     layout,
     lift_quarantine,
     load,
-    mixed_conditions,
-    processes_of,
-    propose,
     set_quarantine,
-    taken,
     write,
 )
 from bench_lib.model import Accepted, Launch, Limits, Numerics, Quarantine, Status

@@ -313,7 +313,7 @@ def _next_steps(
     folder: Path,
 ) -> list[str]:
     """Return what to do now: the change of the baseline that B's run proposes."""
-    from bench_lib.baselines import DOUBTFUL
+    from bench_lib.acceptance import DOUBTFUL
 
     measured = [len(row.pairs) for row in rows if row.pairs]
     if not measured:

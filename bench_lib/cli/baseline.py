@@ -134,13 +134,14 @@ def accept(
     markdown: Markdown = False,
 ) -> None:
     """Make a run's values, or several runs' together, the ones to hold against."""
+    from bench_lib import acceptance
     from bench_lib import baselines as files
 
     _one_form(json, markdown)
     if not reason.strip():
         raise files.BaselineError("--reason is empty; say why these values are right")
     file, runs, changes = _proposal(run, history, baselines, case, reason)
-    taken = {change.case_id: change for change in files.taken(changes, force=force)}
+    taken = {change.case_id: change for change in acceptance.taken(changes, force=force)}
     if taken:
         environments = _environments(runs)
         files.write(file, taken.values(), runs[-1].hardware[0], environments)
@@ -253,6 +254,7 @@ def _one_form(json: bool, markdown: bool) -> None:  # noqa: FBT001 - options, by
 def _proposal(
     names: Sequence[str], history: Path, folder: Path, case: str, reason: str
 ) -> tuple[BaselineFile, list[Run], list[Change]]:
+    from bench_lib import acceptance
     from bench_lib import baselines as files
     from bench_lib import history as runs_module
 
@@ -266,13 +268,13 @@ def _proposal(
         )
     if not runs[-1].hardware:
         raise files.BaselineError(f"{runs[-1].path} measured nothing; there is nothing to accept")
-    if differing := files.mixed_conditions(h for run in runs for h in run.hardware):
+    if differing := acceptance.mixed_conditions(h for run in runs for h in run.hardware):
         raise files.BaselineError(
             f"these values were measured under different conditions: {'; '.join(differing)}; "
             "accept them apart"
         )
     file = files.load(folder, keys.pop())
-    changes = files.propose(
+    changes = acceptance.propose(
         file,
         {run.run_id: run.records.values() for run in runs},
         runs[-1].hardware[0],
