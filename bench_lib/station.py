@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -98,6 +99,7 @@ class Station:
         self._described = described
         self._now = now
         self._workers: Workers | None = None
+        self._name = ""
         self._contexts: dict[int, Context] = {}
         self._environment: Environment | None = None
 
@@ -157,6 +159,7 @@ class Station:
         """Return a context that measures nothing yet; raises LaunchError."""
         if self._workers is None:
             self._workers = self._start()
+            self._name = secrets.token_hex(4)
         return self._workers.context()
 
     @property
@@ -205,8 +208,11 @@ class Station:
 
     def _measurement(self, case: Case, process: int) -> Measurement:
         if case.launch.ranks > 1:
-            return self._measure_ranks(case)
+            measurement = self._measure_ranks(case)
+            return replace(measurement, context_id=f"ranks-{secrets.token_hex(4)}")
         measurement = self.open(process).measure(case)
+        # Zygotes count their contexts from one, and a run may have several of them.
+        measurement = replace(measurement, context_id=f"{self._name}-{measurement.context_id}")
         if measurement.device_source == "kernels":
             self.drop(process)  # a profiler, once used, stays and costs every launch
         return measurement

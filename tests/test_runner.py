@@ -227,3 +227,20 @@ def test_a_context_that_was_profiled_measures_nothing_else(bench, workers, monke
     monkeypatch.setattr(context, "measure", lambda _case: profiled)
     one.measure(make_case(id="a"))
     assert "context-1" not in workers.alive
+
+
+def test_a_contexts_name_is_its_own_in_the_whole_run(tmp_path):
+    """Every zygote counts from one; cases that share a name are taken to share luck."""
+    names = set()
+    for device in gpus(3):
+        one = Bench(
+            device,
+            workers=lambda _, device=device: Contexts({}, device),
+            watch=lambda _: Watch(),
+            lock=DeviceLock(device, tmp_path),
+        )
+        for id_ in ("a", "b"):
+            (attempt,) = one.measure(make_case(id=id_)).attempts
+            names.add(attempt.measurement.context_id)
+        one.close()
+    assert len(names) == 3
