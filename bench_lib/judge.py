@@ -93,8 +93,8 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
     for case_id, evidence in suite.items():
         judged = not verdicts[case_id] or verdicts[case_id][0].status not in _UNJUDGED
         if judged and evidence.baseline is not None:
-            verdicts[case_id] += _untimed(evidence, evidence.baseline)
-            verdicts[case_id] = _weighed(verdicts[case_id], evidence)
+            timed = sharper(verdicts[case_id])
+            verdicts[case_id] = _weighed(timed + _untimed(evidence, evidence.baseline), evidence)
     return verdicts
 
 
@@ -353,6 +353,17 @@ def _untimed(evidence: Evidence, baseline: Baseline) -> list[Verdict]:
     verdicts += secondary.compile_time(candidate, old, limits)
     verdicts += secondary.numerics(candidate, old)
     return verdicts
+
+
+def sharper(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Leave out what one baseline is too noisy to tell where the other does tell."""
+    told = {verdict.metric for verdict in verdicts if verdict.status is not Status.NOISY}
+    return [
+        replace(v, status=Status.SKIPPED, reason=f"{v.reason}; the other baseline tells more")
+        if v.status is Status.NOISY and v.metric in told
+        else v
+        for v in verdicts
+    ]
 
 
 def _weighed(verdicts: list[Verdict], evidence: Evidence) -> list[Verdict]:

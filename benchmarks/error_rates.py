@@ -276,7 +276,7 @@ def _simulate_night(scenario: Scenario, rng: np.random.Generator, tally: Tally) 
     verdicts, processes = confirmed(
         {name: standards[name] for name in scenario.standards}, values.__getitem__
     )
-    statuses = np.array([judge.overall(case).value for case in verdicts])
+    statuses = np.array([judge.overall(judge.sharper(case)).value for case in verdicts])
     tally.nights += 1
     tally.processes += processes
     tally.planted.update(statuses[planted].tolist())

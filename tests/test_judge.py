@@ -912,13 +912,31 @@ def test_where_neither_wall_nor_device_is_steady_the_case_is_noisy():
     assert overall(verdicts) is Status.NOISY
 
 
-def test_a_device_that_is_restless_against_the_nights_since_is_not_steady():
-    """Both baselines have to allow to judge by it."""
+def test_a_device_that_is_steady_against_either_baseline_decides():
+    """What one of them is too noisy to tell, the other tells."""
     old = of(bound(*RESTLESS))
-    steady = [p for x, d in zip(RESTLESS, STEADY, strict=True) for p in bound(x, device=d - 1)]
     restless = [p for x in RESTLESS for p in bound(x, device=x - 1)]
-    assert verdicts_on(bound(0.0), old, rolling=steady)[0].status is Status.SKIPPED
-    assert verdicts_on(bound(0.0), old, rolling=restless)[0].status is Status.NOISY
+    verdicts = verdicts_on(bound(0.0), old, rolling=restless)
+    assert verdicts[0].status is Status.SKIPPED
+    device = {v.against: v for v in verdicts if v.metric == "device"}
+    assert device["pinned"].status is Status.OK
+    assert device["rolling"].status is Status.SKIPPED
+    assert device["rolling"].reason.endswith("; the other baseline tells more")
+    assert overall(verdicts) is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("value", "status"), [(0.0, Status.OK), (0.05, Status.REGRESSED), (-0.05, Status.IMPROVED)]
+)
+def test_a_noisy_baseline_does_not_drown_the_nights_since(value, status):
+    """One throttled process among five pinned ones costs nothing where twenty nights tell."""
+    nights = make_processes([x / 2 for x in STEADY] * 4)
+    verdicts = verdicts_on(
+        make_processes([value] * 3), of(make_processes(RESTLESS)), rolling=nights
+    )
+    by_baseline = {v.against: v.status for v in verdicts if v.metric == "latency"}
+    assert by_baseline == {"pinned": Status.SKIPPED, "rolling": status}
+    assert overall(verdicts) is status
 
 
 def test_one_baseline_process_that_waited_makes_the_case_one_that_waits():
