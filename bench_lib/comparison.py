@@ -246,11 +246,10 @@ def _spreads(
 def _degrees(own: int, weight: float, share: float) -> float:
     """Return the degrees of freedom of a variance of which a share is the process's.
 
-    That share is known from the case's processes alone, however many cases they ran; the
-    rest from these and the prior (Satterthwaite, 1946).
+    What cases have in common is known from one case's processes alone, however many cases
+    they ran; the rest from these and the prior (after Satterthwaite, 1946).
     """
-    total = weight + own
-    return min(total, 1 / (share**2 / max(1, own) + (1 - share) ** 2 / total))
+    return 1 / (share**2 / max(1, own) + (1 - share**2) / (weight + own))
 
 
 def _is_wild(contrast: Contrast, variance: float, weight: float) -> bool:

@@ -227,7 +227,7 @@ def _questions(case_id: str, evidence: Evidence) -> list[Question]:
     ]
     if any(p.host_bound for p in candidate):
         device_time = _device_time(candidate, evidence.baseline.processes)
-        metrics.insert(1, ("device", device_time, limits.tolerance, "s"))
+        metrics.append(("device", device_time, limits.tolerance, "s"))
     if limits.tail is not None:
         metrics.append(("tail", _tail, limits.tail, "s"))
     questions = []

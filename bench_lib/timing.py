@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from bench_lib.comparison import ALPHA, Comparison, Contrast, compare, growth
@@ -44,7 +44,7 @@ class Question:
     remarks: str = ""
 
 
-def families(questions: Iterable[Question]) -> dict[tuple[str, str], list[Question]]:
+def families(questions: Sequence[Question]) -> dict[tuple[str, str], list[Question]]:
     """Sort questions by metric and baseline, latency first."""
     families: dict[tuple[str, str], list[Question]] = {}
     for metric in TIMING:

@@ -467,7 +467,7 @@ def test_one_on_each_side_may_be_set_aside():
         ([0.0], [0.0, 0.001, -0.001, 0.05]),
         ([0.0, 0.001, -0.001, 0.05], STEADY),
         ([0.0], [0.0, 0.001, -0.001, 0.002, -0.05]),
-        ([0.0], [-0.2, -0.1, 0.0, 0.1, 0.5]),
+        ([0.0], [-0.5, -0.3, 0.0, 0.001, 0.05]),
     ],
     ids=["two in five", "one in four", "of a candidate", "a fast one", "beside wild ones"],
 )
@@ -501,6 +501,19 @@ def test_disturbed_processes_do_not_widen_the_suites_spread():
     assert [c.set_aside for c in found] == [1] * 8
     assert [c.sd for c in found] == pytest.approx([c.sd for c in expected], rel=1e-9)
     assert [c.degrees for c in found] == pytest.approx([c.degrees for c in expected])
+
+
+@pytest.mark.parametrize(("spreads", "set_aside"), [(5.5, 0), (6.5, 1)])
+def test_what_chance_makes_once_in_a_million_is_no_disturbance(spreads, set_aside):
+    """Six spreads above the middle one, where thirty cases of five processes tell the spread.
+
+    Their variances are equal, so that the prior's scale is above them: by a quarter in its
+    root, and a million to one are five of these.
+    """
+    case = contrast([0.0], [-SD, -SD / 2, 0.0, SD, spreads * SD], "case ")
+    found, *others = compare([case, *ordinary(30)], [TOLERANCE] * 31)
+    assert found.set_aside == set_aside
+    assert sum(c.set_aside for c in others) == 0
 
 
 def test_where_spreads_differ_much_nothing_tells_what_is_too_slow():

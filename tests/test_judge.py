@@ -961,6 +961,8 @@ def test_a_candidate_that_waited_in_one_process_only_is_judged_as_any_other():
     verdicts = verdicts_on(candidate, make_baseline(STEADY))
     assert verdicts[0].status is Status.REGRESSED
     assert "host" not in verdicts[0].reason
+    waited_before = verdicts_on(candidate, of(bound(*STEADY)))
+    assert (waited_before[0].status, waited_before[0].tolerance) == (Status.REGRESSED, 0.01)
 
 
 def test_the_processes_that_waited_are_judged_on_the_devices_time():

@@ -308,6 +308,7 @@ def test_the_worst_process_of_each_side_tells_how_far_off_the_answer_is():
     old = [make_process(loss_error=value) for value in (0.02, None, 0.01)]
     (found,) = numerics(new, old)
     assert (found.value, found.baseline, found.status) == (0.5, 0.02, Status.REGRESSED)
+    assert found.reason == f"{LOSS}: 0.5 (0.02 in the baseline, 0.2 allowed)"
 
 
 def test_every_distance_that_both_sides_know_is_told():

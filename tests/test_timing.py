@@ -153,7 +153,8 @@ def test_what_is_allowed_on_top_is_tolerated_and_blinds_nobody():
     assert answer([-0.12, -0.12], allowance=0.10).status is Status.IMPROVED
     assert answer([0.105], allowance=0.10).status is Status.SUSPECT
     assert answer([0.105], (0.0,), allowance=0.10).status is Status.SUSPECT
-    assert answer([0.104], (0.0,), allowance=0.10).status is Status.OK
+    alone = answer([0.104], (0.0,), allowance=0.10)
+    assert (alone.status, alone.tolerance) == (Status.OK, pytest.approx(0.11))
     # A spread that sees 12% at a tolerance of 1% sees 22% where 10% more are allowed.
     blind = answer([0.0, 0.0], RESTLESS)
     assert blind.status is Status.NOISY
@@ -223,6 +224,14 @@ def test_a_reason_of_one_process_says_that_it_decides_nothing():
     )
 
 
+def test_who_agrees_is_counted_from_the_baselines_mean():
+    """As the ratio is; value and baseline are the geometric means that it is of."""
+    found = answer([1.0, 1.2, 1.22], (0.9, 0.95, 1.0, 1.05, 1.6))
+    assert "; 2 of 3 fresh processes agree" in found.reason
+    assert found.value == pytest.approx(math.exp(3.42 / 3), rel=1e-12)
+    assert found.baseline == pytest.approx(math.exp(1.1), rel=1e-12)
+
+
 def test_an_improvement_counts_who_agrees_that_it_is_faster():
     """One of four is not."""
     found = answer([-0.05, -0.05, -0.05, 0.0])
@@ -234,7 +243,10 @@ def test_a_noisy_reason_says_what_could_have_been_seen():
     found = answer([0.0, 0.0], RESTLESS)
     assert found.reason.startswith("0.0% faster than 3 baseline processes (95% interval -")
     effect = found.detectable_effect
-    assert f"; processes differ so much (4.1%) that nothing below {effect:.1%}" in found.reason
+    words = (
+        f"; processes differ so much (4.1%) that nothing below {effect:.1%} could be seen; with "
+    )
+    assert words in found.reason
 
 
 def test_a_baseline_of_few_processes_says_that_its_spread_is_a_guess():
@@ -340,7 +352,14 @@ def test_most_of_a_suite_moving_one_way_is_remarked_on(change, n):
     still = [question([0.0] * 2, case_id=f"still {i} ") for i in range(5 - n)]
     found = answers([*moved, *still])
     remark = f"; {n} of 5 cases moved this way: look for one cause under all of them"
-    assert [remark in v.reason for v in found] == [True] * n + [False] * (5 - n)
+    assert [v.reason.endswith(remark) for v in found] == [True] * n + [False] * (5 - n)
+
+
+def test_four_cases_are_a_suite_that_can_move():
+    """Three of four are most of them."""
+    changes = (0.03, 0.03, 0.03, 0.0)
+    found = answers([question([x] * 2, case_id=f"case {i} ") for i, x in enumerate(changes)])
+    assert ["3 of 4 cases moved this way" in v.reason for v in found] == [True] * 3 + [False]
 
 
 @pytest.mark.parametrize(
