@@ -252,7 +252,9 @@ def _fold(run: Run, line: dict[str, Any]) -> None:
 
 def files(folder: Path) -> list[Path]:
     """Return the files of all runs in a folder, oldest first; none where there is no folder."""
-    return sorted(path for path in folder.glob("*.jsonl") if _NAME.fullmatch(path.name))
+    found = [path for path in folder.glob("*.jsonl") if _NAME.fullmatch(path.name)]
+    # Of two runs of one second the one that was written to last is the later.
+    return sorted(found, key=lambda path: (path.name.partition("_")[0], path.stat().st_mtime_ns))
 
 
 def latest(folder: Path, key: str, most: int, *, but: Path | None = None) -> Iterator[Run]:

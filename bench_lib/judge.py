@@ -158,6 +158,7 @@ def is_suspicious(verdicts: Sequence[Verdict]) -> bool:
     """Whether fresh processes could change the answer: it moved, and chance is not excluded."""
     return any(
         v.status in (Status.REGRESSED, Status.SUSPECT, Status.IMPROVED)
+        or (v.status is Status.NOISY and _looks_slower(v))
         or (
             v.status is Status.OK and v.ratio is not None and v.ratio * (1 + (v.tolerance or 0)) < 1
         )
@@ -286,6 +287,11 @@ def _device_time(
     return lambda process: process.log_device if process.device_source == source else None
 
 
+def _device_is_told(*sides: Sequence[ProcessSummary]) -> bool:
+    ways = [{p.device_source for p in side if p.log_device is not None} for side in sides]
+    return bool(set.intersection(*ways))
+
+
 def _by_worker(
     processes: Sequence[ProcessSummary], value: Callable[[ProcessSummary], float | None]
 ) -> dict[str, float]:
@@ -311,14 +317,15 @@ def _on_this_device(
     A device's own processes are the best measure of it, where there are two or more.
     """
     here = {_bare(p.device_uuid) for p in candidate if p.device_uuid}
-    there = {_bare(p.device_uuid) for p in old if p.device_uuid}
-    if here and there and not here <= there:
-        remark = (
-            f"; on another device than the baseline's, so {BETWEEN_DEVICES:.0%} more is allowed"
-        )
-        return old, BETWEEN_DEVICES, remark
-    own = [p for p in old if p.device_uuid and _bare(p.device_uuid) in here]
-    return (own if len(own) >= AGREEING else old), 0.0, ""
+    known = [p for p in old if p.device_uuid]
+    own = [p for p in known if p.device_uuid and _bare(p.device_uuid) in here]
+    seen = {_bare(p.device_uuid) for p in own if p.device_uuid}
+    if here and here == seen and len(own) >= AGREEING:
+        return own, 0.0, ""
+    if here and known and (len(own) < len(known) or not here <= seen):
+        remark = "; the baseline hardly knows this device, so "
+        return old, BETWEEN_DEVICES, f"{remark}{BETWEEN_DEVICES:.0%} more is allowed"
+    return old, 0.0, ""
 
 
 def _bare(uuid: str) -> str:
@@ -352,18 +359,33 @@ def _untimed(evidence: Evidence, baseline: Baseline) -> list[Verdict]:
     verdicts += secondary.memory(candidate, old, limits)
     verdicts += secondary.compile_time(candidate, old, limits)
     verdicts += secondary.numerics(candidate, old)
+    if _waits_as_before(evidence) and not _device_is_told(candidate, old):
+        here, there = (
+            " and ".join(sorted({p.device_source or "none" for p in side}))
+            for side in (candidate, old)
+        )
+        reason = f"no device time to compare ({here} here, {there} in the baseline), "
+        reason += "and wall time alone is the host's"
+        verdicts.append(Verdict(Status.NOISY, "device", reason, unit="s"))
     return verdicts
 
 
 def sharper(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Leave out what one baseline is too noisy to tell where the other does tell."""
+    """Leave out what one baseline is too noisy to tell where the other does tell.
+
+    Not where the noisy one looks slower: creep shows against the pinned one alone.
+    """
     told = {verdict.metric for verdict in verdicts if verdict.status is not Status.NOISY}
     return [
         replace(v, status=Status.SKIPPED, reason=f"{v.reason}; the other baseline tells more")
-        if v.status is Status.NOISY and v.metric in told
+        if v.status is Status.NOISY and v.metric in told and not _looks_slower(v)
         else v
         for v in verdicts
     ]
+
+
+def _looks_slower(verdict: Verdict) -> bool:
+    return verdict.ratio is not None and verdict.ratio > 1 + (verdict.tolerance or 0)
 
 
 def _weighed(verdicts: list[Verdict], evidence: Evidence) -> list[Verdict]:
@@ -372,7 +394,7 @@ def _weighed(verdicts: list[Verdict], evidence: Evidence) -> list[Verdict]:
     The wall then shows Python's launch path and whatever else the host did.  The device's
     own time is judged apart; the wall's is heard where it is steady.
     """
-    if not all(p.host_bound for p in evidence.candidate):
+    if not _mostly_waited(evidence.candidate):
         return verdicts
     was = _waits_as_before(evidence)
     device = [v for v in verdicts if v.metric == "device"]
@@ -383,8 +405,11 @@ def _weighed(verdicts: list[Verdict], evidence: Evidence) -> list[Verdict]:
 def _waits_as_before(evidence: Evidence) -> bool:
     """Whether the device waits for its host, here and in the baseline."""
     assert evidence.baseline is not None
-    before = any(p.host_bound for p in evidence.baseline.processes)
-    return before and all(p.host_bound for p in evidence.candidate)
+    return _mostly_waited(evidence.baseline.processes) and _mostly_waited(evidence.candidate)
+
+
+def _mostly_waited(processes: Sequence[ProcessSummary]) -> bool:
+    return 2 * sum(p.host_bound for p in processes) > len(processes)
 
 
 def _heard(verdict: Verdict, *, was_host_bound: bool, device_is_steady: bool) -> Verdict:

@@ -23,7 +23,8 @@ def summarise(
     if not samples or not all(math.isfinite(s) and s > 0 for s in samples):
         raise ValueError(f"{measurement.case_id}: iteration times have to be above zero")
     seen = measurement.numerics
-    rate = measurement.items_per_step * len(samples) / measurement.wall_s
+    items = measurement.items_per_step * len(samples)
+    rate = items / measurement.wall_s if measurement.wall_s > 0 else 0.0
     return ProcessSummary(
         log_median=math.log(statistics.median(samples)),
         spread=spread(samples),
@@ -31,7 +32,7 @@ def summarise(
         device_uuid=measurement.device_uuid,
         environment=environment,
         time=time,
-        log_throughput=math.log(rate),
+        log_throughput=math.log(rate) if rate > 0 else None,
         p99_s=percentile(samples, 0.99),
         peak_memory_bytes=measurement.peak_memory_bytes,
         compile_s=measurement.compile_s,
@@ -43,9 +44,13 @@ def summarise(
         host_bound=measurement.host_bound,
         clock_mhz=clock_mhz,
         probe=measurement.probe,
-        log_device=math.log(measurement.device_s) if measurement.device_s else None,
+        log_device=_log(measurement.device_s),
         device_source=measurement.device_source,
     )
+
+
+def _log(value: float | None) -> float | None:
+    return math.log(value) if value is not None and value > 0 else None
 
 
 def spread(samples: Sequence[float]) -> float:

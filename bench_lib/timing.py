@@ -91,6 +91,12 @@ def _status(question: Question, comparison: Comparison) -> Status:
     return Status.NOISY if blind else Status.OK
 
 
+def _can_be_called(comparison: Comparison) -> bool:
+    """Whether the case has, or would be given, enough processes to be called anything."""
+    contrast = comparison.contrast
+    return max(contrast.planned, len(contrast.candidate)) >= AGREEING
+
+
 def _moved_together(comparisons: Sequence[Comparison]) -> Callable[[Comparison], str]:
     """Return what remarks on a case that moved as most of the suite did."""
     directions = Counter(_direction(comparison) for comparison in comparisons)
@@ -120,7 +126,7 @@ def _timing_verdict(
         ratio=comparison.ratio,
         interval=comparison.interval(),
         tolerance=question.tolerance + question.allowance,
-        detectable_effect=comparison.detectable,
+        detectable_effect=comparison.detectable if _can_be_called(comparison) else None,
     )
     return _valued(verdict, comparison.contrast)
 

@@ -235,7 +235,7 @@ def runs_of(folder, nights):
 
 
 def test_accepted_nights_make_the_rolling_baseline(tmp_path):
-    """OK and IMPROVED count; whatever is doubted does not, and neither does a second look."""
+    """OK and IMPROVED count, with all that a second look measured; what is doubted does not."""
     nights = [
         night(1, Status.OK, seconds=0.011),
         night(2, Status.IMPROVED, seconds=0.012),
@@ -246,8 +246,17 @@ def test_accepted_nights_make_the_rolling_baseline(tmp_path):
         night(7, None, seconds=0.017),
     ]
     found = rolling(runs_of(tmp_path, nights), {"a": make_baseline(case_id="a")})
-    assert [round(2.718281828**p.log_median, 4) for p in found["a"]] == [0.012, 0.011]
-    assert len({p.worker for p in found["a"]}) == 2
+    assert [round(2.718281828**p.log_median, 4) for p in found["a"]] == [0.016, 0.016, 0.012, 0.011]
+
+
+@pytest.mark.parametrize("wrong", [{"iteration_s": [0.0]}, {"iteration_s": [-1.0, 1.0]}])
+def test_a_night_of_impossible_times_is_passed_over(tmp_path, wrong):
+    """A line that somebody edited must not stop tonight's judging."""
+    record, when = night(1)
+    attempt = record.attempts[0]
+    bad = replace(attempt, measurement=replace(attempt.measurement, **wrong))
+    runs = runs_of(tmp_path, [(replace(record, attempts=[bad]), when), night(2)])
+    assert len(rolling(runs, {"a": make_baseline(case_id="a")})["a"]) == 1
 
 
 def test_what_was_held_against_another_environment_is_no_night(tmp_path):

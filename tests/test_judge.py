@@ -214,11 +214,15 @@ def test_a_verdicts_tolerance_is_the_cases_own_to_the_last_digit():
 
 def test_the_planned_processes_tell_what_can_be_found():
     """A case that would be looked at again sees more than one process does."""
-    once = verdict("latency", make_processes([0.0]), make_baseline(STEADY))
+    twice = verdict("latency", make_processes([0.0]), make_baseline(STEADY), planned=2)
     again = verdict("latency", make_processes([0.0]), make_baseline(STEADY), planned=4)
-    assert again.detectable_effect < once.detectable_effect
-    alone = verdict("latency", make_processes([0.0]), make_baseline(STEADY), planned=1)
-    assert once == alone
+    assert again.detectable_effect < twice.detectable_effect
+
+
+def test_what_can_never_be_called_has_no_visible_effect():
+    """One process that nobody looks at again finds nothing, however slow it is."""
+    alone = verdict("latency", make_processes([1.0]), make_baseline(STEADY), planned=1)
+    assert (alone.status, alone.detectable_effect) == (Status.SUSPECT, None)
 
 
 # ---- the suite --------------------------------------------------------------------------
@@ -250,7 +254,7 @@ def test_cases_that_share_a_worker_share_its_luck():
     def effect(name) -> float | None:
         suite = {
             f"case {n}": Evidence(
-                [make_process(worker=f"new {name(n)}")],
+                [make_process(worker=f"new {i} {name(n)}") for i in range(2)],
                 of(
                     [
                         make_process(log_median=x, worker=f"{i} {name(n)}")
@@ -515,7 +519,7 @@ def on(uuid: str | None, values=STEADY) -> list[ProcessSummary]:
     return make_processes(values, device_uuid=uuid)
 
 
-OTHER = "; on another device than the baseline's, so 2% more is allowed"
+OTHER = "; the baseline hardly knows this device, so 2% more is allowed"
 
 
 @pytest.mark.parametrize(
@@ -562,11 +566,11 @@ def test_a_devices_own_processes_are_the_best_measure_of_it():
 
 
 def test_one_process_of_its_own_is_no_measure_of_a_device():
-    """Then all are compared with, whose spread holds the devices' difference."""
+    """Or a node that was met once would fail the whole suite the second time."""
     old = of([*on("GPU-1"), *on("GPU-9", [0.02])])
     found = verdict("latency", on("GPU-9", [0.02] * 2), old)
     assert "than 6 baseline processes" in found.reason
-    assert (found.status, found.tolerance) == (Status.SUSPECT, pytest.approx(0.01))
+    assert (found.status, found.tolerance) == (Status.OK, pytest.approx(0.03))
 
 
 def test_processes_of_an_unknown_device_are_not_on_another():
@@ -574,7 +578,7 @@ def test_processes_of_an_unknown_device_are_not_on_another():
     old = of([*on("GPU-1", STEADY[:1]), *on(None, STEADY[1:])])
     found = verdict("latency", on("GPU-1", [0.025] * 2), old)
     assert found.tolerance == pytest.approx(0.01)
-    assert "another device" not in found.reason
+    assert "knows this device" not in found.reason
 
 
 def test_a_candidate_partly_on_another_device_is_allowed_for():
@@ -806,7 +810,7 @@ def test_the_device_time_of_what_did_not_wait_is_not_known():
 def test_a_replayed_graph_is_not_held_against_a_sum_of_kernels():
     """They differ by the gaps between kernels."""
     verdicts = verdicts_on(bound(0.0), of(bound(*STEADY, source="kernels")))
-    assert "device" not in {v.metric for v in verdicts}
+    assert [v.status for v in verdicts if v.metric == "device"] == [Status.NOISY]
     sums = verdict("device", bound(0.0, source="kernels"), of(bound(*STEADY, source="kernels")))
     assert sums.status is Status.OK
     mixed = of([*bound(*STEADY, source="kernels"), *bound(*STEADY)])
@@ -822,10 +826,15 @@ def test_the_order_of_processes_does_not_choose_how_the_device_is_timed():
         assert found.reason.startswith("0.0% faster than 5 baseline processes")
 
 
-def test_a_device_time_that_is_not_known_is_not_judged():
-    """Neither a graph nor a profile could be had."""
+def test_a_device_time_that_cannot_be_compared_is_noisy_with_the_reason():
+    """Neither a graph nor a profile could be had, or another than in the baseline."""
     verdicts = verdicts_on(bound(0.0, device=None, source=None), of(bound(*STEADY)))
-    assert "device" not in {v.metric for v in verdicts}
+    (device,) = (v for v in verdicts if v.metric == "device")
+    assert device.status is overall(verdicts) is Status.NOISY
+    assert device.reason == (
+        "no device time to compare (none here, graph in the baseline), and wall time alone is "
+        "the host's"
+    )
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -934,14 +943,20 @@ def test_a_noisy_baseline_does_not_drown_the_nights_since(value, status):
         make_processes([value] * 3), of(make_processes(RESTLESS)), rolling=nights
     )
     by_baseline = {v.against: v.status for v in verdicts if v.metric == "latency"}
-    assert by_baseline == {"pinned": Status.SKIPPED, "rolling": status}
+    # Where the noisy one looks slower it is kept: creep shows against it alone.
+    pinned = Status.NOISY if status is Status.REGRESSED else Status.SKIPPED
+    assert by_baseline == {"pinned": pinned, "rolling": status}
     assert overall(verdicts) is status
 
 
-def test_one_baseline_process_that_waited_makes_the_case_one_that_waits():
-    """It was known to happen, so it is no excuse now."""
+def test_one_baseline_process_that_waited_does_not_make_the_case_one_that_waits():
+    """A single stall of the host must not widen the tolerance for good."""
     old = of([*bound(*STEADY[:1]), *make_processes(STEADY[1:])])
-    assert verdicts_on(bound(0.15, 0.15), old)[0].status is Status.REGRESSED
+    found = verdicts_on(bound(0.15, 0.15), old)[0]
+    assert found.status is Status.NOISY
+    assert found.reason.endswith(WAITED)
+    mostly = of([*bound(*STEADY[:3]), *make_processes(STEADY[3:])])
+    assert verdicts_on(bound(0.15, 0.15), mostly)[0].status is Status.REGRESSED
 
 
 def test_where_the_devices_time_is_not_known_the_wall_is_all_there_is():
@@ -1031,7 +1046,8 @@ def test_the_first_of_equally_severe_metrics_leads():
         ("latency", Status.OK, 0.995, False),
         ("latency", Status.OK, 0.97, True),
         ("latency", Status.OK, None, False),
-        ("latency", Status.NOISY, 1.02, False),
+        ("latency", Status.NOISY, 1.02, True),
+        ("latency", Status.NOISY, 1.0, False),
         ("latency", Status.NOISY, 0.9, False),
         ("latency", Status.SKIPPED, 1.02, False),
         ("latency", Status.NO_BASELINE, None, False),

@@ -229,6 +229,25 @@ bench_lib.runner.Bench.measure_again = gone
     )
 
 
+def test_ending_the_second_look_by_hand_is_not_green(suite, pytester):
+    """What was not looked at again is not OK: the run is interrupted, and has no end."""
+    run = suite("{'alpha': [[0.0105] * 20]}")
+    accept(pytester, "alpha", TEN_MS)
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write("""
+import bench_lib.runner
+def interrupted(self, cases, process):
+    raise KeyboardInterrupt
+    yield
+bench_lib.runner.Bench.measure_again = interrupted
+""")
+    result = run()
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    (kept,) = runs_in(pytester)
+    assert not kept.finished
+    assert kept.records["alpha"].status is Status.SUSPECT
+
+
 def quarantine(pytester, case_id, until, key="cpu-test-2c"):
     """Put a case into quarantine."""
     file = baselines.load(pytester.path / "baselines", key)

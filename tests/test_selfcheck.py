@@ -11,6 +11,7 @@ from builders import make_attempt, make_case, make_environment, make_fault, make
 from builders import make_measurement as measurement
 
 from bench_lib import judge, samples
+from bench_lib.cli import main
 from bench_lib.model import Status
 from bench_lib.runner import Outcome
 from bench_lib.selfcheck import SelfcheckError, as_samples, check, duration_s
@@ -163,3 +164,25 @@ def test_the_time_is_told_before_anything_is_measured():
     """It grows with processes and effects."""
     assert duration_s(CASE, 10, (0, 0.02)) < duration_s(CASE, 20, (0, 0.02))
     assert duration_s(CASE, 10, (0, 0.02)) < duration_s(CASE, 10, (0, 0.01, 0.02))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--tolerance", "-100"], "--tolerance -100: above 0 and at most 50 percent"),
+        (["--tolerance", "nan"], "--tolerance nan: above 0 and at most 50 percent"),
+        (["--effects", "0"], "--effects '0': percentages from 0 to 100, one above 0"),
+        (["--effects", "1,much"], "--effects '1,much': percentages from 0 to 100"),
+        (["--keep", "/nonexistent/x"], "--keep /nonexistent/x: there is no folder /nonexistent"),
+        (["--matrix", "nope.toml"], "nope.toml"),
+        (["resnet18-b4-fp32-96px-eager-infre"], "has no case 'resnet18-b4-fp32-96px-eager-infre'"),
+    ],
+)
+def test_a_wrong_option_is_named_before_anything_is_measured(options, message, monkeypatch, capsys):
+    """Minutes of measuring for a result that cannot be kept help nobody."""
+    monkeypatch.setattr("bench_lib.hardware.detect", lambda: [make_hardware(vendor="cpu")])
+    monkeypatch.setattr("sys.argv", ["bench-lib", "selfcheck", *options])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err

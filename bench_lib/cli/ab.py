@@ -120,6 +120,9 @@ def _side(letter: str, python: str | None, env: list[str] | None, prefix: str | 
     except ValueError as error:
         why = f"{prefix!r} cannot be split into words: {error}"
         raise typer.BadParameter(why, param_hint=f"--prefix-{letter}") from error
+    if python == "":
+        why = "it is empty; leave the option out for this interpreter"
+        raise typer.BadParameter(why, param_hint=f"--python-{letter}")
     if words and python is None:
         why = f"name the interpreter behind --prefix-{letter}, python3 for example"
         raise typer.BadParameter(why, param_hint=f"--python-{letter}")

@@ -50,6 +50,10 @@ def selfcheck(
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
+    if not 0 < tolerance <= 50:
+        raise check.SelfcheckError(f"--tolerance {tolerance:g}: above 0 and at most 50 percent")
+    if keep is not None and not keep.absolute().parent.is_dir():
+        raise check.SelfcheckError(f"--keep {keep}: there is no folder {keep.absolute().parent}")
     device = detect()[0]
     chosen = _case(matrix, case or DEFAULT_CASES.get(device.vendor, DEFAULT_GPU_CASE))
     planted = _shares(effects)
@@ -110,8 +114,10 @@ def _shares(text: str) -> list[float]:
         shares = [float(part) / 100 for part in text.split(",")]
     except ValueError:
         shares = []
-    if not shares or not all(0 <= share <= 1 for share in shares):
-        raise SelfcheckError(f"--effects {text!r}: percentages from 0 to 100, as in 0,1,2,5")
+    if not any(shares) or not all(0 <= share <= 1 for share in shares):
+        raise SelfcheckError(
+            f"--effects {text!r}: percentages from 0 to 100, one above 0, as in 0,1,2,5"
+        )
     return sorted({0.0, *shares})
 
 

@@ -202,6 +202,12 @@ class PerfSession:
                 self.failed = f"suspicious cases could not be measured again: {error}"
             except KeyboardInterrupt:
                 self.interrupted = True
+                self._report_all()
+                raise
+        self._report_all()
+
+    def _report_all(self) -> None:
+        assert self.chronicle is not None
         self.judged = self.chronicle.judge()
         waiting, self.pending = self.pending, []
         for each in waiting:
@@ -266,8 +272,8 @@ class PerfSession:
     def judged_nothing(self) -> bool:
         """Whether most of what was to be judged could not be: such a gate is not green."""
         judged = [r for r in self.judged if r.status not in (Status.SKIPPED, Status.NO_BASELINE)]
-        invalid = [r for r in judged if r.status is Status.INVALID]
-        return bool(judged) and 2 * len(invalid) > len(judged)
+        unheld = [r for r in judged if r.status in (Status.INVALID, Status.INCOMPARABLE)]
+        return bool(judged) and 2 * len(unheld) > len(judged)
 
 
 def _place(device: Hardware) -> str:
