@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench_lib import acceptance, baselines, fingerprint, history, judge
 from bench_lib.baselines import BaselineFile
-from bench_lib.judge import Evidence
+from bench_lib.judge import FAILING, Evidence
 from bench_lib.model import (
     Baseline,
     Environment,
@@ -199,7 +199,6 @@ def _changes(file: BaselineFile, case_id: str, environment: Environment) -> list
     return fingerprint.difference(old, replace(old, **known))
 
 
-FAILING = (Status.REGRESSED, Status.ERROR)
 PASSING = (Status.OK, Status.IMPROVED, Status.SKIPPED)
 
 

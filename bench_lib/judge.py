@@ -38,10 +38,13 @@ BETWEEN_DEVICES = 0.02
 """Two devices of a model may differ by this much: 1.8% was seen between H200s."""
 BETWEEN_HOST_STATES = 0.10
 """A host-bound step may differ by this much from one run to the next: small training steps on
-one idle H200 machine took 4 to 6% less three minutes later, with 2% between processes."""
+one idle H200 machine took 3 to 6% less three minutes later, with 2% between processes."""
 TAIL_ITERATIONS = 100
 SAME_CLOCK = 0.005
 
+
+FAILING = (Status.REGRESSED, Status.ERROR)
+"""What makes a run fail."""
 
 _SEVERITY = (
     Status.ERROR,

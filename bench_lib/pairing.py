@@ -22,7 +22,6 @@ from bench_lib.model import (
 
 NAMES = ("A", "B")
 """The two sides; B is the one in question."""
-FAILING = (Status.REGRESSED, Status.ERROR)
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Row:
 
 def fails(rows: Iterable[Row]) -> bool:
     """Whether B is worse than A anywhere, or a case has no measurement."""
-    return any(row.status in FAILING for row in rows)
+    return any(row.status in judge.FAILING for row in rows)
 
 
 def judged(

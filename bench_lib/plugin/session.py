@@ -18,7 +18,7 @@ from _pytest._code.code import ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
 
 from bench_lib import baselines, hardware, judge, matrix, report
-from bench_lib.chronicle import FAILING, Chronicle, fails
+from bench_lib.chronicle import Chronicle, fails
 from bench_lib.devicelock import DeviceBusyError
 from bench_lib.history import utc_today
 from bench_lib.launch import LaunchError
@@ -293,7 +293,7 @@ class VerdictRepr(TerminalRepr):
     def toterminal(self, tw: TerminalWriter) -> None:
         """Write the words."""
         for line in self.text.splitlines():
-            tw.line(line, red=line.startswith(tuple(s.value for s in FAILING)))
+            tw.line(line, red=line.startswith(tuple(s.value for s in judge.FAILING)))
 
 
 def encode(outcomes: list[Outcome]) -> list[Any]:
