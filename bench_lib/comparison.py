@@ -13,8 +13,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+
+from bench_lib.covariates import Group, Probes, Slope, log_probe, slopes
 
 ALPHA = 0.05
 """Chance that any case of a suite, each slower by exactly its tolerance, is called slower."""
@@ -29,8 +31,31 @@ MOST_DEGREES = 1e6
 MOST_LOG = 700.0
 DISTURBED = 1e-6
 """A process so much slower than the others of its side that chance would make one in so many."""
+SLACK = 1 / 8
+"""So much of a probe's range may the candidate's be beyond it: two of a kind are not equal."""
 MOST_DISTURBED = 5
 """At most one process in so many is set aside; more are no accident."""
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What a probe tells of a case's processes."""
+
+    probe: str
+    share: float
+    """Of what processes differ by (squared), each predicted from the others."""
+    here: float
+    """The candidate's, as a geometric mean, and the range of the baseline's processes."""
+    low: float
+    high: float
+    leverage: float = 0.0
+    """What the slope's uncertainty adds to the estimate's variance, in spreads squared."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it was taken off: a cost that the baseline has not met is not excused."""
+        slack = (self.high - self.low) * SLACK
+        return self.low - slack <= self.here <= self.high + slack
 
 
 @dataclass(frozen=True)
@@ -42,6 +67,9 @@ class Contrast:
     """None where the candidate's values are differences already, of pairs."""
     planned: int = 1
     """How many candidate processes the case is given where it looks suspicious."""
+    candidate_probes: Probes = field(default_factory=dict)
+    baseline_probes: Probes = field(default_factory=dict)
+    explained: Explained | None = None
 
     @cached_property
     def estimate(self) -> float:
@@ -67,7 +95,12 @@ class Contrast:
     @cached_property
     def degrees(self) -> int:
         """Degrees of freedom of the case's own variance."""
-        return sum(len(group) - 1 for group in self.groups)
+        return max(0, sum(len(group) - 1 for group in self.groups) - self.slopes)
+
+    @property
+    def slopes(self) -> int:
+        """How many slopes were fitted to the values before."""
+        return int(self.explained is not None and self.explained.is_used)
 
     @cached_property
     def variance(self) -> float:
@@ -81,7 +114,31 @@ class Contrast:
     def size(self, processes: int | None = None) -> float:
         """Return the estimate's standard error in spreads, with so many candidate processes."""
         own = 1 / (processes or len(self.candidate))
-        return math.sqrt(own + (1 / len(self.baseline) if self.baseline else 0.0))
+        slope = self.explained.leverage if self.explained and self.slopes else 0.0
+        return math.sqrt(own + (1 / len(self.baseline) if self.baseline else 0.0) + slope)
+
+    def without_probe(self, slope: Slope) -> Contrast:
+        """Return the contrast as if all processes had the probe's mean over the baseline."""
+        assert self.baseline is not None
+        new = log_probe(Group(self.candidate, self.candidate_probes), slope.probe)
+        old = log_probe(Group(self.baseline, self.baseline_probes), slope.probe)
+        here, there = statistics.fmean(new.values()), statistics.fmean(old.values())
+        explained = Explained(
+            slope.probe,
+            slope.gain,
+            math.exp(here),
+            math.exp(min(old.values())),
+            math.exp(max(old.values())),
+            (here - there) ** 2 / slope.squares,
+        )
+        if not explained.is_used:
+            return replace(self, explained=explained)
+        return replace(
+            self,
+            candidate={n: x - slope.slope * (new[n] - there) for n, x in self.candidate.items()},
+            baseline={n: x - slope.slope * (old[n] - there) for n, x in self.baseline.items()},
+            explained=explained,
+        )
 
 
 def paired(pairs: Mapping[str, tuple[float, float]], planned: int = 1) -> Contrast:
@@ -145,22 +202,24 @@ def compare(contrasts: Sequence[Contrast], tolerances: Sequence[float]) -> list[
 
     Each needs two processes on some side: one on each tells nothing of chance.
     """
-    ordinary = fit_prior([_without_slowest(contrast) for contrast in contrasts])
-    kept = [c if ordinary is None else _undisturbed(c, *ordinary) for c in contrasts]
-    prior = fit_prior([(contrast.variance, contrast.degrees) for contrast in kept])
-    spreads = _spreads(kept, prior)
+    plain = _with_spreads(contrasts)
+    explained = _explained([known.contrast for known in plain])
+    # What a probe explains is a population of its own, with less spread than the others.
+    finer = iter(_with_spreads([contrast for contrast in explained if contrast.slopes]))
+    spread = [
+        next(finer) if contrast.slopes else replace(known, contrast=contrast)
+        for contrast, known in zip(explained, plain, strict=True)
+    ]
     comparisons = [
         Comparison(
-            contrast,
-            sum(map(len, before.groups)) - sum(map(len, contrast.groups)),
-            sd,
-            degrees,
+            known.contrast,
+            sum(map(len, before.groups)) - sum(map(len, known.contrast.groups)),
+            known.sd,
+            known.degrees,
             tolerance,
-            len(kept),
+            len(contrasts),
         )
-        for before, contrast, tolerance, (sd, degrees) in zip(
-            contrasts, kept, tolerances, spreads, strict=True
-        )
+        for before, known, tolerance in zip(contrasts, spread, tolerances, strict=True)
     ]
     slower = holm([_p_beyond(c, c.contrast.estimate) for c in comparisons])
     faster = holm([_p_beyond(c, -c.contrast.estimate) for c in comparisons])
@@ -168,6 +227,25 @@ def compare(contrasts: Sequence[Contrast], tolerances: Sequence[float]) -> list[
         Comparison(c.contrast, c.set_aside, c.sd, c.degrees, c.tolerance, c.cases, slow, fast)
         for c, slow, fast in zip(comparisons, slower, faster, strict=True)
     ]
+
+
+def _explained(contrasts: Sequence[Contrast]) -> list[Contrast]:
+    """Take off what probes explain; what pairs differ by is a difference of probes already."""
+    unpaired = [contrast for contrast in contrasts if contrast.baseline]
+    found = iter(
+        slopes(
+            [
+                [Group(c.candidate, c.candidate_probes), Group(c.baseline, c.baseline_probes)]
+                for c in unpaired
+                if c.baseline
+            ]
+        )
+    )
+    explained = []
+    for contrast in contrasts:
+        slope = next(found) if contrast.baseline else None
+        explained.append(contrast if slope is None else contrast.without_probe(slope))
+    return explained
 
 
 def _p_beyond(comparison: Comparison, estimate: float) -> float:
@@ -200,6 +278,7 @@ def _without_slowest(contrast: Contrast) -> tuple[float, int]:
         mean = statistics.fmean(values)
         squares += math.fsum((value - mean) ** 2 for value in values) / kept
         degrees += len(values) - 1
+    degrees = max(0, degrees - contrast.slopes)
     return max(LEAST_SD**2, squares / max(1, degrees)), degrees
 
 
@@ -209,10 +288,10 @@ def _undisturbed(contrast: Contrast, variance: float, weight: float) -> Contrast
     reach = _t_quantile(weight, 1 - DISTURBED) * math.sqrt(variance)
     if contrast.baseline is None:
         return contrast
-    rest = Contrast(
-        _ordinary(contrast.candidate, reach),
-        _ordinary(contrast.baseline, reach),
-        contrast.planned,
+    rest = replace(
+        contrast,
+        candidate=_ordinary(contrast.candidate, reach),
+        baseline=_ordinary(contrast.baseline, reach),
     )
     unchanged = rest.groups == contrast.groups
     return contrast if unchanged or _is_wild(rest, variance, weight) else rest
@@ -224,22 +303,32 @@ def _ordinary(group: Mapping[str, float], reach: float) -> Mapping[str, float]:
     return ordinary if len(group) - len(ordinary) <= len(group) / MOST_DISTURBED else group
 
 
-def _spreads(
-    contrasts: Sequence[Contrast], prior: tuple[float, float] | None
-) -> list[tuple[float, float]]:
-    """Return each case's spread between processes and the degrees of freedom behind it."""
+@dataclass(frozen=True)
+class _Known:
+    """A contrast without its disturbed processes, and what is known of its spread."""
+
+    contrast: Contrast
+    sd: float
+    degrees: float
+
+
+def _with_spreads(contrasts: Sequence[Contrast]) -> list[_Known]:
+    """Set disturbed processes aside, and learn the spread between the others from all cases."""
+    ordinary = fit_prior([_without_slowest(contrast) for contrast in contrasts])
+    kept = [c if ordinary is None else _undisturbed(c, *ordinary) for c in contrasts]
+    prior = fit_prior([(contrast.variance, contrast.degrees) for contrast in kept])
     if prior is None:
-        return [(math.sqrt(c.variance), float(max(1, c.degrees))) for c in contrasts]
+        return [_Known(c, math.sqrt(c.variance), float(max(1, c.degrees))) for c in kept]
     variance, weight = prior
-    wild = [_is_wild(contrast, variance, weight) for contrast in contrasts]
+    wild = [_is_wild(contrast, variance, weight) for contrast in kept]
     sds = []
-    for contrast, own in zip(contrasts, wild, strict=True):
+    for contrast, own in zip(kept, wild, strict=True):
         drawn = weight * variance + contrast.degrees * contrast.variance
         sds.append(math.sqrt(contrast.variance if own else drawn / (weight + contrast.degrees)))
-    share = shared(contrasts, sds)
+    share = shared(kept, sds)
     return [
-        (sd, float(c.degrees) if own else _degrees(c.degrees, weight, share))
-        for sd, c, own in zip(sds, contrasts, wild, strict=True)
+        _Known(c, sd, float(c.degrees) if own else _degrees(c.degrees, weight, share))
+        for sd, c, own in zip(sds, kept, wild, strict=True)
     ]
 
 

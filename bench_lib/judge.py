@@ -12,7 +12,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from bench_lib import secondary
 from bench_lib.comparison import Comparison, Contrast, paired
@@ -39,6 +39,7 @@ BETWEEN_DEVICES = 0.02
 BETWEEN_HOST_STATES = 0.10
 """A host-bound step may differ by this much from one run to the next: small training steps on
 one idle H200 machine took 3 to 6% less three minutes later, with 2% between processes."""
+Value = TypeVar("Value")
 TAIL_ITERATIONS = 100
 SAME_CLOCK = 0.005
 
@@ -104,16 +105,14 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
 _UNJUDGED = (Status.NO_BASELINE, Status.INCOMPARABLE)
 
 
-def judge_samples(
-    cases: Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]], tolerance: float
-) -> dict[str, Verdict]:
-    """Judge anybody's timings: by case, (baseline, candidate), log medians by process.
+def judge_samples(cases: Mapping[str, Contrast], tolerance: float) -> dict[str, Verdict]:
+    """Judge anybody's timings: log medians by process.
 
     Each case needs two baseline processes and one candidate process.
     """
     family = [
-        Question(case_id, "latency", "pinned", Contrast(candidate, baseline), tolerance)
-        for case_id, (baseline, candidate) in cases.items()
+        Question(case_id, "latency", "pinned", contrast, tolerance)
+        for case_id, contrast in cases.items()
     ]
     return {q.case_id: v for q, v in zip(family, answers(family), strict=True)}
 
@@ -254,7 +253,13 @@ def _questions(case_id: str, evidence: Evidence) -> list[Question]:
                     case_id,
                     metric,
                     against,
-                    Contrast(new_values, old_values, evidence.planned),
+                    Contrast(
+                        new_values,
+                        old_values,
+                        evidence.planned,
+                        _by_worker(candidate, lambda p: p.probe),
+                        _by_worker(old, lambda p: p.probe),
+                    ),
                     tolerance,
                     allowance + (0.0 if metric == "device" else waiting),
                     unit,
@@ -296,10 +301,10 @@ def _device_is_told(*sides: Sequence[ProcessSummary]) -> bool:
 
 
 def _by_worker(
-    processes: Sequence[ProcessSummary], value: Callable[[ProcessSummary], float | None]
-) -> dict[str, float]:
+    processes: Sequence[ProcessSummary], value: Callable[[ProcessSummary], Value | None]
+) -> dict[str, Value]:
     """Return a figure of each process that has it, by the process's name."""
-    values: dict[str, float] = {}
+    values: dict[str, Value] = {}
     for position, process in enumerate(processes):
         figure = value(process)
         if figure is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from bench_lib import fingerprint, hardware, history
 from bench_lib.devicelock import DeviceLock
-from bench_lib.launch import Zygote
+from bench_lib.launch import Zygote, run_ranks
 from bench_lib.model import (
     Attempt,
     Case,
@@ -19,6 +20,7 @@ from bench_lib.model import (
     Telemetry,
 )
 from bench_lib.station import Companion, Station, Watcher, Workers, start_watching
+from bench_lib.wire import PRELOAD_VARIABLE
 
 
 def start_workers(environment: Mapping[str, str]) -> Workers:
@@ -54,6 +56,8 @@ class Bench:
         device: Hardware,
         *,
         processes: int = 1,
+        compiles: bool = False,
+        variables: Mapping[str, str] | None = None,
         lock_wait_s: float = 600.0,
         say: Callable[[str], None] = lambda _line: None,
         workers: Callable[[Mapping[str, str]], Workers] = start_workers,
@@ -63,7 +67,9 @@ class Bench:
     ) -> None:
         """Take the device; raises DeviceBusyError where somebody else keeps it.
 
-        Workers start with the first case.
+        Workers start with the first case, with ``variables`` in their environment.
+        ``compiles`` says that cases will need torch.compile, which fresh contexts then have
+        at hand.
         """
         self.device = device
         self._processes = processes
@@ -71,12 +77,15 @@ class Bench:
         self._watcher: Watcher | None = None
         self._before: Environment | None = None
         self._companion: Companion | None = None
-        variables = hardware.visibility(device)
+        told = {**hardware.visibility(device), **(variables or {})}
+        if compiles:
+            told[PRELOAD_VARIABLE] = "compiler"
         self._station = Station(
             device,
-            lambda: workers(variables),
+            lambda: workers(told),
             seen=self._seen_during,
             give_way=self._let_companion_run,
+            measure_ranks=functools.partial(run_ranks, environment=variables),
             described=lambda: self._before or fingerprint.collect(),
             now=now,
         )

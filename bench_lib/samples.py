@@ -1,8 +1,11 @@
 """Anybody's timings, one JSON object a line: checked, and condensed to a median a process.
 
 A line is ``{"case": text, "role": "baseline" or "candidate", "process": number or text,
-"iteration_s": [seconds, ...]}``.  Whatever is wrong with one is named with its number and
-keeps its case from being judged; nothing is left out in silence.
+"iteration_s": [seconds, ...]}``.  It may have ``"probe": {name: number}``, costs that the case
+has no part in (``covariates``), and ``"slow": share`` where a delay was planted: each such
+share is judged as a case of its own against the clean baseline processes, and what was planted
+in a baseline process is read but not judged.  Whatever is wrong with a line is named with its
+number and keeps its case from being judged; nothing is left out in silence.
 """
 
 from __future__ import annotations
@@ -11,14 +14,17 @@ import codecs
 import json
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-FIELDS = frozenset({"case", "role", "process", "iteration_s"})
+FIELDS = frozenset({"case", "role", "process", "iteration_s", "probe", "slow"})
 ROLES = ("baseline", "candidate")
+LARGEST = sys.float_info.max
+NO_PROBE: Mapping[str, float] = {}
+"""Of most lines, so that they share it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,8 @@ class Process:
     n: int
     """How many iterations."""
     line: int
+    probe: Mapping[str, float] = field(default_factory=dict)
+    """Costs that the case has no part in, by name."""
 
 
 @dataclass(slots=True)
@@ -63,13 +71,15 @@ def read(lines: Iterable[bytes]) -> Samples:
     notes: list[tuple[int, str]] = []
     unknown: dict[str, _Sighting] = {}
     known_times: dict[int, int] = {}
+    planted: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         text = line.removeprefix(codecs.BOM_UTF8).strip()
         if not text:
             continue
         try:
             sample = _decode(text)
-            name = _case_of(sample)
+            clean = _case_of(sample)
+            name = _with_delay(clean, sample.get("slow", 0))
         except ValueError as error:
             cut = "" if line.endswith(b"\n") else "; the file ends here and may be cut off"
             samples.problems.append(f"line {number}: {error}{cut}")
@@ -79,6 +89,8 @@ def read(lines: Iterable[bytes]) -> Samples:
         case = samples.cases.get(name)
         if case is None:
             case = samples.cases[name] = CaseSamples(name)
+            if name != clean:
+                planted[name] = clean
         try:
             _add(case, sample, number)
         except ValueError as error:
@@ -91,11 +103,13 @@ def read(lines: Iterable[bytes]) -> Samples:
             notes.append(
                 (number, f"line {number}: the same times as line {first}; were they copied?")
             )
+    for name, clean in planted.items():
+        _hold_against_clean(samples.cases[name], samples.cases.get(clean))
     if not samples.cases and not samples.problems:
         samples.problems.append("no samples in it")
     notes += [(seen.line, seen.note(extra)) for extra, seen in unknown.items()]
     notes += [note for case in samples.cases.values() for note in _unequal_counts(case)]
-    samples.notes = [note for _, note in sorted(notes)]
+    samples.notes = [note for _, note in sorted(set(notes))]
     return samples
 
 
@@ -144,6 +158,21 @@ def _case_of(sample: Any) -> str:
     return str(case)
 
 
+def _with_delay(case: str, slow: Any) -> str:
+    """Return the name under which a planted delay is judged; the case's own where there is none."""
+    return f"{case}-plus-{100 * slow:g}pct" if _is_number(slow) and 0 < slow <= LARGEST else case
+
+
+def _hold_against_clean(planted: CaseSamples, clean: CaseSamples | None) -> None:
+    """Give a case of planted delays the baseline that it is judged against."""
+    lines = [p.line for side in (planted.baseline, planted.candidate) for p in side.values()]
+    planted.baseline = {} if clean is None else clean.baseline
+    planted.problems += [] if clean is None else clean.problems
+    if lines and not planted.baseline:
+        words = "planted, and there is no baseline process without a delay to hold it against"
+        planted.problems.append(f"line {min(lines)}: {words}")
+
+
 def _add(case: CaseSamples, sample: dict[str, Any], line: int) -> None:
     """Add a line's process to its case; raises ValueError on the first thing wrong with it."""
     for name in ("role", "process", "iteration_s"):
@@ -155,6 +184,11 @@ def _add(case: CaseSamples, sample: dict[str, Any], line: int) -> None:
     if not _is_text(process) and type(process) is not int:  # true is an int as well
         raise ValueError(f"process is {_shown(process)}; it has to be a whole number or text")
     _check_times(times)
+    probe = sample.get("probe", NO_PROBE)
+    _check_probe(probe)
+    slow = sample.get("slow", 0)
+    if slow != 0 or not _is_number(slow):
+        _check_positive(slow, "slow", "planted shares")
     side = case.baseline if role == "baseline" else case.candidate
     name = sys.intern(str(process))
     if name in side:
@@ -163,7 +197,7 @@ def _add(case: CaseSamples, sample: dict[str, Any], line: int) -> None:
             "give every process a name of its own"
         )
     ordered = sorted(times)
-    side[name] = Process(math.log(_median(ordered)), _spread(ordered), len(ordered), line)
+    side[name] = Process(math.log(_median(ordered)), _spread(ordered), len(ordered), line, probe)
 
 
 def _check_times(times: Any) -> None:
@@ -178,13 +212,32 @@ def _check_times(times: Any) -> None:
             "so that its median means something"
         )
     for index, time in enumerate(times):
-        if type(time) is not float and type(time) is not int:
-            raise ValueError(f"iteration_s[{index}] is {_shown(time)}, which is no number")
-        # Also false of NaN, and of a whole number too large for a float.
-        if not 0 < time <= sys.float_info.max:
-            raise ValueError(
-                f"iteration_s[{index}] is {_shown(time)}; times have to be finite and above zero"
-            )
+        if not (type(time) is float and 0 < time <= LARGEST):  # nearly always is; this is quick
+            _check_positive(time, f"iteration_s[{index}]", "times")
+
+
+def _check_probe(probe: Any) -> None:
+    if not isinstance(probe, Mapping):
+        raise ValueError(  # noqa: TRY004 - a mistake in a file
+            f"probe is {_shown(probe)}; it has to be an object of numbers by name"
+        )
+    for name, value in probe.items():
+        if not _is_text(name):
+            raise ValueError(f"probe has the name {_shown(name)}; names have to be text")
+        _check_positive(value, f"probe[{_shown(name)}]", "probes")
+
+
+def _check_positive(value: Any, name: str, what: str) -> None:
+    if not _is_number(value):
+        raise ValueError(f"{name} is {_shown(value)}, which is no number")
+    # Also false of NaN, and of a whole number too large for a float.
+    if not 0 < value <= LARGEST:
+        raise ValueError(f"{name} is {_shown(value)}; {what} have to be finite and above zero")
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value is a number as JSON has them; true is an int as well."""
+    return type(value) is float or type(value) is int
 
 
 def _median(ordered: list[float]) -> float:

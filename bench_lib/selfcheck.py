@@ -12,14 +12,16 @@ import itertools
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 from bench_lib import judge
-from bench_lib.model import Case, Measurement, Status, UserError
+from bench_lib.comparison import Contrast
+from bench_lib.model import Case, Status, UserError
 from bench_lib.runner import Outcome
-from bench_lib.timing import LEAST_PROCESSES
+from bench_lib.timing import AGREEING, LEAST_PROCESSES
 
 EFFECTS = (0.0, 0.01, 0.02, 0.05)
 """Planted slow-downs, as shares of a clean step."""
@@ -44,6 +46,53 @@ class Device(Protocol):
 
     def measure_again(self, cases: Sequence[Case], process: int) -> Iterator[Outcome]:
         """Measure cases in one fresh context."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One case in one fresh process."""
+
+    iteration_s: list[float]
+    probe: Mapping[str, float]
+    """Costs that the case has no part in, by name; see Measurement."""
+    took_s: float
+    """From the order to the answer; of a process's first case, opening the device as well."""
+
+    @cached_property
+    def log_median(self) -> float:
+        """What is judged: ln of the median iteration in seconds."""
+        return math.log(statistics.median(self.iteration_s))
+
+    @property
+    def spread(self) -> float:
+        """Coefficient of variation of the iterations."""
+        return statistics.stdev(self.iteration_s) / statistics.fmean(self.iteration_s)
+
+    def as_line(self) -> dict[str, object]:
+        """Return what a file keeps of it, in few digits."""
+        times = [float(f"{time:.10g}") for time in self.iteration_s]
+        return {"iteration_s": times, "probe": dict(self.probe)}
+
+
+def sample_of(outcome: Outcome) -> Sample:
+    """Return what was measured; raises SelfcheckError where nothing was."""
+    if outcome.fault is not None:
+        fault = outcome.fault
+        raise SelfcheckError(f"{outcome.case.id}: {fault.kind} in {fault.phase}: {fault.message}")
+    if outcome.skipped is not None:
+        raise SelfcheckError(f"{outcome.case.id}: {outcome.skipped}; choose another case")
+    seen = next(a.measurement for a in outcome.attempts if a.accepted and a.measurement)
+    took_s = sum(attempt.took_s for attempt in outcome.attempts)
+    return Sample(seen.iteration_s, seen.probe, took_s)
+
+
+def probe_ranges(samples: Iterable[Sample]) -> dict[str, tuple[float, float]]:
+    """Return the least and the most of each probe, by name."""
+    values: dict[str, list[float]] = {}
+    for sample in samples:
+        for name, value in sample.probe.items():
+            values.setdefault(name, []).append(value)
+    return {name: (min(seen), max(seen)) for name, seen in sorted(values.items())}
 
 
 @dataclass(frozen=True)
@@ -79,8 +128,17 @@ class Selfcheck:
     effects: list[Effect]
     detectable: float
     """Median over the clean splits of what the judge says it would find nine times in ten."""
-    samples: dict[float, dict[str, list[float]]]
-    """Iteration times in seconds, by effect and process."""
+    samples: dict[float, dict[str, Sample]]
+    """By effect and process."""
+    measuring_s: float
+    """Median time that a case took in a context that was open."""
+    opening_s: float
+    """What the first case of a context took longer: opening the device."""
+
+    @property
+    def probes(self) -> dict[str, tuple[float, float]]:
+        """The least and the most of each probe over all that was measured."""
+        return probe_ranges(s for by_process in self.samples.values() for s in by_process.values())
 
     @property
     def false(self) -> int:
@@ -111,8 +169,12 @@ class Selfcheck:
 
 def duration_s(case: Case, processes: int, effects: Sequence[float]) -> float:
     """Return about how long a check takes, before anything is measured."""
-    once = case.sampling.warmup_s + case.sampling.measure_s + 1.0
-    return processes * (CONTEXT_S + len(effects) * once)
+    return processes * (CONTEXT_S + len(effects) * once_s(case))
+
+
+def once_s(case: Case) -> float:
+    """Return about how long a case takes in a context that is open."""
+    return case.sampling.warmup_s + case.sampling.measure_s + 1.0
 
 
 def check(
@@ -136,23 +198,44 @@ def check(
             f"{processes} processes leave no split into a baseline of {LEAST_PROCESSES} and "
             f"{candidates} candidates; ask for {LEAST_PROCESSES + candidates} or more"
         )
+    if candidates < AGREEING:
+        raise ValueError(f"candidates is {candidates}; fewer than {AGREEING} decide nothing")
     effects = sorted({0.0, *effects})
     say(f"how long a delay lasts: one process measures {case.id} and two delays alone")
     step_s, unit_s = _calibrated(device, case, vendor)
     planted = {
         effect: _planted(case, effect, round(effect * step_s / unit_s)) for effect in effects
     }
-    samples: dict[float, dict[str, list[float]]] = {effect: {} for effect in effects}
+    samples: dict[float, dict[str, Sample]] = {effect: {} for effect in effects}
+    first: list[float] = []
+    later: list[float] = []
     for process in range(1, processes + 1):
         # Each effect comes first, second, ... equally often: order must not look like one.
         turn = process % len(effects)
         order = [*effects[turn:], *effects[:turn]]
         outcomes = device.measure_again([planted[effect] for effect in order], process)
         for effect, outcome in zip(order, outcomes, strict=True):
-            samples[effect][str(process)] = _measurement(outcome).iteration_s
-        clean = statistics.median(samples[0.0][str(process)])
-        say(f"process {process} of {processes}: clean {clean * 1e3:.4g} ms")
-    return _judged(case, step_s, samples, candidates, tolerance)
+            sample = samples[effect][str(process)] = sample_of(outcome)
+            (first if effect == order[0] else later).append(sample.took_s)
+        clean_s = math.exp(samples[0.0][str(process)].log_median)
+        say(f"process {process} of {processes}: clean {clean_s * 1e3:.4g} ms")
+    clean = list(samples[0.0].values())
+    judged, detectable = _judged(samples, _splits(list(samples[0.0]), candidates), tolerance)
+    measuring_s = statistics.median(later or first)
+    return Selfcheck(
+        case=case,
+        tolerance=tolerance,
+        processes=processes,
+        candidates=candidates,
+        step_s=step_s,
+        between=statistics.stdev(sample.log_median for sample in clean),
+        inside=statistics.median(sample.spread for sample in clean),
+        effects=judged,
+        detectable=detectable,
+        samples=samples,
+        measuring_s=measuring_s,
+        opening_s=max(0.0, statistics.median(first) - measuring_s),
+    )
 
 
 def _calibrated(device: Device, case: Case, vendor: str) -> tuple[float, float]:
@@ -165,7 +248,7 @@ def _calibrated(device: Device, case: Case, vendor: str) -> tuple[float, float]:
     clean = _planted(case, 0.0, 0)
     # The first case of a process finds a device that is not yet warm.
     _, short, long, step_s = (
-        statistics.median(_measurement(outcome).iteration_s)
+        statistics.median(sample_of(outcome).iteration_s)
         for outcome in device.measure_again([clean, *delays, clean], 0)
     )
     if long <= short:
@@ -185,40 +268,26 @@ def _planted(case: Case, effect: float, units: int) -> Case:
     )
 
 
-def _measurement(outcome: Outcome) -> Measurement:
-    if outcome.fault is not None:
-        fault = outcome.fault
-        raise SelfcheckError(f"{outcome.case.id}: {fault.kind} in {fault.phase}: {fault.message}")
-    if outcome.skipped is not None:
-        raise SelfcheckError(f"{outcome.case.id}: {outcome.skipped}; choose another case")
-    return next(a.measurement for a in outcome.attempts if a.accepted and a.measurement)
+Split = tuple[tuple[str, ...], tuple[str, ...]]
+"""Names of baseline and candidate processes."""
 
 
 def _judged(
-    case: Case,
-    step_s: float,
-    samples: dict[float, dict[str, list[float]]],
-    candidates: int,
-    tolerance: float,
-) -> Selfcheck:
-    logs = {
-        effect: {name: math.log(statistics.median(times)) for name, times in by_process.items()}
-        for effect, by_process in samples.items()
-    }
-    splits = _splits(list(logs[0.0]), candidates)
+    samples: Mapping[float, Mapping[str, Sample]], splits: Sequence[Split], tolerance: float
+) -> tuple[list[Effect], float]:
+    """Return what became of each effect, and what the judge says it would find."""
+    clean = samples[0.0]
     detectable: list[float] = []
     effects = []
-    for effect, values in logs.items():
+    for effect, slowed in samples.items():
         found = [
-            judge.judge_samples(
-                {"": ({n: logs[0.0][n] for n in old}, {n: values[n] for n in new})}, tolerance
-            )[""]
+            judge.judge_samples({"": _contrast(clean, old, slowed, new)}, tolerance)[""]
             for old, new in splits
         ]
         if effect == 0:
             detectable = [v.detectable_effect for v in found if v.detectable_effect is not None]
         statuses = [verdict.status for verdict in found]
-        measured = statistics.median(values[name] - logs[0.0][name] for name in values)
+        measured = statistics.median(slowed[n].log_median - clean[n].log_median for n in clean)
         effects.append(
             Effect(
                 effect,
@@ -228,54 +297,49 @@ def _judged(
                 statuses.count(Status.SUSPECT),
             )
         )
-    return Selfcheck(
-        case,
-        tolerance,
-        len(logs[0.0]),
-        candidates,
-        step_s,
-        statistics.stdev(logs[0.0].values()),
-        statistics.median(_spread(times) for times in samples[0.0].values()),
-        effects,
-        statistics.median(detectable),
-        samples,
+    return effects, statistics.median(detectable)
+
+
+def _contrast(
+    clean: Mapping[str, Sample],
+    old: Sequence[str],
+    slowed: Mapping[str, Sample],
+    new: Sequence[str],
+) -> Contrast:
+    return Contrast(
+        candidate={name: slowed[name].log_median for name in new},
+        baseline={name: clean[name].log_median for name in old},
+        candidate_probes={name: slowed[name].probe for name in new},
+        baseline_probes={name: clean[name].probe for name in old},
     )
 
 
-def _spread(times: Sequence[float]) -> float:
-    return statistics.stdev(times) / statistics.fmean(times)
-
-
-def _splits(names: Sequence[str], candidates: int) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+def _splits(names: Sequence[str], candidates: int) -> list[Split]:
     """Return the ways to split processes into a baseline of five and candidates; some of many."""
-    every = [
-        (old, new)
-        for old in itertools.combinations(names, LEAST_PROCESSES)
-        for new in itertools.combinations([n for n in names if n not in old], candidates)
-    ]
-    if len(every) <= MOST_SPLITS:
-        return every
-    return random.Random(SEED).sample(every, MOST_SPLITS)  # noqa: S311 - nobody guesses it
+    rest = len(names) - LEAST_PROCESSES
+    if math.comb(len(names), LEAST_PROCESSES) * math.comb(rest, candidates) <= MOST_SPLITS:
+        return [
+            (old, new)
+            for old in itertools.combinations(names, LEAST_PROCESSES)
+            for new in itertools.combinations([n for n in names if n not in old], candidates)
+        ]
+    draw = random.Random(SEED).sample  # noqa: S311 - nobody guesses it
+    splits: dict[Split, None] = {}
+    while len(splits) < MOST_SPLITS:
+        drawn = draw(names, LEAST_PROCESSES + candidates)
+        old, new = sorted(drawn[:LEAST_PROCESSES]), sorted(drawn[LEAST_PROCESSES:])
+        splits[tuple(old), tuple(new)] = None
+    return list(splits)
 
 
 def as_samples(found: Selfcheck) -> Iterator[Mapping[str, object]]:
-    """Return the raw times as ``bench-lib judge`` reads them: a case per effect.
+    """Return every process and effect once, as ``bench-lib judge`` reads them.
 
-    The clean processes with odd numbers are the baseline, the others candidates.
+    Processes with odd numbers are the baseline, the others candidates: no process is held
+    against itself.
     """
     for effect, by_process in found.samples.items():
-        for name, times in found.samples[0.0].items():
-            if int(name) % 2:
-                yield _line(effect, "baseline", name, times)
-        for name, times in by_process.items():
-            if not int(name) % 2:
-                yield _line(effect, "candidate", name, times)
-
-
-def _line(effect: float, role: str, name: str, times: list[float]) -> Mapping[str, object]:
-    return {
-        "case": f"plus-{100 * effect:g}pct",
-        "role": role,
-        "process": name,
-        "iteration_s": times,
-    }
+        for name, sample in by_process.items():
+            role = "baseline" if int(name) % 2 else "candidate"
+            about = {"case": found.case.id, "role": role, "process": name, "slow": effect}
+            yield {**about, **sample.as_line()}

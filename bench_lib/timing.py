@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from bench_lib.comparison import ALPHA, Comparison, Contrast, compare, growth
+from bench_lib.comparison import ALPHA, Comparison, Contrast, Explained, compare, growth
 from bench_lib.model import Status, Verdict
 
 LEAST_PROCESSES = 5
@@ -148,12 +148,24 @@ def _timing_reason(question: Question, comparison: Comparison, status: Status) -
     if status is Status.NOISY:
         words += f"; processes differ so much ({_percent(comparison.sd)}) that nothing below "
         words += f"{_percent(comparison.detectable)} could be seen"
+    words += _explanation(contrast.explained)
     if comparison.set_aside:
         words += f"; {comparison.set_aside} disturbed process{_es(comparison.set_aside)} set aside"
     baseline = question.contrast.baseline
     if baseline is not None and len(baseline) < LEAST_PROCESSES:
         words += f"; with fewer than {LEAST_PROCESSES} baseline processes their spread is a guess"
     return words
+
+
+def _explanation(explained: Explained | None) -> str:
+    """Say what a probe told of the processes, and whether that was taken off."""
+    if explained is None:
+        return ""
+    words = f"; {explained.probe} explains {explained.share:.0%} of what processes differ by"
+    if explained.is_used:
+        return f"{words} and is taken off"
+    words += f", but {explained.here:.4g} is outside the baseline's {explained.low:.4g} to "
+    return f"{words}{explained.high:.4g} and not excused"
 
 
 def _change(ratio: float) -> str:

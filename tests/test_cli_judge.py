@@ -219,6 +219,65 @@ def test_a_wild_case_among_many_is_judged(judge):
     assert len(statuses) == 1000
 
 
+# ---- probes and planted delays ----------------------------------------------------------
+
+
+def probed(costs: Iterable[float], role: str, **more) -> list[str]:
+    """Return a line a process whose time goes with what it paid for a launch."""
+    return [
+        line(
+            "a",
+            role,
+            n,
+            [0.007 * (1 + (cost - 1.8) / 20 + 1e-5 * (n % 3)) + 1e-6 * i for i in range(3)],
+            probe={"launch_us": cost},
+            **more,
+        )
+        for n, cost in enumerate(costs)
+    ]
+
+
+CHEAP_AND_DEAR = (1.8, 2.0, 1.81, 1.99, 1.8, 2.01)
+
+
+def test_what_a_probe_explains_is_taken_off_and_said(judge):
+    """Two contexts in dear streams are 1% slower, and it is not the software."""
+    lines = probed(CHEAP_AND_DEAR, "baseline") + probed((2.0, 1.99, 2.01), "candidate")
+    (verdict,) = judge(lines, "--json", "--tolerance", "0.3%").json["verdicts"]
+    assert (verdict["status"], verdict["ratio"]) == ("OK", pytest.approx(1, abs=5e-4))
+    assert "launch_us explains" in verdict["reason"]
+    without = [json.dumps({**json.loads(text), "probe": {}}) for text in lines]
+    (verdict,) = judge(without, "--json", "--tolerance", "0.3%").json["verdicts"]
+    assert verdict["ratio"] > 1.004
+    assert "launch_us" not in verdict["reason"]
+
+
+def test_a_wrong_probe_keeps_its_case_from_being_judged(judge):
+    """It is named once, however many planted cases share the process."""
+    lines = [*probed((0.0, *CHEAP_AND_DEAR), "baseline"), *probed((1.8, 1.8), "candidate")]
+    planted = probed((1.82, 1.83), "candidate", slow=0.01)
+    answer = judge([*lines, *planted], "--json")
+    problem = 'line 1: probe["launch_us"] is 0.0; probes have to be finite and above zero'
+    assert (answer.status, answer.json["problems"]) == (2, [problem])
+    assert answer.statuses == {"a": "ERROR", "a-plus-1pct": "ERROR"}
+
+
+def test_each_planted_delay_gets_a_verdict(judge):
+    """By its size, against the clean baseline processes."""
+    lines = [*timings("a"), *(text for n in (2, 5) for text in planted("a", n / 100))]
+    answer = judge(lines, "--json")
+    assert (answer.status, answer.json["notes"], answer.json["problems"]) == (1, [], [])
+    assert answer.statuses == {"a": "OK", "a-plus-2pct": "REGRESSED", "a-plus-5pct": "REGRESSED"}
+
+
+def planted(case: str, slow: float) -> list[str]:
+    """Return three candidate processes that a delay made slower."""
+    moved = [math.log1p(slow) + 0.0001 + 0.0003 * n for n in range(3)]
+    return [
+        json.dumps({**json.loads(text), "slow": slow}) for text in side(case, "candidate", moved)
+    ]
+
+
 # ---- the tolerance ----------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 import math
@@ -30,6 +31,7 @@ def load():
 error_rates = load()
 MACHINE = error_rates.Machine()
 CLEAN = error_rates.Scenario("clean", MACHINE)
+TOLD = error_rates.TOLD
 
 
 @pytest.fixture(scope="module")
@@ -56,20 +58,27 @@ def test_the_same_seed_draws_the_same_nights(tallies):
 
 def test_a_night_is_judged_as_the_suite_judges_it():
     """All is 4% slower, so that every case keeps all six workers to the end."""
-    workers = error_rates.medians(MACHINE.workers(np.random.default_rng(1), 31, 20)).T.tolist()
+    drawn = TOLD.workers(np.random.default_rng(1), 31, 20)
+    workers = error_rates.medians(drawn).T.tolist()
     old = [{f"old-{n}": x for n, x in enumerate(case[:25])} for case in workers]
     new = [{f"worker-{n}": x + 0.04 for n, x in enumerate(case[25:])} for case in workers]
     standards = {
         "pinned": [dict(list(case.items())[:5]) for case in old],
         "rolling": [dict(list(case.items())[5:]) for case in old],
     }
+    names = [*old[0], *new[0]]
+    probes = dict(zip(names, drawn.probes, strict=True))
     verdicts, processes = error_rates.confirmed(
-        standards, lambda n: [case[f"worker-{n}"] for case in new]
+        standards, lambda n: [case[f"worker-{n}"] for case in new], probes=probes
     )
     assert processes == 600
+    assert sum("launch_us explains" in found[1].reason for found in verdicts) > 50
 
     def summaries(values):
-        return [make_process(log_median=value, worker=name) for name, value in values.items()]
+        return [
+            make_process(log_median=value, worker=name, probe=probes[name])
+            for name, value in values.items()
+        ]
 
     judged = judge.judge(
         {
@@ -116,6 +125,83 @@ def test_what_misses_a_promise_is_named():
         "26.0 iterations with 0% shared",
         "of 2% 60.0% found with 0% shared",
     ]
+
+
+def test_what_a_finer_night_misses_is_named_with_its_tolerance():
+    """A steady machine has promises of its own, and dearer launches are no excuse."""
+    finer = error_rates.Scenario("clean", error_rates.STEADY, tolerance=0.005, about="steady")
+    clean = error_rates.Tally(nights=4, processes=3200, hit_nights=1)
+    clean.statuses["REGRESSED"] = 2
+    weak = error_rates.Tally(nights=2)
+    weak.planted.update({"REGRESSED": 9, "SUSPECT": 1})
+    tallies = {finer: clean, error_rates.replace(finer, kind="planted", planted=0.01): weak}
+    dearer = error_rates.replace(finer, kind="all slower", machine=TOLD, dearer=0.18)
+    tallies[dearer] = error_rates.Tally(nights=1, taken_off=3)
+    assert error_rates.missed(tallies) == [
+        "0.500 false alarms a clean night at a tolerance of 0.5%: steady",
+        "of 1.0% 90.0% found at a tolerance of 0.5%: steady",
+        "3 cases excused at a tolerance of 0.5%: steady",
+    ]
+    half = error_rates.replace(finer, kind="planted", tolerance=0.01, planted=0.01)
+    assert error_rates.missed({half: weak}) == []
+
+
+def test_a_launch_tells_of_the_variance_between_workers_what_it_is_said_to():
+    """Nine tenths of it, in each case with a slope of its own; the host's cost nothing."""
+    machine = error_rates.replace(TOLD, throttled=0.0, spikes=0.0, within=0.0, drift=0.0)
+    workers = machine.workers(np.random.default_rng(1), 2000, 1)
+    launches, hosts = (
+        np.log([probe[name] for probe in workers.probes]) for name in ("launch_us", "host_us")
+    )
+    values = error_rates.medians(workers)
+    assert np.mean(values.var(axis=0)) == pytest.approx(machine.between**2, rel=0.02)
+    told = [np.polyfit(launches, case, 1)[0] ** 2 * launches.var() for case in values.T]
+    assert np.mean(told) == pytest.approx(0.9 * machine.between**2, rel=0.02)
+    assert told[-1] > 8 * told[0]
+    assert abs(np.corrcoef(hosts, values.mean(axis=1))[0, 1]) < 0.1
+
+
+def test_a_steady_machine_has_few_slow_contexts():
+    """One in a hundred, by 0.6% in all its cases; the others differ by 0.06%."""
+    machine = error_rates.replace(error_rates.STEADY, throttled=0.0)
+    values = error_rates.medians(machine.workers(np.random.default_rng(1), 500, 20))
+    slow = np.median(values, axis=1) > 0.004
+    assert 1 <= slow.sum() <= 10
+    assert values[~slow].std() == pytest.approx(0.0006, rel=0.2)
+
+
+def test_accepted_nights_are_of_both_kinds_of_streams_and_none_is_throttled():
+    """Kinds that are more than 1% apart in some cases are no reason to pass a night over."""
+    machine = error_rates.replace(TOLD, between=0.006)
+    nights = machine.workers(np.random.default_rng(1), 25, 20)
+    cases = error_rates.accepted(nights)
+    assert 16 <= min(map(len, cases)) <= max(map(len, cases)) == 20
+    most = [max(case.values()) - min(case.values()) for case in cases]
+    assert max(most[-10:]) < 0.03
+    assert min(most[-10:]) > 0.014
+
+
+def test_probes_are_used_where_they_tell_and_never_where_they_are_not_given():
+    """The same clean night, judged with and without them."""
+    night = error_rates.Scenario("clean", TOLD, probed=True, about="told")
+    told = error_rates.simulate(night, [1], 1)
+    blind = error_rates.simulate(error_rates.replace(night, probed=False), [1], 1)
+    assert told.taken_off > 90
+    assert blind.taken_off == 0
+    assert told.statuses["REGRESSED"] == blind.statuses["REGRESSED"] == 0
+
+
+def test_a_slower_suite_whose_launches_are_dearer_than_any_known_is_not_excused():
+    """What the baseline has never met could be the change itself."""
+    night = error_rates.Scenario(
+        "all 1% slower", TOLD, everywhere=0.01, tolerance=0.005, probed=True, dearer=0.18, about="d"
+    )
+    tally = error_rates.simulate(night, [1], 1)
+    assert tally.taken_off == 0
+    assert (
+        tally.slower
+        == error_rates.simulate(error_rates.replace(night, probed=False), [1], 1).slower
+    )
 
 
 def test_gates_of_other_tools_see_what_they_are_said_to():
@@ -166,13 +252,98 @@ def test_real_timings_that_break_a_promise_are_named(tmp_path, capsys):
     assert "REGRESSED" in printed.out
 
 
+def test_real_timings_may_be_compressed_and_the_numbers_of_candidates_chosen(tmp_path, capsys):
+    """Six clean runs leave one candidate, and of six slow ones six can be taken."""
+    runs = [raw(rep, slow) for slow in (0.0, 0.01) for rep in range(6)]
+    path = tmp_path / "timings.jsonl.gz"
+    path.write_bytes(gzip.compress("".join(json.dumps(run) + "\n" for run in runs).encode()))
+    arguments = ["--real", str(path), "--json", "--tolerance", "0.005", "--candidates", "6,1"]
+    assert error_rates.main(arguments) == 0
+    rows = json.loads(capsys.readouterr().out)["real"]
+    assert [(r["slow"], r["candidates"], r["splits"], r["statuses"]) for r in rows] == [
+        (0.0, 1, 6, {"OK": 6}),
+        (0.01, 1, 36, {"SUSPECT": 36}),
+        (0.01, 6, 6, {"REGRESSED": 6}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "slow", "least"), [(0.01, 0.02, 0.8), (0.005, 0.01, 0.99), (0.002, 0.005, 0.9)]
+)
+def test_what_real_timings_promise_depends_on_the_tolerance(tolerance, slow, least):
+    """With most candidates; fewer promise nothing, and clean splits are never called slower."""
+    row = {"case": "w", "slow": slow, "candidates": 6, "regressed": least - 0.001}
+    fewer, clean = {**row, "candidates": 4}, {**row, "slow": 0.0, "candidates": 1}
+    words = error_rates.missed_real([row, fewer, clean], tolerance, 6)
+    share = f"{least - 0.001:.2%}"
+    assert words == [
+        f"w, 6 candidates: {share} of {slow:.1%} found",
+        f"w, 1 candidates: {share} of clean splits called slower",
+    ]
+
+
+def in_context(case: str, context: int, slow: float) -> dict[str, object]:
+    """Return what a context measured of a case: odd contexts are 0.6% slower, launches tell."""
+    kind = context % 2
+    own = 0.0004 * math.sin(context + 3 * len(case))
+    times = [8e-3 * (1 + slow + 0.006 * kind + own + 1e-5 * i) for i in range(5)]
+    probe = {"launch_us": 1.83 + 0.16 * kind + 0.001 * math.cos(context)}
+    role = "candidate" if kind else "baseline"
+    run = {"case": case, "role": role, "process": context, "iteration_s": times}
+    return {**run, "probe": probe, "slow": slow}
+
+
+def test_a_real_suite_is_split_once_for_all_cases_and_judged_with_its_probes(tmp_path, capsys):
+    """Contexts of two kinds, each running every case with a delay and without."""
+    cases = ["a", "ab", "abc", "abcd"]
+    runs = [in_context(c, n, slow) for c in cases for n in range(12) for slow in (0.0, 0.01)]
+    path = tmp_path / "timings.jsonl"
+    path.write_text("".join(json.dumps(run) + "\n" for run in runs))
+    options = ["--real", str(path), "--json", "--splits", "6", "--candidates", "6", "--suite"]
+    assert error_rates.main([*options, "--tolerance", "0.005"]) == 0
+    rows = json.loads(capsys.readouterr().out)["real"]
+    assert [(r["case"], r["slow"], r["splits"], r["statuses"]) for r in rows] == [
+        *((case, 0.0, 6, {"OK": 6}) for case in cases),
+        *((case, 0.01, 6, {"REGRESSED": 6}) for case in cases),
+    ]
+
+
+def test_a_context_is_never_held_against_itself():
+    """It would share its luck with itself, which no baseline does."""
+    clean = {f"p-{n}": error_rates.Process(0.0, {}) for n in range(7)}
+    for most in (1000, 20):
+        drawn = list(error_rates.splits(clean, clean, 2, most, 1))
+        assert len(drawn) == min(most, 21)
+        assert all(old.keys().isdisjoint(new) for old, new in drawn)
+
+
+def test_cases_without_common_contexts_are_no_suite(tmp_path, capsys):
+    """Each can only be judged by itself."""
+    runs = [in_context(case, n + 12 * (case == "b"), 0.0) for case in "ab" for n in range(12)]
+    path = tmp_path / "timings.jsonl"
+    path.write_text("".join(json.dumps(run) + "\n" for run in runs))
+    with pytest.raises(SystemExit, match="2"):
+        error_rates.main(["--real", str(path), "--suite"])
+    assert "too few processes that all cases have in common" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "0", "1,x", "-1"])
+def test_numbers_of_candidates_have_to_be_numbers(capsys, text):
+    """Whole ones, above zero."""
+    with pytest.raises(SystemExit, match="2"):
+        error_rates.main([f"--candidates={text}"])
+    assert f"{text!r} has to be whole numbers above 0" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
+        (json.dumps({**raw(1, 0.0), "probe": {"launch_us": "x"}}) + "\n", "line 1 is no timing"),
+        (json.dumps({**raw(1, 0.0), "probe": [1]}) + "\n", "line 1 is no timing"),
         ('{"case": "w"}\n', "line 1 is no timing"),
         ("{\n", "line 1 is no timing"),
         (json.dumps(raw(1, 0.0)) + "\n", "no case has 5 clean runs"),
-        ((json.dumps(raw(1, 0.0)) + "\n") * 2, "line 2: process 1 of w is there already"),
+        ((json.dumps(raw(1, 0.0)) + "\n") * 2, "line 2: process 1 at 0.0 of w is there already"),
     ],
 )
 def test_files_that_are_no_timings_are_refused(tmp_path, capsys, text, named):
@@ -192,9 +363,12 @@ def test_the_report_says_how_every_kind_of_night_went(tallies, capsys):
         for shared in error_rates.SHARING
         for effect in error_rates.EFFECTS
     }
+    for kind in error_rates.finer(1):
+        kinds[kind] = planted if kind.planted else clean
     document = error_rates.report({CLEAN: clean, **kinds})
     assert json.loads(json.dumps(document))["missed"] == []
     error_rates.print_report(document, seed=1)
     printed = capsys.readouterr().out
     assert "Clean nights of 100 cases, seed 1" in printed
+    assert "a probe tells 90%, not given" in printed
     assert printed.count("100.0%") >= 15

@@ -114,6 +114,7 @@ def test_an_empty_machine_is_described_by_none(tmp_path: Path) -> None:
 def test_variables_that_change_speed_are_kept_and_no_others(tmp_path: Path) -> None:
     """By name and by family; what else is set is nobody's business."""
     kept = {
+        "BENCH_LIB_STREAM": "default",
         "HIP_VISIBLE_DEVICES": "0",
         "HSA_XNACK": "1",
         "MIOPEN_FIND_MODE": "2",
@@ -127,7 +128,14 @@ def test_variables_that_change_speed_are_kept_and_no_others(tmp_path: Path) -> N
         "TORCH_BLAS_PREFER_HIPBLASLT": "1",
         "TRITON_INTERPRET": "0",
     }
-    environ = {**kept, "AWS_ACCESS_KEY_ID": "x", "EDITOR": "vi", "GITHUB_TOKEN": "x", "NCCLX": "1"}
+    environ = {
+        **kept,
+        "AWS_ACCESS_KEY_ID": "x",
+        "BENCH_LIB_PRELOAD": "compiler",
+        "EDITOR": "vi",
+        "GITHUB_TOKEN": "x",
+        "NCCLX": "1",
+    }
     assert collect(tmp_path, environ, tmp_path).variables == kept
 
 

@@ -18,6 +18,7 @@ from builders import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench_lib.comparison import Contrast
 from bench_lib.judge import (
     BETWEEN_DEVICES,
     Evidence,
@@ -1095,13 +1096,13 @@ def names(values) -> dict[str, float]:
 
 
 def test_anybodys_samples_are_judged_as_a_suite_of_latencies():
-    """By case, baseline first; the same words as for a run."""
+    """By case; the same words as for a run."""
     baseline = [math.log(0.008) + value for value in STEADY]
     found = judge_samples(
         {
-            "slow": (names(baseline), names([math.log(0.0084)] * 2)),
-            "same": (names(baseline), names(baseline)),
-            "once": (names(baseline), names([math.log(0.0084)])),
+            "slow": Contrast(names([math.log(0.0084)] * 2), names(baseline)),
+            "same": Contrast(names(baseline), names(baseline)),
+            "once": Contrast(names([math.log(0.0084)]), names(baseline)),
         },
         0.01,
     )

@@ -9,10 +9,11 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,8 +24,11 @@ from bench_lib.launch import CaseFault, CaseSkipped, Context, LaunchError, Zygot
 from bench_lib.launch import zygote as module
 from bench_lib.launch.faults import LAST_LINES, how_it_ended, last_output
 from bench_lib.model import Case, Numerics, Param, Sampling
-from bench_lib.wire import Connection
+from bench_lib.wire import PRELOAD_VARIABLE, Connection
+from bench_lib.worker import device as worker_device
+from bench_lib.worker import zygote as worker
 from bench_lib.worker.context import kind_of
+from bench_lib.worker.workloads import Setting, Workload
 
 NOBODY = 2**22 + 1
 """A number that no process can have."""
@@ -109,6 +113,7 @@ def test_a_network_is_measured_from_end_to_end(context: Context) -> None:
     assert (measured.numerics.finite, measured.numerics.max_abs_diff) == (True, 0.0)
     assert measured.flops_per_step is not None
     assert (measured.compile_s, measured.peak_memory_bytes) == (None, None)
+    assert set(measured.probe) == {"host_us"}
 
 
 def test_a_forked_context_can_compute_with_several_threads(context: Context) -> None:
@@ -446,6 +451,169 @@ def test_a_killed_zygote_takes_its_contexts_along_and_is_named() -> None:
             zygote.context()
 
 
+# --- the compiler, imported before the fork ------------------------------------------------
+
+COMPILER = "torch._inductor.compile_fx"
+NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
+
+
+def inheriting(_setting: Setting) -> Workload:
+    """Say in warnings which of some modules and variables a child was born with."""
+    variables = [f"{name}={os.environ.get(name)}" for name in (PRELOAD_VARIABLE, NVML_CHECK)]
+    loaded = "compiler" if COMPILER in sys.modules else "no compiler"
+    return Workload(lambda: None, warnings=[", ".join([loaded, *variables])])
+
+
+def inherited(context: Context) -> str:
+    """Return what a context was born with."""
+    measured = context.measure(Case("x", f"{__name__}:inheriting", {}, sampling=AT_ONCE))
+    return measured.warnings[0]
+
+
+def test_a_context_has_no_compiler_unless_the_zygote_was_told(context: Context) -> None:
+    """It would be 1.7 s that most sessions have no use for."""
+    assert inherited(context) == f"no compiler, {PRELOAD_VARIABLE}=None, {NVML_CHECK}=None"
+
+
+def test_a_context_is_born_with_the_compiler_where_the_zygote_was_told() -> None:
+    """And with no variable that was set for the import alone."""
+    with Zygote(environment={**ENVIRONMENT, PRELOAD_VARIABLE: "compiler"}) as zygote:
+        context = zygote.context()
+        assert inherited(context) == f"compiler, {PRELOAD_VARIABLE}=compiler, {NVML_CHECK}=None"
+        assert len(context.measure(case("parallel")).iteration_s) == 2
+    assert all_gone(zygote._process.pid, context.pid)
+
+
+def test_a_zygote_whose_children_are_spoilt_by_the_compiler_starts_over_without(
+    tmp_path: Path,
+) -> None:
+    """Under the same number, so that the runner need not know."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys, torch\n"
+        "zygote = os.getpid()\n"
+        "def is_available():\n"
+        f"    if os.getpid() != zygote and {COMPILER!r} in sys.modules:\n"
+        "        raise RuntimeError('the driver was initialised before the fork')\n"
+        "    return False\n"
+        "torch.cuda.is_available = is_available\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(HERE)])
+    environment = {**ENVIRONMENT, "PYTHONPATH": path, PRELOAD_VARIABLE: "compiler"}
+    with Zygote(environment=environment) as zygote:
+        assert inherited(zygote.context()) == (
+            f"no compiler, {PRELOAD_VARIABLE}=, {NVML_CHECK}=None"
+        )
+    assert all_gone(zygote._process.pid)
+
+
+class Importing:
+    """Stands in the way of the compiler's import, and notes what happens around it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, opened: Sequence[int]) -> None:
+        """Have children open what ``opened`` says, one after the other."""
+        self.log: list[Any] = []
+        self._opened = iter(opened)
+        monkeypatch.setenv(PRELOAD_VARIABLE, "compiler")
+        monkeypatch.delitem(sys.modules, COMPILER, raising=False)
+        monkeypatch.setattr(sys, "meta_path", [self, *sys.meta_path])
+        monkeypatch.setattr(worker, "_what_a_child_opens", self.open)
+        monkeypatch.setattr(os, "execv", self.execute)
+
+    def open(self) -> int:
+        """Give the next answer."""
+        self.log.append("child")
+        return next(self._opened)
+
+    def find_spec(self, name: str, *_: object) -> None:
+        """Note how the check for GPUs was set, and have no compiler."""
+        if name == COMPILER:
+            self.log.append(f"import with {os.environ[NVML_CHECK]}")
+            raise ImportError(name)
+
+    def execute(self, program: str, words: list[str]) -> None:
+        """Note what would run, and with what it was told."""
+        self.log.append((program, words[1:], os.environ[PRELOAD_VARIABLE]))
+
+
+@pytest.mark.parametrize("check", [None, "0"])
+@pytest.mark.parametrize("opened", [0, 1, 2])
+def test_the_compiler_is_imported_under_a_check_that_spares_the_driver(
+    monkeypatch: pytest.MonkeyPatch, opened: int, check: str | None
+) -> None:
+    """The variable is then as it was; a compiler that is not there is done without."""
+    if check is None:
+        monkeypatch.delenv(NVML_CHECK, raising=False)
+    else:
+        monkeypatch.setenv(NVML_CHECK, check)
+    importing = Importing(monkeypatch, [opened, opened])
+    worker._import_compiler()
+    assert importing.log == ["child", "import with 1", "child"]
+    assert os.environ.get(NVML_CHECK) == check
+
+
+@pytest.mark.parametrize("has_triton", [True, False])
+def test_what_the_compilers_caches_are_asked_by_is_computed_before_the_fork(
+    monkeypatch: pytest.MonkeyPatch, has_triton: bool
+) -> None:
+    """Hashes of torch's own files, and of triton's; without triton torch's stand-in raises."""
+    importing = Importing(monkeypatch, [0, 0])
+
+    def triton_key() -> None:
+        importing.log.append("triton_key")
+        if not has_triton:
+            raise RuntimeError("triton package is not installed")
+
+    keys = {"torch_key": lambda: importing.log.append("torch_key"), "triton_key": triton_key}
+    for name in (COMPILER, "torch._inductor.codecache", "torch._inductor.runtime.triton_compat"):
+        stub = ModuleType(name)
+        vars(stub).update(keys)
+        monkeypatch.setitem(sys.modules, name, stub)
+    worker._import_compiler()
+    assert importing.log == ["child", "torch_key", "triton_key", "child"]
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 1), (0, 2), (0, -9), (1, 0)])
+def test_children_that_open_something_else_than_before_make_the_zygote_start_over(
+    monkeypatch: pytest.MonkeyPatch, before: int, after: int
+) -> None:
+    """Told to do without the compiler, or it would start over for ever."""
+    monkeypatch.delenv(NVML_CHECK, raising=False)
+    importing = Importing(monkeypatch, [before, after])
+    worker._import_compiler()
+    words = ["-m", "bench_lib.worker", "serve"]
+    assert importing.log[3:] == [(sys.executable, words, "")]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("opening", "code"),
+    [
+        (lambda: (torch.device("cuda", 0), None), 0),
+        (lambda: (torch.device("cpu"), None), 1),
+        (lambda: 1 // 0, 2),
+        (lambda: os.kill(os.getpid(), signal.SIGTERM), -signal.SIGTERM),
+        (signal.pause, -signal.SIGKILL),
+    ],
+)
+def test_what_a_child_opens_is_a_number_and_no_child_is_left(
+    monkeypatch: pytest.MonkeyPatch, opening: Any, code: int
+) -> None:
+    """A GPU, a CPU, an error, a crash, and a driver that hangs."""
+    monkeypatch.setattr(worker_device, "open_device", opening)
+    if opening is signal.pause:
+        monkeypatch.setattr(worker, "TRIAL_S", 0.05)
+    children: list[int] = []
+    fork = os.fork
+
+    def noting() -> int:
+        children.append(fork())
+        return children[-1]
+
+    monkeypatch.setattr(os, "fork", noting)
+    assert worker._what_a_child_opens() == code
+    assert all_gone(*children)
+
+
 RUNNER = """
 import sys
 from bench_lib.launch import Zygote
@@ -569,3 +737,13 @@ def test_a_device_that_cannot_be_opened_is_told_with_the_last_output(
         assert str(raised.value) == (
             "a worker could not open its device: it took more than 2 s\nwaiting for the driver"
         )
+
+
+def test_a_stream_that_there_is_not_is_told_by_its_name() -> None:
+    """Before anything is measured in another one than was meant."""
+    environment = {**ENVIRONMENT, "BENCH_LIB_STREAM": "fastest"}
+    with Zygote(environment=environment) as zygote, pytest.raises(LaunchError) as raised:
+        zygote.context()
+    assert str(raised.value).startswith("a worker could not open its device")
+    words = "ValueError: BENCH_LIB_STREAM='fastest': cheapest or default"
+    assert str(raised.value).endswith(words)

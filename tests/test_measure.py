@@ -22,6 +22,7 @@ from bench_lib.worker.measure import (
     iterations_for,
     measure,
 )
+from bench_lib.worker.streams import Stream
 from bench_lib.worker.workloads import Setting, Workload
 
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
@@ -328,6 +329,45 @@ def test_what_the_workload_and_the_context_know_reaches_the_measurement() -> Non
     assert (measured.case_id, measured.context_id) == ("scripted", "context-7")
     assert measured.device_uuid == "GPU-7"
     assert measured.warnings == ["of its own"]
+
+
+# --- probes --------------------------------------------------------------------------------
+
+
+def test_what_was_probed_reaches_the_measurement() -> None:
+    """The stream's cost as it is, the host's as the median of both sides of the measured steps."""
+    machine = Machine(warnings=["of its own"])
+    rounds = iter([[1.0, 2.0], [4.0, 64.0]])
+    stream = Stream({"launch_us": 1.75}, ["of the stream"])
+    measured = machine.measure(stream=stream, host_us=lambda: next(rounds))
+    assert measured.probe == {"launch_us": 1.75, "host_us": 3.0}
+    assert measured.warnings == ["of the stream", "of its own"]
+    assert list(rounds) == []
+
+
+def test_a_warning_of_one_case_is_not_told_of_the_next() -> None:
+    """The stream's own is told of all of them."""
+    stream = Stream(warnings=["of the stream"])
+    first = Machine(work_s=[1.0, 2.0, 1.0, 2.0]).measure(stream=stream)
+    second = Machine().measure(stream=stream)
+    assert len(first.warnings) == 2
+    assert second.warnings == ["of the stream"]
+
+
+def test_the_host_is_probed_next_to_the_measured_steps_and_not_among_them() -> None:
+    """Before the peak is reset and after it is read, with no step in between."""
+    machine = Machine()
+
+    def host_us() -> list[float]:
+        machine.log.append("probe the host")
+        return [1.0]
+
+    machine.measure(host_us=host_us)
+    begin = machine.log.index("phase measure")
+    assert machine.log[begin : begin + 3] == ["phase measure", "probe the host", "reset peak"]
+    end = machine.log.index("read peak")
+    assert machine.log[end : end + 3] == ["read peak", "probe the host", "synchronize"]
+    assert machine.log.count("probe the host") == 2
 
 
 # --- time ----------------------------------------------------------------------------------
@@ -735,6 +775,8 @@ def test_a_cpu_is_measured_by_the_hosts_clock_without_memory() -> None:
     assert min(measured.iteration_s) >= 0
     assert measured.window_s[1] - measured.window_s[0] == measured.wall_s >= 0
     assert (measured.peak_memory_bytes, measured.enqueue_s) == (None, None)
+    assert set(measured.probe) == {"host_us"}
+    assert measured.probe["host_us"] > 0
 
 
 def counting(_setting: Setting, *, n: int) -> Callable[[], object]:

@@ -52,6 +52,7 @@ def test_two_ranks_train_one_network_and_are_measured_as_one() -> None:
     assert len(zero.iteration_s) == len(one.iteration_s) == 2
     slowest = [max(pair) for pair in zip(zero.iteration_s, one.iteration_s, strict=True)]
     assert measured.iteration_s == slowest
+    assert set(measured.probe) == {"host_us"}
     assert measured.numerics is not None
     assert measured.numerics.loss == measured.numerics.reference_loss
     assert measured.numerics.grad_norm is None
@@ -286,6 +287,19 @@ def test_what_one_rank_does_not_know_nobody_knows() -> None:
     unknown = fold([outcome(rank, enqueue_s=None) for rank in range(2)])
     assert (unknown.peak_memory_bytes, unknown.compile_s, unknown.enqueue_s) == (None, None, None)
     assert (unknown.compile_cache, unknown.numerics) == (None, None)
+
+
+def test_the_dearest_of_each_probe_is_that_of_all_ranks() -> None:
+    """A step waits for the slowest; what some ranks lack explains nothing of the whole."""
+    folded = fold(
+        [
+            outcome(0, probe={"launch_us": 1.75, "host_us": 96.0, "mine_us": 1.0}),
+            outcome(1, probe={"launch_us": 2.0, "host_us": 64.0, "other_us": 9.0}),
+            outcome(2, probe={"launch_us": 1.5, "host_us": 80.0, "mine_us": 2.0}),
+        ]
+    )
+    assert folded.probe == {"launch_us": 2.0, "host_us": 96.0}
+    assert fold([outcome(0, probe={"launch_us": 1.75}), outcome(1)]).probe == {}
 
 
 @pytest.mark.parametrize(

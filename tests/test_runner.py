@@ -8,10 +8,10 @@ import pytest
 from builders import make_case, make_measurement
 from scripted import Contexts, Watch, gpus
 
-from bench_lib import history
+from bench_lib import history, runner
 from bench_lib.devicelock import DeviceBusyError, DeviceLock
 from bench_lib.launch import LaunchError
-from bench_lib.model import Fault
+from bench_lib.model import Fault, Launch
 from bench_lib.runner import Bench
 
 DEVICE = gpus(1)[0]
@@ -41,6 +41,53 @@ def bench(tmp_path, workers):
     yield make
     for each in made:
         each.close()
+
+
+def told_to_workers(tmp_path, **options):
+    """Return the variables that a bench starts its workers with."""
+    told = []
+
+    def workers(variables):
+        told.append(dict(variables))
+        return Contexts({}, DEVICE)
+
+    lock = DeviceLock(DEVICE, tmp_path)
+    one = Bench(DEVICE, workers=workers, watch=lambda _: Watch(), lock=lock, **options)
+    one.measure(make_case())
+    one.close()
+    (variables,) = told
+    return variables
+
+
+def test_workers_are_told_which_device_is_theirs_and_what_was_asked_for(tmp_path):
+    """One does not replace the other."""
+    alone = told_to_workers(tmp_path)
+    assert alone == {"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}
+    more = {"BENCH_LIB_STREAM": "default"}
+    assert told_to_workers(tmp_path, variables=more) == {**alone, **more}
+    assert more == {"BENCH_LIB_STREAM": "default"}
+
+
+def test_workers_prepare_for_the_compiler_only_where_a_case_will_need_it(tmp_path):
+    """Preparing takes time and memory of every context."""
+    told = told_to_workers(tmp_path, compiles=True, variables={"BENCH_LIB_STREAM": "default"})
+    assert told["BENCH_LIB_PRELOAD"] == "compiler"
+    assert told["BENCH_LIB_STREAM"] == "default"
+    assert "BENCH_LIB_PRELOAD" not in told_to_workers(tmp_path, compiles=False)
+
+
+@pytest.mark.parametrize("variables", [None, {"BENCH_LIB_STREAM": "default"}])
+def test_ranks_are_told_what_was_asked_for_and_see_every_device(bench, monkeypatch, variables):
+    """They choose their devices themselves."""
+    told = []
+
+    def run_ranks(case, *, environment):
+        told.append(environment)
+        return make_measurement(case_id=case.id)
+
+    monkeypatch.setattr(runner, "run_ranks", run_ranks)
+    bench(variables=variables, compiles=True).measure(make_case(launch=Launch(ranks=2)))
+    assert told == [variables]
 
 
 def test_one_context_serves_many_cases(bench, workers):

@@ -256,6 +256,95 @@ def test_a_problem_spoils_its_own_case_only():
     assert samples.cases["b"].problems == samples.problems == []
 
 
+# ---- probes -----------------------------------------------------------------------------
+
+
+def test_a_process_keeps_its_probes():
+    """Whole numbers are numbers too, and a line without any has none."""
+    samples = of(line(probe={"launch_us": 1.83, "é": 2}), line(process=1, iteration_s=[1.0, 3.0]))
+    assert (samples.problems, samples.notes) == ([], [])
+    first, second = samples.cases["a"].baseline.values()
+    assert (first.probe, second.probe) == ({"launch_us": 1.83, "é": 2}, {})
+
+
+@pytest.mark.parametrize(
+    ("probe", "problem"),
+    [
+        (1.8, "probe is 1.8; it has to be an object of numbers by name"),
+        ([1.8], "probe is a list; it has to be an object of numbers by name"),
+        ({" ": 1.8}, 'probe has the name " "; names have to be text'),
+        ({"us": "1.8"}, 'probe["us"] is "1.8", which is no number'),
+        ({"us": True}, 'probe["us"] is true, which is no number'),
+        ({"ok": 1, "us": None}, 'probe["us"] is null, which is no number'),
+        ({"us": 0}, 'probe["us"] is 0; probes have to be finite and above zero'),
+        ({"us": -1.5}, 'probe["us"] is -1.5; probes have to be finite and above zero'),
+        ({"us": math.nan}, 'probe["us"] is nan; probes have to be finite and above zero'),
+        ({"us": math.inf}, 'probe["us"] is inf; probes have to be finite and above zero'),
+        ({"us": 10**400}, f'probe["us"] is 1{"0" * 38}…; probes have to be finite and above zero'),
+    ],
+)
+def test_a_wrong_probe_is_a_problem_of_its_case(probe, problem):
+    """A verdict that leaves it out would be another one."""
+    assert problem_of(b"\n", line(probe=probe)) == f"line 2: {problem}"
+
+
+# ---- planted delays ---------------------------------------------------------------------
+
+
+def test_what_is_planted_is_a_case_of_its_own_against_the_clean_baseline():
+    """Wherever its lines stand; a baseline process that was slowed is not judged."""
+    samples = of(
+        line(role="candidate", process=2, iteration_s=[3.0, 4.0], slow=0.005),
+        line(process=1, iteration_s=[3.0, 5.0], slow=0.005),
+        line(process=1, iteration_s=[1.0, 2.0], slow=0),
+        line(role="candidate", process=2, iteration_s=[2.0, 3.0], slow=0.0),
+    )
+    assert (samples.problems, samples.notes) == ([], [])
+    assert list(samples.cases) == ["a-plus-0.5pct", "a"]
+    planted, clean = samples.cases.values()
+    assert [p.line for p in planted.baseline.values()] == [3]
+    assert [p.line for p in planted.candidate.values()] == [1]
+    assert [p.line for p in clean.candidate.values()] == [4]
+    assert planted.problems == clean.problems == []
+
+
+def test_a_problem_of_the_clean_case_spoils_what_was_planted_in_it():
+    """Its baseline would not be the one that the file means."""
+    samples = of(
+        line(),
+        line(process=1, iteration_s=[]),
+        line(role="candidate", slow=0.01, iteration_s=[3.0, 4.0]),
+    )
+    assert samples.cases["a-plus-1pct"].problems == samples.cases["a"].problems
+    assert samples.cases["a"].problems[0].startswith("line 2: iteration_s holds no time")
+
+
+@pytest.mark.parametrize(
+    "others", [[], [line(role="candidate", iteration_s=[5.0, 6.0])]], ids=["none", "candidates"]
+)
+@pytest.mark.parametrize("role", ["baseline", "candidate"])
+def test_what_is_planted_needs_a_clean_baseline(role, others):
+    """A delay against nothing tells nothing, and a file of those must not look empty."""
+    samples = of(line(role=role, slow=0.01), *others)
+    assert samples.cases["a-plus-1pct"].problems == [
+        "line 1: planted, and there is no baseline process without a delay to hold it against"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("slow", "problem"),
+    [
+        ("1%", 'slow is "1%", which is no number'),
+        (False, "slow is false, which is no number"),
+        (-0.01, "slow is -0.01; planted shares have to be finite and above zero"),
+        (math.nan, "slow is nan; planted shares have to be finite and above zero"),
+    ],
+)
+def test_a_wrong_planted_share_is_a_problem_of_its_case(slow, problem):
+    """Of the clean one, because what it was meant for is not known."""
+    assert problem_of(b"\n", line(slow=slow)) == f"line 2: {problem}"
+
+
 # ---- worth a word -----------------------------------------------------------------------
 
 
@@ -325,7 +414,7 @@ anything = st.recursive(
 )
 values = st.sampled_from(["a", "baseline", "candidate", 0, "0", [1.0, 2.0]]) | anything
 objects = st.dictionaries(
-    st.sampled_from(["case", "role", "process", "iteration_s", "gpu"]), values, max_size=5
+    st.sampled_from(["case", "role", "process", "iteration_s", "probe", "gpu"]), values, max_size=5
 )
 
 

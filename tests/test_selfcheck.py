@@ -9,11 +9,14 @@ from dataclasses import replace
 import pytest
 from builders import make_attempt, make_case, make_environment, make_fault, make_hardware
 from builders import make_measurement as measurement
+from scripted import Contexts, Watch
 
-from bench_lib import judge, samples
+from bench_lib import contexts, judge, samples, selfcheck
 from bench_lib.cli import main
+from bench_lib.comparison import Contrast
+from bench_lib.devicelock import DeviceLock
 from bench_lib.model import Status
-from bench_lib.runner import Outcome
+from bench_lib.runner import Bench, Outcome
 from bench_lib.selfcheck import SelfcheckError, as_samples, check, duration_s
 
 STEP_S = 0.007
@@ -24,25 +27,36 @@ CASE = make_case(id="resnet", params={"network": "resnet50", "batch_size": 64})
 class Machine:
     """A device whose step and delay take known times, with a little luck a process."""
 
-    def __init__(self, *, luck=0.002, unit_s=UNIT_S, seed=1, wrong=None):
-        """Draw each process's luck from a seeded normal distribution."""
+    def __init__(self, *, luck=0.002, unit_s=UNIT_S, seed=1, wrong=None, costs=None):
+        """Draw each process's luck from a seeded normal distribution.
+
+        ``costs`` are what a launch takes in us: of the processes by turns, and of a step 1% a us.
+        """
         self.random = random.Random(seed)
         self.luck = luck
         self.unit_s = unit_s
         self.wrong = wrong or {}
+        self.costs = costs
         self.orders: list[list[str]] = []
 
     def measure_again(self, cases, process):
         """Measure cases in one fresh process."""
         self.orders.append([case.id for case in cases])
         factor = 1 + self.random.gauss(0, self.luck)
-        for case in cases:
-            units = case.params["delay_units"]
+        probe = {"host_us": 12 + self.random.random()}
+        if self.costs:
+            probe["launch_us"] = self.costs[process % len(self.costs)]
+            factor += probe["launch_us"] / 100
+        for position, case in enumerate(cases):
+            units = case.params.get("delay_units", 0)
             seconds = units * self.unit_s if case.workload == "delay" else STEP_S * factor
             if case.workload == "planted":
                 seconds += units * self.unit_s
-            made = measurement(iteration_s=[seconds * (1 + i % 3 / 1000) for i in range(20)])
-            attempt = make_attempt(process=process, measurement=made, **self.wrong)
+            times = [seconds * (1 + i % 3 / 1000) for i in range(20)]
+            made = measurement(iteration_s=times, probe=probe)
+            took_s = 1.5 if position else 2.25
+            fields = {"measurement": made, "took_s": took_s, **self.wrong}
+            attempt = make_attempt(process=process, **fields)
             yield Outcome(case, [attempt], make_environment(), make_hardware())
 
 
@@ -143,21 +157,79 @@ def test_too_few_processes_for_a_split_are_refused():
         checked(processes=8)
 
 
+def test_one_candidate_is_refused_before_anything_is_measured():
+    """It is never called slower, so nothing planted would be found."""
+    machine = Machine()
+    with pytest.raises(ValueError, match="candidates is 1; fewer than 2 decide nothing"):
+        checked(machine, candidates=1)
+    assert machine.orders == []
+
+
 def test_the_kept_samples_are_what_the_judge_reads():
     """Somebody else's tool, or another rule, can be tried on the same times."""
     lines = [json.dumps(line).encode() for line in as_samples(checked())]
     found = samples.read(lines)
-    assert found.problems == []
+    assert (found.problems, found.notes) == ([], [])
     cases = {
-        case_id: (
-            {name: p.log_median for name, p in case.baseline.items()},
+        case_id: Contrast(
             {name: p.log_median for name, p in case.candidate.items()},
+            {name: p.log_median for name, p in case.baseline.items()},
         )
         for case_id, case in found.cases.items()
     }
     verdicts = judge.judge_samples(cases, 0.01)
-    assert verdicts["plus-0pct"].status is Status.OK
-    assert verdicts["plus-2pct"].status is verdicts["plus-5pct"].status is Status.REGRESSED
+    assert verdicts["resnet"].status is Status.OK
+    assert verdicts["resnet-plus-2pct"].status is Status.REGRESSED
+    assert verdicts["resnet-plus-5pct"].status is Status.REGRESSED
+
+
+def test_every_process_and_effect_is_kept_once_with_its_probes():
+    """In few digits, and so that no process is held against itself."""
+    lines = list(as_samples(checked(Machine(costs=[1.8, 2.0]), processes=9)))
+    assert {(line["process"], line["slow"]) for line in lines} == {
+        (str(process), effect) for process in range(1, 10) for effect in (0, 0.01, 0.02, 0.05)
+    }
+    assert len(lines) == 36
+    assert {line["case"] for line in lines} == {"resnet"}
+    assert {line["role"] for line in lines if int(line["process"]) % 2} == {"baseline"}
+    assert {line["role"] for line in lines if not int(line["process"]) % 2} == {"candidate"}
+    assert {line["probe"]["launch_us"] for line in lines} == {1.8, 2.0}
+    assert all(float(f"{t:.10g}") == t for line in lines for t in line["iteration_s"])
+
+
+def test_what_a_probe_explains_hides_no_delay():
+    """Half a percent between the processes of dear and of cheap launches, and 0.5% planted."""
+    options = {"processes": 9, "effects": (0, 0.005), "tolerance": 0.002}
+    # Six of nine are dear, so that every baseline of five has met what that costs.
+    machine = {"luck": 0.0002, "costs": [2.1, 2.09, 1.6]}
+    seen = checked(Machine(**machine), **options)
+    assert (seen.false, seen.probes["launch_us"]) == (0, (1.6, 2.1))
+    assert seen.effects[1].found > 0.8
+
+    class Silent(Machine):
+        def measure_again(self, cases, process):
+            for outcome in super().measure_again(cases, process):
+                (attempt,) = outcome.attempts
+                without = replace(attempt.measurement, probe={})
+                yield replace(outcome, attempts=[replace(attempt, measurement=without)])
+
+    unseen = checked(Silent(**machine), **options)
+    assert (unseen.false, unseen.probes) == (0, {})
+    assert unseen.effects[1].found < seen.effects[1].found - 0.2
+    assert seen.detectable < unseen.detectable / 2
+
+
+def test_opening_a_context_is_told_from_measuring_in_it():
+    """The first case of a process pays for both."""
+    found = checked(processes=9)
+    assert (found.measuring_s, found.opening_s) == (1.5, 0.75)
+
+
+def test_more_splits_than_can_be_judged_are_drawn_without_listing_them():
+    """Twenty processes have twenty million, and the drawn ones are all different."""
+    splits = selfcheck._splits([str(n) for n in range(20)], 4)
+    assert len(set(splits)) == len(splits) == 1500
+    assert all(len({*old, *new}) == 9 for old, new in splits)
 
 
 def test_the_time_is_told_before_anything_is_measured():
@@ -175,6 +247,10 @@ def test_the_time_is_told_before_anything_is_measured():
         (["--effects", "1,much"], "--effects '1,much': percentages from 0 to 100"),
         (["--keep", "/nonexistent/x"], "--keep /nonexistent/x: there is no folder /nonexistent"),
         (["--matrix", "nope.toml"], "nope.toml"),
+        (["--contexts", "--effects", "1"], "--effects is about planted delays, and --contexts"),
+        (["--contexts", "--candidates", "4"], "--candidates is about planted delays"),
+        (["--contexts", "--tolerance", "1.0"], "--tolerance is about planted delays"),
+        (["--contexts", "nope"], "has no case 'nope'"),
         (["resnet18-b4-fp32-96px-eager-infre"], "has no case 'resnet18-b4-fp32-96px-eager-infre'"),
     ],
 )
@@ -186,3 +262,261 @@ def test_a_wrong_option_is_named_before_anything_is_measured(options, message, m
         main()
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+# ---- contexts ---------------------------------------------------------------------------
+
+OTHER = make_case(id="vit", params={"network": "vit_b_16", "batch_size": 64})
+DEAR = [1.8, 2.0, 1.81, 1.99]
+"""What a launch costs in the default stream of one context after the other."""
+
+
+def compared(default=None, cheapest=None, cases=(CASE, OTHER), **options):
+    """Compare contexts in which launches cost what a GPU's do."""
+    devices = {
+        contexts.DEFAULT: default or Machine(luck=0.0002, costs=DEAR),
+        contexts.CHEAPEST: cheapest or Machine(luck=0.0002, costs=[1.8], seed=2),
+    }
+    options = {"contexts": 8, **options}
+    return contexts.compare(devices, cases, **options)
+
+
+def test_the_spread_between_contexts_is_told_by_stream_with_what_explains_it():
+    """Launches that cost 0.2 us more make a step 0.2% slower, in half of the contexts."""
+    found = compared()
+    assert found.kinds == ["default", "cheapest"]
+    default, cheapest = (found.spreads["resnet"][kind] for kind in found.kinds)
+    assert default.between == pytest.approx(0.001, rel=0.2)
+    assert cheapest.between < 0.0004
+    assert default.explained["launch_us"] > 0.8
+    assert "launch_us" not in cheapest.explained  # it does not vary there
+    assert found.change("resnet") == pytest.approx(-0.001, abs=3e-4)
+    assert found.probes("default")["launch_us"] == (1.8, 2.0)
+    assert found.probes("cheapest")["launch_us"] == (1.8, 1.8)
+    assert default.inside == pytest.approx(0.0008, rel=0.1)
+    assert default.step_s == pytest.approx(STEP_S * 1.02, rel=0.01)
+
+
+def test_the_conclusion_is_one_sentence_of_plain_words():
+    """With the figures of the middle case."""
+    found = compared()
+    share = found.explained("default")["launch_us"]
+    assert found.conclusion == (
+        f"contexts differ by {found.between('default'):.2%} in the default stream and by "
+        f"{found.between('cheapest'):.2%} in the cheapest (the middle one of the cases); "
+        f"launch_us explains {share:.0%} of the former"
+    )
+
+
+def test_on_a_cpu_there_is_one_kind_of_contexts():
+    """Without streams, and without a launch's cost."""
+    found = contexts.compare({contexts.DEFAULT: Machine()}, [CASE], contexts=8)
+    assert found.kinds == ["default"]
+    assert found.change("resnet") is None
+    share = found.explained("default")["host_us"]
+    assert found.conclusion == (
+        f"contexts differ by {found.between('default'):.2%}; "
+        f"host_us explains {share:.0%} of it, too little to be used"
+    )
+
+
+def test_probes_that_do_not_vary_tell_nothing():
+    """Nor do four contexts."""
+    found = compared(contexts=4)
+    assert found.explained("default") == {}
+    assert found.conclusion.endswith("; no probe varies, so none can tell why")
+
+
+def test_streams_that_could_not_be_compared_are_not_passed_off_as_chosen():
+    """Then both kinds are the default stream."""
+    found = compared(cheapest=Machine(luck=0.0002))
+    assert found.conclusion.endswith("so all stayed in the default stream")
+
+
+def test_neither_a_stream_nor_a_case_always_comes_first():
+    """Time must not look like a stream."""
+    log = []
+
+    class Logged(Machine):
+        def __init__(self, kind):
+            super().__init__()
+            self.kind = kind
+
+        def measure_again(self, cases, process):
+            log.append((process, self.kind, cases[0].id))
+            return super().measure_again(cases, process)
+
+    compared(Logged("default"), Logged("cheapest"), contexts=4)
+    assert log == [
+        (1, "default", "vit"),
+        (1, "cheapest", "vit"),
+        (2, "cheapest", "resnet"),
+        (2, "default", "resnet"),
+        (3, "default", "vit"),
+        (3, "cheapest", "vit"),
+        (4, "cheapest", "resnet"),
+        (4, "default", "resnet"),
+    ]
+
+
+def test_two_benches_of_one_device_share_its_lock(tmp_path):
+    """And each forks a fresh context a round, which ends with it."""
+    device = make_hardware()
+    lock = DeviceLock(device, tmp_path)
+    workers = {kind: Contexts({}, device) for kind in (contexts.DEFAULT, contexts.CHEAPEST)}
+    benches = {
+        kind: Bench(
+            device,
+            workers=lambda _variables, kind=kind: workers[kind],
+            watch=lambda _device: Watch(),
+            lock=lock,
+            lock_wait_s=0,
+        )
+        for kind in workers
+    }
+    found = contexts.compare(benches, [CASE], contexts=3)
+    assert [worker.forks for worker in workers.values()] == [3, 3]
+    assert not any(worker.alive for worker in workers.values())
+    assert found.spreads["resnet"]["cheapest"].step_s == pytest.approx(0.01)
+    for bench in benches.values():
+        bench.close()
+    DeviceLock(device, tmp_path).acquire(0, print)
+
+
+def test_the_raw_times_of_contexts_are_kept_by_case_stream_and_context():
+    """So that somebody else can look for another reason."""
+    lines = list(contexts.as_lines(compared(contexts=6)))
+    assert len(lines) == 24
+    assert list(lines[0]) == ["case", "context", "stream", "iteration_s", "probe"]
+    assert {(line["case"], line["stream"]) for line in lines} == {
+        (case, stream) for case in ("resnet", "vit") for stream in ("default", "cheapest")
+    }
+    assert {line["context"] for line in lines} == {1, 2, 3, 4, 5, 6}
+
+
+# ---- the command ------------------------------------------------------------------------
+
+
+class Benches:
+    """What stands in for Bench: machines, by the stream that they are told to measure in."""
+
+    def __init__(self):
+        """Have made none."""
+        self.told = []
+        self.locks = []
+        self.closed = 0
+
+    def __call__(self, device, *, variables=None, lock=None, **_options):
+        """Make one."""
+        stream = (variables or {}).get("BENCH_LIB_STREAM")
+        machine = Machine(luck=0.0002, costs=DEAR if stream == "default" else [1.8])
+        if device.vendor == "cpu":
+            machine = Machine(luck=0.0002, unit_s=1e-6)
+        machine.close = self.close
+        self.told.append(stream)
+        self.locks.append(lock)
+        return machine
+
+    def close(self):
+        """Count."""
+        self.closed += 1
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Return a function that runs the command on scripted machines."""
+
+    def run(*words, vendor="nvidia"):
+        run.benches = Benches()
+        monkeypatch.setattr("bench_lib.runner.Bench", run.benches)
+        device = make_hardware(vendor=vendor, key="h200" if vendor == "nvidia" else "cpu-2c")
+        monkeypatch.setattr("bench_lib.hardware.detect", lambda: [device])
+        monkeypatch.setattr("sys.argv", ["bench-lib", "selfcheck", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+GPU_CASES = [
+    "resnet50-b64-fp16-eager-infer",
+    "resnet50-b64-fp32-eager-infer",
+    "vit_b_16-b128-bf16-eager-infer",
+    "densenet121-b128-bf16-eager-infer",
+]
+
+
+def test_contexts_are_shown_by_case_and_stream(command):
+    """Twelve of each kind, under one lock, and the conclusion last."""
+    status, out, err = command("--contexts")
+    assert status == 0
+    assert command.benches.told == ["default", "cheapest"]
+    assert len({id(lock) for lock in command.benches.locks}) == 1
+    assert None not in command.benches.locks
+    assert command.benches.closed == 2
+    lines = out.splitlines()
+    assert lines[0].split()[:9:4] == ["case", "default", "change"]
+    assert lines[0].split()[-4:] == ["explained,", "default", "explained,", "cheapest"]
+    assert [row.split()[0] for row in lines[1:5]] == GPU_CASES
+    assert "launch_us" in lines[1]
+    assert lines[6].startswith("default stream: host_us 12")
+    assert lines[6].endswith("launch_us 1.8 to 2 over contexts")
+    assert lines[7].endswith("launch_us 1.8 to 1.8 over contexts")
+    assert lines[8].startswith("h200: contexts differ by 0.")
+    assert ", ".join(GPU_CASES) in err
+    assert "12 fresh contexts of each kind of stream; about 4 min" in err
+    assert "context 12 of 12: resnet50-b64-fp16-eager-infer: default 7." in err
+
+
+def test_contexts_as_json_say_the_same(command, tmp_path):
+    """And the raw times are kept where that is asked for."""
+    kept = tmp_path / "contexts.jsonl"
+    words = ("--contexts", GPU_CASES[1], "--processes", "6", "--json", "--keep", str(kept))
+    status, out, _ = command(*words)
+    assert status == 0
+    found = json.loads(out)
+    assert list(found) == ["hardware", "cases", "probes", "conclusion"]
+    (case,) = found["cases"]
+    assert case["case"] == GPU_CASES[1]
+    assert list(case["streams"]) == ["default", "cheapest"]
+    default = case["streams"]["default"]
+    assert list(default) == ["contexts", "step_s", "inside", "between", "explained"]
+    assert default["contexts"] == 6
+    assert default["explained"]["launch_us"] > 0.25
+    assert found["probes"]["cheapest"]["launch_us"] == [1.8, 1.8]
+    assert len(kept.read_text().splitlines()) == 12
+
+
+def test_contexts_of_a_cpu_are_shown_without_streams(command):
+    """Its default case, and only what Python's own cost explains."""
+    status, out, err = command("--contexts", vendor="cpu")
+    assert status == 0
+    head, row, _, probes, conclusion = out.splitlines()
+    assert head.split() == ["case", "step", "inside", "one", "between", "explained"]
+    assert row.split()[0] == "resnet18-b4-fp32-96px-eager-infer"
+    assert probes.startswith("host_us 12")
+    assert conclusion.startswith("cpu-2c: contexts differ by 0.0")
+    assert "12 fresh contexts; about 1 min" in err
+    assert command.benches.told == ["default"]
+
+
+def test_the_command_says_what_is_found_what_was_probed_and_what_it_cost(command, tmp_path):
+    """In the table's figures or as JSON; half a percent can be planted, and is said in full."""
+    kept = tmp_path / "delays.jsonl"
+    words = ("--processes", "9", "--effects", "0.5,2", "--tolerance", "0.25")
+    status, out, err = command(*words, "--keep", str(kept))
+    lines = out.splitlines()
+    assert (status, lines[-1]) == (0, "holds: nothing clean was called slower, and 0.5% is found")
+    assert [row.split()[0] for row in lines[1:4]] == ["0.0%", "0.5%", "2.0%"]
+    assert "9 fresh processes, each clean and with 0.5%, 2.0% planted" in err
+    assert "launch_us 1.8 to 1.8 over the processes" in out
+    assert "measuring took 1.5 s, opening a context 0.8 s" in out
+    assert "tolerance 0.25%: slow-downs of 0." in out
+    assert len(kept.read_text().splitlines()) == 27
+    _, out, _ = command(*words, "--json")
+    found = json.loads(out)
+    assert found["probes"]["launch_us"] == [1.8, 1.8]
+    assert (found["measuring_s"], found["opening_s"]) == (1.5, 0.75)
+    assert (found["visible"], found["holds"]) == (0.005, True)

@@ -17,6 +17,7 @@ from bench_lib.cli.output import Json, print_json, print_table
 from bench_lib.model import Status, Verdict
 
 if TYPE_CHECKING:
+    from bench_lib.comparison import Contrast
     from bench_lib.samples import CaseSamples, Process, Samples
 
 MOST = 0.5
@@ -40,7 +41,8 @@ def judge(
     """Judge anybody's timings; exit status 1 where a case regressed, 2 where one has no verdict.
 
     One JSON object a line: {"case": text, "role": "baseline" or "candidate", "process":
-    number or text, "iteration_s": [seconds, ...]}.
+    number or text, "iteration_s": [seconds, ...]}; also "probe": {name: number}, costs that
+    may tell why processes differ, and "slow": share, of a planted delay.
     """
     share = _share_of(tolerance)
     samples = _read(file)
@@ -98,15 +100,11 @@ def _read(file: str) -> Samples:
 def _verdicts(samples: Samples, tolerance: float) -> dict[str, Verdict]:
     """Return a verdict for every case, in the order of the file."""
     verdicts = {name: _unfit(case, tolerance) for name, case in samples.cases.items()}
-    fit = {
-        name: (_logs(case.baseline), _logs(case.candidate))
-        for name, case in samples.cases.items()
-        if verdicts[name] is None
-    }
+    fit = [case for name, case in samples.cases.items() if verdicts[name] is None]
     if fit:
         from bench_lib.judge import judge_samples
 
-        verdicts |= judge_samples(fit, tolerance)
+        verdicts |= judge_samples({case.case: _contrast(case) for case in fit}, tolerance)
     return {name: verdict for name, verdict in verdicts.items() if verdict is not None}
 
 
@@ -137,8 +135,15 @@ def _first_line(processes: Mapping[str, Process]) -> int:
     return next(iter(processes.values())).line
 
 
-def _logs(processes: Mapping[str, Process]) -> dict[str, float]:
-    return {name: process.log_median for name, process in processes.items()}
+def _contrast(case: CaseSamples) -> Contrast:
+    from bench_lib.comparison import Contrast
+
+    return Contrast(
+        candidate={name: process.log_median for name, process in case.candidate.items()},
+        baseline={name: process.log_median for name, process in case.baseline.items()},
+        candidate_probes={name: process.probe for name, process in case.candidate.items()},
+        baseline_probes={name: process.probe for name, process in case.baseline.items()},
+    )
 
 
 def _exit_status(samples: Samples, verdicts: Mapping[str, Verdict]) -> int:
@@ -149,7 +154,8 @@ def _exit_status(samples: Samples, verdicts: Mapping[str, Verdict]) -> int:
 
 
 def _problems(samples: Samples) -> list[str]:
-    return [*samples.problems, *(p for case in samples.cases.values() for p in case.problems)]
+    found = [*samples.problems, *(p for case in samples.cases.values() for p in case.problems)]
+    return list(dict.fromkeys(found))  # a planted case has those of its clean one as well
 
 
 def _print_json(samples: Samples, verdicts: Mapping[str, Verdict]) -> None:

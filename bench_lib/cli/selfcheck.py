@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,14 +13,25 @@ import typer
 from bench_lib.cli.output import DEFAULT_MATRIX, Json, Matrix, print_json, print_table
 
 if TYPE_CHECKING:
-    from bench_lib.model import Case
+    from bench_lib.contexts import Found, Spread
+    from bench_lib.model import Case, Hardware
     from bench_lib.selfcheck import Selfcheck
 
 DEFAULT_CASES = {"cpu": "resnet18-b4-fp32-96px-eager-infer"}
 DEFAULT_GPU_CASE = "resnet50-b64-fp16-eager-infer"
+GPU_CONTEXT_CASES = (
+    DEFAULT_GPU_CASE,
+    "resnet50-b64-fp32-eager-infer",
+    "vit_b_16-b128-bf16-eager-infer",
+    "densenet121-b128-bf16-eager-infer",
+)
+"""Many short kernels, few long ones, and what lies between."""
+PROCESSES, CONTEXTS = 10, 12
+_DELAYS_ONLY = ("effects", "candidates", "tolerance")
 
 
 def selfcheck(
+    words: typer.Context,
     case: Annotated[
         str | None, typer.Argument(help="Id of a network's case in the matrix.")
     ] = None,
@@ -27,64 +40,118 @@ def selfcheck(
     effects: Annotated[
         str, typer.Option(help="Slow-downs to plant, in percent of a step.")
     ] = "0,1,2,5",
-    processes: Annotated[int, typer.Option(min=6, help="Fresh processes.")] = 10,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=6,
+            help=f"Fresh processes (default: {PROCESSES}, and with --contexts {CONTEXTS}).",
+        ),
+    ] = None,
     candidates: Annotated[
-        int, typer.Option(min=1, help="Of these, held against five others at a time.")
+        int, typer.Option(min=2, help="Of these, held against five others at a time.")
     ] = 4,
     tolerance: Annotated[float, typer.Option(help="Slow-down that matters, in percent.")] = 1.0,
+    contexts: Annotated[
+        bool,
+        typer.Option("--contexts", help="Show how far fresh contexts differ, and why; no delays."),
+    ] = False,
     keep: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the times, for bench-lib judge.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the times; without --contexts for judge."),
     ] = None,
     json: Json = False,
 ) -> None:
     """Plant known delays in a real case, and report which are found.
 
-    Exit status 1 where something clean is called slower, or the largest delay is not found.
+    Exit status 1 where something clean is called slower, or the largest delay is not found;
+    with --contexts nothing is judged.
     """
-    import contextlib
-
-    from bench_lib import selfcheck as check
     from bench_lib.hardware import detect
+    from bench_lib.selfcheck import SelfcheckError
+
+    if contexts:
+        _refuse_what_is_for_delays(words)
+    if not 0 < tolerance <= 50:
+        raise SelfcheckError(f"--tolerance {tolerance:g}: above 0 and at most 50 percent")
+    if keep is not None and not keep.absolute().parent.is_dir():
+        raise SelfcheckError(f"--keep {keep}: there is no folder {keep.absolute().parent}")
+    device = detect()[0]
+    if contexts:
+        chosen = _for_contexts(matrix, case, device)
+        differing = _compared(device, chosen, processes or CONTEXTS)
+        _keep_contexts(keep, differing)
+        (_print_contexts_json if json else _print_contexts)(differing, device.key)
+        return
+    planted = _shares(effects)
+    network = _network(matrix, case or DEFAULT_CASES.get(device.vendor, DEFAULT_GPU_CASE))
+    found = _checked(
+        device,
+        network,
+        planted,
+        processes=processes or PROCESSES,
+        candidates=candidates,
+        tolerance=tolerance / 100,
+    )
+    _keep_delays(keep, found)
+    (_print_json if json else _print)(found, device.key)
+    raise typer.Exit(0 if found.holds else 1)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _refuse_what_is_for_delays(words: typer.Context) -> None:
+    from bench_lib.selfcheck import SelfcheckError
+
+    for name in _DELAYS_ONLY:
+        source = words.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise SelfcheckError(
+                f"--{name} is about planted delays, and --contexts plants none; leave one out"
+            )
+
+
+# ---- delays -----------------------------------------------------------------------------
+
+
+def _checked(
+    device: Hardware,
+    case: Case,
+    effects: Sequence[float],
+    *,
+    processes: int,
+    candidates: int,
+    tolerance: float,
+) -> Selfcheck:
+    from bench_lib import selfcheck as check
     from bench_lib.runner import Bench
 
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    if not 0 < tolerance <= 50:
-        raise check.SelfcheckError(f"--tolerance {tolerance:g}: above 0 and at most 50 percent")
-    if keep is not None and not keep.absolute().parent.is_dir():
-        raise check.SelfcheckError(f"--keep {keep}: there is no folder {keep.absolute().parent}")
-    device = detect()[0]
-    chosen = _case(matrix, case or DEFAULT_CASES.get(device.vendor, DEFAULT_GPU_CASE))
-    planted = _shares(effects)
-    about_s = check.duration_s(chosen, processes + 1, [0.0, *planted])
-    say(
-        f"{chosen.id} on {device.key}: {processes} fresh processes, each clean and with "
-        f"{', '.join(f'{e:.1%}' for e in planted if e)} planted; about {about_s / 60:.0f} min"
+    about_s = check.duration_s(case, processes + 1, effects)
+    _say(
+        f"{case.id} on {device.key}: {processes} fresh processes, each clean and with "
+        f"{', '.join(f'{e:.1%}' for e in effects if e)} planted; about {_minutes(about_s)}"
     )
     with contextlib.ExitStack() as stack:
         try:
-            bench = Bench(device, say=say)
+            bench = Bench(device, compiles=case.compiles, say=_say)
             stack.callback(bench.close)
-            found = check.check(
+            return check.check(
                 bench,
-                chosen,
+                case,
                 vendor=device.vendor,
-                effects=planted,
+                effects=effects,
                 processes=processes,
                 candidates=candidates,
-                tolerance=tolerance / 100,
-                say=say,
+                tolerance=tolerance,
+                say=_say,
             )
         except ValueError as error:
             raise check.SelfcheckError(str(error)) from error
-    if keep is not None:
-        _keep(keep, found)
-    if json:
-        _print_json(found, device.key)
-    else:
-        _print(found, device.key)
-    raise typer.Exit(0 if found.holds else 1)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{max(1, round(seconds / 60))} min"
 
 
 def _case(path: Path, case_id: str) -> Case:
@@ -99,7 +166,13 @@ def _case(path: Path, case_id: str) -> Case:
     if case_id not in cases:
         near = difflib.get_close_matches(case_id, cases, n=3) or sorted(cases)[:3]
         raise SelfcheckError(f"{path} has no case {case_id!r}; it has {', '.join(near)} ...")
-    case = cases[case_id]
+    return cases[case_id]
+
+
+def _network(path: Path, case_id: str) -> Case:
+    from bench_lib.selfcheck import SelfcheckError
+
+    case = _case(path, case_id)
     if case.workload != "network" or case.launch.ranks > 1:
         raise SelfcheckError(
             f"{case_id} is not a network on one device, and delays are planted in those only"
@@ -121,13 +194,21 @@ def _shares(text: str) -> list[float]:
     return sorted({0.0, *shares})
 
 
-def _keep(path: Path, found: Selfcheck) -> None:
+def _keep_delays(path: Path | None, found: Selfcheck) -> None:
+    from bench_lib.selfcheck import as_samples
+
+    _keep(path, as_samples(found))
+
+
+def _keep(path: Path | None, lines: Iterable[Mapping[str, object]]) -> None:
     import json as plain
 
-    from bench_lib.selfcheck import SelfcheckError, as_samples
+    from bench_lib.selfcheck import SelfcheckError
 
+    if path is None:
+        return
     try:
-        path.write_text("".join(f"{plain.dumps(line)}\n" for line in as_samples(found)))
+        path.write_text("".join(f"{plain.dumps(line)}\n" for line in lines))
     except OSError as error:
         raise SelfcheckError(f"cannot write {path}: {error.strerror}") from error
 
@@ -149,12 +230,19 @@ def _print(found: Selfcheck, key: str) -> None:
         f"\n{found.case.id} on {key}: {found.processes} processes, {found.step_s * 1e3:.4g} ms a "
         f"step, {found.between:.2%} between processes, {found.inside:.2%} inside one"
     )
+    if found.probes:
+        print(f"{_ranges(found.probes)} over the processes")
+    print(f"measuring took {found.measuring_s:.1f} s, opening a context {found.opening_s:.1f} s")
     print(
         f"five baseline and {found.candidates} candidate processes, tolerance "
-        f"{found.tolerance:.1%}: slow-downs of {found.detectable:.1%} are found nine times in ten, "
+        f"{found.tolerance:.2%}: slow-downs of {found.detectable:.2%} are found nine times in ten, "
         "by the judge's own estimate"
     )
     print(_answer(found))
+
+
+def _ranges(probes: Mapping[str, tuple[float, float]]) -> str:
+    return ", ".join(f"{name} {low:.4g} to {high:.4g}" for name, (low, high) in probes.items())
 
 
 def _answer(found: Selfcheck) -> str:
@@ -168,7 +256,7 @@ def _answer(found: Selfcheck) -> str:
     if found.visible is None:
         largest = max(effect.planted for effect in found.effects)
         return (
-            f"BLIND HERE: not even {largest:.0%} is found reliably; quieten the machine, or give "
+            f"BLIND HERE: not even {largest:.1%} is found reliably; quieten the machine, or give "
             "its cases a wider tolerance"
         )
     return f"holds: nothing clean was called slower, and {found.visible:.1%} is found"
@@ -186,6 +274,9 @@ def _print_json(found: Selfcheck, key: str) -> None:
             "between": found.between,
             "inside": found.inside,
             "detectable_effect": found.detectable,
+            "probes": found.probes,
+            "measuring_s": found.measuring_s,
+            "opening_s": found.opening_s,
             "effects": [
                 {
                     "planted": effect.planted,
@@ -200,5 +291,111 @@ def _print_json(found: Selfcheck, key: str) -> None:
             "false": found.false,
             "visible": found.visible,
             "holds": found.holds,
+        }
+    )
+
+
+# ---- contexts ---------------------------------------------------------------------------
+
+
+def _for_contexts(path: Path, case_id: str | None, device: Hardware) -> list[Case]:
+    from bench_lib.selfcheck import SelfcheckError
+
+    ids = [DEFAULT_CASES[device.vendor]] if device.vendor in DEFAULT_CASES else GPU_CONTEXT_CASES
+    cases = [_case(path, name) for name in ([case_id] if case_id else ids)]
+    for case in cases:
+        if case.launch.ranks > 1:
+            raise SelfcheckError(f"{case.id} runs on several devices; choose a case on one")
+    return cases
+
+
+def _compared(device: Hardware, cases: Sequence[Case], number: int) -> Found:
+    from bench_lib import contexts
+    from bench_lib.devicelock import DeviceLock
+    from bench_lib.runner import Bench
+
+    kinds = [contexts.DEFAULT]
+    if device.vendor != "cpu":
+        kinds.append(contexts.CHEAPEST)
+    about_s = contexts.duration_s(cases, len(kinds), number)
+    _say(
+        f"{', '.join(case.id for case in cases)} on {device.key}: {number} fresh contexts"
+        f"{' of each kind of stream' if len(kinds) > 1 else ''}; about {_minutes(about_s)}"
+    )
+    lock = DeviceLock(device)
+    with contextlib.ExitStack() as stack:
+        benches = {}
+        for kind in kinds:
+            benches[kind] = Bench(
+                device,
+                compiles=any(case.compiles for case in cases),
+                variables={contexts.STREAM_VARIABLE: kind},
+                say=_say,
+                lock=lock,
+            )
+            stack.callback(benches[kind].close)
+        return contexts.compare(benches, cases, contexts=number, say=_say)
+
+
+def _keep_contexts(path: Path | None, found: Found) -> None:
+    from bench_lib.contexts import as_lines
+
+    _keep(path, as_lines(found))
+
+
+def _print_contexts(found: Found, key: str) -> None:
+    several = len(found.kinds) > 1
+    rows = []
+    for case_id, by_kind in found.spreads.items():
+        chosen = by_kind[found.kinds[-1]]
+        change = found.change(case_id)
+        rows.append(
+            (
+                case_id,
+                f"{chosen.step_s * 1e3:.4g} ms",
+                f"{chosen.inside:.2%}",
+                *(f"{spread.between:.2%}" for spread in by_kind.values()),
+                *([f"{change:+.2%}"] if change is not None else []),
+                *(_explained(spread) for spread in by_kind.values()),
+            )
+        )
+    between = [f"{kind} stream" for kind in found.kinds] if several else ["between"]
+    explained = [f"explained, {kind}" for kind in found.kinds] if several else ["explained"]
+    change_of = ["change"] if several else []
+    print_table(("case", "step", "inside one", *between, *change_of, *explained), rows)
+    print()
+    for kind in found.kinds:
+        if ranges := _ranges(found.probes(kind)):
+            print(f"{f'{kind} stream: ' if several else ''}{ranges} over contexts")
+    print(f"{key}: {found.conclusion}")
+
+
+def _explained(spread: Spread) -> str:
+    return ", ".join(f"{name} {share:.0%}" for name, share in spread.explained.items()) or "-"
+
+
+def _print_contexts_json(found: Found, key: str) -> None:
+    print_json(
+        {
+            "hardware": key,
+            "cases": [
+                {
+                    "case": case_id,
+                    "change": found.change(case_id),
+                    "streams": {
+                        kind: {
+                            "contexts": len(spread.contexts),
+                            "step_s": spread.step_s,
+                            "inside": spread.inside,
+                            "between": spread.between,
+                            "explained": spread.explained,
+                        }
+                        for kind, spread in by_kind.items()
+                    },
+                }
+                for case_id, by_kind in found.spreads.items()
+            ],
+            "probes": {kind: found.probes(kind) for kind in found.kinds},
+            "conclusion": found.conclusion,
         }
     )

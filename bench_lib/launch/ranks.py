@@ -120,6 +120,7 @@ def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:
     caches = {part.compile_cache for part in parts}
     enqueues = [part.enqueue_s for part in parts if part.enqueue_s is not None]
     numerics = [part.numerics for part in parts if part.numerics is not None]
+    probed = set.intersection(*(set(part.probe) for part in parts))
     return dataclasses.replace(
         parts[0],
         context_id="ranks",
@@ -135,6 +136,7 @@ def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:
         host_bound=any(part.host_bound for part in parts),
         numerics=min(numerics, key=_soundness, default=None),
         per_rank=samples,
+        probe={name: max(part.probe[name] for part in parts) for name in sorted(probed)},
         warnings=sorted({warning for part in parts for warning in part.warnings}),
     )
 

@@ -22,6 +22,7 @@ from bench_lib.worker.device import (
     open_device,
 )
 from bench_lib.worker.measure import Context, measure
+from bench_lib.worker.streams import enter_stream
 from bench_lib.worker.workloads import Setting, UnsupportedError
 
 
@@ -35,6 +36,7 @@ def serve_cases(name: str) -> int:
     faulthandler.enable()
     connection = connect(hello="context", context=name, pid=os.getpid())
     device, seen = open_device()
+    stream = enter_stream(device)
     connection.send(
         {
             "device": dataclasses.asdict(seen),
@@ -52,6 +54,7 @@ def serve_cases(name: str) -> int:
         clock=clock_of(device),
         context_id=name,
         device_uuid=seen.uuid,
+        stream=stream,
         phase=lambda phase: connection.send({"phase": phase}),
         cache_state=compile_cache_state,
         give_way=give_way,

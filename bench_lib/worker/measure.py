@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from bench_lib.model import Case, Measurement, Numerics, Sampling
 from bench_lib.worker.device_time import DeviceTime, device_time
+from bench_lib.worker.probe import host_us, median_us
+from bench_lib.worker.streams import Stream
 from bench_lib.worker.workloads import Setting, build
 
 if TYPE_CHECKING:
@@ -87,6 +89,8 @@ class Context:
     clock: Clock
     context_id: str
     device_uuid: str | None = None
+    stream: Stream = field(default_factory=Stream)
+    host_us: Callable[[], list[float]] = host_us
     phase: Callable[[str], None] = lambda _name: None
     """Told where in the case we are, for the error message of a hang."""
     agree: Callable[[float], float] = _alone
@@ -120,7 +124,7 @@ def _measure(case: Case, context: Context) -> Measurement:
 
     context.phase("build")
     workload = build(case, context.setting)
-    warnings = list(workload.warnings)
+    warnings = [*context.stream.warnings, *workload.warnings]
 
     context.phase("first step")
     first_step_s = _timed(clock, workload.step, 1)
@@ -145,10 +149,12 @@ def _measure(case: Case, context: Context) -> Measurement:
     n = iterations_for(sampling, steady.blocks[-1])
     marks = clock.marks(n + 1)
     context.phase("measure")
+    host = context.host_us()
     clock.reset_peak()
     begin_s, issued_s, end_s = _loop(clock, marks, workload.step, n)
     intervals = marks.intervals()
     peak = clock.peak_bytes()
+    host += context.host_us()
     enqueue_s = _enqueue_time(clock, workload.step) if clock.asynchronous else None
     step_s = statistics.median(intervals)
     host_bound = enqueue_s is not None and (
@@ -190,6 +196,7 @@ def _measure(case: Case, context: Context) -> Measurement:
         flops_per_step=flops,
         least_bytes_per_step=workload.least_bytes_per_step,
         numerics=_storable(numerics),
+        probe={**context.stream.probe, "host_us": median_us(host)},
         warnings=warnings,
     )
 

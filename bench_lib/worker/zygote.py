@@ -15,20 +15,30 @@ import select
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bench_lib.wire import LOGS_VARIABLE, ClosedError, Connection, connect
+from bench_lib.wire import (
+    LOGS_VARIABLE,
+    PRELOAD_VARIABLE,
+    ClosedError,
+    Connection,
+    connect,
+)
 
 PR_SET_PDEATHSIG = 1
+TRIAL_S = 60.0
 
 
 def serve() -> int:
     """Connect to the runner and fork contexts for it until it hangs up."""
-    connection = connect()
     import torch  # noqa: F401 - the import is what a fork saves
     import torchvision  # noqa: F401
 
+    if os.environ.get(PRELOAD_VARIABLE) == "compiler":
+        _import_compiler()
+    connection = connect()
     from bench_lib.worker import context, measure  # noqa: F401
     from bench_lib.worker.device import versions
 
@@ -58,6 +68,58 @@ def serve() -> int:
     # The runner removes its folder after us, unless it was killed.
     shutil.rmtree(os.environ[LOGS_VARIABLE], ignore_errors=True)
     return 0
+
+
+def _import_compiler() -> None:
+    """Import and compute what torch.compile takes 2 s for, so that no child has to.
+
+    On the way torch asks whether there is a GPU, which spoils the children unless the
+    vendor's management library answers.  Where they no longer open what they could before,
+    this process starts over without.
+    """
+    before = _what_a_child_opens()
+    asked = "PYTORCH_NVML_BASED_CUDA_CHECK"
+    already = os.environ.get(asked)
+    os.environ[asked] = "1"
+    # RuntimeError is what torch's stand-in for triton raises where there is none.
+    with contextlib.suppress(ImportError, AttributeError, RuntimeError):
+        import torch._inductor.compile_fx  # noqa: F401
+        from torch._inductor.codecache import torch_key
+        from torch._inductor.runtime.triton_compat import triton_key
+
+        # Hashes of torch's and triton's own files, which a look into the caches needs: 0.4 s.
+        torch_key()
+        triton_key()
+    if already is None:
+        del os.environ[asked]
+    else:
+        os.environ[asked] = already
+    if _what_a_child_opens() != before:
+        os.environ[PRELOAD_VARIABLE] = ""
+        os.execv(sys.executable, [sys.executable, "-m", "bench_lib.worker", "serve"])  # noqa: S606 - no shell wanted
+
+
+def _what_a_child_opens() -> int:
+    """Return 0 where a child opens a GPU, 1 where it sees none, something else where it fails."""
+    pid = os.fork()
+    if pid == 0:
+        code = 2
+        try:
+            die_with_parent()
+            from bench_lib.worker.device import open_device
+
+            code = 0 if open_device()[0].type == "cuda" else 1
+        finally:
+            os._exit(code)
+    deadline = time.monotonic() + TRIAL_S
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return -signal.SIGKILL
 
 
 def _obey(connection: Connection, children: set[int], order: dict[str, Any]) -> None:

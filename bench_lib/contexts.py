@@ -1,0 +1,158 @@
+"""How far fresh device contexts differ on this machine, in which streams, and what tells why.
+
+On some GPUs a launch costs more in one stream than in another (docs/statistics.md).  Every
+round measures the same cases in one fresh context of each kind: one that stays in the default
+stream, and one in the cheapest of many, as the suite measures.  Nothing is judged here.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from bench_lib.comparison import growth
+from bench_lib.covariates import LEAST_GAIN, Group, gains
+from bench_lib.model import Case
+from bench_lib.selfcheck import CONTEXT_S, Device, Sample, once_s, probe_ranges, sample_of
+
+STREAM_VARIABLE = "BENCH_LIB_STREAM"
+"""Tells a worker which stream to measure in."""
+DEFAULT, CHEAPEST = "default", "cheapest"
+"""Kinds of contexts.  A CPU has no streams, and so only the first."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One case in fresh contexts of one kind."""
+
+    contexts: Mapping[str, Sample]
+    """By number."""
+
+    @property
+    def step_s(self) -> float:
+        """Median of the contexts' medians."""
+        return growth(statistics.median(s.log_median for s in self.contexts.values()))
+
+    @property
+    def inside(self) -> float:
+        """Median spread inside a context."""
+        return statistics.median(sample.spread for sample in self.contexts.values())
+
+    @property
+    def between(self) -> float:
+        """Spread of the contexts' medians."""
+        return statistics.stdev(sample.log_median for sample in self.contexts.values())
+
+    @property
+    def explained(self) -> dict[str, float]:
+        """Share of that (squared) which each probe predicts, each context from the others."""
+        values = {name: sample.log_median for name, sample in self.contexts.items()}
+        probes = {name: sample.probe for name, sample in self.contexts.items()}
+        return gains([Group(values, probes)])
+
+
+@dataclass(frozen=True)
+class Found:
+    """What fresh contexts of this machine differ by."""
+
+    spreads: Mapping[str, Mapping[str, Spread]]
+    """By case and kind of context, the default stream first."""
+
+    @property
+    def kinds(self) -> list[str]:
+        """Kinds of contexts."""
+        return list(next(iter(self.spreads.values())))
+
+    def change(self, case_id: str) -> float | None:
+        """Return the cheapest stream's time over the default's, less one, where there are both."""
+        spreads = self.spreads[case_id]
+        if CHEAPEST not in spreads:
+            return None
+        return spreads[CHEAPEST].step_s / spreads[DEFAULT].step_s - 1
+
+    def probes(self, kind: str) -> dict[str, tuple[float, float]]:
+        """Return the least and the most of each probe over all contexts of a kind."""
+        return probe_ranges(
+            sample
+            for by_kind in self.spreads.values()
+            for sample in by_kind[kind].contexts.values()
+        )
+
+    def between(self, kind: str) -> float:
+        """Return the middle case's spread between contexts of a kind."""
+        return statistics.median(by_kind[kind].between for by_kind in self.spreads.values())
+
+    def explained(self, kind: str) -> dict[str, float]:
+        """Return what each probe explains in the middle case; in some cases none varies."""
+        shares: dict[str, list[float]] = {}
+        for by_kind in self.spreads.values():
+            for name, share in by_kind[kind].explained.items():
+                shares.setdefault(name, []).append(share)
+        return {name: statistics.median(seen) for name, seen in sorted(shares.items())}
+
+    @property
+    def conclusion(self) -> str:
+        """What it comes to, in plain words."""
+        words = f"contexts differ by {self.between(DEFAULT):.2%}"
+        if CHEAPEST in self.kinds:
+            words += f" in the default stream and by {self.between(CHEAPEST):.2%} in the cheapest"
+        words += " (the middle one of the cases)" if len(self.spreads) > 1 else ""
+        explained = self.explained(DEFAULT)
+        name = max(explained, key=explained.__getitem__, default=None)
+        if name is None:
+            words += "; no probe varies, so none can tell why"
+        else:
+            words += f"; {name} explains {explained[name]:.0%} of "
+            words += "the former" if CHEAPEST in self.kinds else "it"
+            words += "" if explained[name] >= LEAST_GAIN else ", too little to be used"
+        if CHEAPEST in self.kinds and "launch_us" not in self.probes(CHEAPEST):
+            words += "; what a launch costs could not be measured here, so all stayed in the "
+            words += "default stream"
+        return words
+
+
+def duration_s(cases: Sequence[Case], kinds: int, contexts: int) -> float:
+    """Return about how long it takes, before anything is measured."""
+    return contexts * kinds * (CONTEXT_S + sum(map(once_s, cases)))
+
+
+def compare(
+    devices: Mapping[str, Device],
+    cases: Sequence[Case],
+    *,
+    contexts: int,
+    say: Callable[[str], None] = lambda _line: None,
+) -> Found:
+    """Measure cases in so many fresh contexts of each kind, by turns.
+
+    Raises SelfcheckError where a case cannot be measured.
+    """
+    seen: dict[str, dict[str, dict[str, Sample]]] = {
+        case.id: {kind: {} for kind in devices} for case in cases
+    }
+    for number in range(1, contexts + 1):
+        # Neither a kind nor a case always comes first: time must not look like a stream.
+        kinds = list(devices) if number % 2 else list(devices)[::-1]
+        turn = number % len(cases)
+        order = [*cases[turn:], *cases[:turn]]
+        for kind in kinds:
+            outcomes = devices[kind].measure_again(order, number)
+            for case, outcome in zip(order, outcomes, strict=True):
+                seen[case.id][kind][str(number)] = sample_of(outcome)
+        times = (
+            f"{kind} {growth(seen[cases[0].id][kind][str(number)].log_median) * 1e3:.4g} ms"
+            for kind in devices
+        )
+        say(f"context {number} of {contexts}: {cases[0].id}: {', '.join(times)}")
+    return Found(
+        {name: {kind: Spread(s) for kind, s in by_kind.items()} for name, by_kind in seen.items()}
+    )
+
+
+def as_lines(found: Found) -> Iterator[Mapping[str, object]]:
+    """Return the raw times: a line for each case, kind of stream and context."""
+    for case_id, by_kind in found.spreads.items():
+        for kind, spread in by_kind.items():
+            for name, sample in spread.contexts.items():
+                yield {"case": case_id, "context": int(name), "stream": kind, **sample.as_line()}
