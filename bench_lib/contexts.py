@@ -1,8 +1,8 @@
-"""How far fresh device contexts differ on this machine, in which streams, and what tells why.
+"""How far fresh device contexts differ on this machine, chosen or not, and what tells why.
 
 On some GPUs a launch costs more in one stream than in another (docs/statistics.md).  Every
-round measures the same cases in one fresh context of each kind: one that stays in the default
-stream, and one in the cheapest of many, as the suite measures.  Nothing is judged here.
+round measures the same cases in one fresh context taken as it comes, and in one that was
+chosen, as the suite measures: its default stream is of the cheap kind.  Nothing is judged here.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from bench_lib.covariates import LEAST_GAIN, Group, gains
 from bench_lib.model import Case
 from bench_lib.selfcheck import CONTEXT_S, Device, Sample, once_s, probe_ranges, sample_of
 
-STREAM_VARIABLE = "BENCH_LIB_STREAM"
-"""Tells a worker which stream to measure in."""
-DEFAULT, CHEAPEST = "default", "cheapest"
+ANY, CHOSEN = "any", "chosen"
 """Kinds of contexts.  A CPU has no streams, and so only the first."""
 
 
@@ -57,7 +55,7 @@ class Found:
     """What fresh contexts of this machine differ by."""
 
     spreads: Mapping[str, Mapping[str, Spread]]
-    """By case and kind of context, the default stream first."""
+    """By case and kind of context, those that are taken as they come first."""
 
     @property
     def kinds(self) -> list[str]:
@@ -65,11 +63,11 @@ class Found:
         return list(next(iter(self.spreads.values())))
 
     def change(self, case_id: str) -> float | None:
-        """Return the cheapest stream's time over the default's, less one, where there are both."""
+        """Return the time in chosen contexts over that in any, less one, where there are both."""
         spreads = self.spreads[case_id]
-        if CHEAPEST not in spreads:
+        if CHOSEN not in spreads:
             return None
-        return spreads[CHEAPEST].step_s / spreads[DEFAULT].step_s - 1
+        return spreads[CHOSEN].step_s / spreads[ANY].step_s - 1
 
     def probes(self, kind: str) -> dict[str, tuple[float, float]]:
         """Return the least and the most of each probe over all contexts of a kind."""
@@ -94,21 +92,20 @@ class Found:
     @property
     def conclusion(self) -> str:
         """What it comes to, in plain words."""
-        words = f"contexts differ by {self.between(DEFAULT):.2%}"
-        if CHEAPEST in self.kinds:
-            words += f" in the default stream and by {self.between(CHEAPEST):.2%} in the cheapest"
+        words = f"contexts differ by {self.between(ANY):.2%}"
+        if CHOSEN in self.kinds:
+            words += f" as they come and by {self.between(CHOSEN):.2%} where they are chosen"
         words += " (the middle one of the cases)" if len(self.spreads) > 1 else ""
-        explained = self.explained(DEFAULT)
+        explained = self.explained(ANY)
         name = max(explained, key=explained.__getitem__, default=None)
         if name is None:
             words += "; no probe varies, so none can tell why"
         else:
             words += f"; {name} explains {explained[name]:.0%} of "
-            words += "the former" if CHEAPEST in self.kinds else "it"
+            words += "the former" if CHOSEN in self.kinds else "it"
             words += "" if explained[name] >= LEAST_GAIN else ", too little to be used"
-        if CHEAPEST in self.kinds and "launch_us" not in self.probes(CHEAPEST):
-            words += "; what a launch costs could not be measured here, so all stayed in the "
-            words += "default stream"
+        if CHOSEN in self.kinds and "launch_us" not in self.probes(CHOSEN):
+            words += "; what a launch costs could not be measured here, so none was chosen"
         return words
 
 
@@ -132,7 +129,7 @@ def compare(
         case.id: {kind: {} for kind in devices} for case in cases
     }
     for number in range(1, contexts + 1):
-        # Neither a kind nor a case always comes first: time must not look like a stream.
+        # Neither a kind nor a case always comes first: time must not look like a kind.
         kinds = list(devices) if number % 2 else list(devices)[::-1]
         turn = number % len(cases)
         order = [*cases[turn:], *cases[:turn]]
@@ -151,8 +148,8 @@ def compare(
 
 
 def as_lines(found: Found) -> Iterator[Mapping[str, object]]:
-    """Return the raw times: a line for each case, kind of stream and context."""
+    """Return the raw times: a line for each case, kind and context."""
     for case_id, by_kind in found.spreads.items():
         for kind, spread in by_kind.items():
             for name, sample in spread.contexts.items():
-                yield {"case": case_id, "context": int(name), "stream": kind, **sample.as_line()}
+                yield {"case": case_id, "context": int(name), "kind": kind, **sample.as_line()}

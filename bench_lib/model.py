@@ -93,11 +93,6 @@ class Case:
     time_limit_s: float = 300.0
     """From the order to the answer; past it the context is ended and the case is ERROR."""
 
-    @property
-    def compiles(self) -> bool:
-        """Whether its step goes through torch.compile, as far as its parameters say."""
-        return self.params.get("compile_mode", "eager") != "eager"
-
 
 def problem_of(case: object) -> str | None:
     """Say why something cannot be measured and remembered as a case; None where it can."""
@@ -268,7 +263,7 @@ class Measurement:
     per_rank: list[RankSample] = field(default_factory=list)
     probe: dict[str, float] = field(default_factory=dict)
     """Costs that no case has a part in, which may tell why processes differ: ``launch_us``, the
-    device's for a tiny kernel in this context's stream; ``host_us``, some plain Python's."""
+    device's for a tiny kernel in this context; ``host_us``, some plain Python's."""
     warnings: list[str] = field(default_factory=list)
 
 

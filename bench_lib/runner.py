@@ -20,7 +20,6 @@ from bench_lib.model import (
     Telemetry,
 )
 from bench_lib.station import Companion, Station, Watcher, Workers, start_watching
-from bench_lib.wire import PRELOAD_VARIABLE
 
 
 def start_workers(environment: Mapping[str, str]) -> Workers:
@@ -56,7 +55,6 @@ class Bench:
         device: Hardware,
         *,
         processes: int = 1,
-        compiles: bool = False,
         variables: Mapping[str, str] | None = None,
         lock_wait_s: float = 600.0,
         say: Callable[[str], None] = lambda _line: None,
@@ -68,8 +66,6 @@ class Bench:
         """Take the device; raises DeviceBusyError where somebody else keeps it.
 
         Workers start with the first case, with ``variables`` in their environment.
-        ``compiles`` says that cases will need torch.compile, which fresh contexts then have
-        at hand.
         """
         self.device = device
         self._processes = processes
@@ -78,8 +74,6 @@ class Bench:
         self._before: Environment | None = None
         self._companion: Companion | None = None
         told = {**hardware.visibility(device), **(variables or {})}
-        if compiles:
-            told[PRELOAD_VARIABLE] = "compiler"
         self._station = Station(
             device,
             lambda: workers(told),

@@ -48,8 +48,8 @@ class Workers(Protocol):
 
     versions: dict[str, str | None]
 
-    def context(self) -> Context:
-        """Fork a fresh context, or raise LaunchError."""
+    def context(self, *, draws: int = ...) -> Context:
+        """Fork a fresh context, the best of so many at most, or raise LaunchError."""
 
     def close(self) -> None:
         """End all."""
@@ -133,7 +133,7 @@ class Station:
             return self._contexts[process]
         fresh = self._workers is None
         try:
-            context = self.fork()
+            context = self._zygote().context()
         except LaunchError as error:
             self.close()
             if fresh:
@@ -156,11 +156,14 @@ class Station:
         return context
 
     def fork(self) -> Context:
-        """Return a context that measures nothing yet; raises LaunchError."""
+        """Return a context that is not to measure anything; raises LaunchError."""
+        return self._zygote().context(draws=1)
+
+    def _zygote(self) -> Workers:
         if self._workers is None:
             self._workers = self._start()
             self._name = secrets.token_hex(4)
-        return self._workers.context()
+        return self._workers
 
     @property
     def pids(self) -> list[int]:

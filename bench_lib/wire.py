@@ -19,8 +19,8 @@ from bench_lib.model import Case, Launch, Limits, Sampling
 MAX_LINE = 64 * 1024 * 1024
 ADDRESS_VARIABLE = "BENCH_LIB_ADDRESS"
 LOGS_VARIABLE = "BENCH_LIB_LOGS"
-PRELOAD_VARIABLE = "BENCH_LIB_PRELOAD"
-"""``compiler``: contexts will compile, so the zygote imports what that needs."""
+CONTEXTS_VARIABLE = "BENCH_LIB_CONTEXTS"
+"""``any`` takes contexts as they come; ``chosen`` is what happens by itself."""
 TOKEN_FILE = "token"  # noqa: S105 - the name of a file, not a secret
 """In the folder of the logs, for its owner alone: a container is told variables on its
 command line, which everybody on the machine can read."""

@@ -4,8 +4,8 @@
 
 Each case is measured alone in fresh contexts, of a zygote that has imported the compiler and
 of one that has not, after one context that fills the compiler's caches.  The time includes
-opening the device, choosing a stream, building the network, compiling (from the caches), the
-first step and three more; no warming up.
+drawing a context (taken as it comes with BENCH_LIB_CONTEXTS=any), opening the device, building
+the network, compiling (from the caches), the first step and three more; no warming up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench_lib.launch import Zygote
 from bench_lib.launch.catalogue import network_sizes
 from bench_lib.matrix import network_axes, read_matrix
 from bench_lib.model import Case, Sampling
-from bench_lib.wire import PRELOAD_VARIABLE
+from bench_lib.worker.zygote import PRELOAD_VARIABLE
 
 CASES = (
     "resnet50-b64-fp16-eager-infer",
@@ -46,16 +46,15 @@ def main() -> int:
         parser.error(f"{MATRIX} has no case {', '.join(unknown)}")
     visible = hardware.visibility(hardware.detect()[0])
     print("zygote has  case                                      median s  of each context")
-    for preloads in ("", "compiler"):
-        with Zygote(environment={**visible, PRELOAD_VARIABLE: preloads}) as zygote:
+    for preload in ("no", ""):
+        with Zygote(environment={**visible, PRELOAD_VARIABLE: preload}) as zygote:
             for name in options.cases:
                 case = _briefly(known[name])
                 seconds = [_once(zygote, case) for _ in range(options.contexts + 1)][1:]
                 each = " ".join(f"{s:.2f}" for s in seconds)
-                print(
-                    f"{preloads or 'torch':11} {name:42} {statistics.median(seconds):7.2f}  {each}",
-                    flush=True,
-                )
+                kind = "torch" if preload else "compiler"
+                line = f"{kind:11} {name:42} {statistics.median(seconds):7.2f}  {each}"
+                print(line, flush=True)
     return 0
 
 

@@ -58,7 +58,7 @@ class FakeGpu:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
         """Stand where torch.cuda's streams, events and runtime are, and its tensors."""
-        for name in ("default_stream", "set_stream", "stream", "synchronize", "_sleep"):
+        for name in ("default_stream", "stream", "synchronize", "_sleep"):
             monkeypatch.setattr(torch.cuda, name, getattr(self, name))
         monkeypatch.setattr(torch.cuda, "ExternalStream", FakeStream)
         monkeypatch.setattr(torch.cuda, "cudart", lambda: self)
@@ -101,20 +101,15 @@ class FakeGpu:
         """Return the stream that is there by itself."""
         return DEFAULT
 
-    def set_stream(self, stream: FakeStream) -> None:
-        """Make a stream that is there the current one."""
-        assert stream in {DEFAULT, *self.alive}
-        self.current = stream
-
     @contextlib.contextmanager
     def stream(self, stream: FakeStream) -> Iterator[None]:
-        """Make a stream the current one for a while."""
-        before = self.current
-        self.set_stream(stream)
+        """Make a stream that is there the current one for a while."""
+        assert stream in {DEFAULT, *self.alive}
+        before, self.current = self.current, stream
         try:
             yield
         finally:
-            self.set_stream(before)
+            self.current = before
 
     def synchronize(self) -> None:
         """Let the host catch up with the device."""

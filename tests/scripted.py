@@ -31,14 +31,17 @@ class Contexts:
         self.device = device
         self.log: list[str] = []
         self.forks = 0
+        self.draws: list[int | None] = []
+        """How many draws each context was allowed; None where nothing was said."""
         self.alive: set[str] = set()
         self.refuse_forks_from: int | None = None
         self.asks_to_give_way = False
         self.no_turns = False
 
-    def context(self) -> Context:
+    def context(self, *, draws: int | None = None) -> Context:
         """Fork, unless told to refuse from some fork on."""
         self.forks += 1
+        self.draws.append(draws)
         if self.refuse_forks_from is not None and self.forks >= self.refuse_forks_from:
             raise LaunchError("no device")
         name = f"context-{self.forks}"

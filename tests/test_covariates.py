@@ -159,7 +159,7 @@ def test_a_probe_that_a_process_lacks_is_not_used(probes):
 
 
 def test_a_probe_that_does_not_vary_is_not_used():
-    """Contexts that all work in the cheapest stream."""
+    """Contexts that were all chosen."""
     rng = random.Random(8)
     launches = [CHEAP] * 4, [CHEAP] * 8
     assert slopes([case(rng, launches, 0.08)]) == [None]

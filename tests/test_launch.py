@@ -23,12 +23,14 @@ from processes import HERE, LONG_S, ON_THE_CPU, all_gone, is_gone, pids_in
 from bench_lib.launch import CaseFault, CaseSkipped, Context, LaunchError, Zygote
 from bench_lib.launch import zygote as module
 from bench_lib.launch.faults import LAST_LINES, how_it_ended, last_output
+from bench_lib.launch.zygote import SAME_KIND
 from bench_lib.model import Case, Numerics, Param, Sampling
-from bench_lib.wire import PRELOAD_VARIABLE, Connection
+from bench_lib.wire import CONTEXTS_VARIABLE, Connection
 from bench_lib.worker import device as worker_device
 from bench_lib.worker import zygote as worker
 from bench_lib.worker.context import kind_of
 from bench_lib.worker.workloads import Setting, Workload
+from bench_lib.worker.zygote import GPU, PRELOAD_VARIABLE
 
 NOBODY = 2**22 + 1
 """A number that no process can have."""
@@ -451,6 +453,113 @@ def test_a_killed_zygote_takes_its_contexts_along_and_is_named() -> None:
             zygote.context()
 
 
+# --- contexts that are drawn again ---------------------------------------------------------
+
+CHEAP, DEAR = SAME_KIND, SAME_KIND + 0.001
+
+
+class Drawn:
+    """A context whose launches cost so much more than they could."""
+
+    def __init__(self, excess: float | None) -> None:
+        """Be open."""
+        self.excess = excess
+        self.closed = False
+
+    def close(self) -> None:
+        """Be closed."""
+        self.closed = True
+
+
+def forking(
+    monkeypatch: pytest.MonkeyPatch, excesses: Sequence[float | None]
+) -> tuple[Zygote, list[Drawn]]:
+    """Return a zygote that was never started, and what it forks until it can fork no more."""
+    forked: list[Drawn] = []
+
+    def fork(_zygote: Zygote) -> Drawn:
+        # One context at a time has the device: two at once would share its memory.
+        assert all(drawn.closed for drawn in forked)
+        if len(forked) == len(excesses):
+            raise LaunchError("no device")
+        forked.append(Drawn(excesses[len(forked)]))
+        return forked[-1]
+
+    monkeypatch.setattr(Zygote, "_forked", fork)
+    return object.__new__(Zygote), forked
+
+
+@pytest.mark.parametrize(
+    ("excesses", "taken"),
+    [
+        ([None], 1),
+        ([CHEAP], 1),
+        ([-0.01], 1),
+        ([DEAR, CHEAP], 2),
+        ([DEAR, None], 2),
+        ([DEAR] * 6 + [CHEAP], 7),
+        ([DEAR] * 7 + [CHEAP], 8),
+        ([DEAR] * 8, 8),
+    ],
+)
+def test_a_context_with_dear_launches_is_ended_and_another_drawn(
+    monkeypatch: pytest.MonkeyPatch, excesses: list[float | None], taken: int
+) -> None:
+    """The eighth is taken as it is; one of which nothing is known at once."""
+    zygote, forked = forking(monkeypatch, excesses)
+    context: object = zygote.context()
+    assert len(forked) == taken
+    assert context is forked[-1]
+    assert [drawn.closed for drawn in forked] == [True] * (taken - 1) + [False]
+
+
+@pytest.mark.parametrize("excess", [None, CHEAP, DEAR])
+def test_what_is_drawn_once_is_taken_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, excess: float | None
+) -> None:
+    """Dear or not."""
+    zygote, forked = forking(monkeypatch, [excess])
+    context: object = zygote.context(draws=1)
+    assert [context] == forked
+    assert not forked[0].closed
+
+
+def test_a_device_that_does_not_open_again_is_told_and_no_context_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was drawn before was not good enough to be kept."""
+    zygote, forked = forking(monkeypatch, [DEAR, DEAR])
+    with pytest.raises(LaunchError, match="no device"):
+        zygote.context()
+    assert [drawn.closed for drawn in forked] == [True, True]
+
+
+def test_a_context_that_says_of_itself_that_launches_are_dear_is_ended(tmp_path: Path) -> None:
+    """A real one, by its greeting; who measures nothing takes it."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "from bench_lib.worker import launches\n"
+        "def compare_streams(device):\n"
+        "    third = os.path.exists(os.path.join(os.environ['BENCH_LIB_LOGS'], 'context-3.log'))\n"
+        f"    return launches.Launches(excess={CHEAP} if third else {DEAR})\n"
+        "launches.compare_streams = compare_streams\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(HERE)])
+    with Zygote(environment={**ENVIRONMENT, "PYTHONPATH": path}) as zygote:
+        companion = zygote.context(draws=1)
+        assert (companion.name, companion.excess) == ("context-1", DEAR)
+        context = zygote.context()
+        assert (context.name, context.excess) == ("context-3", CHEAP)
+        assert len(context.measure(case("well")).iteration_s) == 2
+        assert not is_gone(companion.pid)
+    assert all_gone(zygote._process.pid, companion.pid, context.pid)
+
+
+def test_a_context_on_the_cpu_says_nothing_of_launches(context: Context) -> None:
+    """It is the first that was drawn."""
+    assert context.excess is None
+
+
 # --- the compiler, imported before the fork ------------------------------------------------
 
 COMPILER = "torch._inductor.compile_fx"
@@ -470,16 +579,28 @@ def inherited(context: Context) -> str:
     return measured.warnings[0]
 
 
-def test_a_context_has_no_compiler_unless_the_zygote_was_told(context: Context) -> None:
+def test_a_context_on_the_cpu_has_no_compiler_but_what_torch_imports_by_itself(
+    context: Context,
+) -> None:
     """It would be 1.7 s that most sessions have no use for."""
     assert inherited(context) == f"no compiler, {PRELOAD_VARIABLE}=None, {NVML_CHECK}=None"
 
 
-def test_a_context_is_born_with_the_compiler_where_the_zygote_was_told() -> None:
+def trial_says(folder: Path, answer: str) -> dict[str, str]:
+    """Return the environment of a zygote whose trial child opens what an expression says."""
+    (folder / "sitecustomize.py").write_text(
+        "import sys\n"
+        "from bench_lib.worker import zygote\n"
+        f"zygote._what_a_child_opens = lambda: {answer}\n"
+    )
+    return {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join([str(folder), str(HERE)])}
+
+
+def test_a_context_is_born_with_the_compiler_where_a_child_opens_a_gpu(tmp_path: Path) -> None:
     """And with no variable that was set for the import alone."""
-    with Zygote(environment={**ENVIRONMENT, PRELOAD_VARIABLE: "compiler"}) as zygote:
+    with Zygote(environment=trial_says(tmp_path, "zygote.GPU")) as zygote:
         context = zygote.context()
-        assert inherited(context) == f"compiler, {PRELOAD_VARIABLE}=compiler, {NVML_CHECK}=None"
+        assert inherited(context) == f"compiler, {PRELOAD_VARIABLE}=None, {NVML_CHECK}=None"
         assert len(context.measure(case("parallel")).iteration_s) == 2
     assert all_gone(zygote._process.pid, context.pid)
 
@@ -488,22 +609,38 @@ def test_a_zygote_whose_children_are_spoilt_by_the_compiler_starts_over_without(
     tmp_path: Path,
 ) -> None:
     """Under the same number, so that the runner need not know."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys, torch\n"
-        "zygote = os.getpid()\n"
-        "def is_available():\n"
-        f"    if os.getpid() != zygote and {COMPILER!r} in sys.modules:\n"
-        "        raise RuntimeError('the driver was initialised before the fork')\n"
-        "    return False\n"
-        "torch.cuda.is_available = is_available\n"
-    )
-    path = os.pathsep.join([str(tmp_path), str(HERE)])
-    environment = {**ENVIRONMENT, "PYTHONPATH": path, PRELOAD_VARIABLE: "compiler"}
+    environment = trial_says(tmp_path, f"2 if {COMPILER!r} in sys.modules else zygote.GPU")
     with Zygote(environment=environment) as zygote:
         assert inherited(zygote.context()) == (
-            f"no compiler, {PRELOAD_VARIABLE}=, {NVML_CHECK}=None"
+            f"no compiler, {PRELOAD_VARIABLE}=no, {NVML_CHECK}=None"
         )
     assert all_gone(zygote._process.pid)
+
+
+@pytest.mark.parametrize(
+    ("told", "log"),
+    [(None, ["import", "connect"]), ("", ["import", "connect"]), ("no", ["connect"])],
+)
+def test_no_keeps_a_zygote_from_trying_the_compiler(
+    monkeypatch: pytest.MonkeyPatch, told: str | None, log: list[str]
+) -> None:
+    """One that has started over must not do so for ever."""
+    seen: list[str] = []
+
+    def connect() -> None:
+        seen.append("connect")
+        raise ConnectionRefusedError
+
+    if told is None:
+        monkeypatch.delenv(PRELOAD_VARIABLE, raising=False)
+    else:
+        monkeypatch.setenv(PRELOAD_VARIABLE, told)
+    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
+    monkeypatch.setattr(worker, "_import_compiler", lambda: seen.append("import"))
+    monkeypatch.setattr(worker, "connect", connect)
+    with pytest.raises(ConnectionRefusedError):
+        worker.serve()
+    assert seen == log
 
 
 class Importing:
@@ -513,7 +650,7 @@ class Importing:
         """Have children open what ``opened`` says, one after the other."""
         self.log: list[Any] = []
         self._opened = iter(opened)
-        monkeypatch.setenv(PRELOAD_VARIABLE, "compiler")
+        monkeypatch.delenv(PRELOAD_VARIABLE, raising=False)
         monkeypatch.delitem(sys.modules, COMPILER, raising=False)
         monkeypatch.setattr(sys, "meta_path", [self, *sys.meta_path])
         monkeypatch.setattr(worker, "_what_a_child_opens", self.open)
@@ -532,23 +669,33 @@ class Importing:
 
     def execute(self, program: str, words: list[str]) -> None:
         """Note what would run, and with what it was told."""
-        self.log.append((program, words[1:], os.environ[PRELOAD_VARIABLE]))
+        self.log.append((program, words[1:], os.environ.pop(PRELOAD_VARIABLE)))
 
 
 @pytest.mark.parametrize("check", [None, "0"])
-@pytest.mark.parametrize("opened", [0, 1, 2])
 def test_the_compiler_is_imported_under_a_check_that_spares_the_driver(
-    monkeypatch: pytest.MonkeyPatch, opened: int, check: str | None
+    monkeypatch: pytest.MonkeyPatch, check: str | None
 ) -> None:
     """The variable is then as it was; a compiler that is not there is done without."""
     if check is None:
         monkeypatch.delenv(NVML_CHECK, raising=False)
     else:
         monkeypatch.setenv(NVML_CHECK, check)
-    importing = Importing(monkeypatch, [opened, opened])
+    importing = Importing(monkeypatch, [GPU, GPU])
     worker._import_compiler()
     assert importing.log == ["child", "import with 1", "child"]
     assert os.environ.get(NVML_CHECK) == check
+
+
+@pytest.mark.parametrize("opened", [1, 2, -signal.SIGKILL])
+def test_where_a_child_opens_no_gpu_nothing_is_imported(
+    monkeypatch: pytest.MonkeyPatch, opened: int
+) -> None:
+    """A CPU, an error, and a driver that hangs: the trial costs more than it could save."""
+    importing = Importing(monkeypatch, [opened])
+    worker._import_compiler()
+    assert importing.log == ["child"]
+    assert PRELOAD_VARIABLE not in os.environ
 
 
 @pytest.mark.parametrize("has_triton", [True, False])
@@ -556,7 +703,7 @@ def test_what_the_compilers_caches_are_asked_by_is_computed_before_the_fork(
     monkeypatch: pytest.MonkeyPatch, has_triton: bool
 ) -> None:
     """Hashes of torch's own files, and of triton's; without triton torch's stand-in raises."""
-    importing = Importing(monkeypatch, [0, 0])
+    importing = Importing(monkeypatch, [GPU, GPU])
 
     def triton_key() -> None:
         importing.log.append("triton_key")
@@ -572,23 +719,23 @@ def test_what_the_compilers_caches_are_asked_by_is_computed_before_the_fork(
     assert importing.log == ["child", "torch_key", "triton_key", "child"]
 
 
-@pytest.mark.parametrize(("before", "after"), [(0, 1), (0, 2), (0, -9), (1, 0)])
-def test_children_that_open_something_else_than_before_make_the_zygote_start_over(
-    monkeypatch: pytest.MonkeyPatch, before: int, after: int
+@pytest.mark.parametrize("after", [1, 2, -signal.SIGKILL])
+def test_children_that_open_no_gpu_any_more_make_the_zygote_start_over(
+    monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     """Told to do without the compiler, or it would start over for ever."""
     monkeypatch.delenv(NVML_CHECK, raising=False)
-    importing = Importing(monkeypatch, [before, after])
+    importing = Importing(monkeypatch, [GPU, after])
     worker._import_compiler()
     words = ["-m", "bench_lib.worker", "serve"]
-    assert importing.log[3:] == [(sys.executable, words, "")]
+    assert importing.log[3:] == [(sys.executable, words, "no")]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize(
     ("opening", "code"),
     [
-        (lambda: (torch.device("cuda", 0), None), 0),
+        (lambda: (torch.device("cuda", 0), None), GPU),
         (lambda: (torch.device("cpu"), None), 1),
         (lambda: 1 // 0, 2),
         (lambda: os.kill(os.getpid(), signal.SIGTERM), -signal.SIGTERM),
@@ -739,11 +886,11 @@ def test_a_device_that_cannot_be_opened_is_told_with_the_last_output(
         )
 
 
-def test_a_stream_that_there_is_not_is_told_by_its_name() -> None:
+def test_a_kind_of_contexts_that_there_is_not_is_told_by_its_name() -> None:
     """Before anything is measured in another one than was meant."""
-    environment = {**ENVIRONMENT, "BENCH_LIB_STREAM": "fastest"}
+    environment = {**ENVIRONMENT, CONTEXTS_VARIABLE: "fastest"}
     with Zygote(environment=environment) as zygote, pytest.raises(LaunchError) as raised:
         zygote.context()
     assert str(raised.value).startswith("a worker could not open its device")
-    words = "ValueError: BENCH_LIB_STREAM='fastest': cheapest or default"
+    words = "ValueError: BENCH_LIB_CONTEXTS='fastest': chosen or any"
     assert str(raised.value).endswith(words)

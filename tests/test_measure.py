@@ -15,6 +15,7 @@ import torch
 
 from bench_lib.model import Case, Measurement, Numerics, Sampling
 from bench_lib.worker.clock import HostClock, clock_of
+from bench_lib.worker.launches import Launches
 from bench_lib.worker.measure import (
     LEAST_WARMUP_STEPS,
     Context,
@@ -22,7 +23,6 @@ from bench_lib.worker.measure import (
     iterations_for,
     measure,
 )
-from bench_lib.worker.streams import Stream
 from bench_lib.worker.workloads import Setting, Workload
 
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
@@ -335,23 +335,23 @@ def test_what_the_workload_and_the_context_know_reaches_the_measurement() -> Non
 
 
 def test_what_was_probed_reaches_the_measurement() -> None:
-    """The stream's cost as it is, the host's as the median of both sides of the measured steps."""
+    """A launch's cost as it is, the host's as the median of both sides of the measured steps."""
     machine = Machine(warnings=["of its own"])
     rounds = iter([[1.0, 2.0], [4.0, 64.0]])
-    stream = Stream({"launch_us": 1.75}, ["of the stream"])
-    measured = machine.measure(stream=stream, host_us=lambda: next(rounds))
+    launches = Launches({"launch_us": 1.75}, warnings=["of launches"])
+    measured = machine.measure(launches=launches, host_us=lambda: next(rounds))
     assert measured.probe == {"launch_us": 1.75, "host_us": 3.0}
-    assert measured.warnings == ["of the stream", "of its own"]
+    assert measured.warnings == ["of launches", "of its own"]
     assert list(rounds) == []
 
 
 def test_a_warning_of_one_case_is_not_told_of_the_next() -> None:
-    """The stream's own is told of all of them."""
-    stream = Stream(warnings=["of the stream"])
-    first = Machine(work_s=[1.0, 2.0, 1.0, 2.0]).measure(stream=stream)
-    second = Machine().measure(stream=stream)
+    """What is said of launches is told of all of them."""
+    launches = Launches(warnings=["of launches"])
+    first = Machine(work_s=[1.0, 2.0, 1.0, 2.0]).measure(launches=launches)
+    second = Machine().measure(launches=launches)
     assert len(first.warnings) == 2
-    assert second.warnings == ["of the stream"]
+    assert second.warnings == ["of launches"]
 
 
 def test_the_host_is_probed_next_to_the_measured_steps_and_not_among_them() -> None:

@@ -418,49 +418,6 @@ history.Writer.attempt = attempt
     assert not kept.finished
 
 
-COMPILED = """
-[[smoke.factory]]
-id = "compiled"
-target = "steps:step"
-params = {compile_mode = "default"}
-"""
-
-NOTING = """
-make = session.Bench
-def noting(device, **options):
-    Path("compiles").write_text(str(options["compiles"]))
-    return make(device, **options)
-session.Bench = noting
-"""
-
-
-@pytest.mark.parametrize(
-    ("matrix", "arguments", "compiles"),
-    [
-        (MATRIX, (), "False"),
-        (MATRIX + COMPILED, (), "True"),
-        (MATRIX + COMPILED, ("-k", "compiled"), "True"),
-        (MATRIX + COMPILED, ("-k", "alpha"), "False"),
-        (MATRIX + COMPILED.replace('"default"', '"eager"'), (), "False"),
-    ],
-)
-def test_workers_prepare_for_the_compiler_where_a_chosen_case_needs_it(
-    suite, pytester, matrix, arguments, compiles
-):
-    """Known when all is collected, before the first case is measured."""
-    run = suite(matrix=matrix)
-    with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write(NOTING)
-    pytester.path.joinpath("perf_tests", "test_others.py").write_text(
-        "import pytest\n"
-        "def test_plain(): pass\n"
-        "@pytest.mark.parametrize('case', ['alpha of another kind'])\n"
-        "def test_parametrized(case): pass\n"
-    )
-    assert run(*arguments).ret == pytest.ExitCode.OK
-    assert pytester.path.joinpath("compiles").read_text() == compiles
-
-
 def test_pytest_benchmark_shows_the_workers_samples(suite, pytester):
     """Its JSON holds exactly what the worker measured, and names the GPU."""
     run = suite("{'gamma': [[0.010, 0.012, 0.011, 0.010, 0.013]]}", devices="gpus(1)")

@@ -63,20 +63,12 @@ def test_workers_are_told_which_device_is_theirs_and_what_was_asked_for(tmp_path
     """One does not replace the other."""
     alone = told_to_workers(tmp_path)
     assert alone == {"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}
-    more = {"BENCH_LIB_STREAM": "default"}
+    more = {"BENCH_LIB_CONTEXTS": "any"}
     assert told_to_workers(tmp_path, variables=more) == {**alone, **more}
-    assert more == {"BENCH_LIB_STREAM": "default"}
+    assert more == {"BENCH_LIB_CONTEXTS": "any"}
 
 
-def test_workers_prepare_for_the_compiler_only_where_a_case_will_need_it(tmp_path):
-    """Preparing takes time and memory of every context."""
-    told = told_to_workers(tmp_path, compiles=True, variables={"BENCH_LIB_STREAM": "default"})
-    assert told["BENCH_LIB_PRELOAD"] == "compiler"
-    assert told["BENCH_LIB_STREAM"] == "default"
-    assert "BENCH_LIB_PRELOAD" not in told_to_workers(tmp_path, compiles=False)
-
-
-@pytest.mark.parametrize("variables", [None, {"BENCH_LIB_STREAM": "default"}])
+@pytest.mark.parametrize("variables", [None, {"BENCH_LIB_CONTEXTS": "any"}])
 def test_ranks_are_told_what_was_asked_for_and_see_every_device(bench, monkeypatch, variables):
     """They choose their devices themselves."""
     told = []
@@ -86,7 +78,7 @@ def test_ranks_are_told_what_was_asked_for_and_see_every_device(bench, monkeypat
         return make_measurement(case_id=case.id)
 
     monkeypatch.setattr(runner, "run_ranks", run_ranks)
-    bench(variables=variables, compiles=True).measure(make_case(launch=Launch(ranks=2)))
+    bench(variables=variables).measure(make_case(launch=Launch(ranks=2)))
     assert told == [variables]
 
 
@@ -198,6 +190,18 @@ def test_a_gpu_case_gives_way_to_one_companion_context(bench, workers):
         *("fork context-1", "fork context-2", "context-2 takes its turn", "context-1 a"),
         *("context-2 takes its turn", "context-1 b"),
     ]
+
+
+def test_a_companion_is_drawn_once_and_a_measuring_context_until_it_is_of_the_cheap_kind(
+    bench, workers
+):
+    """What measures nothing may pay for its launches."""
+    workers.asks_to_give_way = True
+    bench(processes=2).measure(make_case(id="a"))
+    assert workers.log[:2] == ["fork context-1", "fork context-2"]
+    assert workers.log[2] == "context-2 takes its turn"
+    as_many_as_usual = None
+    assert workers.draws == [as_many_as_usual, 1, as_many_as_usual]
 
 
 def test_a_companion_that_is_gone_costs_no_case(bench, workers):

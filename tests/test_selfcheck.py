@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -268,54 +269,54 @@ def test_a_wrong_option_is_named_before_anything_is_measured(options, message, m
 
 OTHER = make_case(id="vit", params={"network": "vit_b_16", "batch_size": 64})
 DEAR = [1.8, 2.0, 1.81, 1.99]
-"""What a launch costs in the default stream of one context after the other."""
+"""What a launch costs in one context after the other, as they come."""
 
 
-def compared(default=None, cheapest=None, cases=(CASE, OTHER), **options):
+def compared(as_they_come=None, chosen=None, cases=(CASE, OTHER), **options):
     """Compare contexts in which launches cost what a GPU's do."""
     devices = {
-        contexts.DEFAULT: default or Machine(luck=0.0002, costs=DEAR),
-        contexts.CHEAPEST: cheapest or Machine(luck=0.0002, costs=[1.8], seed=2),
+        contexts.ANY: as_they_come or Machine(luck=0.0002, costs=DEAR),
+        contexts.CHOSEN: chosen or Machine(luck=0.0002, costs=[1.8], seed=2),
     }
     options = {"contexts": 8, **options}
     return contexts.compare(devices, cases, **options)
 
 
-def test_the_spread_between_contexts_is_told_by_stream_with_what_explains_it():
+def test_the_spread_between_contexts_is_told_by_kind_with_what_explains_it():
     """Launches that cost 0.2 us more make a step 0.2% slower, in half of the contexts."""
     found = compared()
-    assert found.kinds == ["default", "cheapest"]
-    default, cheapest = (found.spreads["resnet"][kind] for kind in found.kinds)
-    assert default.between == pytest.approx(0.001, rel=0.2)
-    assert cheapest.between < 0.0004
-    assert default.explained["launch_us"] > 0.8
-    assert "launch_us" not in cheapest.explained  # it does not vary there
+    assert found.kinds == ["any", "chosen"]
+    as_they_come, chosen = (found.spreads["resnet"][kind] for kind in found.kinds)
+    assert as_they_come.between == pytest.approx(0.001, rel=0.2)
+    assert chosen.between < 0.0004
+    assert as_they_come.explained["launch_us"] > 0.8
+    assert "launch_us" not in chosen.explained  # it does not vary there
     assert found.change("resnet") == pytest.approx(-0.001, abs=3e-4)
-    assert found.probes("default")["launch_us"] == (1.8, 2.0)
-    assert found.probes("cheapest")["launch_us"] == (1.8, 1.8)
-    assert default.inside == pytest.approx(0.0008, rel=0.1)
-    assert default.step_s == pytest.approx(STEP_S * 1.02, rel=0.01)
+    assert found.probes("any")["launch_us"] == (1.8, 2.0)
+    assert found.probes("chosen")["launch_us"] == (1.8, 1.8)
+    assert as_they_come.inside == pytest.approx(0.0008, rel=0.1)
+    assert as_they_come.step_s == pytest.approx(STEP_S * 1.02, rel=0.01)
 
 
 def test_the_conclusion_is_one_sentence_of_plain_words():
     """With the figures of the middle case."""
     found = compared()
-    share = found.explained("default")["launch_us"]
+    share = found.explained("any")["launch_us"]
     assert found.conclusion == (
-        f"contexts differ by {found.between('default'):.2%} in the default stream and by "
-        f"{found.between('cheapest'):.2%} in the cheapest (the middle one of the cases); "
+        f"contexts differ by {found.between('any'):.2%} as they come and by "
+        f"{found.between('chosen'):.2%} where they are chosen (the middle one of the cases); "
         f"launch_us explains {share:.0%} of the former"
     )
 
 
 def test_on_a_cpu_there_is_one_kind_of_contexts():
     """Without streams, and without a launch's cost."""
-    found = contexts.compare({contexts.DEFAULT: Machine()}, [CASE], contexts=8)
-    assert found.kinds == ["default"]
+    found = contexts.compare({contexts.ANY: Machine()}, [CASE], contexts=8)
+    assert found.kinds == ["any"]
     assert found.change("resnet") is None
-    share = found.explained("default")["host_us"]
+    share = found.explained("any")["host_us"]
     assert found.conclusion == (
-        f"contexts differ by {found.between('default'):.2%}; "
+        f"contexts differ by {found.between('any'):.2%}; "
         f"host_us explains {share:.0%} of it, too little to be used"
     )
 
@@ -323,18 +324,20 @@ def test_on_a_cpu_there_is_one_kind_of_contexts():
 def test_probes_that_do_not_vary_tell_nothing():
     """Nor do four contexts."""
     found = compared(contexts=4)
-    assert found.explained("default") == {}
+    assert found.explained("any") == {}
     assert found.conclusion.endswith("; no probe varies, so none can tell why")
 
 
-def test_streams_that_could_not_be_compared_are_not_passed_off_as_chosen():
-    """Then both kinds are the default stream."""
-    found = compared(cheapest=Machine(luck=0.0002))
-    assert found.conclusion.endswith("so all stayed in the default stream")
+def test_contexts_in_which_streams_could_not_be_compared_are_not_passed_off_as_chosen():
+    """Then both kinds are taken as they come."""
+    found = compared(chosen=Machine(luck=0.0002))
+    assert found.conclusion.endswith(
+        "; what a launch costs could not be measured here, so none was chosen"
+    )
 
 
-def test_neither_a_stream_nor_a_case_always_comes_first():
-    """Time must not look like a stream."""
+def test_neither_a_kind_nor_a_case_always_comes_first():
+    """Time must not look like a kind."""
     log = []
 
     class Logged(Machine):
@@ -346,16 +349,16 @@ def test_neither_a_stream_nor_a_case_always_comes_first():
             log.append((process, self.kind, cases[0].id))
             return super().measure_again(cases, process)
 
-    compared(Logged("default"), Logged("cheapest"), contexts=4)
+    compared(Logged("any"), Logged("chosen"), contexts=4)
     assert log == [
-        (1, "default", "vit"),
-        (1, "cheapest", "vit"),
-        (2, "cheapest", "resnet"),
-        (2, "default", "resnet"),
-        (3, "default", "vit"),
-        (3, "cheapest", "vit"),
-        (4, "cheapest", "resnet"),
-        (4, "default", "resnet"),
+        (1, "any", "vit"),
+        (1, "chosen", "vit"),
+        (2, "chosen", "resnet"),
+        (2, "any", "resnet"),
+        (3, "any", "vit"),
+        (3, "chosen", "vit"),
+        (4, "chosen", "resnet"),
+        (4, "any", "resnet"),
     ]
 
 
@@ -363,7 +366,7 @@ def test_two_benches_of_one_device_share_its_lock(tmp_path):
     """And each forks a fresh context a round, which ends with it."""
     device = make_hardware()
     lock = DeviceLock(device, tmp_path)
-    workers = {kind: Contexts({}, device) for kind in (contexts.DEFAULT, contexts.CHEAPEST)}
+    workers = {kind: Contexts({}, device) for kind in (contexts.ANY, contexts.CHOSEN)}
     benches = {
         kind: Bench(
             device,
@@ -377,19 +380,19 @@ def test_two_benches_of_one_device_share_its_lock(tmp_path):
     found = contexts.compare(benches, [CASE], contexts=3)
     assert [worker.forks for worker in workers.values()] == [3, 3]
     assert not any(worker.alive for worker in workers.values())
-    assert found.spreads["resnet"]["cheapest"].step_s == pytest.approx(0.01)
+    assert found.spreads["resnet"]["chosen"].step_s == pytest.approx(0.01)
     for bench in benches.values():
         bench.close()
     DeviceLock(device, tmp_path).acquire(0, print)
 
 
-def test_the_raw_times_of_contexts_are_kept_by_case_stream_and_context():
+def test_the_raw_times_of_contexts_are_kept_by_case_kind_and_context():
     """So that somebody else can look for another reason."""
     lines = list(contexts.as_lines(compared(contexts=6)))
     assert len(lines) == 24
-    assert list(lines[0]) == ["case", "context", "stream", "iteration_s", "probe"]
-    assert {(line["case"], line["stream"]) for line in lines} == {
-        (case, stream) for case in ("resnet", "vit") for stream in ("default", "cheapest")
+    assert list(lines[0]) == ["case", "context", "kind", "iteration_s", "probe"]
+    assert {(line["case"], line["kind"]) for line in lines} == {
+        (case, kind) for case in ("resnet", "vit") for kind in ("any", "chosen")
     }
     assert {line["context"] for line in lines} == {1, 2, 3, 4, 5, 6}
 
@@ -398,7 +401,7 @@ def test_the_raw_times_of_contexts_are_kept_by_case_stream_and_context():
 
 
 class Benches:
-    """What stands in for Bench: machines, by the stream that they are told to measure in."""
+    """What stands in for Bench: machines, by the kind of contexts that they are told to use."""
 
     def __init__(self):
         """Have made none."""
@@ -408,12 +411,12 @@ class Benches:
 
     def __call__(self, device, *, variables=None, lock=None, **_options):
         """Make one."""
-        stream = (variables or {}).get("BENCH_LIB_STREAM")
-        machine = Machine(luck=0.0002, costs=DEAR if stream == "default" else [1.8])
+        kind = (variables or {}).get("BENCH_LIB_CONTEXTS")
+        machine = Machine(luck=0.0002, costs=DEAR if kind == "any" else [1.8])
         if device.vendor == "cpu":
             machine = Machine(luck=0.0002, unit_s=1e-6)
         machine.close = self.close
-        self.told.append(stream)
+        self.told.append(kind)
         self.locks.append(lock)
         return machine
 
@@ -448,26 +451,29 @@ GPU_CASES = [
 ]
 
 
-def test_contexts_are_shown_by_case_and_stream(command):
+def test_contexts_are_shown_by_case_and_kind(command):
     """Twelve of each kind, under one lock, and the conclusion last."""
     status, out, err = command("--contexts")
     assert status == 0
-    assert command.benches.told == ["default", "cheapest"]
+    assert command.benches.told == ["any", "chosen"]
     assert len({id(lock) for lock in command.benches.locks}) == 1
     assert None not in command.benches.locks
     assert command.benches.closed == 2
     lines = out.splitlines()
-    assert lines[0].split()[:9:4] == ["case", "default", "change"]
-    assert lines[0].split()[-4:] == ["explained,", "default", "explained,", "cheapest"]
+    assert re.split("  +", lines[0].strip()) == [
+        *("case", "step", "inside one", "between any", "between chosen", "change"),
+        *("explained, any", "explained, chosen"),
+    ]
     assert [row.split()[0] for row in lines[1:5]] == GPU_CASES
     assert "launch_us" in lines[1]
-    assert lines[6].startswith("default stream: host_us 12")
+    assert lines[6].startswith("any contexts: host_us 12")
     assert lines[6].endswith("launch_us 1.8 to 2 over contexts")
+    assert lines[7].startswith("chosen contexts: host_us 12")
     assert lines[7].endswith("launch_us 1.8 to 1.8 over contexts")
     assert lines[8].startswith("h200: contexts differ by 0.")
     assert ", ".join(GPU_CASES) in err
-    assert "12 fresh contexts of each kind of stream; about 4 min" in err
-    assert "context 12 of 12: resnet50-b64-fp16-eager-infer: default 7." in err
+    assert "12 fresh contexts, and as many chosen ones; about 4 min" in err
+    assert "context 12 of 12: resnet50-b64-fp16-eager-infer: any 7." in err
 
 
 def test_contexts_as_json_say_the_same(command, tmp_path):
@@ -480,16 +486,16 @@ def test_contexts_as_json_say_the_same(command, tmp_path):
     assert list(found) == ["hardware", "cases", "probes", "conclusion"]
     (case,) = found["cases"]
     assert case["case"] == GPU_CASES[1]
-    assert list(case["streams"]) == ["default", "cheapest"]
-    default = case["streams"]["default"]
-    assert list(default) == ["contexts", "step_s", "inside", "between", "explained"]
-    assert default["contexts"] == 6
-    assert default["explained"]["launch_us"] > 0.25
-    assert found["probes"]["cheapest"]["launch_us"] == [1.8, 1.8]
+    assert list(case["kinds"]) == ["any", "chosen"]
+    as_they_come = case["kinds"]["any"]
+    assert list(as_they_come) == ["contexts", "step_s", "inside", "between", "explained"]
+    assert as_they_come["contexts"] == 6
+    assert as_they_come["explained"]["launch_us"] > 0.25
+    assert found["probes"]["chosen"]["launch_us"] == [1.8, 1.8]
     assert len(kept.read_text().splitlines()) == 12
 
 
-def test_contexts_of_a_cpu_are_shown_without_streams(command):
+def test_contexts_of_a_cpu_are_of_one_kind(command):
     """Its default case, and only what Python's own cost explains."""
     status, out, err = command("--contexts", vendor="cpu")
     assert status == 0
@@ -499,7 +505,7 @@ def test_contexts_of_a_cpu_are_shown_without_streams(command):
     assert probes.startswith("host_us 12")
     assert conclusion.startswith("cpu-2c: contexts differ by 0.0")
     assert "12 fresh contexts; about 1 min" in err
-    assert command.benches.told == ["default"]
+    assert command.benches.told == ["any"]
 
 
 def test_the_command_says_what_is_found_what_was_probed_and_what_it_cost(command, tmp_path):

@@ -134,7 +134,7 @@ def _checked(
     )
     with contextlib.ExitStack() as stack:
         try:
-            bench = Bench(device, compiles=case.compiles, say=_say)
+            bench = Bench(device, say=_say)
             stack.callback(bench.close)
             return check.check(
                 bench,
@@ -313,14 +313,15 @@ def _compared(device: Hardware, cases: Sequence[Case], number: int) -> Found:
     from bench_lib import contexts
     from bench_lib.devicelock import DeviceLock
     from bench_lib.runner import Bench
+    from bench_lib.wire import CONTEXTS_VARIABLE
 
-    kinds = [contexts.DEFAULT]
+    kinds = [contexts.ANY]
     if device.vendor != "cpu":
-        kinds.append(contexts.CHEAPEST)
+        kinds.append(contexts.CHOSEN)
     about_s = contexts.duration_s(cases, len(kinds), number)
     _say(
         f"{', '.join(case.id for case in cases)} on {device.key}: {number} fresh contexts"
-        f"{' of each kind of stream' if len(kinds) > 1 else ''}; about {_minutes(about_s)}"
+        f"{', and as many chosen ones' if len(kinds) > 1 else ''}; about {_minutes(about_s)}"
     )
     lock = DeviceLock(device)
     with contextlib.ExitStack() as stack:
@@ -328,8 +329,7 @@ def _compared(device: Hardware, cases: Sequence[Case], number: int) -> Found:
         for kind in kinds:
             benches[kind] = Bench(
                 device,
-                compiles=any(case.compiles for case in cases),
-                variables={contexts.STREAM_VARIABLE: kind},
+                variables={CONTEXTS_VARIABLE: kind},
                 say=_say,
                 lock=lock,
             )
@@ -359,14 +359,14 @@ def _print_contexts(found: Found, key: str) -> None:
                 *(_explained(spread) for spread in by_kind.values()),
             )
         )
-    between = [f"{kind} stream" for kind in found.kinds] if several else ["between"]
+    between = [f"between {kind}" for kind in found.kinds] if several else ["between"]
     explained = [f"explained, {kind}" for kind in found.kinds] if several else ["explained"]
     change_of = ["change"] if several else []
     print_table(("case", "step", "inside one", *between, *change_of, *explained), rows)
     print()
     for kind in found.kinds:
         if ranges := _ranges(found.probes(kind)):
-            print(f"{f'{kind} stream: ' if several else ''}{ranges} over contexts")
+            print(f"{f'{kind} contexts: ' if several else ''}{ranges} over contexts")
     print(f"{key}: {found.conclusion}")
 
 
@@ -382,7 +382,7 @@ def _print_contexts_json(found: Found, key: str) -> None:
                 {
                     "case": case_id,
                     "change": found.change(case_id),
-                    "streams": {
+                    "kinds": {
                         kind: {
                             "contexts": len(spread.contexts),
                             "step_s": spread.step_s,

@@ -141,17 +141,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("case", parameters)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Note what workers will need, before the first starts."""
-    specs = [
-        item.callspec
-        for item in session.items
-        if isinstance(item, pytest.Function) and hasattr(item, "callspec")
-    ]
-    cases = [case for spec in specs if isinstance(case := spec.params.get("case"), Case)]
-    session.config.stash[SESSION].compiles = any(case.compiles for case in cases)
-
-
 def _marks_of(obj: object) -> list[pytest.Mark]:
     marks = getattr(obj, "pytestmark", [])
     return marks if isinstance(marks, list) else []

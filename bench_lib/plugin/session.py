@@ -52,8 +52,6 @@ class PerfSession:
     judged: list[Record] = field(default_factory=list)
     seen: dict[str, Case] = field(default_factory=dict)
     """The cases measured in this process, by id: one id is one case."""
-    compiles: bool = False
-    """Whether a case that was collected here goes through torch.compile."""
     interrupted: bool = False
     failed: str | None = None
     """Why the run had to stop."""
@@ -114,7 +112,6 @@ class PerfSession:
         return Bench(
             device,
             processes=self.options.processes,
-            compiles=self.compiles,
             lock_wait_s=self.options.lock_wait_s,
             say=self.say,
         )

@@ -21,8 +21,8 @@ from bench_lib.worker.device import (
     forget_compiled,
     open_device,
 )
+from bench_lib.worker.launches import compare_streams
 from bench_lib.worker.measure import Context, measure
-from bench_lib.worker.streams import enter_stream
 from bench_lib.worker.workloads import Setting, UnsupportedError
 
 
@@ -36,12 +36,13 @@ def serve_cases(name: str) -> int:
     faulthandler.enable()
     connection = connect(hello="context", context=name, pid=os.getpid())
     device, seen = open_device()
-    stream = enter_stream(device)
+    launches = compare_streams(device)
     connection.send(
         {
             "device": dataclasses.asdict(seen),
             "cudnn": cudnn_version(device),
             "threads": torch.get_num_threads(),
+            "excess": launches.excess,
         }
     )
 
@@ -54,7 +55,7 @@ def serve_cases(name: str) -> int:
         clock=clock_of(device),
         context_id=name,
         device_uuid=seen.uuid,
-        stream=stream,
+        launches=launches,
         phase=lambda phase: connection.send({"phase": phase}),
         cache_state=compile_cache_state,
         give_way=give_way,

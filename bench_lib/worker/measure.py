@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from bench_lib.model import Case, Measurement, Numerics, Sampling
 from bench_lib.worker.device_time import DeviceTime, device_time
+from bench_lib.worker.launches import Launches
 from bench_lib.worker.probe import host_us, median_us
-from bench_lib.worker.streams import Stream
 from bench_lib.worker.workloads import Setting, build
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Context:
     clock: Clock
     context_id: str
     device_uuid: str | None = None
-    stream: Stream = field(default_factory=Stream)
+    launches: Launches = field(default_factory=Launches)
     host_us: Callable[[], list[float]] = host_us
     phase: Callable[[str], None] = lambda _name: None
     """Told where in the case we are, for the error message of a hang."""
@@ -124,7 +124,7 @@ def _measure(case: Case, context: Context) -> Measurement:
 
     context.phase("build")
     workload = build(case, context.setting)
-    warnings = [*context.stream.warnings, *workload.warnings]
+    warnings = [*context.launches.warnings, *workload.warnings]
 
     context.phase("first step")
     first_step_s = _timed(clock, workload.step, 1)
@@ -196,7 +196,7 @@ def _measure(case: Case, context: Context) -> Measurement:
         flops_per_step=flops,
         least_bytes_per_step=workload.least_bytes_per_step,
         numerics=_storable(numerics),
-        probe={**context.stream.probe, "host_us": median_us(host)},
+        probe={**context.launches.probe, "host_us": median_us(host)},
         warnings=warnings,
     )
 

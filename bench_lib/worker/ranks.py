@@ -23,8 +23,8 @@ from bench_lib.worker.device import (
     open_device,
     versions,
 )
+from bench_lib.worker.launches import compare_streams
 from bench_lib.worker.measure import Context
-from bench_lib.worker.streams import enter_stream
 from bench_lib.worker.workloads import Setting
 from bench_lib.worker.zygote import die_with_parent
 
@@ -41,7 +41,7 @@ def once(case_path: str, out: str) -> int:
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     device, seen = open_device(local_rank)
-    stream = enter_stream(device)
+    launches = compare_streams(device)
     gpu = device.type == "cuda"
     if ranks > 1:
         dist.init_process_group("nccl" if gpu else "gloo")
@@ -67,7 +67,7 @@ def once(case_path: str, out: str) -> int:
         clock=clock_of(device),
         context_id=f"rank-{rank}",
         device_uuid=seen.uuid,
-        stream=stream,
+        launches=launches,
         phase=enter,
         agree=agree,
         cache_state=compile_cache_state,

@@ -21,14 +21,16 @@ from typing import Any, NoReturn
 
 from bench_lib.wire import (
     LOGS_VARIABLE,
-    PRELOAD_VARIABLE,
     ClosedError,
     Connection,
     connect,
 )
 
 PR_SET_PDEATHSIG = 1
+PRELOAD_VARIABLE = "BENCH_LIB_PRELOAD"
+"""``no`` keeps a zygote from importing the compiler."""
 TRIAL_S = 60.0
+GPU = 0
 
 
 def serve() -> int:
@@ -36,7 +38,7 @@ def serve() -> int:
     import torch  # noqa: F401 - the import is what a fork saves
     import torchvision  # noqa: F401
 
-    if os.environ.get(PRELOAD_VARIABLE) == "compiler":
+    if os.environ.get(PRELOAD_VARIABLE) != "no":
         _import_compiler()
     connection = connect()
     from bench_lib.worker import context, measure  # noqa: F401
@@ -71,13 +73,14 @@ def serve() -> int:
 
 
 def _import_compiler() -> None:
-    """Import and compute what torch.compile takes 2 s for, so that no child has to.
+    """Import and compute what takes every child on a GPU 1.6 s, and 2 s where it compiles.
 
     On the way torch asks whether there is a GPU, which spoils the children unless the
-    vendor's management library answers.  Where they no longer open what they could before,
-    this process starts over without.
+    vendor's management library answers.  Where they can open none any more, this process
+    starts over without.
     """
-    before = _what_a_child_opens()
+    if _what_a_child_opens() != GPU:
+        return
     asked = "PYTORCH_NVML_BASED_CUDA_CHECK"
     already = os.environ.get(asked)
     os.environ[asked] = "1"
@@ -94,13 +97,13 @@ def _import_compiler() -> None:
         del os.environ[asked]
     else:
         os.environ[asked] = already
-    if _what_a_child_opens() != before:
-        os.environ[PRELOAD_VARIABLE] = ""
+    if _what_a_child_opens() != GPU:
+        os.environ[PRELOAD_VARIABLE] = "no"
         os.execv(sys.executable, [sys.executable, "-m", "bench_lib.worker", "serve"])  # noqa: S606 - no shell wanted
 
 
 def _what_a_child_opens() -> int:
-    """Return 0 where a child opens a GPU, 1 where it sees none, something else where it fails."""
+    """Return ``GPU`` where a child opens one, something else where it sees none or fails."""
     pid = os.fork()
     if pid == 0:
         code = 2
@@ -108,7 +111,7 @@ def _what_a_child_opens() -> int:
             die_with_parent()
             from bench_lib.worker.device import open_device
 
-            code = 0 if open_device()[0].type == "cuda" else 1
+            code = GPU if open_device()[0].type == "cuda" else 1
         finally:
             os._exit(code)
     deadline = time.monotonic() + TRIAL_S

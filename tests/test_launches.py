@@ -1,4 +1,4 @@
-"""Which stream a context measures in, on a GPU whose streams have scripted costs."""
+"""What launches cost in a context's default stream, on a GPU whose streams have scripted costs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import torch
 from fakegpu import DEFAULT, FakeEvent, FakeGpu
 
 from bench_lib.model import Case, Sampling
-from bench_lib.wire import ClosedError
+from bench_lib.wire import CONTEXTS_VARIABLE, ClosedError
 from bench_lib.worker import context, ranks
-from bench_lib.worker.streams import EVERY, MADE, VARIABLE, Stream, cheapest, enter_stream
+from bench_lib.worker.launches import EVERY, MADE, Launches, compare_streams
 from bench_lib.worker.workloads import Setting
 
 GPU = torch.device("cuda", 0)
@@ -25,42 +25,40 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def _nothing_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(CONTEXTS_VARIABLE, raising=False)
 
 
-# --- choosing ------------------------------------------------------------------------------
+def left_as_it_was(gpu: FakeGpu) -> bool:
+    """Whether no stream but the default one is there, and that is the current one."""
+    return gpu.current == DEFAULT and gpu.alive == set()
+
+
+# --- comparing -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cheap", [0, 1, 3, 4])
-def test_a_context_stays_in_the_cheapest_stream_and_destroys_the_others(
+def test_the_excess_is_over_the_cheapest_of_the_other_streams(
     monkeypatch: pytest.MonkeyPatch, cheap: int
 ) -> None:
     """Streams are alike some forty at a time, and it may be any of the blocks."""
     blocks_us = [2.0] * 5
-    blocks_us[cheap] = 1.75
-    gpu = FakeGpu(blocks_us=blocks_us).install(monkeypatch)
-    entered = enter_stream(GPU)
-    assert entered == Stream({"launch_us": 1.75})
-    assert gpu.block(gpu.current) == cheap
-    assert gpu.alive == {gpu.current}
+    blocks_us[cheap] = 1.6
+    gpu = FakeGpu(default_us=2.0, blocks_us=blocks_us).install(monkeypatch)
+    assert compare_streams(GPU) == Launches({"launch_us": 2.0}, 0.25)
     assert len(gpu.made) == MADE
-
-
-def test_the_default_stream_is_never_chosen_though_it_costs_least(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """All contexts measure in a stream of the same kind."""
-    gpu = FakeGpu(default_us=1.5, blocks_us=[2.0, 1.75]).install(monkeypatch)
-    assert enter_stream(GPU).probe == {"launch_us": 1.75}
-    assert gpu.current != DEFAULT
+    assert left_as_it_was(gpu)
 
 
 @pytest.mark.parametrize(
-    ("costs", "position"), [([1.0, 3.0, 2.0], 2), ([3.0, 1.0, 2.0], 1), ([1.0, 2.0], 1)]
+    ("default_us", "excess"), [(1.75, 0.0), (1.8, 0.0286), (1.5, -0.1429), (3.5, 1.0)]
 )
-def test_the_first_of_the_compared_is_not_to_be_had(costs: list[float], position: int) -> None:
-    """It is the default stream."""
-    assert cheapest(costs) == position
+def test_the_default_stream_is_no_measure_of_itself(
+    monkeypatch: pytest.MonkeyPatch, default_us: float, excess: float
+) -> None:
+    """Where it is the cheapest of all, it costs less than the others do."""
+    gpu = FakeGpu(default_us=default_us, blocks_us=[2.0, 1.75]).install(monkeypatch)
+    assert compare_streams(GPU) == Launches({"launch_us": default_us}, excess)
+    assert left_as_it_was(gpu)
 
 
 def test_every_compared_stream_is_used_before_the_first_is_timed(
@@ -68,95 +66,101 @@ def test_every_compared_stream_is_used_before_the_first_is_timed(
 ) -> None:
     """Some of each block and the default one; while one alone is used, launches cost less."""
     gpu = FakeGpu().install(monkeypatch)
-    enter_stream(GPU)
+    compare_streams(GPU)
     assert gpu.used_before_timing == gpu.used == {DEFAULT, *gpu.made[::EVERY]}
+    assert {gpu.block(stream) for stream in gpu.made[::EVERY]} == set(range(5))
     assert len(gpu.holds) == len(gpu.used)
 
 
+@pytest.mark.parametrize("wanted", ["chosen", "any"])
 def test_the_default_streams_cost_is_what_it_will_be_among_others(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, wanted: str
 ) -> None:
     """And not what it was as long as it was alone."""
     FakeGpu(default_us=2.0, discount_us=0.5).install(monkeypatch)
-    monkeypatch.setenv(VARIABLE, "default")
-    assert enter_stream(GPU).probe == {"launch_us": 2.0}
+    monkeypatch.setenv(CONTEXTS_VARIABLE, wanted)
+    assert compare_streams(GPU).probe == {"launch_us": 2.0}
 
 
 def test_a_cost_is_kept_to_a_tenth_of_a_nanosecond(monkeypatch: pytest.MonkeyPatch) -> None:
     """More digits would fill baselines with noise."""
-    FakeGpu(blocks_us=[1.8 + 1e-7]).install(monkeypatch)
-    assert enter_stream(GPU).probe == {"launch_us": 1.8}
+    FakeGpu(default_us=1.8 + 1e-7).install(monkeypatch)
+    assert compare_streams(GPU).probe == {"launch_us": 1.8}
+
+
+def test_a_host_that_is_rather_slow_finds_what_a_quick_one_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The hold is made longer once and for all streams."""
+    gpu = FakeGpu(blocks_us=[2.0, 1.6, 2.0], issue_us=4.0).install(monkeypatch)
+    assert compare_streams(GPU) == Launches({"launch_us": 2.0}, 0.25)
+    assert len(set(gpu.holds)) == 4
+    assert gpu.holds == sorted(gpu.holds)
 
 
 # --- what the variable says ----------------------------------------------------------------
 
 
-def test_a_context_can_be_kept_in_the_default_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its cost is measured all the same, and no stream is left behind."""
+def test_where_any_context_will_do_nobody_is_told_of_an_excess(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What launches cost is measured all the same, in the same way."""
     gpu = FakeGpu(default_us=2.0, blocks_us=[1.75]).install(monkeypatch)
-    monkeypatch.setenv(VARIABLE, "default")
-    assert enter_stream(GPU) == Stream({"launch_us": 2.0})
-    assert gpu.current == DEFAULT
+    monkeypatch.setenv(CONTEXTS_VARIABLE, "any")
+    assert compare_streams(GPU) == Launches({"launch_us": 2.0}, None)
     assert len(gpu.made) == MADE
-    assert gpu.alive == set()
+    assert left_as_it_was(gpu)
 
 
-def test_the_cheapest_can_be_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chosen_contexts_can_be_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """As without the variable."""
-    gpu = FakeGpu(default_us=1.5, blocks_us=[2.0, 1.75]).install(monkeypatch)
-    monkeypatch.setenv(VARIABLE, "cheapest")
-    assert enter_stream(GPU).probe == {"launch_us": 1.75}
-    assert gpu.block(gpu.current) == 1
+    FakeGpu(default_us=2.0, blocks_us=[1.6]).install(monkeypatch)
+    monkeypatch.setenv(CONTEXTS_VARIABLE, "chosen")
+    assert compare_streams(GPU) == Launches({"launch_us": 2.0}, 0.25)
 
 
 @pytest.mark.parametrize("device", [GPU, CPU])
-@pytest.mark.parametrize("value", ["fastest", ""])
+@pytest.mark.parametrize("value", ["cheapest", "Any", ""])
 def test_another_value_is_refused_by_name_before_a_stream_is_made(
     monkeypatch: pytest.MonkeyPatch, device: torch.device, value: str
 ) -> None:
     """A typo must not choose anything, on a CPU either."""
     gpu = FakeGpu().install(monkeypatch)
-    monkeypatch.setenv(VARIABLE, value)
-    with pytest.raises(ValueError, match=f"^BENCH_LIB_STREAM='{value}': cheapest or default$"):
-        enter_stream(device)
+    monkeypatch.setenv(CONTEXTS_VARIABLE, value)
+    with pytest.raises(ValueError, match=f"^BENCH_LIB_CONTEXTS='{value}': chosen or any$"):
+        compare_streams(device)
     assert gpu.made == []
 
 
 # --- where streams cannot be compared ------------------------------------------------------
 
+UNKNOWN = "nobody knows what launches cost here: "
+
 
 @pytest.mark.parametrize("made", [0, 1, 50])
-def test_a_runtime_that_makes_no_more_streams_leaves_the_default_one_with_a_warning(
+def test_a_runtime_that_makes_no_more_streams_leaves_the_cost_unknown_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, made: int
 ) -> None:
     """What was made by then is destroyed."""
     gpu = FakeGpu(makes=made).install(monkeypatch)
-    entered = enter_stream(GPU)
-    assert entered.probe == {}
-    assert entered.warnings == [
-        "measured in the default stream: no stream could be made (error 2 of the GPU's runtime)"
-    ]
-    assert gpu.current == DEFAULT
+    warning = f"{UNKNOWN}no stream could be made (error 2 of the GPU's runtime)"
+    assert compare_streams(GPU) == Launches(warnings=[warning])
     assert len(gpu.made) == made
-    assert gpu.alive == set()
+    assert left_as_it_was(gpu)
 
 
-def test_a_host_that_is_too_slow_leaves_the_default_stream_with_a_warning(
+def test_a_host_that_is_too_slow_leaves_the_cost_unknown_with_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Costs would be the host's and not the streams'."""
     gpu = FakeGpu(issue_us=1e4).install(monkeypatch)
-    entered = enter_stream(GPU)
-    assert entered.probe == {}
-    assert entered.warnings == [
-        "measured in the default stream: the host did not issue 200 kernels in time"
-    ]
-    assert gpu.current == DEFAULT
+    warning = f"{UNKNOWN}the host did not issue 200 kernels in time"
+    assert compare_streams(GPU) == Launches(warnings=[warning])
     assert len(gpu.made) == MADE
-    assert gpu.alive == set()
+    assert left_as_it_was(gpu)
 
 
-def test_an_error_while_the_device_is_busy_leaves_the_default_stream_with_a_warning(
+def test_an_error_while_the_device_is_busy_leaves_the_cost_unknown_with_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Streams are destroyed when it has done what is in them."""
@@ -166,50 +170,40 @@ def test_an_error_while_the_device_is_busy_leaves_the_default_stream_with_a_warn
 
     gpu = FakeGpu().install(monkeypatch)
     monkeypatch.setattr(FakeEvent, "record", record)
-    assert enter_stream(GPU).warnings == ["measured in the default stream: no events here"]
+    assert compare_streams(GPU) == Launches(warnings=[f"{UNKNOWN}no events here"])
     assert gpu.holds != []
-    assert gpu.current == DEFAULT
-    assert gpu.alive == set()
+    assert left_as_it_was(gpu)
 
 
-def test_a_host_that_is_rather_slow_chooses_as_a_quick_one_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The hold is made longer once and for all streams."""
-    gpu = FakeGpu(blocks_us=[2.0, 1.75, 2.0], issue_us=4.0).install(monkeypatch)
-    assert enter_stream(GPU) == Stream({"launch_us": 1.75})
-    assert gpu.block(gpu.current) == 1
-    assert len(set(gpu.holds)) == 4
-    assert gpu.holds == sorted(gpu.holds)
-
-
-def test_a_runtime_that_torch_does_not_lend_leaves_the_default_stream_with_a_warning(
+def test_a_runtime_that_torch_does_not_lend_leaves_the_cost_unknown_with_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A build may lack what makes streams."""
     gpu = FakeGpu().install(monkeypatch)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: None)
-    (warning,) = enter_stream(GPU).warnings
-    assert warning.startswith("measured in the default stream: ")
+    launches = compare_streams(GPU)
+    assert (launches.probe, launches.excess) == ({}, None)
+    (warning,) = launches.warnings
+    assert warning.startswith(UNKNOWN)
     assert "cudaStreamCreate" in warning
-    assert gpu.current == DEFAULT
+    assert left_as_it_was(gpu)
 
 
-@pytest.mark.parametrize("value", [None, "default", "cheapest"])
+@pytest.mark.parametrize("value", [None, "any", "chosen"])
 def test_a_cpu_has_no_streams_and_draws_no_remark(
     monkeypatch: pytest.MonkeyPatch, value: str | None
 ) -> None:
     """Whatever the variable says, nothing of a GPU is asked."""
     gpu = FakeGpu().install(monkeypatch)
     if value is not None:
-        monkeypatch.setenv(VARIABLE, value)
-    assert enter_stream(CPU) == Stream({}, [])
+        monkeypatch.setenv(CONTEXTS_VARIABLE, value)
+    assert compare_streams(CPU) == Launches({}, None, [])
     assert (gpu.made, gpu.used, gpu.holds) == ([], set(), [])
 
 
-# --- who enters ----------------------------------------------------------------------------
+# --- who compares --------------------------------------------------------------------------
 
-ENTERED = Stream({"launch_us": 1.75}, ["of the stream"])
+FOUND = Launches({"launch_us": 1.75}, 0.125, ["of launches"])
 CASE = Case(
     "idle",
     f"{__name__}:idle",
@@ -223,29 +217,29 @@ def idle(_setting: Setting) -> Callable[[], object]:
     return lambda: None
 
 
-def enters(monkeypatch: pytest.MonkeyPatch, module: Any) -> list[torch.device]:
-    """Have a module's processes enter a stream of ours, and note on which device."""
+def compares(monkeypatch: pytest.MonkeyPatch, module: Any) -> list[torch.device]:
+    """Have a module's processes find what we say, and note on which device."""
     devices: list[torch.device] = []
 
-    def enter(device: torch.device) -> Stream:
+    def compare(device: torch.device) -> Launches:
         devices.append(device)
-        return ENTERED
+        return FOUND
 
-    monkeypatch.setattr(module, "enter_stream", enter)
+    monkeypatch.setattr(module, "compare_streams", compare)
     return devices
 
 
-def told_of_the_stream(measurement: dict[str, Any]) -> None:
-    """Hold a measurement against the stream that was entered."""
+def told_of_launches(measurement: dict[str, Any]) -> None:
+    """Hold a measurement against what was found."""
     assert measurement["probe"]["launch_us"] == 1.75
     assert set(measurement["probe"]) == {"launch_us", "host_us"}
-    assert measurement["warnings"].count("of the stream") == 1
+    assert measurement["warnings"].count("of launches") == 1
 
 
-def test_a_context_enters_its_stream_once_and_says_so_in_every_measurement(
+def test_a_context_greets_with_its_excess_and_says_in_every_measurement_what_launches_cost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is known of the stream goes with each case."""
+    """Compared once, before the runner decides whether it takes this one."""
     orders: list[dict[str, Any]] = [{"measure": dataclasses.asdict(CASE)} for _ in range(2)]
     sent: list[dict[str, Any]] = []
 
@@ -260,25 +254,26 @@ def test_a_context_enters_its_stream_once_and_says_so_in_every_measurement(
     monkeypatch.setattr(context, "connect", lambda **_hello: connection)
     monkeypatch.setattr(context, "faulthandler", SimpleNamespace(enable=lambda: None))
     monkeypatch.setattr(context.resource, "setrlimit", lambda *_: None)
-    devices = enters(monkeypatch, context)
+    devices = compares(monkeypatch, context)
     assert context.serve_cases("context-1") == 0
     measurements = [message["measurement"] for message in sent if "measurement" in message]
     assert devices == [CPU]
+    assert sent[0]["excess"] == 0.125
     assert len(measurements) == 2
     for measurement in measurements:
-        told_of_the_stream(measurement)
+        told_of_launches(measurement)
 
 
-def test_a_rank_enters_a_stream_of_its_device(
+def test_a_rank_compares_the_streams_of_its_device(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """And says so in its measurement."""
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(ranks, "die_with_parent", lambda: None)
-    devices = enters(monkeypatch, ranks)
+    devices = compares(monkeypatch, ranks)
     order = tmp_path / "case.json"
     order.write_text(json.dumps(dataclasses.asdict(CASE)))
     assert ranks.once(str(order), str(tmp_path)) == 0
     assert devices == [CPU]
-    told_of_the_stream(json.loads((tmp_path / "rank-0.json").read_text())["measurement"])
+    told_of_launches(json.loads((tmp_path / "rank-0.json").read_text())["measurement"])

@@ -1,0 +1,88 @@
+"""Whether a launch costs more in this context's default stream than in other streams.
+
+On an H200 it does in every other context: 2.0 us where 1.8 are the least, which makes a step
+of ResNet-50 0.6% slower.  Streams that are made one after the other are alike, some forty at
+a time (docs/statistics.md).  So many are made, some are compared, and all are destroyed: what
+is measured runs in the default stream, as it does for everybody, and a context in which that
+is one of the dear ones is drawn again by who asked for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from bench_lib.wire import CONTEXTS_VARIABLE
+from bench_lib.worker.probe import LaunchCost
+
+MADE = 192
+EVERY = 8
+
+
+@dataclass(frozen=True)
+class Launches:
+    """What launches cost in a context."""
+
+    probe: dict[str, float] = field(default_factory=dict)
+    """``launch_us``: on the device, in the default stream, in microseconds."""
+    excess: float | None = None
+    """How much more than in the cheapest stream, as a fraction; None where nobody asks."""
+    warnings: list[str] = field(default_factory=list)
+
+
+def compare_streams(device: torch.device) -> Launches:
+    """Compare the default stream with others; nothing on a CPU, some 70 ms on a GPU.
+
+    Raises ValueError where the variable has a value that means nothing.
+    """
+    wanted = os.environ.get(CONTEXTS_VARIABLE, "chosen")
+    if wanted not in ("chosen", "any"):
+        raise ValueError(f"{CONTEXTS_VARIABLE}={wanted!r}: chosen or any")
+    if device.type != "cuda":
+        return Launches()
+    try:
+        with _made(MADE) as streams:
+            default, *others = _costs(
+                [torch.cuda.default_stream(device), *streams[::EVERY]], LaunchCost(device)
+            )
+    except (RuntimeError, AttributeError) as error:
+        return Launches(warnings=[f"nobody knows what launches cost here: {error}"])
+    excess = default / min(others) - 1
+    return Launches(
+        {"launch_us": round(default, 4)}, round(excess, 4) if wanted == "chosen" else None
+    )
+
+
+def _costs(streams: Sequence[torch.cuda.Stream], launch: LaunchCost) -> list[float]:
+    # In a context that has used only one stream yet, launches cost less than they will.
+    for stream in streams:
+        with torch.cuda.stream(stream):
+            launch.touch()
+    costs = []
+    for stream in streams:
+        with torch.cuda.stream(stream):
+            costs.append(launch.us())
+    return costs
+
+
+@contextlib.contextmanager
+def _made(count: int) -> Iterator[list[torch.cuda.Stream]]:
+    """Lend new streams, and destroy them; torch's own pool holds 32, which all are kept."""
+    runtime = torch.cuda.cudart()
+    streams: list[torch.cuda.Stream] = []
+    try:
+        for _ in range(count):
+            address = ctypes.c_uint64()
+            if code := int(runtime.cudaStreamCreate(ctypes.addressof(address))):
+                raise RuntimeError(f"no stream could be made (error {code} of the GPU's runtime)")
+            streams.append(torch.cuda.ExternalStream(address.value))
+        yield streams
+    finally:
+        torch.cuda.synchronize()
+        for stream in streams:
+            runtime.cudaStreamDestroy(stream.cuda_stream)
