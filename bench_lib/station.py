@@ -33,6 +33,10 @@ class Context(Protocol):
     threads: int | None
     give_way: Callable[[], None]
 
+    @property
+    def is_dear(self) -> bool:
+        """Whether launches are known to cost more in it than they could."""
+
     def measure(self, case: Case) -> Measurement:
         """Measure one case, or raise CaseSkipped or CaseFault."""
 
@@ -213,7 +217,12 @@ class Station:
         if case.launch.ranks > 1:
             measurement = self._measure_ranks(case)
             return replace(measurement, context_id=f"ranks-{secrets.token_hex(4)}")
-        measurement = self.open(process).measure(case)
+        context = self.open(process)
+        measurement = context.measure(case)
+        if context.is_dear:
+            warning = "launches cost more in this context than they could, and in all that were "
+            warning += "drawn before it"
+            measurement = replace(measurement, warnings=[*measurement.warnings, warning])
         # Zygotes count their contexts from one, and a run may have several of them.
         measurement = replace(measurement, context_id=f"{self._name}-{measurement.context_id}")
         if measurement.device_source == "kernels":

@@ -36,6 +36,7 @@ class Contexts:
         self.alive: set[str] = set()
         self.refuse_forks_from: int | None = None
         self.asks_to_give_way = False
+        self.are_dear = False
         self.no_turns = False
 
     def context(self, *, draws: int | None = None) -> Context:
@@ -66,6 +67,7 @@ class Context:
         self.contexts = contexts
         self.name = name
         self.pid = 1000 + contexts.forks
+        self.is_dear = contexts.are_dear
         self.give_way: Callable[[], None] = lambda: None
         device = contexts.device
         self.device = Device(

@@ -242,6 +242,17 @@ def test_closing_ends_workers_and_telemetry_and_frees_the_device(bench, workers,
     lock.release()
 
 
+@pytest.mark.parametrize("dear", [False, True])
+def test_a_context_that_stayed_dear_says_so_in_every_measurement(bench, workers, dear):
+    """All that were drawn were of the wrong kind, which is worth a word and no more."""
+    workers.are_dear = dear
+    outcome = bench().measure(make_case(id="a"))
+    (attempt,) = outcome.attempts
+    assert attempt.accepted
+    warnings = [w for w in attempt.measurement.warnings if w.startswith("launches cost more in")]
+    assert len(warnings) == dear
+
+
 def test_measuring_again_shares_one_fresh_context_and_ends_it(bench, workers):
     """What a suspicious case needs is a process that it has not been measured in."""
     one = bench()

@@ -74,6 +74,11 @@ class Context:
         self._connection = connection
         self._log = zygote.logs / f"{name}.log"
 
+    @property
+    def is_dear(self) -> bool:
+        """Whether launches are known to cost more here than they could."""
+        return self.excess is not None and self.excess > SAME_KIND
+
     def measure(self, case: Case) -> Measurement:
         """Measure one case.
 
@@ -213,7 +218,7 @@ class Zygote:
         """
         for _ in range(draws - 1):
             context = self._forked()
-            if context.excess is None or context.excess <= SAME_KIND:
+            if not context.is_dear:
                 return context
             context.close()
         return self._forked()
