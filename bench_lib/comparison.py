@@ -70,6 +70,8 @@ class Contrast:
     candidate_probes: Probes = field(default_factory=dict)
     baseline_probes: Probes = field(default_factory=dict)
     explained: Explained | None = None
+    trimmed: bool = False
+    """Whether disturbed processes were set aside, which happens once."""
 
     @cached_property
     def estimate(self) -> float:
@@ -230,7 +232,7 @@ def compare(contrasts: Sequence[Contrast], tolerances: Sequence[float]) -> list[
 
 
 def _explained(contrasts: Sequence[Contrast]) -> list[Contrast]:
-    """Take off what probes explain; what pairs differ by is a difference of probes already."""
+    """Take off what probes explain; pairs are judged as they are."""
     unpaired = [contrast for contrast in contrasts if contrast.baseline]
     found = iter(
         slopes(
@@ -286,10 +288,11 @@ def _undisturbed(contrast: Contrast, variance: float, weight: float) -> Contrast
     """Set aside processes that something slowed down, where the others are ordinary."""
     # Where cases differ much in their spread, the suite cannot tell what is too slow for one.
     reach = _t_quantile(weight, 1 - DISTURBED) * math.sqrt(variance)
-    if contrast.baseline is None:
+    if contrast.baseline is None or contrast.trimmed:
         return contrast
     rest = replace(
         contrast,
+        trimmed=True,
         candidate=_ordinary(contrast.candidate, reach),
         baseline=_ordinary(contrast.baseline, reach),
     )

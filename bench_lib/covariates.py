@@ -17,13 +17,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CHANCE = 0.02
-"""A probe counts where fewer shuffles than this of its values predict as well."""
+"""Probes count, all together, where fewer shuffles than this of their values predict as well."""
 SHUFFLES = 499
 SEED = 1337
 LEAST_GAIN = 0.25
 """Share of the squared error of prediction that it has to save in a case to be used there."""
 LEAST_DEGREES = 4
 """Fewer leave nothing to tell a slope from chance."""
+ALONE = 0.98
+"""A process of more leverage than this carries the slope by itself: none predicts it."""
+SHOWN = frozenset({"launch_us"})
+"""Probes that software can raise by itself: kept for people to see, and never taken off."""
 LEAST_SPREAD = 1e-4
 """A probe whose logarithms differ by less, in standard deviations, is constant."""
 
@@ -53,11 +57,11 @@ class Slope:
 
 def slopes(suite: Sequence[Sequence[Group]]) -> list[Slope | None]:
     """Return for each case what explains its spread; None where nothing does."""
-    names = sorted({name for groups in suite for name in _shared_probes(groups)})
+    names = sorted({name for groups in suite for name in _shared_probes(groups)} - SHOWN)
     best: list[Slope | None] = [None] * len(suite)
     for name in names:
         fits = [_Fit.of(groups, name) for groups in suite]
-        if not _counts([fit for fit in fits if fit is not None]):
+        if not _counts([fit for fit in fits if fit is not None], CHANCE / len(names)):
             continue
         for i, fit in enumerate(fits):
             if fit is None or fit.gain < LEAST_GAIN:
@@ -92,7 +96,7 @@ def _shared_probes(groups: Sequence[Group]) -> set[str]:
     return {name for name in named if all(0 < p[name] < math.inf for p in probed)}
 
 
-def _counts(fits: Sequence[_Fit]) -> bool:
+def _counts(fits: Sequence[_Fit], chance: float) -> bool:
     """Whether a probe saves more over the suite than its values in another order would.
 
     A process changes places in all its cases at once, so what its cases share is no evidence.
@@ -109,7 +113,7 @@ def _counts(fits: Sequence[_Fit]) -> bool:
         shuffled += fit.shuffled(keys)
     # Rounding makes an order that changes nothing seem a little better or worse.
     as_good = int((shuffled >= found * (1 - 1e-9)).sum())
-    return (1 + as_good) / (1 + SHUFFLES) <= CHANCE
+    return (1 + as_good) / (1 + SHUFFLES) <= chance
 
 
 @dataclass(frozen=True)
@@ -185,6 +189,8 @@ class _Fit:
         slope = z @ self.y / self.squares
         without = float((((self.y) / (1 - self.left_out)) ** 2).sum())
         leverage = self.left_out + z**2 / self.squares
-        rest = (self.y - slope[:, None] * z) / np.maximum(1 - leverage, 1e-6)
+        alone = leverage > ALONE
+        line = (self.y - slope[:, None] * z) / (1 - np.where(alone, 0.0, leverage))
+        rest = np.where(alone, self.y / (1 - self.left_out), line)
         within = np.maximum((rest**2).sum(axis=1), 1e-12 * without)
         return np.where(slope > 0, np.maximum(0.0, np.log(without / within)), 0.0)

@@ -305,10 +305,12 @@ def _by_worker(
 ) -> dict[str, Value]:
     """Return a figure of each process that has it, by the process's name."""
     values: dict[str, Value] = {}
+    named: set[str] = {""}
     for position, process in enumerate(processes):
+        name = f"#{position}" if process.worker in named else process.worker
+        named.add(name)
         figure = value(process)
         if figure is not None:
-            name = process.worker if process.worker not in ("", *values) else f"#{position}"
             values[name] = figure
     return values
 

@@ -263,7 +263,8 @@ class Measurement:
     per_rank: list[RankSample] = field(default_factory=list)
     probe: dict[str, float] = field(default_factory=dict)
     """Costs that no case has a part in, which may tell why processes differ: ``launch_us``, the
-    device's for a tiny kernel in this context; ``host_us``, some plain Python's."""
+    device's for a tiny kernel in this context; ``launch_ratio``, that over the least it could be;
+    ``host_us``, some plain Python's."""
     warnings: list[str] = field(default_factory=list)
 
 

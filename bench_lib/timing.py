@@ -128,7 +128,17 @@ def _timing_verdict(
         tolerance=question.tolerance + question.allowance,
         detectable_effect=comparison.detectable if _can_be_called(comparison) else None,
     )
-    return _valued(verdict, comparison.contrast)
+    return _valued(verdict, _as_measured(comparison.contrast, question.contrast))
+
+
+def _as_measured(judged: Contrast, measured: Contrast) -> Contrast:
+    """Return what was measured of the processes that were judged."""
+    if judged.baseline is None or measured.baseline is None:
+        return measured
+    return Contrast(
+        {name: measured.candidate[name] for name in judged.candidate},
+        {name: measured.baseline[name] for name in judged.baseline},
+    )
 
 
 def _timing_reason(question: Question, comparison: Comparison, status: Status) -> str:

@@ -20,7 +20,8 @@ MAX_LINE = 64 * 1024 * 1024
 ADDRESS_VARIABLE = "BENCH_LIB_ADDRESS"
 LOGS_VARIABLE = "BENCH_LIB_LOGS"
 CONTEXTS_VARIABLE = "BENCH_LIB_CONTEXTS"
-"""``any`` takes contexts as they come; ``chosen`` is what happens by itself."""
+CONTEXTS = ("chosen", "any")
+"""Its values; the first is what happens without it, the second takes contexts as they come."""
 TOKEN_FILE = "token"  # noqa: S105 - the name of a file, not a secret
 """In the folder of the logs, for its owner alone: a container is told variables on its
 command line, which everybody on the machine can read."""

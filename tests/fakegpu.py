@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -29,7 +29,8 @@ class FakeGpu:
     """One device with one queue, its host, and a runtime that makes and destroys streams.
 
     A kernel costs the host ``issue_us``, then the device what its stream costs.  As on an
-    H200, all are cheaper by ``discount_us`` as long as only one stream has been used.
+    H200, all are cheaper by ``discount_us`` as long as only one stream has been used.  By
+    chance those of one timing, by its number, are cheaper by what ``luck_us`` says.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class FakeGpu:
         blocks_us: Sequence[float] = (2.0,),
         issue_us: float = 0.5,
         discount_us: float = 0.0,
+        luck_us: Mapping[int, float] | None = None,
         makes: int | None = None,
     ) -> None:
         """Script the costs; the last block repeats, and ``makes`` streams is the most."""
@@ -46,6 +48,7 @@ class FakeGpu:
         self.blocks_us = blocks_us
         self.issue_us = issue_us
         self.discount_us = discount_us
+        self.luck_us = luck_us or {}
         self.makes = makes
         self.current = DEFAULT
         self.made: list[FakeStream] = []
@@ -71,7 +74,8 @@ class FakeGpu:
         cost = self.default_us
         if stream != DEFAULT:
             cost = self.blocks_us[min(self.block(stream), len(self.blocks_us) - 1)]
-        return cost - (self.discount_us if len(self.used) < 2 else 0)
+        cost -= self.discount_us if len(self.used) < 2 else 0
+        return cost - self.luck_us.get(len(self.holds) - 1, 0)
 
     def block(self, stream: FakeStream) -> int:
         """Which of the streams that are alike it belongs to."""

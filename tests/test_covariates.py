@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -25,7 +26,7 @@ def group(name: str, launches: Sequence[float], time: Callable[[float], float]) 
     """Return processes with these launch costs, whose log times follow from them."""
     return Group(
         {f"{name}{i}": time(launch) for i, launch in enumerate(launches)},
-        {f"{name}{i}": {"launch_us": launch} for i, launch in enumerate(launches)},
+        {f"{name}{i}": {"launch_ratio": launch} for i, launch in enumerate(launches)},
     )
 
 
@@ -67,7 +68,7 @@ def used(found: Sequence[Slope | None]) -> list[Slope]:
 def test_a_probe_that_tells_the_groups_apart_is_found_with_its_slope():
     """Both kinds of process in both sides: the slope is the one that was put in."""
     found = slopes(suite(1, 0.08))
-    assert [slope.probe for slope in used(found)] == ["launch_us"] * 6
+    assert [slope.probe for slope in used(found)] == ["launch_ratio"] * 6
     assert [slope.slope for slope in used(found)] == [pytest.approx(0.08, rel=0.15)] * 6
     assert all(slope.gain > 0.9 for slope in used(found))
 
@@ -93,7 +94,7 @@ def test_the_better_of_two_probes_is_taken_case_by_case():
     rng = random.Random(4)
     names = [f"{side}{i}" for side in "bbbbbbbbcccc" for i in [rng.random()]]
     probes = {
-        name: {"launch_us": rng.choice((CHEAP, DEAR)), "host_us": rng.uniform(80, 90)}
+        name: {"launch_ratio": rng.choice((CHEAP, DEAR)), "host_us": rng.uniform(80, 90)}
         for name in names
     }
 
@@ -104,14 +105,16 @@ def test_the_better_of_two_probes_is_taken_case_by_case():
         }
         return [Group({n: values[n] for n in names if n[0] == side}, probes) for side in ("c", "b")]
 
-    found = slopes([case_of("launch_us", 1.9), case_of("host_us", 85.0), case_of("launch_us", 1.9)])
-    assert [slope.probe for slope in used(found)] == ["launch_us", "host_us", "launch_us"]
+    found = slopes(
+        [case_of("launch_ratio", 1.9), case_of("host_us", 85.0), case_of("launch_ratio", 1.9)]
+    )
+    assert [slope.probe for slope in used(found)] == ["launch_ratio", "host_us", "launch_ratio"]
 
 
 def test_what_each_probe_saves_is_told_of_a_case_by_itself():
     """For showing, without asking whether it is beyond chance."""
     groups = suite(5, 0.08, cases=1)[0]
-    assert gains(groups) == {"launch_us": pytest.approx(0.98, abs=0.02)}
+    assert gains(groups) == {"launch_ratio": pytest.approx(0.98, abs=0.02)}
     assert gains([replace(g, probes={}) for g in groups]) == {}
 
 
@@ -148,7 +151,7 @@ def test_a_cost_that_goes_with_less_time_explains_nothing():
 
 @pytest.mark.parametrize(
     "probes",
-    [{}, {"launch_us": 0.0}, {"launch_us": -1.0}, {"launch_us": math.inf}, {"other": 1.9}],
+    [{}, {"launch_ratio": 0.0}, {"launch_ratio": -1.0}, {"launch_ratio": math.inf}, {"other": 1.9}],
 )
 def test_a_probe_that_a_process_lacks_is_not_used(probes):
     """An older baseline, a stream that could not be probed: judged without."""
@@ -182,6 +185,40 @@ def test_one_odd_process_with_an_odd_probe_proves_nothing():
 
     cases = [[group("c", [CHEAP], time), group("b", launches, time)] for _ in range(20)]
     assert slopes(cases) == [None] * 20
+
+
+def test_a_process_that_alone_has_another_value_carries_no_slope():
+    """Nothing predicts it, and its being fitted exactly is no prediction."""
+    for seed in range(5):
+        rng = random.Random(seed)
+        launches = [DEAR] * 6, [CHEAP] * 99 + [DEAR]
+        assert slopes([case(rng, launches, 0.08)]) == [None]
+
+
+def test_what_software_can_raise_is_never_taken_off_but_shown():
+    """A driver that makes every launch dearer raises the cost, and not the ratio."""
+    rng = random.Random(20)
+    groups = case(rng, (coins(rng, 4), coins(rng, 8)), 0.08)
+    cost = [
+        replace(g, probes={n: {"launch_us": p["launch_ratio"]} for n, p in g.probes.items()})
+        for g in groups
+    ]
+    assert len(used(slopes([groups]))) == 1
+    assert slopes([cost]) == [None]
+    assert gains(cost)["launch_us"] > 0.9
+
+
+def test_many_probes_share_one_chance():
+    """Of forty that tell nothing one would seem to, were each tried for itself."""
+    wrong = 0
+    for seed in range(20):
+        rng = random.Random(seed)
+        names = [f"{side}{i}" for side in "cb" for i in range(6)]
+        probes = {n: {f"noise {k}": rng.uniform(1, 2) for k in range(40)} for n in names}
+        values = {n: rng.gauss(0, 0.004) for n in names}
+        sides = [Group({n: values[n] for n in names if n[0] == s}, probes) for s in "cb"]
+        wrong += bool(used(slopes([sides])))
+    assert wrong == 0
 
 
 def test_equal_times_are_no_reason_to_fail():
@@ -239,7 +276,7 @@ def test_a_launch_cost_that_the_baseline_never_had_is_not_excused():
     (verdict,) = answers([question])
     assert verdict.ratio == pytest.approx(1.021, abs=0.002)
     assert verdict.status is Status.REGRESSED
-    assert "; launch_us explains 9" in verdict.reason
+    assert "; launch_ratio explains 9" in verdict.reason
     assert ", but 2.481 is outside the baseline's 1.83 to 1.99 and not excused" in verdict.reason
 
 
@@ -278,6 +315,28 @@ def test_cases_that_no_probe_explains_are_no_judge_of_those_that_one_does():
     assert max(c.sd for c in together[:6]) < min(c.sd for c in together[6:]) / 3
 
 
+def test_no_more_than_a_fifth_of_a_side_is_set_aside():
+    """Not a fifth before and another after a probe has explained the rest."""
+    rng = random.Random(21)
+    cases = [case(rng, (coins(rng, 10), coins(rng, 20)), 0.08) for _ in range(12)]
+    slow = {"c0": 0.06, "c1": 0.05, "c2": 0.015, "c3": 0.012}
+    values = {n: x + slow.get(n, 0.0) for n, x in cases[0][0].values.items()}
+    cases[0][0] = replace(cases[0][0], values=values)
+    comparisons = compare([contrast(groups) for groups in cases], [0.01] * 12)
+    assert comparisons[0].set_aside <= 2
+
+
+def test_the_verdicts_values_are_what_was_measured():
+    """The ratio is what is left of them when the probe is taken off."""
+    rng = random.Random(22)
+    groups = case(rng, ([DEAR * 0.99] * 4, [CHEAP, DEAR] * 4), 0.08)
+    (verdict,) = answers([Question("case", "latency", "pinned", contrast(groups), 0.01)])
+    new, old = (math.exp(statistics.fmean(g.values.values())) for g in groups)
+    assert (verdict.value, verdict.baseline) == (pytest.approx(new), pytest.approx(old))
+    assert verdict.ratio is not None
+    assert verdict.ratio < new / old - 0.001
+
+
 def test_the_verdict_says_what_was_taken_off():
     """So that nobody wonders why the ratio is not that of the times."""
     rng = random.Random(15)
@@ -296,7 +355,7 @@ def test_the_judge_compares_processes_with_what_each_of_them_probed():
             make_process(
                 log_median=0.08 * math.log(launch) + rng.gauss(0, NOISE),
                 worker=f"{name}{i}",
-                probe={"launch_us": launch},
+                probe={"launch_ratio": launch},
             )
             for i, launch in enumerate(launches)
         ]
@@ -304,14 +363,14 @@ def test_the_judge_compares_processes_with_what_each_of_them_probed():
     baseline = replace(make_baseline(), processes=processes("b", [CHEAP, DEAR] * 4))
     candidate = processes("c", [DEAR * 0.999] * 3)
     (latency, *_) = judge.judge({"case": Evidence(candidate, baseline)})["case"]
-    assert "launch_us explains" in latency.reason
+    assert "launch_ratio explains" in latency.reason
     assert latency.ratio == pytest.approx(1.0, abs=0.0005)
 
 
 def test_pairs_are_left_as_they_are():
     """What a pair differs by has no probe of its own."""
     pairs = Contrast(
-        {"1": 0.01, "2": 0.02}, None, 1, {"1": {"launch_us": 1}, "2": {"launch_us": 2}}
+        {"1": 0.01, "2": 0.02}, None, 1, {"1": {"launch_ratio": 1}, "2": {"launch_ratio": 2}}
     )
     (comparison,) = compare([pairs], [0.01])
     assert comparison.contrast.explained is None

@@ -18,6 +18,7 @@ from builders import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench_lib import judge as judge_module
 from bench_lib.comparison import Contrast
 from bench_lib.judge import (
     BETWEEN_DEVICES,
@@ -1085,6 +1086,15 @@ def test_one_process_beyond_the_tolerance_asks_for_more(change, expected):
     """In either direction: an improvement is confirmed as a regression is."""
     verdicts = verdicts_on(make_processes([change]), make_baseline(STEADY))
     assert is_suspicious(verdicts) is expected
+
+
+def test_a_worker_named_twice_shifts_no_probe():
+    """Its second process keeps its own, also where the first has no figure."""
+    first = make_process(worker="w", log_device=None, probe={"k": 1.0})
+    second = make_process(worker="w", log_device=0.5, probe={"k": 2.0})
+    assert judge_module._by_worker([first, second], lambda p: p.log_device) == {"#1": 0.5}
+    probes = judge_module._by_worker([first, second], lambda p: p.probe)
+    assert probes == {"w": {"k": 1.0}, "#1": {"k": 2.0}}
 
 
 # ---- anybody's timings ------------------------------------------------------------------

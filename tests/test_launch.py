@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,9 +23,9 @@ from processes import HERE, LONG_S, ON_THE_CPU, all_gone, is_gone, pids_in
 from bench_lib.launch import CaseFault, CaseSkipped, Context, LaunchError, Zygote
 from bench_lib.launch import zygote as module
 from bench_lib.launch.faults import LAST_LINES, how_it_ended, last_output
-from bench_lib.launch.zygote import SAME_KIND
+from bench_lib.launch.zygote import DRAWS, MOST_FUTILE, SAME_KIND
 from bench_lib.model import Case, Numerics, Param, Sampling
-from bench_lib.wire import CONTEXTS_VARIABLE, Connection
+from bench_lib.wire import CONTEXTS_VARIABLE, LOGS_VARIABLE, ClosedError, Connection
 from bench_lib.worker import device as worker_device
 from bench_lib.worker import zygote as worker
 from bench_lib.worker.context import kind_of
@@ -461,32 +461,49 @@ CHEAP, DEAR = SAME_KIND, SAME_KIND + 0.001
 class Drawn:
     """A context whose launches cost so much more than they could."""
 
-    def __init__(self, excess: float | None) -> None:
+    is_dear = Context.is_dear
+
+    def __init__(self, excess: float | None, pid: int) -> None:
         """Be open."""
         self.excess = excess
+        self.pid = pid
         self.closed = False
+        self.waited_for = False
 
     def close(self) -> None:
         """Be closed."""
         self.closed = True
 
+    def wait(self) -> None:
+        """Be waited for, which is in vain where nobody has closed it."""
+        assert self.closed
+        self.waited_for = True
+
 
 def forking(
-    monkeypatch: pytest.MonkeyPatch, excesses: Sequence[float | None]
+    monkeypatch: pytest.MonkeyPatch, excesses: Sequence[float | str | None]
 ) -> tuple[Zygote, list[Drawn]]:
-    """Return a zygote that was never started, and what it forks until it can fork no more."""
+    """Return a zygote that was never started, and what it forks until it can fork no more.
+
+    Words in place of an excess are those of an error.
+    """
     forked: list[Drawn] = []
+    script = iter(excesses)
 
     def fork(_zygote: Zygote) -> Drawn:
         # One context at a time has the device: two at once would share its memory.
         assert all(drawn.closed for drawn in forked)
-        if len(forked) == len(excesses):
-            raise LaunchError("no device")
-        forked.append(Drawn(excesses[len(forked)]))
+        excess = next(script, "no device")
+        if isinstance(excess, str):
+            raise LaunchError(excess)
+        forked.append(Drawn(excess, 1 + len(forked)))
         return forked[-1]
 
     monkeypatch.setattr(Zygote, "_forked", fork)
-    return object.__new__(Zygote), forked
+    monkeypatch.setattr(Zygote, "exit_code", lambda _zygote, pid: forked[pid - 1].wait())
+    zygote = object.__new__(Zygote)
+    zygote._futile = 0
+    return zygote, forked
 
 
 @pytest.mark.parametrize(
@@ -532,6 +549,65 @@ def test_a_device_that_does_not_open_again_is_told_and_no_context_is_left(
     with pytest.raises(LaunchError, match="no device"):
         zygote.context()
     assert [drawn.closed for drawn in forked] == [True, True]
+
+
+def test_a_device_that_is_not_free_at_once_is_opened_when_the_ended_context_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once more, and that is taken as it comes; the ended one may have held all the memory."""
+    zygote, forked = forking(monkeypatch, [DEAR, DEAR, "out of memory", DEAR, CHEAP])
+    context: object = zygote.context()
+    assert (len(forked), context) == (3, forked[-1])
+    assert [drawn.closed for drawn in forked] == [True, True, False]
+    assert [drawn.waited_for for drawn in forked] == [False, True, False]
+
+
+def test_a_device_that_does_not_open_at_all_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There is no other context that could be in its way."""
+    zygote, forked = forking(monkeypatch, ["no such device", CHEAP])
+    with pytest.raises(LaunchError, match="no such device"):
+        zygote.context()
+    assert forked == []
+
+
+def drawn_in_rounds(
+    monkeypatch: pytest.MonkeyPatch, rounds: Sequence[Sequence[float | str]]
+) -> list[int]:
+    """Return how many contexts are drawn for each that is asked for."""
+    zygote, forked = forking(monkeypatch, [excess for drawn in rounds for excess in drawn])
+    numbers = []
+    for _ in rounds:
+        before = len(forked)
+        zygote.context().close()
+        numbers.append(len(forked) - before)
+    return numbers
+
+
+def test_after_two_futile_rounds_contexts_are_taken_as_they_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where there is no cheap kind, eight contexts for each one would be wasted."""
+    futile = [DEAR] * DRAWS
+    assert MOST_FUTILE == 2
+    assert drawn_in_rounds(monkeypatch, [futile, futile, [DEAR], [DEAR], [CHEAP]]) == [
+        8,
+        8,
+        1,
+        1,
+        1,
+    ]
+
+
+@pytest.mark.parametrize("last", [[CHEAP], [DEAR, CHEAP], [DEAR] * (DRAWS - 1) + [CHEAP]])
+def test_futile_rounds_count_in_a_row_alone(
+    monkeypatch: pytest.MonkeyPatch, last: list[float]
+) -> None:
+    """One of the cheap kind, also the last that may be drawn, shows that there is one."""
+    futile = [DEAR] * DRAWS
+    rounds = [futile, last, futile, last, futile, futile, [DEAR]]
+    assert drawn_in_rounds(monkeypatch, rounds) == [len(drawn) for drawn in rounds]
 
 
 def test_a_context_that_says_of_itself_that_launches_are_dear_is_ended(tmp_path: Path) -> None:
@@ -631,16 +707,63 @@ def test_no_keeps_a_zygote_from_trying_the_compiler(
         seen.append("connect")
         raise ConnectionRefusedError
 
+    monkeypatch.setattr(worker, "connect", connect)
     if told is None:
         monkeypatch.delenv(PRELOAD_VARIABLE, raising=False)
     else:
         monkeypatch.setenv(PRELOAD_VARIABLE, told)
     monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
     monkeypatch.setattr(worker, "_import_compiler", lambda: seen.append("import"))
-    monkeypatch.setattr(worker, "connect", connect)
-    with pytest.raises(ConnectionRefusedError):
-        worker.serve()
+    assert worker.serve() == 1
     assert seen == log
+
+
+@pytest.mark.parametrize(("parents", "code"), [([7, 7], 1), ([7, 1], 0)])
+def test_a_zygote_that_reaches_no_runner_leaves_its_log_to_one_that_lives(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    parents: list[int],
+    code: int,
+) -> None:
+    """And removes the folder of one that was killed meanwhile, which nobody else would do."""
+
+    def connect() -> None:
+        raise ConnectionRefusedError("nobody there")
+
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    told = iter(parents)
+    monkeypatch.setenv(LOGS_VARIABLE, str(logs))
+    monkeypatch.setenv(PRELOAD_VARIABLE, "no")
+    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
+    monkeypatch.setattr(worker, "connect", connect)
+    monkeypatch.setattr(os, "getppid", lambda: next(told))
+    assert worker.serve() == code
+    assert logs.exists() is (code == 1)
+    assert "ConnectionRefusedError: nobody there" in capsys.readouterr().err
+
+
+def test_a_zygote_whose_runner_is_gone_before_the_greeting_removes_the_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It has connected, and then there was nobody to greet."""
+
+    def send(_message: object) -> None:
+        raise ClosedError
+
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    monkeypatch.setenv(LOGS_VARIABLE, str(logs))
+    monkeypatch.setenv(PRELOAD_VARIABLE, "no")
+    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
+    monkeypatch.setattr(worker, "connect", lambda: SimpleNamespace(send=send))
+    monkeypatch.setattr(worker_device, "versions", dict)
+    monkeypatch.setattr(worker, "gc", SimpleNamespace(freeze=lambda: None))
+    for name in ("set_wakeup_fd", "signal"):  # of the process that runs the tests
+        monkeypatch.setattr(signal, name, lambda *_args, **_options: None)
+    assert worker.serve() == 0
+    assert not logs.exists()
 
 
 class Importing:
@@ -719,6 +842,27 @@ def test_what_the_compilers_caches_are_asked_by_is_computed_before_the_fork(
     assert importing.log == ["child", "torch_key", "triton_key", "child"]
 
 
+@pytest.mark.parametrize("error", [KeyError("insides"), OSError("a file"), AssertionError()])
+def test_a_compiler_that_cannot_be_made_ready_is_printed_and_done_without(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    """Whatever the insides of a torch raise; children only start more slowly."""
+    monkeypatch.delenv(NVML_CHECK, raising=False)
+    importing = Importing(monkeypatch, [GPU, GPU])
+
+    def torch_key() -> None:
+        raise error
+
+    for name in (COMPILER, "torch._inductor.codecache", "torch._inductor.runtime.triton_compat"):
+        stub = ModuleType(name)
+        vars(stub).update({"torch_key": torch_key, "triton_key": torch_key})
+        monkeypatch.setitem(sys.modules, name, stub)
+    worker._import_compiler()
+    assert importing.log == ["child", "child"]
+    assert NVML_CHECK not in os.environ
+    assert f"\n{type(error).__name__}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("after", [1, 2, -signal.SIGKILL])
 def test_children_that_open_no_gpu_any_more_make_the_zygote_start_over(
     monkeypatch: pytest.MonkeyPatch, after: int
@@ -743,9 +887,12 @@ def test_children_that_open_no_gpu_any_more_make_the_zygote_start_over(
     ],
 )
 def test_what_a_child_opens_is_a_number_and_no_child_is_left(
-    monkeypatch: pytest.MonkeyPatch, opening: Any, code: int
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    opening: Any,
+    code: int,
 ) -> None:
-    """A GPU, a CPU, an error, a crash, and a driver that hangs."""
+    """A GPU, a CPU, an error, which is printed, a crash, and a driver that hangs."""
     monkeypatch.setattr(worker_device, "open_device", opening)
     if opening is signal.pause:
         monkeypatch.setattr(worker, "TRIAL_S", 0.05)
@@ -759,6 +906,8 @@ def test_what_a_child_opens_is_a_number_and_no_child_is_left(
     monkeypatch.setattr(os, "fork", noting)
     assert worker._what_a_child_opens() == code
     assert all_gone(*children)
+    said = capfd.readouterr().err
+    assert ("ZeroDivisionError" in said) is (code == 2)
 
 
 RUNNER = """
@@ -886,11 +1035,23 @@ def test_a_device_that_cannot_be_opened_is_told_with_the_last_output(
         )
 
 
-def test_a_kind_of_contexts_that_there_is_not_is_told_by_its_name() -> None:
-    """Before anything is measured in another one than was meant."""
-    environment = {**ENVIRONMENT, CONTEXTS_VARIABLE: "fastest"}
-    with Zygote(environment=environment) as zygote, pytest.raises(LaunchError) as raised:
-        zygote.context()
-    assert str(raised.value).startswith("a worker could not open its device")
-    words = "ValueError: BENCH_LIB_CONTEXTS='fastest': chosen or any"
-    assert str(raised.value).endswith(words)
+@pytest.mark.parametrize("value", ["fastest", "Any", ""])
+def test_a_kind_of_contexts_that_there_is_not_is_told_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    """Whether the session's environment has it or ours; a typo must not choose anything."""
+    words = f"BENCH_LIB_CONTEXTS={value!r}: chosen or any"
+    monkeypatch.setattr(subprocess, "Popen", None)
+    assert refusal(environment={CONTEXTS_VARIABLE: value}) == words
+    monkeypatch.setenv(CONTEXTS_VARIABLE, value)
+    assert refusal() == words
+
+
+@pytest.mark.parametrize("value", ["chosen", "any"])
+def test_the_environment_of_a_session_chooses_before_ours(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    """As it does with every variable."""
+    monkeypatch.setenv(CONTEXTS_VARIABLE, "fastest")
+    words = refusal(python="/nowhere/python", environment={CONTEXTS_VARIABLE: value})
+    assert words.startswith("cannot start a worker with /nowhere/python")

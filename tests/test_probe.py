@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from itertools import accumulate, cycle
 from types import SimpleNamespace
 
@@ -73,6 +75,32 @@ def test_plain_python_has_no_torch_in_it(monkeypatch: pytest.MonkeyPatch) -> Non
     """What makes torch slower must not explain itself away."""
     monkeypatch.setattr(probe, "torch", None)
     assert min(host_us()) > 0
+
+
+@pytest.mark.parametrize("collects", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_the_collector_is_held_off_and_given_back_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, collects: bool, fails: bool
+) -> None:
+    """A collection takes as long as torch's objects are many, which is no cost of the host."""
+    seen: list[bool] = []
+
+    def piece() -> float:
+        seen.append(gc.isenabled())
+        if fails:
+            raise KeyboardInterrupt
+        return 1.0
+
+    monkeypatch.setattr(probe, "_piece_us", piece)
+    was_collecting = gc.isenabled()
+    try:
+        (gc.enable if collects else gc.disable)()
+        with pytest.raises(KeyboardInterrupt) if fails else contextlib.nullcontext():
+            host_us()
+        assert gc.isenabled() is collects
+    finally:
+        (gc.enable if was_collecting else gc.disable)()
+    assert seen == [False] * (1 if fails else ROUNDS)
 
 
 @pytest.mark.parametrize(

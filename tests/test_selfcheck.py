@@ -47,6 +47,7 @@ class Machine:
         probe = {"host_us": 12 + self.random.random()}
         if self.costs:
             probe["launch_us"] = self.costs[process % len(self.costs)]
+            probe["launch_ratio"] = round(probe["launch_us"] / min(self.costs), 4)
             factor += probe["launch_us"] / 100
         for position, case in enumerate(cases):
             units = case.params.get("delay_units", 0)
@@ -200,8 +201,9 @@ def test_every_process_and_effect_is_kept_once_with_its_probes():
 
 def test_what_a_probe_explains_hides_no_delay():
     """Half a percent between the processes of dear and of cheap launches, and 0.5% planted."""
-    options = {"processes": 9, "effects": (0, 0.005), "tolerance": 0.002}
-    # Six of nine are dear, so that every baseline of five has met what that costs.
+    # Two probes share one chance, which fewer processes than these seldom beat.
+    options = {"processes": 10, "candidates": 5, "effects": (0, 0.005), "tolerance": 0.002}
+    # Six of ten are dear, so that every baseline of five has met what that costs.
     machine = {"luck": 0.0002, "costs": [2.1, 2.09, 1.6]}
     seen = checked(Machine(**machine), **options)
     assert (seen.false, seen.probes["launch_us"]) == (0, (1.6, 2.1))
@@ -247,6 +249,8 @@ def test_the_time_is_told_before_anything_is_measured():
         (["--effects", "0"], "--effects '0': percentages from 0 to 100, one above 0"),
         (["--effects", "1,much"], "--effects '1,much': percentages from 0 to 100"),
         (["--keep", "/nonexistent/x"], "--keep /nonexistent/x: there is no folder /nonexistent"),
+        (["--keep", "/"], "--keep / is a folder; name a file in it"),
+        (["--contexts", "--keep", "."], "--keep . is a folder; name a file in it"),
         (["--matrix", "nope.toml"], "nope.toml"),
         (["--contexts", "--effects", "1"], "--effects is about planted delays, and --contexts"),
         (["--contexts", "--candidates", "4"], "--candidates is about planted delays"),

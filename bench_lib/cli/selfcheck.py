@@ -73,6 +73,8 @@ def selfcheck(
         _refuse_what_is_for_delays(words)
     if not 0 < tolerance <= 50:
         raise SelfcheckError(f"--tolerance {tolerance:g}: above 0 and at most 50 percent")
+    if keep is not None and keep.is_dir():
+        raise SelfcheckError(f"--keep {keep} is a folder; name a file in it")
     if keep is not None and not keep.absolute().parent.is_dir():
         raise SelfcheckError(f"--keep {keep}: there is no folder {keep.absolute().parent}")
     device = detect()[0]

@@ -28,6 +28,8 @@ from bench_lib.launch.faults import (
 from bench_lib.model import Case, Device, Fault, Measurement
 from bench_lib.wire import (
     ADDRESS_VARIABLE,
+    CONTEXTS,
+    CONTEXTS_VARIABLE,
     LOGS_VARIABLE,
     TOKEN_FILE,
     ClosedError,
@@ -45,6 +47,8 @@ GREETING_LIMIT_S = 10.0
 TURN_LIMIT_S = 30.0
 DRAWS = 8
 """Contexts that are drawn at most; of two kinds all are of the wrong one once in 256."""
+MOST_FUTILE = 2
+"""After so many rounds in a row without one of the cheap kind, contexts are taken as they come."""
 SAME_KIND = 0.045
 """Launch costs that differ by less are of one kind: 0 to 0.034 and 0.058 to 0.12 on an H200."""
 
@@ -154,6 +158,9 @@ class Zygote:
         not hand on, our own environment, does not reach the zygote.  Raises LaunchError where
         the interpreter is missing, has no torch, or does not answer.
         """
+        wanted = {**os.environ, **(environment or {})}.get(CONTEXTS_VARIABLE, CONTEXTS[0])
+        if wanted not in CONTEXTS:
+            raise LaunchError(f"{CONTEXTS_VARIABLE}={wanted!r}: {' or '.join(CONTEXTS)}")
         # A container's user may leave files there that are not ours to remove.
         self._directory = tempfile.TemporaryDirectory(
             prefix="bench-lib-", ignore_cleanup_errors=True
@@ -163,6 +170,7 @@ class Zygote:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._exits: dict[int, int] = {}
         self._contexts = 0
+        self._futile = 0
         self._connection: Connection | None = None
         self._accepted: list[Connection] = []
         token = self.logs / TOKEN_FILE
@@ -216,12 +224,21 @@ class Zygote:
         One in which launches cost more than they could is ended and another drawn, up to so
         many in all.  Raises LaunchError where the device cannot be opened.
         """
+        if draws == 1 or self._futile >= MOST_FUTILE:
+            return self._forked()
+        context = self._forked()
         for _ in range(draws - 1):
-            context = self._forked()
             if not context.is_dear:
+                self._futile = 0
                 return context
             context.close()
-        return self._forked()
+            try:
+                context = self._forked()
+            except LaunchError:
+                self.exit_code(context.pid)  # until then it may hold the device, or its memory
+                return self._forked()
+        self._futile = self._futile + 1 if context.is_dear else 0
+        return context
 
     def _forked(self) -> Context:
         self._contexts += 1

@@ -5,6 +5,7 @@ Where processes of the same software differ, these may tell why; ``covariates`` 
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 
@@ -63,7 +64,13 @@ def host_us() -> list[float]:
 
     No torch in it: what makes torch's launch path slower must not explain itself away.
     """
-    return [_piece_us() for _ in range(ROUNDS)]
+    was_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return [_piece_us() for _ in range(ROUNDS)]
+    finally:
+        if was_collecting:
+            gc.enable()
 
 
 def median_us(times: list[float]) -> float:

@@ -1,8 +1,8 @@
 """The zygote: imports torch once, opens no device, and forks a child per fresh context.
 
 Before the fork nothing here may run a parallel CPU operation (a child would wait for
-threads that were not forked), ask whether or how many GPUs there are, or import a library
-that does (a child could not open the device).
+threads that were not forked) or have the driver asked for GPUs (a child could not open one);
+``_import_compiler`` imports what would ask, and takes care.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,12 +36,18 @@ GPU = 0
 
 def serve() -> int:
     """Connect to the runner and fork contexts for it until it hangs up."""
+    parent = os.getppid()
     import torch  # noqa: F401 - the import is what a fork saves
     import torchvision  # noqa: F401
 
     if os.environ.get(PRELOAD_VARIABLE) != "no":
         _import_compiler()
-    connection = connect()
+    try:
+        connection = connect()
+    except OSError:
+        traceback.print_exc()
+        # A runner that is alive, and not to be reached from a container, reads the log there.
+        return 1 if os.getppid() == parent else _without_runner()
     from bench_lib.worker import context, measure  # noqa: F401
     from bench_lib.worker.device import versions
 
@@ -51,8 +58,8 @@ def serve() -> int:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     children: set[int] = set()
     sources: list[Connection | int] = [connection, wake]
-    connection.send({"hello": "zygote", "pid": os.getpid(), "versions": versions()})
     try:
+        connection.send({"hello": "zygote", "pid": os.getpid(), "versions": versions()})
         while True:
             ready, _, _ = select.select(sources, [], [])
             if wake in ready:
@@ -67,7 +74,11 @@ def serve() -> int:
     finally:
         for pid in children:
             _end(pid)
-    # The runner removes its folder after us, unless it was killed.
+    return _without_runner()
+
+
+def _without_runner() -> int:
+    """Remove the runner's folder, as it does after us unless it was killed."""
     shutil.rmtree(os.environ[LOGS_VARIABLE], ignore_errors=True)
     return 0
 
@@ -84,8 +95,7 @@ def _import_compiler() -> None:
     asked = "PYTORCH_NVML_BASED_CUDA_CHECK"
     already = os.environ.get(asked)
     os.environ[asked] = "1"
-    # RuntimeError is what torch's stand-in for triton raises where there is none.
-    with contextlib.suppress(ImportError, AttributeError, RuntimeError):
+    try:
         import torch._inductor.compile_fx  # noqa: F401
         from torch._inductor.codecache import torch_key
         from torch._inductor.runtime.triton_compat import triton_key
@@ -93,6 +103,8 @@ def _import_compiler() -> None:
         # Hashes of torch's and triton's own files, which a look into the caches needs: 0.4 s.
         torch_key()
         triton_key()
+    except Exception:  # noqa: BLE001 - of any torch's insides; without them it is only slower
+        traceback.print_exc()
     if already is None:
         del os.environ[asked]
     else:
@@ -112,7 +124,10 @@ def _what_a_child_opens() -> int:
             from bench_lib.worker.device import open_device
 
             code = GPU if open_device()[0].type == "cuda" else 1
+        except BaseException:  # noqa: BLE001 - a fork must never return into the zygote
+            traceback.print_exc()
         finally:
+            sys.stderr.flush()
             os._exit(code)
     deadline = time.monotonic() + TRIAL_S
     while time.monotonic() < deadline:
@@ -175,8 +190,6 @@ def _become_context(inherited: Connection, name: str) -> NoReturn:
 
         code = serve_cases(name)
     except BaseException:  # noqa: BLE001 - a fork must never return into the zygote's loop
-        import traceback
-
         traceback.print_exc()
     finally:
         sys.stdout.flush()
