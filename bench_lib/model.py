@@ -290,11 +290,24 @@ class Telemetry:
     clock_mhz: float | None = None
     """Median compute clock."""
     clock_min_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    """Median."""
     power_w: float | None = None
+    """Mean."""
     temperature_c: float | None = None
     """Highest."""
+    steal: float | None = None
+    """Share of the CPUs' time that a hypervisor gave to others, 0 to 1."""
     throttle: list[str] = field(default_factory=list)
+    """Why the device was held back, at any time."""
+    throttled: dict[str, float] = field(default_factory=dict)
+    """For which share of the stretch, 0 to 1, by reason; what is not known is not there."""
+    counters: dict[str, float] = field(default_factory=dict)
+    """By how much the device's own counters of these reasons grew, in the source's units."""
     foreign_processes: list[int] = field(default_factory=list)
+    """Processes that had the device open and are not ours."""
+    foreign_names: dict[str, str] = field(default_factory=dict)
+    """What they are, by pid, where it is known: ``python3, 512 MiB``."""
 
 
 @dataclass(frozen=True)
@@ -316,6 +329,8 @@ class Attempt:
     telemetry: Telemetry | None = None
     accepted: bool = False
     discarded: str | None = None
+    invalid: bool = False
+    """Whether it was discarded for what the hardware did: it tells nothing of the software."""
     confirms: bool = False
     """Whether the case was measured again because it had looked different."""
     took_s: float = 0.0
@@ -379,6 +394,7 @@ class ProcessSummary:
     grad_norm_error: float | None = None
     host_bound: bool = False
     clock_mhz: float | None = None
+    power_w: float | None = None
     probe: dict[str, float] = field(default_factory=dict)
     log_device: float | None = None
     """Natural logarithm of a host-bound case's device time in seconds."""
@@ -411,6 +427,20 @@ class Quarantine:
 
 
 @dataclass(frozen=True)
+class Published:
+    """What somebody published of a case on this hardware: shown beside it, never judged by."""
+
+    rate: float
+    """Items a second of all ranks together; the middle where a range was published."""
+    source: str
+    caveat: str
+    """Why it may not be what a run here should reach."""
+    item: str = "img"
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
 class Baseline:
     """The accepted distribution of one case on one hardware."""
 
@@ -421,6 +451,8 @@ class Baseline:
     provenance: str = "measured"
     conditions: dict[str, Any] = field(default_factory=dict)
     """What has to be equal for a comparison to mean anything: power cap, partition, ranks."""
+    published: Published | None = None
+    """The figure, where the provenance is ``published``; then there are no processes."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,87 @@
+"""Running a vendor's tool: it answers in time, or there is a cause."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+TIMEOUT_S = 10.0
+"""Longest wait for an answer; healthy ones take up to 2 s on a machine of eight GPUs."""
+
+
+class ToolError(RuntimeError):
+    """A tool that did not answer: missing, refused, hanging, or not making sense."""
+
+
+def ask(
+    words: Sequence[str],
+    *,
+    timeout_s: float = TIMEOUT_S,
+    environ: Mapping[str, str] = os.environ,
+) -> str:
+    """Return what a tool prints.
+
+    Raises ToolError with the cause where it is not on PATH, ends with another status than
+    0, or has not answered after ``timeout_s`` seconds; then it is ended with all it started.
+    """
+    found = shutil.which(words[0], path=environ.get("PATH"))
+    if found is None:
+        raise ToolError(f"{words[0]} is not installed, or not on PATH")
+    try:
+        child = subprocess.Popen(
+            [found, *words[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+            env=dict(environ),
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ToolError(f"{words[0]} cannot be run: {error.strerror}") from error
+    try:
+        out, err = child.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        _abandon(child)
+        raise ToolError(f"{' '.join(words)} did not answer in {timeout_s:g} s") from None
+    if child.returncode != 0:
+        said = (err or out).strip().splitlines() or ["nothing"]
+        raise ToolError(f"{' '.join(words)} ended with status {child.returncode}: {said[-1][:200]}")
+    return out
+
+
+def _abandon(child: subprocess.Popen[str]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    # Stuck in the driver it ends when the driver lets it, and is not waited for.
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(timeout=1)
+    for pipe in (child.stdout, child.stderr):
+        if pipe is not None:
+            pipe.close()
+
+
+def parse(text: str, tool: str) -> Any:
+    """Return the JSON in a tool's answer, which lines of prose may precede and follow.
+
+    Raises ToolError where there is none, or it is torn.
+    """
+    decoder = json.JSONDecoder()
+    cause, at = "no JSON", 0
+    for line in text.splitlines(keepends=True):
+        # Not where a line is indented: that would be a part of a document that is torn.
+        if line[:1] in ("{", "["):
+            try:
+                return decoder.raw_decode(text[at:])[0]
+            except (ValueError, RecursionError) as error:  # or prose, such as "[WARNING] ..."
+                cause = str(error)
+        at += len(line)
+    said = text.strip()[:80] or "nothing"
+    raise ToolError(f"{tool} did not print JSON ({cause}): {said!r}")
