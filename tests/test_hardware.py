@@ -14,7 +14,6 @@ from types import SimpleNamespace
 import pytest
 
 from bench_lib.hardware import confirm, detect, nvidia, sysfs, visibility
-from bench_lib.hardware.catalogue import models
 from bench_lib.model import Device, Hardware
 
 GIB = 2**30
@@ -134,34 +133,6 @@ def nvml(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Answer:
         monkeypatch.setattr(sys, "executable", str(tool))
 
     return answer
-
-
-# --- the catalogue -----------------------------------------------------------------------
-
-
-def test_every_model_says_where_its_figures_come_from() -> None:
-    """No row without a source, and no id in the form that sysfs does not write."""
-    for model in models():
-        assert model.source
-        assert model.pci_ids
-        assert all(len(pci) == 4 and int(pci, 16) and pci == pci.lower() for pci in model.pci_ids)
-
-
-def test_models_that_share_a_pci_id_differ_in_compute_units() -> None:
-    """Otherwise a device would match two rows, or the first that comes."""
-    seen = set()
-    for model in models():
-        for pci in model.pci_ids:
-            assert (model.vendor, pci, model.compute_units) not in seen
-            seen.add((model.vendor, pci, model.compute_units))
-
-
-def test_figures_that_are_not_verified_are_absent() -> None:
-    """The MI350 series' fp16 was not verified, so nobody else's stands in for it."""
-    by_key = {model.key: model for model in models()}
-    assert "fp16" not in by_key["mi350x"].tflops
-    assert "fp64" not in by_key["mi355x"].tflops
-    assert by_key["mi250"].tflops == {}
 
 
 # --- AMD ---------------------------------------------------------------------------------
@@ -339,7 +310,7 @@ def test_a_machine_that_says_little_is_still_found(machine: Machine) -> None:
     (node / "properties").write_text("simd_count 1216\nsimd_per_cu 4\ngfx_target_vers")
     (node / "mem_banks/0/properties").unlink()
     (gpu,) = machine.detect()
-    assert (gpu.key, gpu.uuid, gpu.memory_bytes) == ("amd-gpu", None, None)
+    assert (gpu.key, gpu.uuid, gpu.memory_bytes) == ("amd-304cu", None, None)
     assert (gpu.arch, gpu.pci_device_id, gpu.power_cap_w) == (None, None, None)
 
 
@@ -494,9 +465,13 @@ def test_an_nvidia_gpu_is_described_by_nvml(machine: Machine, nvml: Answer) -> N
 
 def test_an_nvidia_gpu_of_the_same_size_is_not_the_same_gpu(machine: Machine, nvml: Answer) -> None:
     """An H200 NVL has the units and memory of the SXM part, and lower clocks."""
-    nvml(nvml_entry(pci_id=0x233B10DE, name="NVIDIA H200 NVL"))
-    (gpu,) = machine.detect()
-    assert (gpu.key, gpu.peak_tflops) == ("nvidia-233b", {})
+    nvml(
+        nvml_entry(pci_id=0x233B10DE, name="NVIDIA H200 NVL"),
+        nvml_entry(pci_id=0x23FF10DE, uuid=UUIDS[1]),
+    )
+    known, unknown = machine.detect()
+    assert (known.key, known.peak_tflops) == ("h200-nvl", {})
+    assert (unknown.key, unknown.peak_tflops) == ("nvidia-23ff", {})
 
 
 def test_an_instance_of_a_divided_gpu_claims_none_of_its_figures(

@@ -1,41 +1,85 @@
 """Which accelerators this machine offers, under which key, and how a worker is given one.
 
 Nothing here imports torch or opens a device.  AMD GPUs are read from the kernel's own
-files (`amd`), so that no ROCm tool is needed; NVIDIA's from NVML in a child process
-(`nvidia`).  What cannot be read is None or a warning that names the cause, never an
-exception: a machine with a broken driver can still be measured as a CPU.
+files (`amd`), so that no ROCm tool is needed; where there are no such files ROCm's tools
+are asked.  NVIDIA's come from NVML in a child process (`nvidia`).  What cannot be read is
+None or a warning that names the cause, never an exception: a machine with a broken driver
+can still be measured as a CPU.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench_lib.hardware import amd, cpu, nvidia, visible
 from bench_lib.hardware.catalogue import MEMORY_TOLERANCE
 from bench_lib.hardware.visible import visibility
 from bench_lib.model import Device, Hardware
+from bench_lib.rocm import identity
 
-__all__ = ["confirm", "detect", "visibility"]
+__all__ = ["confirm", "detect", "disagreements", "visibility"]
 
 
-def detect(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> list[Hardware]:
+def detect(
+    root: Path = Path("/"),
+    environ: Mapping[str, str] = os.environ,
+    *,
+    ask_tools: bool | None = None,
+) -> list[Hardware]:
     """List the accelerators as torch would number them in this environment.
 
     Without any, a list of one: the CPU.  AMD's come before NVIDIA's where a machine has
     both, each vendor's numbered from 0.  `root` is where ``/sys``, ``/proc`` and ``/dev``
-    are looked for.
+    are looked for.  `ask_tools` says whether ROCm's tools on PATH are asked where the
+    kernel has no list of GPUs; by default they are if `root` is this machine's own.
 
     On AMD ROCR_VISIBLE_DEVICES chooses first and HIP_VISIBLE_DEVICES, or else
     CUDA_VISIBLE_DEVICES, among what is left.  One that is set and empty hides every GPU,
     which is how torch counts them.  Indices on an NVIDIA machine with different models
     mean this order only under CUDA_DEVICE_ORDER=PCI_BUS_ID, and a warning says so.
     """
-    amd_gpus = visible.on_amd(amd.devices(root), environ)
+    if ask_tools is None:
+        ask_tools = root == Path("/")
+    amd_gpus = visible.on_amd(amd.devices(root, environ if ask_tools else None), environ)
     nvidia_gpus = visible.on_nvidia(nvidia.devices(root), environ)
     return amd_gpus + nvidia_gpus or [cpu.device(root)]
+
+
+def disagreements(
+    devices: Sequence[Hardware], environ: Mapping[str, str] = os.environ
+) -> list[str]:
+    """Say where ROCm's tools contradict the devices that `detect` found in this environment.
+
+    Asks each tool on PATH, which takes seconds.  Only what a key rests on is compared; a
+    tool that does not answer is named with the cause.  Empty where there is no tool.
+    """
+    used = [device for device in devices if device.vendor == "amd"]
+    said = []
+    for told in identity.separately(environ):
+        said += told.remarks
+        if not told.gpus and told.remarks:
+            continue
+        gpus = visible.on_amd(told.gpus, environ)
+        if len(gpus) != len(used) and _can_name(told.gpus, environ):
+            said.append(f"{told.tool} shows {len(gpus)} AMD GPUs, {len(used)} can be used")
+        matches = identity.counterparts(used, gpus or told.gpus)
+        said += [
+            f"device {device.index}, {device.key}: {word} {here}, {there} by {told.tool}"
+            for device, match in zip(used, matches, strict=True)
+            if match is not None
+            for word, here, there in identity.differences(device, match)
+        ]
+    return said
+
+
+def _can_name(gpus: Sequence[Hardware], environ: Mapping[str, str]) -> bool:
+    """Whether these descriptions suffice to read the variables that hide GPUs."""
+    names = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+    by_uuid = any("GPU-" in environ.get(name, "").upper() for name in names)
+    return not by_uuid or all(gpu.uuid for gpu in gpus)
 
 
 def confirm(device: Hardware, seen: Device) -> list[str]:

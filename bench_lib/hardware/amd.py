@@ -1,23 +1,34 @@
-"""AMD GPUs as the kernel lists them: the KFD topology joined with PCI, both in sysfs."""
+"""AMD GPUs as the kernel lists them: the KFD topology joined with PCI, both in sysfs.
+
+Where there is no topology (a sandbox without the host's sysfs, WSL) ROCm's tools can be
+asked instead; where there is one it is the authority, and they are not.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench_lib.hardware.catalogue import identify
 from bench_lib.hardware.sysfs import number, properties, text, warn_once
 from bench_lib.model import Hardware
+from bench_lib.rocm import identity, ids
 
 
-def devices(root: Path) -> list[Hardware]:
-    """List the GPUs of the KFD topology in node order, which is HIP's; none is hidden yet."""
+def devices(root: Path, tools: Mapping[str, str] | None = None) -> list[Hardware]:
+    """List the GPUs of the KFD topology in node order, which is HIP's; none is hidden yet.
+
+    Without a topology ROCm's tools are asked in the environment `tools`, unless it is None.
+    """
     nodes = root / "sys/class/kfd/kfd/topology/nodes"
     try:
         numbers = sorted(int(node.name) for node in nodes.iterdir() if node.name.isdecimal())
     except OSError:
-        return []
+        numbers = []
+    if not numbers:
+        return [] if tools is None else _told_by_tools(tools)
     found = [_device(root, nodes / str(n)) for n in numbers]
     gpus = [device for device in found if device is not None]
     if gpus and not os.access(root / "dev/kfd", os.R_OK | os.W_OK):
@@ -29,6 +40,16 @@ def devices(root: Path) -> list[Hardware]:
         )
         return []
     return gpus
+
+
+def _told_by_tools(environ: Mapping[str, str]) -> list[Hardware]:
+    told = identity.identities(environ)
+    if told.gpus:
+        for remark in told.remarks:
+            warn_once(remark)
+    elif told.remarks:
+        warn_once(f"no AMD GPU is used: {'; '.join(told.remarks)}")
+    return [identify(gpu) for gpu in told.gpus]
 
 
 def _device(root: Path, node: Path) -> Hardware | None:
@@ -53,7 +74,7 @@ def _device(root: Path, node: Path) -> Hardware | None:
     pci = bus / f"{slot}.{function}" if (bus / f"{slot}.{function}").exists() else bus / f"{slot}.0"
     pci_id = re.fullmatch(r"(?:0x)?([0-9a-f]{4})", (text(pci / "device") or "").lower())
     kfd_id = values.get("device_id")
-    compute_partition = _mode(pci / "current_compute_partition")
+    compute_partition = ids.mode(text(pci / "current_compute_partition"))
     memory = sum(
         bank.get("size_in_bytes", 0)
         for bank in map(properties, sorted(node.glob("mem_banks/*/properties")))
@@ -75,18 +96,12 @@ def _device(root: Path, node: Path) -> Hardware | None:
             compute_units=values["simd_count"] // (values.get("simd_per_cu") or 4),
             memory_bytes=memory or None,
             compute_partition=compute_partition,
-            memory_partition=_mode(pci / "current_memory_partition"),
+            memory_partition=ids.mode(text(pci / "current_memory_partition")),
             # The second die of an MI250X has no cap of its own and says 0.
             power_cap_w=next((cap / 1e6 for cap in caps_uw if cap), None),
             clock_policy=_level(pci / "power_dpm_force_performance_level"),
         )
     )
-
-
-def _mode(path: Path) -> str | None:
-    """Read a partition mode such as ``CPX`` or ``NPS4``: it becomes part of a file's name."""
-    word = text(path) or ""
-    return word if re.fullmatch(r"[A-Z]+[0-9]*", word) else None
 
 
 def _level(path: Path) -> str | None:

@@ -19,6 +19,10 @@ class ToolError(RuntimeError):
     """A tool that did not answer: missing, refused, hanging, or not making sense."""
 
 
+class ToolHangError(ToolError):
+    """A tool that had to be ended; asked again it would cost as much time again."""
+
+
 def ask(
     words: Sequence[str],
     *,
@@ -27,8 +31,9 @@ def ask(
 ) -> str:
     """Return what a tool prints.
 
-    Raises ToolError with the cause where it is not on PATH, ends with another status than
-    0, or has not answered after ``timeout_s`` seconds; then it is ended with all it started.
+    Raises ToolError with the cause where it is not on PATH or ends with another status than
+    0, and ToolHangError where it has not answered after ``timeout_s`` seconds; then it is ended
+    with all it started.
     """
     found = shutil.which(words[0], path=environ.get("PATH"))
     if found is None:
@@ -50,7 +55,7 @@ def ask(
         out, err = child.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         _abandon(child)
-        raise ToolError(f"{' '.join(words)} did not answer in {timeout_s:g} s") from None
+        raise ToolHangError(f"{' '.join(words)} did not answer in {timeout_s:g} s") from None
     if child.returncode != 0:
         said = (err or out).strip().splitlines() or ["nothing"]
         raise ToolError(f"{' '.join(words)} ended with status {child.returncode}: {said[-1][:200]}")

@@ -1,0 +1,578 @@
+"""What the catalogue knows, which device it takes for which, and what it refuses to guess."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench_lib.hardware import catalogue, cpu
+from bench_lib.hardware.catalogue import MEMORY_TOLERANCE, Model, cpu_model, identify, models, parse
+from bench_lib.model import Hardware
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+GIB = 2**30
+BY_KEY = {model.key: model for model in models()}
+FIGURES = ("compute_units", "xcds", "memory_gib", "board_power_w", "gb_per_s")
+
+
+def document() -> dict[str, Any]:
+    """Read the file as it is, unchecked."""
+    return tomllib.loads(Path(catalogue.__file__).with_name("peaks.toml").read_text())
+
+
+def amd(**known: Any) -> Hardware:
+    """Describe an AMD GPU of the MI300 series by what is `known` of it, and identify it."""
+    return identify(Hardware(**{"vendor": "amd", "name": "", "key": "", "arch": "gfx942", **known}))
+
+
+# --- what it knows -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", models(), ids=lambda model: model.key)
+def test_every_figure_of_a_gpu_names_its_source(model: Model) -> None:
+    """Each has one of its own; nothing is cited that is not there."""
+    known = {name for name in FIGURES if getattr(model, name) is not None}
+    known |= {f"tflops.{precision}" for precision in model.tflops} | {"pci_ids"}
+    assert model.sources.keys() == known
+    assert all(len(citation) > 20 for citation in model.sources.values())
+
+
+def test_every_figure_of_a_cpu_names_its_source() -> None:
+    """Of each operation count too."""
+    for row in parse(document())[1]:
+        known = {f"flops_per_cycle.{precision}" for precision in row.flops_per_cycle}
+        assert row.sources.keys() == known | {"cores", "base_ghz", "gb_per_s"}
+
+
+def test_no_source_is_left_over() -> None:
+    """A citation that no figure names is a figure that was removed or mistyped."""
+    gpus, cpus = parse(document())
+    cited = {citation for row in (*gpus, *cpus) for citation in row.sources.values()}
+    assert cited == set(document()["sources"].values())
+
+
+def test_keys_that_baselines_may_be_named_by_stay() -> None:
+    """A key that changes loses its baseline."""
+    assert BY_KEY.keys() >= {
+        *("mi210", "mi250", "mi250x", "mi300a", "mi300x", "mi300x-hf", "mi308x", "mi308x-hf"),
+        *("mi325x", "mi350x", "mi355x", "h100", "h200", "b200"),
+        *("a100-sxm-40gb", "a100-sxm-80gb", "a100-pcie-40gb", "a100-pcie-80gb"),
+    }
+
+
+@pytest.mark.parametrize("key", ["mi300x-hf", "mi308x", "mi308x-hf", "h200-nvl", "h100-nvl"])
+def test_a_gpu_of_which_only_the_name_is_known_has_no_figures(key: str) -> None:
+    """It is listed so that it is never taken for its sibling."""
+    model = BY_KEY[key]
+    assert not model.tflops
+    assert all(getattr(model, name) is None for name in FIGURES)
+
+
+@pytest.mark.parametrize("model", models(), ids=lambda model: model.key)
+def test_narrower_precisions_are_never_slower(model: Model) -> None:
+    """A figure with sparsity, or in a wrong row, shows by being more than twice the next."""
+    ladder = [model.tflops[p] for p in ("fp32", "tf32", "fp16", "fp8", "fp4") if p in model.tflops]
+    assert ladder == sorted(ladder)
+    for wider, narrower in (("tf32", "fp16"), ("fp16", "fp8"), ("fp8", "fp4"), ("fp16", "int8")):
+        if wider in model.tflops and narrower in model.tflops:
+            assert model.tflops[narrower] <= 2.05 * model.tflops[wider]
+
+
+def test_xcds_divide_the_compute_units() -> None:
+    """Otherwise CPX could not be told."""
+    for model in models():
+        if model.xcds:
+            assert model.compute_units
+            assert model.compute_units % model.xcds == 0
+
+
+# --- what it refuses ---------------------------------------------------------------------
+
+SMALL = {
+    "sources": {"sheet": "a data sheet"},
+    "gpu": [
+        {
+            "key": "mi1",
+            "vendor": "amd",
+            "name": "AMD MI1",
+            "pci_ids": ["0001"],
+            "ids_source": "sheet",
+            "arch": "gfx900",
+            "compute_units": [10, "sheet"],
+            "tflops": {"fp16": [100.0, "sheet"]},
+        }
+    ],
+    "cpu": [
+        {
+            "model_name": "Test CPU",
+            "cores": [4, "sheet"],
+            "base_ghz": [2.5, "sheet"],
+            "gb_per_s": [100, "sheet"],
+            "flops_per_cycle": {"fp64": [16, "sheet"]},
+        }
+    ],
+}
+REMOVED = object()
+
+
+def changed(path: Iterable[str | int], value: object) -> dict[str, Any]:
+    """Copy the small catalogue with one thing changed or removed."""
+    result = copy.deepcopy(SMALL)
+    *way, last = path
+    place: Any = result
+    for step in way:
+        place = place[step]
+    if value is REMOVED:
+        del place[last]
+    else:
+        place[last] = value
+    return result
+
+
+def test_a_small_catalogue_is_read() -> None:
+    """The one that the next test breaks in many ways."""
+    (gpu,), (processor,) = parse(SMALL)
+    assert (gpu.key, gpu.compute_units, gpu.tflops, gpu.memory_gib) == (
+        "mi1",
+        10,
+        {"fp16": 100},
+        None,
+    )
+    assert gpu.sources["tflops.fp16"] == "a data sheet"
+    assert (processor.cores, processor.base_ghz) == (4, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (
+            ("gpu", 0, "tflops", "fp16"),
+            [-1.0, "sheet"],
+            "gpu mi1: tflops.fp16 is -1.0, no positive",
+        ),
+        (("gpu", 0, "tflops", "fp16"), [0, "sheet"], "gpu mi1: tflops.fp16 is 0, no positive"),
+        (("gpu", 0, "tflops", "fp16"), [True, "sheet"], "gpu mi1: tflops.fp16 is True"),
+        (("gpu", 0, "tflops", "fp16"), [float("nan"), "sheet"], "gpu mi1: tflops.fp16 is nan"),
+        (("gpu", 0, "tflops", "fp16"), ["100", "sheet"], "gpu mi1: tflops.fp16 is '100'"),
+        (("gpu", 0, "tflops", "fp16"), 100.0, "gpu mi1: tflops.fp16 is no pair"),
+        (("gpu", 0, "tflops", "fp16"), [100.0], "gpu mi1: tflops.fp16 is no pair"),
+        (("gpu", 0, "tflops", "fp16"), [1.0, "memory"], "gpu mi1: tflops.fp16 has no source"),
+        (("gpu", 0, "tflops", "fp12"), [1.0, "sheet"], "gpu mi1: tflops.fp12 is no precision"),
+        (("gpu", 0, "tflops"), [100.0], "gpu mi1: tflops is no table"),
+        (("gpu", 0, "compute_units"), [10.5, "sheet"], "gpu mi1: compute_units is 10.5, no whole"),
+        (("gpu", 0, "tops"), [1.0, "sheet"], "gpu mi1: tops is unknown"),
+        (("gpu", 0, "ids_source"), "memory", "gpu mi1: pci_ids has no source"),
+        (("gpu", 0, "ids_source"), REMOVED, "gpu mi1: ids_source is None"),
+        (("gpu", 0, "key"), "MI 1", "gpu MI 1: key is 'MI 1'"),
+        (("gpu", 0, "key"), REMOVED, "gpu 0: key is None"),
+        (("gpu", 0, "vendor"), "intel", "gpu mi1: vendor is 'intel'"),
+        (("gpu", 0, "name"), "", "gpu mi1: name is ''"),
+        (("gpu", 0, "arch"), "gfx90a:xnack-", "gpu mi1: arch is 'gfx90a:xnack-'"),
+        (("gpu", 0, "pci_ids"), ["0x01"], "gpu mi1: pci_ids is '0x01'"),
+        (("gpu", 0, "pci_ids"), ["74A1"], "gpu mi1: pci_ids is '74A1'"),
+        (("gpu", 0, "pci_ids"), [], "gpu mi1: pci_ids is no list"),
+        (("gpu", 0, "pci_ids"), ["0001", "0001"], "gpu mi1: another row has"),
+        (("gpu", 0, "die_of_card"), 1, "gpu mi1: die_of_card is neither"),
+        (("gpu",), [SMALL["gpu"][0]] * 2, "gpu mi1: another row has mi1 too"),
+        (("gpu",), {"mi1": {}}, "peaks.toml: gpu is no list of tables"),
+        (("gpus",), [], "peaks.toml: gpus is unknown"),
+        (("sources", "sheet"), " ", "peaks.toml: sources.sheet is no text"),
+        (("sources",), ["sheet"], "peaks.toml: sources is no table"),
+        (("cpu", 0, "model_name"), "CPU (", "cpu CPU (: model_name is no regular expression"),
+        (("cpu", 0, "cores"), REMOVED, "cpu Test CPU: cores is missing"),
+        (("cpu", 0, "base_ghz"), [0, "sheet"], "cpu Test CPU: base_ghz is 0"),
+        (("cpu", 0, "sockets"), [2, "sheet"], "cpu Test CPU: sockets is unknown"),
+    ],
+)
+def test_a_row_that_breaks_the_rules_is_refused_by_name(
+    path: tuple[str | int, ...], value: object, message: str
+) -> None:
+    """With the row and the field, because the file is long."""
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        parse(changed(path, value))
+
+
+# --- partitions --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pci", ["74a1", "74b5", "74ff", None, "zzzz"])
+@pytest.mark.parametrize(
+    ("compute", "memory", "parts", "domains"),
+    [
+        ("SPX", "NPS1", 1, 1),
+        ("SPX", "NPS2", 1, 2),
+        ("DPX", "NPS1", 2, 1),
+        ("DPX", "NPS2", 2, 2),
+        ("QPX", "NPS1", 4, 1),
+        ("QPX", "NPS4", 4, 4),
+        ("CPX", "NPS1", 8, 1),
+        ("CPX", "NPS4", 8, 4),
+    ],
+)
+def test_an_mi300x_is_one_in_every_partition_mode(
+    pci: str | None, compute: str, memory: str, parts: int, domains: int
+) -> None:
+    """By its id, or by a share of its units and memory; the peaks are the same share."""
+    gpu = amd(
+        pci_device_id=pci,
+        compute_units=304 // parts,
+        memory_bytes=192 * GIB // parts,
+        compute_partition=compute,
+        memory_partition=memory,
+    )
+    mode = f"{compute}-{memory}".lower()
+    assert gpu.key == ("mi300x" if mode == "spx-nps1" else f"mi300x-{mode}")
+    assert gpu.peak_tflops["bf16"] == pytest.approx(1307.4 / parts)
+    assert gpu.peak_gb_per_s == pytest.approx(5300 / domains)
+
+
+def test_the_memory_of_a_partition_may_be_its_domains() -> None:
+    """Two partitions of an MI300X share each quarter of the memory in CPX and NPS4."""
+    mode = {"compute_partition": "CPX", "memory_partition": "NPS4"}
+    assert amd(compute_units=38, memory_bytes=48 * GIB, **mode).key == "mi300x-cpx-nps4"
+    assert amd(compute_units=38, memory_bytes=64 * GIB, **mode).key == "mi325x-cpx-nps4"
+    assert (
+        amd(compute_units=38, memory_bytes=96 * GIB, **mode).key == "amd-gfx942-38cu-96gb-cpx-nps4"
+    )
+
+
+def test_an_mi300a_has_six_dies_and_a_mode_of_three() -> None:
+    """CPX is another share of it than of an MI300X, and TPX is a mode of it alone."""
+    mode = {"compute_partition": "CPX", "power_cap_w": 550.0}
+    assert amd(compute_units=38, **mode).key == "mi300a-cpx-nps1"
+    tpx = amd(compute_units=76, power_cap_w=550.0, compute_partition="TPX")
+    assert tpx.key == "mi300a-tpx-nps1"
+    assert tpx.peak_tflops["fp16"] == pytest.approx(980.6 / 3)
+
+
+def test_a_partition_of_which_no_units_are_told_has_the_share_of_its_mode() -> None:
+    """The dies of an MI300X are known, and those of an MI308X are not."""
+    known = amd(pci_device_id="74a1", compute_partition="CPX")
+    assert known.peak_tflops["fp16"] == pytest.approx(1307.4 / 8)
+    unknown = amd(pci_device_id="74a2", compute_partition="CPX")
+    assert (unknown.key, unknown.peak_tflops) == ("mi308x-cpx-nps1", {})
+
+
+# --- each signal's part ------------------------------------------------------------------
+
+
+def test_a_known_id_decides_against_everything_else() -> None:
+    """Whatever memory, cap and name say."""
+    gpu = amd(
+        name="AMD Instinct MI325X",
+        pci_device_id="74a1",
+        compute_units=304,
+        memory_bytes=256 * GIB,
+        power_cap_w=1000.0,
+    )
+    assert (gpu.key, gpu.name) == ("mi300x", "AMD Instinct MI300X")
+
+
+@pytest.mark.parametrize("pci", ["74a9", "74bd"])
+def test_an_id_of_a_gpu_without_figures_is_that_gpu(pci: str) -> None:
+    """An MI300X HF has the size of an MI300X."""
+    gpu = amd(pci_device_id=pci, compute_units=304, memory_bytes=192 * GIB, power_cap_w=750.0)
+    assert (gpu.key, gpu.peak_tflops, gpu.peak_gb_per_s) == ("mi300x-hf", {}, None)
+
+
+@pytest.mark.parametrize("pci", ["74A1", "0x74a1", "0x74A1"])
+def test_an_id_is_read_in_any_spelling(pci: str) -> None:
+    """Tools write it in capitals and with a prefix."""
+    assert amd(pci_device_id=pci).key == "mi300x"
+
+
+@pytest.mark.parametrize(
+    "name", ["", "AMD Radeon Graphics", "Device 74a1", "N/A", "AMD Instinct MI100"]
+)
+def test_a_name_that_does_not_say_the_model_is_replaced(name: str) -> None:
+    """It changes nothing else."""
+    gpu = amd(name=name, pci_device_id="74b5", compute_units=304)
+    assert (gpu.key, gpu.name) == ("mi300x", "AMD Instinct MI300X")
+
+
+def test_a_name_that_says_the_model_stays() -> None:
+    """A virtual function's says more than the catalogue's, and has the card's key."""
+    gpu = amd(name="AMD Instinct MI300X VF", pci_device_id="74b5", compute_units=304)
+    assert (gpu.key, gpu.name) == ("mi300x", "AMD Instinct MI300X VF")
+
+
+@pytest.mark.parametrize(
+    ("known", "key"),
+    [
+        ({"compute_units": 304, "memory_bytes": 192 * GIB}, "mi300x"),
+        ({"compute_units": 304, "memory_bytes": 256 * GIB}, "mi325x"),
+        ({"compute_units": 304, "power_cap_w": 750.0}, "mi300x"),
+        ({"compute_units": 304, "power_cap_w": 1000.0}, "mi325x"),
+        ({"memory_bytes": 192 * GIB, "power_cap_w": 750.0}, "mi300x"),
+        ({"compute_units": 304, "memory_bytes": 192 * GIB, "power_cap_w": 600.0}, "mi300x"),
+        ({"compute_units": 304, "memory_bytes": 256 * GIB, "power_cap_w": 750.0}, "mi325x"),
+        # The cap is more than an MI300X's board may draw.
+        ({"compute_units": 304, "memory_bytes": 192 * GIB, "power_cap_w": 1000.0}, None),
+        ({"compute_units": 304, "power_cap_w": 1100.0}, None),
+        # One signal, or two that several models share.
+        ({"compute_units": 304}, None),
+        ({"compute_units": 228}, None),
+        ({"memory_bytes": 256 * GIB}, None),
+        ({"power_cap_w": 1000.0}, None),
+        ({"compute_units": 304, "power_cap_w": 600.0}, None),
+        # One that contradicts.
+        ({"compute_units": 300, "memory_bytes": 192 * GIB, "power_cap_w": 750.0}, None),
+        ({"compute_units": 304, "memory_bytes": 180 * GIB, "power_cap_w": 750.0}, None),
+        ({"arch": "gfx950", "compute_units": 304, "memory_bytes": 192 * GIB}, None),
+        ({"arch": None, "compute_units": 304, "memory_bytes": 192 * GIB}, None),
+    ],
+)
+def test_without_a_known_id_two_signals_have_to_agree_and_none_may_not(
+    known: dict[str, Any], key: str | None
+) -> None:
+    """Arch aside; what is not told speaks neither way, nor does a lower cap."""
+    gpu = amd(**known)
+    if key is None:
+        assert gpu.key.startswith("amd-")
+        assert (gpu.peak_tflops, gpu.peak_gb_per_s) == ({}, None)
+    else:
+        assert gpu.key == key
+        assert gpu.peak_tflops == BY_KEY[key].tflops
+
+
+@pytest.mark.parametrize(
+    ("cap_w", "key"),
+    [(1000.0, "mi350x"), (1400.0, "mi355x"), (1200.0, "mi355x"), (900.0, None), (None, None)],
+)
+def test_the_cap_tells_two_models_of_one_size_apart(cap_w: float | None, key: str | None) -> None:
+    """MI350X and MI355X differ in clocks and power only."""
+    gpu = amd(arch="gfx950", compute_units=256, memory_bytes=288 * GIB, power_cap_w=cap_w)
+    assert gpu.key == (key or "amd-gfx950-256cu-288gb")
+
+
+def test_feature_flags_are_no_part_of_an_architecture() -> None:
+    """Torch's spelling of it, with a colon that no file should have in its name."""
+    flagged = "gfx942:sramecc+:xnack-"
+    assert amd(arch=flagged, compute_units=304, memory_bytes=192 * GIB).key == "mi300x"
+    assert amd(arch=flagged, compute_units=7).key == "amd-gfx942-7cu"
+
+
+@pytest.mark.parametrize(("units", "key"), [(110, "mi250x"), (104, "mi250")])
+@pytest.mark.parametrize("name", ["", "AMD Instinct MI250X / MI250", "AMD Instinct MI250X"])
+def test_a_gcd_says_that_it_is_one_of_two(units: int, key: str, name: str) -> None:
+    """The name that the machine gives is the card's, of both cards even."""
+    known = {"name": name, "arch": "gfx90a", "pci_device_id": "740c", "memory_bytes": 64 * GIB}
+    gpu = amd(compute_units=units, **known)
+    assert gpu.key == key
+    assert gpu.name == f"AMD Instinct {key.upper()} (one GCD of two)"
+    assert gpu.peak_tflops["fp16"] == {"mi250x": 191.5, "mi250": 181.05}[key]
+    assert gpu.peak_gb_per_s == 1638
+
+
+# --- a key of one's own ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("known", "key"),
+    [
+        ({"pci_device_id": "74ff"}, "amd-gfx942-74ff"),
+        ({"pci_device_id": "74ff", "arch": None}, "amd-74ff"),
+        ({"compute_units": 96, "memory_bytes": 64 * GIB}, "amd-gfx942-96cu-64gb"),
+        ({"pci_device_id": "what", "compute_units": 96}, "amd-gfx942-96cu"),
+        ({"pci_device_id": "0000", "memory_bytes": 64 * GIB}, "amd-gfx942-64gb"),
+        ({"compute_units": 96, "compute_partition": "CPX"}, "amd-gfx942-96cu-cpx-nps1"),
+        ({"arch": None}, "amd-gpu"),
+        ({"vendor": "nvidia", "arch": "sm_90", "pci_device_id": "23ff"}, "nvidia-23ff"),
+        ({"vendor": "nvidia", "arch": "sm_90", "compute_units": 132}, "nvidia-sm_90-132cu"),
+        ({"vendor": "nvidia", "arch": None}, "nvidia-gpu"),
+    ],
+)
+def test_an_unknown_gpu_is_keyed_by_its_ids_or_else_by_its_size(
+    known: dict[str, Any], key: str
+) -> None:
+    """Two that differ share no baseline; neither has peaks."""
+    gpu = amd(**known)
+    assert (gpu.key, gpu.name) == (key, key.removesuffix("-cpx-nps1"))
+    assert (gpu.peak_tflops, gpu.peak_gb_per_s) == ({}, None)
+
+
+def test_an_nvidia_gpu_is_known_by_its_id_alone() -> None:
+    """An H200 NVL has all of an H200's figures but its speed."""
+    known = {"arch": "sm_90", "compute_units": 132, "memory_bytes": 141 * GIB, "power_cap_w": 700.0}
+    assert amd(vendor="nvidia", **known).key == "nvidia-sm_90-132cu-141gb"
+    assert amd(vendor="nvidia", pci_device_id="2335", **known).key == "h200"
+
+
+@pytest.mark.parametrize(
+    ("pci", "key", "gb_per_s"),
+    [
+        ("20b0", "a100-sxm-40gb", 1555),
+        ("20b2", "a100-sxm-80gb", 2039),
+        ("20f1", "a100-pcie-40gb", 1555),
+        ("20b5", "a100-pcie-80gb", 1935),
+        ("20b3", "a100-sxm-64gb", None),
+        ("2901", "b200", 8000),
+        ("2342", "gh200", 4000),
+    ],
+)
+def test_variants_of_a_gpu_have_keys_of_their_own(
+    pci: str, key: str, gb_per_s: float | None
+) -> None:
+    """They share a name and differ in memory."""
+    gpu = amd(vendor="nvidia", arch=BY_KEY[key].arch, pci_device_id=pci)
+    assert (gpu.key, gpu.peak_gb_per_s) == (key, gb_per_s)
+
+
+SIZES = sorted({m.memory_gib for m in models() if m.memory_gib})
+UNITS = sorted({m.compute_units for m in models() if m.compute_units})
+
+
+@given(
+    arch=st.none() | st.sampled_from(["gfx90a", "gfx942", "gfx950", "gfx1100"]),
+    pci=st.none() | st.sampled_from(["74ff", "75ff", "ffff", "zzzz", ""]),
+    units=st.none() | st.integers(1, 400) | st.sampled_from(UNITS),
+    memory_gib=st.none() | st.floats(1, 400) | st.sampled_from(SIZES),
+    cap_w=st.none() | st.floats(100, 2000) | st.sampled_from([300.0, 550.0, 750.0, 1000.0, 1400.0]),
+    compute=st.none() | st.sampled_from(["SPX", "DPX", "TPX", "QPX", "CPX"]),
+    memory=st.none() | st.sampled_from(["NPS1", "NPS2", "NPS4"]),
+)
+def test_no_gpu_gets_the_peaks_of_a_model_that_any_signal_contradicts(
+    *,
+    arch: str | None,
+    pci: str | None,
+    units: int | None,
+    memory_gib: float | None,
+    cap_w: float | None,
+    compute: str | None,
+    memory: str | None,
+) -> None:
+    """Whatever is told of it, as long as its id is nobody's."""
+    gpu = amd(
+        arch=arch,
+        pci_device_id=pci,
+        compute_units=units,
+        memory_bytes=memory_gib and int(memory_gib * GIB),
+        power_cap_w=cap_w,
+        compute_partition=compute,
+        memory_partition=memory,
+    )
+    if gpu.key.startswith("amd-"):
+        assert (gpu.peak_tflops, gpu.peak_gb_per_s) == ({}, None)
+        return
+    model = BY_KEY[gpu.key.split("-")[0]]
+    parts = {"DPX": 2, "TPX": 3, "QPX": 4, "CPX": model.xcds}.get(compute or "", 1)
+    domains = int((memory or "NPS1")[3:])
+    assert arch == model.arch
+    assert [units, memory_gib, cap_w].count(None) <= 1
+    if units is not None:
+        assert units * parts == model.compute_units
+    if memory_gib is not None:
+        wholes = (memory_gib * parts, memory_gib * domains)
+        assert any(abs(w / model.memory_gib - 1) < MEMORY_TOLERANCE * 1.001 for w in wholes)
+    if cap_w is not None and model.board_power_w is not None:
+        assert cap_w <= model.board_power_w + 1
+
+
+# --- CPUs --------------------------------------------------------------------------------
+
+
+def machine(
+    root: Path, name: str, cores: Iterable[tuple[int, list[int]]], *, flags: str = "fpu avx2"
+) -> Path:
+    """Write what a machine says of its CPU: each core's socket and hardware threads."""
+    (root / "proc").mkdir()
+    (root / "proc/cpuinfo").write_text(f"model name\t: {name}\nflags\t\t: {flags}\n")
+    for socket, threads in cores:
+        for thread in threads:
+            topology = root / f"sys/devices/system/cpu/cpu{thread}/topology"
+            topology.mkdir(parents=True)
+            (topology / "physical_package_id").write_text(f"{socket}\n")
+            (topology / "thread_siblings_list").write_text(",".join(map(str, threads)) + "\n")
+    return root
+
+
+def usable(monkeypatch: pytest.MonkeyPatch, cpus: Iterable[int]) -> None:
+    """Let this process use only these hardware threads."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(cpus), raising=False)
+
+
+EPYC = "AMD EPYC 9654 96-Core Processor"
+
+
+def test_a_cpu_has_the_peaks_of_the_cores_that_may_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four hardware threads of two cores are two cores: 2 x 2.4 GHz x 32 operations a cycle."""
+    usable(monkeypatch, [0, 96, 1, 97])
+    device = cpu.device(machine(tmp_path, EPYC, [(0, [n, n + 96]) for n in range(96)]))
+    assert (device.key, device.compute_units) == ("cpu-amd-epyc-9654-4c", 4)
+    assert device.peak_tflops == pytest.approx({"fp64": 0.0768, "fp32": 0.1536})
+    assert device.peak_gb_per_s == pytest.approx(460.8)
+
+
+def test_one_thread_of_a_core_has_the_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its neighbour may be idle."""
+    usable(monkeypatch, [0, 1])
+    device = cpu.device(machine(tmp_path, EPYC, [(0, [0, 2]), (0, [1, 3])]))
+    assert device.peak_tflops["fp32"] == pytest.approx(2 * 2.4 * 32 / 1000)
+
+
+def test_cores_on_two_sockets_have_the_memory_of_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And numbers of siblings that are alike on different sockets are different cores."""
+    usable(monkeypatch, [0, 1])
+    device = cpu.device(machine(tmp_path, EPYC, [(0, [0]), (1, [1])]))
+    assert device.peak_gb_per_s == pytest.approx(921.6)
+    assert device.peak_tflops["fp64"] == pytest.approx(2 * 2.4 * 16 / 1000)
+
+
+@pytest.mark.parametrize(
+    ("name", "cores", "flags"),
+    [
+        ("Test CPU 12-Core Processor", [(0, [0])], "fpu"),
+        ("AMD EPYC 9654X 96-Core Processor", [(0, [0])], "fpu"),
+        (f"Not an {EPYC}", [(0, [0])], "fpu"),
+        (EPYC, [], "fpu"),
+        (EPYC, [(0, [n]) for n in range(97)], "fpu"),
+        (EPYC, [(0, [0])], "fpu hypervisor avx2"),
+    ],
+    ids=["unknown", "sibling", "longer", "no topology", "too many cores", "virtual"],
+)
+def test_a_cpu_that_is_not_surely_a_known_one_has_no_peaks(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    cores: list[tuple[int, list[int]]],
+    flags: str,
+) -> None:
+    """Nor has a virtual machine, whose cores may be threads."""
+    usable(monkeypatch, [n for _, threads in cores for n in threads] or [0])
+    device = cpu.device(machine(tmp_path, name, cores, flags=flags))
+    assert (device.peak_tflops, device.peak_gb_per_s) == ({}, None)
+
+
+def test_a_torn_topology_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A core that is not described could be half of one that is."""
+    usable(monkeypatch, [0, 1])
+    root = machine(tmp_path, EPYC, [(0, [0]), (0, [1])])
+    (root / "sys/devices/system/cpu/cpu1/topology/physical_package_id").write_text("N/A\n")
+    assert cpu.device(root).peak_tflops == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["AMD EPYC 7763 64-Core Processor", "AMD EPYC 9554P 64-Core Processor", EPYC]
+)
+def test_a_cpu_is_found_by_all_of_its_model_name(name: str) -> None:
+    """And by no part of it."""
+    assert cpu_model(name) is not None
+    assert cpu_model(name[:-1]) is None
+    assert cpu_model(f"{name} @ 2 GHz") is None
