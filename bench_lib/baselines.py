@@ -2,7 +2,8 @@
 
 Written only by accepting runs and by putting cases into quarantine, and laid out so that a
 pull request shows what changed: sorted keys, one short line per process.  Fields this
-version does not know survive.
+version does not know survive.  What somebody published of a case stands in its place until
+a run is accepted, and is shown, never judged by.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -21,9 +23,11 @@ import msgspec
 from bench_lib.model import (
     ID_RULE,
     SCHEMA,
+    Accepted,
     Baseline,
     Environment,
     Hardware,
+    Published,
     Quarantine,
     UserError,
     is_case_id,
@@ -41,12 +45,27 @@ class BaselineFile:
     path: Path
     key: str
     baselines: dict[str, Baseline] = field(default_factory=dict)
+    """By case, the published figures among them; ``measured`` leaves those out."""
     environments: dict[str, Environment] = field(default_factory=dict)
     hardware: Hardware | None = None
     quarantines: dict[str, Quarantine] = field(default_factory=dict)
     """By case, whether or not the case has a baseline."""
     raw: dict[str, Any] = field(default_factory=dict)
     """The document as read, so that what is not understood is written back."""
+
+    @property
+    def measured(self) -> dict[str, Baseline]:
+        """The baselines that somebody accepted, which alone are judged by."""
+        return {k: v for k, v in self.baselines.items() if v.provenance == MEASURED}
+
+    @property
+    def published(self) -> dict[str, Published]:
+        """The figures of cases that nobody has accepted a run of on this hardware."""
+        return {k: v.published for k, v in self.baselines.items() if v.published is not None}
+
+
+MEASURED, PUBLISHED = "measured", "published"
+"""Where a baseline is from."""
 
 
 def path_of(folder: Path, key: str) -> Path:
@@ -105,9 +124,13 @@ def _refuse(constant: str) -> None:
 def _decode(case_id: str, about: Any) -> Baseline:
     try:
         stored = msgspec.convert(about, dict[str, Any])
+        if stored.get("provenance") == PUBLISHED:
+            stored = {"processes": [], "accepted": NOBODY, **stored}
         baseline = msgspec.convert({**stored, "case_id": case_id}, Baseline)
     except msgspec.ValidationError as error:
         raise msgspec.ValidationError(f"case {case_id}: {error}") from error
+    if problem := _problem_of_origin(baseline):
+        raise msgspec.ValidationError(f"case {case_id}: {problem}")
     for process in baseline.processes:
         if abs(process.log_median) > MOST_LOG or process.spread < 0 or process.n < 1:
             raise msgspec.ValidationError(f"case {case_id}: no process is like {process}")
@@ -115,6 +138,45 @@ def _decode(case_id: str, about: Any) -> Baseline:
         spread = baseline.limits.spread
         raise msgspec.ValidationError(f"case {case_id}: limits.spread is {spread}")
     return baseline
+
+
+NOBODY = Accepted(run_id="", reason="", date="")
+"""Who accepted what was published."""
+
+
+def _problem_of_origin(baseline: Baseline) -> str | None:
+    """Say what a baseline's provenance does not go with; None where all is well."""
+    published, processes = baseline.published, baseline.processes
+    if baseline.provenance not in (MEASURED, PUBLISHED):
+        return f"provenance is {baseline.provenance!r}; there is {MEASURED} and {PUBLISHED}"
+    if baseline.provenance == MEASURED and published is not None:
+        return "is measured, so it has no published; delete that, or the processes"
+    if baseline.provenance == MEASURED and not processes:
+        return "has no processes, which what was measured has"
+    if baseline.provenance == PUBLISHED and processes:
+        return "is published, so it has no processes; accept a run for these"
+    if baseline.provenance == PUBLISHED and published is None:
+        return "is published and has no published with rate, source and caveat"
+    return None if published is None else _problem_of_figure(published)
+
+
+def _problem_of_figure(published: Published) -> str | None:
+    """Say what no published figure is like; None where all is well."""
+    rate, low, high = published.rate, published.low, published.high
+    for name, text in (
+        ("source", published.source),
+        ("caveat", published.caveat),
+        ("item", published.item),
+    ):
+        if not text.strip():
+            return f"published.{name} is empty"
+    if not 0 < rate < math.inf:
+        return f"published.rate is {rate:g}; it has to be a number above 0"
+    if (low is None) != (high is None):
+        return "published has one of low and high; a range has both"
+    if low is not None and high is not None and not 0 < low <= rate <= high < math.inf:
+        return f"published.rate is {rate:g}, and the range is {low:g} to {high:g}"
+    return None
 
 
 def _decode_quarantines(section: Any) -> dict[str, Quarantine]:
@@ -193,7 +255,7 @@ def write(
             # What is tolerated is the case's to say; how steady it is, the measuring's.
             cases[change.case_id]["limits"] = {"spread": change.new.limits.spread}
     known = {**document.get("environments", {}), **{k: _plain(v) for k, v in environments.items()}}
-    used = {p["environment"] for case in cases.values() for p in case["processes"]}
+    used = {p["environment"] for case in cases.values() for p in case.get("processes", [])}
     document["environments"] = {name: known[name] for name in sorted(used & known.keys())}
     document["cases"] = cases
     return _save(current.path, document)

@@ -51,7 +51,20 @@ from bench_lib.baselines import (
     set_quarantine,
     write,
 )
-from bench_lib.model import Accepted, Launch, Limits, Numerics, Quarantine, Status
+from bench_lib.matrix import network_axes, read_matrix
+from bench_lib.model import (
+    COMPILE_MODES,
+    MEMORY_FORMATS,
+    PRECISIONS,
+    TASKS,
+    Accepted,
+    Launch,
+    Limits,
+    Numerics,
+    Published,
+    Quarantine,
+    Status,
+)
 
 KEY = "mi300x"
 ACCEPTED = Accepted("0a0a0a0a", "first values", "2026-01-01T00:00:00Z", "somebody")
@@ -188,6 +201,108 @@ def test_a_file_that_cannot_be_opened_is_refused(tmp_path):
     with pytest.raises(BaselineError) as caught:
         load(tmp_path, KEY)
     assert str(caught.value) == f"cannot read {tmp_path / 'mi300x.json'}: Is a directory"
+
+
+# ---- what was published -----------------------------------------------------------------
+
+FIGURE = {"rate": 987, "source": "a table: https://example.org/table", "caveat": "another torch"}
+
+
+def published(**fields):
+    """Return the smallest case that holds a published figure."""
+    return {"provenance": "published", "published": {**FIGURE, **fields}}
+
+
+def test_a_published_figure_is_read_without_processes_and_kept_apart(tmp_path):
+    """Nobody accepted it, and nothing is judged by it."""
+    save(tmp_path, document(cases={"x": published(low=900, high=1000, item="token")}))
+    accept(tmp_path, [make_baseline()])
+    file = load(tmp_path, KEY)
+    figure = Published(987.0, FIGURE["source"], "another torch", "token", 900.0, 1000.0)
+    assert file.baselines["x"].processes == []
+    assert file.published == {"x": figure}
+    assert list(file.measured) == [CASE_ID]
+
+
+@pytest.mark.parametrize(
+    ("case", "problem"),
+    [
+        (published(rate=0), "published.rate is 0; it has to be a number above 0"),
+        (published(rate=-1.5), "published.rate is -1.5; it has to be a number above 0"),
+        (published(rate="987"), "Expected `float`, got `str` - at `$.published.rate`"),
+        (published(source=" "), "published.source is empty"),
+        (published(caveat=""), "published.caveat is empty"),
+        (published(item=""), "published.item is empty"),
+        (published(low=900), "published has one of low and high; a range has both"),
+        (published(high=1000), "published has one of low and high; a range has both"),
+        (published(low=988, high=1e3), "published.rate is 987, and the range is 988 to 1000"),
+        (published(low=1, high=986), "published.rate is 987, and the range is 1 to 986"),
+        (published(low=0, high=1e3), "published.rate is 987, and the range is 0 to 1000"),
+        (
+            {"provenance": "published", "published": {"rate": 1}},
+            "Object missing required field `source` - at `$.published`",
+        ),
+        (
+            {"provenance": "published"},
+            "is published and has no published with rate, source and caveat",
+        ),
+    ],
+)
+def test_a_published_figure_that_says_too_little_is_refused_with_its_case(tmp_path, case, problem):
+    """A figure without a source is a rumour."""
+    assert refusal(tmp_path, document(cases={"x": case})) == f": case x: {problem}"
+
+
+def test_a_figure_that_no_number_holds_is_refused(tmp_path):
+    """JSON has no infinity, and still a way to write one."""
+    text = json.dumps(document(cases={"x": published(rate=1)})).replace(
+        '"rate": 1', '"rate": 1e999'
+    )
+    problem = "published.rate is inf; it has to be a number above 0"
+    assert refusal(tmp_path, text) == f": case x: {problem}"
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"processes": []}, "has no processes, which what was measured has"),
+        (
+            {"provenance": "published", "published": FIGURE},
+            "is published, so it has no processes; accept a run for these",
+        ),
+        (
+            {"published": FIGURE},
+            "is measured, so it has no published; delete that, or the processes",
+        ),
+        ({"provenance": "guessed"}, "provenance is 'guessed'; there is measured and published"),
+    ],
+)
+def test_what_was_measured_has_processes_and_what_was_published_has_none(tmp_path, fields, problem):
+    """A file that says both was put together by hand."""
+    path = accept(tmp_path, [make_baseline()])
+    raw = json.loads(path.read_text())
+    raw["cases"][CASE_ID] |= fields
+    assert refusal(tmp_path, raw) == f": case {CASE_ID}: {problem}"
+
+
+def test_accepted_values_leave_nothing_of_the_published_figure_in_their_place(tmp_path):
+    """The others stay, word for word, and so does what is not ours."""
+    cases = {name: {**published(), "owner": "the kernel team"} for name in (CASE_ID, "other")}
+    save(tmp_path, document(cases=cases))
+    path = accept(tmp_path, [make_baseline()])
+    assert load(tmp_path, KEY).measured == {CASE_ID: make_baseline()}
+    stored = json.loads(path.read_text())["cases"]
+    assert stored["other"] == cases["other"]
+    assert stored[CASE_ID]["provenance"] == "measured"
+    assert stored[CASE_ID]["owner"] == "the kernel team"
+    assert "published" not in stored[CASE_ID]
+
+
+def test_a_quarantine_leaves_published_figures_as_they_are(tmp_path):
+    """The file is rewritten around them."""
+    path = save(tmp_path, document(cases={"x": published()}))
+    set_quarantine(load(tmp_path, KEY), "x", QUARANTINE)
+    assert json.loads(path.read_text())["cases"] == {"x": published()}
 
 
 # ---- writing ----------------------------------------------------------------------------
@@ -1006,10 +1121,70 @@ def test_a_case_that_two_tests_measure_counts_as_one_process():
     assert len(processes_of(make_record(attempts=twice))) == 2
 
 
-def test_the_baselines_that_come_with_the_project_are_read():
-    """Files of older versions stay readable."""
-    folder = Path(bench_lib.__file__).parents[1] / "baselines"
-    for path in folder.glob("*.json"):
-        file = load(folder, path.stem)
-        assert file.baselines
-        assert layout(file.raw) == path.read_text()
+COMING = Path(bench_lib.__file__).parents[1] / "baselines"
+
+
+@pytest.mark.parametrize("path", sorted(COMING.glob("*.json")), ids=lambda path: path.stem)
+def test_the_baselines_that_come_with_the_project_are_read(path, tmp_path):
+    """Files of older versions stay readable, and their cases are ones a matrix can name."""
+    file = load(COMING, path.stem)
+    assert file.baselines
+    assert layout(file.raw) == path.read_text()
+    assert set(file.baselines) <= set(nameable(file.baselines, tmp_path / "matrix.toml"))
+
+
+def nameable(ids, path):
+    """Return the ids of every case of the networks, batches and ranks that these ids speak of."""
+    networks = sorted({case_id.partition("-")[0] for case_id in ids})
+    batches = sorted({int(re.search(r"-b(\d+)-", case_id)[1]) for case_id in ids})
+    axes = {
+        "network": networks,
+        "batch_size": batches,
+        "precision": PRECISIONS,
+        "memory_format": MEMORY_FORMATS,
+        "compile_mode": COMPILE_MODES,
+        "task": TASKS,
+        "ranks": [1, 2, 4],
+    }
+    lines = [f"{name} = {json.dumps(values)}" for name, values in axes.items()]
+    path.write_text("\n".join(["[[gate.networks]]", *lines]))
+    tiers = read_matrix(path, {"networks": network_axes(dict.fromkeys(networks, 224))})
+    return {case.id: case for case in tiers["gate"]}
+
+
+@pytest.mark.parametrize("key", ["mi250x", "mi300a", "mi300x", "mi325x"])
+def test_hardware_that_nobody_recorded_has_published_figures_or_what_was_recorded_since(key):
+    """Each with an address where it can be read, and what keeps it from being a reference."""
+    file = load(COMING, key)
+    assert file.published or file.measured
+    for figure in file.published.values():
+        assert "https://" in figure.source
+        assert len(figure.caveat.split()) > 5
+
+
+@pytest.mark.parametrize(
+    ("key", "case_id", "rate", "low", "high"),
+    [
+        ("mi250x", "resnet50-b32-fp32-eager-train", 500, 450, 550),
+        ("mi300x", "resnet50-b32-fp32-eager-train", 700, 600, 800),
+        ("mi325x", "resnet50-b32-fp32-eager-train", 516.1, None, None),
+        ("mi325x", "resnet50-b32-fp16-eager-train", 1032.3, None, None),
+        ("mi325x", "resnet50-b64-fp32-default-train", 1103.4, None, None),
+        ("mi325x", "resnet50-b64-fp32-max-autotune-train", 1287.5, None, None),
+        ("mi300a", "resnet50-b128-fp32-eager-train", 987, None, None),
+        ("mi300a", "resnet50-b128-fp32-eager-train-x2", 1938, None, None),
+        ("mi300a", "resnet50-b128-fp32-eager-train-x4", 3826, None, None),
+        ("mi300a", "resnet50-b128-amp-bf16-nhwc-eager-train", 1641, None, None),
+        ("mi300a", "resnet50-b128-amp-bf16-nhwc-eager-train-x2", 3208, None, None),
+        ("mi300a", "resnet50-b128-amp-bf16-nhwc-eager-train-x4", 6424, None, None),
+        ("mi300a", "resnet50-b512-fp32-eager-train", 1232, None, None),
+        ("mi300a", "resnet50-b512-fp32-default-train", 1335, None, None),
+    ],
+)
+def test_a_published_figure_is_what_its_source_says(key, case_id, rate, low, high):
+    """Until somebody records the case there."""
+    file = load(COMING, key)
+    if case_id in file.measured:
+        pytest.skip("recorded since")
+    figure = file.published[case_id]
+    assert (figure.rate, figure.low, figure.high, figure.item) == (rate, low, high, "img")

@@ -1,13 +1,18 @@
-"""``bench-lib baseline``: show what is accepted, compare a run with it, accept, excuse."""
+"""``bench-lib baseline``: show what is accepted, compare a run with it, record, accept, excuse."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fnmatch
 import getpass
 import math
+import shlex
+import signal
 import statistics
-from collections.abc import Iterable, Sequence
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +33,7 @@ from bench_lib.cli.output import (
 if TYPE_CHECKING:
     from bench_lib.baselines import BaselineFile, Change
     from bench_lib.history import Run
-    from bench_lib.model import Accepted, Baseline, Environment
+    from bench_lib.model import Accepted, Baseline, Environment, Published
 
 app = typer.Typer(help="The values to hold against.", no_args_is_help=True, rich_markup_mode=None)
 Runs = Annotated[
@@ -36,6 +41,7 @@ Runs = Annotated[
     typer.Option("--run", metavar="RUN", help="A run's id or its start, latest, or a file."),
 ]
 Cases = Annotated[str, typer.Option("--case", metavar="GLOB", help="Only cases like this.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why these are the values to hold.")]
 Markdown = Annotated[
     bool, typer.Option("--markdown", help="Print Markdown for a pull request's description.")
 ]
@@ -52,23 +58,30 @@ def show(
     case: Cases = "*",
     json: Json = False,
 ) -> None:
-    """Show the accepted values of a hardware key."""
+    """Show the accepted values of a hardware key, and what was published where there are none."""
     from bench_lib import baselines as files
     from bench_lib.hardware import detect
     from bench_lib.history import utc_today
 
     file = files.load(baselines, key or detect()[0].key)
-    chosen = {k: v for k, v in file.baselines.items() if fnmatch.fnmatchcase(k, case)}
+    chosen = {k: v for k, v in file.measured.items() if fnmatch.fnmatchcase(k, case)}
+    published = {k: v for k, v in file.published.items() if fnmatch.fnmatchcase(k, case)}
     excused = {k: v for k, v in file.quarantines.items() if fnmatch.fnmatchcase(k, case)}
     over = {k for k, v in excused.items() if not files.in_force(v, utc_today())}
     if json:
         about = {k: {**dataclasses.asdict(v), "over": k in over} for k, v in excused.items()}
         print_json(
-            {"key": file.key, "hardware": file.hardware, "cases": chosen, "quarantine": about}
+            {
+                "key": file.key,
+                "hardware": file.hardware,
+                "cases": chosen,
+                "published": published,
+                "quarantine": about,
+            }
         )
         return
     if not chosen:
-        known = sorted(p.stem for p in baselines.glob("*.json") if p.stem != file.key)
+        known = _keys_with_baselines(baselines, file.key)
         there = f"; there are baselines of {', '.join(known)}" if known else ""
         print(f"no baselines of {file.key} in {baselines}{there}")
     accepted = [
@@ -86,6 +99,9 @@ def show(
     for id_, b in sorted(chosen.items()):
         if b.accepted.in_spite_of is not None:
             print(f"{id_}: in spite of: {b.accepted.in_spite_of}")
+    if published:
+        print()
+        _print_published(published)
     if excused:
         print()
     rows = [
@@ -93,8 +109,31 @@ def show(
         for id_, q in sorted(excused.items())
     ]
     print_table(("in quarantine", "until", "state", "reason"), rows)
-    if not chosen and not excused:
+    if not chosen and not published and not excused:
         raise typer.Exit(1)
+
+
+def _keys_with_baselines(folder: Path, but: str) -> list[str]:
+    """List the hardware keys that something was accepted for; a broken file is not asked."""
+    from bench_lib import baselines as files
+
+    keys = []
+    for key in sorted(path.stem for path in folder.glob("*.json") if path.stem != but):
+        with contextlib.suppress(files.BaselineError):
+            keys += [key] if files.load(folder, key).measured else []
+    return keys
+
+
+def _print_published(published: Mapping[str, Published]) -> None:
+    rows = []
+    for id_, figure in sorted(published.items()):
+        low, high = figure.low, figure.high
+        between = "" if low is None or high is None else f"{low:.5g} to {high:.5g}"
+        rows.append((id_, f"{figure.rate:.5g} {figure.item}/s", between))
+    print_table(("published, not judged by", "rate", "range"), rows)
+    for id_, figure in sorted(published.items()):
+        print(f"{id_}: {figure.caveat}; source: {figure.source}")
+    print("to measure them, on that hardware: bench-lib baseline record --reason WHY")
 
 
 @app.command()
@@ -122,7 +161,7 @@ def diff(
 def accept(
     *,
     run: Runs,
-    reason: Annotated[str, typer.Option("--reason", help="Why these are the values to hold.")],
+    reason: Reason,
     history: HistoryDir = DEFAULT_HISTORY,
     baselines: BaselinesDir = DEFAULT_BASELINES,
     case: Cases = "*",
@@ -134,36 +173,110 @@ def accept(
     markdown: Markdown = False,
 ) -> None:
     """Make a run's values, or several runs' together, the ones to hold against."""
-    from bench_lib import acceptance
-    from bench_lib import baselines as files
-
     _one_form(json, markdown)
-    if not reason.strip():
-        raise files.BaselineError("--reason is empty; say why these values are right")
+    _require(reason)
     file, runs, changes = _proposal(run, history, baselines, case, reason)
-    taken = {change.case_id: change for change in acceptance.taken(changes, force=force)}
-    if taken:
-        environments = _environments(runs)
-        files.write(file, taken.values(), runs[-1].hardware[0], environments)
-    changes = [taken.get(change.case_id, change) for change in changes]
-    refused = [c.case_id for c in changes if c.against and c.case_id not in taken]
-    around = _changes_around(changes, file, runs)
+    taken = _take(file, runs, changes, force=force)
+    shown = [taken.get(change.case_id, change) for change in changes]
+    around = _changes_around(shown, file, runs)
     if json:
         print_json(
             {
                 "path": str(file.path),
                 "accepted": len(taken),
-                "refused": refused,
-                "changes": [_as_json(change) for change in changes],
+                "refused": _refused(changes, taken),
+                "changes": [_as_json(change) for change in shown],
                 "environment": around,
             }
         )
     else:
-        _print_changes(changes, around, markdown=markdown)
-        print(f"\n{len(taken)} of {len(changes)} cases accepted into {file.path}")
-        for words in _afterthoughts(runs, list(taken.values()), refused):
-            print(words)
+        _print_changes(shown, around, markdown=markdown)
+        _print_taken(file, runs, changes, taken)
     raise typer.Exit(0 if taken else 1)
+
+
+@app.command()
+def record(
+    more: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="MORE", help="More for pytest, as -- -n auto -k resnet50."),
+    ] = None,
+    *,
+    reason: Reason,
+    history: HistoryDir = DEFAULT_HISTORY,
+    baselines: BaselinesDir = DEFAULT_BASELINES,
+) -> None:
+    """Measure perf_tests in five processes a case, and accept that very run.
+
+    Ends with 1 where nothing could be accepted, or where a test failed; the others are
+    accepted all the same.
+    """
+    from bench_lib import baselines as files
+    from bench_lib import history as runs
+    from bench_lib.timing import LEAST_PROCESSES
+
+    _require(reason)
+    before = set(runs.files(history))
+    folders = ["--perf-history", str(history), "--perf-baselines", str(baselines)]
+    words = ["perf_tests", "--perf-processes", str(LEAST_PROCESSES), *folders, *(more or [])]
+    status = _pytest(words)
+    if status not in (0, 1):
+        raise files.BaselineError(f"pytest ended with status {status}; nothing was accepted")
+    new = [str(path) for path in runs.files(history) if path not in before]
+    if not new:
+        raise files.BaselineError("pytest measured nothing; nothing was accepted")
+    if len(new) > 1:
+        raise files.BaselineError(
+            f"others ran meanwhile ({', '.join(new)}); accept one: "
+            "bench-lib baseline accept --run RUN"
+        )
+    file, measured, changes = _proposal(new, history, baselines, "*", reason)
+    taken = _take(file, measured, changes)
+    shown = [taken.get(change.case_id, change) for change in changes]
+    print()
+    _print_changes(shown, _changes_around(shown, file, measured), markdown=False)
+    _print_taken(file, measured, changes, taken)
+    if taken:
+        print(f"next: commit {file.path}")
+    raise typer.Exit(0 if taken and status == 0 else 1)
+
+
+def _pytest(words: Sequence[str]) -> int:
+    """Run pytest in front and return its status; an interrupt is pytest's to answer."""
+    print(shlex.join(["pytest", *words]), flush=True)
+    handler = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        return subprocess.call([sys.executable, "-m", "pytest", *words])
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def _take(
+    file: BaselineFile, runs: Sequence[Run], changes: Sequence[Change], *, force: bool = False
+) -> dict[str, Change]:
+    """Write the changes that may be written; return those, by case."""
+    from bench_lib import acceptance
+    from bench_lib import baselines as files
+
+    taken = {change.case_id: change for change in acceptance.taken(changes, force=force)}
+    if taken:
+        files.write(file, taken.values(), runs[-1].hardware[0], _environments(runs))
+    return taken
+
+
+def _refused(changes: Sequence[Change], taken: Mapping[str, Change]) -> list[str]:
+    return [c.case_id for c in changes if c.against and c.case_id not in taken]
+
+
+def _print_taken(
+    file: BaselineFile,
+    runs: Sequence[Run],
+    changes: Sequence[Change],
+    taken: Mapping[str, Change],
+) -> None:
+    print(f"\n{len(taken)} of {len(changes)} cases accepted into {file.path}")
+    for words in _afterthoughts(runs, list(taken.values()), _refused(changes, taken)):
+        print(words)
 
 
 def _afterthoughts(
@@ -228,12 +341,12 @@ def quarantine(
         raise files.BaselineError(f"{missing} is missing; a quarantine has a last day and a reason")
     new = Quarantine(reason.strip(), until, utc_now(), _who())
     path = files.set_quarantine(file, case, new, device if device.key == file.key else None)
-    near = [] if case in file.baselines else _near(case, file.baselines)
+    near = [] if case in file.measured else _near(case, file.measured)
     if json:
         print_json({"path": str(path), "case": case, "quarantine": new, "near": near})
         return
     print(f"{case} may fail up to and including {until}, by {path}")
-    if case not in file.baselines:
+    if case not in file.measured:
         like = f"; like it are {', '.join(near)}" if near else ""
         print(f"it has no baseline there{like}")
 
@@ -242,6 +355,13 @@ def _near(case: str, known: Iterable[str]) -> list[str]:
     import difflib
 
     return difflib.get_close_matches(case, sorted(known), n=3)
+
+
+def _require(reason: str) -> None:
+    from bench_lib.baselines import BaselineError
+
+    if not reason.strip():
+        raise BaselineError("--reason is empty; say why these values are right")
 
 
 def _one_form(json: bool, markdown: bool) -> None:  # noqa: FBT001 - options, by their names
@@ -328,7 +448,7 @@ def _remark(change: Change) -> tuple[str, str]:
     """Say in a word or two what becomes of the new values, and then why."""
     if change.new is None:
         return "nothing", change.why_not or ""
-    notes = ["new"] if change.old is None else []
+    notes = ["new"] if change.old is None or change.old.published else []
     if change.against is not None:
         notes.append("forced" if change.new.accepted.in_spite_of else "refused")
     return ", ".join(notes), change.against or ""
@@ -339,7 +459,7 @@ def _figures(change: Change) -> tuple[str, ...]:
     ratio, interval = _ratio(change)
     return (
         change.case_id,
-        _median(change.old),
+        "published" if change.old and change.old.published else _median(change.old),
         _median(change.new),
         "" if ratio is None else f"{ratio:.4f}",
         "" if interval is None else f"{interval[0]:.4f} to {interval[1]:.4f}",
