@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bench_lib import fingerprint, hardware, history, judge
+from bench_lib.cooling import COOL_S, Cooling
 from bench_lib.devicelock import DeviceLock
 from bench_lib.launch import CaseFault, CaseSkipped, LaunchError, Zygote, run_ranks
 from bench_lib.model import (
@@ -69,6 +70,7 @@ class Turns:
         sides: Mapping[str, Side],
         *,
         lock_wait_s: float = 600.0,
+        cool_s: float = COOL_S,
         say: Callable[[str], None] = lambda _line: None,
         start: Callable[[Side, Hardware], Workers] = start_workers,
         watch: Callable[[Hardware], Watcher] = start_watching,
@@ -77,9 +79,11 @@ class Turns:
     ) -> None:
         """Take the device; ``sides`` are by NAMES.
 
-        Raises DeviceBusyError where somebody else keeps the device.
+        What the hardware spoils is measured again after up to ``cool_s`` seconds.  Raises
+        DeviceBusyError where somebody else keeps the device.
         """
         self.device = device
+        cooling = Cooling(device, self._seen_between, cool_s=cool_s, say=say)
         self._elsewhere = any(side.command_prefix for side in sides.values())
         # How full the caches are is read on both sides before either fills them.
         known = {name: _described(side) for name, side in sides.items()}
@@ -89,6 +93,7 @@ class Turns:
                 functools.partial(start, side, device),
                 seen=self._seen_during,
                 give_way=self._let_companion_run,
+                recover=cooling.wait,
                 measure_ranks=functools.partial(_measure_ranks, side),
                 described=functools.partial(known.__getitem__, name),
                 now=now,
@@ -141,12 +146,15 @@ class Turns:
         self._companion.run()
 
     def _seen_during(self, measurement: Measurement) -> Telemetry | None:
+        return self._seen_between(*measurement.window_s)
+
+    def _seen_between(self, begin_s: float, end_s: float) -> Telemetry | None:
         own: list[int] = []
         # A container counts its processes in its own way, so that nobody can be told from us.
         if not self._elsewhere:
             stations = self._stations.values()
             own = [*self._companion.pids, *(pid for station in stations for pid in station.pids)]
-        return self._watcher.window(*measurement.window_s, own=own)
+        return self._watcher.window(begin_s, end_s, own=own)
 
 
 def order(turn: int) -> Sequence[str]:
@@ -167,7 +175,8 @@ def _described(side: Side) -> Environment:
     """Describe a side but for what its worker says; inside a container little is known."""
     if not side.command_prefix:
         return fingerprint.collect(environ={**os.environ, **side.environment})
-    return replace(fingerprint.collect(environ=side.environment), rocm=None, caches={})
+    known = fingerprint.collect(environ=side.environment)
+    return replace(known, rocm=None, libraries={}, caches={})
 
 
 def _measure_ranks(side: Side, case: Case) -> Measurement:

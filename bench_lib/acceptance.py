@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from bench_lib import judge, summary
+from bench_lib import fingerprint, judge, summary, validity
 from bench_lib.baselines import BaselineFile, Change
 from bench_lib.model import (
     Accepted,
@@ -41,7 +41,7 @@ def processes_of(record: Record, run_id: str | None = None) -> list[ProcessSumma
                 attempt.measurement,
                 environment=attempt.environment,
                 time=attempt.time,
-                clock_mhz=attempt.telemetry.clock_mhz if attempt.telemetry else None,
+                seen=attempt.telemetry,
             ),
             worker=prefix + attempt.measurement.context_id,
         )
@@ -59,24 +59,36 @@ def conditions_of(
 ) -> dict[str, Any]:
     """Return what has to be equal for a comparison: conditions, never the software judged.
 
-    Of the environment only whether the caches that choose kernels were filled counts; how
-    full they are changes with every case that is added.
+    Each is a row of the table in docs/baselines.md.  Of the environment there is the
+    governor, where the CPU itself is measured, and whether the caches that choose kernels
+    were filled; how full they are changes with every case that is added.
     """
     conditions: dict[str, Any] = {
         "ranks": case.launch.ranks,
         "launcher": "torchrun" if case.launch.ranks > 1 else "none",
     }
     conditions |= {name: getattr(hardware, name) for name in CONDITIONS}
-    caches = environment.caches if environment else {}
+    if environment is None:
+        return conditions
+    if hardware.vendor == "cpu":
+        conditions["governor"] = environment.governor
+    caches = environment.caches
     if hardware.vendor == "amd" and "miopen" in caches:
-        conditions["miopen_cache"] = _filled(caches["miopen"])
+        conditions["miopen_cache"] = fingerprint.state_of(caches["miopen"])
     if "tunableop" in caches:
-        conditions["tunableop_cache"] = _filled(caches["tunableop"])
+        conditions["tunableop_cache"] = fingerprint.state_of(caches["tunableop"])
     return conditions
 
 
-def _filled(cache: str) -> str:
-    return "cold" if cache == "none" else "warm"
+def level_of(baseline: Baseline | None, case: Case, hardware: Hardware) -> validity.Level | None:
+    """Return what the clock was when a case's baseline was recorded.
+
+    None where that is not known, and where other conditions differ: then a lower clock is no
+    surprise, and the case INCOMPARABLE.
+    """
+    if baseline is None or judge.differing(conditions_of(case, hardware), baseline.conditions):
+        return None
+    return validity.level(baseline.processes)
 
 
 def mixed_conditions(devices: Iterable[Hardware]) -> list[str]:
@@ -269,4 +281,5 @@ def _rounded(process: ProcessSummary) -> ProcessSummary:
         loss_error=digits(process.loss_error),
         grad_norm_error=digits(process.grad_norm_error),
         clock_mhz=places(process.clock_mhz, 0),
+        power_w=places(process.power_w, 0),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from bench_lib import acceptance, baselines, fingerprint, history, judge
@@ -62,6 +62,13 @@ class Chronicle:
         """Return the records whose answer fresh processes could change."""
         return [record for record in self._judged() if judge.is_suspicious(record.verdicts)]
 
+    def spoilt(self) -> list[Record]:
+        """Return the records that the hardware left without anything to judge."""
+        verdicts = {id_: _unmeasured(record) for id_, record in self.records.items()}
+        return [
+            self.records[id_] for id_, v in verdicts.items() if v and v.status is Status.INVALID
+        ]
+
     def hardware_of(self, record: Record) -> Hardware:
         """Return the device that a record's case was last measured on."""
         return self._outcomes[record.case.id].hardware
@@ -107,7 +114,7 @@ class Chronicle:
             acceptance.processes_of(record, self.writer.run_id),
             baseline,
             case.limits,
-            self._nights(key).get(case.id, []) if baseline is not None else [],
+            self._nights(key).get(case.id, []) if baseline and baseline.processes else [],
             acceptance.conditions_of(case, outcome.hardware, outcome.environment),
             self._planned,
         )
@@ -174,6 +181,9 @@ def _unmeasured(record: Record) -> Verdict | None:
             return Verdict(Status.SKIPPED, "run", attempt.skipped)
     if any(a.accepted and a.measurement is not None for a in record.attempts):
         return None
+    spoilt = [a.discarded for a in record.attempts if a.invalid and a.discarded]
+    if spoilt:
+        return Verdict(Status.INVALID, "run", spoilt[-1])
     reason = next((a.discarded for a in record.attempts if a.discarded), "nothing measured")
     return Verdict(Status.ERROR, "run", reason)
 
@@ -188,15 +198,7 @@ def _changes(file: BaselineFile, case_id: str, environment: Environment) -> list
     if baseline is None or not baseline.processes:
         return []
     old = file.environments.get(baseline.processes[-1].environment)
-    if old is None:
-        return []
-    known = {
-        item.name: getattr(environment, item.name)
-        for item in fields(Environment)
-        if None not in (getattr(old, item.name), getattr(environment, item.name))
-    }
-    known["caches"] = old.caches  # how many entries they have changes with every run
-    return fingerprint.difference(old, replace(old, **known))
+    return [] if old is None else fingerprint.difference(old, environment)
 
 
 PASSING = (Status.OK, Status.IMPROVED, Status.SKIPPED)

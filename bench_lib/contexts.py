@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench_lib.comparison import growth
-from bench_lib.covariates import LEAST_GAIN, Group, gains
+from bench_lib.covariates import LEAST_GAIN, SHOWN, Group, gains
 from bench_lib.model import Case
 from bench_lib.selfcheck import CONTEXT_S, Device, Sample, once_s, probe_ranges, sample_of
 
@@ -96,7 +96,7 @@ class Found:
         if CHOSEN in self.kinds:
             words += f" as they come and by {self.between(CHOSEN):.2%} where they are chosen"
         words += " (the middle one of the cases)" if len(self.spreads) > 1 else ""
-        explained = self.explained(ANY)
+        explained = {k: v for k, v in self.explained(ANY).items() if k not in SHOWN}
         name = max(explained, key=explained.__getitem__, default=None)
         if name is None:
             words += "; no probe varies, so none can tell why"

@@ -100,9 +100,16 @@ class Writer:
             quarantine=record.quarantine,
         )
 
-    def end(self, counts: Mapping[str, int], exit_status: int) -> None:
-        """Close the run as finished."""
-        self._write("end", counts=dict(counts), exit_status=exit_status)
+    def end(
+        self,
+        counts: Mapping[str, int],
+        exit_status: int,
+        *,
+        caches: Mapping[str, str] | None = None,
+    ) -> None:
+        """Close the run as finished; `caches` is how full they are now, where somebody looked."""
+        after = {} if caches is None else {"caches": dict(caches)}
+        self._write("end", counts=dict(counts), exit_status=exit_status, **after)
         self.close()
 
     def close(self) -> None:
@@ -155,6 +162,8 @@ class Run:
     started: str = ""
     ended: str | None = None
     exit_status: int | None = None
+    caches: dict[str, str] = field(default_factory=dict)
+    """How full they were at its end; the environments have what it found."""
     environments: dict[str, Environment] = field(default_factory=dict)
     hardware: list[Hardware] = field(default_factory=list)
     records: dict[str, Record] = field(default_factory=dict)
@@ -204,13 +213,14 @@ class _NewerSchemaError(Exception):
 
 @dataclass
 class _Line:
-    """What every line has, and what two kinds add."""
+    """What every line has, and what some kinds add."""
 
     kind: str
     run: str
     time: str
     nodeid: str | None = None
     exit_status: int | None = None
+    caches: dict[str, str] = field(default_factory=dict)
 
 
 def _fold(run: Run, line: dict[str, Any]) -> None:
@@ -248,6 +258,7 @@ def _fold(run: Run, line: dict[str, Any]) -> None:
     elif kind == "end":
         run.ended = about.time
         run.exit_status = about.exit_status
+        run.caches = about.caches
 
 
 def files(folder: Path) -> list[Path]:

@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from bench_lib import secondary
+from bench_lib import secondary, validity
 from bench_lib.comparison import Comparison, Contrast, paired
 from bench_lib.comparison import compare as compare_suite
 from bench_lib.model import (
     Baseline,
     Limits,
     ProcessSummary,
+    Published,
     Status,
     Verdict,
 )
@@ -41,16 +42,14 @@ BETWEEN_HOST_STATES = 0.10
 one idle H200 machine took 3 to 6% less three minutes later, with 2% between processes."""
 Value = TypeVar("Value")
 TAIL_ITERATIONS = 100
-SAME_CLOCK = 0.005
-
 
 FAILING = (Status.REGRESSED, Status.ERROR)
 """What makes a run fail."""
 
 _SEVERITY = (
     Status.ERROR,
-    Status.INVALID,
     Status.REGRESSED,
+    Status.INVALID,
     Status.INCOMPARABLE,
     Status.NO_BASELINE,
     Status.SUSPECT,
@@ -97,7 +96,7 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
     for case_id, evidence in suite.items():
         judged = not verdicts[case_id] or verdicts[case_id][0].status not in _UNJUDGED
         if judged and evidence.baseline is not None:
-            timed = sharper(verdicts[case_id])
+            timed = sharper(_less_the_clock(verdicts[case_id], evidence))
             verdicts[case_id] = _weighed(timed + _untimed(evidence, evidence.baseline), evidence)
     return verdicts
 
@@ -159,7 +158,7 @@ def leading(verdicts: Sequence[Verdict]) -> Verdict:
 def is_suspicious(verdicts: Sequence[Verdict]) -> bool:
     """Whether fresh processes could change the answer: it moved, and chance is not excluded."""
     return any(
-        v.status in (Status.REGRESSED, Status.SUSPECT, Status.IMPROVED)
+        v.status in (Status.REGRESSED, Status.SUSPECT, Status.INVALID, Status.IMPROVED)
         or (v.status is Status.NOISY and _looks_slower(v))
         or (
             v.status is Status.OK and v.ratio is not None and v.ratio * (1 + (v.tolerance or 0)) < 1
@@ -187,15 +186,32 @@ def _unjudged(evidence: Evidence) -> list[Verdict]:
     candidate, baseline = evidence.candidate, evidence.baseline
     latency = math.exp(statistics.fmean(p.log_median for p in candidate))
     if baseline is None or not baseline.processes or baseline.provenance != "measured":
-        reason = f"{_seconds(latency)}; nothing accepted yet to hold it against"
-        if baseline is not None and baseline.processes:
-            reason = f"{_seconds(latency)}; a {baseline.provenance} figure is not judged by"
-        reason += _shortcomings(candidate)
-        return [Verdict(Status.NO_BASELINE, "latency", reason, value=latency, unit="s")]
-    if differing := _differing(evidence.conditions, baseline.conditions):
-        reason = f"conditions differ from the baseline's: {'; '.join(differing)}"
+        against, words = "pinned", "; nothing accepted yet to hold it against"
+        words += _shortcomings(candidate)
+        if baseline is not None and baseline.published is not None:
+            against = "published"
+            words = f"{_shortcomings(candidate)}; {_beside(candidate, baseline.published)}"
+        reason = f"{_seconds(latency)}{words}"
+        return [
+            Verdict(Status.NO_BASELINE, "latency", reason, value=latency, unit="s", against=against)
+        ]
+    if unlike := differing(evidence.conditions, baseline.conditions):
+        reason = f"conditions differ from the baseline's: {'; '.join(unlike)}"
         return [Verdict(Status.INCOMPARABLE, "latency", reason, value=latency, unit="s")]
     return []
+
+
+def _beside(candidate: Sequence[ProcessSummary], published: Published) -> str:
+    """Compare the rate with a published one, figures first: a terminal cuts the rest off."""
+    unit = f"{published.item}/s"
+    rates = [p.log_throughput for p in candidate if p.log_throughput is not None]
+    rate = math.exp(statistics.fmean(rates)) if rates else None
+    words = "" if rate is None else f"{_rate(rate)} {unit}; "
+    words += f"published: {_rate(published.rate)} {unit}"
+    if published.low is not None and published.high is not None:
+        words += f" ({_rate(published.low)} to {_rate(published.high)})"
+    words += "" if rate is None else f", {rate / published.rate:.3g} times that"
+    return f"{words}; not judged by; {published.caveat}; source: {published.source}"
 
 
 def _shortcomings(candidate: Sequence[ProcessSummary]) -> str:
@@ -210,7 +226,8 @@ def _shortcomings(candidate: Sequence[ProcessSummary]) -> str:
     return words
 
 
-def _differing(conditions: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
+def differing(conditions: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
+    """Say which conditions are not a baseline's; what is unknown on either side is not compared."""
     return [
         f"{name} {conditions[name]}, not {stored[name]}"
         for name in sorted(conditions.keys() & stored.keys())
@@ -345,14 +362,48 @@ def _bare(uuid: str) -> str:
 
 def _clocks(candidate: Sequence[ProcessSummary], old: Sequence[ProcessSummary]) -> str:
     """Say how the device's clock compares; a lower one explains what software does not."""
-    new = [p.clock_mhz for p in candidate if p.clock_mhz]
-    before = [p.clock_mhz for p in old if p.clock_mhz]
-    if not new or not before:
+    clocks = validity.clocks(candidate, old)
+    if clocks is None:
         return ""
-    change = statistics.median(new) / statistics.median(before) - 1
-    if abs(change) <= SAME_CLOCK:
+    if not clocks.change:
         return "; clocks equal"
+    change = math.expm1(clocks.change)
     return f"; the clock was {abs(change):.1%} {'lower' if change < 0 else 'higher'}"
+
+
+def _less_the_clock(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Verdict]:
+    """Take back what the clock explains: a gap that vanishes in time × clock is the clock's.
+
+    Where the device waited for the host its clock explains nothing but its own time.
+    """
+    assert evidence.baseline is not None
+    sides = {"pinned": evidence.baseline.processes, "rolling": evidence.rolling}
+    clocks = {
+        against: validity.clocks(
+            evidence.candidate, _on_this_device(evidence.candidate, processes)[0]
+        )
+        for against, processes in sides.items()
+    }
+    waited = _mostly_waited(evidence.candidate)
+    return [
+        v if waited and v.metric != "device" else _in_cycles(v, clocks.get(v.against))
+        for v in verdicts
+    ]
+
+
+def _in_cycles(verdict: Verdict, clocks: validity.Clocks | None) -> Verdict:
+    """Judge a timing's gap again in cycles of the device's clock."""
+    if clocks is None or not clocks.change or verdict.ratio is None:
+        return verdict
+    cycles = verdict.ratio * math.exp(clocks.change)
+    bound = 1 + (verdict.tolerance or 0)
+    slower = verdict.status in (Status.REGRESSED, Status.SUSPECT) and clocks.change < 0
+    faster = verdict.status is Status.IMPROVED and clocks.change > 0
+    if not (slower and cycles <= bound) and not (faster and cycles >= 1 / bound):
+        return verdict
+    change = f"{abs(cycles - 1):.1%} {'slower' if cycles > 1 else 'faster'}"
+    reason = f"the clock's: {clocks.in_words}; in time × clock {change}; {verdict.reason}"
+    return replace(verdict, status=Status.INVALID if slower else Status.OK, reason=reason)
 
 
 # --- what else is judged -------------------------------------------------------------------
@@ -441,3 +492,7 @@ def _heard(verdict: Verdict, *, was_host_bound: bool, device_is_steady: bool) ->
 
 def _seconds(value: float) -> str:
     return f"{value * 1e3:.3f} ms" if value < 1 else f"{value:.3f} s"
+
+
+def _rate(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"

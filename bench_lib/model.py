@@ -187,8 +187,20 @@ class Environment:
     threads: int | None = None
     commit: str | None = None
     dirty: bool | None = None
+    firmware: str | None = None
+    """Versions of the GPUs' video BIOS, each once."""
+    governor: str | None = None
+    """What sets the CPU's clocks, such as ``performance``."""
+    numa_balancing: bool | None = None
+    huge_pages: str | None = None
+    """When the kernel makes transparent huge pages: ``always``, ``madvise`` or ``never``."""
+    kernel_options: dict[str, str] | None = None
+    """Those of the kernel's command line that may change speed; None where it is not known."""
+    libraries: dict[str, str] = field(default_factory=dict)
+    """Versions of ROCm's libraries as installed beside it; a torch wheel brings its own."""
     variables: dict[str, str] = field(default_factory=dict)
     caches: dict[str, str] = field(default_factory=dict)
+    """``cold`` or ``warm, 41 entries``, and a hash of what chooses kernels; before the run."""
 
 
 @dataclass(frozen=True)
@@ -219,6 +231,7 @@ class RankSample:
     device_uuid: str | None
     iteration_s: list[float]
     peak_memory_bytes: int | None
+    pid: int | None = None
 
 
 @dataclass(frozen=True)
@@ -369,7 +382,8 @@ class Verdict:
     detectable_effect: float | None = None
     """Smallest slow-down this comparison would have called nine times in ten, as a fraction."""
     against: str = "pinned"
-    """Which baseline: ``pinned`` (accepted by somebody) or ``rolling`` (the nights since)."""
+    """Which baseline: ``pinned`` (accepted by somebody), ``rolling`` (the nights since) or
+    ``published`` (a figure beside which a case is shown)."""
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,14 @@ def _unmeasured(sides: Mapping[str, Record]) -> Verdict | None:
         return Verdict(Status.ERROR, "run", _by_side("fault", faults), against="a")
     if skips:
         return Verdict(Status.SKIPPED, "run", _by_side("skipped", skips), against="a")
+    if not _measured_on_both(sides):
+        spoilt = {
+            name: attempt.discarded
+            for name, record in sides.items()
+            for attempt in record.attempts
+            if attempt.invalid and attempt.discarded
+        }
+        return Verdict(Status.INVALID, "run", _by_side("spoilt", spoilt), against="a")
     return None
 
 
@@ -127,8 +135,22 @@ def mixed_conditions(
     ]
 
 
+def _measured_on_both(sides: Mapping[str, Record]) -> set[int]:
+    """Return the pairs in which both sides have an accepted measurement."""
+    return set.intersection(
+        *({a.process for a in record.attempts if a.accepted} for record in sides.values())
+    )
+
+
 def _pairs(sides: Mapping[str, Record]) -> list[_Pair]:
-    a, b = (acceptance.processes_of(sides[name]) for name in NAMES)
+    """Return the pairs that the hardware did not spoil on either side."""
+    whole = _measured_on_both(sides)
+    a, b = (
+        acceptance.processes_of(
+            replace(sides[name], attempts=[t for t in sides[name].attempts if t.process in whole])
+        )
+        for name in NAMES
+    )
     return [
         _Pair(f"{number}: {old.worker}, {new.worker}", old, new)
         for number, (old, new) in enumerate(zip(a, b, strict=True))

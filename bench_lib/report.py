@@ -112,10 +112,13 @@ def explanations(records: Iterable[Record], *, every: bool = False) -> list[str]
     for record in records:
         lines += _on_quarantine(record)
         for verdict in record.verdicts:
-            if verdict.status not in quiet:
+            if verdict.status not in quiet or verdict.against == "published":
                 words = f"{record.case.id}: {verdict.status.value} {verdict.metric}: "
                 lines.append(words + shortened(verdict.reason))
         for attempt in record.attempts:
+            if attempt.invalid and record.status is not Status.INVALID:
+                cause = (attempt.discarded or "").removesuffix("; measured again")
+                lines.append(f"{record.case.id}: measured again: {cause}")
             measurement = attempt.measurement
             if measurement is not None:
                 lines += [f"{record.case.id}: warning: {text}" for text in measurement.warnings]

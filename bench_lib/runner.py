@@ -7,7 +7,8 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from bench_lib import fingerprint, hardware, history
+from bench_lib import fingerprint, hardware, history, validity
+from bench_lib.cooling import COOL_S, Cooling
 from bench_lib.devicelock import DeviceLock
 from bench_lib.launch import Zygote, run_ranks
 from bench_lib.model import (
@@ -46,6 +47,11 @@ class Outcome:
         """Why the case was skipped, if it was."""
         return next((a.skipped for a in self.attempts if a.skipped is not None), None)
 
+    @property
+    def spoilt(self) -> str | None:
+        """What the hardware did to the last attempt, if that is why it was discarded."""
+        return self.attempts[-1].discarded if self.attempts[-1].invalid else None
+
 
 class Bench:
     """Measures cases on one device, each in as many fresh contexts as asked for."""
@@ -57,6 +63,8 @@ class Bench:
         processes: int = 1,
         variables: Mapping[str, str] | None = None,
         lock_wait_s: float = 600.0,
+        cool_s: float = COOL_S,
+        expected: Callable[[Case], validity.Level | None] = lambda _case: None,
         say: Callable[[str], None] = lambda _line: None,
         workers: Callable[[Mapping[str, str]], Workers] = start_workers,
         watch: Callable[[Hardware], Watcher] = start_watching,
@@ -65,7 +73,9 @@ class Bench:
     ) -> None:
         """Take the device; raises DeviceBusyError where somebody else keeps it.
 
-        Workers start with the first case, with ``variables`` in their environment.
+        Workers start with the first case, with ``variables`` in their environment.  What the
+        hardware spoils is measured again after up to ``cool_s`` seconds; ``expected`` is what
+        the clock was when a case's baseline was recorded.
         """
         self.device = device
         self._processes = processes
@@ -73,12 +83,15 @@ class Bench:
         self._watcher: Watcher | None = None
         self._before: Environment | None = None
         self._companion: Companion | None = None
+        self._cooling = Cooling(device, self._seen_between, cool_s=cool_s, say=say)
         told = {**hardware.visibility(device), **(variables or {})}
         self._station = Station(
             device,
             lambda: workers(told),
             seen=self._seen_during,
             give_way=self._let_companion_run,
+            recover=self._cooling.wait,
+            expected=expected,
             measure_ranks=functools.partial(run_ranks, environment=variables),
             described=lambda: self._before or fingerprint.collect(),
             now=now,
@@ -127,10 +140,13 @@ class Bench:
         self._companion.run()
 
     def _seen_during(self, measurement: Measurement) -> Telemetry | None:
+        return self._seen_between(*measurement.window_s)
+
+    def _seen_between(self, begin_s: float, end_s: float) -> Telemetry | None:
         if self._watcher is None:
             return None
         own = [*self._station.pids, *(self._companion.pids if self._companion else [])]
-        return self._watcher.window(*measurement.window_s, own=own)
+        return self._watcher.window(begin_s, end_s, own=own)
 
     def close(self) -> None:
         """End the workers and the telemetry, and let go of the device."""

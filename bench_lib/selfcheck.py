@@ -81,6 +81,8 @@ def sample_of(outcome: Outcome) -> Sample:
         raise SelfcheckError(f"{outcome.case.id}: {fault.kind} in {fault.phase}: {fault.message}")
     if outcome.skipped is not None:
         raise SelfcheckError(f"{outcome.case.id}: {outcome.skipped}; choose another case")
+    if outcome.spoilt is not None:
+        raise SelfcheckError(f"{outcome.case.id}: {outcome.spoilt}; try again when that is over")
     seen = next(a.measurement for a in outcome.attempts if a.accepted and a.measurement)
     took_s = sum(attempt.took_s for attempt in outcome.attempts)
     return Sample(seen.iteration_s, seen.probe, took_s)

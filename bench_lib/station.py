@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from bench_lib import fingerprint, hardware, history, summary
+from bench_lib import fingerprint, hardware, history, summary, validity
 from bench_lib.launch import CaseFault, CaseSkipped, LaunchError, run_ranks
 from bench_lib.model import (
     Attempt,
@@ -86,6 +86,8 @@ class Station:
         *,
         seen: Callable[[Measurement], Telemetry | None],
         give_way: Callable[[], None],
+        recover: Callable[[str], bool] = lambda _cause: False,
+        expected: Callable[[Case], validity.Level | None] = lambda _case: None,
         measure_ranks: Callable[[Case], Measurement] = run_ranks,
         described: Callable[[], Environment] = fingerprint.collect,
         now: Callable[[], str] = history.utc_now,
@@ -93,12 +95,16 @@ class Station:
         """Nothing starts before it is needed.
 
         ``seen`` tells what telemetry saw of a measurement, ``give_way`` has another context
-        use the device, ``described`` is the environment but for what only a worker knows.
+        use the device, ``recover`` gives the device time where something was wrong with it and
+        says whether it did, ``expected`` is what the clock was when a case's baseline was
+        recorded, ``described`` is the environment but for what only a worker knows.
         """
         self.device = device
         self._start = start
         self._seen = seen
         self._give_way = give_way
+        self._recover = recover
+        self._expected = expected
         self._measure_ranks = measure_ranks
         self._described = described
         self._now = now
@@ -106,20 +112,48 @@ class Station:
         self._name = ""
         self._contexts: dict[int, Context] = {}
         self._environment: Environment | None = None
+        self._measured_by: list[int] = []
 
     def measure(self, case: Case, process: int) -> list[Attempt]:
         """Measure a case in a context, which opens where it is not there.
 
-        Twice where something disturbed the first look; after a fault the context is gone.
-        Raises LaunchError where workers cannot be started at all.
+        Once more where something disturbed the first look, and once more where it was the
+        hardware, after giving that some time; what the hardware spoils again stays discarded.
+        After a fault the context is gone.  Raises LaunchError where workers cannot be started
+        at all.
         """
-        attempt = self._attempt(case, process)
-        attempts = [attempt]
-        if attempt.measurement is not None and (why := disturbance(attempt.measurement)):
-            attempts = [replace(attempt, accepted=False, discarded=why)]
-            attempts.append(self._attempt(case, process))
+        attempts: list[Attempt] = []
+        disturbed = spoilt = False
+        while True:
+            attempt = self._attempt(case, process)
+            why = again = None
+            if cause := self._spoilt_by(case, attempt):
+                again = not spoilt and self._recover(f"{case.id}: {cause}")
+                spoilt, why = True, cause
+            elif not disturbed and attempt.measurement is not None:
+                why = disturbance(attempt.measurement)
+                disturbed = again = why is not None
+            if why is not None:
+                words = f"{why}; measured again" if again else why
+                attempt = replace(
+                    attempt, accepted=False, discarded=words, invalid=cause is not None
+                )
+            attempts.append(attempt)
+            if not again:
+                break
         name = history.reference(self.environment())
         return [replace(attempt, environment=name) for attempt in attempts]
+
+    def _spoilt_by(self, case: Case, attempt: Attempt) -> str | None:
+        """Say what the hardware did to a measurement; None where there is none."""
+        if attempt.measurement is None:
+            return None
+        return validity.blame(
+            attempt.telemetry,
+            self.device,
+            self._expected(case),
+            host_bound=attempt.measurement.host_bound,
+        )
 
     def environment(self) -> Environment:
         """Describe the software that measures here; the worker's own words where it spoke."""
@@ -171,8 +205,8 @@ class Station:
 
     @property
     def pids(self) -> list[int]:
-        """The processes that have the device open."""
-        return [context.pid for context in self._contexts.values()]
+        """The processes that have the device open, or had it for the last measurement."""
+        return [*self._measured_by, *(context.pid for context in self._contexts.values())]
 
     def drop(self, process: int) -> None:
         """End a context, if it is there."""
@@ -216,8 +250,10 @@ class Station:
     def _measurement(self, case: Case, process: int) -> Measurement:
         if case.launch.ranks > 1:
             measurement = self._measure_ranks(case)
+            self._measured_by = [r.pid for r in measurement.per_rank if r.pid is not None]
             return replace(measurement, context_id=f"ranks-{secrets.token_hex(4)}")
         context = self.open(process)
+        self._measured_by = [context.pid]
         measurement = context.measure(case)
         if context.is_dear:
             warning = "launches cost more in this context than they could, and in all that were "
@@ -262,7 +298,7 @@ def disturbance(measurement: Measurement) -> str | None:
     by nature is so again, and is then taken as it is.
     """
     if measurement.host_bound:
-        return "the device waited for the host; measured again"
+        return "the device waited for the host"
     if (spread := summary.spread(measurement.iteration_s)) > summary.TRUST:
-        return f"iterations spread by {spread:.1%}; measured again"
+        return f"iterations spread by {spread:.1%}"
     return None

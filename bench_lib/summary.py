@@ -6,23 +6,23 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from bench_lib.model import Measurement, ProcessSummary
+from bench_lib.model import Measurement, ProcessSummary, Telemetry
 
 TRUST = 0.05
 """Spread inside a process up to which it is trusted without a word (the workshop guide's 5%)."""
 
 
 def summarise(
-    measurement: Measurement, *, environment: str, time: str, clock_mhz: float | None = None
+    measurement: Measurement, *, environment: str, time: str, seen: Telemetry | None = None
 ) -> ProcessSummary:
-    """Condense one process's measurement into what is judged and stored.
+    """Condense one process's measurement, and what was seen of its device meanwhile.
 
     Raises ValueError where there is no iteration, or one whose time is not above zero.
     """
     samples = measurement.iteration_s
     if not samples or not all(math.isfinite(s) and s > 0 for s in samples):
         raise ValueError(f"{measurement.case_id}: iteration times have to be above zero")
-    seen = measurement.numerics
+    answer = measurement.numerics
     items = measurement.items_per_step * len(samples)
     rate = items / measurement.wall_s if measurement.wall_s > 0 else 0.0
     return ProcessSummary(
@@ -37,12 +37,13 @@ def summarise(
         peak_memory_bytes=measurement.peak_memory_bytes,
         compile_s=measurement.compile_s,
         compile_cache=measurement.compile_cache,
-        finite=seen.finite if seen else None,
-        cosine=seen.cosine if seen else None,
-        loss_error=_relative(seen.loss, seen.reference_loss) if seen else None,
-        grad_norm_error=_relative(seen.grad_norm, seen.reference_grad_norm) if seen else None,
+        finite=answer.finite if answer else None,
+        cosine=answer.cosine if answer else None,
+        loss_error=_relative(answer.loss, answer.reference_loss) if answer else None,
+        grad_norm_error=_relative(answer.grad_norm, answer.reference_grad_norm) if answer else None,
         host_bound=measurement.host_bound,
-        clock_mhz=clock_mhz,
+        clock_mhz=seen.clock_mhz if seen else None,
+        power_w=seen.power_w if seen else None,
         probe=measurement.probe,
         log_device=_log(measurement.device_s),
         device_source=measurement.device_source,

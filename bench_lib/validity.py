@@ -1,1 +1,180 @@
-"""Whether what was measured tells of the software, or of what happened to the device."""
+"""Whether a measurement tells of the software, or of what happened to the device.
+
+Three things make one worthless: the device was shared, it was held back, or its clock was
+lower than when the baseline was recorded.  What a power cap does shows in the clock alone:
+heavy steps are at the cap in every run.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench_lib.model import Hardware, ProcessSummary, Telemetry
+
+CLOCK_SLACK = 0.02
+"""A clock that far below all of the baseline's is another state of the hardware."""
+CLOCK_SDS = 3.0
+"""At a power cap clocks swing; that many standard deviations of the baseline's are usual."""
+BUSY = 0.5
+"""A device that is idle half the time lowers its clock by itself."""
+MOST_HELD_BACK = 0.01
+"""Share of the time for which a device may be held back before the measurement is lost."""
+MOST_STOLEN = 0.05
+"""Share of the CPUs' time that a hypervisor may give to others."""
+BY_NATURE = frozenset(
+    {"power cap", "current limit", "board limit", "sync boost", "display clocks", "reliability"}
+)
+"""Reasons that hold in healthy runs too; what they cost shows in the clock."""
+_CLOCKS = {"amd": "GFX clock", "nvidia": "SM clock", "cpu": "CPU clock"}
+
+
+@dataclass(frozen=True)
+class Level:
+    """What the clock of a case's device was when its baseline was recorded."""
+
+    usual_mhz: float
+    """Median of the baseline's processes."""
+    least_mhz: float
+    """Below this the hardware is in another state."""
+    power_w: float | None = None
+    """Median of the baseline's processes, where known."""
+
+
+def level(processes: Sequence[ProcessSummary]) -> Level | None:
+    """Return the level that a baseline's processes set; None where none knows its clock."""
+    clocks = [p.clock_mhz for p in processes if p.clock_mhz]
+    if not clocks:
+        return None
+    usual = statistics.median(clocks)
+    swing = CLOCK_SDS * statistics.stdev(clocks) if len(clocks) > 1 else 0.0
+    powers = [p.power_w for p in processes if p.power_w]
+    return Level(
+        usual,
+        min(clocks) - max(CLOCK_SLACK * usual, swing),
+        statistics.median(powers) if powers else None,
+    )
+
+
+def blame(
+    seen: Telemetry | None,
+    device: Hardware,
+    expected: Level | None = None,
+    *,
+    host_bound: bool = False,
+) -> str | None:
+    """Say what the hardware did to a measurement; None where nothing is known against it.
+
+    The clock of a device that waits for its host is its own business.
+    """
+    if seen is None:
+        return None
+    causes = [_shared(seen, device), _held_back(seen)]
+    if not host_bound:
+        causes.append(_slow_clock(seen, device, expected))
+    return "; ".join(filter(None, causes)) or None
+
+
+def _shared(seen: Telemetry, device: Hardware) -> str | None:
+    if seen.foreign_processes:
+        # Those of another pid namespace have no number of their own here.
+        named = [_process(pid, seen) for pid in seen.foreign_processes if pid]
+        outside = len(seen.foreign_processes) - len(named)
+        if outside:
+            return f"shared with {outside} {_plural('process', outside)} outside this container"
+        others = f" and {len(named) - 3} more" if len(named) > 3 else ""
+        return f"shared with {_plural('process', len(named))} {', '.join(named[:3])}{others}"
+    if device.vendor == "cpu" and seen.steal is not None and seen.steal > MOST_STOLEN:
+        return f"the hypervisor gave {seen.steal:.0%} of the CPUs' time to others"
+    return None
+
+
+def _process(pid: int, seen: Telemetry) -> str:
+    name = seen.foreign_names.get(str(pid))
+    return f"{pid} ({name})" if name else str(pid)
+
+
+def _plural(noun: str, n: int) -> str:
+    return noun if n == 1 else f"{noun}es"
+
+
+def _held_back(seen: Telemetry) -> str | None:
+    reasons = [name for name in seen.throttle if name not in BY_NATURE]
+    # A reason whose share is not known was seen, and that is all.
+    lasting = [name for name in reasons if seen.throttled.get(name, 1.0) > MOST_HELD_BACK]
+    if not lasting:
+        return None
+    words = ", ".join(
+        f"{name} for {seen.throttled[name]:.0%} of the time" if name in seen.throttled else name
+        for name in lasting
+    )
+    heat = "" if seen.temperature_c is None else f", at {seen.temperature_c:.0f} °C"
+    return f"throttled: {words}{heat}"
+
+
+def _slow_clock(seen: Telemetry, device: Hardware, expected: Level | None) -> str | None:
+    if expected is None or seen.clock_mhz is None or seen.clock_mhz >= expected.least_mhz:
+        return None
+    if seen.utilization is not None and seen.utilization < BUSY:
+        return None
+    words = f"{_CLOCKS.get(device.vendor, 'clock')} {seen.clock_mhz:.0f} MHz "
+    words += f"against {expected.usual_mhz:.0f} MHz in the baseline"
+    if seen.power_w is not None:
+        words += f"; power {seen.power_w:.0f} W"
+        words += "" if expected.power_w is None else f" against {expected.power_w:.0f} W"
+    if device.power_cap_w is not None:
+        words += f"; power cap {device.power_cap_w:.0f} W"
+    return words
+
+
+# --- time × clock ------------------------------------------------------------------------
+
+SAME_CLOCK = 0.005
+"""Clocks come in steps, of 15 MHz on NVIDIA; nearer than this they are equal."""
+CLOCK_CHANCE = 2.0
+"""So many standard errors of the clocks themselves are chance."""
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The clocks of some processes beside a baseline's."""
+
+    here_mhz: float
+    baseline_mhz: float
+    change: float
+    """Logarithm of here over baseline; 0 where that is within steps and chance."""
+    power_w: tuple[float, float] | None = None
+    """Median power here and in the baseline, where known."""
+
+    @property
+    def in_words(self) -> str:
+        """Both clocks, and both powers where known."""
+        words = f"{self.here_mhz:.0f} MHz against {self.baseline_mhz:.0f} MHz in the baseline"
+        if self.power_w is not None:
+            words += f"; power {self.power_w[0]:.0f} W against {self.power_w[1]:.0f} W"
+        return words
+
+
+def clocks(
+    candidate: Sequence[ProcessSummary], baseline: Sequence[ProcessSummary]
+) -> Clocks | None:
+    """Compare the clocks that processes saw; None where either side knows none."""
+    new, old = (
+        [math.log(p.clock_mhz) for p in side if p.clock_mhz] for side in (candidate, baseline)
+    )
+    if not new or not old:
+        return None
+    change = statistics.fmean(new) - statistics.fmean(old)
+    # One candidate tells nothing of how far clocks swing; the baseline's processes do.
+    swing = max((statistics.stdev(side) for side in (new, old) if len(side) > 1), default=0.0)
+    error = swing * math.sqrt(1 / len(new) + 1 / len(old))
+    equal = abs(change) <= max(SAME_CLOCK, CLOCK_CHANCE * error)
+    powers = tuple([p.power_w for p in side if p.power_w] for side in (candidate, baseline))
+    return Clocks(
+        math.exp(statistics.fmean(new)),
+        math.exp(statistics.fmean(old)),
+        0.0 if equal else change,
+        (statistics.median(powers[0]), statistics.median(powers[1])) if all(powers) else None,
+    )

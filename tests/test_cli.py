@@ -27,8 +27,11 @@ from builders import (
 )
 
 import bench_lib
-from bench_lib import baselines, hardware
+from bench_lib import baselines, fingerprint, hardware, telemetry
+from bench_lib.cli import env as env_command
 from bench_lib.cli import main
+from bench_lib.fingerprint import Check
+from bench_lib.history import Writer
 from bench_lib.model import Status
 
 CHECKOUT = Path(bench_lib.__file__).parents[1]
@@ -163,7 +166,7 @@ def test_the_commands_are_these(cli):
     """A name that people and pipelines type is not changed by accident."""
     names = {
         (): ["env", "judge", "ab", "selfcheck", "baseline", "history"],
-        ("baseline",): ["show", "diff", "accept", "quarantine"],
+        ("baseline",): ["show", "diff", "accept", "record", "quarantine"],
         ("history",): ["list", "show", "export"],
     }
     for words, expected in names.items():
@@ -184,6 +187,7 @@ def test_no_command_shows_the_help(cli):
         (("baseline", "accept", "--reason", "x"), "--run"),
         (("baseline", "accept", "--run", "x"), "--reason"),
         (("baseline", "diff"), "--run"),
+        (("baseline", "record"), "--reason"),
         (("baseline", "quarantine"), "'case'"),
         (("history", "show"), "'run'"),
     ],
@@ -205,9 +209,134 @@ def test_env_describes_this_machine_and_says_whether_it_is_fit(cli):
     found = answer.json
     assert [device["key"] for device in found["devices"]] == [d.key for d in hardware.detect()]
     assert found["environment"]["torch"] is not None
-    assert "worker starts" in [check["name"] for check in found["checks"]]
-    assert found["fit"] is all(check["ok"] is not False for check in found["checks"])
+    assert {"telemetry", "worker starts"} <= {check["name"] for check in found["checks"]}
+    failed = [check for check in found["checks"] if check["ok"] is False]
+    assert found["fit"] is not any(check["fatal"] for check in failed)
+    assert len(found["telemetry"]) == len(found["devices"])
+    assert set(found["baselines"]) == {device["key"] for device in found["devices"]}
     assert answer.status == (0 if found["fit"] else 1)
+
+
+@pytest.fixture
+def somewhere(monkeypatch):
+    """Put the command on a machine of the test's own: devices, one look at each, checks."""
+    here = {
+        "devices": [make_hardware()],
+        "looks": {0: ({"source": "amdsmi", "power_w": 140.0, "t": 1.0}, None)},
+        "disagreements": [],
+        "checks": [Check("visible devices", ok=True, detail="0: mi300x")],
+        "worker": ({"torch": "9.1.0", "cudnn": None}, None),
+    }
+    monkeypatch.setattr(hardware, "detect", lambda: here["devices"])
+    monkeypatch.setattr(hardware, "disagreements", lambda _: here["disagreements"])
+    monkeypatch.setattr(telemetry, "look_once", lambda device: here["looks"][device.index])
+    monkeypatch.setattr(fingerprint, "checks", lambda devices: here["checks"])
+    monkeypatch.setattr(fingerprint, "collect", make_environment)
+    monkeypatch.setattr(env_command, "_worker_versions", lambda _: here["worker"])
+    return here
+
+
+def checked(answer: Answer) -> dict[str, tuple[bool, bool]]:
+    """Return by name whether each check is good, and whether it is fatal."""
+    return {check["name"]: (check["ok"], check["fatal"]) for check in answer.json["checks"]}
+
+
+def test_env_prints_a_page_and_passes_where_nothing_is_wrong(cli, somewhere):
+    """In this order, and the worker's versions are the ones shown."""
+    answer = cli("env")
+    assert (answer.status, answer.err) == (0, "")
+    titles = [line for line in answer.lines if line and not line.startswith(" ")]
+    assert titles == [
+        "Devices",
+        "Telemetry",
+        "Environment",
+        "Caches",
+        "Variables",
+        "Checks",
+        "The suite can run here.",
+    ]
+    assert "  0  amdsmi  power 140 W" in answer.lines
+    assert ["torch", "9.1.0"] in [line.split() for line in answer.lines]
+
+
+def test_env_passes_with_warnings_and_fails_where_the_suite_cannot_run(cli, somewhere):
+    """Worse results are no reason to stop; a job that asks first stops at what is fatal."""
+    warning = Check("CPU governor", ok=False, detail="powersave", remedy="set it")
+    somewhere["checks"].append(warning)
+    answer = cli("env")
+    assert (answer.status, answer.lines[-1]) == (0, "The suite can run here; 1 warning above.")
+    somewhere["checks"].append(replace(warning, name="torch", fatal=True))
+    answer = cli("env")
+    assert (answer.status, answer.lines[-1]) == (1, "The suite cannot run here; mend first: torch.")
+    assert cli("env", "--json").json["fit"] is False
+
+
+def test_env_fails_where_no_worker_starts(cli, somewhere):
+    """Whatever else looks well; its own words are the detail."""
+    somewhere["worker"] = ({}, "torch cannot be imported: no such library")
+    answer = cli("env")
+    assert answer.status == 1
+    assert "  FAIL  worker starts    torch cannot be imported: no such library" in answer.lines
+
+
+def test_a_device_that_cannot_be_watched_is_a_warning(cli, somewhere):
+    """The suite runs without telemetry; the cause and a remedy are shown."""
+    somewhere["devices"] = [make_hardware(), make_hardware(index=1)]
+    somewhere["looks"][1] = (None, "amd-smi did not answer within 5 s")
+    answer = cli("env", "--json")
+    assert answer.status == 0
+    assert checked(answer)["telemetry"] == (False, False)
+    assert answer.json["telemetry"][1]["cause"] == "amd-smi did not answer within 5 s"
+    assert "t" not in answer.json["telemetry"][0]["figures"]
+    (found,) = [c for c in answer.json["checks"] if c["name"] == "telemetry"]
+    assert found["detail"].startswith("1 of 2 devices cannot be watched: amd-smi did not answer")
+    assert found["remedy"]
+
+
+@pytest.mark.parametrize(("pids", "ok"), [([], True), ([4711, 12], False), (None, None)])
+def test_processes_on_an_nvidia_gpu_are_named_by_telemetry(cli, somewhere, pids, ok):
+    """Which has the only list of them; none is not the same as not known."""
+    somewhere["devices"] = [make_hardware(vendor="nvidia", key="h200")]
+    somewhere["looks"][0] = ({"source": "nvml", "pids": pids}, None)
+    answer = cli("env", "--json")
+    assert checked(answer).get("other processes on the GPUs") == (
+        None if ok is None else (ok, False)
+    )
+    assert not pids or "2: 12, 4711" in answer.out
+    assert "ROCm's tools" not in checked(answer)
+
+
+def test_tools_that_contradict_the_kernel_are_a_warning(cli, somewhere):
+    """Which of them is right is for a person to find out."""
+    assert checked(cli("env", "--json"))["ROCm's tools"] == (True, False)
+    somewhere["disagreements"] = ["device 0, mi300x: 304 units here, 38 by rocminfo"]
+    answer = cli("env")
+    assert answer.status == 0
+    assert (
+        "  warn  ROCm's tools     device 0, mi300x: 304 units here, 38 by rocminfo" in answer.lines
+    )
+
+
+def test_env_names_the_baselines_that_would_be_used(cli, somewhere, history, tmp_path):
+    """By hardware key, with the number of cases; one that cannot be read stops pytest."""
+    accept(cli, write_run(history, [measured(0.5, "a"), measured(0.5, "b")]))
+    assert "    baselines     baselines/mi300x.json: 2 cases" in cli("env").lines
+    found = cli("env", "--baselines", "elsewhere", "--json").json["baselines"]["mi300x"]
+    assert (found["path"], found["exists"]) == ("elsewhere/mi300x.json", False)
+    (tmp_path / "baselines/mi300x.json").write_text("{")
+    answer = cli("env", "--json")
+    assert answer.status == 1
+    assert checked(answer)["baselines"] == (False, True)
+
+
+def test_of_very_many_partitions_the_first_are_looked_at(cli, somewhere):
+    """Sixty-four programs at once would be a load of its own."""
+    somewhere["devices"] = [make_hardware(index=n) for n in range(64)]
+    somewhere["looks"] = dict.fromkeys(range(16), ({"source": "amdsmi"}, None))
+    answer = cli("env")
+    assert answer.status == 0
+    assert "  15  amdsmi  no figure is known" in answer.lines
+    assert "  …           48 more, not looked at" in answer.lines
 
 
 # ---- baseline accept --------------------------------------------------------------------
@@ -635,6 +764,274 @@ def test_showing_without_a_key_is_of_this_machine(cli):
     assert (answer.status, answer.lines) == (1, [f"no baselines of {key} in baselines"])
 
 
+# ---- what was published -----------------------------------------------------------------
+
+
+def publish(folder: Path, *case_ids: str) -> Path:
+    """Write a file of the MI300X that has published figures alone."""
+    figures = {
+        "rate": 500.0,
+        "low": 450.0,
+        "high": 550.0,
+        "source": "a table",
+        "caveat": "another torch",
+    }
+    case = {"provenance": "published", "published": figures}
+    document = {"schema": 1, "key": "mi300x", "cases": dict.fromkeys(case_ids, case)}
+    folder.mkdir()
+    path = folder / "mi300x.json"
+    path.write_text(baselines.layout(document))
+    return path
+
+
+def test_published_figures_are_shown_apart_from_what_was_accepted(cli, tmp_path):
+    """With their source and caveat; no count and no key takes them for a baseline."""
+    publish(tmp_path / "baselines", CASE_ID, "b")
+    (tmp_path / "baselines" / "broken.json").write_text("<<<<<<<")
+    answer = cli("baseline", "show", "mi300x", "--case", "b")
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.lines == [
+        "no baselines of mi300x in baselines",
+        "",
+        "published, not judged by       rate       range",
+        "b                         500 img/s  450 to 550",
+        "b: another torch; source: a table",
+        "to measure them, on that hardware: bench-lib baseline record --reason WHY",
+    ]
+    shown = cli("baseline", "show", "mi300x", "--json").json
+    assert (shown["cases"], sorted(shown["published"])) == ({}, ["b", CASE_ID])
+    assert shown["published"]["b"]["rate"] == 500.0
+    answer = cli("baseline", "show", "mi300a")
+    assert (answer.status, answer.lines) == (1, ["no baselines of mi300a in baselines"])
+
+
+def test_the_first_accepted_run_replaces_the_published_figure_of_its_case(cli, history, tmp_path):
+    """From file to file: nothing of it is left, and the other cases' stay word for word."""
+    path = publish(tmp_path / "baselines", CASE_ID, "b")
+    before = json.loads(path.read_text())["cases"]
+    run = write_run(history, [measured(0.5, processes=5)])
+    (shown,) = cli("baseline", "diff", "--run", run_id(run), "--json").json["changes"]
+    assert (shown["old"]["published"]["rate"], shown["ratio"]) == (500.0, None)
+    assert json.loads(path.read_text())["cases"] == before
+    answer = accept(cli, run)
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.lines[:2] == [
+        "case                          old           new",
+        f"{CASE_ID}  published  500 ms  new",
+    ]
+    after = json.loads(path.read_text())
+    assert after["cases"]["b"] == before["b"]
+    assert "published" not in after["cases"][CASE_ID]
+    file = baselines.load(tmp_path / "baselines", "mi300x")
+    assert (list(file.measured), list(file.published)) == ([CASE_ID], ["b"])
+    assert len(file.measured[CASE_ID].processes) == 5
+    assert file.hardware == make_hardware()
+
+
+def test_a_run_that_fails_leaves_the_published_figure_where_it_is(cli, history, tmp_path):
+    """There is nothing to put in its place."""
+    path = publish(tmp_path / "baselines", CASE_ID)
+    before = path.read_bytes()
+    died = make_attempt(fault=make_fault(kind="died", phase="warm-up", message="SIGSEGV"))
+    answer = accept(cli, write_run(history, [measured(0.5, attempts=[died])]))
+    assert answer.status == 1
+    assert answer.lines[1] == f"{CASE_ID}  published    -  nothing"
+    assert path.read_bytes() == before
+
+
+@pytest.mark.usefixtures("today")
+def test_a_case_in_quarantine_that_has_a_published_figure_has_no_baseline(cli, tmp_path):
+    """Nor is its neighbour one that it could have been mistyped for."""
+    publish(tmp_path / "baselines", CASE_ID, "resnet18-b8-fp32-eager-infer")
+    assert quarantine(cli, CASE_ID).lines[1:] == ["it has no baseline there"]
+
+
+def test_a_run_beside_a_published_figure_shows_it_in_the_history(cli, history):
+    """As it was compared on that day, whatever the file says now."""
+    verdict = make_verdict(
+        status=Status.NO_BASELINE, ratio=None, against="published", reason="5 ms; published: 3"
+    )
+    path = write_run(history, [measured(0.5, status=Status.NO_BASELINE, verdicts=[verdict])])
+    assert "  latency: NO_BASELINE: 5 ms; published: 3" in cli("history", "show", "latest").lines
+    (record,) = cli("history", "show", run_id(path), "--json").json["records"]
+    assert record["verdicts"][0]["against"] == "published"
+
+
+# ---- baseline record --------------------------------------------------------------------
+
+
+@pytest.fixture
+def fake_pytest(monkeypatch, history):
+    """Have `record` write these runs and get this status instead of running pytest."""
+
+    def replaced(*runs, status=0) -> list[str]:
+        said: list[str] = []
+
+        def pytest_(words) -> int:
+            said.extend(words)
+            for records in runs:
+                write_run(history, records)
+            return status
+
+        monkeypatch.setattr("bench_lib.cli.baseline._pytest", pytest_)
+        return said
+
+    return replaced
+
+
+def record(cli, *words: str) -> Answer:
+    """Record a baseline."""
+    answer: Answer = cli("baseline", "record", "--reason", "new GPU", *words)
+    return answer
+
+
+def test_one_command_measures_and_accepts_that_very_run(cli, history, tmp_path, fake_pytest):
+    """In five processes, with what else was asked of pytest; older runs are left alone."""
+    older = write_run(history, [measured(0.25, "older", 5)])
+    publish(tmp_path / "baselines", CASE_ID)
+    said = fake_pytest([measured(0.5, processes=5)])
+    answer = record(cli, "--", "-n", "auto", "-k", "resnet18")
+    assert said == [
+        "perf_tests",
+        "--perf-processes",
+        "5",
+        "--perf-history",
+        "history",
+        "--perf-baselines",
+        "baselines",
+        "-n",
+        "auto",
+        "-k",
+        "resnet18",
+    ]
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.lines == [
+        "",
+        "case                          old           new",
+        f"{CASE_ID}  published  500 ms  new",
+        "",
+        "1 of 1 cases accepted into baselines/mi300x.json",
+        "next: commit baselines/mi300x.json",
+    ]
+    (stored,) = baselines.load(tmp_path / "baselines", "mi300x").baselines.values()
+    assert stored.accepted.reason == "new GPU"
+    assert stored.accepted.run_id != run_id(older)
+
+
+def test_recording_is_into_and_from_the_folders_that_were_named(cli, tmp_path, fake_pytest):
+    """Pytest is told the same."""
+    said = fake_pytest()
+    answer = record(cli, "--history", "h", "--baselines", "b")
+    assert said[3:] == ["--perf-history", "h", "--perf-baselines", "b"]
+    assert (answer.status, answer.err) == (
+        2,
+        "bench-lib: error: pytest measured nothing; nothing was accepted\n",
+    )
+
+
+def test_a_test_that_fails_while_recording_fails_the_recording_of_its_case_alone(
+    cli, tmp_path, fake_pytest
+):
+    """Exit status 1 says that something is missing, and the rest is not measured for nothing."""
+    died = make_attempt(fault=make_fault(kind="died", phase="warm-up", message="SIGSEGV"))
+    fake_pytest([measured(0.5, "a", 5), measured(0.5, "b", attempts=[died])], status=1)
+    answer = record(cli)
+    assert answer.status == 1
+    assert "b: died in warm-up: SIGSEGV" in answer.lines
+    assert list(baselines.load(tmp_path / "baselines", "mi300x").baselines) == ["a"]
+
+
+def test_recording_nothing_that_can_be_accepted_is_a_no(cli, tmp_path, fake_pytest):
+    """And there is nothing to commit."""
+    fake_pytest([doubtful(0.5)])
+    answer = record(cli)
+    assert answer.status == 1
+    assert "next" not in answer.out
+    assert not (tmp_path / "baselines").exists()
+
+
+@pytest.mark.parametrize("status", [2, 3, 4, 5, -15])
+def test_a_session_that_did_not_run_to_its_end_is_not_recorded(cli, tmp_path, fake_pytest, status):
+    """Interrupted, no device, no such test: pytest has said why."""
+    fake_pytest([measured(0.5, processes=5)], status=status)
+    answer = record(cli)
+    assert (answer.status, answer.err) == (
+        2,
+        f"bench-lib: error: pytest ended with status {status}; nothing was accepted\n",
+    )
+    assert not (tmp_path / "baselines").exists()
+
+
+def test_a_run_of_somebody_else_meanwhile_is_not_accepted_by_mistake(
+    cli, history, tmp_path, fake_pytest
+):
+    """Which of the two is meant is for the user to say."""
+    fake_pytest([measured(0.5, processes=5)], [measured(0.25, processes=5)])
+    answer = record(cli)
+    assert answer.status == 2
+    assert answer.err.startswith("bench-lib: error: others ran meanwhile (history/")
+    assert answer.err.endswith("; accept one: bench-lib baseline accept --run RUN\n")
+    assert not (tmp_path / "baselines").exists()
+
+
+def test_recording_without_a_reason_is_refused_before_anything_is_measured(cli, fake_pytest):
+    """Not twenty minutes later."""
+    said = fake_pytest([measured(0.5)])
+    answer = cli("baseline", "record", "--reason", " ")
+    assert (answer.status, said) == (2, [])
+    assert answer.err == "bench-lib: error: --reason is empty; say why these values are right\n"
+
+
+A_SESSION = """
+import sys
+from pathlib import Path
+sys.path[:0] = {paths!r}
+from builders import make_attempt, make_record, write_run
+
+def test_measure(request):
+    processes = request.config.getoption("perf_processes")
+    attempts = [make_attempt(process=n) for n in range(processes)]
+    write_run(Path(request.config.getoption("perf_history")), [make_record(attempts=attempts)])
+
+def test_interrupt():
+    import os, signal
+    os.killpg(os.getpgrp(), signal.SIGINT)
+"""
+
+
+@pytest.mark.parametrize(
+    ("chosen", "status", "accepted"), [("measure", 0, True), ("measure or interrupt", 2, False)]
+)
+def test_recording_runs_pytest_in_front(tmp_path, chosen, status, accepted):
+    """Both processes get the terminal's Ctrl-C: pytest ends its session, and nothing is taken."""
+    (tmp_path / "perf_tests").mkdir()
+    paths = [str(CHECKOUT), str(Path(__file__).parent)]
+    (tmp_path / "perf_tests" / "test_it.py").write_text(A_SESSION.format(paths=paths))
+    words = ("baseline", "record", "--reason", "x", "--", "-p", "bench_lib.plugin", "-k", chosen)
+    done = subprocess.run(
+        [sys.executable, "-m", "bench_lib.cli", *words],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    assert done.stdout.startswith("pytest perf_tests --perf-processes 5 --perf-history history ")
+    assert len(list((tmp_path / "history").glob("*.jsonl"))) == 1
+    if accepted:
+        assert done.stdout.endswith("next: commit baselines/mi300x.json\n")
+        stored = baselines.load(tmp_path / "baselines", "mi300x").measured[CASE_ID]
+        assert len(stored.processes) == 5
+    else:
+        assert "KeyboardInterrupt" in done.stdout
+        assert done.stderr == (
+            "bench-lib: error: pytest ended with status 2; nothing was accepted\n"
+        )
+        assert not (tmp_path / "baselines").exists()
+
+
 # ---- baseline quarantine ----------------------------------------------------------------
 
 
@@ -881,6 +1278,21 @@ def test_a_run_is_shown_case_by_case(cli, history):
         "    | b",
         "",
     ]
+
+
+def test_showing_a_run_says_which_caches_it_filled(cli, history):
+    """Next night's compile times are shorter for it."""
+    found = {"inductor": "cold", "miopen": "warm, 3 entries, 0123456789ab", "triton": "cold"}
+    left = {**found, "inductor": "warm, 41 entries", "miopen": "warm, 4 entries, ab0123456789"}
+    writer = Writer(history, "mi300x")
+    writer.environment(make_environment(caches=found), make_hardware())
+    writer.end({}, 0, caches=left)
+    lines = cli("history", "show", "latest").lines
+    assert lines[2] == (
+        "caches: inductor cold -> warm, 41 entries; "
+        "miopen warm, 3 entries, 0123456789ab -> warm, 4 entries, ab0123456789"
+    )
+    assert cli("history", "show", "latest", "--json").json["caches"] == left
 
 
 def test_a_run_for_machines_holds_all_that_its_file_does(cli, history):

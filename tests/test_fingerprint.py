@@ -11,7 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from bench_lib.fingerprint import Check, checks, collect, difference, readiness, with_versions
+from bench_lib.fingerprint import (
+    Check,
+    cached,
+    caches,
+    checks,
+    collect,
+    difference,
+    readiness,
+    state_of,
+    with_versions,
+)
 from bench_lib.fingerprint import environment as environment_module
 from bench_lib.model import Environment, Hardware
 
@@ -108,7 +118,89 @@ def test_an_empty_machine_is_described_by_none(tmp_path: Path) -> None:
     found = collect(tmp_path, {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}, tmp_path)
     assert (found.driver, found.rocm, found.commit, found.dirty) == (None, None, None, None)
     assert (found.torch, found.hip, found.variables) == (None, None, {})
-    assert found.caches == {"inductor": "none", "triton": "none", "miopen": "none"}
+    assert (found.firmware, found.governor, found.numa_balancing) == (None, None, None)
+    assert (found.huge_pages, found.kernel_options, found.libraries) == (None, None, {})
+    assert set(found.caches.values()) == {"cold"}
+
+
+def test_settings_of_the_host_are_read_from_the_kernel(tmp_path: Path, write: Write) -> None:
+    """Those that launches and page faults feel."""
+    write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "schedutil\n")
+    write("proc/sys/kernel/numa_balancing", "1\n")
+    write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
+    found = collect(tmp_path, {}, tmp_path)
+    assert (found.governor, found.numa_balancing) == ("schedutil", True)
+    assert found.huge_pages == "madvise"
+    write("proc/sys/kernel/numa_balancing", "0\n")
+    write("sys/kernel/mm/transparent_hugepage/enabled", "torn")
+    found = collect(tmp_path, {}, tmp_path)
+    assert (found.numa_balancing, found.huge_pages) == (False, None)
+
+
+def test_of_the_kernel_s_command_line_only_the_listed_options_are_kept(
+    tmp_path: Path, write: Write
+) -> None:
+    """The rest of it may name disks and secrets; bare and repeated options are told."""
+    write(
+        "proc/cmdline",
+        "BOOT_IMAGE=/vmlinuz root=UUID=0000-1111 luks.key=hunter2 iommu=pt nosmt "
+        'hugepagesz=1G hugepages=8 hugepagesz=2M intel-iommu=on note="a mitigations=off b" '
+        "amdgpu.noretry=0 pci=realloc=off quiet -- mitigations=off\n",
+    )
+    assert collect(tmp_path, {}, tmp_path).kernel_options == {
+        "amdgpu.noretry": "0",
+        "hugepages": "8",
+        "hugepagesz": "1G,2M",
+        "intel_iommu": "on",
+        "iommu": "pt",
+        "nosmt": "set",
+        "pci": "realloc=off",
+    }
+    write("proc/cmdline", "quiet\n")
+    assert collect(tmp_path, {}, tmp_path).kernel_options == {}
+
+
+def test_firmware_is_every_version_that_the_drivers_tell_once(tmp_path: Path, write: Write) -> None:
+    """Eight cards of one version are one; a card that does not tell is passed over."""
+    for slot, version in (("05", "113-X-002"), ("26", "113-X-001"), ("46", "113-X-002")):
+        write(f"sys/bus/pci/drivers/amdgpu/0000:{slot}:00.0/vbios_version", version)
+    (tmp_path / "sys/bus/pci/drivers/amdgpu/0000:65:00.0").mkdir()
+    write("proc/driver/nvidia/gpus/0000:01:00.0/information", "Video BIOS: \t 9a.00.1\nIRQ: 1\n")
+    write("proc/driver/nvidia/gpus/0000:02:00.0/information", "Video BIOS: \t ??.??.?\n")
+    assert collect(tmp_path, {}, tmp_path).firmware == "113-X-001, 113-X-002, 9a.00.1"
+
+
+def test_rocm_s_libraries_are_told_by_the_names_of_their_files(
+    tmp_path: Path, write: Write
+) -> None:
+    """The longest number is the file, shorter ones are links to it; 9 comes before 10."""
+    for name in (
+        "libMIOpen.so",
+        "libMIOpen.so.1",
+        "libMIOpen.so.1.0",
+        "libMIOpen.so.1.0.79901",
+        "librccl.so.1.9.1",
+        "librccl.so.1.10.1",
+        "librccl.so.1.10.1.debug",
+        "libother.so.5.0.1",
+    ):
+        write(f"opt/rocm-7.9/lib/{name}", "")
+    found = collect(tmp_path, {"ROCM_PATH": "/opt/rocm-7.9"}, tmp_path).libraries
+    assert found == {"MIOpen": "1.0.79901", "rccl": "1.10.1"}
+
+
+def test_kernels_that_replace_a_library_s_own_are_told_apart(tmp_path: Path, write: Write) -> None:
+    """By names and sizes: they are gigabytes."""
+    environ = {"HIPBLASLT_TENSILE_LIBPATH": str(tmp_path / "tuned")}
+    assert collect(tmp_path, environ, tmp_path).libraries == {}
+    write("tuned/a.co", "1")
+    first = collect(tmp_path, environ, tmp_path).libraries["hipblaslt kernels"]
+    write("tuned/gfx942/b.dat", "22")
+    second = collect(tmp_path, environ, tmp_path).libraries["hipblaslt kernels"]
+    assert (first[:8], second[:9]) == ("1 file, ", "2 files, ")
+    write("tuned/gfx942/b.dat", "333")
+    third = collect(tmp_path, environ, tmp_path).libraries["hipblaslt kernels"]
+    assert len({first[8:], second[9:], third[9:]}) == 3
 
 
 def test_variables_that_change_speed_are_kept_and_no_others(tmp_path: Path) -> None:
@@ -139,9 +231,31 @@ def test_variables_that_change_speed_are_kept_and_no_others(tmp_path: Path) -> N
     assert collect(tmp_path, environ, tmp_path).variables == kept
 
 
+LISTED = """
+MIOPEN_FIND_MODE MIOPEN_FIND_ENFORCE MIOPEN_USER_DB_PATH MIOPEN_CUSTOM_CACHE_DIR
+MIOPEN_DEBUG_DISABLE_FIND_DB MIOPEN_DEBUG_DISABLE_SYSTEM_DB MIOPEN_DEBUG_DISABLE_USER_DB
+MIOPEN_SEARCH_CUTOFF MIOPEN_DEBUG_CONV_DIRECT MIOPEN_GEMM_ENFORCE_BACKEND
+MIOPEN_COMPILE_PARALLEL_LEVEL PYTORCH_TUNABLEOP_ENABLED PYTORCH_TUNABLEOP_TUNING
+PYTORCH_TUNABLEOP_FILENAME TORCH_BLAS_PREFER_HIPBLASLT PYTORCH_MIOPEN_SUGGEST_NHWC
+PYTORCH_MIOPEN_SUGGEST_NHWC_BATCHNORM HIPBLASLT_TENSILE_LIBPATH ROCBLAS_TENSILE_LIBPATH
+PYTORCH_HIP_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF TORCHINDUCTOR_MAX_AUTOTUNE
+TRITON_CACHE_DIR HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES GPU_MAX_HW_QUEUES
+HIP_FORCE_DEV_KERNARG HSA_XNACK HSA_NO_SCRATCH_RECLAIM HSA_ENABLE_SDMA HSA_OVERRIDE_GFX_VERSION
+ROC_GLOBAL_CU_MASK NCCL_ALGO NCCL_PROTO NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_P2P_DISABLE
+NCCL_SHM_DISABLE NCCL_CUMEM_ENABLE NCCL_IGNORE_CPU_AFFINITY RCCL_MSCCL_ENABLE OMP_NUM_THREADS
+"""
+
+
+@pytest.mark.parametrize("name", LISTED.split())
+def test_what_is_known_to_change_speed_is_kept(tmp_path: Path, name: str) -> None:
+    """ROCm's, torch's and the runtimes' variables, each by its own name."""
+    assert collect(tmp_path, {name: "1"}, tmp_path).variables == {name: "1"}
+
+
 @pytest.mark.parametrize(
     ("name", "value", "recorded"),
     [
+        ("MIOPEN_ACCESS_KEY_ID", "hunter2", None),
         ("TRITON_API_KEY", "hunter2", None),
         ("TORCHINDUCTOR_REDIS_PASSWORD", "hunter2", None),
         ("MIOPEN_AUTH_TOKEN", "hunter2", None),
@@ -156,17 +270,105 @@ def test_secrets_of_a_family_are_not_recorded(
 
 
 def test_caches_are_counted_where_the_variables_put_them(tmp_path: Path, write: Write) -> None:
-    """Entries at the top only."""
-    write("inductor/a/deep/file", "")
-    write("inductor/b", "")
+    """Graphs of Inductor, kernels of Triton, records and files of MIOpen."""
+    write("inductor/fxgraph/ab/k1/graph", "")
+    write("inductor/fxgraph/ab/k2/graph", "")
+    write("inductor/fxgraph/cd/k3/graph", "")
+    write("inductor/zz/code.py", "")
     write("home/.triton/cache/k1/x", "")
-    (tmp_path / "home/.config/miopen").mkdir(parents=True)
+    write("home/.config/miopen/3.9/gfx.HIP.ufdb.txt", "a=1\n\nb=2\n")
+    write("home/.config/miopen/gfx.HIP.udb.txt", "c=3")
+    write("home/.config/miopen/gfx.HIP.ufdb.txt.time", "17\n")
+    write("kernels/3.9/gfx.ukdb", "SQLite")
+    write("kernels/3.9/gfx.ukdb.lock", "")
     environ = {
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+        "MIOPEN_CUSTOM_CACHE_DIR": "~/../kernels",
         "HOME": str(tmp_path / "home"),
     }
-    caches = collect(tmp_path, environ, tmp_path).caches
-    assert caches == {"inductor": "2 entries", "triton": "1 entries", "miopen": "none"}
+    found = caches(environ, tmp_path)
+    assert found.pop("miopen").startswith("warm, 3 entries, ")
+    assert found == {
+        "inductor": "warm, 3 entries",
+        "triton": "warm, 1 entry",
+        "miopen kernels": "warm, 1 file",
+    }
+
+
+def test_inductor_without_graphs_is_counted_by_its_generated_code(
+    tmp_path: Path, write: Write
+) -> None:
+    """And what is left of an emptied cache, its locks say, is cold."""
+    environ = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+    write("inductor/locks/a.lock", "")
+    (tmp_path / "inductor/fxgraph").mkdir()
+    assert caches(environ, tmp_path)["inductor"] == "cold"
+    write("inductor/zz/code.py", "")
+    assert caches(environ, tmp_path)["inductor"] == "warm, 1 entry"
+
+
+def miopen(folder: Path) -> str:
+    """Describe the databases of a folder."""
+    return caches({"MIOPEN_USER_DB_PATH": str(folder)}, folder)["miopen"]
+
+
+def test_a_database_is_told_by_its_records_in_any_order(tmp_path: Path, write: Write) -> None:
+    """MIOpen writes them as they come; another answer is another database."""
+    write("a/gfx.ufdb.txt", "x=1\ny=2\n")
+    write("b/gfx.ufdb.txt", "y=2\nx=1")
+    write("c/gfx.ufdb.txt", "x=1\ny=3\n")
+    write("d/other.ufdb.txt", "x=1\ny=2\n")
+    found = [miopen(tmp_path / name) for name in "abcd"]
+    assert found[0] == found[1]
+    assert len(set(found)) == 3
+
+
+def test_databases_without_a_record_are_cold(tmp_path: Path, write: Write) -> None:
+    """MIOpen makes the file before it has anything to write."""
+    write("gfx.ufdb.txt", "\n")
+    (tmp_path / "folder.udb.txt").mkdir()
+    assert miopen(tmp_path) == "cold"
+    assert miopen(tmp_path / "nowhere") == "cold"
+
+
+def test_large_databases_are_told_by_names_and_sizes(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading them would take longer than it is worth."""
+    monkeypatch.setattr(cached, "CONTENT_BYTES", 3)
+    write("gfx.ufdb.txt", "x=1\n")
+    first = miopen(tmp_path)
+    assert first.startswith("warm, 1 file, ")
+    write("gfx.ufdb.txt", "x=2\n")
+    assert miopen(tmp_path) == first
+    write("gfx.ufdb.txt", "x=22\n")
+    assert miopen(tmp_path) != first
+
+
+def test_no_more_files_are_looked_at_than_is_cheap(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that somebody shares with everything else must not stop a run."""
+    monkeypatch.setattr(cached, "MOST_FILES", 2)
+    for number in range(4):
+        write(f"{number}.ukdb", "")
+    environ = {"MIOPEN_CUSTOM_CACHE_DIR": str(tmp_path)}
+    assert caches(environ, tmp_path)["miopen kernels"] == "warm, 2 files"
+
+
+@pytest.mark.parametrize(
+    ("cache", "state"),
+    [
+        ("cold", "cold"),
+        ("none", "cold"),
+        ("warm, 41 entries", "warm"),
+        ("41 entries", "warm"),
+        ("2 files, 0123456789ab", "warm"),
+    ],
+)
+def test_what_the_first_version_wrote_of_a_cache_is_understood(cache: str, state: str) -> None:
+    """Histories and baselines hold it."""
+    assert state_of(cache) == state
 
 
 @pytest.mark.parametrize("setting", ["results.csv", "results%d.csv"])
@@ -175,13 +377,17 @@ def test_tuned_results_are_told_apart_by_their_content(
 ) -> None:
     """They decide which kernels run, so another file is another environment."""
     environ = {"PYTORCH_TUNABLEOP_ENABLED": "1", "PYTORCH_TUNABLEOP_FILENAME": setting}
-    assert collect(tmp_path, environ, tmp_path).caches["tunableop"] == "none"
-    write("results0.csv", "GemmTunableOp,nn,Default,0.1\n")
-    first = collect(tmp_path, environ, tmp_path).caches["tunableop"]
-    write("results0.csv", "GemmTunableOp,nn,Gemm_Hipblaslt_7,0.1\n")
-    second = collect(tmp_path, environ, tmp_path).caches["tunableop"]
-    assert first.startswith("1 files")
+    validator = "Validator,PT_VERSION,9.1.0\n"
+    write("results0.csv", validator)
+    write("results_of_last_year.csv", "GemmTunableOp,nn,Default,0.1\n")
+    assert caches(environ, tmp_path)["tunableop"] == "cold"
+    write("results0.csv", f"{validator}GemmTunableOp,nn,Default,0.1\n")
+    first = caches(environ, tmp_path)["tunableop"]
+    write("results0.csv", f"{validator}GemmTunableOp,nn,Gemm_Hipblaslt_7,0.1\n")
+    second = caches(environ, tmp_path)["tunableop"]
+    assert first.startswith("warm, 1 entry, ")
     assert first != second
+    assert "tunableop" not in caches({**environ, "PYTORCH_TUNABLEOP_ENABLED": "0"}, tmp_path)
 
 
 def test_a_checkout_is_its_commit_and_whether_it_was_edited(tmp_path: Path) -> None:
@@ -240,35 +446,83 @@ def test_equal_environments_do_not_differ() -> None:
 
 
 def test_differences_are_said_in_words() -> None:
-    """Field by field, variable by variable, each with both sides."""
+    """Field by field, option by option, variable by variable, each with both sides."""
     a = replace(
         ENVIRONMENT,
+        cpu_count=4,
         commit="a" * 40,
         dirty=False,
+        numa_balancing=True,
+        huge_pages="always",
+        kernel_options={"iommu": "pt", "nosmt": "set"},
+        libraries={"MIOpen": "1.0.79901", "rccl": "1.0"},
         variables={"NCCL_ALGO": "Ring", "HSA_XNACK": "1", "OMP_NUM_THREADS": "4"},
-        caches={"miopen": "3 entries"},
+        caches={"miopen": "warm, 3 entries, 0123456789ab"},
     )
     b = replace(
         a,
         torch="2.12.0",
-        rocm="7.2.1",
         cpu_count=8,
         commit="b" * 40,
         dirty=True,
+        numa_balancing=False,
+        huge_pages="madvise",
+        kernel_options={"iommu": "pt", "mitigations": "off"},
+        libraries={"MIOpen": "1.0.80001", "rccl": "1.0"},
         variables={"NCCL_ALGO": "Tree", "OMP_NUM_THREADS": "4", "MIOPEN_FIND_MODE": "2"},
-        caches={"miopen": "none"},
+        caches={"miopen": "cold"},
     )
     assert difference(a, b) == [
         "torch 2.11.0 -> 2.12.0",
-        "rocm unknown -> 7.2.1",
-        "cpu count unknown -> 8",
+        "cpu count 4 -> 8",
         "commit aaaaaaaaaaaa -> bbbbbbbbbbbb",
         "checkout clean -> with uncommitted changes",
+        "numa balancing on -> off",
+        "huge pages always -> madvise",
+        "kernel option mitigations unset -> off",
+        "kernel option nosmt set -> unset",
+        "MIOpen 1.0.79901 -> 1.0.80001",
         "HSA_XNACK 1 -> unset",
         "MIOPEN_FIND_MODE unset -> 2",
         "NCCL_ALGO Ring -> Tree",
-        "miopen cache 3 entries -> none",
+        "miopen cache warm, 3 entries, 0123456789ab -> cold",
     ]
+
+
+def test_what_one_side_does_not_know_is_no_difference() -> None:
+    """Older fingerprints hold less, and a container hides some."""
+    known = replace(
+        ENVIRONMENT,
+        rocm="7.2.1",
+        dirty=True,
+        numa_balancing=False,
+        kernel_options={"iommu": "pt"},
+        libraries={"rccl": "1.0"},
+        caches={"triton": "cold"},
+    )
+    assert difference(ENVIRONMENT, known) == []
+    assert difference(known, ENVIRONMENT) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "differs"),
+    [
+        ("cold", "warm, 1 entry", True),
+        ("none", "warm, 1 entry", True),
+        ("none", "cold", False),
+        ("warm, 41 entries", "warm, 45 entries", False),
+        ("41 entries", "warm, 45 entries", False),
+        ("2 files, 0123456789ab", "warm, 9 entries, ab0123456789", False),
+        ("warm, 9 entries, 0123456789ab", "warm, 9 entries, ab0123456789", True),
+        ("warm, 9 entries, 0123456789ab", "warm, 1 file, 0123456789ab", False),
+    ],
+)
+def test_a_cache_differs_where_it_was_cold_or_holds_other_choices(
+    old: str, new: str, differs: bool
+) -> None:
+    """A fuller cache of compiled code is every night's; the first version hashed otherwise."""
+    a, b = (replace(ENVIRONMENT, caches={"miopen": state}) for state in (old, new))
+    assert difference(a, b) == ([f"miopen cache {old} -> {new}"] if differs else [])
 
 
 # --- checks ------------------------------------------------------------------------------
@@ -282,7 +536,7 @@ def check(name: str, found: list[Check]) -> Check:
 
 def install(folder: Path, package: str, version: str, source: str | None = None) -> None:
     """Install a package as pip leaves it."""
-    info = folder / f"{package}-{version}.dist-info"
+    info = folder / f"{package.replace('-', '_')}-{version}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
     if source is not None:
@@ -343,6 +597,31 @@ def test_the_remedy_names_the_wheels_of_the_installed_rocm(
     assert "rocm<version>" in check("torch", checks(tmp_path, {}, [GPU])).remedy
 
 
+@pytest.mark.parametrize(
+    ("installed", "built", "ok"),
+    [
+        ("7.9.1-42", HIP_BUILD, True),
+        ("7.10.0", HIP_BUILD, False),
+        ("10.0", HIP_BUILD, False),
+        ("7.9.1", HIP_BUILD.replace("7.9.5", "7.90.5"), False),
+        ("7.10.0", HIP_BUILD + "rocm: Optional[str] = '7.10.1'\n", True),
+        ("unreadable", HIP_BUILD, True),
+        (None, HIP_BUILD, True),
+        ("7.9.1", HIP_BUILD.replace("7.9.5", "unreadable"), True),
+    ],
+)
+def test_a_torch_of_another_rocm_is_worth_a_warning(
+    tmp_path: Path, site: Path, write: Write, *, installed: str | None, built: str, ok: bool
+) -> None:
+    """It brings its own libraries; profilers and amdsmi are those of the machine."""
+    install(site, "torch", "9.1.0", built)
+    if installed is not None:
+        write("opt/rocm/.info/version", installed)
+    found = check("torch", checks(tmp_path, {}, [GPU]))
+    assert (found.ok, found.fatal) == (ok, False)
+    assert ok or f"ROCm {installed} is installed" in found.detail
+
+
 def test_missing_packages_are_named_with_their_remedy(tmp_path: Path, site: Path) -> None:
     """An empty interpreter."""
     found = checks(tmp_path, {}, [CPU])
@@ -377,6 +656,51 @@ def test_an_amd_driver_without_a_visible_gpu_is_wrong(tmp_path: Path, write: Wri
     assert check("visible devices", found).ok is False
     assert "HIP_VISIBLE_DEVICES" in check("visible devices", found).remedy
     assert "--device=/dev/kfd" in check("/dev/kfd", found).remedy
+    assert "--device=/dev/dri" in check("/dev/dri/renderD*", found).remedy
+
+
+def test_the_variables_that_hide_every_gpu_are_named(tmp_path: Path, write: Write) -> None:
+    """With what they say, and only those that are set."""
+    write("sys/module/amdgpu/version", "6.99.1")
+    write("sys/class/kfd/kfd/topology/system_properties", "")
+    environ = {"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "-1"}
+    remedy = check("visible devices", checks(tmp_path, environ, [CPU])).remedy
+    assert remedy == "unset or change HIP_VISIBLE_DEVICES='' and CUDA_VISIBLE_DEVICES='-1'"
+
+
+@pytest.mark.parametrize(
+    ("vendor", "kind", "missing"),
+    [
+        ("0x1002", "0x120000", True),
+        ("0x1002", "0x038000", True),
+        ("0x1002", "0x030000", False),
+        ("0x10de", "0x030200", False),
+    ],
+)
+def test_an_instinct_without_its_driver_is_seen_on_the_bus(
+    tmp_path: Path, write: Write, vendor: str, kind: str, missing: bool
+) -> None:
+    """Not so a display of AMD's, which nobody wants to measure."""
+    write("sys/bus/pci/devices/0000:05:00.0/vendor", vendor)
+    write("sys/bus/pci/devices/0000:05:00.0/class", kind)
+    found = [c for c in checks(tmp_path, {}, [CPU]) if c.name == "AMD driver"]
+    assert [(c.ok, c.fatal) for c in found] == ([(False, True)] if missing else [])
+    assert all("modprobe amdgpu" in c.remedy for c in found)
+
+
+@pytest.mark.parametrize(("usable", "ok"), [({"renderD128"}, True), (set(), False)])
+def test_render_nodes_have_to_be_open_to_this_user(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, usable: set[str], ok: bool
+) -> None:
+    """A container is given some of them; none at all is no GPU."""
+    for name in ("renderD128", "renderD129"):
+        write(f"dev/dri/{name}", "")
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path).name in usable)
+    found = check("/dev/dri/renderD*", checks(tmp_path, {}, [GPU]))
+    assert (found.ok, found.fatal) == (ok, not ok)
+    assert found.detail == (
+        "1 of 2 can be opened" if ok else "none of 2 may be opened by this user"
+    )
 
 
 def test_an_nvidia_driver_without_a_visible_gpu_is_wrong(tmp_path: Path, write: Write) -> None:
@@ -385,6 +709,7 @@ def test_an_nvidia_driver_without_a_visible_gpu_is_wrong(tmp_path: Path, write: 
     found = checks(tmp_path, {}, [CPU])
     assert check("visible devices", found).ok is False
     assert check("NVIDIA driver", found).ok is False
+    assert check("NVIDIA driver", checks(tmp_path, {}, [NVIDIA])).ok is None
 
 
 def test_a_machine_without_gpus_is_asked_nothing_about_them(tmp_path: Path) -> None:
@@ -452,11 +777,39 @@ def test_a_compiler_is_the_one_the_variable_names(tmp_path: Path, write: Write) 
     """A compiler elsewhere does not help when CXX names one that is not there."""
     write("bin/g++", "#!/bin/sh\n").chmod(0o755)
     environ = {"PATH": str(tmp_path / "bin")}
-    assert check("C++ compiler", checks(tmp_path, environ, [CPU])).ok is True
+    for blank in ({}, {"CXX": ""}, {"CXX": " "}):
+        assert check("C++ compiler", checks(tmp_path, {**environ, **blank}, [CPU])).ok is True
     missing = check("C++ compiler", checks(tmp_path, {**environ, "CXX": "icpx -O3"}, [CPU]))
     assert missing.ok is False
-    assert "icpx" in missing.detail
-    assert check("C++ compiler", checks(tmp_path, {"PATH": ""}, [CPU])).ok is False
+    assert "CXX" in missing.remedy
+
+
+@pytest.mark.parametrize(("device", "cxx_is_fatal"), [(CPU, True), (GPU, False), (NVIDIA, False)])
+def test_compilers_are_needed_for_the_device_that_is_measured(
+    tmp_path: Path, device: Hardware, cxx_is_fatal: bool
+) -> None:
+    """C++ for code of the CPU, C and Triton for kernels of a GPU."""
+    found = checks(tmp_path, {"PATH": ""}, [device])
+    assert check("C++ compiler", found).ok is False
+    assert check("C++ compiler", found).fatal is cxx_is_fatal
+    if device is CPU:
+        assert not {"C compiler", "triton"} & {each.name for each in found}
+    else:
+        assert check("C compiler", found).fatal is True
+
+
+@pytest.mark.parametrize(
+    "name", ["triton", "triton-rocm", "pytorch-triton-rocm", "pytorch-triton", None]
+)
+def test_triton_is_found_under_any_of_its_names(
+    tmp_path: Path, site: Path, name: str | None
+) -> None:
+    """ROCm's index and upstream's call it differently."""
+    if name is not None:
+        install(site, name, "9.9.0")
+    found = check("triton", checks(tmp_path, {}, [GPU]))
+    assert found.ok is (name is not None)
+    assert found.fatal is (name is None)
 
 
 def test_a_full_or_missing_temporary_folder_is_wrong(
@@ -506,6 +859,21 @@ def test_every_failed_check_says_what_to_do(tmp_path: Path, site: Path, write: W
     write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave")
     write("proc/sys/kernel/numa_balancing", "1")
     write("sys/class/kfd/kfd/topology/system_properties", "")
-    failed = [c for c in checks(tmp_path, {"PATH": "", "TMPDIR": "/nowhere"}, []) if c.ok is False]
-    assert len(failed) >= 8
-    assert all(c.remedy for c in failed)
+    found = checks(tmp_path, {"PATH": "", "TMPDIR": "/nowhere"}, [])
+    assert all(c.remedy for c in found if c.ok is False)
+    assert {c.name for c in found if c.ok is False and c.fatal} == {
+        "visible devices",
+        "/dev/kfd",
+        "/dev/dri/renderD*",
+        "NVIDIA driver",
+        "torch",
+        "torchvision",
+        "triton",
+        "C compiler",
+    }
+    assert {c.name for c in found if c.ok is False and not c.fatal} == {
+        "C++ compiler",
+        "temporary folder",
+        "CPU governor",
+        "NUMA balancing",
+    }

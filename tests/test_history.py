@@ -87,6 +87,19 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path):
     assert (run.key, run.exit_status) == ("mi300x", 0)
 
 
+def test_the_end_of_a_run_says_how_full_its_caches_are_by_then(tmp_path):
+    """Files of older versions do not say."""
+    writer = Writer(tmp_path, "mi300x")
+    writer.end({"OK": 1}, 0, caches={"inductor": "warm, 41 entries"})
+    assert read(writer.path).caches == {"inductor": "warm, 41 entries"}
+    assert read(write_run(tmp_path)).caches == {}
+    torn = writer.path.read_text().replace('{"inductor":"warm, 41 entries"}', '"warm"')
+    writer.path.write_text(torn)
+    run = read(writer.path)
+    assert not run.finished
+    assert "caches" in run.problems[0]
+
+
 def test_a_file_is_named_by_its_time_its_hardware_and_its_run(tmp_path):
     """So that a listing is in order and a run can be found by eye."""
     path = write_run(tmp_path / "not" / "there", now="2026-01-02T03:04:05Z")

@@ -13,6 +13,7 @@ from builders import (
     make_measurement,
     make_process,
     make_processes,
+    make_telemetry,
     make_verdict,
 )
 from hypothesis import given, settings
@@ -32,7 +33,15 @@ from bench_lib.judge import (
     overall,
     stored_limits,
 )
-from bench_lib.model import Baseline, Limits, Numerics, ProcessSummary, Status, Verdict
+from bench_lib.model import (
+    Baseline,
+    Limits,
+    Numerics,
+    ProcessSummary,
+    Published,
+    Status,
+    Verdict,
+)
 from bench_lib.summary import percentile, spread, summarise
 
 MIB = 2**20
@@ -109,7 +118,9 @@ def test_a_summary_holds_what_is_judged():
             finite=True, loss=2.5, reference_loss=2.0, grad_norm=3.0, reference_grad_norm=4.0
         ),
     )
-    assert summarise(measurement, environment="e", time="t", clock_mhz=2100.0) == ProcessSummary(
+    assert summarise(
+        measurement, environment="e", time="t", seen=make_telemetry(clock_mhz=2100.0, power_w=700.0)
+    ) == ProcessSummary(
         log_median=math.log(0.375),
         spread=spread([0.5, 0.25, 0.25, 1.0]),
         n=4,
@@ -129,6 +140,7 @@ def test_a_summary_holds_what_is_judged():
         log_device=math.log(0.125),
         device_source="graph",
         clock_mhz=2100.0,
+        power_w=700.0,
         probe={"clock": 1.0},
     )
 
@@ -363,12 +375,47 @@ def test_a_baseline_without_processes_is_none():
     assert found.reason.endswith("; nothing accepted yet to hold it against")
 
 
-def test_a_published_figure_is_never_judged_by():
-    """It was measured by somebody else, in another way."""
-    published = make_baseline([math.log(0.01)] * 5, provenance="published")
-    (only,) = verdicts_on(make_processes([math.log(0.02)]), published)
-    assert only.status is Status.NO_BASELINE
-    assert only.reason == "20.000 ms; a published figure is not judged by"
+def published_baseline(**fields):
+    """Return a case of which only a published figure is known."""
+    figure = Published(987.0, "a table", "another torch", **fields)
+    return make_baseline((), provenance="published", published=figure)
+
+
+def test_a_published_figure_is_compared_with_and_never_judged_by():
+    """It was measured by somebody else, in another way: ten times off is no verdict."""
+    candidate = make_processes([math.log(0.02)] * 3, log_throughput=math.log(9181.4))
+    (only,) = verdicts_on(candidate, published_baseline())
+    assert (only.status, only.metric, only.ratio) == (Status.NO_BASELINE, "latency", None)
+    assert only.against == "published"
+    assert only.reason == (
+        "20.000 ms; 9181 img/s; published: 987 img/s, 9.3 times that; not judged by; "
+        "another torch; source: a table"
+    )
+    assert not is_suspicious([only])
+
+
+def test_a_published_range_is_told_beside_its_middle():
+    """So that somebody sees whether they are within it."""
+    candidate = make_processes([0.0], log_throughput=math.log(516.1), spread=0.06)
+    (only,) = verdicts_on(candidate, published_baseline(item="token", low=900.0, high=1074.0))
+    assert only.reason.startswith(
+        "1.000 s; iterations of a process spread by 6.0%, above 5%, where trust in the timing "
+        "ends; 516.1 token/s; published: 987 token/s (900 to 1074), 0.523 times that; not "
+    )
+
+
+def test_a_published_figure_is_told_where_the_rate_is_not_known():
+    """An older worker gave none."""
+    (only,) = verdicts_on(make_processes([0.0]), published_baseline())
+    assert only.reason.startswith("1.000 s; published: 987 img/s; not judged by; another torch; ")
+
+
+def test_the_nights_since_are_not_judged_by_beside_a_published_figure_either():
+    """Nobody has accepted what they are the nights since of."""
+    evidence = Evidence(
+        make_processes([1.0] * 2), published_baseline(), rolling=make_processes(STEADY)
+    )
+    assert metrics(judge({CASE: evidence})[CASE]) == [("latency", "published")]
 
 
 def test_without_a_baseline_nothing_is_held_against_the_nights_since_either():
@@ -613,7 +660,7 @@ def test_the_clock_is_compared_beside_the_latency(now, before, remark):
     assert "clock" not in by_metric["throughput"].reason
 
 
-def test_the_middle_clock_of_each_side_counts():
+def test_clocks_that_swing_are_equal_within_chance():
     """One process that telemetry caught ramping says nothing."""
     candidate = [make_process(clock_mhz=value) for value in (900.0, 2100.0, 2100.0)]
     old = of([make_process(clock_mhz=value) for value in (2100.0, 500.0, 2100.0, None)])
@@ -627,6 +674,79 @@ def test_a_clock_that_one_side_does_not_know_is_not_spoken_of(now, before):
         "latency", [make_process(clock_mhz=now)], of(make_processes(STEADY, clock_mhz=before))
     )
     assert "clock" not in found.reason
+
+
+def clocked(change, mhz, **fields):
+    """Return three processes with this change of time and this clock."""
+    return make_processes(
+        [math.log1p(change) + e for e in (-0.0005, 0.0, 0.0005)], clock_mhz=mhz, **fields
+    )
+
+
+def test_a_gap_that_vanishes_in_time_x_clock_is_said_to_be_the_clocks():
+    """4% slower at a clock 4% lower: the software does in as many cycles what it did."""
+    old = of(make_processes(STEADY, clock_mhz=2000.0, power_w=690.0))
+    found = verdict("latency", clocked(0.0417, 1920.0, power_w=400.0), old)
+    assert found.status is Status.INVALID
+    assert found.ratio == pytest.approx(1.0417, abs=1e-3)
+    assert found.reason.startswith(
+        "the clock's: 1920 MHz against 2000 MHz in the baseline; power 400 W against 690 W; "
+        "in time × clock 0.0%"
+    )
+    assert "slower than 5 baseline processes" in found.reason
+
+
+def test_a_gap_that_the_clock_does_not_explain_stays_the_softwares():
+    """At a lower clock unchanged software needs no more cycles; this one does."""
+    old = of(make_processes(STEADY, clock_mhz=2000.0))
+    found = verdict("latency", clocked(0.08, 1920.0), old)
+    assert found.status is Status.REGRESSED
+    assert "the clock was 4.0% lower" in found.reason
+
+
+def test_a_clock_that_is_equal_or_higher_excuses_nothing():
+    """Only what is lower can slow anything down."""
+    old = of(make_processes(STEADY, clock_mhz=2000.0))
+    for clock in (2000.0, 2080.0, None):
+        assert verdict("latency", clocked(0.0417, clock), old).status is Status.REGRESSED
+
+
+def test_one_suspect_process_at_a_lower_clock_is_the_clocks_as_well():
+    """And is looked at again, since the clock may be back by then."""
+    old = of(make_processes(STEADY, clock_mhz=2000.0))
+    verdicts = verdicts_on(clocked(0.0417, 1920.0)[:1], old)
+    assert verdicts[0].status is Status.INVALID
+    assert is_suspicious(verdicts)
+
+
+def test_what_is_faster_by_its_clock_alone_is_no_improvement():
+    """It would be praised tonight and missed tomorrow."""
+    old = of(make_processes(STEADY, clock_mhz=2000.0))
+    found = verdict("latency", clocked(-0.04, 2080.0), old)
+    assert found.status is Status.OK
+    assert found.reason.startswith("the clock's: 2080 MHz against 2000 MHz")
+    assert verdict("latency", clocked(-0.10, 2080.0), old).status is Status.IMPROVED
+
+
+def test_every_timing_is_excused_by_the_clock_and_nothing_else_is():
+    """Memory does not grow because a device is slow."""
+    old = of(make_processes(STEADY, clock_mhz=2000.0, log_throughput=0.0, peak_memory_bytes=MIB))
+    slow = clocked(0.09, 1840.0, log_throughput=-0.086, peak_memory_bytes=100 * MIB)
+    by_metric = {v.metric: v for v in verdicts_on(slow, old)}
+    assert by_metric["latency"].status is Status.INVALID
+    assert by_metric["throughput"].status is Status.INVALID
+    assert by_metric["memory"].status is Status.REGRESSED
+    assert overall(list(by_metric.values())) is Status.REGRESSED
+
+
+def test_the_clock_of_a_device_that_waits_for_its_host_excuses_nothing():
+    """It is low because there is little to do; the device's own time is another matter."""
+    waits = {"host_bound": True, "device_source": "graph"}
+    old = of(make_processes(STEADY, clock_mhz=2000.0, log_device=-3.0, **waits))
+    slow = clocked(0.2, 1920.0, log_device=-2.96, **waits)
+    by_metric = {v.metric: v for v in verdicts_on(slow, old)}
+    assert by_metric["latency"].status is Status.REGRESSED
+    assert by_metric["device"].status is Status.INVALID
 
 
 # ---- throughput and tail ----------------------------------------------------------------
@@ -993,8 +1113,8 @@ def test_the_processes_that_waited_are_judged_on_the_devices_time():
 
 SEVERITY = [
     "ERROR",
-    "INVALID",
     "REGRESSED",
+    "INVALID",
     "INCOMPARABLE",
     "NO_BASELINE",
     "SUSPECT",

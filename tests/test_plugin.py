@@ -47,14 +47,14 @@ import bench_lib.hardware
 import bench_lib.plugin.session as session
 from pathlib import Path
 from bench_lib.model import Fault
-from builders import make_hardware
+from builders import make_hardware, make_telemetry
 from scripted import bench_class, gpus
 
 CPU = make_hardware(vendor="cpu", key="cpu-test-2c", uuid=None, compute_units=2)
 DEVICES = {devices}
 bench_lib.hardware.detect = lambda *_: DEVICES
 session.network_sizes = lambda: {{"resnet18": 224, "resnet50": 224}}
-session.Bench = bench_class({script}, Path(__file__).parent / "locks")
+session.Bench = bench_class({script}, Path(__file__).parent / "locks"{seen})
 """
 
 TEST_FILE = """
@@ -70,7 +70,7 @@ def test_step(case, perf):
 def suite(pytester):
     """Lay out a checkout of scripted cases; returns what runs pytest on it."""
 
-    def make(script="{}", devices="[CPU]", matrix=MATRIX):
+    def make(script="{}", devices="[CPU]", matrix=MATRIX, seen=()):
         pytester.makeini(
             "[pytest]\nperf_paths = perf_tests\nfilterwarnings = error\n"
             "addopts = --strict-markers --strict-config\n"
@@ -78,7 +78,8 @@ def suite(pytester):
         pytester.mkdir("perf_tests")
         pytester.path.joinpath("perf_tests", "matrix.toml").write_text(matrix)
         pytester.path.joinpath("perf_tests", "test_steps.py").write_text(TEST_FILE)
-        text = CONFTEST.format(tests=str(TESTS), devices=devices, script=script)
+        watched = "".join(f", make_telemetry({fields})" for fields in seen)
+        text = CONFTEST.format(tests=str(TESTS), devices=devices, script=script, seen=watched)
         pytester.makeconftest(text)
 
         def run(*arguments, plugin=True):
@@ -95,10 +96,10 @@ def runs_in(pytester) -> list[history.Run]:
     return [history.read(path) for path in history.files(pytester.path / "history")]
 
 
-def accept(pytester, case_id, log_medians, key="cpu-test-2c"):
+def accept(pytester, case_id, log_medians, key="cpu-test-2c", **fields):
     """Write a baseline as accepting would."""
     file = baselines.load(pytester.path / "baselines", key)
-    processes = make_processes(log_medians, environment="e0e0e0e0", device_uuid=None)
+    processes = make_processes(log_medians, environment="e0e0e0e0", device_uuid=None, **fields)
     new = make_baseline(case_id=case_id, processes=processes, conditions={"ranks": 1})
     device = make_hardware(key=key)
     baselines.write(
@@ -125,6 +126,7 @@ def test_a_first_run_passes_and_says_how_to_make_a_baseline(suite, pytester):
     )
     (run,) = runs_in(pytester)
     assert run.finished
+    assert run.caches.keys() == next(iter(run.environments.values())).caches.keys()
     assert [record.status for record in run.records.values()] == [Status.NO_BASELINE] * 2
 
 
@@ -698,3 +700,44 @@ history.Writer.verdict = verdict
     result = run()
     assert result.ret == pytest.ExitCode.INTERNAL_ERROR
     result.stdout.fnmatch_lines(["stopped: no space for verdicts"])
+
+
+# ---- what the hardware does ---------------------------------------------------------------
+
+SHARED = "foreign_processes=[41], foreign_names={'41': 'rvs'}"
+
+
+def test_a_device_that_stays_shared_makes_its_cases_invalid_and_the_gate_red(suite, pytester):
+    """With the cause, and not slower or faster than anything."""
+    accept(pytester, "alpha", TEN_MS)
+    run = suite("{'alpha': [[0.02] * 20]}", seen=[SHARED])
+    result = run("-k", "alpha", "--perf-cool", "0", "--perf-strict")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*alpha: INVALID run: shared with process 41 (rvs)*"])
+    (record,) = runs_in(pytester)[0].records.values()
+    assert record.status is Status.INVALID
+    assert all(a.invalid and a.measurement is not None for a in record.attempts)
+
+
+def test_a_device_that_is_free_again_at_the_end_has_its_cases_judged(suite, pytester):
+    """Whoever shared it may be gone by then."""
+    accept(pytester, "alpha", TEN_MS)
+    run = suite(seen=[SHARED, ""])
+    result = run("-k", "alpha", "--perf-cool", "0")
+    assert result.ret == pytest.ExitCode.OK
+    (record,) = runs_in(pytester)[0].records.values()
+    assert record.status is Status.OK
+    assert [a.accepted for a in record.attempts] == [False, True]
+    result.stdout.fnmatch_lines(["*alpha: measured again: shared with process 41 (rvs)*"])
+
+
+def test_a_clock_below_the_baselines_is_invalid_unless_any_clock_will_do(suite, pytester):
+    """Which it does where it is lower for good, and a new baseline is wanted."""
+    accept(pytester, "alpha", TEN_MS, clock_mhz=2100.0)
+    run = suite(seen=["clock_mhz=1050.0"])
+    run("-k", "alpha", "--perf-cool", "0")
+    run("-k", "alpha", "--perf-cool", "0", "--perf-any-clock")
+    first, second = (run.records["alpha"] for run in runs_in(pytester))
+    assert first.status is Status.INVALID
+    assert "CPU clock 1050 MHz against 2100 MHz" in first.verdicts[0].reason
+    assert second.status is Status.OK

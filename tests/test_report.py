@@ -168,6 +168,19 @@ def test_every_verdict_is_explained_where_asked_for():
     assert explanations([record], every=True) == [f"{CASE_ID}: OK latency: as before"]
 
 
+def test_a_comparison_with_what_was_published_is_a_line_though_nothing_is_judged():
+    """A case that nobody ever measured has no other news."""
+    records = [
+        make_record(
+            status=Status.NO_BASELINE,
+            verdicts=[make_verdict(status=Status.NO_BASELINE, ratio=None, reason=reason, **fields)],
+        )
+        for reason, fields in (("5 ms", {}), ("5 ms; published: 3", {"against": "published"}))
+    ]
+    assert explanations(records) == [f"{CASE_ID}: NO_BASELINE latency: 5 ms; published: 3"]
+    assert [row[3] for row in summary_rows(records)] == ["", ""]
+
+
 def test_a_case_in_words_leads_with_what_gave_it_its_status():
     """Then every other metric, then what the worker said last."""
     record = make_record(

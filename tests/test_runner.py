@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from builders import make_case, make_measurement
+from builders import make_case, make_measurement, make_telemetry
 from scripted import Contexts, Watch, gpus
 
-from bench_lib import history, runner
+from bench_lib import history, runner, validity
 from bench_lib.devicelock import DeviceBusyError, DeviceLock
 from bench_lib.launch import LaunchError
-from bench_lib.model import Fault, Launch
+from bench_lib.model import Fault, Launch, RankSample
 from bench_lib.runner import Bench
 
 DEVICE = gpus(1)[0]
@@ -30,12 +30,12 @@ def bench(tmp_path, workers):
     made = []
 
     def make(**options):
-        options = {"lock": DeviceLock(DEVICE, tmp_path), **options}
-        made.append(
-            Bench(
-                DEVICE, workers=lambda _: workers, watch=lambda _: Watch(), lock_wait_s=0, **options
-            )
-        )
+        options = {
+            "lock": DeviceLock(DEVICE, tmp_path),
+            "watch": lambda _: Watch(),
+            **options,
+        }
+        made.append(Bench(DEVICE, workers=lambda _: workers, lock_wait_s=0, **options))
         return made[-1]
 
     yield make
@@ -306,3 +306,98 @@ def test_a_contexts_name_is_its_own_in_the_whole_run(tmp_path):
             names.add(attempt.measurement.context_id)
         one.close()
     assert len(names) == 3
+
+
+# ---- what the hardware does ---------------------------------------------------------------
+
+CALM = make_telemetry()
+SHARED = make_telemetry(foreign_processes=[41])
+SLOW = make_telemetry(clock_mhz=1410.0)
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """Note how long a bench would wait, and do not."""
+    slept = []
+    monkeypatch.setattr(runner.Cooling, "wait", lambda self, cause: slept.append(cause) or True)
+    return slept
+
+
+def seeing(*script):
+    """Return the options of a bench whose telemetry follows a script."""
+    return {"watch": lambda _: Watch(*script)}
+
+
+def test_what_was_measured_beside_another_process_is_measured_again(bench, waits):
+    """After a while, and kept with the reason."""
+    spoilt, good = bench(**seeing(SHARED, CALM)).measure(make_case(id="a")).attempts
+    assert (spoilt.accepted, spoilt.invalid) == (False, True)
+    assert spoilt.discarded == "shared with process 41; measured again"
+    assert spoilt.measurement is not None
+    assert (good.accepted, good.invalid, good.discarded) == (True, False, None)
+    assert waits == ["a: shared with process 41"]
+
+
+def test_what_the_hardware_spoils_twice_stays_discarded(bench, waits):
+    """One more look, not more: the next case needs the device too."""
+    outcome = bench(**seeing(SHARED)).measure(make_case(id="a"))
+    assert [a.accepted for a in outcome.attempts] == [False, False]
+    assert [a.discarded for a in outcome.attempts] == [
+        "shared with process 41; measured again",
+        "shared with process 41",
+    ]
+    assert outcome.spoilt == "shared with process 41"
+    assert len(waits) == 1
+
+
+def test_a_case_that_the_hardware_spoils_is_not_measured_in_more_processes(bench, waits, workers):
+    """It would be the same in each."""
+    bench(processes=5, **seeing(SHARED)).measure(make_case(id="a"))
+    assert workers.log.count("context-1 a") == 2
+    assert "context-2 a" not in workers.log
+
+
+def test_without_time_to_wait_nothing_is_measured_again(bench, workers):
+    """A device that somebody shares all night costs each case one look."""
+    outcome = bench(cool_s=0, **seeing(SHARED)).measure(make_case(id="a"))
+    assert [a.discarded for a in outcome.attempts] == ["shared with process 41"]
+
+
+def test_a_clock_below_what_the_baseline_had_spoils_a_measurement(bench, waits):
+    """Asked for each case, since heavy steps run at lower clocks."""
+    levels = {"heavy": validity.Level(1500.0, 1400.0), "light": validity.Level(1980.0, 1940.0)}
+    one = bench(expected=lambda case: levels.get(case.id), **seeing(SLOW))
+    assert one.measure(make_case(id="heavy")).spoilt is None
+    assert one.measure(make_case(id="new")).spoilt is None
+    assert one.measure(make_case(id="light")).spoilt == (
+        "GFX clock 1410 MHz against 1980 MHz in the baseline; power 600 W; power cap 750 W"
+    )
+
+
+def test_what_is_disturbed_after_the_hardware_has_recovered_is_measured_a_third_time(
+    bench, waits, workers
+):
+    """Each reason is worth one more look."""
+    workers.script["a"] = [[0.01] * 20, [0.01, 0.02] * 10, [0.01] * 20]
+    attempts = bench(**seeing(SHARED, CALM)).measure(make_case(id="a")).attempts
+    assert [(a.accepted, a.invalid) for a in attempts] == [
+        (False, True),
+        (False, False),
+        (True, False),
+    ]
+
+
+def test_no_process_of_ours_is_a_stranger(bench, monkeypatch, waits):
+    """Neither the context that measured, though it has ended since, nor any rank."""
+    watch = Watch(CALM)
+    one = bench(watch=lambda _: watch)
+    kernels = make_measurement(device_source="kernels")
+    monkeypatch.setattr("scripted.Context.measure", lambda self, case: kernels)
+    one.measure(make_case(id="a"))
+    assert watch.own == [[1001]]
+    ranks = [RankSample(n, n, None, [0.1], None, pid=70 + n) for n in range(2)]
+    monkeypatch.setattr(
+        one._station, "_measure_ranks", lambda case: make_measurement(per_rank=ranks)
+    )
+    one.measure(make_case(id="b", launch=Launch(ranks=2)))
+    assert watch.own[-1] == [70, 71]

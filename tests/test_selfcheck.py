@@ -305,11 +305,11 @@ def test_the_spread_between_contexts_is_told_by_kind_with_what_explains_it():
 def test_the_conclusion_is_one_sentence_of_plain_words():
     """With the figures of the middle case."""
     found = compared()
-    share = found.explained("any")["launch_us"]
+    share = found.explained("any")["launch_ratio"]
     assert found.conclusion == (
         f"contexts differ by {found.between('any'):.2%} as they come and by "
         f"{found.between('chosen'):.2%} where they are chosen (the middle one of the cases); "
-        f"launch_us explains {share:.0%} of the former"
+        f"launch_ratio explains {share:.0%} of the former"
     )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-import struct
 import subprocess
 import sys
 import time
@@ -12,18 +12,18 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bench_lib.model import Hardware, Telemetry
-from bench_lib.telemetry import Sample, Sampler, parse, summarise
-from bench_lib.telemetry.sources import ThrottleMeter, look_at, nvml_look
+from bench_lib.rocm.tool import ToolError
+from bench_lib.telemetry import Sample, Sampler, look_once, parse, summarise
+from bench_lib.telemetry.looks import Source
+from bench_lib.telemetry.processes import described, kin, run_of
+from bench_lib.telemetry.sources import RETRY_S, watch
 
 CPU = Hardware(vendor="cpu", name="", key="cpu-test-2c")
-AMD = Hardware(vendor="amd", name="", key="mi300x", bdf="0000:0c:00.0")
-NVIDIA = Hardware(vendor="nvidia", name="", key="h200", uuid="GPU-1")
 
 LONG_S = 60.0
 """Past this a test that waits for another process has failed."""
@@ -47,11 +47,11 @@ def test_a_window_without_samples_is_none() -> None:
 
 
 def test_every_figure_is_summed_up_in_its_own_way() -> None:
-    """Clocks by their median and least, power and load by their mean, heat by its highest."""
+    """Clocks by their median and least, power and loads by their mean, heat by its highest."""
     samples = [
-        Sample(1.0, "x", 2000, 400, 50, 0.5, ("power cap",)),
-        Sample(1.1, "x", 1000, 600, 70, 1.0, ("thermal", "power cap")),
-        Sample(1.2, "x", 2100, 500, 60, 0.75),
+        Sample(1.0, "x", 2000, 400, 50, 0.5, ("power cap",), memory_clock_mhz=900, steal=0.5),
+        Sample(1.1, "x", 1000, 600, 70, 1.0, ("thermal", "power cap"), memory_clock_mhz=1300),
+        Sample(1.2, "x", 2100, 500, 60, 0.75, memory_clock_mhz=1200, steal=0.25),
     ]
     assert summarise(samples, 1.0, 2.0) == Telemetry(
         source="x",
@@ -59,9 +59,12 @@ def test_every_figure_is_summed_up_in_its_own_way() -> None:
         utilization=0.75,
         clock_mhz=2000,
         clock_min_mhz=1000,
+        memory_clock_mhz=1200,
         power_w=500,
         temperature_c=70,
+        steal=0.375,
         throttle=["power cap", "thermal"],
+        throttled={"power cap": pytest.approx(2 / 3), "thermal": pytest.approx(1 / 3)},
     )
 
 
@@ -73,12 +76,139 @@ def test_figures_that_no_sample_has_are_none() -> None:
     assert (some.power_w, some.clock_mhz) == (300, None)
 
 
+def test_an_idle_clock_before_the_stretch_does_not_count() -> None:
+    """Though what was counted until then is taken from there."""
+    samples = [
+        Sample(t=0.9, clock_mhz=150, power_w=90, counters={"thermal": 5}),
+        Sample(t=1.1, clock_mhz=1900, power_w=600, counters={"thermal": 5}),
+        Sample(t=2.1, clock_mhz=140, power_w=95, counters={"thermal": 6}),
+    ]
+    found = summarise(samples, 1.0, 2.0)
+    assert found is not None
+    assert (found.clock_mhz, found.clock_min_mhz, found.power_w) == (1900, 1900, 600)
+    assert found.counters == {"thermal": 1}
+
+
+# --- counters ----------------------------------------------------------------------------
+
+
+def counting(*looks: tuple[float, float | None, dict[str, float]]) -> list[Sample]:
+    """Make samples of a time, the counters' clock and the counters."""
+    return [Sample(t=t, ticks=ticks, counters=counters) for t, ticks, counters in looks]
+
+
+def held_back(samples: list[Sample]) -> tuple[list[str], dict[str, float], dict[str, float]]:
+    """Summarise from 1 to 2 s."""
+    found = summarise(samples, 1.0, 2.0)
+    assert found is not None
+    return found.throttle, found.throttled, found.counters
+
+
+def test_a_share_is_what_a_counter_grew_of_what_its_clock_did() -> None:
+    """From the last count at or before the stretch to the last inside."""
+    samples = counting(
+        (0.5, 0, {"power cap": 0, "thermal": 7}),
+        (1.0, 100, {"power cap": 40, "thermal": 7}),
+        (1.5, 150, {"power cap": 45, "thermal": 7}),
+        (2.0, 200, {"power cap": 50, "thermal": 7}),
+    )
+    assert held_back(samples) == (["power cap"], {"power cap": 0.1}, {"power cap": 10})
+
+
+def test_the_first_count_after_the_stretch_is_better_than_the_last_inside() -> None:
+    """Where it is there already; later ones tell of something else."""
+    samples = counting(
+        (0.9, 0, {"thermal": 0}),
+        (1.5, 60, {"thermal": 0}),
+        (2.1, 120, {"thermal": 30}),
+        (2.6, 180, {"thermal": 90}),
+    )
+    assert held_back(samples) == (["thermal"], {"thermal": 0.25}, {"thermal": 30})
+
+
+def test_a_slow_source_counts_around_a_stretch_it_looked_into_once() -> None:
+    """Its one look inside is enough to be heard."""
+    samples = counting((0.0, 0, {"thermal": 1}), (1.5, 4000, {"thermal": 3}))
+    assert held_back(samples) == (["thermal"], {"thermal": 0.0005}, {"thermal": 2})
+
+
+def test_events_without_a_clock_are_a_reason_without_a_share() -> None:
+    """How often and not how long."""
+    samples = counting((0.9, None, {"thermal": 3}), (1.5, None, {"thermal": 5}))
+    assert held_back(samples) == (["thermal"], {}, {"thermal": 2})
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        counting((1.0, 100, {"thermal": 9}), (1.5, 200, {"thermal": 2})),
+        counting(
+            (1.0, 100, {"thermal": 9}), (1.4, 150, {"thermal": 2}), (1.9, 200, {"thermal": 12})
+        ),
+        counting((1.0, 100, {"thermal": 9}), (1.5, 50, {"thermal": 12})),
+        counting((1.0, 100, {"thermal": 9}), (1.5, 200, {"prochot": 12})),
+        counting((1.0, 100, {"thermal": 9}), (1.5, 200, {})),
+        counting((1.5, 100, {"thermal": 9})),
+        [
+            Sample(t=1.0, source="amdsmi", counters={"thermal": 1}),
+            Sample(t=1.5, source="amd-smi", counters={"thermal": 9}),
+        ],
+    ],
+)
+def test_counters_that_went_back_vanished_or_changed_tell_nothing(samples: list[Sample]) -> None:
+    """A GPU that was reset counts from zero; two sources need not count alike."""
+    assert held_back(samples) == ([], {}, {})
+
+
+def test_a_count_from_before_a_gap_is_not_held_against_the_stretch() -> None:
+    """What grew while nobody looked may have grown long before."""
+    grown, level = {"thermal": 500.0}, {"thermal": 0.0}
+    gap = [
+        Sample(t=-1.0, counters=level, due=-0.9),
+        Sample(t=0.9, due=1.0),
+        Sample(t=1.2, counters=grown, due=1.3),
+        Sample(t=1.7, counters=grown, due=1.8),
+    ]
+    assert held_back(gap) == ([], {}, {})
+    assert held_back([Sample(t=0.0, counters=level, due=0.1), *gap[2:]]) == ([], {}, {})
+
+
+def test_counts_are_rarer_than_samples() -> None:
+    """As long as something was seen all the time, and a look that is only late is no gap."""
+    samples = [
+        Sample(t=0.1, ticks=0, counters={"thermal": 0}, due=0.2),
+        Sample(t=0.6, due=0.65),
+        Sample(t=1.1, due=1.2),
+        Sample(t=1.6, ticks=1000, counters={"thermal": 500}, due=1.7),
+    ]
+    assert held_back(samples) == (["thermal"], {"thermal": 0.5}, {"thermal": 500})
+
+
+def test_a_counter_knows_a_share_better_than_flags_do() -> None:
+    """Flags are seen at moments; where a counter did not grow they are all there is."""
+    samples = [
+        Sample(t=1.0, ticks=0, counters={"power cap": 0, "thermal": 4}, throttle=("power cap",)),
+        Sample(t=1.5, ticks=100, counters={"power cap": 10, "thermal": 4}, throttle=("thermal",)),
+    ]
+    assert held_back(samples)[:2] == (["power cap", "thermal"], {"power cap": 0.1, "thermal": 0.5})
+
+
+@pytest.mark.parametrize("symptom", ["low utilization", "clock below limit"])
+def test_a_device_at_rest_is_not_held_back(symptom: str) -> None:
+    """It is counted all the same."""
+    samples = counting((1.0, 0, {symptom: 0}), (1.5, 100, {symptom: 90}))
+    assert held_back(samples) == ([], {}, {symptom: 90})
+
+
+# --- foreign processes -------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("seen", "own", "foreign"),
     [
         ((10, 11), [10, 12], [11]),
         ((10,), [10], []),
-        ((11, 12), [10], []),
+        ((11, 12), [10, 13], []),
         ((11,), [], []),
         ((), [10], []),
     ],
@@ -90,6 +220,102 @@ def test_processes_are_foreign_only_in_a_list_that_knows_ours(
     found = summarise([Sample(t=1.0), Sample(t=1.5, pids=seen)], 1.0, 2.0, own)
     assert found is not None
     assert found.foreign_processes == foreign
+
+
+def strangers(own: list[int], *looks: Sample) -> tuple[list[int], dict[str, str]]:
+    """Summarise from 1 to 2 s, with a look inside that was not for processes."""
+    found = summarise([*looks, Sample(t=1.1)], 1.0, 2.0, own)
+    assert found is not None
+    return found.foreign_processes, found.foreign_names
+
+
+def test_only_foreign_processes_are_named() -> None:
+    """Those whose name is known."""
+    look = Sample(t=1.5, pids=(10, 11, 12), names={10: "python3", 11: "train, 512 MiB"})
+    assert strangers([10], look) == ([11, 12], {"11": "train, 512 MiB"})
+
+
+def test_a_descendant_of_ours_is_not_foreign() -> None:
+    """A context that was alive at the look and is not any more; or one nobody named."""
+    assert strangers([10], Sample(t=1.5, pids=(10, 11, 12), kin=(10, 11)))[0] == [12]
+    assert strangers([], Sample(t=1.5, pids=(11, 12), kin=(11,)))[0] == [12]
+
+
+def test_without_a_look_in_the_stretch_the_one_before_tells() -> None:
+    """Looks for processes are rarer than others; one in the stretch is newer."""
+    before = Sample(t=0.8, pids=(10, 11))
+    assert strangers([10], Sample(t=0.3, pids=(10, 12)), before)[0] == [11]
+    assert strangers([10], before, Sample(t=1.9, pids=(10,)))[0] == []
+    assert strangers([10], Sample(t=2.2, pids=(10, 11)))[0] == []
+
+
+def test_more_processes_than_ours_outside_our_namespace_are_counted() -> None:
+    """Which they are cannot be told, so they are called 0."""
+    one = ([0], {"0": "a process outside this container"})
+    assert strangers([10, 11], Sample(t=1.5, pids=(901, 902, 903))) == one
+    assert strangers([10], Sample(t=1.5, pids=(901, 902, 903)))[0] == [0, 0]
+
+
+def test_a_context_that_has_only_just_ended_is_not_counted_as_another_s() -> None:
+    """It takes more than ours in each look, and to know how many are ours."""
+    fewer, more = Sample(t=0.9, pids=(901, 902)), Sample(t=1.4, pids=(901,))
+    assert strangers([10], fewer, more) == ([], {})
+    assert strangers([], fewer) == ([], {})
+
+
+def write_stat(proc: Path, pid: int, parent: int) -> None:
+    """Write what the kernel says of a process."""
+    (proc / str(pid)).mkdir()
+    (proc / str(pid) / "stat").write_text(f"{pid} (a) b (c) S {parent} 1 1")
+
+
+def test_kin_is_what_descends_from_a_process(tmp_path: Path) -> None:
+    """Through any number of generations, whatever they are called."""
+    parents = {7: 1, 20: 7, 21: 20, 30: 1, 40: 41, 41: 40}
+    for pid, parent in parents.items():
+        write_stat(tmp_path, pid, parent)
+    (tmp_path / "50").mkdir()
+    (tmp_path / "50" / "stat").write_text("torn")
+    assert kin([7, 20, 21, 30, 40, 50, 99, 0], 7, tmp_path) == [7, 20, 21]
+
+
+def test_the_workers_of_one_xdist_run_are_kin(tmp_path: Path) -> None:
+    """HIP opens every GPU that it sees, so that they meet on each other's devices."""
+    write_stat(tmp_path, 20, parent=7)
+    write_stat(tmp_path, 30, parent=1)
+    in_xdist = {"PYTEST_XDIST_WORKER": "gw3"}
+    assert run_of(20, in_xdist, tmp_path) == 7
+    assert run_of(20, {}, tmp_path) == 20
+    assert run_of(30, in_xdist, tmp_path) == 30
+    assert run_of(99, in_xdist, tmp_path) == 99
+
+
+def test_kin_is_told_of_real_processes() -> None:
+    """This one is its parent's child, and the first process is not."""
+    assert kin([os.getpid(), 1], os.getppid()) == [os.getpid()]
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "words"),
+    [
+        (None, None, "python3"),
+        (None, 512 * 2.0**20, "python3, 512 MiB"),
+        ("/usr/bin/train", None, "train"),
+        ("train", 0, "train"),
+    ],
+)
+def test_a_process_is_described_in_a_few_words(
+    tmp_path: Path, name: str | None, memory: float | None, words: str
+) -> None:
+    """By the tool's name for it, or the kernel's."""
+    (tmp_path / "5").mkdir()
+    (tmp_path / "5" / "comm").write_text("python3\n")
+    assert described(5, name, memory, tmp_path) == words
+
+
+def test_a_process_that_is_gone_is_unknown(tmp_path: Path) -> None:
+    """Or lives in another pid namespace."""
+    assert described(5, None, 2.0**20, tmp_path) == "unknown, 1 MiB"
 
 
 # --- one line ----------------------------------------------------------------------------
@@ -106,9 +332,32 @@ def test_a_line_is_a_sample() -> None:
         "utilization": 0.97,
         "throttle": ["power cap"],
         "pids": [4, 5],
+        "kin": [4],
+        "names": {"4": "python3", "5": "train"},
+        "memory_clock_mhz": 3201,
+        "steal": 0.125,
+        "counters": {"power cap": 17},
+        "ticks": 99,
+        "due": 7.6,
+        "trouble": "gone",
     }
     assert parse(json.dumps(line)) == Sample(
-        7.5, "nvml", 1980.0, 650.5, 61.0, 0.97, ("power cap",), (4, 5)
+        7.5,
+        "nvml",
+        1980.0,
+        650.5,
+        61.0,
+        0.97,
+        ("power cap",),
+        (4, 5),
+        (4,),
+        {4: "python3", 5: "train"},
+        3201.0,
+        0.125,
+        {"power cap": 17.0},
+        99.0,
+        7.6,
+        "gone",
     )
 
 
@@ -119,11 +368,32 @@ def test_a_figure_that_is_no_figure_is_none(value: object) -> None:
     assert (found.clock_mhz, found.power_w) == (None, 5.0)
 
 
-@pytest.mark.parametrize("value", ["GPU", None, 7, {"a": 1}, ["x", 3.5]])
-def test_lists_that_are_none_are_empty(value: object) -> None:
-    """Or hold what of them has the right type."""
-    found = parse(json.dumps({"t": 1, "pids": value}))
-    assert found.pids == ()
+@pytest.mark.parametrize("value", ["GPU", None, 7, {"a": 1}])
+def test_lists_that_are_none_are_not_there(value: object) -> None:
+    """Which, of processes, is to say that nobody looked."""
+    found = parse(json.dumps({"t": 1, "pids": value, "kin": value, "throttle": value}))
+    assert (found.pids, found.kin, found.throttle) == (None, (), ())
+
+
+def test_of_lists_and_tables_what_has_the_right_type_is_taken() -> None:
+    """The rest is passed over."""
+    line = {
+        "t": 1,
+        "pids": ["x", 3.5, True, 6],
+        "throttle": [1, "thermal"],
+        "names": {"x": "y", "6": "train"},
+        "counters": {"thermal": "N/A", "prochot": 4},
+    }
+    found = parse(json.dumps(line))
+    assert (found.pids, found.throttle) == ((6,), ("thermal",))
+    assert (found.names, found.counters) == ({6: "train"}, {"prochot": 4.0})
+
+
+@pytest.mark.parametrize("value", ["GPU", None, 7, ["a"]])
+def test_tables_that_are_none_are_empty(value: object) -> None:
+    """An array where an object was expected."""
+    found = parse(json.dumps({"t": 1, "names": value, "counters": value}))
+    assert (found.names, found.counters) == ({}, {})
 
 
 @pytest.mark.parametrize(
@@ -187,8 +457,10 @@ def test_the_cpu_is_watched_by_a_process_of_its_own() -> None:
     """The real one, on whatever this machine is."""
     begin = time.monotonic()
     with Sampler(CPU) as sampler:
+        assert sampler.source is None
         eventually(lambda: sampler.window(begin, time.monotonic()))
         found = sampler.window(begin, time.monotonic())
+        assert sampler.source == "proc"
     assert found is not None
     assert found.source == "proc"
     assert found.foreign_processes == []
@@ -254,6 +526,36 @@ def test_a_sampler_that_hangs_is_warned_of_and_keeps_what_it_saw(ended: list[Sam
     assert before.power_w == 80
 
 
+def test_a_slow_source_is_not_taken_for_one_that_hangs(ended: list[Sampler]) -> None:
+    """Its samples say when the next is due."""
+    script = 'print(\'{"t": 5.0, "due": 90.0}\', flush=True); import sys; sys.stdin.read()'
+    sampler = Sampler(CPU, stand_in(script))
+    ended.append(sampler)
+    sampler.start()
+    eventually(lambda: sampler._samples)
+    assert sampler.window(80.0, 91.0) is None
+    with pytest.warns(RuntimeWarning, match="no sample since 90"):
+        assert sampler.window(100.0, 101.0) is None
+
+
+def test_a_device_that_vanishes_is_one_warning_with_its_cause(ended: list[Sampler]) -> None:
+    """What was seen of it before stays; from then on nothing is known."""
+    lines = [
+        {"t": 5.0, "source": "nvml", "power_w": 80, "due": 5.1},
+        {"t": 6.0, "source": "nvml", "trouble": "nvml: the GPU is lost", "due": 16.0},
+    ]
+    script = "".join(f"print({json.dumps(json.dumps(line))})\n" for line in lines)
+    sampler = Sampler(CPU, stand_in(f"{script}import sys; sys.stdout.flush(); sys.stdin.read()"))
+    ended.append(sampler)
+    sampler.start()
+    eventually(lambda: len(sampler._samples) == 2)
+    with pytest.warns(RuntimeWarning, match="not watched: nvml: the GPU is lost"):
+        before = sampler.window(4.0, 5.5)
+    assert before is not None
+    assert before.power_w == 80
+    assert sampler.window(5.5, 6.5) == Telemetry(source="nvml", samples=1)
+
+
 def test_garbage_between_samples_does_not_matter(ended: list[Sampler]) -> None:
     """A library's banner, then samples."""
     script = "print('banner'); print('{\"t\": 5.0}'); print('{\"t\": 5.1}', flush=True)"
@@ -305,272 +607,202 @@ def test_the_process_ends_when_its_parent_is_gone() -> None:
         process.stdout.close()
 
 
-# --- NVIDIA ------------------------------------------------------------------------------
+# --- looking again and again -------------------------------------------------------------
 
 
-class NVMLError(Exception):
-    """NVML's own kind of error."""
+class Scripted:
+    """A device that answers by a script, a clock that only sleeping and looking move."""
+
+    def __init__(self, *answers: Any, took_s: float = 0.0, is_command: bool = False) -> None:
+        """Answer with each in turn, the last one for ever; an error is raised."""
+        self.answers = list(answers)
+        self.took_s = took_s
+        self.is_command = is_command
+        self.now_s = 0.0
+        self.slept_s: list[float] = []
+        self.chosen = 0
+        self.asked_for_pids: list[bool] = []
+
+    def choose(self) -> Source:
+        """Be the way of looking."""
+        self.chosen += 1
+        return Source("scripted", self.look, is_command=self.is_command)
+
+    def look(self, *, with_pids: bool) -> dict[str, Any]:
+        """Look, which takes its time."""
+        self.now_s += self.took_s
+        self.asked_for_pids.append(with_pids)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return dict(answer)
+
+    def sleep(self, seconds: float) -> None:
+        """Pass the time."""
+        self.slept_s.append(round(seconds, 6))
+        self.now_s += seconds
+
+    def lines(self, number: int) -> list[dict[str, Any]]:
+        """Watch for so many looks."""
+        looks = watch(self.choose, clock=lambda: self.now_s, sleep=self.sleep)
+        return list(itertools.islice(looks, number))
 
 
-def fake_nvml(**changes: Any) -> SimpleNamespace:
-    """Make an NVML with one GPU at work."""
-    working = {
-        "NVMLError": NVMLError,
-        "NVML_CLOCK_SM": 1,
-        "NVML_TEMPERATURE_GPU": 0,
-        "nvmlInit": lambda: None,
-        "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
-        "nvmlDeviceGetHandleByPciBusId": lambda bdf: bdf,
-        "nvmlDeviceGetPowerUsage": lambda _: 512_500,
-        "nvmlDeviceGetUtilizationRates": lambda _: SimpleNamespace(gpu=98, memory=40),
-        "nvmlDeviceGetClockInfo": lambda _, kind: {1: 1755}[kind],
-        "nvmlDeviceGetTemperature": lambda _, kind: {0: 66}[kind],
-        "nvmlDeviceGetCurrentClocksEventReasons": lambda _: 0x44,
-        "nvmlDeviceGetComputeRunningProcesses": lambda _: [SimpleNamespace(pid=p) for p in (7, 8)],
-    }
-    return SimpleNamespace(**{**working, **changes})
+HOT = {"clock_mhz": 2000.0}
 
 
-def refuse(*_: object) -> None:
-    """Answer as NVML does for a figure that a GPU does not have."""
-    raise NVMLError("Not Supported")
+def test_a_library_is_asked_twenty_times_a_second() -> None:
+    """However long an answer takes, as long as that is shorter."""
+    device = Scripted(HOT, took_s=0.01)
+    lines = device.lines(3)
+    assert device.slept_s == [0.0, 0.04, 0.04]
+    assert [line["t"] for line in lines] == pytest.approx([0.005, 0.055, 0.105])
+    assert lines[0] == {"t": 0.005, "source": "scripted", "due": 0.05, **HOT}
 
 
-def test_nvml_s_figures_are_in_our_units() -> None:
-    """Watts, not milliwatts; a fraction, not percent; reasons by name."""
-    look = nvml_look(NVIDIA, fake_nvml())
-    assert look(with_pids=True) == {
-        "source": "nvml",
-        "clock_mhz": 1755,
-        "power_w": 512.5,
-        "temperature_c": 66,
-        "utilization": 0.98,
-        "throttle": ["power cap", "thermal, by hardware"],
-        "pids": [7, 8],
-    }
-    assert "pids" not in look(with_pids=False)
+def test_a_command_rests_three_times_as_long_as_it_took() -> None:
+    """And is never asked more than once a second, nor found late where it may be slow."""
+    device = Scripted(HOT, took_s=0.5, is_command=True)
+    lines = device.lines(3)
+    assert device.slept_s[1:] == [1.5, 1.5]
+    assert lines[1]["due"] - lines[1]["t"] > 10
+    quick = Scripted(HOT, took_s=0.1, is_command=True)
+    quick.lines(2)
+    assert quick.slept_s[1:] == [0.9]
 
 
-@pytest.mark.parametrize("reasons", [0x0, 0x1, 0x2, 0x3])
-def test_idle_and_set_clocks_are_no_throttling(reasons: int) -> None:
-    """Somebody who locks the clocks wants them so."""
-    look = nvml_look(NVIDIA, fake_nvml(nvmlDeviceGetCurrentClocksEventReasons=lambda _: reasons))
-    assert look(with_pids=False)["throttle"] == []
+def test_a_command_rests_after_the_choice_has_called_it() -> None:
+    """Which took as long as it took."""
+    device = Scripted(HOT, is_command=True)
+
+    def choose() -> Source:
+        device.now_s += 2
+        return device.choose()
+
+    next(watch(choose, clock=lambda: device.now_s, sleep=device.sleep))
+    assert device.slept_s == [6.0]
 
 
-def test_an_older_nvml_is_asked_by_the_older_name() -> None:
-    """Clocks-event reasons were called throttle reasons."""
-    nvml = fake_nvml(nvmlDeviceGetCurrentClocksThrottleReasons=lambda _: 0x8)
-    del nvml.nvmlDeviceGetCurrentClocksEventReasons
-    assert nvml_look(NVIDIA, nvml)(with_pids=False)["throttle"] == ["hardware slowdown"]
+def test_processes_are_looked_for_twice_a_second_and_seldom_by_commands() -> None:
+    """The driver's locks are needed by launches."""
+    library, command = Scripted(HOT), Scripted(HOT, is_command=True)
+    library.lines(12)
+    command.lines(6)
+    assert [n for n, asked in enumerate(library.asked_for_pids) if asked] == [0, 10]
+    assert [n for n, asked in enumerate(command.asked_for_pids) if asked] == [0, 4]
 
 
-def test_figures_that_nvml_refuses_are_none_one_by_one() -> None:
-    """A virtual GPU has no power sensor and still has a clock."""
-    names = ("PowerUsage", "UtilizationRates", "Temperature", "ComputeRunningProcesses")
-    refused = {f"nvmlDeviceGet{name}": refuse for name in names}
-    found = nvml_look(NVIDIA, fake_nvml(**refused))(with_pids=True)
-    assert (found["clock_mhz"], found["power_w"], found["utilization"]) == (1755, None, None)
-    assert found["pids"] == []
+def test_a_gpu_that_vanishes_between_two_looks_is_trouble_and_asked_slowly() -> None:
+    """It is chosen anew each time, and seen again once it is back."""
+    gone = ToolError("no GPU at 0000:0c:00.0")
+    device = Scripted(HOT, gone, gone, HOT)
+    lines = device.lines(4)
+    assert lines[1]["trouble"] == "scripted: no GPU at 0000:0c:00.0"
+    assert "clock_mhz" not in lines[1]
+    assert device.slept_s == [0.0, 0.05, RETRY_S, RETRY_S]
+    assert device.chosen == 3
+    assert lines[3]["clock_mhz"] == 2000
+    assert "trouble" not in lines[3]
 
 
-# --- AMD ---------------------------------------------------------------------------------
+def test_an_error_of_a_library_is_trouble_by_its_kind() -> None:
+    """Whatever it raises."""
+    assert Scripted(KeyError("x")).lines(1)[0]["trouble"] == "scripted: KeyError: 'x'"
 
 
-@pytest.fixture
-def card(tmp_path: Path) -> Callable[..., None]:
-    """Write files of the card at 0000:0c:00.0, and of the system around it."""
-
-    def write(**files: str) -> None:
-        pci = tmp_path / "sys/bus/pci/devices/0000:0c:00.0"
-        (pci / "hwmon/hwmon4").mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            folder = pci if name.startswith("gpu_") else pci / "hwmon/hwmon4"
-            (folder / name).write_text(content)
-
-    return write
+def test_a_device_that_falls_silent_is_trouble_after_a_few_looks() -> None:
+    """All figures refused; one such look may be chance."""
+    device = Scripted(HOT, {}, HOT, {"clock_mhz": None}, {}, {})
+    lines = device.lines(6)
+    assert [n for n, line in enumerate(lines) if "trouble" in line] == [5]
+    assert "tells nothing of the device any more" in lines[5]["trouble"]
 
 
-def test_an_amd_card_is_read_from_its_files(tmp_path: Path, card: Callable[..., None]) -> None:
-    """Hertz, microwatts and millidegrees in our units; the junction before the edge."""
-    card(
-        gpu_busy_percent="97\n",
-        freq1_input="2100000000\n",
-        power1_average="641000000\n",
-        temp1_label="edge\n",
-        temp1_input="41000\n",
-        temp2_label="junction\n",
-        temp2_input="63000\n",
+def test_a_device_that_never_told_a_figure_is_no_trouble() -> None:
+    """A virtual GPU may have no sensors at all."""
+    assert all("trouble" not in line for line in Scripted({"throttle": []}).lines(9))
+
+
+def test_a_source_that_cannot_be_chosen_again_goes_on_as_it_was() -> None:
+    """Later it may be there."""
+    device = Scripted(HOT, RuntimeError("lost"), HOT)
+
+    def choose() -> Source:
+        if device.chosen:
+            raise RuntimeError("no driver")
+        return device.choose()
+
+    looks = watch(choose, clock=lambda: device.now_s, sleep=device.sleep)
+    assert ["trouble" in line for line in itertools.islice(looks, 3)] == [False, True, False]
+
+
+# --- a single look -----------------------------------------------------------------------
+
+
+def test_a_single_look_at_the_cpu_tells_its_load() -> None:
+    """Which takes two, in the process's own hands."""
+    seen, cause = look_once(CPU)
+    assert cause is None
+    assert seen is not None
+    assert seen["source"] == "proc"
+
+
+def test_a_single_look_where_there_is_nothing_is_the_cause() -> None:
+    """In the library's own words."""
+    seen, cause = look_once(Hardware(vendor="nvidia", name="", key="h200", uuid="GPU-none"))
+    assert seen is None
+    assert "NVML" in (cause or "")
+
+
+def look_with(package: str, folder: Path) -> dict[str, Any]:
+    """Look at an AMD GPU on a machine where this package is all there is."""
+    (folder / "amdsmi.py").write_text(package)
+    gpu = Hardware(vendor="amd", name="", key="amd-gpu", bdf="0000:ff:1f.7")
+    answered = subprocess.run(
+        [sys.executable, "-m", "bench_lib.telemetry", json.dumps(asdict(gpu)), "once"],
+        env={"PYTHONPATH": f"{folder}:{Path(__file__).parents[1]}", "PATH": "/nowhere"},
+        capture_output=True,
+        check=True,
+        text=True,
     )
-    assert look_at(AMD, tmp_path)(with_pids=False) == {
-        "source": "amdgpu",
-        "clock_mhz": 2100.0,
-        "power_w": 641.0,
-        "temperature_c": 63.0,
-        "utilization": 0.97,
-        "throttle": [],
-    }
+    assert answered.stderr == ""
+    (line,) = answered.stdout.splitlines()
+    return json.loads(line)
 
 
-def test_what_an_amd_card_lacks_is_looked_for_elsewhere(
-    tmp_path: Path, card: Callable[..., None]
-) -> None:
-    """MI300 has a present power and no average, older cards an edge sensor alone."""
-    card(power1_input="300000000\n", temp1_label="edge\n", temp1_input="41000\n")
-    found = look_at(AMD, tmp_path)(with_pids=False)
-    assert (found["power_w"], found["temperature_c"], found["clock_mhz"]) == (300.0, 41.0, None)
+def test_a_package_that_prints_when_imported_is_not_taken_for_the_answer(tmp_path: Path) -> None:
+    """As the registry's does, where the answer are the causes of all ways."""
+    cause = look_with("print('{'); raise KeyError('libamd_smi.so')", tmp_path)["error"]
+    assert "the amdsmi package: KeyError: 'libamd_smi.so'" in cause
+    assert "amd-smi is not installed" in cause
 
 
-@pytest.mark.parametrize("content", ["N/A\n", "", "-1\n", "0x10\n"])
-def test_what_an_amd_card_does_not_say_is_none(
-    tmp_path: Path, card: Callable[..., None], content: str
-) -> None:
-    """Only partition 0 of a card has sensors; the others print N/A."""
-    card(
-        gpu_busy_percent=content,
-        freq1_input=content,
-        power1_average=content,
-        temp2_label="junction\n",
-        temp2_input=content,
-    )
-    found = look_at(AMD, tmp_path)(with_pids=False)
-    figures = ("clock_mhz", "power_w", "temperature_c", "utilization")
-    assert [found[name] for name in figures] == [None] * 4
-
-
-def test_a_second_die_without_a_sensor_draws_no_power_that_is_known(
-    tmp_path: Path, card: Callable[..., None]
-) -> None:
-    """It says 0 W."""
-    card(power1_average="0\n")
-    assert look_at(AMD, tmp_path)(with_pids=False)["power_w"] is None
-
-
-def test_a_partition_reads_the_card_it_is_on(tmp_path: Path, card: Callable[..., None]) -> None:
-    """Its own function is not on the bus."""
-    card(gpu_busy_percent="50\n")
-    partition = Hardware(vendor="amd", name="", key="mi300x-cpx-nps4", bdf="0000:0c:00.5")
-    assert look_at(partition, tmp_path)(with_pids=False)["utilization"] == 0.5
-
-
-def test_a_card_that_is_gone_is_all_none(tmp_path: Path) -> None:
-    """And no exception."""
-    found = look_at(Hardware(vendor="amd", name="", key="amd-gpu"), tmp_path)(with_pids=True)
-    assert {value for name, value in found.items() if name not in ("source", "throttle")} == {None}
-
-
-def test_processes_on_an_amd_card_are_those_with_memory_on_it(tmp_path: Path) -> None:
-    """KFD lists every process with every device; a partition is a device of its own."""
-    for number, partition in ((1, 0), (2, 1)):
-        node = tmp_path / f"sys/class/kfd/kfd/topology/nodes/{number}"
-        node.mkdir(parents=True)
-        location = 0x0C << 8 | partition << 28
-        (node / "properties").write_text(f"simd_count 8\nlocation_id {location}\ndomain 0\ntorn")
-        (node / "gpu_id").write_text(f"{5000 + number}\n")
-    use = {"100": (4096, 0), "101": (0, 8192), "102": (1, 1), "self": (9, 9)}
-    for pid, amounts in use.items():
-        folder = tmp_path / f"sys/class/kfd/kfd/proc/{pid}"
-        folder.mkdir(parents=True)
-        for number, amount in enumerate(amounts, start=1):
-            (folder / f"vram_{5000 + number}").write_text(f"{amount}\n")
-    assert sorted(look_at(AMD, tmp_path)(with_pids=True)["pids"]) == [100, 102]
-
-
-def metrics(revision: int, *counters: int, size: int = 120, flags: int = 0) -> bytes:
-    """Lay out a gpu_metrics table with the counters or flags that its revision has."""
-    table = bytearray(size)
-    struct.pack_into("<HBB", table, 0, size, 1, revision)
-    if counters:
-        struct.pack_into("<5I", table, {6: 36}.get(revision, 44), *counters)
-    else:
-        struct.pack_into("<Q", table, 112, flags)
-    return bytes(table)
-
-
-@pytest.mark.parametrize("revision", [6, 7, 8])
-def test_counters_that_grow_are_reasons(revision: int) -> None:
-    """The first look knows no growth, and later ones only what was since."""
-    meter = ThrottleMeter()
-    assert meter.reasons(metrics(revision, 9, 9, 9, 9, 9)) == []
-    assert meter.reasons(metrics(revision, 9, 12, 9, 9, 9)) == ["power cap"]
-    assert meter.reasons(metrics(revision, 10, 12, 10, 10, 10)) == [
-        "prochot",
-        "thermal",
-        "thermal, regulator",
-        "thermal, memory",
-    ]
-    assert meter.reasons(metrics(revision, 10, 12, 10, 10, 10)) == []
+def test_a_package_that_prints_at_every_look_is_not_taken_for_the_answer(tmp_path: Path) -> None:
+    """Standard output is for answers alone."""
+    package = """
+def amdsmi_init(): pass
+def amdsmi_get_processor_handles(): return [0]
+def amdsmi_get_gpu_device_bdf(handle): return "0000:FF:1f.7"
+def amdsmi_get_power_info(handle):
+    print("{", flush=True)
+    return {"socket_power": 550}
+"""
+    found = look_with(package, tmp_path)
+    assert (found["source"], found["power_w"]) == ("amdsmi", 550)
 
 
 @pytest.mark.parametrize(
-    ("flags", "reasons"),
+    ("script", "cause"),
     [
-        (0, []),
-        (1 << 0, ["power cap"]),
-        (1 << 17, ["current limit"]),
-        (1 << 32 | 1 << 3, ["power cap", "thermal"]),
-        (1 << 57, []),
-        (2**64 - 1, []),
+        ("import time; time.sleep(600)", "the look at the device did not answer in 0.5 s"),
+        ("print('garbage')", "did not print JSON"),
+        ("print('[1]')", "1"),
+        ("raise SystemExit('no such device')", "no such device"),
     ],
 )
-def test_flags_of_older_cards_are_reasons(flags: int, reasons: list[str]) -> None:
-    """Sixteen bits a kind; all of them means that the firmware does not say."""
-    assert ThrottleMeter().reasons(metrics(3, flags=flags)) == reasons
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        b"",
-        b"\x00",
-        metrics(6, 1, 2, 3, 4, 5)[:50],
-        metrics(5),
-        metrics(9),
-        metrics(3, size=120)[:100],
-    ],
-)
-def test_a_torn_or_unknown_table_has_no_reasons(table: bytes) -> None:
-    """Layouts are read only where they are known."""
-    meter = ThrottleMeter()
-    assert meter.reasons(table) == []
-    assert meter.reasons(table) == []
-
-
-# --- the CPU -----------------------------------------------------------------------------
-
-
-def test_the_load_of_a_cpu_is_what_passed_between_two_looks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the CPUs that this process may use, waiting for a disk counted as idle."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 2})
-    stat = tmp_path / "proc/stat"
-    stat.parent.mkdir()
-    look = look_at(CPU, tmp_path)
-    stat.write_text("cpu  9 9 9 9 9\ncpu1 10 0 0 80 0 0 0 0\ncpu2 10 0 0 80 0 0 0 0\n\nintr 5\n")
-    assert look(with_pids=False)["utilization"] is None
-    stat.write_text("cpu0 999 0 0 0 0\ncpu1 40 0 0 90 0 0 0 0\ncpu2 10 0 0 110 10 0 0 0\n")
-    assert look(with_pids=True)["utilization"] == pytest.approx(30 / 80)
-    assert look(with_pids=True)["utilization"] is None
-
-
-def test_the_clock_of_a_cpu_is_the_mean_of_a_few(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Kilohertz in the file; a virtual machine has none."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
-    for number, content in enumerate(["3000000\n", "2000000\n", "<unknown>\n"]):
-        folder = tmp_path / f"sys/devices/system/cpu/cpu{number}/cpufreq"
-        folder.mkdir(parents=True)
-        (folder / "scaling_cur_freq").write_text(content)
-    assert look_at(CPU, tmp_path)(with_pids=False)["clock_mhz"] == pytest.approx(2500)
-
-
-@pytest.mark.parametrize("content", ["", "cpu0 1 2\n", "cpu0 a b c d e\n", "\n\n"])
-def test_a_torn_proc_stat_is_no_load(tmp_path: Path, content: str) -> None:
-    """Nor is one that is missing."""
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/stat").write_text(content)
-    look = look_at(CPU, tmp_path)
-    look(with_pids=False)
-    assert look(with_pids=False) == {"source": "proc", "utilization": None, "clock_mhz": None}
+def test_a_single_look_that_fails_is_its_cause(script: str, cause: str) -> None:
+    """A driver that hangs cannot hold up whoever asks."""
+    timeout_s = 0.5 if "sleep" in script else LONG_S
+    seen, why = look_once(CPU, timeout_s=timeout_s, command=stand_in(script))
+    assert seen is None
+    assert cause in (why or "")

@@ -2,49 +2,138 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from bench_lib.cli.output import Json, print_json
+from bench_lib.cli.output import DEFAULT_BASELINES, BaselinesDir, Json, print_json
 
-MARKS = {True: "ok  ", False: "FAIL", None: "  - "}
+if TYPE_CHECKING:
+    from bench_lib.fingerprint import Check
+    from bench_lib.model import Environment, Hardware
+
+MOST_LOOKS = 16
+"""Devices that are looked at, all at the same time; partitions beyond them tell nothing new."""
+
+FIGURES = (
+    "source",
+    "clock_mhz",
+    "memory_clock_mhz",
+    "power_w",
+    "temperature_c",
+    "utilization",
+    "steal",
+    "throttle",
+    "counters",
+    "pids",
+    "names",
+)
+"""What of a look is shown; clocks in MHz, power in W, heat in °C, shares from 0 to 1."""
 
 
-def env(*, json: Json = False) -> None:
-    """Show hardware, versions, variables and caches; exit status 1 where a check fails."""
-    from dataclasses import asdict
+@dataclass(frozen=True)
+class Reference:
+    """The baseline file that a hardware key would be judged by."""
 
+    path: str
+    exists: bool = False
+    measured: int = 0
+    """Cases with accepted values."""
+    published: int = 0
+    """Cases with a figure of somebody else's."""
+    problem: str | None = None
+    """Why it cannot be read."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One look at a device, or why there is none."""
+
+    figures: dict[str, Any] | None
+    cause: str | None = None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """All that ``bench-lib env`` shows."""
+
+    devices: list[Hardware]
+    baselines: dict[str, Reference]
+    """By hardware key."""
+    telemetry: list[Seen]
+    """In the order of the devices, of the first `MOST_LOOKS`."""
+    environment: Environment
+    checks: list[Check]
+    fit: bool
+    """Whether the suite can run here."""
+
+
+def env(*, baselines: BaselinesDir = DEFAULT_BASELINES, json: Json = False) -> None:
+    """Show hardware, versions, variables and caches; exit status 1 where the suite cannot run."""
+    machine = _examine(baselines)
+    if json:
+        print_json(machine)
+    else:
+        from bench_lib.cli.page import page
+
+        for line in page(machine):
+            print(line)
+    raise typer.Exit(0 if machine.fit else 1)
+
+
+def _examine(baselines: Path) -> Machine:
     from bench_lib import fingerprint, hardware
 
     devices = hardware.detect()
+    environment = fingerprint.collect()
+    seen = _looks(devices[:MOST_LOOKS])  # before a worker of ours is on the device
     versions, problem = _worker_versions(devices[0])
-    environment = fingerprint.with_versions(fingerprint.collect(), versions)
-    checks = fingerprint.checks(devices=devices)
-    checks.append(
-        fingerprint.Check(
-            "worker starts",
-            problem is None,
-            f"torch {versions.get('torch')}" if problem is None else problem,
-            "" if problem is None else "mend what the message above names, then run this again",
-        )
+    references = {device.key: _reference(baselines, device.key) for device in devices}
+    checks = [
+        *fingerprint.checks(devices=devices),
+        *_telemetry_checks(devices, seen),
+        *_tools_check(devices),
+        *_baseline_checks(references),
+        _worker_check(versions, problem),
+    ]
+    return Machine(
+        devices,
+        references,
+        seen,
+        fingerprint.with_versions(environment, versions),
+        checks,
+        not any(check.ok is False and check.fatal for check in checks),
     )
-    fit = all(check.ok is not False for check in checks)
-    if json:
-        print_json(
-            {
-                "devices": devices,
-                "environment": environment,
-                "checks": [asdict(check) for check in checks],
-                "fit": fit,
-            }
-        )
-    else:
-        _print(devices, environment, checks)
-    raise typer.Exit(0 if fit else 1)
 
 
-def _worker_versions(device: Any) -> tuple[dict[str, str | None], str | None]:
+def _looks(devices: Sequence[Hardware]) -> list[Seen]:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from bench_lib import telemetry
+
+    with ThreadPoolExecutor(len(devices)) as pool:
+        answers = list(pool.map(telemetry.look_once, devices))
+    return [
+        Seen(figures and {name: figures.get(name) for name in FIGURES}, cause)
+        for figures, cause in answers
+    ]
+
+
+def _reference(folder: Path, key: str) -> Reference:
+    from bench_lib.baselines import BaselineError, load, path_of
+
+    path = path_of(folder, key)
+    try:
+        file = load(folder, key)
+    except BaselineError as error:
+        return Reference(str(path), exists=True, problem=str(error))
+    return Reference(str(path), path.exists(), len(file.measured), len(file.published))
+
+
+def _worker_versions(device: Hardware) -> tuple[dict[str, str | None], str | None]:
     """Return what a worker says of its torch, and why it could not start if it could not."""
     from bench_lib import hardware
     from bench_lib.launch import LaunchError, Zygote
@@ -58,43 +147,69 @@ def _worker_versions(device: Any) -> tuple[dict[str, str | None], str | None]:
         return {}, str(error)
 
 
-def _print(devices: list[Any], environment: Any, checks: list[Any]) -> None:
-    from dataclasses import fields
-
-    print("Devices")
-    for device in devices:
-        print(f"  {device.index}  {device.key}  {device.name}")
-        for name, text in _about(device):
-            print(f"     {name:<12} {text}")
-    print("\nEnvironment")
-    for field in fields(environment):
-        value = getattr(environment, field.name)
-        if value in (None, {}):
-            continue
-        if isinstance(value, dict):
-            for name, text in sorted(value.items()):
-                print(f"  {name:<14} {text}")
-        else:
-            print(f"  {field.name:<14} {value}")
-    print("\nChecks")
-    for check in checks:
-        print(f"  {MARKS[check.ok]}  {check.name}: {check.detail}")
-        if check.ok is False and check.remedy:
-            print(f"        → {check.remedy}")
+# --- the checks that need more than the kernel's files -----------------------------------
 
 
-def _about(device: Any) -> list[tuple[str, str]]:
-    peaks = ", ".join(f"{name} {value:g}" for name, value in sorted(device.peak_tflops.items()))
-    partition = [p for p in (device.compute_partition, device.memory_partition) if p]
-    lines = [
-        ("arch", device.arch),
-        ("pci", " ".join(p for p in (device.bdf, device.pci_device_id) if p)),
-        ("uuid", device.uuid),
-        ("units", device.compute_units),
-        ("memory", device.memory_bytes and f"{device.memory_bytes / 2**30:.1f} GiB"),
-        ("partition", "/".join(partition)),
-        ("power cap", device.power_cap_w and f"{device.power_cap_w:g} W"),
-        ("peak TFLOPS", peaks),
-        ("peak GB/s", device.peak_gb_per_s and f"{device.peak_gb_per_s:g}"),
+def _worker_check(versions: dict[str, str | None], problem: str | None) -> Check:
+    from bench_lib.fingerprint import Check
+
+    if problem is None:
+        return Check("worker starts", ok=True, detail=f"torch {versions.get('torch')}")
+    remedy = "mend what the message above names, then run this again"
+    return Check("worker starts", ok=False, detail=problem, remedy=remedy, fatal=True)
+
+
+_TELEMETRY = {
+    "amd": "install amd-smi with the ROCm of this machine, or let the container see /sys",
+    "nvidia": "pip install nvidia-ml-py, and see that nvidia-smi answers",
+    "cpu": "let the container see /proc and /sys",
+}
+
+
+def _telemetry_checks(devices: Sequence[Hardware], seen: Sequence[Seen]) -> Iterator[Check]:
+    """Ask whether the devices can be watched, and who else is on NVIDIA's; KFD tells of AMD's."""
+    from bench_lib.fingerprint import Check
+
+    looked = list(zip(devices, seen, strict=False))
+    blind = [(device, one.cause) for device, one in looked if one.figures is None]
+    if blind:
+        device, cause = blind[0]
+        detail = f"{len(blind)} of {len(looked)} devices cannot be watched: {cause}"
+        remedy = _TELEMETRY.get(device.vendor, "")
+        yield Check("telemetry", ok=False, detail=detail, remedy=remedy)
+    else:
+        sources = dict.fromkeys(str((one.figures or {}).get("source")) for one in seen)
+        yield Check("telemetry", ok=True, detail=", ".join(sources))
+    lists = [
+        one.figures["pids"]
+        for device, one in looked
+        if device.vendor == "nvidia" and one.figures and one.figures.get("pids") is not None
     ]
-    return [(name, str(value)) for name, value in lines if value]
+    if lists:
+        pids = sorted({pid for each in lists for pid in each})
+        remedy = "wait for them or end them; measurements beside them are discarded"
+        detail = f"{len(pids)}: {', '.join(map(str, pids[:8]))}" if pids else "none"
+        name = "other processes on the GPUs"
+        yield Check(name, ok=not pids, detail=detail, remedy=remedy if pids else "")
+
+
+def _tools_check(devices: Sequence[Hardware]) -> Iterator[Check]:
+    from bench_lib import hardware
+    from bench_lib.fingerprint import Check
+
+    if all(device.vendor != "amd" for device in devices):
+        return
+    found = hardware.disagreements(devices)
+    remedy = "the kernel is believed; see that the tools and the driver are of one release"
+    detail = "; ".join(found) if found else "say nothing else than the kernel"
+    yield Check("ROCm's tools", ok=not found, detail=detail, remedy=remedy if found else "")
+
+
+def _baseline_checks(references: dict[str, Reference]) -> Iterator[Check]:
+    """Name baseline files that cannot be read: pytest stops at them."""
+    from bench_lib.fingerprint import Check
+
+    for reference in references.values():
+        if reference.problem is not None:
+            remedy = "restore the file, or name another folder with --baselines"
+            yield Check("baselines", ok=False, detail=reference.problem, remedy=remedy, fatal=True)

@@ -69,6 +69,7 @@ def show(run: RunName, *, history: HistoryDir = DEFAULT_HISTORY, json: Json = Fa
             {
                 **_summary(found),
                 "environments": found.environments,
+                "caches": found.caches,
                 "hardware": found.hardware,
                 "records": list(found.records.values()),
                 "problems": found.problems,
@@ -77,7 +78,10 @@ def show(run: RunName, *, history: HistoryDir = DEFAULT_HISTORY, json: Json = Fa
         return
     state = f"ended {found.ended}" if found.finished else "unfinished"
     print(f"run {found.run_id} on {found.key}, started {found.started}, {state}")
-    print(f"{found.path}\n")
+    print(found.path)
+    if filled := _filled(found):
+        print(f"caches: {'; '.join(filled)}")
+    print()
     records = list(found.records.values())
     print_table(report.HEADINGS, report.summary_rows(records))
     print()
@@ -116,6 +120,16 @@ def export(
         output.write_text(text)
     except OSError as error:
         raise HistoryError(f"cannot write {output}: {error.strerror}") from error
+
+
+def _filled(run: Run) -> list[str]:
+    """Say which caches the run left otherwise than it found them."""
+    before = next((e.caches for e in run.environments.values() if e.caches), {})
+    return [
+        f"{name} {before[name]} -> {after}"
+        for name, after in sorted(run.caches.items())
+        if before.get(name, after) != after
+    ]
 
 
 def _read(name: str, folder: Path) -> Run:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import getpass
-import glob
-import hashlib
 import os
 import platform
 import re
 import socket
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
+from bench_lib.fingerprint.cached import caches, describe_folder, same
 from bench_lib.model import Environment
 
 GIT_TIMEOUT_S = 5.0
@@ -24,9 +21,13 @@ _FAMILIES = (
     "TORCHINDUCTOR_",
     "TORCHDYNAMO_",
     "TRITON_",
+    "TORCH_NCCL_",
     "NCCL_",
     "RCCL_",
+    "HIPBLASLT_",
+    "ROCBLAS_",
     "HSA_",
+    "ROC_",
     "MKL_",
     "KMP_",
     "GOMP_",
@@ -38,17 +39,30 @@ _NAMES = frozenset(
     PYTORCH_NO_CUDA_MEMORY_CACHING PYTORCH_NO_HIP_MEMORY_CACHING
     PYTORCH_MIOPEN_SUGGEST_NHWC PYTORCH_MIOPEN_SUGGEST_NHWC_BATCHNORM
     TORCH_BLAS_PREFER_HIPBLASLT TORCH_BLAS_PREFER_CUBLASLT DISABLE_ADDMM_CUDA_LT
-    TORCH_ALLOW_TF32_CUBLAS_OVERRIDE TORCH_COMPILE_DISABLE TORCH_NCCL_BLOCKING_WAIT
-    HIPBLASLT_TENSILE_LIBPATH ROCBLAS_TENSILE_LIBPATH ROCBLAS_INTERNAL_FP16_ALT_IMPL
+    TORCH_ALLOW_TF32_CUBLAS_OVERRIDE TORCH_COMPILE_DISABLE
     CUBLAS_WORKSPACE_CONFIG NVIDIA_TF32_OVERRIDE ATEN_CPU_CAPABILITY ONEDNN_MAX_CPU_ISA
     HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER
     HIP_FORCE_DEV_KERNARG HIP_LAUNCH_BLOCKING CUDA_LAUNCH_BLOCKING CUDA_MODULE_LOADING
-    CUDA_DEVICE_MAX_CONNECTIONS GPU_MAX_HW_QUEUES ROC_GLOBAL_CU_MASK
+    CUDA_DEVICE_MAX_CONNECTIONS GPU_MAX_HW_QUEUES
     AMD_SERIALIZE_KERNEL AMD_SERIALIZE_COPY AMD_LOG_LEVEL LD_PRELOAD MALLOC_CONF
     BENCH_LIB_CONTEXTS
     """.split()  # noqa: SIM905 - a page of quotation marks otherwise
 )
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH|COOKIE|KEY$")
+_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH|COOKIE|KEYS?(_ID)?$")
+_OPTIONS = frozenset(
+    """
+    iommu iommu.passthrough iommu.strict amd_iommu intel_iommu pci pcie_aspm
+    mitigations isolcpus nohz_full rcu_nocbs nosmt maxcpus numa numa_balancing
+    transparent_hugepage hugepages hugepagesz default_hugepagesz
+    processor.max_cstate intel_idle.max_cstate intel_pstate amd_pstate cpufreq.default_governor
+    idle cpuidle.off clocksource tsc
+    """.split()  # noqa: SIM905 - as above
+)
+"""Options of the kernel that are kept; never its whole line, which may name disks and secrets."""
+_MODULES = ("amdgpu.", "nvidia.")
+_LIBRARY = re.compile(
+    r"lib(MIOpen|hipblaslt|rocblas|rccl|amdhip64|hsa-runtime64)\.so\.(\d+(?:\.\d+)+)"
+)
 
 _VERSIONS = frozenset({"python", "torch", "torchvision", "cuda", "hip", "cudnn", "triton"})
 
@@ -60,7 +74,8 @@ def collect(
 ) -> Environment:
     """Describe this machine's environment, all but the versions that only a worker knows.
 
-    `cwd` (the current directory unless given) is where git is asked for the commit.
+    `cwd` (the current directory unless given) is where git is asked for the commit.  What
+    cannot be read is None or left out.
     """
     cwd = Path.cwd() if cwd is None else cwd
     commit, dirty = _checkout(cwd)
@@ -75,8 +90,14 @@ def collect(
         cpu_count=len(affinity(0)) if affinity else os.cpu_count(),
         commit=commit,
         dirty=dirty,
+        firmware=_firmware(root),
+        governor=governor(root),
+        numa_balancing=numa_balancing(root),
+        huge_pages=_huge_pages(root),
+        kernel_options=_kernel_options(root),
+        libraries=_libraries(root, environ),
         variables=_variables(environ),
-        caches=_caches(environ, cwd),
+        caches=caches(environ, cwd),
     )
 
 
@@ -96,27 +117,48 @@ def with_versions(environment: Environment, versions: Mapping[str, str | None]) 
 
 
 def difference(a: Environment, b: Environment) -> list[str]:
-    """Say what changed from `a` to `b`, one sentence each: ``torch 2.11.0 -> 2.12.0``."""
+    """Say what changed from `a` to `b`, one sentence each: ``torch 2.11.0 -> 2.12.0``.
+
+    What either does not know is no difference, nor is how full a cache is that was warm.
+    """
     words = []
     for item in fields(Environment):
         old, new = getattr(a, item.name), getattr(b, item.name)
-        if old == new:
+        if old == new or None in (old, new):
             continue
-        if isinstance(old, dict) and isinstance(new, dict):
-            noun = " cache" if item.name == "caches" else ""
-            words += [
-                f"{key}{noun} {old.get(key, 'unset')} -> {new.get(key, 'unset')}"
-                for key in sorted(old.keys() | new.keys())
-                if old.get(key) != new.get(key)
-            ]
+        if isinstance(old, dict):
+            words += _changes(item.name, old, new)
         elif item.name == "dirty":
-            state = {None: "unknown", False: "clean", True: "with uncommitted changes"}
+            state = {False: "clean", True: "with uncommitted changes"}
             words.append(f"checkout {state[old]} -> {state[new]}")
+        elif isinstance(old, bool):
+            state = {False: "off", True: "on"}
+            words.append(f"{_spoken(item.name)} {state[old]} -> {state[new]}")
         else:
             short = 12 if item.name == "commit" else None
-            old, new = (str("unknown" if v is None else v)[:short] for v in (old, new))
-            words.append(f"{item.name.replace('_', ' ')} {old} -> {new}")
+            words.append(f"{_spoken(item.name)} {str(old)[:short]} -> {str(new)[:short]}")
     return words
+
+
+def _changes(field: str, old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    """Compare one field's names; only of variables and options is a missing one known unset."""
+    if field in ("variables", "kernel_options"):
+        noun = "kernel option " if field == "kernel_options" else ""
+        return [
+            f"{noun}{name} {old.get(name, 'unset')} -> {new.get(name, 'unset')}"
+            for name in sorted(old.keys() | new.keys())
+            if old.get(name) != new.get(name)
+        ]
+    noun = " cache" if field == "caches" else ""
+    return [
+        f"{name}{noun} {old[name]} -> {new[name]}"
+        for name in sorted(old.keys() & new.keys())
+        if old[name] != new[name] and not (field == "caches" and same(old[name], new[name]))
+    ]
+
+
+def _spoken(field: str) -> str:
+    return field.replace("_", " ")
 
 
 # --- the environment ---------------------------------------------------------------------
@@ -147,8 +189,77 @@ def driver(root: Path) -> str | None:
 
 def rocm(root: Path, environ: Mapping[str, str]) -> str | None:
     """Read the version of the ROCm that ROCM_PATH or the usual place holds."""
+    return text(_rocm_folder(root, environ) / ".info/version")
+
+
+def _rocm_folder(root: Path, environ: Mapping[str, str]) -> Path:
     prefix = Path(environ.get("ROCM_PATH") or "/opt/rocm")
-    return text(root / prefix.relative_to(prefix.anchor) / ".info/version")
+    return root / prefix.relative_to(prefix.anchor)
+
+
+def governor(root: Path) -> str | None:
+    """Read what sets the clocks of the first CPU; the others are hardly ever set apart."""
+    return text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+
+
+def numa_balancing(root: Path) -> bool | None:
+    """Read whether the kernel moves pages between NUMA nodes by itself."""
+    value = text(root / "proc/sys/kernel/numa_balancing")
+    return None if value is None else value != "0"
+
+
+def _huge_pages(root: Path) -> str | None:
+    setting = text(root / "sys/kernel/mm/transparent_hugepage/enabled")
+    chosen = re.search(r"\[(\w+)\]", setting or "")
+    return chosen[1] if chosen else None
+
+
+def _firmware(root: Path) -> str | None:
+    """Read the versions of the video BIOS that the drivers tell, each once."""
+    found = {text(file) for file in root.glob("sys/bus/pci/drivers/amdgpu/*/vbios_version")}
+    for file in root.glob("proc/driver/nvidia/gpus/*/information"):
+        line = re.search(r"^Video BIOS:[ \t]*([0-9A-Fa-f.]+)$", text(file) or "", re.MULTILINE)
+        found.add(line[1] if line else None)
+    return ", ".join(sorted(filter(None, found))) or None
+
+
+def _kernel_options(root: Path) -> dict[str, str] | None:
+    """Pick the listed options out of the kernel's command line; a bare one is ``set``."""
+    line = text(root / "proc/cmdline")
+    if line is None:
+        return None
+    options: dict[str, str] = {}
+    for word in re.findall(r'(?:"[^"]*"|[^\s"])+', line):
+        if word == "--":  # what follows is for the first process
+            break
+        name, equals, value = word.partition("=")
+        name = name.replace("-", "_")  # which are the same to the kernel
+        if name in _OPTIONS or name.startswith(_MODULES):
+            value = value if equals else "set"
+            options[name] = f"{options[name]},{value}" if name in options else value
+    return dict(sorted(options.items()))
+
+
+def _libraries(root: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Tell ROCm's libraries by their file names, and folders that replace their kernels."""
+    versions: dict[str, str] = {}
+    try:
+        names = os.listdir(_rocm_folder(root, environ) / "lib")  # noqa: PTH208 - names only
+    except OSError:
+        names = []
+    for name in names:
+        if found := _LIBRARY.fullmatch(name):
+            library, version = found.groups()
+            versions[library] = max(versions.get(library, ""), version, key=_as_tuple)
+    for library in ("hipblaslt", "rocblas"):
+        folder = environ.get(f"{library.upper()}_TENSILE_LIBPATH")
+        if folder and (described := describe_folder(Path(folder))):
+            versions[f"{library} kernels"] = described
+    return dict(sorted(versions.items()))
+
+
+def _as_tuple(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part)
 
 
 def _cpu_model(root: Path) -> str | None:
@@ -192,48 +303,3 @@ def _variables(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in sorted(environ.items())
         if (name in _NAMES or name.startswith(_FAMILIES)) and not _SECRET.search(name.upper())
     }
-
-
-def _caches(environ: Mapping[str, str], cwd: Path) -> dict[str, str]:
-    """Say how full the compilers' and tuners' caches are: a cold one slows first steps.
-
-    Counted at the top level only; TunableOp's results choose kernels, so they are hashed.
-    """
-    home = Path(environ.get("HOME") or "/")
-    temp = Path(environ.get("TMPDIR") or tempfile.gettempdir())
-    try:
-        user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
-    except (KeyError, OSError):  # a container's user without a name
-        user = ""
-    places = {
-        "inductor": environ.get("TORCHINDUCTOR_CACHE_DIR") or temp / f"torchinductor_{user}",
-        "triton": environ.get("TRITON_CACHE_DIR")
-        or Path(environ.get("TRITON_HOME") or home) / ".triton/cache",
-        "miopen": environ.get("MIOPEN_USER_DB_PATH") or home / ".config/miopen",
-    }
-    caches = {name: _entries(Path(place)) for name, place in places.items()}
-    if environ.get("PYTORCH_TUNABLEOP_ENABLED") == "1":
-        pattern = environ.get("PYTORCH_TUNABLEOP_FILENAME") or "tunableop_results.csv"
-        caches["tunableop"] = _results_hash(cwd / pattern)
-    return caches
-
-
-def _entries(folder: Path) -> str:
-    try:
-        count = sum(1 for _ in os.scandir(folder))
-    except OSError:
-        return "none"
-    return f"{count} entries" if count else "none"
-
-
-def _results_hash(name: Path) -> str:
-    """Hash TunableOp's files: a device's number goes where %d is, else before the suffix."""
-    parts = name.stem.split("%d") if "%d" in name.stem else [name.stem, ""]
-    pattern = "*".join(map(glob.escape, parts)) + glob.escape(name.suffix)
-    digest, count = hashlib.sha256(), 0
-    for path in sorted(name.parent.glob(pattern)):
-        content = text(path)
-        if content is not None:
-            digest.update(content.encode())
-            count += 1
-    return f"{count} files, {digest.hexdigest()[:12]}" if count else "none"

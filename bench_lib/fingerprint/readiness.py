@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench_lib.fingerprint.environment import driver, rocm, text
+from bench_lib.fingerprint.environment import driver, governor, numa_balancing, rocm, text
 from bench_lib.model import Hardware
 
 DISK_NEEDED_BYTES = 5 * 2**30
@@ -28,13 +28,21 @@ class Check:
     detail: str
     remedy: str = ""
     """What to do; empty unless `ok` is False."""
+    fatal: bool = False
+    """Whether the suite cannot run here, where `ok` is False; else its results are worse."""
 
 
 def _good(name: str, detail: str) -> Check:
     return Check(name, ok=True, detail=detail)
 
 
-def _bad(name: str, detail: str, remedy: str) -> Check:
+def _stops(name: str, detail: str, remedy: str) -> Check:
+    """Say what keeps the suite from running, or makes whole groups of its cases errors."""
+    return Check(name, ok=False, detail=detail, remedy=remedy, fatal=True)
+
+
+def _spoils(name: str, detail: str, remedy: str) -> Check:
+    """Say what makes results less steady, fewer or doubtful."""
     return Check(name, ok=False, detail=detail, remedy=remedy)
 
 
@@ -53,16 +61,24 @@ def checks(
     is decided by the kernel's drivers as well, so that a GPU which is there and cannot be
     used is said so.
     """
-    vendors = {device.vendor for device in devices} - {"cpu"} or _vendors(root)
-    answers = [_gpus(vendors, devices)]
+    gpus = [device for device in devices if device.vendor != "cpu"]
+    vendors = {device.vendor for device in gpus} or _vendors(root)
+    answers = [_gpus(vendors, gpus, environ)]
     if "amd" in vendors:
-        answers += [_kfd(root), _groups(root), _amd_driver(root, environ), _amd_processes(root)]
+        answers += [
+            _kfd(root),
+            _groups(root),
+            _render_nodes(root),
+            _amd_driver(root, environ),
+            _amd_processes(root),
+        ]
     if "nvidia" in vendors:
-        answers.append(_nvidia_driver(root))
+        answers.append(_nvidia_driver(root, gpus))
+    answers += [_torch(vendors, rocm(root, environ)), _torchvision()]
+    if vendors:
+        answers += [_triton(), _c_compiler(environ)]
     answers += [
-        _torch(vendors, rocm(root, environ)),
-        _torchvision(),
-        _compiler(environ),
+        _cxx_compiler(environ, measures_cpu=not vendors),
         _disk(environ),
         _governor(root),
         _numa(root),
@@ -74,27 +90,37 @@ def checks(
 
 
 def _vendors(root: Path) -> set[str]:
-    """Say whose GPUs the kernel has drivers for."""
+    """Say whose GPUs the kernel has drivers for, or sees on the bus without one."""
     amd = (root / "sys/module/amdgpu").is_dir() and (root / "sys/class/kfd/kfd/topology").is_dir()
     nvidia = (root / "proc/driver/nvidia").exists() or any(root.glob("dev/nvidia[0-9]*"))
-    return {name for name, present in (("amd", amd), ("nvidia", nvidia)) if present}
+    here = {"amd": amd or _instinct_on_bus(root), "nvidia": nvidia}
+    return {name for name, present in here.items() if present}
 
 
-def _gpus(vendors: set[str], devices: Sequence[Hardware]) -> Check:
-    gpus = [device for device in devices if device.vendor != "cpu"]
-    listed = ", ".join(f"{device.index}: {device.key}" for device in gpus)
+def _instinct_on_bus(root: Path) -> bool:
+    """Look for AMD's GPUs that are no displays: their class is 0380 or 1200 (pci.ids)."""
+    return any(
+        text(device / "vendor") == "0x1002"
+        and (text(device / "class") or "").startswith(("0x0380", "0x1200"))
+        for device in root.glob("sys/bus/pci/devices/*")
+    )
+
+
+def _gpus(vendors: set[str], gpus: Sequence[Hardware], environ: Mapping[str, str]) -> Check:
     if gpus:
+        listed = ", ".join(f"{device.index}: {device.key}" for device in gpus)
         return _good("visible devices", listed)
     if not vendors:
         return _unknown("visible devices", "no GPU in this machine; the CPU is measured")
-    variables = "CUDA_VISIBLE_DEVICES"
+    names = ["CUDA_VISIBLE_DEVICES"]
     if "amd" in vendors:
-        variables = "ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES"
-    return _bad(
-        "visible devices",
-        f"a driver is loaded ({', '.join(sorted(vendors))}), but no GPU is visible",
-        f"look at {variables}; in a container, grant it the devices",
-    )
+        names = ["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", *names]
+    hiding = [f"{name}={environ[name]!r}" for name in names if name in environ]
+    detail = f"the kernel knows GPUs of {' and '.join(sorted(vendors))}, but none is visible"
+    if hiding:
+        return _stops("visible devices", detail, f"unset or change {' and '.join(hiding)}")
+    remedy = f"none of {', '.join(names)} is set; in a container, grant it the devices"
+    return _stops("visible devices", detail, remedy)
 
 
 def _kfd(root: Path) -> Check:
@@ -103,9 +129,22 @@ def _kfd(root: Path) -> Check:
         return _good("/dev/kfd", "can be opened")
     if kfd.exists():
         remedy = "add the user to the group that owns it: sudo usermod -aG render,video $USER"
-        return _bad("/dev/kfd", "may not be opened by this user", remedy)
-    remedy = "start the container with --device=/dev/kfd --device=/dev/dri"
-    return _bad("/dev/kfd", "is not there", remedy)
+        return _stops("/dev/kfd", "may not be opened by this user", remedy)
+    remedy = "load the driver: sudo modprobe amdgpu; start a container with --device=/dev/kfd"
+    return _stops("/dev/kfd", "is not there", remedy)
+
+
+def _render_nodes(root: Path) -> Check:
+    """Ask for the files of /dev/dri, by which the runtime maps the GPUs' memory."""
+    name = "/dev/dri/renderD*"
+    nodes = sorted(root.glob("dev/dri/renderD*"))
+    usable = [node for node in nodes if os.access(node, os.R_OK | os.W_OK)]
+    if usable:
+        return _good(name, f"{len(usable)} of {len(nodes)} can be opened")
+    if nodes:
+        remedy = "add the user to the group that owns them: sudo usermod -aG render $USER"
+        return _stops(name, f"none of {len(nodes)} may be opened by this user", remedy)
+    return _stops(name, "are not there", "start the container with --device=/dev/dri")
 
 
 def _groups(root: Path) -> Check:
@@ -122,13 +161,15 @@ def _groups(root: Path) -> Check:
     if os.access(root / "dev/kfd", os.R_OK | os.W_OK):
         return _good("groups video and render", f"{detail}, but access is granted otherwise")
     remedy = f"sudo usermod -aG {','.join(missing)} $USER, then log in again"
-    return _bad("groups video and render", detail, remedy)
+    return _stops("groups video and render", detail, remedy)
 
 
 def _amd_driver(root: Path, environ: Mapping[str, str]) -> Check:
     version, installed = driver(root), rocm(root, environ)
-    detail = f"{version or 'driver unknown'}, ROCm {installed or 'not installed system-wide'}"
-    return _good("AMD driver", detail) if version else _unknown("AMD driver", detail)
+    if version is None or "amdgpu" not in version:
+        remedy = "sudo modprobe amdgpu; sudo dmesg | grep amdgpu says why where that fails"
+        return _stops("AMD driver", "amdgpu is not loaded", remedy)
+    return _good("AMD driver", f"{version}, ROCm {installed or 'not installed system-wide'}")
 
 
 def _amd_processes(root: Path) -> Check:
@@ -141,15 +182,17 @@ def _amd_processes(root: Path) -> Check:
         return _good("other processes on the GPUs", "none")
     detail = f"{len(processes)}: {', '.join(processes[:8])}"
     remedy = "wait for them or end them; measurements beside them are discarded"
-    return _bad("other processes on the GPUs", detail, remedy)
+    return _spoils("other processes on the GPUs", detail, remedy)
 
 
-def _nvidia_driver(root: Path) -> Check:
+def _nvidia_driver(root: Path, gpus: Sequence[Hardware]) -> Check:
     version = driver(root)
     if version and "nvidia" in version:
         return _good("NVIDIA driver", version)
+    if gpus:
+        return _unknown("NVIDIA driver", "answers, but does not tell its version")
     remedy = "see that nvidia-smi answers; in a container, use --gpus all"
-    return _bad("NVIDIA driver", "there are devices, but no driver's version", remedy)
+    return _stops("NVIDIA driver", "there are devices, but no driver's version", remedy)
 
 
 # --- software ----------------------------------------------------------------------------
@@ -157,65 +200,106 @@ def _nvidia_driver(root: Path) -> Check:
 
 def _torch(vendors: set[str], rocm_version: str | None) -> Check:
     """Ask whether the installed torch was built for this machine's GPUs; it is not imported."""
-    series = re.match(r"\d+\.\d+", rocm_version or "")
+    series = _series(rocm_version)
     remedy = "pip install --force-reinstall torch torchvision"
     if "amd" in vendors:
-        series_of_rocm = f"rocm{series[0] if series else '<version>'}"
-        remedy += (
-            f" from PyTorch's index for {series_of_rocm}, which Get Started on pytorch.org names"
-        )
+        wanted = f"rocm{'.'.join(map(str, series)) if series else '<version>'}"
+        remedy += f" from PyTorch's index for {wanted}, which Get Started on pytorch.org names"
     try:
         installed = importlib.metadata.distribution("torch")
     except importlib.metadata.PackageNotFoundError:
-        return _bad("torch", "not installed", remedy)
-    build = _build(installed)
-    detail = f"{installed.version}, built for {build or 'what is not known'}"
+        return _stops("torch", "not installed", remedy)
+    build, version = _build(installed)
+    told = f"{build} ({version})" if build and version else build or "what is not known"
+    detail = f"{installed.version}, built for {told}"
     # A build for any GPU measures the CPU as well.
     if build is None:
         return _unknown("torch", detail)
-    if not vendors or build in vendors:
-        return _good("torch", detail)
-    detail += f", but the GPU is {' and '.join(sorted(vendors))}'s"
-    return _bad("torch", detail, remedy)
+    if vendors and build not in vendors:
+        detail += f", but the GPU is {' and '.join(sorted(vendors))}'s"
+        return _stops("torch", detail, remedy)
+    own = _series(version)
+    if build == "amd" and None not in (series, own) and series != own:
+        # Wheels bring ROCm's libraries; its profilers and amdsmi are those installed here.
+        return _spoils("torch", f"{detail}, but ROCm {rocm_version} is installed", remedy)
+    return _good("torch", detail)
 
 
-def _build(torch: importlib.metadata.Distribution) -> str | None:
-    """Read ``amd``, ``nvidia`` or ``cpu`` from ``torch/version.py`` without running it."""
+def _series(version: str | None) -> tuple[int, int] | None:
+    """Return major and minor, as numbers: 7.13 is newer than 7.2."""
+    found = re.match(r"(\d+)\.(\d+)", version or "")
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _build(torch: importlib.metadata.Distribution) -> tuple[str | None, str | None]:
+    """Read ``amd``, ``nvidia`` or ``cpu``, and of what version, from ``torch/version.py``.
+
+    It is not run.  HIP's major and minor version are ROCm's.
+    """
     source = text(Path(str(torch.locate_file("torch/version.py")))) or ""
     values = dict(
-        re.findall(r"^(cuda|hip)\b[^=\n]*= *(?:None|['\"](.+?)['\"])", source, re.MULTILINE)
+        re.findall(r"^(cuda|hip|rocm)\b[^=\n]*= *(?:None|['\"](.+?)['\"])", source, re.MULTILINE)
     )
     if not values:
-        return None
-    return "amd" if values.get("hip") else "nvidia" if values.get("cuda") else "cpu"
+        return None, None
+    if values.get("hip"):
+        return "amd", values.get("rocm") or values["hip"]
+    return ("nvidia", values["cuda"]) if values.get("cuda") else ("cpu", None)
 
 
 def _torchvision() -> Check:
     """Ask whether torchvision is there and of the same build as torch."""
     remedy = "install it from the index that torch came from, with --no-deps if torch must stay"
-    try:
-        version = importlib.metadata.version("torchvision")
-    except importlib.metadata.PackageNotFoundError:
-        return _bad("torchvision", "not installed", remedy)
-    try:
-        torch = importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
+    version, torch = _version("torchvision"), _version("torch")
+    if version is None:
+        return _stops("torchvision", "not installed", remedy)
+    if torch is None:
         return _unknown("torchvision", f"{version}, without torch")
     suffix, torch_suffix = (v.partition("+")[2] for v in (version, torch))
     if suffix and torch_suffix and suffix != torch_suffix and "git" not in suffix + torch_suffix:
-        return _bad("torchvision", f"{version} does not go with torch {torch}", remedy)
+        return _spoils("torchvision", f"{version} does not go with torch {torch}", remedy)
     return _good("torchvision", version)
 
 
-def _compiler(environ: Mapping[str, str]) -> Check:
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _triton() -> Check:
+    """Ask for the compiler of GPU kernels behind torch.compile, under any of its names."""
+    for name in ("triton", "triton-rocm", "pytorch-triton-rocm", "pytorch-triton"):
+        if version := _version(name):
+            return _good("triton", version)
+    detail = "not installed: compiled cases on the GPU will be errors"
+    return _stops("triton", detail, "install the one that torch's index has for this torch")
+
+
+def _c_compiler(environ: Mapping[str, str]) -> Check:
+    """Find the C compiler by which Triton builds what launches its kernels."""
+    found = _compiler("CC", ("gcc", "clang"), environ)
+    if found:
+        return _good("C compiler", found)
+    detail = "not found: compiled cases on the GPU will be errors"
+    return _stops("C compiler", detail, "install gcc, or set CC to a compiler that is there")
+
+
+def _cxx_compiler(environ: Mapping[str, str], *, measures_cpu: bool) -> Check:
     """Find the C++ compiler that torch.compile runs for code on the CPU."""
-    names = [environ["CXX"]] if environ.get("CXX") else ["g++", "clang++", "c++"]
-    for name in names:
-        found = shutil.which(name.split()[0], path=environ.get("PATH"))
-        if found:
-            return _good("C++ compiler", found)
-    detail = f"none of {', '.join(names)}: compiled cases on the CPU will be errors"
-    return _bad("C++ compiler", detail, "install g++, or set CXX to a compiler")
+    found = _compiler("CXX", ("g++", "clang++", "c++"), environ)
+    if found:
+        return _good("C++ compiler", found)
+    detail = "not found: compiled cases on the CPU will be errors"
+    say = _stops if measures_cpu else _spoils
+    return say("C++ compiler", detail, "install g++, or set CXX to a compiler that is there")
+
+
+def _compiler(variable: str, names: Sequence[str], environ: Mapping[str, str]) -> str | None:
+    words = environ.get(variable, "").split()
+    found = (shutil.which(n, path=environ.get("PATH")) for n in words[:1] or names)
+    return next(filter(None, found), None)
 
 
 # --- the machine -------------------------------------------------------------------------
@@ -226,31 +310,31 @@ def _disk(environ: Mapping[str, str]) -> Check:
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        return _bad("temporary folder", str(error), "set TMPDIR to a folder that exists")
+        return _spoils("temporary folder", str(error), "set TMPDIR to a folder that exists")
     detail = f"{free / 2**30:.1f} GiB free in {folder}"
     if free >= DISK_NEEDED_BYTES:
         return _good("temporary folder", detail)
     needed = DISK_NEEDED_BYTES / 2**30
-    return _bad("temporary folder", detail, f"free {needed:g} GiB, or set TMPDIR elsewhere")
+    return _spoils("temporary folder", detail, f"free {needed:g} GiB, or set TMPDIR elsewhere")
 
 
 def _governor(root: Path) -> Check:
-    governor = text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-    if governor is None:
+    chosen = governor(root)
+    if chosen is None:
         return _unknown("CPU governor", "not known")
-    if governor == "performance":
-        return _good("CPU governor", governor)
+    if chosen == "performance":
+        return _good("CPU governor", chosen)
     remedy = "sudo cpupower frequency-set -g performance"
-    return _bad("CPU governor", f"{governor}: host-bound cases will vary", remedy)
+    return _spoils("CPU governor", f"{chosen}: host-bound cases will vary", remedy)
 
 
 def _numa(root: Path) -> Check:
     """Ask for automatic NUMA balancing, which moves pages while kernels are launched."""
-    value = text(root / "proc/sys/kernel/numa_balancing")
+    balancing = numa_balancing(root)
     nodes = sum(1 for _ in root.glob("sys/devices/system/node/node[0-9]*"))
-    if value is None:
+    if balancing is None:
         return _unknown("NUMA balancing", "not known")
-    detail = f"{'off' if value == '0' else 'on'}, {nodes or 'unknown'} node{'s' * (nodes != 1)}"
-    if value == "0" or nodes == 1:
+    detail = f"{'on' if balancing else 'off'}, {nodes or 'unknown'} node{'s' * (nodes != 1)}"
+    if not balancing or nodes == 1:
         return _good("NUMA balancing", detail)
-    return _bad("NUMA balancing", detail, "sudo sysctl kernel.numa_balancing=0")
+    return _spoils("NUMA balancing", detail, "sudo sysctl kernel.numa_balancing=0")

@@ -111,6 +111,7 @@ def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:
             device_uuid=part.device_uuid,
             iteration_s=part.iteration_s,
             peak_memory_bytes=part.peak_memory_bytes,
+            pid=outcome.get("pid"),
         )
         for outcome, part in zip(ordered, parts, strict=True)
     ]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bench_lib.cooling import COOL_S
 from bench_lib.model import TIERS
 
 CONFIRM = 5
@@ -28,6 +29,10 @@ class Options:
     confirm: int
     strict: bool
     lock_wait_s: float
+    cool_s: float
+    """How long to wait for a device that was throttled or shared before measuring again."""
+    any_clock: bool
+    """Whether a clock below the baseline's is taken as it is."""
     asked_for: bool
     """Whether this session is about performance: a path under ``perf_paths``, or an option."""
 
@@ -81,6 +86,20 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="SECONDS",
         help="how long to wait for a device that another run holds (default: 600)",
     )
+    group.addoption(
+        "--perf-cool",
+        type=_at_least(float, 0),
+        default=None,
+        metavar="SECONDS",
+        help="how long a device that was throttled, slow or shared is given before its case is "
+        "measured again; ten times that in all (default: 30)",
+    )
+    group.addoption(
+        "--perf-any-clock",
+        action="store_true",
+        help="take a clock below the baseline's as it is, to record a new baseline where clocks "
+        "are lower for good",
+    )
     parser.addini("perf_matrix", "matrix to take cases from", default="perf_tests/matrix.toml")
     parser.addini(
         "perf_paths",
@@ -110,11 +129,24 @@ def read_options(config: pytest.Config) -> Options:
         confirm=CONFIRM if (confirm := config.getoption("perf_confirm")) is None else confirm,
         strict=config.getoption("perf_strict"),
         lock_wait_s=600.0 if (wait := config.getoption("perf_lock_wait")) is None else wait,
+        cool_s=COOL_S if (cool := config.getoption("perf_cool")) is None else cool,
+        any_clock=config.getoption("perf_any_clock"),
         asked_for=any(value not in (None, False) for value in given) or _names_perf_path(config),
     )
 
 
-_NAMES = ("tier", "matrix", "processes", "confirm", "baselines", "history", "strict", "lock_wait")
+_NAMES = (
+    "tier",
+    "matrix",
+    "processes",
+    "confirm",
+    "baselines",
+    "history",
+    "strict",
+    "lock_wait",
+    "cool",
+    "any_clock",
+)
 
 
 def _names_perf_path(config: pytest.Config) -> bool:

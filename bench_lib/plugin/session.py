@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import queue
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ import pytest
 from _pytest._code.code import ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
 
-from bench_lib import baselines, hardware, judge, matrix, report
+from bench_lib import acceptance, baselines, fingerprint, hardware, judge, matrix, report, validity
 from bench_lib.chronicle import Chronicle, fails
 from bench_lib.devicelock import DeviceBusyError
 from bench_lib.history import utc_today
@@ -52,6 +53,8 @@ class PerfSession:
     judged: list[Record] = field(default_factory=list)
     seen: dict[str, Case] = field(default_factory=dict)
     """The cases measured in this process, by id: one id is one case."""
+    baseline_files: dict[str, baselines.BaselineFile] = field(default_factory=dict)
+    """The baselines as they were when they were first needed, by hardware key."""
     interrupted: bool = False
     failed: str | None = None
     """Why the run had to stop."""
@@ -113,8 +116,20 @@ class PerfSession:
             device,
             processes=self.options.processes,
             lock_wait_s=self.options.lock_wait_s,
+            cool_s=self.options.cool_s,
+            expected=functools.partial(self._expected_clock, device),
             say=self.say,
         )
+
+    def _expected_clock(self, device: Hardware, case: Case) -> validity.Level | None:
+        if self.options.any_clock:
+            return None
+        return acceptance.level_of(self._baselines(device.key).baselines.get(case.id), case, device)
+
+    def _baselines(self, key: str) -> baselines.BaselineFile:
+        if key not in self.baseline_files:
+            self.baseline_files[key] = baselines.load(self.options.baselines, key)
+        return self.baseline_files[key]
 
     def open_chronicle(self) -> Chronicle:
         """Open history and baselines; raises HistoryError or BaselineError."""
@@ -147,6 +162,8 @@ class PerfSession:
         with contextlib.ExitStack() as stack:
             for process in range(self.options.processes, self.options.planned):
                 records = self.chronicle.suspicious()
+                if process == self.options.processes:
+                    records += self.chronicle.spoilt()  # whatever it was may be over by now
                 if not records:
                     return
                 self.say(
@@ -215,8 +232,7 @@ class PerfSession:
 
     def quarantine(self, case: Case) -> Quarantine | None:
         """Return the quarantine that holds for a case today, if one does."""
-        file = baselines.load(self.options.baselines, self.device().key)
-        found = file.quarantines.get(case.id)
+        found = self._baselines(self.device().key).quarantines.get(case.id)
         return found if found and baselines.in_force(found, utc_today()) else None
 
     def _report(self, waiting: pytest.TestReport, records: list[Record]) -> None:
@@ -255,7 +271,8 @@ class PerfSession:
         if writer.discard_if_empty():
             return
         if exit_status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-            writer.end(self.chronicle.counts(), int(exit_status))
+            counts, filled = self.chronicle.counts(), fingerprint.caches()
+            writer.end(counts, int(exit_status), caches=filled)
         writer.close()
 
     def say(self, line: str) -> None:

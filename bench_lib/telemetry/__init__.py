@@ -2,8 +2,8 @@
 
 A vendor's library that hangs or crashes does so in that process, ``python -m
 bench_lib.telemetry``.  `Sampler` starts it, keeps the last ten minutes and answers for the
-stretch in which a worker measured; whatever goes wrong, its caller only gets None and one
-warning.
+stretch in which a worker measured; `look_once` has it look a single time.  Whatever goes
+wrong, its caller only gets None and one warning or cause.
 """
 
 from __future__ import annotations
@@ -14,73 +14,62 @@ import json
 import math
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO
+from typing import Any, TextIO
 
 from bench_lib.model import Hardware, Telemetry
+from bench_lib.rocm.tool import ToolError, ask
+from bench_lib.rocm.tool import parse as parse_answer
+from bench_lib.telemetry.looks import PERIOD_S
+from bench_lib.telemetry.sample import Sample, parse
+from bench_lib.telemetry.stretch import summarise
 
-PERIOD_S = 0.05
+__all__ = ["Sample", "Sampler", "look_once", "parse", "summarise"]
+
 KEPT_S = 600.0
 STALE_S = 2.0
-"""A window's end this far past the newest sample means that sampling has stopped."""
-STARTING_S = 10.0
+"""A window's end this far past when a sample was due means that sampling has stopped."""
+STARTING_S = 15.0
 """So long the process may take to its first sample before that is worth a warning."""
+ONCE_S = 30.0
+"""Longest wait for a single look; each of ROCm's commands may have to be given up on."""
 
 
-@dataclass(frozen=True)
-class Sample:
-    """What one look at the device saw; None and empty where it cannot be seen."""
+def look_once(
+    device: Hardware, *, timeout_s: float = ONCE_S, command: Sequence[str] | None = None
+) -> tuple[dict[str, Any] | None, str | None]:
+    """Look at a device a single time, in a process of its own.
 
-    t: float
-    """Seconds on the machine's monotonic clock."""
-    source: str = ""
-    clock_mhz: float | None = None
-    power_w: float | None = None
-    temperature_c: float | None = None
-    utilization: float | None = None
-    """0 to 1."""
-    throttle: tuple[str, ...] = ()
-    pids: tuple[int, ...] = ()
-
-
-def summarise(
-    samples: Iterable[Sample], begin: float, end: float, own: Collection[int] = ()
-) -> Telemetry | None:
-    """Summarise the samples from `begin` to `end`, in seconds; None where there are none.
-
-    Of the processes seen, those not in `own` are foreign, but only where one of `own` was
-    seen too: a process of ours is on the device, and a list without it counts in another
-    pid namespace (a container's), where equal numbers are other processes.
+    Returns the look's fields, among them its ``source``, or None and the cause.  `command`
+    stands in for this module's own process.
     """
-    inside = [sample for sample in samples if begin <= sample.t <= end]
-    if not inside:
-        return None
-    clocks = [s.clock_mhz for s in inside if s.clock_mhz is not None]
-    powers = [s.power_w for s in inside if s.power_w is not None]
-    loads = [s.utilization for s in inside if s.utilization is not None]
-    pids = {pid for s in inside for pid in s.pids}
-    return Telemetry(
-        source=inside[-1].source,
-        samples=len(inside),
-        utilization=statistics.fmean(loads) if loads else None,
-        clock_mhz=statistics.median(clocks) if clocks else None,
-        clock_min_mhz=min(clocks, default=None),
-        power_w=statistics.fmean(powers) if powers else None,
-        temperature_c=max(
-            (s.temperature_c for s in inside if s.temperature_c is not None), default=None
-        ),
-        throttle=list(dict.fromkeys(reason for s in inside for reason in s.throttle)),
-        foreign_processes=sorted(pids.difference(own)) if pids.intersection(own) else [],
-    )
+    words = [*(command or _command(device)), "once"]
+    try:
+        said = ask(words, timeout_s=timeout_s, environ=_environ())
+        values = parse_answer(said, "the look at the device")
+    except ToolError as error:
+        return None, str(error).replace(" ".join(words), "the look at the device")
+    if not isinstance(values, dict) or "error" in values:
+        return None, str(values["error"] if isinstance(values, dict) else values)
+    return values, None
+
+
+def _command(device: Hardware) -> tuple[str, ...]:
+    return sys.executable, "-m", "bench_lib.telemetry", json.dumps(asdict(device))
+
+
+def _environ() -> dict[str, str]:
+    here = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path}
 
 
 class Sampler:
@@ -88,15 +77,15 @@ class Sampler:
 
     def __init__(self, device: Hardware, command: Sequence[str] | None = None) -> None:
         """Watch `device`; `command` stands in for this module's own process."""
-        described = json.dumps(asdict(device))
-        self._command = command or (sys.executable, "-m", "bench_lib.telemetry", described)
+        self._command = command or _command(device)
         self._samples: collections.deque[Sample] = collections.deque(maxlen=int(KEPT_S / PERIOD_S))
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self._fault: str | None = None
-        self._heard_s = math.inf
-        """When the newest sample was taken, or when the first one was due."""
+        self._trouble: str | None = None
+        self._due_s = math.inf
+        """When the next sample is to be there."""
         self._warned = False
 
     def __enter__(self) -> Sampler:  # noqa: PYI034 - typing.Self is newer than Python 3.10
@@ -115,8 +104,6 @@ class Sampler:
 
     def start(self) -> None:
         """Start the process; one that cannot be started is only never heard of."""
-        here = str(Path(__file__).resolve().parents[2])
-        path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
         try:
             self._process = subprocess.Popen(
                 self._command,
@@ -125,18 +112,24 @@ class Sampler:
                 stderr=subprocess.STDOUT,
                 encoding="utf-8",
                 errors="replace",
-                env={**os.environ, "PYTHONPATH": path},
+                env=_environ(),
                 start_new_session=True,
             )
         except OSError as error:
             self._fault = str(error)
             return
         assert self._process.stdout is not None
-        self._heard_s = time.monotonic() + STARTING_S
+        self._due_s = time.monotonic() + STARTING_S
         self._reader = threading.Thread(
             target=self._read, args=(self._process.stdout,), name="telemetry", daemon=True
         )
         self._reader.start()
+
+    @property
+    def source(self) -> str | None:
+        """Which source tells of the device: ``nvml``, ``amdsmi``, …; None before the first."""
+        with self._lock:
+            return self._samples[-1].source if self._samples else None
 
     def window(self, begin_s: float, end_s: float, own: Collection[int] = ()) -> Telemetry | None:
         """Tell what was seen from `begin_s` to `end_s` on the monotonic clock; never waits.
@@ -145,11 +138,11 @@ class Sampler:
         that is because sampling does not work, a warning names the cause.
         """
         with self._lock:
-            samples, fault = list(self._samples), self._fault
+            samples, fault, trouble = list(self._samples), self._fault, self._trouble
         silent = not samples and fault is not None
-        if not self._warned and (silent or end_s > self._heard_s + STALE_S):
+        if not self._warned and (silent or trouble or end_s > self._due_s + STALE_S):
             self._warned = True
-            cause = fault or f"no sample since {self._heard_s:.1f}, now {end_s:.1f}"
+            cause = trouble or fault or f"no sample since {self._due_s:.1f}, now {end_s:.1f}"
             warnings.warn(f"the device is not watched: {cause}", RuntimeWarning, stacklevel=2)
         return summarise(samples, begin_s, end_s, own)
 
@@ -186,41 +179,6 @@ class Sampler:
                 continue
             with self._lock:
                 self._samples.append(sample)
-                self._heard_s = sample.t
+                self._trouble = self._trouble or sample.trouble
+                self._due_s = sample.t if sample.due is None else sample.due
         self._fault = self._fault or "the sampling process ended"
-
-
-def parse(line: str) -> Sample:
-    """Read one line of the process; ValueError with the cause where it is no sample."""
-    try:
-        values = json.loads(line)
-        t = _figure(values["t"])
-    except (ValueError, TypeError, KeyError, RecursionError):
-        values = t = None
-    if t is None:
-        raise ValueError(f"the sampling process said {line.strip()[:200]!r}")
-    if "error" in values:
-        raise ValueError(str(values["error"]))
-    lists = (values.get(name) for name in ("throttle", "pids"))
-    reasons, pids = (found if isinstance(found, list) else [] for found in lists)
-    return Sample(
-        t=t,
-        source=str(values.get("source", "")),
-        clock_mhz=_figure(values.get("clock_mhz")),
-        power_w=_figure(values.get("power_w")),
-        temperature_c=_figure(values.get("temperature_c")),
-        utilization=_figure(values.get("utilization")),
-        throttle=tuple(reason for reason in reasons if isinstance(reason, str)),
-        pids=tuple(pid for pid in pids if isinstance(pid, int)),
-    )
-
-
-def _figure(value: object) -> float | None:
-    """Take a finite number as a float and anything else as None."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        figure = float(value)
-    except OverflowError:
-        return None
-    return figure if math.isfinite(figure) else None

@@ -1,26 +1,59 @@
-"""``python -m bench_lib.telemetry '<Hardware as JSON>'``: print what one device does.
+"""``python -m bench_lib.telemetry '<Hardware as JSON>' [once]``: print what one device does.
 
-One JSON object a line, about 20 a second, stamped on the machine's monotonic clock, until
-standard input closes, so that this process ends with its parent however that ended.
+One JSON object a line, up to 20 a second, stamped on the machine's monotonic clock, until
+standard input closes, so that this process ends with its parent however that ended; or a
+single one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TextIO
 
 from bench_lib.model import Hardware
-from bench_lib.telemetry import PERIOD_S
-from bench_lib.telemetry.sources import look_at
+from bench_lib.telemetry.processes import kin, run_of
+from bench_lib.telemetry.sources import cause_of, choose, watch
 
-PIDS_EVERY = 10
-"""Samples between two looks for processes, which takes driver locks that launches need."""
+
+def main(arguments: Sequence[str]) -> None:
+    """Print samples of the device that the first argument describes, until stdin closes."""
+    described, *mode = arguments
+    out, ancestor = _own_stdout(), run_of(os.getppid(), os.environ)
+    if not mode:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        looks = watch(functools.partial(choose, Hardware(**json.loads(described))))
+        for look in looks if not mode else _once(looks):
+            _say(out, {**look, "kin": kin(look.get("pids", ()), ancestor)})
+    except BrokenPipeError:
+        os._exit(0)
+    except Exception as error:  # noqa: BLE001 - the parent hears the cause, not a traceback
+        _say(out, {"t": time.monotonic(), "error": cause_of(error)})
+
+
+def _once(looks: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one look; where it needs one before, as for a CPU's load, also what that saw."""
+    first = next(looks)
+    if first.get("utilization") is not None:
+        return [first]
+    second = next(looks)
+    return [{**first, **{name: value for name, value in second.items() if value is not None}}]
+
+
+def _own_stdout() -> TextIO:
+    """Take standard output for our lines alone: libraries print to whatever is open."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    return out
 
 
 def _end_with_parent() -> None:
@@ -31,30 +64,9 @@ def _end_with_parent() -> None:
     os._exit(0)
 
 
-def _say(values: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(values) + "\n")
-    sys.stdout.flush()
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Print samples of the device that the only argument describes, until stdin closes."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    pids: list[int] = []
-    try:
-        look = look_at(Hardware(**json.loads(arguments[0])))
-        due = time.monotonic()
-        for count in range(sys.maxsize):
-            t = time.monotonic()
-            seen = look(with_pids=count % PIDS_EVERY == 0)
-            pids = seen.get("pids", pids)
-            _say({"t": t, **seen, "pids": pids})
-            # Late is late: samples that were missed are not made up for.
-            due = max(due + PERIOD_S, time.monotonic())
-            time.sleep(max(0.0, due - time.monotonic()))
-    except BrokenPipeError:
-        os._exit(0)
-    except Exception as error:  # noqa: BLE001 - the parent hears the cause, not a traceback
-        _say({"t": time.monotonic(), "error": f"{type(error).__name__}: {error}"})
+def _say(out: TextIO, values: dict[str, Any]) -> None:
+    out.write(json.dumps(values) + "\n")
+    out.flush()
 
 
 if __name__ == "__main__":

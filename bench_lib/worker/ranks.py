@@ -80,6 +80,7 @@ def once(case_path: str, out: str) -> int:
         "rank": rank,
         "local_rank": local_rank,
         "ranks": ranks,
+        "pid": os.getpid(),
         "device": dataclasses.asdict(seen),
         "versions": versions(),
         "cudnn": cudnn_version(device),

@@ -1,0 +1,260 @@
+"""What ``bench-lib env`` knows of a machine, as a page for a person: sections of aligned rows."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bench_lib.cli.env import Machine, Reference, Seen
+    from bench_lib.fingerprint import Check
+    from bench_lib.model import Environment, Hardware
+
+WIDTH = 100
+Rows = Iterable[tuple[str, str | None]]
+
+
+def page(machine: Machine) -> list[str]:
+    """Return the page's lines, none longer than `WIDTH`."""
+    vendors = {device.vendor for device in machine.devices}
+    environment = machine.environment
+    sections = [
+        ("Devices", _devices(machine)),
+        ("Telemetry", _rows(_telemetry(machine.devices, machine.telemetry))),
+        ("Environment", _rows(_environment(environment, vendors))),
+        ("Caches", _rows(_caches(environment, vendors))),
+        ("Variables", _rows(sorted(environment.variables.items())) or ["  none that change speed"]),
+        ("Checks", _checks(machine.checks)),
+    ]
+    lines = [line for title, section in sections for line in (title, *section, "")]
+    return [*lines, *textwrap.wrap(_conclusion(machine.checks), WIDTH)]
+
+
+def _rows(pairs: Rows, indent: int = 2) -> list[str]:
+    """Align names and values; what is not known is left out, long values are wrapped."""
+    known = [(name, value) for name, value in pairs if value]
+    column = indent + 2 + max((len(name) for name, _ in known), default=0)
+    return [
+        line
+        for name, value in known
+        for line in _wrapped(f"{'':{indent}}{name}".ljust(column), value)
+    ]
+
+
+def _wrapped(start: str, value: str) -> list[str]:
+    return textwrap.wrap(
+        value,
+        WIDTH,
+        initial_indent=start,
+        subsequent_indent=" " * len(start),
+        break_on_hyphens=False,
+    ) or [start.rstrip()]
+
+
+def _joined(parts: Iterable[str | None]) -> str:
+    return ", ".join(filter(None, parts))
+
+
+def _number(value: float | None, unit: str) -> str | None:
+    return f"{value:g} {unit}" if value else None
+
+
+# --- devices -----------------------------------------------------------------------------
+
+
+def _devices(machine: Machine) -> Iterator[str]:
+    """Describe devices that are alike once, then say where each is."""
+    for alike in _groups(machine.devices):
+        first = alike[0]
+        count = f", {len(alike)} devices" if len(alike) > 1 else ""
+        yield from _wrapped("  ", f"{first.key}: {first.name}{count}")
+        where = ((f"device {device.index}", _place(device)) for device in alike)
+        yield from _rows([*_about(first, machine.baselines[first.key]), *where], indent=4)
+
+
+def _groups(devices: Sequence[Hardware]) -> list[list[Hardware]]:
+    groups: list[list[Hardware]] = []
+    for device in devices:
+        for group in groups:
+            own = replace(group[0], index=device.index, bdf=device.bdf, uuid=device.uuid)
+            if own == device:
+                group.append(device)
+                break
+        else:
+            groups.append([device])
+    return groups
+
+
+def _place(device: Hardware) -> str | None:
+    if device.vendor == "cpu":
+        return None
+    return _joined([device.bdf or "PCI address unknown", device.uuid or "uuid unknown"])
+
+
+def _about(device: Hardware, reference: Reference) -> Iterator[tuple[str, str | None]]:
+    is_gpu = device.vendor != "cpu"
+    unknown = "unknown" if is_gpu else None
+    memory = f"{device.memory_bytes / 2**30:.1f} GiB" if device.memory_bytes else None
+    bandwidth = _number(device.peak_gb_per_s, "GB/s at best")
+    peaks = _joined(f"{name} {value:g}" for name, value in sorted(device.peak_tflops.items()))
+    yield "PCI id", _joined([device.pci_device_id, device.arch]) if is_gpu else None
+    yield "partition", _partition(device)
+    yield "units", _number(device.compute_units, _UNITS[device.vendor])
+    yield "memory", _joined([memory, bandwidth]) or unknown
+    yield "power cap", _number(device.power_cap_w, "W") or unknown
+    yield "clock policy", device.clock_policy or unknown
+    yield "peak TFLOPS", peaks or (is_gpu and "unknown: not in the catalogue") or None
+    yield "baselines", _reference(reference)
+
+
+_UNITS = {"amd": "compute units", "nvidia": "multiprocessors", "cpu": "CPUs"}
+_PARTITIONS = {"DPX": 2, "TPX": 3, "QPX": 4}
+
+
+def _partition(device: Hardware) -> str | None:
+    """Say what of a card the device is."""
+    modes = _joined([device.compute_partition, device.memory_partition])
+    if device.compute_partition == "MIG":
+        return "MIG: an instance of a card"
+    if device.key.startswith("mi250x"):
+        return f"{modes or 'GCD'}: one of the two dies of a card"
+    if device.compute_partition == "SPX":
+        return f"{modes}: the whole card"
+    if device.compute_partition is None:
+        return modes or None
+    parts = _PARTITIONS.get(device.compute_partition) or _shares(device)
+    return f"{modes}: one of {parts} partitions" if parts else modes
+
+
+def _shares(device: Hardware) -> int | None:
+    """Count by their units how many of a device make a card that the catalogue knows."""
+    from bench_lib.hardware.catalogue import models
+
+    whole = {m.compute_units for m in models() if device.key.startswith(f"{m.key}-")}
+    units = whole.pop() if len(whole) == 1 else None
+    return units // device.compute_units if units and device.compute_units else None
+
+
+def _reference(reference: Reference) -> str:
+    if reference.problem is not None:
+        return reference.problem
+    if not reference.exists:
+        return f"{reference.path} is not there yet; bench-lib baseline record makes it"
+    cases = f"{reference.measured} {'case' if reference.measured == 1 else 'cases'}"
+    figures = f"{reference.published} published" if reference.published else None
+    return f"{reference.path}: {_joined([cases, figures])}"
+
+
+# --- telemetry ---------------------------------------------------------------------------
+
+_NAMED = {
+    "clock_mhz": ("clock", "{:.0f} MHz"),
+    "memory_clock_mhz": ("memory clock", "{:.0f} MHz"),
+    "power_w": ("power", "{:.0f} W"),
+    "temperature_c": ("temperature", "{:.0f} °C"),
+    "utilization": ("utilization", "{:.0%}"),
+    "steal": ("stolen by the hypervisor", "{:.0%}"),
+}
+
+
+def _telemetry(devices: Sequence[Hardware], seen: Sequence[Seen]) -> Rows:
+    digits = len(str(len(seen) - 1))
+    for device, one in zip(devices, seen, strict=False):
+        name = f"{device.index:>{digits}}  {(one.figures or {}).get('source', 'none')}"
+        yield name, _figures(one.figures) if one.figures else one.cause or "nothing can be seen"
+    if len(devices) > len(seen):
+        yield "…", f"{len(devices) - len(seen)} more, not looked at"
+
+
+def _figures(figures: dict[str, Any]) -> str:
+    words = [
+        f"{name} {form.format(figures[field])}"
+        for field, (name, form) in _NAMED.items()
+        if isinstance(figures.get(field), (int, float))
+    ]
+    held_back = figures.get("throttle")
+    if held_back:
+        words.append(f"held back by {' and '.join(map(str, held_back))}")
+    return _joined(words) or "no figure is known"
+
+
+# --- environment -------------------------------------------------------------------------
+
+
+def _environment(environment: Environment, vendors: set[str]) -> Rows:
+    on_amd, on_gpu = "amd" in vendors, vendors != {"cpu"}
+    count = _number(environment.cpu_count, "CPUs for this process")
+    options = environment.kernel_options
+    commit = environment.commit and environment.commit[:12]
+    if commit and environment.dirty:
+        commit += ", with uncommitted changes"
+    balancing = {None: None, False: "off", True: "on"}
+    return [
+        ("host", environment.host),
+        ("CPU", _joined([environment.cpu, count])),
+        ("kernel", environment.kernel),
+        (
+            "kernel options",
+            _joined(_options(options)) or (options == {} and "none of note") or None,
+        ),
+        ("CPU governor", environment.governor),
+        ("NUMA balancing", balancing[environment.numa_balancing]),
+        ("huge pages", environment.huge_pages),
+        ("driver", environment.driver or (on_gpu and "unknown") or None),
+        ("GPU firmware", environment.firmware),
+        ("ROCm", environment.rocm or (on_amd and "not installed system-wide") or None),
+        ("ROCm libraries", _joined(f"{n} {v}" for n, v in environment.libraries.items())),
+        ("Python", environment.python),
+        ("torch", environment.torch or "unknown"),
+        ("torchvision", environment.torchvision),
+        ("triton", environment.triton),
+        ("HIP", environment.hip),
+        ("CUDA", environment.cuda),
+        ("MIOpen" if environment.hip else "cuDNN", environment.cudnn),
+        ("commit", commit),
+    ]
+
+
+def _options(options: dict[str, str] | None) -> list[str]:
+    return [n if value == "set" else f"{n}={value}" for n, value in (options or {}).items()]
+
+
+def _caches(environment: Environment, vendors: set[str]) -> Rows:
+    """Leave out MIOpen's where there is no AMD GPU that would use them."""
+    return [
+        (name, state)
+        for name, state in environment.caches.items()
+        if "amd" in vendors or not name.startswith("miopen")
+    ]
+
+
+# --- checks ------------------------------------------------------------------------------
+
+
+def _checks(checks: Sequence[Check]) -> list[str]:
+    lines = []
+    column = max(len(check.name) for check in checks) + 2
+    for check in checks:
+        start = f"  {_mark(check):<4}  {check.name:<{column}}"
+        lines += _wrapped(start, check.detail)
+        if check.remedy:
+            lines += _wrapped(f"{'':{len(start)}}-> ", check.remedy)
+    return lines
+
+
+def _mark(check: Check) -> str:
+    if check.ok is None:
+        return "-"
+    return "ok" if check.ok else "FAIL" if check.fatal else "warn"
+
+
+def _conclusion(checks: Sequence[Check]) -> str:
+    failed = [check.name for check in checks if check.ok is False and check.fatal]
+    warned = sum(check.ok is False and not check.fatal for check in checks)
+    if failed:
+        return f"The suite cannot run here; mend first: {', '.join(failed)}."
+    if warned:
+        return f"The suite can run here; {warned} warning{'s' * (warned > 1)} above."
+    return "The suite can run here."

@@ -1,0 +1,67 @@
+"""Giving a device time to recover: to cool, or for somebody else to be done with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from bench_lib import validity
+from bench_lib.model import Hardware, Telemetry
+
+COOL_S = 30.0
+"""Longest wait before a case is measured again."""
+WAITS = 10
+"""A run waits no longer than so many times that in all; after that nothing is worth a wait."""
+LEAST_S = 3.0
+LOOK_S = 1.0
+STILL_C = 1.0
+"""A device whose temperature falls by less than this from look to look has cooled."""
+
+
+class Cooling:
+    """Waits for one device, each time and in all no longer than agreed."""
+
+    def __init__(
+        self,
+        device: Hardware,
+        look: Callable[[float, float], Telemetry | None],
+        *,
+        cool_s: float = COOL_S,
+        say: Callable[[str], None] = lambda _line: None,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Wait up to ``cool_s`` seconds each time.
+
+        ``look`` tells what telemetry saw between two times of the monotonic clock.
+        """
+        self._device = device
+        self._look = look
+        self._cool_s = cool_s
+        self._left_s = WAITS * cool_s
+        self._say = say
+        self._now = now
+        self._sleep = sleep
+
+    def wait(self, cause: str) -> bool:
+        """Wait until nothing is seen any more; False where there is no time left for that."""
+        most = min(self._cool_s, self._left_s)
+        if most <= 0:
+            return False
+        self._say(f"{cause}; waiting up to {most:.0f} s, then measuring again")
+        begin = self._now()
+        heat: float | None = None
+        while (passed := self._now() - begin) < most:
+            self._sleep(min(LOOK_S, most - passed))
+            now = self._now()
+            seen = self._look(now - LOOK_S, now)
+            before, heat = heat, seen.temperature_c if seen else None
+            if before is None or heat is None or now - begin < LEAST_S:
+                continue
+            if self._is_calm(seen) and before - heat < STILL_C:
+                break
+        self._left_s -= self._now() - begin
+        return True
+
+    def _is_calm(self, seen: Telemetry | None) -> bool:
+        return seen is not None and validity.blame(seen, self._device) is None

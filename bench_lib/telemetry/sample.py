@@ -1,0 +1,100 @@
+"""One look at a device as the sampling process prints it, one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one look at the device saw; None and empty where it cannot be seen."""
+
+    t: float
+    """Seconds on the machine's monotonic clock."""
+    source: str = ""
+    clock_mhz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    utilization: float | None = None
+    """0 to 1."""
+    throttle: tuple[str, ...] = ()
+    """Why the device was held back just then."""
+    pids: tuple[int, ...] | None = None
+    """Processes that had it open; None where this look was not for them."""
+    kin: tuple[int, ...] = ()
+    """Those of them that descend from the process that watches."""
+    names: Mapping[int, str] = field(default_factory=dict)
+    memory_clock_mhz: float | None = None
+    steal: float | None = None
+    """Share of the CPUs' time that a hypervisor gave to others, 0 to 1."""
+    counters: Mapping[str, float] = field(default_factory=dict)
+    """How long or how often it was held back so far, by reason, in the source's units."""
+    ticks: float | None = None
+    """The counters' own clock in the same unit; None where they count events."""
+    due: float | None = None
+    """When the next sample is there, unless something is wrong."""
+    trouble: str | None = None
+    """Why nothing is seen any more."""
+
+
+def parse(line: str) -> Sample:
+    """Read one line of the process; ValueError with the cause where it is no sample."""
+    try:
+        values = json.loads(line)
+        t = _figure(values["t"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        values = t = None
+    if t is None:
+        raise ValueError(f"the sampling process said {line.strip()[:200]!r}")
+    if "error" in values:
+        raise ValueError(str(values["error"]))
+    reasons, pids, kin = (values.get(name) for name in ("throttle", "pids", "kin"))
+    names, counters, trouble = (values.get(name) for name in ("names", "counters", "trouble"))
+    counted = {
+        str(n): _figure(v) for n, v in (counters if isinstance(counters, dict) else {}).items()
+    }
+    return Sample(
+        t=t,
+        source=str(values.get("source", "")),
+        clock_mhz=_figure(values.get("clock_mhz")),
+        power_w=_figure(values.get("power_w")),
+        temperature_c=_figure(values.get("temperature_c")),
+        utilization=_figure(values.get("utilization")),
+        throttle=tuple(
+            reason
+            for reason in (reasons if isinstance(reasons, list) else [])
+            if isinstance(reason, str)
+        ),
+        pids=_pids(pids) if isinstance(pids, list) else None,
+        kin=_pids(kin),
+        names={
+            int(pid): str(name)
+            for pid, name in (names if isinstance(names, dict) else {}).items()
+            if pid.isdecimal()
+        },
+        memory_clock_mhz=_figure(values.get("memory_clock_mhz")),
+        steal=_figure(values.get("steal")),
+        counters={name: count for name, count in counted.items() if count is not None},
+        ticks=_figure(values.get("ticks")),
+        due=_figure(values.get("due")),
+        trouble=None if trouble is None else str(trouble),
+    )
+
+
+def _pids(values: object) -> tuple[int, ...]:
+    listed = values if isinstance(values, list) else []
+    return tuple(v for v in listed if isinstance(v, int) and not isinstance(v, bool))
+
+
+def _figure(value: object) -> float | None:
+    """Take a finite number as a float and anything else as None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        figure = float(value)
+    except OverflowError:
+        return None
+    return figure if math.isfinite(figure) else None

@@ -1,0 +1,121 @@
+"""What the samples of one measured stretch tell together."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection, Iterable, Sequence
+
+from bench_lib.model import Telemetry
+from bench_lib.telemetry.sample import Sample
+
+SYMPTOMS = ("low utilization", "clock below limit")
+"""Counted by devices, at rest as well: how a device is, and no reason for it."""
+LATE_S = 0.5
+"""A sample that comes so long after it was due is only late."""
+OUTSIDE = "a process outside this container"
+
+
+def summarise(
+    samples: Iterable[Sample], begin: float, end: float, own: Collection[int] = ()
+) -> Telemetry | None:
+    """Summarise the samples from `begin` to `end`, in seconds; None where there are none.
+
+    `own` are the processes that belong there.  Only counters and processes are looked for
+    outside the stretch as well: what was last known before it, and the first count after.
+    """
+    samples = list(samples)
+    inside = [sample for sample in samples if begin <= sample.t <= end]
+    if not inside:
+        return None
+    clocks = [s.clock_mhz for s in inside if s.clock_mhz is not None]
+    memory_clocks = [s.memory_clock_mhz for s in inside if s.memory_clock_mhz is not None]
+    heats = [s.temperature_c for s in inside if s.temperature_c is not None]
+    grown, shares = _growth(samples, begin, end)
+    flagged = [reason for s in inside for reason in s.throttle]
+    reasons = list(dict.fromkeys([*flagged, *(r for r in grown if r not in SYMPTOMS)]))
+    seen = {reason: flagged.count(reason) / len(inside) for reason in flagged}
+    foreign, names = _foreign(samples, begin, end, own)
+    return Telemetry(
+        source=inside[-1].source,
+        samples=len(inside),
+        utilization=_mean(s.utilization for s in inside),
+        clock_mhz=statistics.median(clocks) if clocks else None,
+        clock_min_mhz=min(clocks, default=None),
+        memory_clock_mhz=statistics.median(memory_clocks) if memory_clocks else None,
+        power_w=_mean(s.power_w for s in inside),
+        temperature_c=max(heats, default=None),
+        steal=_mean(s.steal for s in inside),
+        throttle=reasons,
+        throttled={r: share for r, share in {**seen, **shares}.items() if r in reasons},
+        counters=grown,
+        foreign_processes=foreign,
+        foreign_names=names,
+    )
+
+
+def _growth(
+    samples: Sequence[Sample], begin: float, end: float
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return by how much counters grew, and for which share of the time where that is known.
+
+    A counter that went back was reset, and tells nothing; nor do any where their clock did.
+    """
+    counting = [s for s in samples if s.counters]
+    before = [s for s in counting if s.t <= begin][-1:]
+    if before and _has_gap([s for s in samples if before[0].t <= s.t <= begin], begin):
+        before = []  # what grew may have grown long before
+    inside = [s for s in counting if begin < s.t <= end]
+    after = [s for s in counting if s.t > end][:1]
+    edges = before + inside + after
+    if len(edges) < 2 or edges[0].source != edges[-1].source:
+        return {}, {}
+    clock = [s.ticks for s in edges if s.ticks is not None]
+    if clock != sorted(clock):
+        return {}, {}
+    passed = clock[-1] - clock[0] if len(clock) == len(edges) else 0.0
+    grown = {}
+    for reason in edges[0].counters:
+        counts = [s.counters.get(reason, -math.inf) for s in edges]
+        if counts == sorted(counts) and counts[-1] > counts[0]:
+            grown[reason] = counts[-1] - counts[0]
+    return grown, {r: min(1.0, n / passed) for r, n in grown.items()} if passed else {}
+
+
+def _has_gap(samples: Sequence[Sample], end: float) -> bool:
+    """Whether sampling had stopped somewhere between the first of the samples and the end."""
+    times = [*(s.t for s in samples[1:]), end]
+    return any(
+        s.due is not None and t > s.due + LATE_S for s, t in zip(samples, times, strict=True)
+    )
+
+
+def _foreign(
+    samples: Sequence[Sample], begin: float, end: float, own: Collection[int]
+) -> tuple[list[int], dict[str, str]]:
+    """Find the processes on the device that are not ours, and what they are.
+
+    Where the list holds any of ours, all others are foreign.  Where it does not, it counts
+    in another pid namespace (a container's host), where equal numbers are other processes;
+    then only their number tells, where it is greater than that of ours in each of the looks,
+    and they are called 0, as the kernel calls what is outside.  Silent where unsure: with
+    `own` unknown, or a context of ours that has only just ended still listed.
+    """
+    looks = [s for s in samples if s.pids is not None and s.t <= end]
+    before = [s for s in looks if s.t < begin][-1:]
+    during = [s for s in looks if s.t >= begin]
+    latest = during or before
+    listed = {pid for s in latest for pid in s.pids or ()}
+    ours = {*own, *(pid for s in latest for pid in s.kin)}
+    if listed & ours:
+        names = {pid: name for s in latest for pid, name in s.names.items()}
+        foreign = sorted(listed - ours)
+        return foreign, {str(pid): names[pid] for pid in foreign if pid in names}
+    counts = [len(s.pids or ()) for s in before + during]
+    more = min(counts, default=0) - len(own) if own else 0
+    return ([0] * more, {"0": OUTSIDE}) if more > 0 else ([], {})
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    found = [value for value in values if value is not None]
+    return statistics.fmean(found) if found else None

@@ -1,0 +1,73 @@
+"""Which settings make runs incomparable: the table in the docs and the code say the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from builders import make_case, make_environment, make_hardware
+
+from bench_lib.acceptance import conditions_of
+
+DOCS = Path(__file__).parents[1] / "docs/baselines.md"
+SETTINGS = {"governor": "performance", "caches": {"miopen": "cold", "tunableop": "cold"}}
+
+
+def names() -> set[str]:
+    """Return every condition that there can be, on any vendor's device."""
+    environment = make_environment(**SETTINGS)
+    return {
+        name
+        for vendor in ("amd", "nvidia", "cpu")
+        for name in conditions_of(make_case(), make_hardware(vendor=vendor), environment)
+    }
+
+
+def test_the_table_in_the_docs_names_every_condition_and_no_other() -> None:
+    """Somebody who is told INCOMPARABLE looks there for the why."""
+    section = re.search(r"^## Conditions\n(.*?)^## ", DOCS.read_text(), re.MULTILINE | re.DOTALL)
+    assert section is not None
+    rows = re.findall(r"^\| `(\w+)` \|", section[1], re.MULTILINE)
+    assert set(rows) == names()
+    assert len(rows) == len(set(rows))
+
+
+@pytest.mark.parametrize(("vendor", "expected"), [("cpu", True), ("amd", False), ("nvidia", False)])
+def test_the_governor_is_a_condition_of_the_cpu_alone(vendor: str, expected: bool) -> None:
+    """It is its clock policy; a GPU's host-bound cases are judged by their device time."""
+    environment = make_environment(governor="powersave")
+    found = conditions_of(make_case(), make_hardware(vendor=vendor), environment)
+    assert found.get("governor") == ("powersave" if expected else None)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"torch": "2.99.0", "torchvision": "0.99", "triton": "9.9", "python": "3.99.1"},
+        {"hip": "9.9", "rocm": "9.9.1", "cuda": "99.1", "cudnn": "9"},
+        {"driver": "amdgpu 9.9", "firmware": "113-X", "kernel": "9.9.9"},
+        {"libraries": {"MIOpen": "9.9"}, "commit": "f" * 40, "dirty": True},
+        {"variables": {"HSA_XNACK": "1", "MIOPEN_FIND_MODE": "1"}},
+        {"kernel_options": {"iommu": "pt"}, "numa_balancing": True, "huge_pages": "never"},
+        {"cpu_count": 1, "threads": 1, "host": "elsewhere", "cpu": "another"},
+        {"caches": {**SETTINGS["caches"], "inductor": "warm, 9 entries", "triton": "cold"}},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+@pytest.mark.parametrize("vendor", ["amd", "nvidia", "cpu"])
+def test_software_and_what_somebody_set_are_no_conditions(vendor: str, fields) -> None:
+    """They are what is judged, or what was asked."""
+    device = make_hardware(vendor=vendor)
+    before, after = make_environment(**SETTINGS), make_environment(**{**SETTINGS, **fields})
+    assert before != after
+    assert conditions_of(make_case(), device, before) == conditions_of(make_case(), device, after)
+
+
+@pytest.mark.parametrize("vendor", ["amd", "nvidia"])
+def test_every_setting_of_the_device_is_a_condition_by_its_value(vendor: str) -> None:
+    """One that is not known is there as None, which is compared with nothing."""
+    device = make_hardware(vendor=vendor, power_cap_w=650.0, clock_policy=None)
+    found = conditions_of(make_case(), device)
+    assert (found["power_cap_w"], found["clock_policy"]) == (650.0, None)
+    assert found["compute_partition"] == "SPX"

@@ -1,0 +1,107 @@
+"""How long a device is waited for: on a clock that a script moves."""
+
+from __future__ import annotations
+
+import pytest
+from builders import make_hardware, make_telemetry
+
+from bench_lib.cooling import WAITS, Cooling
+
+HOT = make_telemetry(throttle=["thermal"], temperature_c=95.0)
+SHARED = make_telemetry(foreign_processes=[7], temperature_c=40.0)
+CALM = make_telemetry(temperature_c=40.0)
+
+
+class Room:
+    """A device whose telemetry follows a script, one answer a second; the last repeats."""
+
+    def __init__(self, *script) -> None:
+        """Follow the script."""
+        self.script = list(script)
+        self.now = 1000.0
+        self.windows: list[tuple[float, float]] = []
+        self.said: list[str] = []
+
+    def look(self, begin, end):
+        """Tell what was seen."""
+        self.windows.append((begin, end))
+        return self.script.pop(0) if len(self.script) > 1 else self.script[0]
+
+    def sleep(self, seconds) -> None:
+        """Let time pass."""
+        self.now += seconds
+
+    def cooling(self, cool_s=30.0):
+        """Wait for this device."""
+        return Cooling(
+            make_hardware(),
+            self.look,
+            cool_s=cool_s,
+            say=self.said.append,
+            now=lambda: self.now,
+            sleep=self.sleep,
+        )
+
+
+def test_a_wait_ends_when_nothing_is_seen_any_more():
+    """The other process has gone; the temperature stands still."""
+    room = Room(SHARED, SHARED, SHARED, SHARED, SHARED, CALM)
+    assert room.cooling().wait("x: shared with process 7")
+    assert room.now == 1006.0
+    assert room.said == [
+        "x: shared with process 7; waiting up to 30 s, then measuring again",
+    ]
+
+
+def test_a_wait_lasts_while_the_device_still_cools():
+    """A throttled device is out of danger long before it is as cool as it was."""
+    falling = [make_telemetry(temperature_c=90.0 - 4 * n) for n in range(10)]
+    room = Room(HOT, *falling, CALM, CALM)
+    room.cooling().wait("hot")
+    assert room.now == 1013.0
+
+
+def test_a_wait_ends_at_its_time_whatever_is_seen():
+    """Nobody knows how long the other one stays."""
+    room = Room(SHARED)
+    assert room.cooling().wait("shared")
+    assert room.now == 1030.0
+
+
+@pytest.mark.parametrize("seen", [None, make_telemetry(temperature_c=None)])
+def test_what_cannot_be_seen_gets_the_whole_time(seen):
+    """Silence is no sign of calm."""
+    room = Room(seen)
+    room.cooling().wait("hot")
+    assert room.now == 1030.0
+
+
+def test_even_a_calm_device_gets_some_seconds():
+    """A clock that was low a moment ago."""
+    room = Room(CALM)
+    room.cooling().wait("slow clock")
+    assert room.now == 1003.0
+
+
+def test_each_look_is_at_the_last_second():
+    """What was before the wait is not looked at again."""
+    room = Room(CALM)
+    room.cooling().wait("slow clock")
+    assert room.windows == [(1000.0, 1001.0), (1001.0, 1002.0), (1002.0, 1003.0)]
+
+
+def test_a_run_does_not_wait_for_ever():
+    """A process that stays all night must not cost half a minute a case."""
+    room = Room(SHARED)
+    cooling = room.cooling(cool_s=5.0)
+    waits = [cooling.wait("shared") for _ in range(WAITS + 2)]
+    assert waits == [True] * WAITS + [False] * 2
+    assert room.now == 1000.0 + 5.0 * WAITS
+    assert len(room.said) == WAITS
+
+
+def test_with_no_time_to_wait_nothing_is_said_or_waited_for():
+    """That is what --perf-cool 0 asks for."""
+    room = Room(SHARED)
+    assert not room.cooling(cool_s=0.0).wait("shared")
+    assert (room.now, room.said) == (1000.0, [])

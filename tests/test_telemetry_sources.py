@@ -1,0 +1,1189 @@
+"""What each way of looking at a device makes of what it is told, and which one is chosen."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bench_lib.model import Hardware
+from bench_lib.rocm.tool import ToolError
+from bench_lib.telemetry import amd_kernel, amd_package, amd_tools, cpu, nvml
+from bench_lib.telemetry.amd import places
+from bench_lib.telemetry.amd_kernel import throttling
+from bench_lib.telemetry.looks import FIGURES, NothingToldError, Source
+from bench_lib.telemetry.sources import choose
+
+CPU = Hardware(vendor="cpu", name="", key="cpu-test-2c")
+AMD = Hardware(vendor="amd", name="", key="mi300x", bdf="0000:0c:00.0")
+PARTITION = Hardware(
+    vendor="amd", name="", key="mi300x-cpx", bdf="0000:0c:00.2", compute_partition="CPX"
+)
+NVIDIA = Hardware(vendor="nvidia", name="", key="h200", uuid="GPU-1")
+
+
+def unknown(seen: dict[str, Any]) -> bool:
+    """Whether a look saw no figure at all."""
+    return all(seen.get(name) is None for name in FIGURES)
+
+
+# --- NVIDIA ------------------------------------------------------------------------------
+
+
+class NVMLError(Exception):
+    """NVML's own kind of error."""
+
+
+def fake_nvml(**changes: Any) -> SimpleNamespace:
+    """Make an NVML with one GPU at work, which has been held back for 30 and 4 ms."""
+    violations = {0: 30_000_000, 1: 4_000_000}
+
+    def violation(_handle: object, policy: int) -> SimpleNamespace:
+        if policy not in violations:
+            refuse()
+        return SimpleNamespace(violationTime=violations[policy], referenceTime=90_000)
+
+    working = {
+        "NVMLError": NVMLError,
+        "NVML_CLOCK_SM": 1,
+        "NVML_CLOCK_MEM": 2,
+        "NVML_TEMPERATURE_GPU": 0,
+        "NVML_PERF_POLICY_POWER": 0,
+        "NVML_PERF_POLICY_THERMAL": 1,
+        "NVML_PERF_POLICY_RELIABILITY": 5,
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
+        "nvmlDeviceGetHandleByPciBusId": lambda bdf: bdf,
+        "nvmlDeviceGetPowerUsage": lambda _: 512_500,
+        "nvmlDeviceGetUtilizationRates": lambda _: SimpleNamespace(gpu=98, memory=40),
+        "nvmlDeviceGetClockInfo": lambda _, kind: {1: 1755, 2: 3190}[kind],
+        "nvmlDeviceGetTemperature": lambda _, kind: {0: 66}[kind],
+        "nvmlDeviceGetCurrentClocksEventReasons": lambda _: 0x44,
+        "nvmlDeviceGetViolationStatus": violation,
+        "nvmlDeviceGetComputeRunningProcesses": lambda _: [
+            SimpleNamespace(pid=99999997, usedGpuMemory=300 * 2**20),
+            SimpleNamespace(pid=99999998, usedGpuMemory=None),
+        ],
+    }
+    return SimpleNamespace(**{**working, **changes})
+
+
+def refuse(*_: object) -> None:
+    """Answer as NVML does for a figure that a GPU does not have."""
+    raise NVMLError("Not Supported")
+
+
+def test_nvml_s_figures_are_in_our_units() -> None:
+    """Watts, not milliwatts; a fraction, not percent; reasons by name; both times in ns."""
+    source = nvml.source(NVIDIA, fake_nvml())
+    assert source.name == "nvml"
+    assert source.look(with_pids=True) == {
+        "clock_mhz": 1755,
+        "memory_clock_mhz": 3190,
+        "power_w": 512.5,
+        "temperature_c": 66,
+        "utilization": 0.98,
+        "throttle": ["power cap", "thermal, by hardware"],
+        "counters": {"power cap": 30_000_000, "thermal": 4_000_000},
+        "ticks": 90_000_000,
+        "pids": [99999997, 99999998],
+        "names": {99999997: "unknown, 300 MiB", 99999998: "unknown"},
+    }
+    assert not source.look(with_pids=False).keys() & {"pids", "counters"}
+
+
+@pytest.mark.parametrize("reasons", [0x0, 0x1, 0x2, 0x3])
+def test_idle_and_set_clocks_are_no_throttling(reasons: int) -> None:
+    """Somebody who locks the clocks wants them so."""
+    source = nvml.source(
+        NVIDIA, fake_nvml(nvmlDeviceGetCurrentClocksEventReasons=lambda _: reasons)
+    )
+    assert source.look(with_pids=False)["throttle"] == []
+
+
+def test_an_older_nvml_is_asked_by_the_older_name() -> None:
+    """Clocks-event reasons were called throttle reasons."""
+    older = fake_nvml(nvmlDeviceGetCurrentClocksThrottleReasons=lambda _: 0x8)
+    del older.nvmlDeviceGetCurrentClocksEventReasons
+    assert nvml.source(NVIDIA, older).look(with_pids=False)["throttle"] == ["hardware slowdown"]
+
+
+def test_figures_that_nvml_refuses_are_none_one_by_one() -> None:
+    """A virtual GPU has no power sensor and still has a clock."""
+    names = ("PowerUsage", "UtilizationRates", "Temperature", "ComputeRunningProcesses")
+    refused = {f"nvmlDeviceGet{name}": refuse for name in names}
+    found = nvml.source(NVIDIA, fake_nvml(**refused)).look(with_pids=True)
+    assert (found["clock_mhz"], found["power_w"], found["utilization"]) == (1755, None, None)
+    assert "pids" not in found
+
+
+def test_an_nvml_that_refuses_the_counters_is_not_asked_again() -> None:
+    """It has none, and no clock of theirs."""
+    asked = []
+
+    def count(_handle: object, policy: int) -> None:
+        asked.append(policy)
+        refuse()
+
+    source = nvml.source(NVIDIA, fake_nvml(nvmlDeviceGetViolationStatus=count))
+    found = source.look(with_pids=True)
+    assert (found["counters"], found["ticks"]) == ({}, None)
+    assert asked == [0, 1, 5]
+
+
+def test_a_gpu_that_nvml_has_lost_is_none_in_all() -> None:
+    """And no exception."""
+    working = fake_nvml()
+    source = nvml.source(NVIDIA, working)
+    for name in vars(working):
+        if name.startswith("nvmlDeviceGet"):
+            setattr(working, name, refuse)
+    found = source.look(with_pids=True)
+    assert unknown(found)
+    assert (found["throttle"], found["counters"], found["ticks"]) == ([], {}, None)
+
+
+# --- AMD: the kernel's files -------------------------------------------------------------
+
+
+@pytest.fixture
+def card(tmp_path: Path) -> Callable[..., None]:
+    """Write files of the card at 0000:0c:00.0, and of the system around it."""
+
+    def write(**files: str) -> None:
+        pci = tmp_path / "sys/bus/pci/devices/0000:0c:00.0"
+        (pci / "hwmon/hwmon4").mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            folder = pci if name.startswith("gpu_") else pci / "hwmon/hwmon4"
+            (folder / name).write_text(content)
+
+    return write
+
+
+def kernel_look(root: Path, device: Hardware = AMD, *, with_pids: bool = False) -> dict[str, Any]:
+    """Look once at a device in the kernel's files."""
+    return amd_kernel.source(device, root).look(with_pids=with_pids)
+
+
+def test_an_amd_card_is_read_from_its_files(tmp_path: Path, card: Callable[..., None]) -> None:
+    """Hertz, microwatts and millidegrees in our units; the junction before the edge."""
+    card(
+        gpu_busy_percent="97\n",
+        freq1_input="2100000000\n",
+        freq2_input="1300000000\n",
+        power1_average="641000000\n",
+        temp1_label="edge\n",
+        temp1_input="41000\n",
+        temp2_label="junction\n",
+        temp2_input="63000\n",
+    )
+    assert kernel_look(tmp_path) == {
+        "clock_mhz": 2100.0,
+        "memory_clock_mhz": 1300.0,
+        "power_w": 641.0,
+        "temperature_c": 63.0,
+        "utilization": 0.97,
+    }
+
+
+def test_what_an_amd_card_lacks_is_looked_for_elsewhere(
+    tmp_path: Path, card: Callable[..., None]
+) -> None:
+    """MI300 has a present power and no average, older cards an edge sensor alone."""
+    card(power1_input="300000000\n", temp1_label="edge\n", temp1_input="41000\n")
+    found = kernel_look(tmp_path)
+    assert (found["power_w"], found["temperature_c"], found["clock_mhz"]) == (300.0, 41.0, None)
+
+
+@pytest.mark.parametrize("content", ["N/A\n", "", "-1\n", "0x10\n"])
+def test_what_an_amd_card_does_not_say_is_none(
+    tmp_path: Path, card: Callable[..., None], content: str
+) -> None:
+    """Only partition 0 of a card has sensors; the others print N/A."""
+    card(
+        gpu_busy_percent=content,
+        freq1_input=content,
+        freq2_input=content,
+        power1_average=content,
+        temp2_label="junction\n",
+        temp2_input=content,
+    )
+    assert unknown(kernel_look(tmp_path))
+
+
+def test_a_second_die_without_a_sensor_draws_no_power_that_is_known(
+    tmp_path: Path, card: Callable[..., None]
+) -> None:
+    """It says 0 W."""
+    card(power1_average="0\n")
+    assert kernel_look(tmp_path)["power_w"] is None
+
+
+def test_a_partition_reads_the_card_it_is_on(tmp_path: Path, card: Callable[..., None]) -> None:
+    """Its own function is not on the bus."""
+    card(gpu_busy_percent="50\n")
+    assert kernel_look(tmp_path, PARTITION)["utilization"] == 0.5
+
+
+def test_a_card_that_is_gone_is_all_none(tmp_path: Path) -> None:
+    """And no exception."""
+    nowhere = Hardware(vendor="amd", name="", key="amd-gpu")
+    assert unknown(kernel_look(tmp_path, nowhere, with_pids=True))
+
+
+def test_processes_on_an_amd_card_are_those_with_memory_on_it(tmp_path: Path) -> None:
+    """KFD lists every process with every device; a partition is a device of its own."""
+    for number, partition in ((1, 0), (2, 1)):
+        node = tmp_path / f"sys/class/kfd/kfd/topology/nodes/{number}"
+        node.mkdir(parents=True)
+        location = 0x0C << 8 | partition << 28
+        (node / "properties").write_text(f"simd_count 8\nlocation_id {location}\ndomain 0\ntorn")
+        (node / "gpu_id").write_text(f"{5000 + number}\n")
+    use = {"100": (2**21, 0), "101": (0, 8192), "102": (2**20, 1), "self": (9, 9)}
+    for pid, amounts in use.items():
+        folder = tmp_path / f"sys/class/kfd/kfd/proc/{pid}"
+        folder.mkdir(parents=True)
+        for number, amount in enumerate(amounts, start=1):
+            (folder / f"vram_{5000 + number}").write_text(f"{amount}\n")
+    (tmp_path / "proc/100").mkdir(parents=True)
+    (tmp_path / "proc/100/comm").write_text("train\n")
+    found = kernel_look(tmp_path, with_pids=True)
+    assert sorted(found["pids"]) == [100, 102]
+    assert found["names"] == {100: "train, 2 MiB", 102: "unknown, 1 MiB"}
+
+
+def metrics(revision: int, *counters: int, size: int = 120, flags: int = 0) -> bytes:
+    """Lay out a gpu_metrics table with the counters or flags that its revision has."""
+    table = bytearray(size)
+    struct.pack_into("<HBB", table, 0, size, 1, revision)
+    if counters:
+        struct.pack_into(f"<{len(counters)}I", table, {6: 32}.get(revision, 40), *counters)
+    else:
+        struct.pack_into("<Q", table, 112, flags)
+    return bytes(table)
+
+
+@pytest.mark.parametrize("revision", [6, 7, 8])
+def test_a_table_s_counters_come_after_their_clock(revision: int) -> None:
+    """In the order of the kernel's header."""
+    assert throttling(metrics(revision, 7000, 1, 2, 3, 4, 5)) == {
+        "ticks": 7000,
+        "counters": {
+            "prochot": 1,
+            "power cap": 2,
+            "thermal": 3,
+            "thermal, regulator": 4,
+            "thermal, memory": 5,
+        },
+    }
+
+
+def test_counters_that_are_not_supported_are_not_there() -> None:
+    """All ones."""
+    none = 2**32 - 1
+    assert throttling(metrics(7, none, 1, none, none, none, none)) == {
+        "ticks": None,
+        "counters": {"prochot": 1},
+    }
+
+
+FLAGS = [
+    (0, []),
+    (1 << 0, ["power cap"]),
+    (1 << 17, ["current limit"]),
+    (1 << 32 | 1 << 3, ["power cap", "thermal"]),
+    (1 << 57, []),
+    (2**64 - 1, []),
+]
+
+
+@pytest.mark.parametrize(("flags", "reasons"), FLAGS)
+def test_flags_of_older_cards_are_reasons(flags: int, reasons: list[str]) -> None:
+    """Sixteen bits a kind; all of them means that the firmware does not say."""
+    assert throttling(metrics(3, flags=flags)) == {"throttle": reasons}
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        b"",
+        b"\x00",
+        metrics(6, 1, 2, 3, 4, 5, 6)[:50],
+        metrics(6, 1, 2, size=55),
+        metrics(5),
+        metrics(9),
+        metrics(3, size=120)[:100],
+    ],
+)
+def test_a_torn_or_unknown_table_tells_nothing(table: bytes) -> None:
+    """Layouts are read only where they are known."""
+    assert throttling(table) == {}
+
+
+# --- AMD: ROCm's Python package ----------------------------------------------------------
+
+
+class FakeAmdSmi:
+    """A package as ROCm 7 has it, on a machine with a whole GPU and a partitioned one."""
+
+    AmdSmiClkType = SimpleNamespace(GFX="gfx", MEM="mem")
+    AmdSmiTemperatureType = SimpleNamespace(EDGE="edge", HOTSPOT="hotspot", JUNCTION="hotspot")
+    AmdSmiTemperatureMetric = SimpleNamespace(CURRENT="current")
+    bdfs = ("0000:0b:00.0", "0000:0C:00.0")
+    asked: list[str]
+
+    def __init__(self, **answers: Any) -> None:
+        """Answer otherwise than a GPU at work; an exception is raised."""
+        self.asked = []
+        self.answers = {
+            "clock_info": {"gfx": {"clk": 1950, "max_clk": 2100}, "mem": {"clk": 1250}},
+            "temp_metric": {"hotspot": 71, "edge": RuntimeError("not supported")},
+            "power_info": {
+                "socket_power": 690,
+                "current_socket_power": 690,
+                "average_socket_power": "N/A",
+            },
+            "gpu_activity": {"gfx_activity": 93, "umc_activity": 20, "mm_activity": "N/A"},
+            "gpu_metrics_info": {
+                "accumulation_counter": 5000,
+                "prochot_residency_acc": 0,
+                "ppt_residency_acc": 800,
+                "socket_thm_residency_acc": 3,
+                "vr_thm_residency_acc": "N/A",
+                "hbm_thm_residency_acc": 1,
+                "indep_throttle_status": "N/A",
+            },
+            "violation_status": RuntimeError("not supported"),
+            "gpu_process_list": [],
+            **answers,
+        }
+
+    def amdsmi_init(self) -> None:
+        """Start."""
+        print("a banner")  # noqa: T201 - as the real one does
+        os.write(2, b"a warning\n")
+
+    def amdsmi_get_processor_handles(self) -> list[int]:
+        """List the GPUs."""
+        return list(range(len(self.bdfs)))
+
+    def amdsmi_get_gpu_device_bdf(self, handle: int) -> str:
+        """Say where one is."""
+        return self.bdfs[handle]
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Answer what is not spelled out above by the script."""
+        what = name.removeprefix("amdsmi_get_")
+        if what not in self.answers:
+            raise AttributeError(name)
+
+        def answer(handle: int, *arguments: Any) -> Any:
+            assert handle == len(self.bdfs) - 1
+            self.asked.append(what)
+            found = self.answers[what]
+            if what in ("clock_info", "temp_metric") and isinstance(found, dict):
+                found = found[arguments[0]]
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        return answer
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """Have a stand-in imported as the package."""
+    monkeypatch.delenv("ROCM_PATH", raising=False)
+
+    def put(smi: Any) -> None:
+        monkeypatch.setitem(sys.modules, "amdsmi", smi)
+
+    return put
+
+
+def package_look(root: Path, device: Hardware = AMD, *, with_pids: bool = False) -> dict[str, Any]:
+    """Look once through whatever is installed as the package."""
+    return amd_package.source(device, root).look(with_pids=with_pids)
+
+
+def test_the_package_s_figures_are_in_our_units(
+    tmp_path: Path, install: Callable[[Any], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The device is found by its address, whatever its case; nothing is printed."""
+    smi = FakeAmdSmi()
+    install(smi)
+    assert package_look(tmp_path) == {
+        "clock_mhz": 1950,
+        "memory_clock_mhz": 1250,
+        "power_w": 690,
+        "temperature_c": 71,
+        "utilization": 0.93,
+        "counters": {"prochot": 0, "power cap": 800, "thermal": 3, "thermal, memory": 1},
+        "ticks": 5000,
+    }
+    assert "violation_status" not in smi.asked  # it waits 100 ms each time
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_older_package_has_other_names(tmp_path: Path, install: Callable[[Any], None]) -> None:
+    """ROCm 6.0 on an MI200: no present power, the junction by that name, a word of flags."""
+    smi = FakeAmdSmi(
+        clock_info={"gfx": {"cur_clk": 1700}, "mem": {"cur_clk": 1600}},
+        power_info={"current_socket_power": 0xFFFF, "average_socket_power": 410},
+        temp_metric={"hotspot": 66_000},
+        gpu_metrics_info={"throttle_status": 1, "indep_throttle_status": 1 << 33},
+    )
+    smi.AmdSmiTemperatureType = SimpleNamespace(EDGE="edge", JUNCTION="hotspot")
+    install(smi)
+    source = amd_package.source(AMD, tmp_path)
+    found = source.look(with_pids=False)
+    assert (found["clock_mhz"], found["memory_clock_mhz"], found["power_w"]) == (1700, 1600, 410)
+    assert (found["temperature_c"], found["throttle"]) == (66, ["thermal"])
+    for _ in range(2):
+        assert source.look(with_pids=True)["throttle"] == ["thermal"]
+    assert smi.asked.count("violation_status") == 1
+
+
+@pytest.mark.parametrize(("flags", "reasons"), FLAGS)
+def test_the_package_s_flags_are_the_kernel_s(
+    tmp_path: Path, install: Callable[[Any], None], flags: int, reasons: list[str]
+) -> None:
+    """The same word."""
+    install(FakeAmdSmi(gpu_metrics_info={"indep_throttle_status": flags}))
+    assert package_look(tmp_path)["throttle"] == reasons
+
+
+@pytest.mark.parametrize("status", [1, True])
+def test_a_status_without_a_reason_is_throttled(
+    tmp_path: Path, install: Callable[[Any], None], status: object
+) -> None:
+    """What its bits mean depends on the kind of GPU."""
+    install(FakeAmdSmi(gpu_metrics_info={"throttle_status": status}))
+    assert package_look(tmp_path)["throttle"] == ["throttled"]
+
+
+def test_violations_are_counted_where_the_table_does_not_say(
+    tmp_path: Path, install: Callable[[Any], None]
+) -> None:
+    """A partition's table may lack them."""
+    status = {
+        "acc_counter": 4000,
+        "acc_prochot_thrm": 0,
+        "acc_ppt_pwr": 500,
+        "acc_socket_thrm": 2**64 - 1,
+        "acc_vr_thrm": "N/A",
+        "acc_hbm_thrm": 2,
+        "acc_gfx_clk_below_host_limit": 3900,
+        "active_ppt_pwr": True,
+        "active_hbm_thrm": False,
+        "active_socket_thrm": "N/A",
+        "active_gfx_clk_below_host_limit": True,
+    }
+    smi = FakeAmdSmi(gpu_metrics_info={}, violation_status=status)
+    install(smi)
+    assert package_look(tmp_path)["throttle"] == []
+    assert "violation_status" not in smi.asked  # it waits 100 ms each time
+    found = package_look(tmp_path, with_pids=True)
+    assert found["counters"] == {
+        "prochot": 0,
+        "power cap": 500,
+        "thermal, memory": 2,
+        "clock below limit": 3900,
+    }
+    assert (found["ticks"], found["throttle"]) == (4000, ["power cap"])
+
+
+@pytest.mark.parametrize(
+    "answer", ["N/A", None, RuntimeError("no permission"), [1, 2], 2**32 - 1, 2**16 - 1]
+)
+def test_what_the_package_does_not_tell_is_none(
+    tmp_path: Path, install: Callable[[Any], None], answer: object
+) -> None:
+    """One answer for all, or one in each field."""
+    names = ("clock_info", "temp_metric", "power_info", "gpu_activity", "gpu_metrics_info")
+    install(FakeAmdSmi(**dict.fromkeys(names, answer), gpu_process_list=answer))
+    found = package_look(tmp_path, with_pids=True)
+    assert unknown(found)
+    assert not found.get("pids")
+    fields = {
+        "clock_info": {kind: {"clk": answer} for kind in ("gfx", "mem")},
+        "temp_metric": dict.fromkeys(("hotspot", "edge"), answer),
+        "power_info": {"socket_power": answer},
+        "gpu_activity": {"gfx_activity": answer},
+        "gpu_metrics_info": {"ppt_residency_acc": answer if answer != 2**16 - 1 else None},
+    }
+    install(FakeAmdSmi(**fields))
+    found = package_look(tmp_path)
+    assert unknown(found)
+    assert not found.get("counters")
+
+
+def test_the_package_s_processes_are_those_with_memory_on_the_device(
+    tmp_path: Path, install: Callable[[Any], None]
+) -> None:
+    """A process has all GPUs open that it may see; a name may not be told."""
+    listed = [
+        {"name": "train", "pid": 99999990, "memory_usage": {"vram_mem": 6 * 2**20}},
+        {"name": "N/A", "pid": 99999991, "memory_usage": {"vram_mem": "N/A"}},
+        {"name": "other", "pid": 99999992, "memory_usage": {"vram_mem": 0}},
+        {"name": "torn"},
+    ]
+    install(FakeAmdSmi(gpu_process_list=listed))
+    found = package_look(tmp_path, with_pids=True)
+    assert found["pids"] == [99999990, 99999991]
+    assert found["names"] == {99999990: "train, 6 MiB", 99999991: "unknown"}
+
+
+def test_the_package_of_rocm_6_1_lists_handles(
+    tmp_path: Path, install: Callable[[Any], None]
+) -> None:
+    """Each of which has to be asked."""
+    about = {"name": "train", "pid": 99999990, "memory_usage": {"vram_mem": 2**20}}
+    install(FakeAmdSmi(gpu_process_list=[SimpleNamespace()], gpu_process_info=about))
+    assert package_look(tmp_path, with_pids=True)["names"] == {99999990: "train, 1 MiB"}
+
+
+class Partitioned(FakeAmdSmi):
+    """A card in four partitions, of which only the first has sensors."""
+
+    bdfs = ("0000:0c:00.0", "0000:0c:00.1", "0000:0c:00.2", "0000:0c:00.3")
+    processes = ([], [], [{"name": "train", "pid": 5, "memory_usage": {"vram_mem": 2**20}}], [])
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Answer for the card as a whole GPU does."""
+        what = name.removeprefix("amdsmi_get_")
+
+        def answer(handle: int, *arguments: Any) -> Any:
+            if what == "gpu_process_list":
+                return self.processes[handle]
+            if handle:
+                raise RuntimeError("not supported")
+            found = FakeAmdSmi.__getattr__(self, name)(3, *arguments)
+            if what == "gpu_metrics_info":
+                busy = [[n, "N/A", n + 2] for n in (10, 30, 50, 70)]
+                return {**found, "xcp_stats.gfx_busy_inst": busy}
+            return found
+
+        return answer
+
+
+def test_a_partition_without_sensors_has_its_card_s(
+    tmp_path: Path, install: Callable[[Any], None]
+) -> None:
+    """Its load and its processes are its own."""
+    install(Partitioned())
+    found = package_look(tmp_path, PARTITION, with_pids=True)
+    assert (found["clock_mhz"], found["power_w"], found["temperature_c"]) == (1950, 690, 71)
+    assert (found["utilization"], found["pids"]) == (pytest.approx(0.51), [5])
+    assert (found["counters"]["power cap"], found["ticks"]) == (800, 5000)
+    first = replace(PARTITION, bdf="0000:0c:00.0")
+    assert package_look(tmp_path, first)["utilization"] == pytest.approx(0.11)
+
+
+@pytest.mark.parametrize(
+    ("broken", "cause"),
+    [
+        ({"amdsmi_init": lambda: {}["a"]}, "cannot start: KeyError: 'a'"),
+        ({"amdsmi_init": lambda: sys.exit("no driver")}, "cannot start: SystemExit: no driver"),
+        ({}, "AttributeError"),
+        (
+            {"amdsmi_init": lambda: None, "amdsmi_get_processor_handles": list},
+            "no GPU at 0000:0c:00.0, only at nowhere",
+        ),
+    ],
+)
+def test_a_package_that_cannot_start_is_not_the_way(
+    tmp_path: Path, install: Callable[[Any], None], broken: dict[str, Any], cause: str
+) -> None:
+    """Whatever it raises."""
+    install(SimpleNamespace(**broken))
+    with pytest.raises(NothingToldError, match=cause):
+        amd_package.source(AMD, tmp_path)
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Write packages called amdsmi: the registry's, and ROCm's own."""
+    monkeypatch.delenv("ROCM_PATH", raising=False)
+    monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
+    registry, rocm = tmp_path / "site", tmp_path / "opt/rocm/share/amd_smi"
+    monkeypatch.syspath_prepend(str(registry))
+
+    def write(*, registry_s: str | None = None, rocm_s: str | None = None) -> None:
+        for folder, code in ((registry, registry_s), (rocm, rocm_s)):
+            if code is not None:
+                (folder / "amdsmi").mkdir(parents=True)
+                (folder / "amdsmi/__init__.py").write_text(code)
+
+    yield write
+    sys.modules.pop("amdsmi", None)
+
+
+def test_rocm_s_own_package_comes_before_the_registry_s(
+    tmp_path: Path, packages: Callable[..., None]
+) -> None:
+    """Which is not AMD's."""
+    packages(registry_s="whose = 'registry'", rocm_s="whose = 'rocm'")
+    before = list(sys.path)
+    assert amd_package.load(tmp_path).whose == "rocm"
+    assert sys.path == before
+
+
+def test_the_registry_s_package_is_taken_where_rocm_has_none(
+    tmp_path: Path, packages: Callable[..., None]
+) -> None:
+    """Somebody may have installed ROCm's there; one that is broken does not hide it."""
+    packages(registry_s="whose = 'registry'", rocm_s="import nowhere_at_all")
+    assert amd_package.load(tmp_path).whose == "registry"
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        ("print('cannot find the library'); raise KeyError('libamd_smi.so')", "KeyError"),
+        ("raise SystemExit(1)", "SystemExit: 1"),
+        ("def torn(", "SyntaxError"),
+    ],
+)
+def test_a_package_that_cannot_be_imported_is_its_cause(
+    tmp_path: Path,
+    packages: Callable[..., None],
+    capfd: pytest.CaptureFixture[str],
+    code: str,
+    cause: str,
+) -> None:
+    """It prints, and not on our output."""
+    packages(registry_s=code)
+    with pytest.raises(NothingToldError, match=cause):
+        amd_package.source(AMD, tmp_path)
+    assert capfd.readouterr() == ("", "")
+
+
+# --- AMD: the commands -------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Put a command on an otherwise empty PATH that prints an answer by its first word."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+
+    def put(name: str, **answers: object) -> Path:
+        told = tmp_path / f"{name}.calls"
+        lines = [f'echo "$*" >> {told}', 'case "$1" in']
+        for word, answer in answers.items():
+            file = tmp_path / f"{name}.{word}"
+            file.write_text(answer if isinstance(answer, str) else json.dumps(answer))
+            run = answer if str(answer).startswith("exec ") else f"exec /bin/cat {file}"
+            lines.append(f"{'*' if word == 'anything' else word}) {run} ;;")
+        lines += ["*) echo unknown command >&2; exit 2 ;;", "esac"]
+        (folder / name).write_text("\n".join(["#!/bin/sh", *lines]))
+        (folder / name).chmod(0o755)
+        return told
+
+    return put
+
+
+HANGS = "exec /bin/sleep 600"
+LISTED = [{"gpu": 0, "bdf": "0000:0b:00.0"}, {"gpu": 1, "bdf": "0000:0C:00.0"}]
+
+
+def valued(value: object, unit: str) -> dict[str, object]:
+    """Write a figure as amd-smi does."""
+    return {"value": value, "unit": unit}
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    """Write what amd-smi 7 tells of GPU 1 at work."""
+    clocks = (1890, 1910, 1900, "N/A")
+    return {
+        "gpu": 1,
+        "usage": {"gfx_activity": valued(88, "%"), "umc_activity": valued(9, "%")},
+        "power": {"socket_power": valued(640, "W"), "throttle_status": "N/A"},
+        "clock": {
+            **{f"gfx_{n}": {"clk": valued(clk, "MHz")} for n, clk in enumerate(clocks)},
+            "mem_0": {"clk": valued(1200, "MHz"), "max_clk": valued(1300, "MHz")},
+            "vclk_0": {"clk": valued(30, "MHz")},
+        },
+        "temperature": {"edge": "N/A", "hotspot": valued(69, "C"), "mem": valued(51, "C")},
+        "throttle": {
+            "accumulation_counter": 9000,
+            "prochot_accumulated": 0,
+            "ppt_accumulated": 700,
+            "socket_thermal_accumulated": "N/A",
+            "gfx_clk_below_host_limit_accumulated": 12,
+            "ppt_violation_status": "ACTIVE",
+            "prochot_violation_status": "NOT ACTIVE",
+            "gfx_clk_below_host_limit_power_accumulated": {"xcp_0": [0, 0]},
+        },
+        **changes,
+    }
+
+
+def amd_smi_look(root: Path, device: Hardware = AMD, *, with_pids: bool = False) -> dict[str, Any]:
+    """Look once through the amd-smi that is on PATH."""
+    return amd_tools.amd_smi_source(device, root).look(with_pids=with_pids)
+
+
+@pytest.mark.parametrize("envelope", [lambda gpu: [gpu], lambda gpu: {"gpu_data": [gpu]}])
+def test_amd_smi_s_figures_are_in_our_units(
+    tmp_path: Path, command: Callable[..., Path], envelope: Callable[[object], object]
+) -> None:
+    """In either version's envelope; the median of the dies that tell their clock."""
+    calls = command("amd-smi", list=LISTED, metric=envelope(entry()))
+    assert amd_smi_look(tmp_path) == {
+        "clock_mhz": 1900,
+        "memory_clock_mhz": 1200,
+        "power_w": 640,
+        "temperature_c": 69,
+        "utilization": 0.88,
+        "counters": {"prochot": 0, "power cap": 700, "clock below limit": 12},
+        "ticks": 9000,
+        "throttle": ["power cap"],
+    }
+    assert calls.read_text().splitlines() == ["list --json", "metric -g 1 --json"]
+
+
+def test_numbers_as_text_and_other_units_are_understood(
+    tmp_path: Path, command: Callable[..., Path]
+) -> None:
+    """Milliwatts, gigahertz, a figure with its unit inside."""
+    told = entry(
+        power={"socket_power": valued("640000", "mW")},
+        clock={"gfx": {"cur_clk": "1.9 GHz"}, "mem": {"cur_clk": "1200"}},
+        temperature={"hotspot": "69000 mC"},
+        usage={"gfx_activity": "88 %"},
+        throttle={"ppt_accumulated": "700", "accumulation_counter": "9000"},
+    )
+    command("amd-smi", list=LISTED, metric=[told])
+    found = amd_smi_look(tmp_path)
+    assert [found[name] for name in FIGURES] == [1900, 1200, 640, 69, 0.88]
+    assert (found["counters"], found["ticks"]) == ({"power cap": 700}, 9000)
+
+
+def test_an_mi200_says_only_that_it_is_throttled(
+    tmp_path: Path, command: Callable[..., Path]
+) -> None:
+    """It has no counters."""
+    power = {"socket_power": valued(300, "W"), "throttle_status": "THROTTLED"}
+    command("amd-smi", list=LISTED, metric=[entry(power=power, throttle="N/A")])
+    found = amd_smi_look(tmp_path)
+    assert (found["throttle"], found["counters"], found["ticks"]) == (["throttled"], {}, None)
+
+
+@pytest.mark.parametrize("nothing", ["N/A", {"value": "N/A", "unit": "W"}, None, [], 5, "soon"])
+def test_what_amd_smi_does_not_tell_is_none(
+    tmp_path: Path, command: Callable[..., Path], nothing: object
+) -> None:
+    """A whole part, or each figure of it."""
+    parts = ("usage", "power", "clock", "temperature", "throttle")
+    command("amd-smi", list=LISTED, metric=[entry(**dict.fromkeys(parts, nothing))])
+    assert unknown(amd_smi_look(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("nothing"), ["N/A", {"value": "N/A", "unit": "W"}, None, [], "soon", {"value": 3, "unit": "?"}]
+)
+def test_figures_of_amd_smi_that_are_none_are_none(
+    tmp_path: Path, command: Callable[..., Path], nothing: object
+) -> None:
+    """Whatever stands in their place."""
+    told = entry(
+        usage={"gfx_activity": nothing},
+        power={"socket_power": nothing},
+        clock={"gfx_0": {"clk": nothing}, "mem_0": nothing},
+        temperature={"hotspot": nothing, "edge": nothing},
+        throttle={"ppt_accumulated": nothing, "accumulation_counter": nothing},
+    )
+    command("amd-smi", list=LISTED, metric=[told])
+    found = amd_smi_look(tmp_path)
+    assert unknown(found)
+    assert (found["counters"], found["ticks"], found["throttle"]) == ({}, None, [])
+
+
+def test_a_partition_asks_amd_smi_for_its_card_too(
+    tmp_path: Path, command: Callable[..., Path]
+) -> None:
+    """Whose sensors it has; its load is its own part of the card's."""
+    listed = [{"gpu": 4 + n, "bdf": f"0000:0c:00.{n}"} for n in range(4)]
+    busy = {f"xcp_{n}": [valued(20 * n, "%"), "N/A"] for n in range(4)}
+    usage = {"gfx_activity": valued(88, "%"), "gfx_busy_inst": busy}
+    none = {"usage": "N/A", "power": {"socket_power": "N/A"}, "temperature": "N/A"}
+    told = [entry(gpu=4, usage=usage), {"gpu": 6, "clock": "N/A", **none}]
+    calls = command("amd-smi", list=listed, metric={"gpu_data": told})
+    found = amd_smi_look(tmp_path, PARTITION)
+    assert [found[name] for name in FIGURES] == [1900, 1200, 640, 69, 0.4]
+    assert (found["counters"]["power cap"], found["ticks"]) == (700, 9000)
+    assert calls.read_text().splitlines()[1] == "metric -g 6 4 --json"
+
+
+def test_amd_smi_s_processes_are_those_with_memory_on_the_device(
+    tmp_path: Path, command: Callable[..., Path]
+) -> None:
+    """Names and memory where it tells them, in the words of any version."""
+    infos: list[object] = [
+        {"name": "train", "pid": 99999990, "memory_usage": {"vram_mem": valued(2, "GB")}},
+        {"name": "N/A", "pid": "99999991", "mem_usage": valued(3 * 2**20, "B")},
+        {"name": "late", "pid": 99999992, "mem": valued(5, "MB")},
+        {"name": "other", "pid": 99999993, "memory_usage": {"vram_mem": valued(0, "B")}},
+        "No running processes detected",
+        {"name": "torn", "pid": "N/A"},
+    ]
+    running = [
+        {"gpu": 0, "process_list": [{"process_info": {"name": "elsewhere", "pid": 7}}]},
+        {"gpu": 1, "process_list": [{"process_info": info} for info in infos] + ["garbage"]},
+    ]
+    calls = command("amd-smi", list=LISTED, metric=[entry()], process=running)
+    found = amd_smi_look(tmp_path, with_pids=True)
+    assert found["pids"] == [99999990, 99999991, 99999992]
+    assert found["names"] == {
+        99999990: "train, 2048 MiB",
+        99999991: "unknown, 3 MiB",
+        99999992: "late, 5 MiB",
+    }
+    assert calls.read_text().splitlines()[-1] == "process -g 1 --json"
+
+
+def test_an_idle_gpu_has_no_processes(tmp_path: Path, command: Callable[..., Path]) -> None:
+    """Which is known, other than where they are not told."""
+    idle = [{"gpu": 1, "process_list": [{"process_info": "No running processes detected"}]}]
+    command("amd-smi", list=LISTED, metric=[entry()], process=idle)
+    assert amd_smi_look(tmp_path, with_pids=True)["pids"] == []
+
+
+def test_processes_that_amd_smi_does_not_list_are_asked_for_once(
+    tmp_path: Path, command: Callable[..., Path]
+) -> None:
+    """No permission, or a hang, which costs seconds; the figures are there."""
+    calls = command("amd-smi", list=LISTED, metric=[entry()])
+    source = amd_tools.amd_smi_source(AMD, tmp_path)
+    for _ in range(2):
+        found = source.look(with_pids=True)
+        assert found["power_w"] == 640
+        assert "pids" not in found
+    assert calls.read_text().count("process") == 1
+
+
+@pytest.mark.parametrize(
+    ("listed", "cause"),
+    [
+        (HANGS, "did not answer"),
+        ("garbage", "did not print JSON"),
+        ('[{"gpu": 1,', "did not print JSON"),
+        ({"gpu_data": "N/A"}, "not a list"),
+        ([], "no GPU at 0000:0c:00.0"),
+        (LISTED[:1], "only at 0000:0b:00.0"),
+        ([{"gpu": 1}], "no GPU at"),
+        ("exec /bin/false", "ended with status"),
+    ],
+)
+def test_an_amd_smi_that_does_not_list_the_gpu_is_not_the_way(
+    tmp_path: Path,
+    command: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    listed: object,
+    cause: str,
+) -> None:
+    """Each with its cause."""
+    monkeypatch.setattr(amd_tools, "COMMAND_TIMEOUT_S", 0.2 if listed == HANGS else 60.0)
+    command("amd-smi", list=listed)
+    with pytest.raises((ToolError, NothingToldError), match=cause):
+        amd_tools.amd_smi_source(AMD, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("told", "cause"),
+    [
+        (HANGS, "did not answer"),
+        ("Traceback", "did not print JSON"),
+        ([entry(gpu=0)], "does not tell of GPU 1"),
+        ([], "does not tell of GPU 1"),
+        ("exec /bin/false", "ended with status"),
+    ],
+)
+def test_a_gpu_that_amd_smi_loses_is_an_error_with_its_cause(
+    tmp_path: Path,
+    command: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    told: object,
+    cause: str,
+) -> None:
+    """Between two looks; whoever watches names it."""
+    command("amd-smi", list=LISTED, metric=[entry()])
+    source = amd_tools.amd_smi_source(AMD, tmp_path)
+    assert source.look(with_pids=False)["power_w"] == 640
+    command("amd-smi", list=LISTED, metric=told)
+    monkeypatch.setattr(amd_tools, "COMMAND_TIMEOUT_S", 0.2 if told == HANGS else 60.0)
+    with pytest.raises(ToolError, match=cause):
+        source.look(with_pids=False)
+
+
+def test_a_command_that_is_not_there_is_its_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine without ROCm."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolError, match="amd-smi is not installed"):
+        amd_tools.amd_smi_source(AMD, tmp_path)
+    with pytest.raises(ToolError, match="rocm-smi is not installed"):
+        amd_tools.rocm_smi_source(AMD, tmp_path).look(with_pids=False)
+
+
+CARD = {
+    "PCI Bus": "0000:0C:00.0",
+    "Temperature (Sensor edge) (C)": "44.0",
+    "Temperature (Sensor junction) (C)": "58.0",
+    "mclk clock speed:": "(1200Mhz)",
+    "mclk clock level:": "0",
+    "sclk clock speed:": "(1650Mhz)",
+    "sclk clock level:": "1",
+    "Max Graphics Package Power (W)": "500.0",
+    "Average Graphics Package Power (W)": "277.0",
+    "GPU use (%)": "91",
+}
+
+
+def rocm_smi_look(root: Path, device: Hardware = AMD, *, with_pids: bool = False) -> dict[str, Any]:
+    """Look once through the rocm-smi that is on PATH."""
+    return amd_tools.rocm_smi_source(device, root).look(with_pids=with_pids)
+
+
+def test_rocm_smi_s_figures_are_in_our_units(tmp_path: Path, command: Callable[..., Path]) -> None:
+    """The card is found by its address and not by its number."""
+    other = {**CARD, "PCI Bus": "0000:0B:00.0", "GPU use (%)": "0"}
+    command("rocm-smi", anything={"card0": other, "card1": CARD, "system": {}})
+    assert rocm_smi_look(tmp_path) == {
+        "clock_mhz": 1650,
+        "memory_clock_mhz": 1200,
+        "power_w": 277,
+        "temperature_c": 58,
+        "utilization": 0.91,
+    }
+
+
+def test_rocm_smi_s_words_differ_between_versions(
+    tmp_path: Path, command: Callable[..., Path]
+) -> None:
+    """Case, colons, the speed behind the level, the present power of an MI300X."""
+    card = {
+        "PCI Bus:": "0000:0c:00.0",
+        "Temperature (Sensor Junction) (C)": "58.0",
+        "SCLK clock level": "1 (1650Mhz)",
+        "mclk clock level": "S: (1.2Ghz)",
+        "Current Socket Graphics Package Power (W)": "277.0",
+        "GPU Use (%)": "91",
+    }
+    command("rocm-smi", anything={"card0": card})
+    found = rocm_smi_look(tmp_path)
+    assert [found[name] for name in FIGURES] == [1650, 1200, 277, 58, 0.91]
+
+
+@pytest.mark.parametrize("nothing", ["N/A (Secondary die)", "N/A", "", "None"])
+def test_a_secondary_die_has_no_power_that_is_known(
+    tmp_path: Path, command: Callable[..., Path], nothing: str
+) -> None:
+    """The second GCD of an MI250X; its clock is its own."""
+    card = {**CARD, "Average Graphics Package Power (W)": nothing}
+    command("rocm-smi", anything={"card0": card})
+    found = rocm_smi_look(tmp_path)
+    assert (found["power_w"], found["clock_mhz"]) == (None, 1650)
+
+
+def test_what_rocm_smi_does_not_tell_is_none(tmp_path: Path, command: Callable[..., Path]) -> None:
+    """In every field."""
+    card = dict.fromkeys(CARD, "N/A") | {"PCI Bus": CARD["PCI Bus"]}
+    command("rocm-smi", anything={"card0": card})
+    assert unknown(rocm_smi_look(tmp_path))
+
+
+def test_rocm_smi_s_processes_are_the_kernel_s(
+    tmp_path: Path, command: Callable[..., Path]
+) -> None:
+    """Which are cheaper, and say which device they use."""
+    node = tmp_path / "sys/class/kfd/kfd/topology/nodes/1"
+    node.mkdir(parents=True)
+    (node / "properties").write_text(f"location_id {0x0C << 8}\ndomain 0\n")
+    (node / "gpu_id").write_text("5001\n")
+    process = tmp_path / "sys/class/kfd/kfd/proc/100"
+    process.mkdir(parents=True)
+    (process / "vram_5001").write_text("4096\n")
+    command("rocm-smi", anything={"card0": CARD})
+    assert rocm_smi_look(tmp_path, with_pids=True)["pids"] == [100]
+
+
+@pytest.mark.parametrize(
+    ("told", "cause"),
+    [
+        (HANGS, "did not answer"),
+        ("WARNING: deprecated", "did not print JSON"),
+        ([CARD], "no card"),
+        ({"card0": {**CARD, "PCI Bus": "0000:0B:00.0"}}, "no GPU at 0000:0c:00.0"),
+    ],
+)
+def test_a_rocm_smi_that_does_not_tell_of_the_gpu_is_an_error(
+    tmp_path: Path,
+    command: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    told: object,
+    cause: str,
+) -> None:
+    """With its cause; a GPU that has vanished is not another one."""
+    monkeypatch.setattr(amd_tools, "COMMAND_TIMEOUT_S", 0.2 if told == HANGS else 60.0)
+    command("rocm-smi", anything=told)
+    with pytest.raises((ToolError, NothingToldError), match=cause):
+        rocm_smi_look(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("bdf", "listed", "found"),
+    [
+        ("0000:0c:00.0", ["0000:0b:00.0", "0000:0C:00.0"], (1, 1)),
+        ("0000:0c:00.1", ["0000:0c:00.0", "0000:0c:00.1"], (1, 0)),
+        ("0000:0c:00.1", ["0000:0b:00.0", "0000:0c:00.0", "0000:0c:00.0"], (2, 1)),
+        ("0000:0c:00.3", ["0000:0c:00.0", None], (0, 0)),
+    ],
+)
+def test_a_partition_has_a_place_of_its_own_or_its_card_s(
+    bdf: str, listed: list[str | None], found: tuple[int, int]
+) -> None:
+    """By its function, or after the card under the same address."""
+    assert places(replace(AMD, bdf=bdf), listed) == found
+
+
+@pytest.mark.parametrize("bdf", [None, "", "0000:0c:01.0", "garbage"])
+def test_a_device_that_is_not_listed_has_no_place(bdf: str | None) -> None:
+    """And is not taken for another."""
+    with pytest.raises(NothingToldError, match="no GPU at"):
+        places(replace(AMD, bdf=bdf), ["0000:0c:00.0", None])
+
+
+# --- the choice --------------------------------------------------------------------------
+
+
+def way(name: str, seen: dict[str, Any] | Exception) -> Callable[[Hardware, Path], Source]:
+    """Make a way of looking that sees this, or cannot."""
+
+    def source(_device: Hardware, _root: Path) -> Source:
+        if isinstance(seen, Exception):
+            raise seen
+        return Source(name, lambda with_pids: dict(seen))
+
+    return source
+
+
+@pytest.mark.parametrize(
+    ("ways", "chosen"),
+    [
+        ([{"power_w": 1.0}, {"clock_mhz": 1.0}], "0"),
+        ([KeyError("x"), {"utilization": 0.0}, {"clock_mhz": 0.0}], "2"),
+        ([{"utilization": 0.0}, {}, ToolError("hangs")], "0"),
+        ([{}, {"temperature_c": 50.0}, {"utilization": 0.5}], "1"),
+    ],
+)
+def test_the_first_way_that_tells_a_clock_or_a_power_is_chosen(
+    ways: list[dict[str, Any] | Exception], chosen: str
+) -> None:
+    """And where none does, the first that tells anything."""
+    named = {str(n): way(str(n), seen) for n, seen in enumerate(ways)}
+    assert choose(AMD, amd_ways=named).name == chosen
+
+
+def test_without_any_way_each_one_s_cause_is_named() -> None:
+    """In one line."""
+    ways = {
+        "a": way("a", KeyError("x")),
+        "b": way("b", {"clock_mhz": None}),
+        "c": way("c", ToolError("c is not installed")),
+    }
+    causes = "a: KeyError: 'x'; b: neither a clock nor a power; c: c is not installed"
+    with pytest.raises(NothingToldError, match=causes):
+        choose(AMD, amd_ways=ways)
+
+
+def test_ways_are_tried_from_the_cheapest_to_the_last_resort(
+    tmp_path: Path,
+    card: Callable[..., None],
+    command: Callable[..., Path],
+    install: Callable[[Any], None],
+) -> None:
+    """Each is taken only once all before it fail."""
+    install(FakeAmdSmi())
+    card(freq1_input="2000000000\n")
+    command("amd-smi", list=LISTED, metric=[entry()])
+    command("rocm-smi", anything={"card0": CARD})
+    chosen = [choose(AMD, tmp_path).name]
+    install(SimpleNamespace())
+    chosen.append(choose(AMD, tmp_path).name)
+    card(freq1_input="N/A\n")
+    chosen.append(choose(AMD, tmp_path).name)
+    command("amd-smi", list="[]")
+    chosen.append(choose(AMD, tmp_path).name)
+    assert chosen == ["amdsmi", "amdgpu", "amd-smi", "rocm-smi"]
+
+
+# --- the CPU -----------------------------------------------------------------------------
+
+
+def test_the_load_of_a_cpu_is_what_passed_between_two_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the CPUs that this process may use, waiting for a disk counted as idle."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 2})
+    stat = tmp_path / "proc/stat"
+    stat.parent.mkdir()
+    source = choose(CPU, tmp_path)
+    stat.write_text("cpu  9 9 9 9 9\ncpu1 10 0 0 80 0 0 0 0\ncpu2 10 0 0 80 0 0 0 0\n\nintr 5\n")
+    first = source.look(with_pids=False)
+    assert (first["utilization"], first["steal"]) == (None, None)
+    stat.write_text("cpu0 999 0 0 0 0\ncpu1 40 0 0 90 0 0 0 20\ncpu2 10 0 0 110 10 0 0 0\n")
+    second = source.look(with_pids=True)
+    assert second["utilization"] == pytest.approx(50 / 100)
+    assert second["steal"] == pytest.approx(20 / 100)
+    assert source.look(with_pids=True)["utilization"] is None
+
+
+def test_the_clock_of_a_cpu_is_the_mean_of_a_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kilohertz in the file; a virtual machine has none."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    for number, content in enumerate(["3000000\n", "2000000\n", "<unknown>\n"]):
+        folder = tmp_path / f"sys/devices/system/cpu/cpu{number}/cpufreq"
+        folder.mkdir(parents=True)
+        (folder / "scaling_cur_freq").write_text(content)
+    assert cpu.source(tmp_path).look(with_pids=False)["clock_mhz"] == pytest.approx(2500)
+
+
+def test_a_cpu_that_was_too_hot_has_counted_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each core its own events, and each CPU of a package the same ones."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    for number, counts in enumerate([(3, 7), (4, 7)]):
+        folder = tmp_path / f"sys/devices/system/cpu/cpu{number}/thermal_throttle"
+        folder.mkdir(parents=True)
+        for name, count in zip(("core", "package"), counts, strict=True):
+            (folder / f"{name}_throttle_count").write_text(f"{count}\n")
+    found = cpu.source(tmp_path).look(with_pids=False)
+    assert found["counters"] == {"thermal": 14}
+    assert "ticks" not in found
+
+
+@pytest.mark.parametrize("content", ["", "cpu0 1 2\n", "cpu0 a b c d e\n", "\n\n"])
+def test_a_torn_proc_stat_is_no_load(tmp_path: Path, content: str) -> None:
+    """Nor is one that is missing."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/stat").write_text(content)
+    source = cpu.source(tmp_path)
+    source.look(with_pids=False)
+    found = source.look(with_pids=False)
+    assert found == {"utilization": None, "steal": None, "clock_mhz": None, "counters": {}}
