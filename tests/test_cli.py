@@ -371,6 +371,15 @@ def test_accepting_fewer_than_five_processes_says_what_they_are_worth(cli, histo
     )
 
 
+@pytest.mark.parametrize(("cache", "said"), [("cold", True), ("warm, 9 entries", False)])
+def test_accepting_what_was_measured_with_cold_caches_says_what_follows(cli, history, cache, said):
+    """On a new machine the first run fills MIOpen's database, and is comparable with no other."""
+    environment = make_environment(caches={"miopen": cache})
+    answer = accept(cli, write_run(history, [measured(0.5, processes=5)], environment=environment))
+    assert answer.status == 0
+    assert ("record once more" in answer.out) is said
+
+
 def test_several_runs_are_accepted_together(cli, history, tmp_path):
     """Nights are processes too."""
     paths = [write_run(history, [measured(s, processes=3)]) for s in (0.5, 0.25)]

@@ -298,6 +298,11 @@ def _afterthoughts(
             f"some have fewer than five processes ({min(few)}), which can hardly tell the "
             "spread between processes: pytest perf_tests --perf-processes 5"
         )
+    if any(c.new and "cold" in c.new.conditions.values() for c in taken):
+        words.append(
+            "the caches that choose kernels were cold when this run began; on this machine they "
+            "are warm from now on, and the next run would be INCOMPARABLE: record once more"
+        )
     return words
 
 
