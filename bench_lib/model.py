@@ -319,6 +319,8 @@ class Telemetry:
     """By how much the device's own counters of these reasons grew, in the source's units."""
     foreign_processes: list[int] = field(default_factory=list)
     """Processes that had the device open and are not ours."""
+    idle_processes: list[int] = field(default_factory=list)
+    """Those of them that are known to have run nothing on it meanwhile."""
     foreign_names: dict[str, str] = field(default_factory=dict)
     """What they are, by pid, where it is known: ``python3, 512 MiB``."""
 

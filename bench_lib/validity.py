@@ -78,10 +78,12 @@ def blame(
 
 
 def _shared(seen: Telemetry, device: Hardware) -> str | None:
-    if seen.foreign_processes:
+    # One that is known to be idle only holds memory, which takes no time from anybody.
+    foreign = [pid for pid in seen.foreign_processes if pid not in seen.idle_processes]
+    if foreign:
         # Those of another pid namespace have no number of their own here.
-        named = [_process(pid, seen) for pid in seen.foreign_processes if pid]
-        outside = len(seen.foreign_processes) - len(named)
+        named = [_process(pid, seen) for pid in foreign if pid]
+        outside = len(foreign) - len(named)
         if outside:
             return f"shared with {outside} {_plural('process', outside)} outside this container"
         others = f" and {len(named) - 3} more" if len(named) > 3 else ""

@@ -229,6 +229,28 @@ def strangers(own: list[int], *looks: Sample) -> tuple[list[int], dict[str, str]
     return found.foreign_processes, found.foreign_names
 
 
+IDLE = {"pids": (10, 11, 12), "kin": (10,)}
+
+
+@pytest.mark.parametrize(
+    ("looks", "idle"),
+    [
+        ([Sample(t=1.5, busy=(10,), **IDLE)], [11, 12]),
+        ([Sample(t=1.5, busy=(10, 11), **IDLE)], [12]),
+        ([Sample(t=1.2, busy=(), **IDLE), Sample(t=1.8, busy=(12,), **IDLE)], [11]),
+        ([Sample(t=0.5, busy=(12,), **IDLE), Sample(t=1.8, busy=(), **IDLE)], [11]),
+        ([Sample(t=1.8, busy=(), **IDLE), Sample(t=2.5, busy=(12,), **IDLE)], [11]),
+        ([Sample(t=1.5, **IDLE)], []),
+        ([Sample(t=1.2, **IDLE), Sample(t=1.8, busy=(), **IDLE)], []),
+    ],
+)
+def test_a_foreign_process_is_idle_where_it_is_known_to_have_run_nothing(looks, idle) -> None:
+    """Also not shortly before or after: what is counted is counted late."""
+    found = summarise(looks, 1.0, 2.0, [])
+    assert found.foreign_processes == [11, 12]
+    assert found.idle_processes == idle
+
+
 def test_only_foreign_processes_are_named() -> None:
     """Those whose name is known."""
     look = Sample(t=1.5, pids=(10, 11, 12), names={10: "python3", 11: "train, 512 MiB"})
@@ -333,6 +355,7 @@ def test_a_line_is_a_sample() -> None:
         "throttle": ["power cap"],
         "pids": [4, 5],
         "kin": [4],
+        "busy": [4, "5"],
         "names": {"4": "python3", "5": "train"},
         "memory_clock_mhz": 3201,
         "steal": 0.125,
@@ -350,6 +373,7 @@ def test_a_line_is_a_sample() -> None:
         0.97,
         ("power cap",),
         (4, 5),
+        (4,),
         (4,),
         {4: "python3", 5: "train"},
         3201.0,

@@ -41,6 +41,8 @@ def unknown(seen: dict[str, Any]) -> bool:
 class NVMLError(Exception):
     """NVML's own kind of error."""
 
+    value = 3  # not supported
+
 
 def fake_nvml(**changes: Any) -> SimpleNamespace:
     """Make an NVML with one GPU at work, which has been held back for 30 and 4 ms."""
@@ -68,6 +70,10 @@ def fake_nvml(**changes: Any) -> SimpleNamespace:
         "nvmlDeviceGetTemperature": lambda _, kind: {0: 66}[kind],
         "nvmlDeviceGetCurrentClocksEventReasons": lambda _: 0x44,
         "nvmlDeviceGetViolationStatus": violation,
+        "nvmlDeviceGetProcessUtilization": lambda _, since: [
+            SimpleNamespace(pid=99999997, smUtil=40, timeStamp=since + 5),
+            SimpleNamespace(pid=99999998, smUtil=0, timeStamp=since + 9),
+        ],
         "nvmlDeviceGetComputeRunningProcesses": lambda _: [
             SimpleNamespace(pid=99999997, usedGpuMemory=300 * 2**20),
             SimpleNamespace(pid=99999998, usedGpuMemory=None),
@@ -96,8 +102,34 @@ def test_nvml_s_figures_are_in_our_units() -> None:
         "ticks": 90_000_000,
         "pids": [99999997, 99999998],
         "names": {99999997: "unknown, 300 MiB", 99999998: "unknown"},
+        "busy": [99999997],
     }
     assert not source.look(with_pids=False).keys() & {"pids", "counters"}
+
+
+def test_who_has_run_something_is_asked_from_the_last_answer_on() -> None:
+    """What a process did an hour ago is not what it does now."""
+    asked = []
+
+    def busy(_handle: object, since: int) -> list[SimpleNamespace]:
+        asked.append(since)
+        return [SimpleNamespace(pid=7, smUtil=1, timeStamp=since + 10)]
+
+    source = nvml.source(NVIDIA, fake_nvml(nvmlDeviceGetProcessUtilization=busy))
+    assert [source.look(with_pids=True)["busy"] for _ in range(3)] == [[7]] * 3
+    assert asked == [0, 10, 20]
+
+
+@pytest.mark.parametrize(("error", "busy"), [(6, []), (3, None)])
+def test_nobody_having_run_anything_is_an_error_of_nvml(error: int, busy: object) -> None:
+    """Not found is an answer, not supported is none."""
+
+    def refusing(*_: object) -> None:
+        raise type("Refusal", (NVMLError,), {"value": error})
+
+    source = nvml.source(NVIDIA, fake_nvml(nvmlDeviceGetProcessUtilization=refusing))
+    assert source.look(with_pids=True)["busy"] == busy
+
 
 
 @pytest.mark.parametrize("reasons", [0x0, 0x1, 0x2, 0x3])

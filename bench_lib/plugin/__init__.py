@@ -332,6 +332,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.write_line("")
     terminalreporter.write_line(f"run {run.run_id} on {device.key}: {counts or 'not judged'}")
     terminalreporter.write_line(f"history: {shown_path(run.path)}")
+    if session.judged_nothing:
+        terminalreporter.write_line(
+            "failed: most cases could not be judged, and such a gate is not green", red=True
+        )
     if session.failed:
         terminalreporter.write_line(f"stopped: {session.failed}", red=True)
     terminalreporter.write_line(f"next: {_next_step(session, records)}")
@@ -348,6 +352,8 @@ def _next_step(session: PerfSession, records: list[Record]) -> str:
         return f"the run was interrupted; {again}"
     if Status.ERROR in status or Status.REGRESSED in status:
         return f"bench-lib history show {run}{folder}"
+    if Status.INVALID in status:
+        return f"see to what the device is blamed for, then {again}"
     if Status.NO_BASELINE in status:
         first = ""
         if session.options.processes < LEAST_PROCESSES:

@@ -23,7 +23,8 @@ class Look(Protocol):
     ``clock_mhz``, ``memory_clock_mhz``, ``power_w``, ``temperature_c`` (the hottest spot),
     ``utilization`` and ``steal`` (both 0 to 1); ``throttle``, the reasons in force;
     ``counters``, a number by reason that only grows, and ``ticks``, the same counters'
-    clock; ``pids`` and ``names``, by pid.  What is not known is None or not there.
+    clock; ``pids``, ``names`` by pid, and ``busy``, those that have run something since the
+    last look for processes.  What is not known is None or not there.
     """
 
     def __call__(self, *, with_pids: bool) -> dict[str, Any]:

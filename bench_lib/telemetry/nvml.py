@@ -31,6 +31,9 @@ POLICIES = {
 }
 """What NVML counts the time of; a driver may refuse each."""
 
+NOT_FOUND = 6
+"""NVML_ERROR_NOT_FOUND (nvml.h): no process has run anything."""
+
 
 def source(device: Hardware, nvml: Any) -> Source:
     """Look through NVML, figure by figure since not every GPU has every one.
@@ -54,6 +57,8 @@ def source(device: Hardware, nvml: Any) -> Source:
         return None if number is None else ask("nvmlDeviceGetViolationStatus", number)
 
     counted = {policy: name for policy, name in POLICIES.items() if violation(policy) is not None}
+
+    asked_us = 0
 
     def look(*, with_pids: bool) -> dict[str, Any]:
         power_mw = ask("nvmlDeviceGetPowerUsage")
@@ -91,6 +96,19 @@ def source(device: Hardware, nvml: Any) -> Source:
         return {
             "pids": list(memory),
             "names": {pid: described(pid, memory=used) for pid, used in memory.items()},
+            "busy": busy(),
         }
+
+    def busy() -> list[int] | None:
+        """Return the processes that have used the multiprocessors since this was last asked."""
+        nonlocal asked_us
+        try:
+            told = nvml.nvmlDeviceGetProcessUtilization(handle, asked_us)
+        except nvml.NVMLError as error:
+            return [] if getattr(error, "value", None) == NOT_FOUND else None
+        except AttributeError:
+            return None
+        asked_us = max((one.timeStamp for one in told), default=asked_us)
+        return sorted({one.pid for one in told if one.smUtil})
 
     return Source("nvml", look)

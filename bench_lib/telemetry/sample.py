@@ -26,6 +26,8 @@ class Sample:
     """Processes that had it open; None where this look was not for them."""
     kin: tuple[int, ...] = ()
     """Those of them that descend from the process that watches."""
+    busy: tuple[int, ...] | None = None
+    """Those that have run something since the last look for processes; None where not known."""
     names: Mapping[int, str] = field(default_factory=dict)
     memory_clock_mhz: float | None = None
     steal: float | None = None
@@ -51,7 +53,7 @@ def parse(line: str) -> Sample:
         raise ValueError(f"the sampling process said {line.strip()[:200]!r}")
     if "error" in values:
         raise ValueError(str(values["error"]))
-    reasons, pids, kin = (values.get(name) for name in ("throttle", "pids", "kin"))
+    reasons, pids, kin, busy = (values.get(name) for name in ("throttle", "pids", "kin", "busy"))
     names, counters, trouble = (values.get(name) for name in ("names", "counters", "trouble"))
     counted = {
         str(n): _figure(v) for n, v in (counters if isinstance(counters, dict) else {}).items()
@@ -70,6 +72,7 @@ def parse(line: str) -> Sample:
         ),
         pids=_pids(pids) if isinstance(pids, list) else None,
         kin=_pids(kin),
+        busy=_pids(busy) if isinstance(busy, list) else None,
         names={
             int(pid): str(name)
             for pid, name in (names if isinstance(names, dict) else {}).items()

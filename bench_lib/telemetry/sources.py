@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from bench_lib.hardware.sysfs import ROOT
 from bench_lib.model import Hardware
 from bench_lib.rocm.tool import ToolError
 from bench_lib.telemetry import amd_kernel, amd_package, amd_tools, cpu, nvml
@@ -29,7 +30,7 @@ AMD_WAYS: Mapping[str, Callable[[Hardware, Path], Source]] = {
 
 def choose(
     device: Hardware,
-    root: Path = Path("/"),
+    root: Path = ROOT,
     amd_ways: Mapping[str, Callable[[Hardware, Path], Source]] = AMD_WAYS,
 ) -> Source:
     """Choose how to look at a device; raises with the causes where there is no way."""

@@ -36,6 +36,7 @@ def summarise(
     reasons = list(dict.fromkeys([*flagged, *(r for r in grown if r not in SYMPTOMS)]))
     seen = {reason: flagged.count(reason) / len(inside) for reason in flagged}
     foreign, names = _foreign(samples, begin, end, own)
+    idle = _idle(samples, begin, end, foreign)
     return Telemetry(
         source=inside[-1].source,
         samples=len(inside),
@@ -50,6 +51,7 @@ def summarise(
         throttled={r: share for r, share in {**seen, **shares}.items() if r in reasons},
         counters=grown,
         foreign_processes=foreign,
+        idle_processes=idle,
         foreign_names=names,
     )
 
@@ -114,6 +116,19 @@ def _foreign(
     counts = [len(s.pids or ()) for s in before + during]
     more = min(counts, default=0) - len(own) if own else 0
     return ([0] * more, {"0": OUTSIDE}) if more > 0 else ([], {})
+
+
+def _idle(
+    samples: Sequence[Sample], begin: float, end: float, foreign: Collection[int]
+) -> list[int]:
+    """Find those that ran nothing: in no look of the stretch, nor in those next to it."""
+    looks = [s for s in samples if s.pids is not None]
+    near = [s for s in looks if s.t < begin][-1:]
+    near += [s for s in looks if begin <= s.t <= end] + [s for s in looks if s.t > end][:1]
+    known = [s.busy for s in near if s.busy is not None]
+    if not known or len(known) < len(near):
+        return []
+    return sorted(set(foreign) - {0}.union(*known))
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
