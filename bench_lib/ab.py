@@ -93,7 +93,7 @@ class Turns:
                 functools.partial(start, side, device),
                 seen=self._seen_during,
                 give_way=self._let_companion_run,
-                recover=cooling.wait,
+                cooling=cooling,
                 measure_ranks=functools.partial(_measure_ranks, side),
                 described=functools.partial(known.__getitem__, name),
                 now=now,

@@ -22,6 +22,7 @@ from bench_lib.model import (
     Record,
     Status,
 )
+from bench_lib.timing import AGREEING
 
 
 def processes_of(record: Record, run_id: str | None = None) -> list[ProcessSummary]:
@@ -88,7 +89,10 @@ def level_of(baseline: Baseline | None, case: Case, hardware: Hardware) -> valid
     """
     if baseline is None or judge.differing(conditions_of(case, hardware), baseline.conditions):
         return None
-    return validity.level(baseline.processes)
+    own = [p for p in baseline.processes if p.device_uuid and p.device_uuid == hardware.uuid]
+    if len(own) >= AGREEING:
+        return validity.level(own, case.limits.tolerance)
+    return validity.level(baseline.processes, case.limits.tolerance, judge.BETWEEN_DEVICES)
 
 
 def mixed_conditions(devices: Iterable[Hardware]) -> list[str]:

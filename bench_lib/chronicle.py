@@ -32,17 +32,26 @@ class Chronicle:
     """One run's records in memory and on disk: noted as they come, judged at the end."""
 
     def __init__(
-        self, history_folder: Path, baseline_folder: Path, device: Hardware, *, planned: int = 1
+        self,
+        history_folder: Path,
+        baseline_folder: Path,
+        device: Hardware,
+        *,
+        planned: int = 1,
+        any_clock: bool = False,
     ) -> None:
         """Open the history and read the baselines, so that both fail before measuring.
 
-        ``planned`` is how many processes a suspicious case is given in all.  Raises
-        HistoryError and BaselineError.
+        ``planned`` is how many processes a suspicious case is given in all; with ``any_clock``
+        nothing is excused by a lower clock.  Raises HistoryError and BaselineError.
         """
         self.baselines_folder = baseline_folder
         self._files = {device.key: baselines.load(baseline_folder, device.key)}
         self._rolling: dict[str, dict[str, list[ProcessSummary]]] = {}
         self._planned = planned
+        self._any_clock = any_clock
+        self._began: dict[str, Environment] = {}
+        """By case, what it was first measured in: a run fills the caches that are a condition."""
         self.writer = history.Writer(history_folder, device.key)
         self.device = device
         self.records: dict[str, Record] = {}
@@ -54,6 +63,7 @@ class Chronicle:
         case_id = outcome.case.id
         record = self.records.setdefault(case_id, Record(outcome.case, nodeid))
         self._outcomes[case_id] = outcome
+        self._began.setdefault(case_id, outcome.environment)
         for attempt in outcome.attempts:
             record.attempts.append(attempt)
             self.writer.attempt(outcome.case, nodeid, attempt)
@@ -115,8 +125,9 @@ class Chronicle:
             baseline,
             case.limits,
             self._nights(key).get(case.id, []) if baseline and baseline.processes else [],
-            acceptance.conditions_of(case, outcome.hardware, outcome.environment),
+            acceptance.conditions_of(case, outcome.hardware, self._began[case.id]),
             self._planned,
+            self._any_clock,
         )
 
     def _file(self, key: str) -> BaselineFile:

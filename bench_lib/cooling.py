@@ -12,8 +12,14 @@ COOL_S = 30.0
 """Longest wait before a case is measured again."""
 WAITS = 10
 """A run waits no longer than so many times that in all; after that nothing is worth a wait."""
+MOST_FUTILE = 3
+"""After so many waits in a row that did not help, the run goes on without."""
 LEAST_S = 3.0
+UNSEEN_S = 10.0
+"""What a device that looks calm gets whose temperature is not known."""
 LOOK_S = 1.0
+LOOK_BACK_S = 5.0
+"""Commands look once in some seconds."""
 STILL_C = 1.0
 """A device whose temperature falls by less than this from look to look has cooled."""
 
@@ -42,11 +48,16 @@ class Cooling:
         self._say = say
         self._now = now
         self._sleep = sleep
+        self._futile = 0
+
+    def note(self, *, helped: bool) -> None:
+        """Take in whether what was measured after a wait was any better."""
+        self._futile = 0 if helped else self._futile + 1
 
     def wait(self, cause: str) -> bool:
-        """Wait until nothing is seen any more; False where there is no time left for that."""
+        """Wait until nothing is seen any more; False where that is not worth it any more."""
         most = min(self._cool_s, self._left_s)
-        if most <= 0:
+        if most <= 0 or self._futile >= MOST_FUTILE:
             return False
         self._say(f"{cause}; waiting up to {most:.0f} s, then measuring again")
         begin = self._now()
@@ -54,11 +65,15 @@ class Cooling:
         while (passed := self._now() - begin) < most:
             self._sleep(min(LOOK_S, most - passed))
             now = self._now()
-            seen = self._look(now - LOOK_S, now)
+            seen = self._look(now - LOOK_S, now) or self._look(max(begin, now - LOOK_BACK_S), now)
             before, heat = heat, seen.temperature_c if seen else None
-            if before is None or heat is None or now - begin < LEAST_S:
+            if not self._is_calm(seen):
                 continue
-            if self._is_calm(seen) and before - heat < STILL_C:
+            if before is None or heat is None:
+                rested = heat is None and now - begin >= UNSEEN_S
+            else:
+                rested = before - heat < STILL_C and now - begin >= LEAST_S
+            if rested:
                 break
         self._left_s -= self._now() - begin
         return True

@@ -73,6 +73,8 @@ class Evidence:
     """Compared with the baseline's; what is unknown on either side is not."""
     planned: int = 1
     """How many candidate processes the case gets where it looks suspicious."""
+    any_clock: bool = False
+    """Whether nothing is to be excused by a lower clock."""
 
 
 def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
@@ -374,9 +376,11 @@ def _clocks(candidate: Sequence[ProcessSummary], old: Sequence[ProcessSummary]) 
 def _less_the_clock(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Verdict]:
     """Take back what the clock explains: a gap that vanishes in time × clock is the clock's.
 
-    Where the device waited for the host its clock explains nothing but its own time.
+    Where the device waited for the host its clock explains nothing.
     """
     assert evidence.baseline is not None
+    if evidence.any_clock or _mostly_waited(evidence.candidate):
+        return list(verdicts)
     sides = {"pinned": evidence.baseline.processes, "rolling": evidence.rolling}
     clocks = {
         against: validity.clocks(
@@ -384,23 +388,22 @@ def _less_the_clock(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Ver
         )
         for against, processes in sides.items()
     }
-    waited = _mostly_waited(evidence.candidate)
-    return [
-        v if waited and v.metric != "device" else _in_cycles(v, clocks.get(v.against))
-        for v in verdicts
-    ]
+    return [_in_cycles(verdict, clocks.get(verdict.against)) for verdict in verdicts]
 
 
 def _in_cycles(verdict: Verdict, clocks: validity.Clocks | None) -> Verdict:
     """Judge a timing's gap again in cycles of the device's clock."""
     if clocks is None or not clocks.change or verdict.ratio is None:
         return verdict
-    cycles = verdict.ratio * math.exp(clocks.change)
     bound = 1 + (verdict.tolerance or 0)
-    slower = verdict.status in (Status.REGRESSED, Status.SUSPECT) and clocks.change < 0
-    faster = verdict.status is Status.IMPROVED and clocks.change > 0
-    if not (slower and cycles <= bound) and not (faster and cycles >= 1 / bound):
+    factor = math.exp(clocks.change)
+    # Beyond the tolerance means beyond chance in cycles as well.
+    low, high = (factor * end for end in verdict.interval or (verdict.ratio, verdict.ratio))
+    slower = verdict.status in (Status.REGRESSED, Status.SUSPECT) and factor < 1 and low <= bound
+    faster = verdict.status is Status.IMPROVED and factor > 1 and high >= 1 / bound
+    if not slower and not faster:
         return verdict
+    cycles = factor * verdict.ratio
     change = f"{abs(cycles - 1):.1%} {'slower' if cycles > 1 else 'faster'}"
     reason = f"the clock's: {clocks.in_words}; in time × clock {change}; {verdict.reason}"
     return replace(verdict, status=Status.INVALID if slower else Status.OK, reason=reason)

@@ -410,6 +410,8 @@ class ProcessSummary:
     grad_norm_error: float | None = None
     host_bound: bool = False
     clock_mhz: float | None = None
+    clock_source: str | None = None
+    """What told the clock and the power; different sources may mean different clocks."""
     power_w: float | None = None
     probe: dict[str, float] = field(default_factory=dict)
     log_device: float | None = None

@@ -90,7 +90,7 @@ class Bench:
             lambda: workers(told),
             seen=self._seen_during,
             give_way=self._let_companion_run,
-            recover=self._cooling.wait,
+            cooling=self._cooling,
             expected=expected,
             measure_ranks=functools.partial(run_ranks, environment=variables),
             described=lambda: self._before or fingerprint.collect(),
@@ -101,6 +101,8 @@ class Bench:
 
     def measure(self, case: Case) -> Outcome:
         """Measure a case in every context; a fault or a skip ends the case early.
+
+        What the hardware spoils in one context may come out well in the next.
 
         Raises LaunchError where workers cannot be started at all.
         """
@@ -126,7 +128,7 @@ class Bench:
         attempts: list[Attempt] = []
         for process in processes:
             attempts += self._station.measure(case, process)
-            if not attempts[-1].accepted:
+            if attempts[-1].measurement is None:
                 break
         return Outcome(case, attempts, self.environment(), self.device)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -69,6 +71,16 @@ class Watcher(Protocol):
         """Stop."""
 
 
+class Recovery(Protocol):
+    """What is needed of what gives a device time."""
+
+    def wait(self, cause: str) -> bool:
+        """Wait, and say whether to measure again."""
+
+    def note(self, *, helped: bool) -> None:
+        """Take in what became of it."""
+
+
 def start_watching(device: Hardware) -> Watcher:
     """Start telemetry of a device in a process of its own."""
     sampler = Sampler(device)
@@ -86,7 +98,7 @@ class Station:
         *,
         seen: Callable[[Measurement], Telemetry | None],
         give_way: Callable[[], None],
-        recover: Callable[[str], bool] = lambda _cause: False,
+        cooling: Recovery | None = None,
         expected: Callable[[Case], validity.Level | None] = lambda _case: None,
         measure_ranks: Callable[[Case], Measurement] = run_ranks,
         described: Callable[[], Environment] = fingerprint.collect,
@@ -95,15 +107,15 @@ class Station:
         """Nothing starts before it is needed.
 
         ``seen`` tells what telemetry saw of a measurement, ``give_way`` has another context
-        use the device, ``recover`` gives the device time where something was wrong with it and
-        says whether it did, ``expected`` is what the clock was when a case's baseline was
-        recorded, ``described`` is the environment but for what only a worker knows.
+        use the device, ``cooling`` gives the device time where something was wrong with it,
+        ``expected`` is what the clock was when a case's baseline was recorded, ``described`` is
+        the environment but for what only a worker knows.
         """
         self.device = device
         self._start = start
         self._seen = seen
         self._give_way = give_way
-        self._recover = recover
+        self._cooling = cooling
         self._expected = expected
         self._measure_ranks = measure_ranks
         self._described = described
@@ -123,13 +135,16 @@ class Station:
         at all.
         """
         attempts: list[Attempt] = []
-        disturbed = spoilt = False
+        disturbed = waited = False
         while True:
             attempt = self._attempt(case, process)
             why = again = None
-            if cause := self._spoilt_by(case, attempt):
-                again = not spoilt and self._recover(f"{case.id}: {cause}")
-                spoilt, why = True, cause
+            cause = self._spoilt_by(case, attempt)
+            if waited and self._cooling is not None:
+                self._cooling.note(helped=cause is None)
+            if cause is not None:
+                again = waited = not waited and self._wait(f"{case.id}: {cause}")
+                why = cause
             elif not disturbed and attempt.measurement is not None:
                 why = disturbance(attempt.measurement)
                 disturbed = again = why is not None
@@ -144,15 +159,20 @@ class Station:
         name = history.reference(self.environment())
         return [replace(attempt, environment=name) for attempt in attempts]
 
+    def _wait(self, cause: str) -> bool:
+        return self._cooling is not None and self._cooling.wait(cause)
+
     def _spoilt_by(self, case: Case, attempt: Attempt) -> str | None:
         """Say what the hardware did to a measurement; None where there is none."""
         if attempt.measurement is None:
             return None
+        samples = attempt.measurement.iteration_s
+        is_own = samples and not attempt.measurement.host_bound
         return validity.blame(
             attempt.telemetry,
             self.device,
             self._expected(case),
-            host_bound=attempt.measurement.host_bound,
+            math.log(statistics.median(samples)) if is_own else None,
         )
 
     def environment(self) -> Environment:
@@ -206,7 +226,8 @@ class Station:
     @property
     def pids(self) -> list[int]:
         """The processes that have the device open, or had it for the last measurement."""
-        return [*self._measured_by, *(context.pid for context in self._contexts.values())]
+        open_now = (context.pid for context in self._contexts.values())
+        return list(dict.fromkeys([*self._measured_by, *open_now]))
 
     def drop(self, process: int) -> None:
         """End a context, if it is there."""

@@ -43,6 +43,7 @@ def summarise(
         grad_norm_error=_relative(answer.grad_norm, answer.reference_grad_norm) if answer else None,
         host_bound=measurement.host_bound,
         clock_mhz=seen.clock_mhz if seen else None,
+        clock_source=seen.source if seen and seen.clock_mhz is not None else None,
         power_w=seen.power_w if seen else None,
         probe=measurement.probe,
         log_device=_log(measurement.device_s),

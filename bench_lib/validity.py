@@ -1,8 +1,12 @@
 """Whether a measurement tells of the software, or of what happened to the device.
 
 Three things make one worthless: the device was shared, it was held back, or its clock was
-lower than when the baseline was recorded.  What a power cap does shows in the clock alone:
-heavy steps are at the cap in every run.
+lower than when the baseline was recorded and explains what got slower.  What a power cap does
+shows in the clock alone: heavy steps are at the cap in every run.
+
+Unchanged software needs no more cycles at a lower clock, and fewer where memory sets the pace.
+So time × clock is a lower bound of what the software did, and what is beyond the tolerance in
+cycles is not the clock's, however low that is.
 """
 
 from __future__ import annotations
@@ -15,46 +19,75 @@ from dataclasses import dataclass
 from bench_lib.model import Hardware, ProcessSummary, Telemetry
 
 CLOCK_SLACK = 0.02
-"""A clock that far below all of the baseline's is another state of the hardware."""
+"""A clock that far below all of the baseline's is worth waiting for."""
+OUT_OF_ORDER = 0.10
+"""A clock that far below is another state of the hardware, whatever the times say."""
 CLOCK_SDS = 3.0
 """At a power cap clocks swing; that many standard deviations of the baseline's are usual."""
 BUSY = 0.5
 """A device that is idle half the time lowers its clock by itself."""
-MOST_HELD_BACK = 0.01
-"""Share of the time for which a device may be held back before the measurement is lost."""
+MOST_HELD_BACK = 0.05
+"""Share of the time for which a device may be held back before the measurement is lost; MI300X
+cards count some percent of their capped time as thermal, too."""
 MOST_STOLEN = 0.05
 """Share of the CPUs' time that a hypervisor may give to others."""
 BY_NATURE = frozenset(
-    {"power cap", "current limit", "board limit", "sync boost", "display clocks", "reliability"}
+    {
+        "power cap",
+        "current limit",
+        "board limit",
+        "sync boost",
+        "display clocks",
+        "reliability",
+        "throttled",
+    }
 )
-"""Reasons that hold in healthy runs too; what they cost shows in the clock."""
+"""Reasons that hold in healthy runs too, or may (the last is one without a name); what they
+cost shows in the clock."""
 _CLOCKS = {"amd": "GFX clock", "nvidia": "SM clock", "cpu": "CPU clock"}
 
 
 @dataclass(frozen=True)
 class Level:
-    """What the clock of a case's device was when its baseline was recorded."""
+    """What a case and the clock of its device were when the baseline was recorded."""
 
     usual_mhz: float
     """Median of the baseline's processes."""
     least_mhz: float
-    """Below this the hardware is in another state."""
+    """A clock below this is worth waiting for."""
+    log_median: float
+    """Mean of the baseline's processes."""
+    tolerance: float
+    """What the case may be slower by, as a fraction."""
     power_w: float | None = None
     """Median of the baseline's processes, where known."""
+    source: str | None = None
+    """Whose clock it is; different sources may mean different clocks."""
 
 
-def level(processes: Sequence[ProcessSummary]) -> Level | None:
-    """Return the level that a baseline's processes set; None where none knows its clock."""
-    clocks = [p.clock_mhz for p in processes if p.clock_mhz]
-    if not clocks:
+def level(
+    processes: Sequence[ProcessSummary], tolerance: float, slack: float = 0.0
+) -> Level | None:
+    """Return the level that a baseline's processes set; None where none knows its clock.
+
+    ``slack`` is what else clocks and times may differ by, as a fraction.
+    """
+    known = [p for p in processes if p.clock_mhz]
+    if not known:
         return None
+    source = known[-1].clock_source
+    known = [p for p in known if p.clock_source == source]
+    clocks = [p.clock_mhz or 0.0 for p in known]
     usual = statistics.median(clocks)
     swing = CLOCK_SDS * statistics.stdev(clocks) if len(clocks) > 1 else 0.0
-    powers = [p.power_w for p in processes if p.power_w]
+    powers = [p.power_w for p in known if p.power_w]
     return Level(
         usual,
-        min(clocks) - max(CLOCK_SLACK * usual, swing),
+        min(clocks) - max(CLOCK_SLACK * usual, swing) - slack * usual,
+        statistics.fmean(p.log_median for p in processes),
+        tolerance + slack,
         statistics.median(powers) if powers else None,
+        source,
     )
 
 
@@ -62,18 +95,18 @@ def blame(
     seen: Telemetry | None,
     device: Hardware,
     expected: Level | None = None,
-    *,
-    host_bound: bool = False,
+    log_median: float | None = None,
 ) -> str | None:
     """Say what the hardware did to a measurement; None where nothing is known against it.
 
-    The clock of a device that waits for its host is its own business.
+    ``log_median`` is of the measured times; None where the device waited for its host, whose
+    clock then is its own business.
     """
     if seen is None:
         return None
     causes = [_shared(seen, device), _held_back(seen)]
-    if not host_bound:
-        causes.append(_slow_clock(seen, device, expected))
+    if expected is not None and log_median is not None:
+        causes.append(_slow_clock(seen, device, expected, log_median))
     return "; ".join(filter(None, causes)) or None
 
 
@@ -116,10 +149,19 @@ def _held_back(seen: Telemetry) -> str | None:
     return f"throttled: {words}{heat}"
 
 
-def _slow_clock(seen: Telemetry, device: Hardware, expected: Level | None) -> str | None:
-    if expected is None or seen.clock_mhz is None or seen.clock_mhz >= expected.least_mhz:
+def _slow_clock(
+    seen: Telemetry, device: Hardware, expected: Level, log_median: float
+) -> str | None:
+    if not seen.clock_mhz or seen.clock_mhz >= expected.least_mhz:
+        return None
+    if expected.source not in (None, seen.source):
         return None
     if seen.utilization is not None and seen.utilization < BUSY:
+        return None
+    time, clock = log_median - expected.log_median, math.log(seen.clock_mhz / expected.usual_mhz)
+    bound = math.log1p(expected.tolerance)
+    is_slower = time > bound or clock < math.log1p(-OUT_OF_ORDER)
+    if not is_slower or time + clock > bound:
         return None
     words = f"{_CLOCKS.get(device.vendor, 'clock')} {seen.clock_mhz:.0f} MHz "
     words += f"against {expected.usual_mhz:.0f} MHz in the baseline"
@@ -162,11 +204,15 @@ class Clocks:
 def clocks(
     candidate: Sequence[ProcessSummary], baseline: Sequence[ProcessSummary]
 ) -> Clocks | None:
-    """Compare the clocks that processes saw; None where either side knows none."""
+    """Compare the clocks that processes saw; None where either side knows none.
+
+    Nor where they are from different sources, which may mean different clocks.
+    """
     new, old = (
         [math.log(p.clock_mhz) for p in side if p.clock_mhz] for side in (candidate, baseline)
     )
-    if not new or not old:
+    sources = {p.clock_source for p in (*candidate, *baseline) if p.clock_mhz} - {None}
+    if not new or not old or len(sources) > 1:
         return None
     change = statistics.fmean(new) - statistics.fmean(old)
     # One candidate tells nothing of how far clocks swing; the baseline's processes do.

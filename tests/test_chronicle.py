@@ -112,6 +112,21 @@ def test_what_came_out_well_in_the_end_is_not_spoilt(bench, chronicle, outcome_o
     assert run.judge()[0].status is Status.NO_BASELINE
 
 
+def test_a_run_that_fills_the_caches_is_judged_by_how_full_they_were_before(
+    tmp_path, chronicle, outcome_of
+):
+    """Confirmation, under xdist by another process, sees them warm."""
+    accept(tmp_path, "slow", conditions={"miopen_cache": "cold"})
+    run = chronicle(planned=2)
+    for number, cache in enumerate(("cold", "warm, 3 entries")):
+        seen = outcome_of("slow", [0.0125] * 20)
+        attempts = [replace(a, process=number) for a in seen.attempts]
+        environment = replace(seen.environment, caches={"miopen": cache})
+        run.note(replace(seen, attempts=attempts, environment=environment), None)
+    (record,) = run.judge()
+    assert record.status is Status.REGRESSED
+
+
 def again(bench, chronicle, *case_ids, process=1):
     """Measure cases once more, as a session does with the suspicious."""
     for outcome in bench.measure_again([make_case(id=id_) for id_ in case_ids], process):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from builders import make_hardware, make_telemetry
 
-from bench_lib.cooling import WAITS, Cooling
+from bench_lib.cooling import MOST_FUTILE, WAITS, Cooling
 
 HOT = make_telemetry(throttle=["thermal"], temperature_c=95.0)
 SHARED = make_telemetry(foreign_processes=[7], temperature_c=40.0)
@@ -68,12 +68,39 @@ def test_a_wait_ends_at_its_time_whatever_is_seen():
     assert room.now == 1030.0
 
 
-@pytest.mark.parametrize("seen", [None, make_telemetry(temperature_c=None)])
-def test_what_cannot_be_seen_gets_the_whole_time(seen):
-    """Silence is no sign of calm."""
+@pytest.mark.parametrize(
+    ("seen", "seconds"), [(None, 30.0), (make_telemetry(temperature_c=None), 10.0)]
+)
+def test_what_cannot_be_seen_gets_more_time(seen, seconds):
+    """Silence is no sign of calm, and calm without a temperature none of having cooled."""
     room = Room(seen)
     room.cooling().wait("hot")
-    assert room.now == 1030.0
+    assert room.now == 1000.0 + seconds
+
+
+def test_a_source_that_looks_seldom_is_looked_at_further_back():
+    """A command's last answer may be seconds old, but not from before the wait."""
+    room = Room(*[None, CALM] * 4)
+    room.cooling().wait("slow clock")
+    assert room.windows[:4] == [
+        (1000.0, 1001.0),
+        (1000.0, 1001.0),
+        (1001.0, 1002.0),
+        (1000.0, 1002.0),
+    ]
+    assert room.now == 1003.0
+
+
+def test_waits_that_do_not_help_are_given_up_until_one_does():
+    """A clock that is low for good must not double the night."""
+    room = Room(CALM)
+    cooling = room.cooling()
+    for _ in range(MOST_FUTILE):
+        assert cooling.wait("slow clock")
+        cooling.note(helped=False)
+    assert not cooling.wait("slow clock")
+    cooling.note(helped=True)
+    assert cooling.wait("slow clock")
 
 
 def test_even_a_calm_device_gets_some_seconds():

@@ -140,6 +140,7 @@ def test_a_summary_holds_what_is_judged():
         log_device=math.log(0.125),
         device_source="graph",
         clock_mhz=2100.0,
+        clock_source="sysfs",
         power_w=700.0,
         probe={"clock": 1.0},
     )
@@ -740,13 +741,30 @@ def test_every_timing_is_excused_by_the_clock_and_nothing_else_is():
 
 
 def test_the_clock_of_a_device_that_waits_for_its_host_excuses_nothing():
-    """It is low because there is little to do; the device's own time is another matter."""
+    """It is low because there is little to do, and was not seen while the graph was replayed."""
     waits = {"host_bound": True, "device_source": "graph"}
     old = of(make_processes(STEADY, clock_mhz=2000.0, log_device=-3.0, **waits))
     slow = clocked(0.2, 1920.0, log_device=-2.96, **waits)
     by_metric = {v.metric: v for v in verdicts_on(slow, old)}
     assert by_metric["latency"].status is Status.REGRESSED
-    assert by_metric["device"].status is Status.INVALID
+    assert by_metric["device"].status is Status.REGRESSED
+
+
+def test_what_is_left_beyond_the_tolerance_in_cycles_is_the_softwares():
+    """And what is within it cannot be told from what the clock did."""
+    old = of(make_processes(STEADY, clock_mhz=2000.0))
+    found = {
+        change: verdict("latency", clocked(change, 1970.0), old).status
+        for change in (0.0152, 0.0225, 0.0275)
+    }
+    assert found == {0.0152: Status.INVALID, 0.0225: Status.INVALID, 0.0275: Status.REGRESSED}
+
+
+def test_where_any_clock_will_do_nothing_is_excused_by_it():
+    """A new baseline is wanted, of the clocks that there are."""
+    old = of(make_processes(STEADY, clock_mhz=2000.0))
+    found = verdicts_on(clocked(0.0417, 1920.0), old, any_clock=True)[0]
+    assert found.status is Status.REGRESSED
 
 
 # ---- throughput and tail ----------------------------------------------------------------

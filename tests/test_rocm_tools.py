@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import signal
+import subprocess
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,7 @@ from hypothesis import strategies as st
 
 from bench_lib.rocm import amd_smi, ids, rocm_smi, rocminfo
 from bench_lib.rocm.figures import figure, whole, words
-from bench_lib.rocm.tool import ToolError, ToolHangError, ask, parse
+from bench_lib.rocm.tool import ToolError, ToolHangError, ask, none_running, parse
 
 Install = Callable[[str], dict[str, str]]
 
@@ -89,6 +93,45 @@ def test_a_tool_that_hangs_is_ended_with_what_it_started(install: Install, tmp_p
     child = int(pid.read_text())
     state = Path(f"/proc/{child}/stat")
     assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_whoever_leaves_ends_the_tools_that_others_ask(install: Install, tmp_path: Path) -> None:
+    """With what they started; what is asked meanwhile starts only afterwards."""
+    pid, again = tmp_path / "pid", tmp_path / "again"
+    environ = install(
+        f"[ -e {pid} ] && echo > {again} && exit\n/bin/sleep 60 & echo $! > {pid}; wait"
+    )
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(ask, ["amd-smi"], timeout_s=50, environ=environ)
+        while not (pid.exists() and pid.read_text().strip()):
+            assert not first.done()
+            time.sleep(0.01)
+        with none_running():
+            with pytest.raises(ToolError, match="status -9"):
+                first.result()
+            second = pool.submit(ask, ["amd-smi"], environ=environ)
+            time.sleep(0.1)
+            assert not again.exists()
+        assert second.result() == ""
+    assert again.exists()
+    with none_running():
+        pass
+
+
+def test_an_interrupt_does_not_leave_a_tool_behind(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in a session of its own, where no Ctrl-C reaches it."""
+    started: list[subprocess.Popen[str]] = []
+
+    def interrupted(child: subprocess.Popen[str], **_: object) -> None:
+        started.append(child)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ask(["amd-smi"], environ=install("exec /bin/sleep 60"))
+    assert [child.returncode for child in started] == [-signal.SIGKILL]
 
 
 def test_bytes_that_are_no_text_do_not_matter(install: Install) -> None:

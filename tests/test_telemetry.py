@@ -10,7 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ def test_every_figure_is_summed_up_in_its_own_way() -> None:
         temperature_c=70,
         steal=0.375,
         throttle=["power cap", "thermal"],
-        throttled={"power cap": pytest.approx(2 / 3), "thermal": pytest.approx(1 / 3)},
+        throttled={"power cap": pytest.approx(1 / 3), "thermal": 0.0},
     )
 
 
@@ -126,10 +126,26 @@ def test_the_first_count_after_the_stretch_is_better_than_the_last_inside() -> N
     assert held_back(samples) == (["thermal"], {"thermal": 0.25}, {"thermal": 30})
 
 
-def test_a_slow_source_counts_around_a_stretch_it_looked_into_once() -> None:
-    """Its one look inside is enough to be heard."""
+@pytest.mark.parametrize(
+    ("before", "after", "grown"),
+    [(0.5, 2.5, 30), (0.3, 2.5, 20), (0.5, 2.7, 10), (0.3, 2.7, 0)],
+)
+def test_a_count_far_outside_the_stretch_is_not_held_against_it(
+    before: float, after: float, grown: float
+) -> None:
+    """What grew until then, or from then on, may have grown at any other time."""
+    samples = counting(
+        (before, 0, {"thermal": 0}), (1.5, 100, {"thermal": 10}), (after, 200, {"thermal": 30})
+    )
+    assert held_back(samples)[2] == ({"thermal": grown} if grown else {})
+
+
+def test_a_slow_source_tells_by_its_flags_alone() -> None:
+    """It counts every few seconds, and what it counts is not the stretch's."""
     samples = counting((0.0, 0, {"thermal": 1}), (1.5, 4000, {"thermal": 3}))
-    assert held_back(samples) == (["thermal"], {"thermal": 0.0005}, {"thermal": 2})
+    assert held_back(samples) == ([], {}, {})
+    flagged = [replace(sample, throttle=("thermal",)) for sample in samples]
+    assert held_back(flagged) == (["thermal"], {"thermal": 1.0}, {})
 
 
 def test_events_without_a_clock_are_a_reason_without_a_share() -> None:
@@ -160,26 +176,13 @@ def test_counters_that_went_back_vanished_or_changed_tell_nothing(samples: list[
     assert held_back(samples) == ([], {}, {})
 
 
-def test_a_count_from_before_a_gap_is_not_held_against_the_stretch() -> None:
-    """What grew while nobody looked may have grown long before."""
-    grown, level = {"thermal": 500.0}, {"thermal": 0.0}
-    gap = [
-        Sample(t=-1.0, counters=level, due=-0.9),
-        Sample(t=0.9, due=1.0),
-        Sample(t=1.2, counters=grown, due=1.3),
-        Sample(t=1.7, counters=grown, due=1.8),
-    ]
-    assert held_back(gap) == ([], {}, {})
-    assert held_back([Sample(t=0.0, counters=level, due=0.1), *gap[2:]]) == ([], {}, {})
-
-
 def test_counts_are_rarer_than_samples() -> None:
-    """As long as something was seen all the time, and a look that is only late is no gap."""
+    """NVML's come every half second."""
     samples = [
-        Sample(t=0.1, ticks=0, counters={"thermal": 0}, due=0.2),
-        Sample(t=0.6, due=0.65),
-        Sample(t=1.1, due=1.2),
-        Sample(t=1.6, ticks=1000, counters={"thermal": 500}, due=1.7),
+        Sample(t=0.5, ticks=0, counters={"thermal": 0}),
+        Sample(t=0.6),
+        Sample(t=1.1),
+        Sample(t=1.6, ticks=1000, counters={"thermal": 500}),
     ]
     assert held_back(samples) == (["thermal"], {"thermal": 0.5}, {"thermal": 500})
 
@@ -190,7 +193,17 @@ def test_a_counter_knows_a_share_better_than_flags_do() -> None:
         Sample(t=1.0, ticks=0, counters={"power cap": 0, "thermal": 4}, throttle=("power cap",)),
         Sample(t=1.5, ticks=100, counters={"power cap": 10, "thermal": 4}, throttle=("thermal",)),
     ]
-    assert held_back(samples)[:2] == (["power cap", "thermal"], {"power cap": 0.1, "thermal": 0.5})
+    assert held_back(samples)[:2] == (["power cap", "thermal"], {"power cap": 0.1, "thermal": 0.0})
+
+
+@pytest.mark.parametrize(
+    ("flagged", "looks", "share"), [(1, 1, 1.0), (4, 4, 1.0), (1, 4, 0.0), (3, 4, 0.5)]
+)
+def test_flags_tell_how_long_a_reason_held_at_least(flagged: int, looks: int, share: float) -> None:
+    """From the first flag to the last; a single one of many is a moment."""
+    reasons = [("thermal", "thermal")] * flagged + [()] * (looks - flagged)
+    samples = [Sample(t=1 + n / 10, throttle=reason) for n, reason in enumerate(reasons)]
+    assert held_back(samples) == (["thermal"], {"thermal": share}, {})
 
 
 @pytest.mark.parametrize("symptom", ["low utilization", "clock below limit"])
@@ -239,6 +252,7 @@ IDLE = {"pids": (10, 11, 12), "kin": (10,)}
         ([Sample(t=1.5, busy=(10, 11), **IDLE)], [12]),
         ([Sample(t=1.2, busy=(), **IDLE), Sample(t=1.8, busy=(12,), **IDLE)], [11]),
         ([Sample(t=0.5, busy=(12,), **IDLE), Sample(t=1.8, busy=(), **IDLE)], [11]),
+        ([Sample(t=-1.5, busy=(12,), **IDLE), Sample(t=1.8, busy=(), **IDLE)], [11, 12]),
         ([Sample(t=1.8, busy=(), **IDLE), Sample(t=2.5, busy=(12,), **IDLE)], [11]),
         ([Sample(t=1.5, **IDLE)], []),
         ([Sample(t=1.2, **IDLE), Sample(t=1.8, busy=(), **IDLE)], []),
@@ -271,11 +285,27 @@ def test_without_a_look_in_the_stretch_the_one_before_tells() -> None:
     assert strangers([10], Sample(t=2.2, pids=(10, 11)))[0] == []
 
 
+@pytest.mark.parametrize("pids", [(10, 11), (901, 902)])
+def test_who_was_on_the_device_long_before_the_stretch_does_not_count(
+    pids: tuple[int, int],
+) -> None:
+    """Sources that are asked once a second look for processes every four."""
+    assert len(strangers([10], Sample(t=-1.0, pids=pids))[0]) == 1
+    assert strangers([10], Sample(t=-1.1, pids=pids)) == ([], {})
+    ended = Sample(t=-1.1, pids=(901,))
+    assert strangers([10], ended, Sample(t=1.5, pids=(901, 902)))[0] == [0]
+
+
 def test_more_processes_than_ours_outside_our_namespace_are_counted() -> None:
     """Which they are cannot be told, so they are called 0."""
     one = ([0], {"0": "a process outside this container"})
     assert strangers([10, 11], Sample(t=1.5, pids=(901, 902, 903))) == one
     assert strangers([10], Sample(t=1.5, pids=(901, 902, 903)))[0] == [0, 0]
+
+
+def test_a_process_of_ours_counts_once_however_often_it_is_named() -> None:
+    """It may have served several contexts; a stranger does not hide behind it."""
+    assert strangers([10, 10, 11], Sample(t=1.5, pids=(901, 902, 903)))[0] == [0]
 
 
 def test_a_context_that_has_only_just_ended_is_not_counted_as_another_s() -> None:
@@ -390,6 +420,16 @@ def test_a_figure_that_is_no_figure_is_none(value: object) -> None:
     """The other figures of the line stay."""
     found = parse(json.dumps({"t": 1, "clock_mhz": value, "power_w": 5}))
     assert (found.clock_mhz, found.power_w) == (None, 5.0)
+
+
+@pytest.mark.parametrize(("told", "share"), [(2.5, 1.0), (1, 1.0), (0, 0.0), (-0.1, None)])
+def test_a_utilization_is_a_share(told: float, share: float | None) -> None:
+    """Firmware sometimes tells more than 100%."""
+    line = json.dumps({"t": 1, "utilization": told})
+    assert parse(line).utilization == share
+    seen, _ = look_once(CPU, command=stand_in(f"print({line!r})"))
+    assert seen is not None
+    assert seen["utilization"] == share
 
 
 @pytest.mark.parametrize("value", ["GPU", None, 7, {"a": 1}])
@@ -629,6 +669,40 @@ def test_the_process_ends_when_its_parent_is_gone() -> None:
     finally:
         process.kill()
         process.stdout.close()
+
+
+def test_a_tool_that_hangs_does_not_outlive_the_process(tmp_path: Path) -> None:
+    """Which leaves without waiting for it."""
+    started = tmp_path / "pid"
+    tool = tmp_path / "amd-smi"
+    tool.write_text(f"#!/bin/sh\necho $$ > {started}.new\n/bin/mv {started}.new {started}\n")
+    with tool.open("a") as script:
+        script.write("exec /bin/sleep 120\n")
+    tool.chmod(0o755)
+    gpu = Hardware(vendor="amd", name="", key="amd-gpu", bdf="0000:ff:1f.7")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench_lib.telemetry", json.dumps(asdict(gpu))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env={"PYTHONPATH": str(Path(__file__).parents[1]), "PATH": str(tmp_path)},
+    )
+    assert process.stdin is not None
+    try:
+        eventually(started.exists)
+        process.stdin.close()
+        assert process.wait(timeout=LONG_S) == 0
+        eventually(lambda: has_ended(int(started.read_text())))
+    finally:
+        process.kill()
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or is only still to be reaped by the one that inherits it."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] == "Z"
 
 
 # --- looking again and again -------------------------------------------------------------

@@ -17,7 +17,7 @@ import pytest
 from bench_lib.model import Hardware
 from bench_lib.rocm.tool import ToolError
 from bench_lib.telemetry import amd_kernel, amd_package, amd_tools, cpu, nvml
-from bench_lib.telemetry.amd import places
+from bench_lib.telemetry.amd import Partition, partition, places
 from bench_lib.telemetry.amd_kernel import throttling
 from bench_lib.telemetry.looks import FIGURES, NothingToldError, Source
 from bench_lib.telemetry.sources import choose
@@ -129,7 +129,6 @@ def test_nobody_having_run_anything_is_an_error_of_nvml(error: int, busy: object
 
     source = nvml.source(NVIDIA, fake_nvml(nvmlDeviceGetProcessUtilization=refusing))
     assert source.look(with_pids=True)["busy"] == busy
-
 
 
 @pytest.mark.parametrize("reasons", [0x0, 0x1, 0x2, 0x3])
@@ -259,10 +258,21 @@ def test_a_second_die_without_a_sensor_draws_no_power_that_is_known(
     assert kernel_look(tmp_path)["power_w"] is None
 
 
-def test_a_partition_reads_the_card_it_is_on(tmp_path: Path, card: Callable[..., None]) -> None:
-    """Its own function is not on the bus."""
-    card(gpu_busy_percent="50\n")
-    assert kernel_look(tmp_path, PARTITION)["utilization"] == 0.5
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_partition_reads_the_power_and_heat_of_its_card(
+    tmp_path: Path, card: Callable[..., None], number: int
+) -> None:
+    """Its own function is not on the bus; the card's clock and load are those of all its dies."""
+    card(
+        gpu_busy_percent="50\n",
+        freq1_input="2100000000\n",
+        freq2_input="1300000000\n",
+        power1_input="300000000\n",
+        temp1_label="junction\n",
+        temp1_input="41000\n",
+    )
+    found = kernel_look(tmp_path, replace(PARTITION, bdf=f"0000:0c:00.{number}"))
+    assert [found[name] for name in FIGURES] == [None, 1300, 300, 41, None]
 
 
 def test_a_card_that_is_gone_is_all_none(tmp_path: Path) -> None:
@@ -273,10 +283,10 @@ def test_a_card_that_is_gone_is_all_none(tmp_path: Path) -> None:
 
 def test_processes_on_an_amd_card_are_those_with_memory_on_it(tmp_path: Path) -> None:
     """KFD lists every process with every device; a partition is a device of its own."""
-    for number, partition in ((1, 0), (2, 1)):
+    for number, function in ((1, 0), (2, 1)):
         node = tmp_path / f"sys/class/kfd/kfd/topology/nodes/{number}"
         node.mkdir(parents=True)
-        location = 0x0C << 8 | partition << 28
+        location = 0x0C << 8 | function << 28
         (node / "properties").write_text(f"simd_count 8\nlocation_id {location}\ndomain 0\ntorn")
         (node / "gpu_id").write_text(f"{5000 + number}\n")
     use = {"100": (2**21, 0), "101": (0, 8192), "102": (2**20, 1), "self": (9, 9)}
@@ -601,23 +611,48 @@ class Partitioned(FakeAmdSmi):
             found = FakeAmdSmi.__getattr__(self, name)(3, *arguments)
             if what == "gpu_metrics_info":
                 busy = [[n, "N/A", n + 2] for n in (10, 30, 50, 70)]
-                return {**found, "xcp_stats.gfx_busy_inst": busy}
+                clocks = [1500, 1600, 1700, 0xFFFF, 1800, 1900, 2000, 2100]
+                return {**found, "xcp_stats.gfx_busy_inst": busy, "current_gfxclks": clocks}
             return found
 
         return answer
 
 
+QUARTER = replace(PARTITION, compute_partition="QPX")
+
+
 def test_a_partition_without_sensors_has_its_card_s(
     tmp_path: Path, install: Callable[[Any], None]
 ) -> None:
-    """Its load and its processes are its own."""
+    """Its clock, its load and its processes are its own."""
     install(Partitioned())
-    found = package_look(tmp_path, PARTITION, with_pids=True)
-    assert (found["clock_mhz"], found["power_w"], found["temperature_c"]) == (1950, 690, 71)
+    found = package_look(tmp_path, QUARTER, with_pids=True)
+    assert (found["clock_mhz"], found["power_w"], found["temperature_c"]) == (1850, 690, 71)
     assert (found["utilization"], found["pids"]) == (pytest.approx(0.51), [5])
     assert (found["counters"]["power cap"], found["ticks"]) == (800, 5000)
-    first = replace(PARTITION, bdf="0000:0c:00.0")
-    assert package_look(tmp_path, first)["utilization"] == pytest.approx(0.11)
+    first = package_look(tmp_path, replace(QUARTER, bdf="0000:0c:00.0"))
+    assert (first["clock_mhz"], first["utilization"]) == (1550, pytest.approx(0.11))
+    second = package_look(tmp_path, replace(QUARTER, bdf="0000:0c:00.1"))
+    assert second["clock_mhz"] == 1700
+
+
+@pytest.mark.parametrize("number", [0, 2])
+@pytest.mark.parametrize("nothing", ["N/A", None, [], ["N/A"] * 8, 1950])
+def test_a_partition_has_no_clock_or_load_where_only_its_card_s_is_known(
+    tmp_path: Path, install: Callable[[Any], None], number: int, nothing: object
+) -> None:
+    """Those of the other dies are none of its business."""
+    table = {"current_gfxclks": nothing, "xcp_stats.gfx_busy_inst": nothing}
+
+    class Silent(Partitioned):
+        def __getattr__(self, name: str) -> Callable[..., Any]:
+            if name == "amdsmi_get_gpu_metrics_info":
+                return lambda _: table
+            return super().__getattr__(name)
+
+    install(Silent())
+    found = package_look(tmp_path, replace(QUARTER, bdf=f"0000:0c:00.{number}"))
+    assert [found[name] for name in FIGURES] == [None, 1250, 690, 71, None]
 
 
 @pytest.mark.parametrize(
@@ -858,6 +893,56 @@ def test_a_partition_asks_amd_smi_for_its_card_too(
     assert calls.read_text().splitlines()[1] == "metric -g 6 4 --json"
 
 
+@pytest.mark.parametrize(
+    ("mode", "number", "clock"),
+    [
+        ("CPX", 0, 1300),
+        ("CPX", 5, 1800),
+        ("CPX", 6, None),
+        ("TPX", 1, 1550),
+        ("DPX", 0, 1400),
+        ("DPX", 1, 1700),
+        ("QPX", 0, None),
+        (None, 1, None),
+        ("SPX", 0, 1550),
+        ("SPX", 1, 1550),
+        (None, 0, 1550),
+    ],
+)
+def test_a_partition_s_clock_is_that_of_its_own_dies(
+    tmp_path: Path, command: Callable[..., Path], mode: str | None, number: int, clock: float | None
+) -> None:
+    """Of six here, as on an MI300A; a die that works beside one that rests is not slow."""
+    clocks = [1300, 1400, 1500, 1600, 1700, 1800, "N/A", "N/A"]
+    dies = {f"gfx_{n}": {"clk": valued(clock, "MHz")} for n, clock in enumerate(clocks)}
+    listed = [{"gpu": n, "bdf": f"0000:0c:00.{n}"} for n in range(number + 1)]
+    told = [entry(gpu=n, clock=dies) for n in {0, number}]
+    command("amd-smi", list=listed, metric=told)
+    device = replace(PARTITION, bdf=f"0000:0c:00.{number}", compute_partition=mode)
+    found = amd_smi_look(tmp_path, device)
+    assert (found["clock_mhz"], found["power_w"]) == (clock, 640)
+    assert found["utilization"] == (0.88 if partition(device) is None else None)
+
+
+def test_an_amd_smi_that_knows_one_clock_knows_none_of_a_partition(
+    tmp_path: Path, command: Callable[..., Path]
+) -> None:
+    """Nor is the only die that it tells of that of the third partition."""
+    listed = [{"gpu": 4 + n, "bdf": f"0000:0c:00.{n}"} for n in range(4)]
+    for name in ("gfx", "gfx_0"):
+        told = [entry(gpu=n, clock={name: {"clk": valued(1900, "MHz")}}) for n in (4, 6)]
+        command("amd-smi", list=listed, metric=told)
+        assert amd_smi_look(tmp_path, PARTITION)["clock_mhz"] is None
+
+
+def test_a_die_that_is_silent_does_not_shift_those_after_it() -> None:
+    """Only the last may be missing altogether."""
+    dies = [None, 2.0, None, 4.0]
+    assert [Partition(n, "CPX").own(dies) for n in range(5)] == [[None], [2.0], [None], [4.0], []]
+    assert [Partition(n, "DPX").own(dies) for n in range(2)] == [[None, 2.0], [None, 4.0]]
+    assert Partition(0, "DPX").own([]) == []
+
+
 def test_amd_smi_s_processes_are_those_with_memory_on_the_device(
     tmp_path: Path, command: Callable[..., Path]
 ) -> None:
@@ -1017,6 +1102,16 @@ def test_rocm_smi_s_words_differ_between_versions(
     command("rocm-smi", anything={"card0": card})
     found = rocm_smi_look(tmp_path)
     assert [found[name] for name in FIGURES] == [1650, 1200, 277, 58, 0.91]
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_rocm_smi_knows_neither_clock_nor_load_of_a_partition(
+    tmp_path: Path, command: Callable[..., Path], number: int
+) -> None:
+    """Only those of cards."""
+    command("rocm-smi", anything={"card0": CARD})
+    found = rocm_smi_look(tmp_path, replace(PARTITION, bdf=f"0000:0c:00.{number}"))
+    assert [found[name] for name in FIGURES] == [None, 1200, 277, 58, None]
 
 
 @pytest.mark.parametrize("nothing", ["N/A (Secondary die)", "N/A", "", "None"])

@@ -14,7 +14,8 @@ from bench_lib.validity import Level, blame, clocks, level
 AMD = make_hardware()
 NVIDIA = make_hardware(vendor="nvidia", key="h200", power_cap_w=400.0)
 CPU = make_hardware(vendor="cpu", key="cpu-x", power_cap_w=None)
-USUAL = Level(1980.0, 1940.0, 690.0)
+USUAL = Level(1980.0, 1940.0, -4.0, 0.01, 690.0)
+SLOW = -4.0 + math.log(1980 / 1410)  # as much as a clock of 1410 MHz explains
 
 
 def at(*clocks_mhz, **fields):
@@ -85,12 +86,14 @@ def test_a_reason_of_unknown_share_counts():
 
 
 def test_a_moment_in_a_long_stretch_does_not_count():
-    """A hundredth of the time cannot make one percent."""
-    seen = make_telemetry(throttle=["thermal"], throttled={"thermal": 0.009})
+    """A twentieth of the time, at a clock a tenth lower, is half a percent."""
+    seen = make_telemetry(throttle=["thermal"], throttled={"thermal": 0.049})
     assert blame(seen, AMD) is None
 
 
-@pytest.mark.parametrize("reason", ["power cap", "current limit", "board limit", "sync boost"])
+@pytest.mark.parametrize(
+    "reason", ["power cap", "current limit", "board limit", "sync boost", "throttled"]
+)
 def test_what_holds_in_healthy_runs_too_is_left_to_the_clock(reason):
     """A heavy step is at the power cap every night, in the baseline as well."""
     seen = make_telemetry(throttle=[reason], throttled={reason: 1.0})
@@ -103,7 +106,7 @@ def test_what_holds_in_healthy_runs_too_is_left_to_the_clock(reason):
 def test_a_clock_below_the_baselines_is_said_with_power_and_cap():
     """All that somebody needs who has to find out why."""
     seen = make_telemetry(clock_mhz=1410.0, power_w=398.0)
-    assert blame(seen, NVIDIA, USUAL) == (
+    assert blame(seen, NVIDIA, USUAL, SLOW) == (
         "SM clock 1410 MHz against 1980 MHz in the baseline; "
         "power 398 W against 690 W; power cap 400 W"
     )
@@ -112,7 +115,7 @@ def test_a_clock_below_the_baselines_is_said_with_power_and_cap():
 def test_what_is_not_known_of_power_is_left_out():
     """Not every device tells."""
     seen = make_telemetry(clock_mhz=1410.0, power_w=None)
-    assert blame(seen, CPU, Level(1980.0, 1940.0)) == (
+    assert blame(seen, CPU, Level(1980.0, 1940.0, -4.0, 0.01), SLOW) == (
         "CPU clock 1410 MHz against 1980 MHz in the baseline"
     )
 
@@ -120,42 +123,81 @@ def test_what_is_not_known_of_power_is_left_out():
 @pytest.mark.parametrize("clock", [1940.0, 1980.0, 2100.0, None])
 def test_a_clock_at_the_baselines_level_or_unknown_is_fine(clock):
     """Higher is fine as well: nothing gets slower by it."""
-    assert blame(make_telemetry(clock_mhz=clock), AMD, USUAL) is None
+    assert blame(make_telemetry(clock_mhz=clock), AMD, USUAL, SLOW) is None
+
+
+@pytest.mark.parametrize(
+    ("clock", "slower", "is_blamed"),
+    [
+        (1900.0, 0.0, False),  # nothing got slower
+        (1900.0, 0.009, False),  # nor by what is tolerated
+        (1900.0, 0.042, True),  # all of it the clock's
+        (1900.0, 0.030, True),  # memory sets the pace in part
+        (1900.0, 0.050, True),  # within the tolerance of what the clock explains
+        (1900.0, 0.055, False),  # more than that
+        (1900.0, 1.0, False),
+        (1410.0, 0.0, True),  # out of order, whatever the times say
+        (1410.0, 0.40, True),
+        (1410.0, 0.45, False),  # beyond the tolerance even so
+    ],
+)
+def test_a_low_clock_is_blamed_for_what_it_explains(clock, slower, is_blamed):
+    """Twice as slow at a clock 4% lower is software, and must not pass as hardware."""
+    cause = blame(make_telemetry(clock_mhz=clock), AMD, USUAL, -4.0 + math.log1p(slower))
+    assert (cause is not None) is is_blamed
+
+
+def test_clocks_of_different_sources_are_not_held_against_each_other():
+    """One tells the first die's, another the middle of eight."""
+    there = Level(1980.0, 1940.0, -4.0, 0.01, source="amdsmi")
+    seen = make_telemetry(clock_mhz=1410.0, source="amd-smi")
+    assert blame(seen, AMD, there, SLOW) is None
+    assert blame(make_telemetry(clock_mhz=1410.0, source="amdsmi"), AMD, there, SLOW)
+    old, new = at(1980.0, clock_source="amdsmi"), at(1410.0, clock_source="amd-smi")
+    assert clocks(new, old) is None
+    assert clocks(new, at(1980.0)).change < 0  # as older baselines are
 
 
 def test_a_device_that_waits_lowers_its_clock_by_itself():
     """For its host, or because there is nothing to do."""
     slow = make_telemetry(clock_mhz=300.0)
-    assert blame(slow, AMD, USUAL, host_bound=True) is None
-    assert blame(make_telemetry(clock_mhz=300.0, utilization=0.3), AMD, USUAL) is None
+    assert blame(slow, AMD, USUAL, None) is None
+    assert blame(make_telemetry(clock_mhz=300.0, utilization=0.3), AMD, USUAL, -4.0) is None
     unknown = make_telemetry(clock_mhz=300.0, utilization=None)
-    assert "GFX clock 300 MHz" in blame(unknown, AMD, USUAL)
+    assert "GFX clock 300 MHz" in blame(unknown, AMD, USUAL, -4.0)
 
 
 def test_causes_are_named_together():
     """The second may remain when the first is gone."""
     seen = make_telemetry(foreign_processes=[7], throttle=["thermal"], clock_mhz=900.0)
-    assert blame(seen, AMD, USUAL).count("; ") == 4
-    assert blame(seen, AMD, USUAL).startswith("shared with process 7; throttled: thermal, at")
+    cause = blame(seen, AMD, USUAL, -4.0)
+    assert cause.count("; ") == 4
+    assert cause.startswith("shared with process 7; throttled: thermal, at")
 
 
 def test_a_level_leaves_two_percent_below_a_steady_clock():
     """Clocks come in steps."""
-    found = level(at(1980.0, 1980.0, 1980.0, power_w=500.0))
-    assert found == Level(1980.0, pytest.approx(1940.4), 500.0)
+    processes = at(1980.0, 1980.0, 1980.0, power_w=500.0, log_median=-3.0, clock_source="nvml")
+    assert level(processes, 0.01) == Level(1980.0, pytest.approx(1940.4), -3.0, 0.01, 500.0, "nvml")
+
+
+def test_a_level_of_other_devices_leaves_more():
+    """Devices of one model differ."""
+    found = level(at(2000.0, 2000.0), 0.01, 0.02)
+    assert (found.least_mhz, found.tolerance) == (pytest.approx(1920.0), pytest.approx(0.03))
 
 
 def test_a_level_knows_how_far_clocks_swing_at_a_power_cap():
     """Three standard deviations of what the baseline's own processes saw, below its least."""
-    found = level(at(1800.0, 1850.0, 1900.0))
+    found = level(at(1800.0, 1850.0, 1900.0), 0.01)
     assert found.least_mhz == pytest.approx(1800.0 - 150.0)
 
 
 def test_a_baseline_that_knows_no_clock_sets_no_level():
     """Those of older versions, and of devices that do not tell."""
-    assert level(at(None, None)) is None
-    assert level([]) is None
-    assert level(at(None, 2000.0)).usual_mhz == 2000.0
+    assert level(at(None, None), 0.01) is None
+    assert level([], 0.01) is None
+    assert level(at(None, 2000.0), 0.01).usual_mhz == 2000.0
 
 
 # ---- time x clock -----------------------------------------------------------------------

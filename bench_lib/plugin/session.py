@@ -139,6 +139,7 @@ class PerfSession:
                 self.options.baselines,
                 self.device(),
                 planned=self.options.planned,
+                any_clock=self.options.any_clock,
             )
         return self.chronicle
 

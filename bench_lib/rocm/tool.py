@@ -7,12 +7,17 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 TIMEOUT_S = 10.0
 """Longest wait for an answer; healthy ones take up to 2 s on a machine of eight GPUs."""
+
+_running: set[subprocess.Popen[str]] = set()
+_starting = threading.Lock()
+"""Held while a tool is started, so that each is among those that run or does not run."""
 
 
 class ToolError(RuntimeError):
@@ -39,8 +44,47 @@ def ask(
     if found is None:
         raise ToolError(f"{words[0]} is not installed, or not on PATH")
     try:
+        child = _start([found, *words[1:]], environ)
+    except OSError as error:
+        raise ToolError(f"{words[0]} cannot be run: {error.strerror}") from error
+    try:
+        out, err = child.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        _abandon(child)
+        raise ToolHangError(f"{' '.join(words)} did not answer in {timeout_s:g} s") from None
+    except BaseException:  # an interrupt, which does not reach a session of its own
+        _abandon(child)
+        raise
+    finally:
+        _running.discard(child)
+    if child.returncode != 0:
+        said = (err or out).strip().splitlines() or ["nothing"]
+        raise ToolError(f"{' '.join(words)} ended with status {child.returncode}: {said[-1][:200]}")
+    return out
+
+
+@contextmanager
+def none_running() -> Iterator[None]:
+    """End the tools that are being asked, with all they started, and let none start meanwhile.
+
+    For a process that is about to leave without waiting for the threads that ask.
+    """
+    # Whoever is leaving does not wait for a tool that hangs while it is started.
+    held = _starting.acquire(timeout=1)
+    try:
+        for child in list(_running):
+            if child.returncode is None:
+                _kill(child)
+        yield
+    finally:
+        if held:
+            _starting.release()
+
+
+def _start(words: Sequence[str], environ: Mapping[str, str]) -> subprocess.Popen[str]:
+    with _starting:
         child = subprocess.Popen(
-            [found, *words[1:]],
+            words,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -49,22 +93,17 @@ def ask(
             env=dict(environ),
             start_new_session=True,
         )
-    except OSError as error:
-        raise ToolError(f"{words[0]} cannot be run: {error.strerror}") from error
-    try:
-        out, err = child.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        _abandon(child)
-        raise ToolHangError(f"{' '.join(words)} did not answer in {timeout_s:g} s") from None
-    if child.returncode != 0:
-        said = (err or out).strip().splitlines() or ["nothing"]
-        raise ToolError(f"{' '.join(words)} ended with status {child.returncode}: {said[-1][:200]}")
-    return out
+        _running.add(child)
+    return child
+
+
+def _kill(child: subprocess.Popen[str]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def _abandon(child: subprocess.Popen[str]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
+    _kill(child)
     # Stuck in the driver it ends when the driver lets it, and is not waited for.
     with suppress(subprocess.TimeoutExpired):
         child.wait(timeout=1)

@@ -29,7 +29,7 @@ from bench_lib.model import Hardware, Telemetry
 from bench_lib.rocm.tool import ToolError, ask
 from bench_lib.rocm.tool import parse as parse_answer
 from bench_lib.telemetry.looks import PERIOD_S
-from bench_lib.telemetry.sample import Sample, parse
+from bench_lib.telemetry.sample import Sample, parse, share
 from bench_lib.telemetry.stretch import summarise
 
 __all__ = ["Sample", "Sampler", "look_once", "parse", "summarise"]
@@ -59,7 +59,7 @@ def look_once(
         return None, str(error).replace(" ".join(words), "the look at the device")
     if not isinstance(values, dict) or "error" in values:
         return None, str(values["error"] if isinstance(values, dict) else values)
-    return values, None
+    return {**values, "utilization": share(values.get("utilization"))}, None
 
 
 def _command(device: Hardware) -> tuple[str, ...]:

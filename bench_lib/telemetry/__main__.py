@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 from bench_lib.model import Hardware
+from bench_lib.rocm.tool import none_running
 from bench_lib.telemetry.processes import kin, run_of
 from bench_lib.telemetry.sources import cause_of, choose, watch
 
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str]) -> None:
         for look in looks if not mode else _once(looks):
             _say(out, {**look, "kin": kin(look.get("pids", ()), ancestor)})
     except BrokenPipeError:
-        os._exit(0)
+        _leave()
     except Exception as error:  # noqa: BLE001 - the parent hears the cause, not a traceback
         _say(out, {"t": time.monotonic(), "error": cause_of(error)})
 
@@ -61,7 +62,13 @@ def _end_with_parent() -> None:
     with contextlib.suppress(OSError):
         while os.read(0, 4096):
             pass
-    os._exit(0)
+    _leave()
+
+
+def _leave() -> None:
+    """End this process at once, and before it the tool that it may be waiting for."""
+    with none_running():
+        os._exit(0)
 
 
 def _say(out: TextIO, values: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bench_lib.model import Hardware
@@ -21,6 +22,10 @@ REASONS = {
 BELOW_LIMIT = "clock below limit"
 """Counted too, of a device at rest as well: what is so, and no reason for it."""
 
+MOST_DIES = 8
+"""Of a card; its table of metrics has room for the clocks of so many (kgd_pp_interface.h)."""
+
+_PARTS = {"DPX": 2, "TPX": 3, "QPX": 4}
 _KINDS = ("power cap", "current limit", "thermal")
 _UNSUPPORTED = (2.0**32 - 1, float(2**64 - 1))
 
@@ -59,15 +64,38 @@ def places(device: Hardware, listed: Sequence[str | None]) -> tuple[int, int]:
     return card[partition] if partition < len(card) else card[0], card[0]
 
 
-def partition(device: Hardware) -> int | None:
-    """Return the number of a partition; None of a card that is whole."""
+@dataclass(frozen=True)
+class Partition:
+    """A part of a card, with some of its dies to itself."""
+
+    number: int
+    mode: str | None
+
+    def own(self, dies: Sequence[float | None]) -> Sequence[float | None]:
+        """Return what those of a card's dies tell that are this partition's.
+
+        Dies go to partitions in order, and a mode says to how many; CPX has one for each die.
+        The last dies may be silent because the card has no more.  Empty where the dies
+        cannot be dealt out evenly, or into how many parts is not known.
+        """
+        count = max((n for n, die in enumerate(dies, start=1) if die is not None), default=0)
+        parts = count if self.mode == "CPX" else _PARTS.get(self.mode or "", 0)
+        if not parts or count % parts:
+            return []
+        share = count // parts
+        return dies[:count][self.number * share : (self.number + 1) * share]
+
+
+def partition(device: Hardware) -> Partition | None:
+    """Return which part of its card a device is; None where it is the whole."""
+    mode = device.compute_partition
     function = int((device.bdf or "").rpartition(".")[2] or "0", 16)
-    is_whole = device.compute_partition in (None, "SPX") and function == 0
-    return None if is_whole else function
+    is_whole = mode == "SPX" or (mode is None and function == 0)
+    return None if is_whole else Partition(function, mode)
 
 
 def merged(own: Mapping[str, Any], card: Mapping[str, Any]) -> dict[str, Any]:
-    """Take the card's figures where a partition, which has no sensors, tells none."""
+    """Take what the card's sensors tell where a partition, which has none, tells nothing."""
     return {**card, **{name: value for name, value in own.items() if value not in (None, [], {})}}
 
 

@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from bench_lib.model import Hardware
-from bench_lib.telemetry.amd import REASONS, reasons_in
+from bench_lib.telemetry.amd import REASONS, partition, reasons_in
 from bench_lib.telemetry.looks import Source, content, number, text
 from bench_lib.telemetry.processes import described
 
 
 def source(device: Hardware, root: Path) -> Source:
-    """Look at a card's files in sysfs; a partition sees its whole card's figures."""
+    """Look at a card's files in sysfs.
+
+    A partition has its card's power and heat.  The files know the card's compute clock and
+    load as well, which are not a partition's.
+    """
     slot, _, function = (device.bdf or "").rpartition(".")
     bus = root / "sys/bus/pci/devices"
     pci = bus / f"{slot}.{function}" if (bus / f"{slot}.{function}").exists() else bus / f"{slot}.0"
@@ -23,13 +27,14 @@ def source(device: Hardware, root: Path) -> Source:
     # An MI300 has no edge sensor; where both are, the hottest spot is what throttles.
     label = next((labels[n] for n in ("junction", "hotspot", "edge") if n in labels), None)
     sensor = label.with_name(label.name.replace("label", "input")) if label else None
-    kfd_id = number_of(device, root)
+    kfd_id, is_whole = number_of(device, root), partition(device) is None
 
     def look(*, with_pids: bool) -> dict[str, Any]:
-        clock_hz, memory_hz = number(hwmon / "freq1_input"), number(hwmon / "freq2_input")
+        clock_hz = number(hwmon / "freq1_input") if is_whole else None
+        memory_hz = number(hwmon / "freq2_input")
         power_uw = number(hwmon / "power1_average") or number(hwmon / "power1_input")
         heat_mc = number(sensor) if sensor else None
-        busy = number(pci / "gpu_busy_percent")
+        busy = number(pci / "gpu_busy_percent") if is_whole else None
         return {
             "clock_mhz": clock_hz / 1e6 if clock_hz is not None else None,
             "memory_clock_mhz": memory_hz / 1e6 if memory_hz is not None else None,

@@ -15,7 +15,9 @@ from bench_lib.rocm.figures import words
 from bench_lib.telemetry.amd import (
     BELOW_LIMIT,
     REASONS,
+    Partition,
     mean_busy,
+    median,
     merged,
     partition,
     places,
@@ -37,12 +39,12 @@ def source(device: Hardware, root: Path) -> Source:
             raise NothingToldError(f"cannot start: {_words(error)}") from error
     gpu = _Gpu(smi)
     own, card = places(device, [words(gpu.ask("gpu_device_bdf", h)) for h in handles])
-    number = partition(device)
+    part = partition(device)
 
     def look(*, with_pids: bool) -> dict[str, Any]:
-        seen = gpu.reading(handles[own], number, rarely=with_pids)
+        seen = gpu.reading(handles[own], part, rarely=with_pids)
         if own != card:
-            seen = merged(seen, gpu.reading(handles[card], number, rarely=with_pids))
+            seen = merged(seen, gpu.reading(handles[card], part, rarely=with_pids))
         if with_pids:
             seen |= gpu.processes(handles[own])
         return seen
@@ -111,21 +113,24 @@ class _Gpu:
         found = self.ask(what, *arguments)
         return found if isinstance(found, dict) else {}
 
-    def reading(self, handle: object, number: int | None, *, rarely: bool) -> dict[str, Any]:
-        """Return a handle's figures; the load is that of the partition of this number.
+    def reading(self, handle: object, part: Partition | None, *, rarely: bool) -> dict[str, Any]:
+        """Return a handle's figures; clock and load are those of the partition, if it has one.
 
         ``rarely`` is whether to ask as well for what takes long.
         """
         metrics = self.part("gpu_metrics_info", handle)
-        busy = metrics.get("xcp_stats.gfx_busy_inst")
-        parts = busy if isinstance(busy, list) and number is not None else []
-        load = mean_busy(parts[number] if number is not None and number < len(parts) else None)
-        if load is None:
+        if part is None:
+            clock = self._clock(handle, "GFX")
             load = mean_busy([self.part("gpu_activity", handle).get("gfx_activity")])
+        else:
+            dies = _listed(metrics.get("current_gfxclks"))
+            clock = median(part.own([told(die, "MHz") for die in dies]))
+            busy = _listed(metrics.get("xcp_stats.gfx_busy_inst"))
+            load = mean_busy(busy[part.number]) if part.number < len(busy) else None
         power = self.part("power_info", handle)
         powers = ("socket_power", "current_socket_power", "average_socket_power")
         return {
-            "clock_mhz": self._clock(handle, "GFX"),
+            "clock_mhz": clock,
             "memory_clock_mhz": self._clock(handle, "MEM"),
             # The second die of an MI250X has no sensor of its own and says 0.
             "power_w": next((w for name in powers if (w := told(power.get(name), "W"))), None),
@@ -217,6 +222,10 @@ class _Gpu:
             return {"throttle": reasons_in(flags)}
         status = metrics.get("throttle_status")
         return {"throttle": ["throttled"] if status is True or told(status) else []}
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _words(error: BaseException) -> str:

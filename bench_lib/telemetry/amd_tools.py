@@ -14,7 +14,9 @@ from bench_lib.rocm.tool import ToolError, ask
 from bench_lib.telemetry import amd_kernel
 from bench_lib.telemetry.amd import (
     BELOW_LIMIT,
+    MOST_DIES,
     REASONS,
+    Partition,
     mean_busy,
     median,
     merged,
@@ -33,7 +35,7 @@ def amd_smi_source(device: Hardware, root: Path) -> Source:
     spots = places(device, [words(entry.get("bdf")) for entry in listed])
     own, card = (_number(listed[spot]) for spot in spots)
     asked = [str(number) for number in dict.fromkeys((own, card))]
-    number = partition(device)
+    part = partition(device)
     lists_processes = True
 
     def look(*, with_pids: bool) -> dict[str, Any]:
@@ -42,7 +44,7 @@ def amd_smi_source(device: Hardware, root: Path) -> Source:
         about = {_number(entry): entry for entry in answer}
         if own not in about:
             raise ToolError(f"amd-smi metric does not tell of GPU {own}")
-        seen = merged(*(_reading(about.get(which, {}), number) for which in (own, card)))
+        seen = merged(*(_reading(about.get(which, {}), part) for which in (own, card)))
         if with_pids and lists_processes:
             try:
                 answer = amd_smi.entries(_ask("amd-smi", "process", "-g", str(own), "--json"))
@@ -56,13 +58,13 @@ def amd_smi_source(device: Hardware, root: Path) -> Source:
 
 def rocm_smi_source(device: Hardware, root: Path) -> Source:
     """Look through ``rocm-smi``; raises ToolError or NothingToldError where it does not work."""
-    kfd_id = amd_kernel.number_of(device, root)
+    kfd_id, part = amd_kernel.number_of(device, root), partition(device)
     shown = ("--showbus", "--showclocks", "--showpower", "--showtemp", "--showuse", "--json")
 
     def look(*, with_pids: bool) -> dict[str, Any]:
         cards = list(rocm_smi.cards(_ask("rocm-smi", *shown)).values())
         spots = places(device, [words(card.get("pci bus")) for card in cards])
-        seen = merged(*(_card(cards[spot]) for spot in spots))
+        seen = merged(*(_card(cards[spot], part) for spot in spots))
         return seen | (amd_kernel.processes(kfd_id, root) if with_pids else {})
 
     return Source("rocm-smi", look, is_command=True)
@@ -76,24 +78,30 @@ def _number(entry: dict[str, Any]) -> int | None:
     return whole(entry.get("gpu", entry.get("gpu_id")))
 
 
-def _reading(entry: dict[str, Any], number: int | None) -> dict[str, Any]:
-    """Read one entry of ``amd-smi metric``; the load is that of the partition of this number."""
+def _reading(entry: dict[str, Any], part: Partition | None) -> dict[str, Any]:
+    """Read one entry of ``amd-smi metric``; clock and load are the partition's, if it has one."""
     parts = {
         name: amd_smi.section(entry, name)
         for name in ("clock", "power", "temperature", "usage", "throttle")
     }
     usage, heat, power = parts["usage"], parts["temperature"], parts["power"]
-    load = mean_busy(amd_smi.section(usage, "gfx_busy_inst").get(f"xcp_{number}"))
+    if part is None:
+        # An MI300X has a clock for each of its eight dies.
+        clock = _clock(parts["clock"], "gfx")
+        load = mean_busy([usage.get("gfx_activity")])
+    else:
+        dies = (amd_smi.section(parts["clock"], f"gfx_{n}") for n in range(MOST_DIES))
+        clock = median(part.own([_speed(die) for die in dies]))
+        load = mean_busy(amd_smi.section(usage, "gfx_busy_inst").get(f"xcp_{part.number}"))
     powers = ("socket_power", "current_socket_power", "average_socket_power")
     heats = (told(heat.get(name), "C") for name in ("hotspot", "junction", "edge"))
     seen = {
-        # An MI300X has a clock for each of its eight dies.
-        "clock_mhz": _clock(parts["clock"], "gfx"),
+        "clock_mhz": clock,
         "memory_clock_mhz": _clock(parts["clock"], "mem"),
         # The second die of an MI250X has no sensor of its own and says 0.
         "power_w": next((w for name in powers if (w := told(power.get(name), "W"))), None),
         "temperature_c": next((degrees for degrees in heats if degrees is not None), None),
-        "utilization": mean_busy([usage.get("gfx_activity")]) if load is None else load,
+        "utilization": load,
         **_throttling(parts["throttle"]),
     }
     if words(power.get("throttle_status")) == "THROTTLED":
@@ -105,7 +113,11 @@ def _clock(clocks: dict[str, Any], kind: str) -> float | None:
     named = (
         amd_smi.section(clocks, name) for name in clocks if re.fullmatch(rf"{kind}(_\d+)?", name)
     )
-    return median(told(clock.get("clk", clock.get("cur_clk")), "MHz") for clock in named)
+    return median(_speed(clock) for clock in named)
+
+
+def _speed(clock: dict[str, Any]) -> float | None:
+    return told(clock.get("clk", clock.get("cur_clk")), "MHz")
 
 
 def _throttling(throttle: dict[str, Any]) -> dict[str, Any]:
@@ -146,8 +158,11 @@ def _processes(entries: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return {"pids": list(found), "names": found}
 
 
-def _card(card: dict[str, str]) -> dict[str, Any]:
-    """Read one card of ``rocm-smi``, whose words differ between versions."""
+def _card(card: dict[str, str], part: Partition | None) -> dict[str, Any]:
+    """Read one card of ``rocm-smi``, whose words differ between versions.
+
+    It knows the clock and the load of whole cards only, so a partition has none.
+    """
 
     def first(pattern: str, unit: str) -> float | None:
         values = (value for name, value in card.items() if re.fullmatch(pattern, name))
@@ -161,9 +176,9 @@ def _card(card: dict[str, str]) -> dict[str, Any]:
 
     heats = (first(rf"temperature \(sensor {name}\) \(c\)", "C") for name in ("junction", "edge"))
     return {
-        "clock_mhz": clock("sclk"),
+        "clock_mhz": clock("sclk") if part is None else None,
         "memory_clock_mhz": clock("mclk"),
         "power_w": first(r"(average|current socket) graphics package power \(w\)", "W") or None,
         "temperature_c": next((degrees for degrees in heats if degrees is not None), None),
-        "utilization": mean_busy([first(r"gpu use \(%\)", "%")]),
+        "utilization": mean_busy([first(r"gpu use \(%\)", "%")]) if part is None else None,
     }

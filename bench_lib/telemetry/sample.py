@@ -64,7 +64,7 @@ def parse(line: str) -> Sample:
         clock_mhz=_figure(values.get("clock_mhz")),
         power_w=_figure(values.get("power_w")),
         temperature_c=_figure(values.get("temperature_c")),
-        utilization=_figure(values.get("utilization")),
+        utilization=share(values.get("utilization")),
         throttle=tuple(
             reason
             for reason in (reasons if isinstance(reasons, list) else [])
@@ -90,6 +90,12 @@ def parse(line: str) -> Sample:
 def _pids(values: object) -> tuple[int, ...]:
     listed = values if isinstance(values, list) else []
     return tuple(v for v in listed if isinstance(v, int) and not isinstance(v, bool))
+
+
+def share(value: object) -> float | None:
+    """Take a share, of which firmware sometimes tells more than all; one below 0 is none."""
+    share = _figure(value)
+    return None if share is None or share < 0 else min(share, 1.0)
 
 
 def _figure(value: object) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from bench_lib.model import Telemetry
@@ -11,8 +12,10 @@ from bench_lib.telemetry.sample import Sample
 
 SYMPTOMS = ("low utilization", "clock below limit")
 """Counted by devices, at rest as well: how a device is, and no reason for it."""
-LATE_S = 0.5
-"""A sample that comes so long after it was due is only late."""
+EDGE_S = 0.6
+"""So far outside a stretch a count may be; libraries are asked every 0.5 s (`looks`)."""
+FRESH_S = 2.0
+"""So long before a stretch a look for processes still tells who is on the device."""
 OUTSIDE = "a process outside this container"
 
 
@@ -22,9 +25,10 @@ def summarise(
     """Summarise the samples from `begin` to `end`, in seconds; None where there are none.
 
     `own` are the processes that belong there.  Only counters and processes are looked for
-    outside the stretch as well: what was last known before it, and the first count after.
+    outside the stretch as well, shortly before it and after.  A reason's share is what its
+    counter says; of a flag, how long it held at least, so that one look of many is none.
     """
-    samples = list(samples)
+    samples, own = list(samples), set(own)
     inside = [sample for sample in samples if begin <= sample.t <= end]
     if not inside:
         return None
@@ -32,9 +36,9 @@ def summarise(
     memory_clocks = [s.memory_clock_mhz for s in inside if s.memory_clock_mhz is not None]
     heats = [s.temperature_c for s in inside if s.temperature_c is not None]
     grown, shares = _growth(samples, begin, end)
-    flagged = [reason for s in inside for reason in s.throttle]
+    flagged = Counter(reason for s in inside for reason in dict.fromkeys(s.throttle))
     reasons = list(dict.fromkeys([*flagged, *(r for r in grown if r not in SYMPTOMS)]))
-    seen = {reason: flagged.count(reason) / len(inside) for reason in flagged}
+    seen = {r: 1.0 if n == len(inside) else (n - 1) / len(inside) for r, n in flagged.items()}
     foreign, names = _foreign(samples, begin, end, own)
     idle = _idle(samples, begin, end, foreign)
     return Telemetry(
@@ -64,11 +68,10 @@ def _growth(
     A counter that went back was reset, and tells nothing; nor do any where their clock did.
     """
     counting = [s for s in samples if s.counters]
-    before = [s for s in counting if s.t <= begin][-1:]
-    if before and _has_gap([s for s in samples if before[0].t <= s.t <= begin], begin):
-        before = []  # what grew may have grown long before
+    # What grew between counts further apart may have grown long before or after.
+    before = [s for s in counting if begin - EDGE_S <= s.t <= begin][-1:]
     inside = [s for s in counting if begin < s.t <= end]
-    after = [s for s in counting if s.t > end][:1]
+    after = [s for s in counting if end < s.t <= end + EDGE_S][:1]
     edges = before + inside + after
     if len(edges) < 2 or edges[0].source != edges[-1].source:
         return {}, {}
@@ -84,14 +87,6 @@ def _growth(
     return grown, {r: min(1.0, n / passed) for r, n in grown.items()} if passed else {}
 
 
-def _has_gap(samples: Sequence[Sample], end: float) -> bool:
-    """Whether sampling had stopped somewhere between the first of the samples and the end."""
-    times = [*(s.t for s in samples[1:]), end]
-    return any(
-        s.due is not None and t > s.due + LATE_S for s, t in zip(samples, times, strict=True)
-    )
-
-
 def _foreign(
     samples: Sequence[Sample], begin: float, end: float, own: Collection[int]
 ) -> tuple[list[int], dict[str, str]]:
@@ -104,7 +99,7 @@ def _foreign(
     `own` unknown, or a context of ours that has only just ended still listed.
     """
     looks = [s for s in samples if s.pids is not None and s.t <= end]
-    before = [s for s in looks if s.t < begin][-1:]
+    before = [s for s in looks if begin - FRESH_S <= s.t < begin][-1:]
     during = [s for s in looks if s.t >= begin]
     latest = during or before
     listed = {pid for s in latest for pid in s.pids or ()}
@@ -123,7 +118,7 @@ def _idle(
 ) -> list[int]:
     """Find those that ran nothing: in no look of the stretch, nor in those next to it."""
     looks = [s for s in samples if s.pids is not None]
-    near = [s for s in looks if s.t < begin][-1:]
+    near = [s for s in looks if begin - FRESH_S <= s.t < begin][-1:]
     near += [s for s in looks if begin <= s.t <= end] + [s for s in looks if s.t > end][:1]
     known = [s.busy for s in near if s.busy is not None]
     if not known or len(known) < len(near):
