@@ -805,7 +805,10 @@ def test_published_figures_are_shown_apart_from_what_was_accepted(cli, tmp_path)
         "published, not judged by       rate       range",
         "b                         500 img/s  450 to 550",
         "b: another torch; source: a table",
-        "to measure them, on that hardware: bench-lib baseline record --reason WHY",
+        (
+            "to measure them, on that hardware: bench-lib baseline record --reason WHY "
+            "-- --perf-tier nightly"
+        ),
     ]
     shown = cli("baseline", "show", "mi300x", "--json").json
     assert (shown["cases"], sorted(shown["published"])) == ({}, ["b", CASE_ID])
@@ -957,6 +960,45 @@ def test_recording_nothing_that_can_be_accepted_is_a_no(cli, tmp_path, fake_pyte
     assert answer.status == 1
     assert "next" not in answer.out
     assert not (tmp_path / "baselines").exists()
+
+
+def test_a_case_that_lost_processes_is_not_recorded(cli, tmp_path, fake_pytest):
+    """The hardware spoilt one of them; what four say is no reference to hold for months."""
+    fake_pytest([measured(0.5, "a", 5), measured(0.5, "b", 4)])
+    answer = record(cli)
+    assert answer.status == 0
+    assert answer.lines == [
+        "",
+        "case  old     new",
+        "a       -  500 ms  new",
+        "b       -  500 ms  new, refused",
+        "b: 4 of 5 processes, which can hardly tell the spread between processes",
+        "",
+        "1 of 2 cases accepted into baselines/mi300x.json",
+        (
+            "1 refused: measure again, or accept with --force and a --reason that explains what "
+            "speaks against"
+        ),
+        "next: commit baselines/mi300x.json",
+    ]
+    assert list(baselines.load(tmp_path / "baselines", "mi300x").baselines) == ["a"]
+
+
+def test_recording_by_force_takes_all_that_has_values(cli, history, tmp_path, fake_pytest):
+    """Clocks that are lower for good make everything slower; what spoke against it is kept."""
+    accept(cli, write_run(history, [measured(0.5, "a", 5), measured(0.5, "b", 5)]))
+    few = measured(0.625, "b", 4)
+    fake_pytest([measured(0.625, "a", 5), few])
+    assert record(cli).status == 1
+    said = fake_pytest([measured(0.625, "a", 5), few])
+    answer = record(cli, "--force", "--", "--perf-any-clock")
+    assert (answer.status, said[-1]) == (0, "--perf-any-clock")
+    stored = baselines.load(tmp_path / "baselines", "mi300x").baselines
+    slower = "25.00% slower than accepted; the tolerance is 1.0%"
+    assert stored["a"].accepted.in_spite_of == slower
+    assert stored["b"].accepted.in_spite_of == (
+        f"{slower}; 4 of 5 processes, which can hardly tell the spread between processes"
+    )
 
 
 @pytest.mark.parametrize("status", [2, 3, 4, 5, -15])

@@ -243,6 +243,8 @@ TRITON_CACHE_DIR HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES G
 HIP_FORCE_DEV_KERNARG HSA_XNACK HSA_NO_SCRATCH_RECLAIM HSA_ENABLE_SDMA HSA_OVERRIDE_GFX_VERSION
 ROC_GLOBAL_CU_MASK NCCL_ALGO NCCL_PROTO NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_P2P_DISABLE
 NCCL_SHM_DISABLE NCCL_CUMEM_ENABLE NCCL_IGNORE_CPU_AFFINITY RCCL_MSCCL_ENABLE OMP_NUM_THREADS
+TORCH_ROCM_FA_PREFER_CK TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL AMDGCN_USE_BUFFER_OPS
+GPU_DEVICE_ORDINAL
 """
 
 
@@ -260,6 +262,18 @@ def test_what_is_known_to_change_speed_is_kept(tmp_path: Path, name: str) -> Non
         ("TORCHINDUCTOR_REDIS_PASSWORD", "hunter2", None),
         ("MIOPEN_AUTH_TOKEN", "hunter2", None),
         ("TORCHINDUCTOR_CACHE_DIR", "redis://me:hunter2@host/0", "redis://***@host/0"),
+        (
+            "TORCHINDUCTOR_X",
+            "redis://me:hun/t@r2@host/0 redis://b/1",
+            "redis://***@host/0 redis://b/1",
+        ),
+        ("TORCHINDUCTOR_X", "rediss://:hunter2@host", "rediss://***@host"),
+        ("TORCHINDUCTOR_X", "me:hunt/er2@host:6379", "***@host:6379"),
+        (
+            "TRITON_X",
+            "https://host/a?token=hunter2&v=1#k=2",
+            "https://host/a?token=***&v=***#k=***",
+        ),
     ],
 )
 def test_secrets_of_a_family_are_not_recorded(
@@ -267,6 +281,15 @@ def test_secrets_of_a_family_are_not_recorded(
 ) -> None:
     """History is shared; a password in a variable that we record would be too."""
     assert collect(tmp_path, {name: value}, tmp_path).variables.get(name) == recorded
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["redis://host:6379/0", "expandable_segments:True,a:b", "/opt/a.so:/opt/b@1.2.so", "0:0-8;1:3"],
+)
+def test_what_holds_no_secret_is_recorded_as_it_is(tmp_path: Path, value: str) -> None:
+    """Two values that differ would look the same."""
+    assert collect(tmp_path, {"LD_PRELOAD": value}, tmp_path).variables == {"LD_PRELOAD": value}
 
 
 def test_caches_are_counted_where_the_variables_put_them(tmp_path: Path, write: Write) -> None:

@@ -364,6 +364,41 @@ def test_an_unknown_gpu_gets_its_own_key_and_no_peaks(
     assert (gpu.key, gpu.peak_tflops) == (key, {})
 
 
+def test_a_gpu_of_a_known_size_and_an_unknown_id_is_unknown(tools: Tools) -> None:
+    """One without a readable id is told by its size."""
+    unknown = "amd-gfx942-74ff"
+    for device_id, key in (("0x74ff", unknown), ("0x000074ff", unknown), ("N/A", "mi300x")):
+        rows = [static(device_id=device_id)]
+        tools.install("amd-smi", amd_smi_7(rows, [listed()], [current()]))
+        assert tools.keys() == [key]
+
+
+def test_modes_are_read_in_small_letters_too(tools: Tools) -> None:
+    """And a key is the same in either case."""
+    rows = [static(units=38)]
+    tools.install("amd-smi", amd_smi_7(rows, [listed()], [current(mode="cpx", memory="nps4")]))
+    (gpu,) = tools.detect()
+    assert (gpu.key, gpu.compute_partition) == ("mi300x-cpx-nps4", "CPX")
+
+
+def test_units_of_the_whole_card_in_a_partition_leave_no_peaks(tools: Tools) -> None:
+    """Tools that count the card's units for each of its partitions."""
+    tools.install("amd-smi", amd_smi_7([static()], [listed()], [current(mode="CPX")]))
+    (gpu,) = tools.detect()
+    assert (gpu.key, gpu.peak_tflops) == ("mi300x-cpx-nps1", {})
+
+
+def test_a_memory_mode_that_nobody_tells_is_not_in_the_key(tools: Tools) -> None:
+    """A whole card stays itself; its partition has no bandwidth."""
+    answers = amd_smi_7([static(units=38)], [listed()], [current(mode="CPX", memory="N/A")])
+    tools.install("amd-smi", answers)
+    (gpu,) = tools.detect()
+    assert (gpu.key, gpu.peak_gb_per_s) == ("mi300x-cpx", None)
+    tools.install("amd-smi", amd_smi_7([static()], [listed()], [current(memory="N/A")]))
+    (gpu,) = tools.detect()
+    assert (gpu.key, gpu.peak_gb_per_s) == ("mi300x", 5300)
+
+
 @pytest.mark.parametrize("uuid", ["GPU-5e00000000000a00", None])
 def test_rocminfo_alone_is_enough(tools: Tools, uuid: str | None) -> None:
     """Under WSL, say, where it prints no uuid; without the domain there is no address."""

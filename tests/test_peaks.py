@@ -208,7 +208,7 @@ def test_a_row_that_breaks_the_rules_is_refused_by_name(
 # --- partitions --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pci", ["74a1", "74b5", "74ff", None, "zzzz"])
+@pytest.mark.parametrize("pci", ["74a1", "74b5", None, "zzzz"])
 @pytest.mark.parametrize(
     ("compute", "memory", "parts", "domains"),
     [
@@ -251,10 +251,12 @@ def test_the_memory_of_a_partition_may_be_its_domains() -> None:
 
 def test_an_mi300a_has_six_dies_and_a_mode_of_three() -> None:
     """CPX is another share of it than of an MI300X, and TPX is a mode of it alone."""
-    mode = {"compute_partition": "CPX", "power_cap_w": 550.0}
-    assert amd(compute_units=38, **mode).key == "mi300a-cpx-nps1"
-    tpx = amd(compute_units=76, power_cap_w=550.0, compute_partition="TPX")
-    assert tpx.key == "mi300a-tpx-nps1"
+    known = {"pci_device_id": "74a0", "memory_partition": "NPS1"}
+    cpx = amd(compute_units=38, compute_partition="CPX", **known)
+    assert cpx.key == "mi300a-cpx-nps1"
+    assert cpx.peak_tflops["fp16"] == pytest.approx(980.6 / 6)
+    tpx = amd(compute_units=76, memory_bytes=128 * GIB // 3, compute_partition="TPX")
+    assert tpx.key == "mi300a-tpx"
     assert tpx.peak_tflops["fp16"] == pytest.approx(980.6 / 3)
 
 
@@ -263,7 +265,45 @@ def test_a_partition_of_which_no_units_are_told_has_the_share_of_its_mode() -> N
     known = amd(pci_device_id="74a1", compute_partition="CPX")
     assert known.peak_tflops["fp16"] == pytest.approx(1307.4 / 8)
     unknown = amd(pci_device_id="74a2", compute_partition="CPX")
-    assert (unknown.key, unknown.peak_tflops) == ("mi308x-cpx-nps1", {})
+    assert (unknown.key, unknown.peak_tflops) == ("mi308x-cpx", {})
+
+
+@pytest.mark.parametrize(
+    ("mode", "units"),
+    [("CPX", 304), ("CPX", 20), ("DPX", 304), ("DPX", 76), ("TPX", 101), ("XPX", 38)],
+)
+def test_units_that_are_not_those_of_the_mode_leave_no_peaks(mode: str, units: int) -> None:
+    """Which of the two is right nobody knows, nor what of the card the device is."""
+    gpu = amd(
+        pci_device_id="74a1",
+        compute_units=units,
+        compute_partition=mode,
+        memory_partition="NPS1",
+    )
+    assert gpu.key == f"mi300x-{mode.lower()}-nps1"
+    assert (gpu.peak_tflops, gpu.peak_gb_per_s) == ({}, None)
+
+
+def test_a_partition_whose_memory_mode_is_unknown_has_no_bandwidth() -> None:
+    """Nor is it of the key of one whose mode is known."""
+    gpu = amd(pci_device_id="74a1", compute_units=38, compute_partition="CPX")
+    assert (gpu.key, gpu.peak_gb_per_s) == ("mi300x-cpx", None)
+    assert gpu.peak_tflops["fp16"] == pytest.approx(1307.4 / 8)
+
+
+@pytest.mark.parametrize("compute", ["SPX", None])
+def test_a_whole_card_that_tells_no_memory_mode_is_plain(compute: str | None) -> None:
+    """As virtual functions do."""
+    gpu = amd(pci_device_id="74a1", compute_units=304, compute_partition=compute)
+    assert (gpu.key, gpu.peak_gb_per_s) == ("mi300x", 5300)
+
+
+def test_a_share_of_a_card_keeps_its_memory_mode() -> None:
+    """It is neither the whole card in that mode nor the same share in another."""
+    mode = {"compute_partition": "SPX", "memory_partition": "NPS4"}
+    gpu = amd(pci_device_id="74a1", compute_units=152, **mode)
+    assert (gpu.key, gpu.peak_gb_per_s) == ("mi300x-spx-nps4-152cu", None)
+    assert gpu.peak_tflops["fp16"] == pytest.approx(1307.4 / 2)
 
 
 # --- each signal's part ------------------------------------------------------------------
@@ -288,7 +328,27 @@ def test_an_id_of_a_gpu_without_figures_is_that_gpu(pci: str) -> None:
     assert (gpu.key, gpu.peak_tflops, gpu.peak_gb_per_s) == ("mi300x-hf", {}, None)
 
 
-@pytest.mark.parametrize("pci", ["74A1", "0x74a1", "0x74A1"])
+@pytest.mark.parametrize(
+    ("pci", "key"), [("7410", "mi210"), ("74b5", "mi300x"), ("74b9", "mi325x")]
+)
+def test_a_virtual_function_is_its_card(pci: str, key: str) -> None:
+    """It has an id of its own."""
+    known = {"arch": BY_KEY[key].arch, "compute_units": BY_KEY[key].compute_units}
+    gpu = amd(pci_device_id=pci, **known)
+    assert (gpu.key, gpu.peak_tflops) == (key, BY_KEY[key].tflops)
+
+
+@pytest.mark.parametrize("pci", ["74a1", "74a5"])
+def test_an_unknown_id_is_an_unknown_gpu_whatever_else_it_has(pci: str) -> None:
+    """An MI308X of another id, say, in a mode that gives it the size of an MI300X."""
+    known = {"compute_units": 304, "memory_bytes": 192 * GIB, "power_cap_w": 750.0}
+    unknown = amd(name="AMD Instinct MI300X", pci_device_id="74be", **known)
+    assert (unknown.key, unknown.peak_tflops) == ("amd-gfx942-74be", {})
+    assert unknown.peak_gb_per_s is None
+    assert amd(pci_device_id=pci, **known).key == {"74a1": "mi300x", "74a5": "mi325x"}[pci]
+
+
+@pytest.mark.parametrize("pci", ["74A1", "0x74a1", "0x74A1", "0x000074a1"])
 def test_an_id_is_read_in_any_spelling(pci: str) -> None:
     """Tools write it in capitals and with a prefix."""
     assert amd(pci_device_id=pci).key == "mi300x"
@@ -314,18 +374,18 @@ def test_a_name_that_says_the_model_stays() -> None:
     [
         ({"compute_units": 304, "memory_bytes": 192 * GIB}, "mi300x"),
         ({"compute_units": 304, "memory_bytes": 256 * GIB}, "mi325x"),
-        ({"compute_units": 304, "power_cap_w": 750.0}, "mi300x"),
         ({"compute_units": 304, "power_cap_w": 1000.0}, "mi325x"),
-        ({"memory_bytes": 192 * GIB, "power_cap_w": 750.0}, "mi300x"),
+        ({"compute_units": 228}, "mi300a"),
         ({"compute_units": 304, "memory_bytes": 192 * GIB, "power_cap_w": 600.0}, "mi300x"),
         ({"compute_units": 304, "memory_bytes": 256 * GIB, "power_cap_w": 750.0}, "mi325x"),
         # The cap is more than an MI300X's board may draw.
         ({"compute_units": 304, "memory_bytes": 192 * GIB, "power_cap_w": 1000.0}, None),
         ({"compute_units": 304, "power_cap_w": 1100.0}, None),
-        # One signal, or two that several models share.
-        ({"compute_units": 304}, None),
-        ({"compute_units": 228}, None),
+        # What several models have, or may have: memory is not enough.
+        ({"memory_bytes": 192 * GIB, "power_cap_w": 750.0}, None),
         ({"memory_bytes": 256 * GIB}, None),
+        ({"compute_units": 304}, None),
+        ({"compute_units": 304, "power_cap_w": 750.0}, None),
         ({"power_cap_w": 1000.0}, None),
         ({"compute_units": 304, "power_cap_w": 600.0}, None),
         # One that contradicts.
@@ -335,10 +395,8 @@ def test_a_name_that_says_the_model_stays() -> None:
         ({"arch": None, "compute_units": 304, "memory_bytes": 192 * GIB}, None),
     ],
 )
-def test_without_a_known_id_two_signals_have_to_agree_and_none_may_not(
-    known: dict[str, Any], key: str | None
-) -> None:
-    """Arch aside; what is not told speaks neither way, nor does a lower cap."""
+def test_without_an_id_one_model_alone_has_to_fit(known: dict[str, Any], key: str | None) -> None:
+    """By arch and size; a cap can only exclude, and a lower one is an administrator's."""
     gpu = amd(**known)
     if key is None:
         assert gpu.key.startswith("amd-")
@@ -350,12 +408,20 @@ def test_without_a_known_id_two_signals_have_to_agree_and_none_may_not(
 
 @pytest.mark.parametrize(
     ("cap_w", "key"),
-    [(1000.0, "mi350x"), (1400.0, "mi355x"), (1200.0, "mi355x"), (900.0, None), (None, None)],
+    [(1400.0, "mi355x"), (1200.0, "mi355x"), (1000.0, None), (900.0, None), (None, None)],
 )
-def test_the_cap_tells_two_models_of_one_size_apart(cap_w: float | None, key: str | None) -> None:
-    """MI350X and MI355X differ in clocks and power only."""
+def test_the_cap_excludes_what_may_not_draw_so_much(cap_w: float | None, key: str | None) -> None:
+    """MI350X and MI355X differ in clocks and power only, and either may be capped at 1000 W."""
     gpu = amd(arch="gfx950", compute_units=256, memory_bytes=288 * GIB, power_cap_w=cap_w)
     assert gpu.key == (key or "amd-gfx950-256cu-288gb")
+
+
+@pytest.mark.parametrize("cap_w", [None, 250.0, 300.0])
+def test_a_model_whose_power_is_not_known_is_excluded_by_no_cap(cap_w: float | None) -> None:
+    """MI210 and a die of an MI250 have one size, and how much the die may draw nobody says."""
+    known = {"arch": "gfx90a", "memory_bytes": 64 * GIB, "power_cap_w": cap_w}
+    assert amd(compute_units=104, **known).key == "amd-gfx90a-104cu-64gb"
+    assert amd(compute_units=110, **known).key == "mi250x"
 
 
 def test_feature_flags_are_no_part_of_an_architecture() -> None:
@@ -388,7 +454,7 @@ def test_a_gcd_says_that_it_is_one_of_two(units: int, key: str, name: str) -> No
         ({"compute_units": 96, "memory_bytes": 64 * GIB}, "amd-gfx942-96cu-64gb"),
         ({"pci_device_id": "what", "compute_units": 96}, "amd-gfx942-96cu"),
         ({"pci_device_id": "0000", "memory_bytes": 64 * GIB}, "amd-gfx942-64gb"),
-        ({"compute_units": 96, "compute_partition": "CPX"}, "amd-gfx942-96cu-cpx-nps1"),
+        ({"compute_units": 96, "compute_partition": "CPX"}, "amd-gfx942-96cu-cpx"),
         ({"arch": None}, "amd-gpu"),
         ({"vendor": "nvidia", "arch": "sm_90", "pci_device_id": "23ff"}, "nvidia-23ff"),
         ({"vendor": "nvidia", "arch": "sm_90", "compute_units": 132}, "nvidia-sm_90-132cu"),
@@ -400,7 +466,7 @@ def test_an_unknown_gpu_is_keyed_by_its_ids_or_else_by_its_size(
 ) -> None:
     """Two that differ share no baseline; neither has peaks."""
     gpu = amd(**known)
-    assert (gpu.key, gpu.name) == (key, key.removesuffix("-cpx-nps1"))
+    assert (gpu.key, gpu.name) == (key, key.removesuffix("-cpx"))
     assert (gpu.peak_tflops, gpu.peak_gb_per_s) == ({}, None)
 
 
@@ -454,7 +520,7 @@ def test_no_gpu_gets_the_peaks_of_a_model_that_any_signal_contradicts(
     compute: str | None,
     memory: str | None,
 ) -> None:
-    """Whatever is told of it, as long as its id is nobody's."""
+    """Whatever is told of it, as long as its id is nobody's; if it is readable, none at all."""
     gpu = amd(
         arch=arch,
         pci_device_id=pci,
@@ -467,11 +533,12 @@ def test_no_gpu_gets_the_peaks_of_a_model_that_any_signal_contradicts(
     if gpu.key.startswith("amd-"):
         assert (gpu.peak_tflops, gpu.peak_gb_per_s) == ({}, None)
         return
+    assert pci in (None, "zzzz", "")
     model = BY_KEY[gpu.key.split("-")[0]]
     parts = {"DPX": 2, "TPX": 3, "QPX": 4, "CPX": model.xcds}.get(compute or "", 1)
     domains = int((memory or "NPS1")[3:])
     assert arch == model.arch
-    assert [units, memory_gib, cap_w].count(None) <= 1
+    assert units is not None or memory_gib is not None
     if units is not None:
         assert units * parts == model.compute_units
     if memory_gib is not None:

@@ -42,6 +42,9 @@ Runs = Annotated[
 ]
 Cases = Annotated[str, typer.Option("--case", metavar="GLOB", help="Only cases like this.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why these are the values to hold.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Take noisy, doubtful or slower values too; say why.")
+]
 Markdown = Annotated[
     bool, typer.Option("--markdown", help="Print Markdown for a pull request's description.")
 ]
@@ -133,7 +136,10 @@ def _print_published(published: Mapping[str, Published]) -> None:
     print_table(("published, not judged by", "rate", "range"), rows)
     for id_, figure in sorted(published.items()):
         print(f"{id_}: {figure.caveat}; source: {figure.source}")
-    print("to measure them, on that hardware: bench-lib baseline record --reason WHY")
+    print(
+        "to measure them, on that hardware: "
+        "bench-lib baseline record --reason WHY -- --perf-tier nightly"
+    )
 
 
 @app.command()
@@ -165,10 +171,7 @@ def accept(
     history: HistoryDir = DEFAULT_HISTORY,
     baselines: BaselinesDir = DEFAULT_BASELINES,
     case: Cases = "*",
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Take noisy, doubtful or slower values too; say why."),
-    ] = False,
+    force: Force = False,
     json: Json = False,
     markdown: Markdown = False,
 ) -> None:
@@ -205,11 +208,13 @@ def record(
     reason: Reason,
     history: HistoryDir = DEFAULT_HISTORY,
     baselines: BaselinesDir = DEFAULT_BASELINES,
+    force: Force = False,
 ) -> None:
     """Measure perf_tests in five processes a case, and accept that very run.
 
-    Ends with 1 where nothing could be accepted, or where a test failed; the others are
-    accepted all the same.
+    A case of which fewer processes were measured is refused, as is what accept refuses.  Ends
+    with 1 where nothing could be accepted, or where a test failed; the others are accepted all
+    the same.
     """
     from bench_lib import baselines as files
     from bench_lib import history as runs
@@ -231,7 +236,8 @@ def record(
             "bench-lib baseline accept --run RUN"
         )
     file, measured, changes = _proposal(new, history, baselines, "*", reason)
-    taken = _take(file, measured, changes)
+    changes = [_with_all_processes(change, LEAST_PROCESSES) for change in changes]
+    taken = _take(file, measured, changes, force=force)
     shown = [taken.get(change.case_id, change) for change in changes]
     print()
     _print_changes(shown, _changes_around(shown, file, measured), markdown=False)
@@ -249,6 +255,15 @@ def _pytest(words: Sequence[str]) -> int:
         return subprocess.call([sys.executable, "-m", "pytest", *words])
     finally:
         signal.signal(signal.SIGINT, handler)
+
+
+def _with_all_processes(change: Change, needed: int) -> Change:
+    """Note against a change that some of its processes were spoilt or left out."""
+    found = len(change.new.processes) if change.new else needed
+    if found >= needed:
+        return change
+    words = f"{found} of {needed} processes, which can hardly tell the spread between processes"
+    return dataclasses.replace(change, against="; ".join(filter(None, (change.against, words))))
 
 
 def _take(

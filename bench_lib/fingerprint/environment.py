@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from bench_lib.fingerprint.cached import caches, describe_folder, same
+from bench_lib.hardware.sysfs import ROOT, text
 from bench_lib.model import Environment
 
 GIT_TIMEOUT_S = 5.0
@@ -21,7 +22,9 @@ _FAMILIES = (
     "TORCHINDUCTOR_",
     "TORCHDYNAMO_",
     "TRITON_",
+    "AMDGCN_",  # how Triton's kernels reach memory (triton/knobs.py)
     "TORCH_NCCL_",
+    "TORCH_ROCM_",  # which library does attention (ATen/Context.h)
     "NCCL_",
     "RCCL_",
     "HIPBLASLT_",
@@ -41,7 +44,8 @@ _NAMES = frozenset(
     TORCH_BLAS_PREFER_HIPBLASLT TORCH_BLAS_PREFER_CUBLASLT DISABLE_ADDMM_CUDA_LT
     TORCH_ALLOW_TF32_CUBLAS_OVERRIDE TORCH_COMPILE_DISABLE
     CUBLAS_WORKSPACE_CONFIG NVIDIA_TF32_OVERRIDE ATEN_CPU_CAPABILITY ONEDNN_MAX_CPU_ISA
-    HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER
+    HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL
+    CUDA_DEVICE_ORDER
     HIP_FORCE_DEV_KERNARG HIP_LAUNCH_BLOCKING CUDA_LAUNCH_BLOCKING CUDA_MODULE_LOADING
     CUDA_DEVICE_MAX_CONNECTIONS GPU_MAX_HW_QUEUES
     AMD_SERIALIZE_KERNEL AMD_SERIALIZE_COPY AMD_LOG_LEVEL LD_PRELOAD MALLOC_CONF
@@ -49,6 +53,10 @@ _NAMES = frozenset(
     """.split()  # noqa: SIM905 - a page of quotation marks otherwise
 )
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH|COOKIE|KEYS?(_ID)?$")
+"""Names of variables whose values are not for anybody else."""
+_CREDENTIALS = re.compile(r"(://|(?<!\S)(?=[^\s/@:]+:(?!//)))\S*@")
+"""What stands before an address's last ``@``: a password may hold any character but a space."""
+_QUERY = re.compile(r"([?&#][^\s?&#=]+=)[^\s&#]*")
 _OPTIONS = frozenset(
     """
     iommu iommu.passthrough iommu.strict amd_iommu intel_iommu pci pcie_aspm
@@ -68,7 +76,7 @@ _VERSIONS = frozenset({"python", "torch", "torchvision", "cuda", "hip", "cudnn",
 
 
 def collect(
-    root: Path = Path("/"),
+    root: Path = ROOT,
     environ: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
 ) -> Environment:
@@ -162,14 +170,6 @@ def _spoken(field: str) -> str:
 
 
 # --- the environment ---------------------------------------------------------------------
-
-
-def text(path: Path) -> str | None:
-    """Read a file without surrounding space; None where unreadable or empty."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip() or None
-    except OSError:
-        return None
 
 
 def driver(root: Path) -> str | None:
@@ -299,7 +299,7 @@ def _checkout(cwd: Path) -> tuple[str | None, bool | None]:
 def _variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Keep the listed variables and families, less what may be a secret."""
     return {
-        name: re.sub(r"://[^/@\s]*@", "://***@", value)
+        name: _QUERY.sub(r"\1***", _CREDENTIALS.sub(r"\1***@", value))
         for name, value in sorted(environ.items())
         if (name in _NAMES or name.startswith(_FAMILIES)) and not _SECRET.search(name.upper())
     }

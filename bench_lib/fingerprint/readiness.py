@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench_lib.fingerprint.environment import driver, governor, numa_balancing, rocm, text
+from bench_lib.fingerprint.environment import driver, governor, numa_balancing, rocm
+from bench_lib.hardware.sysfs import ROOT, text
 from bench_lib.model import Hardware
 
 DISK_NEEDED_BYTES = 5 * 2**30
@@ -51,7 +52,7 @@ def _unknown(name: str, detail: str) -> Check:
 
 
 def checks(
-    root: Path = Path("/"),
+    root: Path = ROOT,
     environ: Mapping[str, str] = os.environ,
     devices: Sequence[Hardware] = (),
 ) -> list[Check]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bench_lib.hardware import amd, cpu, nvidia, visible
 from bench_lib.hardware.catalogue import MEMORY_TOLERANCE
+from bench_lib.hardware.sysfs import ROOT
 from bench_lib.hardware.visible import visibility
 from bench_lib.model import Device, Hardware
 from bench_lib.rocm import identity
@@ -24,7 +25,7 @@ __all__ = ["confirm", "detect", "disagreements", "visibility"]
 
 
 def detect(
-    root: Path = Path("/"),
+    root: Path = ROOT,
     environ: Mapping[str, str] = os.environ,
     *,
     ask_tools: bool | None = None,
@@ -42,7 +43,7 @@ def detect(
     mean this order only under CUDA_DEVICE_ORDER=PCI_BUS_ID, and a warning says so.
     """
     if ask_tools is None:
-        ask_tools = root == Path("/")
+        ask_tools = root == ROOT
     amd_gpus = visible.on_amd(amd.devices(root, environ if ask_tools else None), environ)
     nvidia_gpus = visible.on_nvidia(nvidia.devices(root), environ)
     return amd_gpus + nvidia_gpus or [cpu.device(root)]

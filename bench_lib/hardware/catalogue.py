@@ -75,30 +75,23 @@ def identify(device: Hardware) -> Hardware:
     """Give `device` its key, name and peaks.
 
     A partition of a card gets its own key, ``mi300x-cpx-nps4``, and its share of the
-    peaks.  A device with fewer compute units than its model and no word of a partition
-    (a virtual machine's share, say) is keyed by them: ``mi300x-38cu``.  A device that is
-    not in the catalogue has no peaks and is keyed by its ids, ``amd-gfx942-74ff``, or
-    without a PCI id by its size, ``amd-gfx942-304cu-192gb``.
+    peaks; none where its units are not those of its mode, and no bandwidth where the mode of
+    the memory is not known.  A device that is no partition and has not the compute units of
+    its model (a virtual machine's share, say) is keyed by them: ``mi300x-38cu``.  A device
+    that is not in the catalogue has no peaks and is keyed by its ids, ``amd-gfx942-74ff``,
+    or without a PCI id by its size, ``amd-gfx942-304cu-192gb``.
     """
-    mode = (device.compute_partition or "SPX", device.memory_partition or "NPS1")
-    suffix = "" if mode == ("SPX", "NPS1") else f"-{mode[0]}-{mode[1]}".lower()
-    if mode[0] == "MIG":  # NVIDIA's instances are not of memory partitions
-        suffix = "-mig"
     model = _model(device)
+    suffix = _modes(device)
     if model is None:
         own = _own_key(device)
         return replace(device, key=own + suffix, name=device.name or own)
     device = replace(device, name=_name(device, model))
-    parts = _partitions(device, model)
-    share: float | None = None
-    if device.compute_units and model.compute_units:
-        share = device.compute_units / model.compute_units
-    elif parts:
-        share = 1 / parts
-    bandwidth = _bandwidth(model, mode[1])
-    if share != 1.0 and not suffix:
-        suffix, bandwidth = f"-{device.compute_units}cu", None
-    if share is None or share > 1.0:
+    bandwidth = _bandwidth(device, model)
+    if _partitions(device, model) == 1 and _units_agree(device, model) is False:
+        suffix, bandwidth = f"{suffix}-{device.compute_units}cu", None
+    share = _share(device, model)
+    if share is None:
         return replace(device, key=model.key + suffix)
     tflops = {precision: peak * share for precision, peak in model.tflops.items()}
     return replace(device, key=model.key + suffix, peak_tflops=tflops, peak_gb_per_s=bandwidth)
@@ -121,6 +114,14 @@ def parse(document: Mapping[str, Any]) -> tuple[tuple[Model, ...], tuple[CpuMode
     file.end()
     _refuse_twins(gpus)
     return gpus, cpus
+
+
+def _modes(device: Hardware) -> str:
+    """Name the partition that a device is, as ``-cpx-nps4``; nothing for a whole card."""
+    compute, memory = device.compute_partition or "SPX", device.memory_partition
+    if compute == "SPX" and memory in (None, "NPS1"):
+        return ""
+    return "".join(f"-{mode.lower()}" for mode in (compute, memory) if mode)
 
 
 def _own_key(device: Hardware) -> str:
@@ -146,19 +147,20 @@ def _name(device: Hardware, model: Model) -> str:
     return device.name if says_so and not model.die_of_card else model.name
 
 
-def _bandwidth(model: Model, memory_partition: str) -> float | None:
+def _bandwidth(device: Hardware, model: Model) -> float | None:
     """Compute the peak GB/s of one memory partition, which owns its part of the channels.
 
     A compute partition can reach all of them, so that this is a bound for it and not what
     it can reach when its neighbours are busy.
     """
-    domains = _domains(memory_partition)
+    domains = _domains(device)
     return model.gb_per_s / domains if model.gb_per_s and domains else None
 
 
-def _domains(memory_partition: str | None) -> int | None:
-    """Return into how many parts a mode divides the memory."""
-    match = re.fullmatch(r"NPS([1-9]\d*)", memory_partition or "NPS1")
+def _domains(device: Hardware) -> int | None:
+    """Return into how many parts the memory is divided; None where a partition does not tell."""
+    whole = device.compute_partition in (None, "SPX")
+    match = re.fullmatch(r"NPS([1-9]\d*)", device.memory_partition or ("NPS1" if whole else ""))
     return int(match[1]) if match else None
 
 
@@ -168,38 +170,41 @@ def _partitions(device: Hardware, model: Model) -> int | None:
     return model.xcds if mode == "CPX" else _PARTITIONS.get(mode)
 
 
-def _model(device: Hardware) -> Model | None:
-    """Find the row of `device`: by PCI id, else by everything else that is known of it."""
-    rows = [row for row in models() if row.vendor == device.vendor]
-    named = [row for row in rows if _pci_id(device) in row.pci_ids]
-    if len(named) > 1:
-        named = [row for row in named if row.compute_units == device.compute_units]
-        return named[0] if len(named) == 1 else None
-    if named:
-        return named[0]
-    if device.vendor != "amd":
-        # AMD's virtual functions have ids of their own, and not every list has them all.  An
-        # NVIDIA id that is not listed is another product, of the same size perhaps (H200
-        # NVL) but not of this speed.
+def _share(device: Hardware, model: Model) -> float | None:
+    """Return which part of `model` a device is; None where that is unknown or contradicted."""
+    parts = _partitions(device, model)
+    if not parts:
         return None
-    return _alike(device, [row for row in rows if row.arch == _arch(device)])
+    if _units_agree(device, model) is not False:
+        return 1 / parts
+    share = (device.compute_units or 0) / (model.compute_units or 1)
+    return share if parts == 1 and share < 1 else None
 
 
-def _alike(device: Hardware, rows: Sequence[Model]) -> Model | None:
-    """Find the only row of an architecture that size and power cap of `device` fit.
+def _model(device: Hardware) -> Model | None:
+    """Find the row of `device`: by PCI id, or where none can be read by what else is known.
 
-    Two of compute units, memory and cap have to agree with it, and none may disagree.  Of
-    two such rows the one with exactly this cap is meant: an MI325X without a word of its
-    memory is an MI300X but for its 1000 W.
+    An id that is in no row is another product, however alike: an H200 NVL has all of an
+    H200's figures but its speed.
     """
-    fitting = []
-    for row in rows:
-        signals = (_units_agree(device, row), _memory_agrees(device, row), _cap_agrees(device, row))
-        if False not in signals and signals.count(True) >= 2:
-            fitting.append(row)
-    if len(fitting) > 1:
-        fitting = [row for row in fitting if _cap_agrees(device, row)]
-    return fitting[0] if len(fitting) == 1 else None
+    rows = [row for row in models() if row.vendor == device.vendor]
+    pci_id = _pci_id(device)
+    if pci_id:
+        rows = [row for row in rows if pci_id in row.pci_ids]
+        if len(rows) > 1:
+            rows = [row for row in rows if row.compute_units == device.compute_units]
+    elif device.vendor == "amd":
+        rows = [row for row in rows if row.arch == _arch(device) and _fits(device, row)]
+    else:
+        rows = []
+    return rows[0] if len(rows) == 1 else None
+
+
+def _fits(device: Hardware, model: Model) -> bool:
+    """Whether units agree with `model`, and neither memory nor the cap contradict."""
+    if not _units_agree(device, model) or _memory_agrees(device, model) is False:
+        return False
+    return not _is_capped_above(device, model)
 
 
 def _units_agree(device: Hardware, model: Model) -> bool | None:
@@ -216,19 +221,22 @@ def _memory_agrees(device: Hardware, model: Model) -> bool | None:
     The kernel gives each compute partition an equal part, other tools the memory partition
     that it shares with its neighbours.
     """
-    parts, domains = _partitions(device, model), _domains(device.memory_partition)
-    if not device.memory_bytes or not model.memory_gib or not parts or not domains:
+    parts = _partitions(device, model)
+    if not device.memory_bytes or not model.memory_gib or not parts:
         return None
     whole = device.memory_bytes / 2**30 / model.memory_gib
-    return any(abs(whole * share - 1) <= MEMORY_TOLERANCE for share in (parts, domains))
+    shares = (parts, _domains(device) or parts)
+    return any(abs(whole * share - 1) <= MEMORY_TOLERANCE for share in shares)
 
 
-def _cap_agrees(device: Hardware, model: Model) -> bool | None:
-    """Compare the power cap with the board's power; a lower one is an administrator's choice."""
-    if not device.power_cap_w or not model.board_power_w:
-        return None
-    excess = device.power_cap_w - model.board_power_w
-    return None if excess < -_CAP_TOLERANCE_W else excess <= _CAP_TOLERANCE_W
+def _is_capped_above(device: Hardware, model: Model) -> bool:
+    """Whether the power cap is more than the board may draw.
+
+    A lower one is an administrator's and says nothing, nor does one of a model whose board's
+    power is not known.
+    """
+    cap_w, board_w = device.power_cap_w, model.board_power_w
+    return bool(cap_w and board_w and cap_w > board_w + _CAP_TOLERANCE_W)
 
 
 def _arch(device: Hardware) -> str | None:
@@ -238,7 +246,7 @@ def _arch(device: Hardware) -> str | None:
 
 def _pci_id(device: Hardware) -> str | None:
     """Return the PCI device id as the rows write it; None where it is no such id."""
-    match = re.fullmatch(r"(?:0x)?([0-9a-f]{4})", (device.pci_device_id or "").lower())
+    match = re.fullmatch(r"(?:0x)?0*([0-9a-f]{4})", (device.pci_device_id or "").lower())
     return match[1] if match and match[1] != "0000" else None
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import re
-import signal
-import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from bench_lib.hardware.catalogue import identify
 from bench_lib.hardware.sysfs import warn_once
 from bench_lib.model import Hardware
+from bench_lib.rocm import tool
+from bench_lib.rocm.tool import ToolError, ToolHangError
 
 TIMEOUT_S = 20.0
 """Longest wait for the child; a healthy NVML answers in less than a second."""
@@ -34,7 +32,7 @@ def devices(root: Path) -> list[Hardware]:
         return []
     try:
         return [_device(entry) for entry in _ask(TIMEOUT_S)]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (ToolError, ValueError, TypeError, KeyError) as error:
         warn_once(f"no NVIDIA GPU is used: {error or type(error).__name__}")
         return []
 
@@ -118,37 +116,20 @@ def _clock_policy(clock_mhz: int | None, default_mhz: int | None) -> str | None:
     return "default" if clock_mhz == default_mhz else f"sm {clock_mhz} MHz"
 
 
-def _ask(timeout_s: float) -> list[dict[str, Any]]:
-    """Ask in a child; OSError or ValueError with the cause where it learnt nothing."""
+def _ask(timeout_s: float) -> list[Any]:
+    """Ask in a child; ToolError with the cause where it learnt nothing."""
     here = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
-    child = subprocess.Popen(
-        [sys.executable, "-m", "bench_lib.hardware"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        errors="replace",
-        env={**os.environ, "PYTHONPATH": path},
-        start_new_session=True,
-    )
     try:
-        out, err = child.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        # Stuck in the driver it ends when the driver lets it, and is not waited for.
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=1)
-        for pipe in (child.stdout, child.stderr):
-            if pipe is not None:
-                pipe.close()
-        raise TimeoutError(f"NVML did not answer in {timeout_s:g} s") from None
-    try:
-        answer = json.loads(out)
-        if "error" not in answer:
-            return list(answer["devices"])
-    except (ValueError, TypeError, KeyError):
-        said = (out + err).strip().splitlines() or [f"nothing, exit status {child.returncode}"]
-        raise ValueError(f"the process that asks NVML said {said[-1][:200]!r}") from None
-    raise OSError(str(answer["error"]))
+        said = tool.ask(
+            [sys.executable, "-m", "bench_lib.hardware"],
+            timeout_s=timeout_s,
+            environ={**os.environ, "PYTHONPATH": path},
+        )
+    except ToolHangError:
+        raise ToolHangError(f"NVML did not answer in {timeout_s:g} s") from None
+    answer = tool.parse(said, "the process that asks NVML")
+    if isinstance(answer, dict) and isinstance(answer.get("devices"), list):
+        return list(answer["devices"])
+    cause = answer.get("error") if isinstance(answer, dict) else None
+    raise ToolError(cause or f"the process that asks NVML said {said.strip()[:200]!r}")

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
 import warnings
 from pathlib import Path
+
+ROOT = Path(os.environ.get("BENCH_LIB_ROOT") or "/")
+"""Where ``/sys``, ``/proc`` and ``/dev`` are, if not at the top: in a container, perhaps, that
+has the host's mounted elsewhere."""
 
 
 def text(path: Path) -> str | None:

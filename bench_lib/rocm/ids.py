@@ -11,7 +11,7 @@ def pci_id(value: object) -> str | None:
     """Return a PCI device id as four hexadecimal digits, from ``0x74a1``, ``74A1`` or 29857."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = f"{value:04x}"
-    match = re.fullmatch(r"(?:0x)?([0-9a-f]{4})", (words(value) or "").lower())
+    match = re.fullmatch(r"(?:0x)?0*([0-9a-f]{4})", (words(value) or "").lower())
     return match[1] if match and match[1] != "0000" else None
 
 
@@ -45,5 +45,5 @@ def arch(value: object) -> str | None:
 
 def mode(value: object) -> str | None:
     """Return a partition mode such as ``CPX`` or ``NPS4``: it becomes part of a file's name."""
-    word = words(value) or ""
+    word = (words(value) or "").upper()
     return word if re.fullmatch(r"[A-Z]+[0-9]*", word) else None
