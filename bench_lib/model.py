@@ -18,6 +18,10 @@ class UserError(RuntimeError):
     """Something that the person in front of it can mend; says what, with which value, and how."""
 
 
+class MachineWarning(RuntimeWarning):
+    """Something of this machine cannot be known or watched; never more than a word about it."""
+
+
 SCHEMA = 1
 """Version of everything written to disk; docs/architecture.md lists what each one changed."""
 

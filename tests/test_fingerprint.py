@@ -796,6 +796,17 @@ def test_processes_on_amd_gpus_are_named(tmp_path: Path, write: Write) -> None:
     assert (found.ok, found.detail) == (False, "1: 4711")
 
 
+def test_the_profiler_is_shown_with_its_words(tmp_path: Path, write: Write) -> None:
+    """They differ from version to version, and are what people look for."""
+    environ = {"PATH": str(tmp_path / "bin"), "ROCM_PATH": str(tmp_path / "nowhere")}
+    assert check("profiler", checks(tmp_path, environ, [GPU])).ok is None
+    tool = write("bin/rocprofv3", "#!/bin/sh\n")
+    tool.chmod(0o755)
+    found = check("profiler", checks(tmp_path, environ, [GPU]))
+    words = "--stats --kernel-trace --output-format csv -d FOLDER -o NAME -- APP"
+    assert (found.ok, found.detail) == (True, f"{tool} {words}")
+
+
 def test_a_compiler_is_the_one_the_variable_names(tmp_path: Path, write: Write) -> None:
     """A compiler elsewhere does not help when CXX names one that is not there."""
     write("bin/g++", "#!/bin/sh\n").chmod(0o755)

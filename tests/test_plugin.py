@@ -741,3 +741,20 @@ def test_a_clock_below_the_baselines_is_invalid_unless_any_clock_will_do(suite, 
     assert first.status is Status.INVALID
     assert "CPU clock 1050 MHz against 2100 MHz" in first.verdicts[0].reason
     assert second.status is Status.OK
+
+
+def test_a_device_that_cannot_be_watched_fails_nothing(suite, pytester):
+    """Also where the suite makes errors of warnings, as this one does."""
+    run = suite()
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write("""
+import warnings
+import scripted
+from bench_lib.model import MachineWarning
+def window(self, begin_s, end_s, own=()):
+    warnings.warn("the device is not watched: no driver", MachineWarning, stacklevel=2)
+scripted.Watch.window = window
+""")
+    result = run("-k", "alpha")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["*MachineWarning: the device is not watched: no driver*"])

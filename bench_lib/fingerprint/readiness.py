@@ -14,6 +14,7 @@ from pathlib import Path
 from bench_lib.fingerprint.environment import driver, governor, numa_balancing, rocm
 from bench_lib.hardware.sysfs import ROOT, text
 from bench_lib.model import Hardware
+from bench_lib.rocm import profilers
 
 DISK_NEEDED_BYTES = 5 * 2**30
 """What compilers' caches, traces and checkpoints of a nightly run may fill."""
@@ -72,6 +73,7 @@ def checks(
             _render_nodes(root),
             _amd_driver(root, environ),
             _amd_processes(root),
+            _profiler(environ),
         ]
     if "nvidia" in vendors:
         answers.append(_nvidia_driver(root, gpus))
@@ -184,6 +186,14 @@ def _amd_processes(root: Path) -> Check:
     detail = f"{len(processes)}: {', '.join(processes[:8])}"
     remedy = "wait for them or end them; measurements beside them are discarded"
     return _spoils("other processes on the GPUs", detail, remedy)
+
+
+def _profiler(environ: Mapping[str, str]) -> Check:
+    """Name ROCm's profiler with the words that its version takes."""
+    found = profilers.find(environ)
+    if found is None:
+        return _unknown("profiler", "none of rocprofv3, rocprofv2 and rocprof is on PATH")
+    return _good("profiler", " ".join(found.command(["APP"], Path("FOLDER"), "NAME")))
 
 
 def _nvidia_driver(root: Path, gpus: Sequence[Hardware]) -> Check:

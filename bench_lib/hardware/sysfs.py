@@ -7,6 +7,8 @@ import os
 import warnings
 from pathlib import Path
 
+from bench_lib.model import MachineWarning
+
 ROOT = Path(os.environ.get("BENCH_LIB_ROOT") or "/")
 """Where ``/sys``, ``/proc`` and ``/dev`` are, if not at the top: in a container, perhaps, that
 has the host's mounted elsewhere."""
@@ -35,4 +37,4 @@ def properties(path: Path) -> dict[str, int]:
 @functools.cache
 def warn_once(message: str) -> None:
     """Name a cause once a process, however often the devices are looked for."""
-    warnings.warn(message, RuntimeWarning, stacklevel=2)
+    warnings.warn(message, MachineWarning, stacklevel=2)

@@ -84,6 +84,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "perf_cases(workload): parametrize `case` over a workload of the matrix"
     )
+    # Where a suite makes errors of warnings, a device that cannot be watched is none.
+    config.addinivalue_line("filterwarnings", "default::bench_lib.model.MachineWarning")
     for name in (*TIERS, *TASKS):
         config.addinivalue_line("markers", f"{name}: cases of this tier or task (bench_lib)")
     if session.options.asked_for and getattr(config.option, "tx", None):

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from bench_lib.model import Hardware, Telemetry
+from bench_lib.model import Hardware, MachineWarning, Telemetry
 from bench_lib.rocm.tool import ToolError, ask
 from bench_lib.rocm.tool import parse as parse_answer
 from bench_lib.telemetry.looks import PERIOD_S
@@ -143,7 +143,7 @@ class Sampler:
         if not self._warned and (silent or trouble or end_s > self._due_s + STALE_S):
             self._warned = True
             cause = trouble or fault or f"no sample since {self._due_s:.1f}, now {end_s:.1f}"
-            warnings.warn(f"the device is not watched: {cause}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"the device is not watched: {cause}", MachineWarning, stacklevel=2)
         return summarise(samples, begin_s, end_s, own)
 
     def close(self) -> None:
