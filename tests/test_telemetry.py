@@ -329,6 +329,7 @@ def test_kin_is_what_descends_from_a_process(tmp_path: Path) -> None:
     (tmp_path / "50").mkdir()
     (tmp_path / "50" / "stat").write_text("torn")
     assert kin([7, 20, 21, 30, 40, 50, 99, 0], 7, tmp_path) == [7, 20, 21]
+    assert kin([7, 20, 99, 0], 0, tmp_path) == []
 
 
 def test_the_workers_of_one_xdist_run_are_kin(tmp_path: Path) -> None:

@@ -120,6 +120,15 @@ def test_who_has_run_something_is_asked_from_the_last_answer_on() -> None:
     assert asked == [0, 10, 20]
 
 
+def test_nobody_is_asked_for_where_all_processes_are_ours() -> None:
+    """The question takes 2 ms of the driver's time."""
+    ours = [SimpleNamespace(pid=os.getpid(), usedGpuMemory=None)]
+    running = {"nvmlDeviceGetComputeRunningProcesses": lambda _: ours}
+    asked = fake_nvml(**running, nvmlDeviceGetProcessUtilization=lambda *_: pytest.fail("asked"))
+    source = nvml.source(NVIDIA, asked, os.getppid())
+    assert source.look(with_pids=True)["busy"] is None
+
+
 @pytest.mark.parametrize(("error", "busy"), [(6, []), (3, None)])
 def test_nobody_having_run_anything_is_an_error_of_nvml(error: int, busy: object) -> None:
     """Not found is an answer, not supported is none."""

@@ -30,7 +30,8 @@ def main(arguments: Sequence[str]) -> None:
     if not mode:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        looks = watch(functools.partial(choose, Hardware(**json.loads(described))))
+        device = Hardware(**json.loads(described))
+        looks = watch(functools.partial(choose, device, ancestor=ancestor))
         for look in looks if not mode else _once(looks):
             _say(out, {**look, "kin": kin(look.get("pids", ()), ancestor)})
     except BrokenPipeError:

@@ -6,7 +6,7 @@ from typing import Any
 
 from bench_lib.model import Hardware
 from bench_lib.telemetry.looks import Source
-from bench_lib.telemetry.processes import described
+from bench_lib.telemetry.processes import described, kin
 
 REASONS = {
     0x04: "power cap",
@@ -35,7 +35,7 @@ NOT_FOUND = 6
 """NVML_ERROR_NOT_FOUND (nvml.h): no process has run anything."""
 
 
-def source(device: Hardware, nvml: Any) -> Source:
+def source(device: Hardware, nvml: Any, ancestor: int = 0) -> Source:
     """Look through NVML, figure by figure since not every GPU has every one.
 
     Raises what NVML raises where it or the device is not there.
@@ -96,7 +96,8 @@ def source(device: Hardware, nvml: Any) -> Source:
         return {
             "pids": list(memory),
             "names": {pid: described(pid, memory=used) for pid, used in memory.items()},
-            "busy": busy(),
+            # It takes 2 ms, and nobody asks where all are ours.
+            "busy": busy() if len(kin(memory, ancestor)) < len(memory) else None,
         }
 
     def busy() -> list[int] | None:

@@ -37,7 +37,7 @@ def _descends(pid: int, ancestor: int, proc: Path) -> bool:
     while pid > 1 and pid != ancestor and pid not in passed:
         passed.add(pid)
         pid = _parent(pid, proc)
-    return pid == ancestor
+    return pid == ancestor > 0
 
 
 def _parent(pid: int, proc: Path) -> int:

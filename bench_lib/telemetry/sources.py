@@ -32,10 +32,15 @@ def choose(
     device: Hardware,
     root: Path = ROOT,
     amd_ways: Mapping[str, Callable[[Hardware, Path], Source]] = AMD_WAYS,
+    *,
+    ancestor: int = 0,
 ) -> Source:
-    """Choose how to look at a device; raises with the causes where there is no way."""
+    """Choose how to look at a device; raises with the causes where there is no way.
+
+    What descends from `ancestor` is not asked whether it is busy.
+    """
     if device.vendor == "nvidia":
-        return nvml.source(device, importlib.import_module("pynvml"))
+        return nvml.source(device, importlib.import_module("pynvml"), ancestor)
     if device.vendor != "amd":
         return cpu.source(root)
     causes, poor = [], None
