@@ -1,0 +1,286 @@
+"""Machines with AMD's GPUs that nobody has, laid out in a folder.
+
+What stands in: ROCm's executables and Python package, the kernel's files, and what torch
+does on a device.  Everything else, bench-lib first of all, is the real thing.  How the
+stand-ins answer is that of ROCm's tools; the figures are made up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rocm_machine import kernel
+from rocm_machine.present import Present
+
+HERE = Path(__file__).parent
+TOOLS = {
+    "amd-smi": "amd_smi.py",
+    "rocm-smi": "rocm_smi.py",
+    "rocminfo": "rocminfo.py",
+    "rocprofv3": "rocprofv3.py",
+}
+PARTS = {"SPX": 1, "DPX": 2, "TPX": 3, "QPX": 4, "CPX": 8}
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Card:
+    """One GPU of a machine: an MI300X by default; of an MI250X one of its two dies."""
+
+    serial: str
+    """16 hexadecimal digits."""
+    bdf: str
+    name: str = "AMD Instinct MI300X"
+    pci_id: str = "74a1"
+    arch: str = "gfx942"
+    units: int = 304
+    memory_mib: int = 196_560
+    dies: int = 8
+    board_w: int = 750
+    cap_w: int = 750
+    max_clock_mhz: int = 2100
+    clock_mhz: int = 2100
+    """The clock under load."""
+    memory_clock_mhz: int = 1300
+    compute_partition: str | None = "SPX"
+    memory_partition: str | None = "NPS1"
+    is_secondary: bool = False
+    """The die of an MI250X that has no sensors of power."""
+    held_back: Mapping[str, float] = field(default_factory=dict)
+    """For which share of the time the card is throttled, by reason."""
+    rank: int | None = None
+    """Place among the kernel's nodes, which need not be that on the bus."""
+
+    @property
+    def devices(self) -> list[dict[str, Any]]:
+        """Every device that the card shows, but for what depends on its neighbours."""
+        parts = PARTS[self.compute_partition or "SPX"]
+        about = dataclasses.asdict(self)
+        for name in ("rank", "memory_mib"):
+            del about[name]
+        return [
+            {
+                **about,
+                "bdf": f"{self.bdf[:-1]}{part}",
+                "partition": part,
+                "units": self.units // parts,
+                "dies": self.dies // parts,
+                "card_memory": self.memory_mib * MIB,
+                "memory": self.memory_mib // parts * MIB,
+                "hip_uuid": f"{int(self.serial, 16) + part:016x}",
+            }
+            for part in range(parts)
+        ]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Some cards, and the ROCm that is installed beside them."""
+
+    cards: Sequence[Card]
+    rocm: str = "7.1.0"
+    torch_rocm: str | None = None
+    """ROCm that torch was built for, where it is another."""
+    has_package: bool = False
+    """Whether ROCm's Python package is installed."""
+    has_kernel: bool = False
+    """Whether the kernel's files can be seen."""
+    tools: Sequence[str] = tuple(TOOLS)
+    kernel_us: float = 4000.0
+    """What a convolution or a product of matrices takes at full clock."""
+
+    @property
+    def devices(self) -> list[dict[str, Any]]:
+        """Every device of the machine, in HIP's order."""
+        cards = list(enumerate(self.cards))
+        by_node = sorted(cards, key=lambda pair: pair[0] if pair[1].rank is None else pair[1].rank)
+        devices = [{**device, "card": n} for n, card in by_node for device in card.devices]
+        on_bus = sorted(range(len(devices)), key=lambda n: str(devices[n]["bdf"]))
+        return [
+            {
+                **device,
+                "hip": n,
+                "node": n + 2,
+                "smi": on_bus.index(n),
+                "kfd_id": 51_000 + 17 * n,
+            }
+            for n, device in enumerate(devices)
+        ]
+
+    def lay_out(self, folder: Path) -> Site:
+        """Write the machine into a folder."""
+        rocm, lib = folder / "root/opt/rocm", folder / "lib"
+        for made in (rocm / "bin", rocm / ".info", folder / "state/holders", folder / "tmp"):
+            made.mkdir(parents=True)
+        (lib / HERE.name).mkdir(parents=True)
+        shutil.copytree(HERE / "site", folder / "site", ignore=shutil.ignore_patterns("__*"))
+        for module in ("__init__.py", "present.py", "kernel.py"):
+            shutil.copy(HERE / module, lib / HERE.name)
+        (rocm / ".info/version").write_text(f"{self.rocm}\n")
+        for package in ("torch", "torchvision"):
+            self._write_build(package, folder / "site")
+        for tool in self.tools:
+            _write_program(rocm / "bin" / tool, HERE / "installed" / TOOLS[tool], lib)
+        if self.has_package:
+            source, target = HERE / "rocm_package", rocm / "share/amd_smi"
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        site = Site(self, folder)
+        site.write()
+        return site
+
+    def _write_build(self, package: str, site: Path) -> None:
+        """Have the package manager say that a package is a build for ROCm."""
+        series = ".".join((self.torch_rocm or self.rocm).split(".")[:2])
+        version = f"{metadata.version(package).partition('+')[0]}+rocm{series}"
+        about = site / f"{package}-{version}.dist-info"
+        about.mkdir()
+        words = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
+        (about / "METADATA").write_text(words)
+        # Without an __init__.py this is no package, and torch's own is found.
+        (site / package).mkdir()
+        words = f"__version__ = {version!r}\ncuda = None\nhip = '{series}.25424'\n"
+        (site / package / "version.py").write_text(words)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A machine in its folder."""
+
+    machine: Machine
+    folder: Path
+
+    def write(self) -> None:
+        """Describe the machine to its stand-ins."""
+        about = {
+            "devices": self.machine.devices,
+            "rocm": self.machine.rocm,
+            "torch_rocm": self.machine.torch_rocm or self.machine.rocm,
+            "kernel_us": self.machine.kernel_us,
+            "has_kernel": self.machine.has_kernel,
+        }
+        (self.folder / "machine.json").write_text(json.dumps(about, indent=1))
+        (self.folder / "state/work").write_bytes(bytes(8 * len(self.machine.devices)))
+        if self.machine.has_kernel:
+            kernel.make(Present(self.folder))
+
+    def rest(self) -> None:
+        """Let the devices come to rest, as they do in a second without work."""
+        (self.folder / "state/work").write_bytes(bytes(8 * len(self.machine.devices)))
+        if self.machine.has_kernel:
+            kernel.write(Present(self.folder))
+
+    def environ(self, **variables: str) -> dict[str, str]:
+        """Return the environment of a login on this machine, with nothing of the real one's."""
+        told = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("HIP_", "ROCR_", "CUDA_", "HSA_", "PYTEST_", "ROCM_", "BENCH_"))
+        }
+        root = self.folder / "root"
+        ways = [
+            way
+            for way in os.environ["PATH"].split(os.pathsep)
+            if not any(Path(way, tool).exists() for tool in TOOLS)
+        ]
+        return {
+            **told,
+            "BENCH_LIB_ROOT": str(root),
+            "PATH": os.pathsep.join([str(root / "opt/rocm/bin"), *ways]),
+            "PYTHONPATH": os.pathsep.join(str(self.folder / name) for name in ("site", "lib")),
+            "TMPDIR": str(self.folder / "tmp"),
+            **variables,
+        }
+
+    def hold(self, pid: int, hip: int, name: str, memory: int = 3 << 30) -> None:
+        """Have another process hold a device."""
+        about = {"hip": hip, "memory": memory, "name": name}
+        (self.folder / "state/holders" / str(pid)).write_text(json.dumps(about))
+
+    @property
+    def opened(self) -> list[dict[str, Any]]:
+        """Every context that was opened: its process, its device and its variables."""
+        log = self.folder / "state/opened.jsonl"
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def _write_program(path: Path, source: Path, lib: Path) -> None:
+    """Make a program of a stand-in that depends on nothing in the environment."""
+    head = f"#!{sys.executable} -IS\nimport sys\nsys.path.insert(0, {str(lib)!r})\n"
+    body = source.read_text()
+    path.write_text(head + body)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+# --- the machines of the tests; no serial or address is any real card's
+
+
+def mi300x(**changes: Any) -> Machine:
+    """One MI300X."""
+    return Machine([Card("5eed300000000010", "0000:1b:00.0")], **changes)
+
+
+def mi325x(count: int = 8, **changes: Any) -> Machine:
+    """So many MI325X, whose nodes are in another order than their places on the bus.
+
+    Each has a clock of its own, so that the time of a step tells where it was made.
+    """
+    order = [n for n in (3, 2, 0, 1, 7, 6, 4, 5) if n < count]
+    cards = [
+        Card(
+            f"5eed3250000000{16 * n:02x}",
+            f"0000:{0x0B + 0x12 * n:02x}:00.0",
+            name="AMD Instinct MI325X",
+            pci_id="74a5",
+            memory_mib=262_080,
+            board_w=1000,
+            cap_w=1000,
+            clock_mhz=2100 - 30 * n,
+            rank=order[n],
+        )
+        for n in range(count)
+    ]
+    return Machine(cards, **changes)
+
+
+def mi250x(**changes: Any) -> Machine:
+    """One MI250X, which is two devices."""
+    die = Card(
+        "5eed250000000010",
+        "0000:c3:00.0",
+        name="AMD Instinct MI250X",
+        pci_id="7408",
+        arch="gfx90a",
+        units=110,
+        memory_mib=65_500,
+        dies=1,
+        board_w=560,
+        cap_w=560,
+        max_clock_mhz=1700,
+        clock_mhz=1700,
+        memory_clock_mhz=1600,
+        compute_partition=None,
+        memory_partition=None,
+    )
+    other = dataclasses.replace(
+        die, serial="5eed250000000020", bdf="0000:c8:00.0", is_secondary=True
+    )
+    # Wheels of torch bring ROCm's libraries along; the tools are those of the machine.
+    return Machine([die, other], **{"rocm": "6.3.2", "torch_rocm": "7.1.0", **changes})
+
+
+def mi300x_cpx(**changes: Any) -> Machine:
+    """One MI300X that is divided into eight devices, and its memory into four parts."""
+    card = Card(
+        "5eed300000000c00", "0000:2a:00.0", compute_partition="CPX", memory_partition="NPS4"
+    )
+    return Machine([card], **changes)

@@ -1,0 +1,140 @@
+"""What a made-up machine is and does at this moment, for the stand-ins that ask it.
+
+Standard library only: ROCm's tools, its Python package and torch's devices are separate
+processes, which meet in a folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+Device = dict[str, Any]
+
+IDLE_MHZ = 143
+IDLE_W = 139.0
+IDLE_C = 37
+WORKING_C = 61
+RECENT_S = 2.0
+"""So long a device counts as working after it has: a look takes some time, and may be late."""
+TICKS_PER_S = 1000
+REASONS = ("prochot", "ppt", "socket_thermal", "vr_thermal", "hbm_thermal")
+"""In the order of the kernel's table of metrics."""
+
+
+class Present:
+    """A machine's description, and what its processes do to it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the machine that was laid out in a folder."""
+        self.folder = folder
+        about = json.loads((folder / "machine.json").read_text())
+        self.devices: list[Device] = about["devices"]
+        """In HIP's order."""
+        self.rocm: str = about["rocm"]
+        self.torch_rocm: str = about["torch_rocm"]
+        self.kernel_us: float = about["kernel_us"]
+        self.has_kernel: bool = about["has_kernel"]
+        self.state = folder / "state"
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """ROCm's version as numbers."""
+        return tuple(int(part) for part in self.rocm.split("."))
+
+    @property
+    def by_number(self) -> list[Device]:
+        """The devices in the order of ``amd-smi``, which is that of the bus."""
+        return sorted(self.devices, key=lambda device: device["smi"])
+
+    def parts(self, device: Device) -> list[Device]:
+        """List all the devices that one card shows."""
+        return [other for other in self.devices if other["card"] == device["card"]]
+
+    # --- what processes do
+
+    def hold(self, device: Device, memory: int) -> None:
+        """Have this process hold a device and some of its memory."""
+        about = {"hip": device["hip"], "memory": memory, "name": "python3"}
+        (self.state / "holders" / str(os.getpid())).write_text(json.dumps(about))
+
+    def holders(self, device: Device) -> list[dict[str, Any]]:
+        """List the living processes that hold a device."""
+        found = []
+        for file in sorted((self.state / "holders").iterdir()):
+            try:
+                about = json.loads(file.read_text())
+            except (OSError, ValueError):
+                continue  # being written, or gone just now
+            if not is_alive(int(file.name)):
+                file.unlink(missing_ok=True)
+            elif about["hip"] == device["hip"]:
+                found.append({"pid": int(file.name), **about})
+        return found
+
+    def work_until(self, device: Device, when_s: float) -> None:
+        """Note until when a device has work, on the monotonic clock."""
+        number = os.open(self.state / "work", os.O_WRONLY)
+        try:
+            os.pwrite(number, struct.pack("d", when_s), 8 * device["hip"])
+        finally:
+            os.close(number)
+
+    def is_working(self, device: Device) -> bool:
+        """Whether a device has work, or had until just now."""
+        (until,) = struct.unpack_from("d", (self.state / "work").read_bytes(), 8 * device["hip"])
+        return bool(until > time.monotonic() - RECENT_S)
+
+    # --- what sensors say
+
+    def clock_mhz(self, device: Device) -> float:
+        """Tell the clock of a device's dies."""
+        return float(device["clock_mhz"]) if self.is_working(device) else IDLE_MHZ
+
+    def clocks_mhz(self, device: Device) -> list[float]:
+        """Tell the clock of each die of a card."""
+        return [self.clock_mhz(part) for part in self.parts(device) for _ in range(part["dies"])]
+
+    def power_w(self, device: Device) -> float:
+        """Tell what the card draws."""
+        working = any(map(self.is_working, self.parts(device)))
+        return round(0.8 * device["board_w"]) if working else IDLE_W
+
+    def heat_c(self, device: Device) -> int:
+        """Tell how hot the card's hottest spot is."""
+        return WORKING_C if any(map(self.is_working, self.parts(device))) else IDLE_C
+
+    def activity(self, device: Device) -> int:
+        """Tell for what percentage of the time a device works."""
+        return 97 if self.is_working(device) else 0
+
+    @property
+    def ticks(self) -> int:
+        """The clock of the counters."""
+        return int(time.monotonic() * TICKS_PER_S)
+
+    def counters(self, device: Device) -> dict[str, int]:
+        """Tell how long a card was held back so far, in ticks."""
+        shares = device["held_back"]
+        return {name: int(shares.get(name, 0.0) * self.ticks) for name in REASONS}
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there and has not ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def here(script: str) -> Present:
+    """Find the machine that a laid-out file belongs to."""
+    folder = Path(script).resolve().parent
+    while not (folder / "machine.json").exists():
+        folder = folder.parent
+    return Present(folder)

@@ -1,0 +1,58 @@
+"""What bench-lib says on this machine, as JSON; for tests of bench-lib that was tampered with.
+
+``probe.py devices`` lists them; ``probe.py look INDEX`` tells what telemetry sees of one;
+``probe.py pin INDEX`` opens a context on one; ``probe.py kernels FOLDER NAME`` reads what a
+profiler left.
+"""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+
+def devices():
+    """List the devices."""
+    from bench_lib import hardware
+
+    return [asdict(device) for device in hardware.detect()]
+
+
+def look(index):
+    """Look at a device."""
+    from bench_lib import hardware, telemetry
+
+    return telemetry.look_once(hardware.detect()[int(index)])
+
+
+def pin(index):
+    """Open a context that is to have a device."""
+    from bench_lib import hardware
+    from bench_lib.launch import Zygote
+
+    device = hardware.detect()[int(index)]
+    with Zygote(environment=hardware.visibility(device)) as zygote:
+        return asdict(zygote.context(draws=1).device)
+
+
+def kernels(folder, name):
+    """Read what a profiler left."""
+    from bench_lib.rocm import profilers
+
+    profiler = profilers.find()
+    path = profiler.kernel_stats(Path(folder), name)
+    return [asdict(kernel) for kernel in profilers.read(path)]
+
+
+def main(what, *arguments):
+    """Print what was asked for, and whose bench-lib said it."""
+    import bench_lib
+
+    ways = {"devices": devices, "look": look, "pin": pin, "kernels": kernels}
+    said = ways[what](*arguments)
+    package = Path(bench_lib.__file__).parent
+    sys.stdout.write(json.dumps({"bench_lib": str(package), "said": said}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

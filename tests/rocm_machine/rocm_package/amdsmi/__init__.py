@@ -1,0 +1,102 @@
+"""ROCm's Python package ``amdsmi``: the calls that telemetry makes, as 7.1 answers them."""
+# ruff: noqa: D101, D103, N818 - as the real one has them
+
+from enum import IntEnum
+
+from rocm_machine.present import Present, here
+
+_machines: list[Present] = []
+
+
+class AmdSmiException(Exception):
+    """What the library raises."""
+
+
+class AmdSmiLibraryException(AmdSmiException):
+    """A call that the library refuses."""
+
+
+class AmdSmiClkType(IntEnum):
+    SYS = GFX = 0
+    MEM = 4
+
+
+class AmdSmiTemperatureType(IntEnum):
+    EDGE = 0
+    HOTSPOT = JUNCTION = 1
+    VRAM = 2
+
+
+class AmdSmiTemperatureMetric(IntEnum):
+    CURRENT = 0
+
+
+def amdsmi_init(_flags=2):
+    _machines[:] = [here(__file__)]
+
+
+def amdsmi_get_processor_handles():
+    return list(_machines[0].by_number)
+
+
+def amdsmi_get_gpu_device_bdf(gpu):
+    return gpu["bdf"]
+
+
+def _card_only(gpu):
+    if gpu["partition"]:
+        raise AmdSmiLibraryException("AMDSMI_STATUS_NOT_SUPPORTED")
+
+
+def amdsmi_get_clock_info(gpu, kind):
+    _card_only(gpu)
+    clock = gpu["memory_clock_mhz"] if kind is AmdSmiClkType.MEM else _machines[0].clock_mhz(gpu)
+    return {"clk": round(clock), "min_clk": 500, "max_clk": gpu["max_clock_mhz"]}
+
+
+def amdsmi_get_temp_metric(gpu, kind, _metric):
+    _card_only(gpu)
+    if kind is AmdSmiTemperatureType.EDGE and not gpu["arch"].startswith("gfx90"):
+        raise AmdSmiLibraryException("AMDSMI_STATUS_NOT_SUPPORTED")
+    return _machines[0].heat_c(gpu)
+
+
+def amdsmi_get_power_info(gpu):
+    _card_only(gpu)
+    power = 0 if gpu["is_secondary"] else round(_machines[0].power_w(gpu))
+    return {"socket_power": power, "current_socket_power": power, "average_socket_power": "N/A"}
+
+
+def amdsmi_get_gpu_activity(gpu):
+    _card_only(gpu)
+    load = max(_machines[0].activity(part) for part in _machines[0].parts(gpu))
+    return {"gfx_activity": load, "umc_activity": load // 7, "mm_activity": "N/A"}
+
+
+def amdsmi_get_gpu_metrics_info(gpu):
+    _card_only(gpu)
+    if gpu["arch"].startswith("gfx90"):
+        return {"throttle_status": False, "indep_throttle_status": 0}
+    counters = _machines[0].counters(gpu)
+    names = {"socket_thermal": "socket_thm", "vr_thermal": "vr_thm", "hbm_thermal": "hbm_thm"}
+    return {
+        "accumulation_counter": _machines[0].ticks,
+        "current_gfxclks": [round(clock) for clock in _machines[0].clocks_mhz(gpu)],
+        **{f"{names.get(name, name)}_residency_acc": n for name, n in counters.items()},
+        "xcp_stats.gfx_busy_inst": [
+            [_machines[0].activity(part)] * part["dies"] + ["N/A"] * (8 - part["dies"])
+            for part in _machines[0].parts(gpu)
+        ],
+    }
+
+
+def amdsmi_get_gpu_process_list(gpu):
+    return [
+        {
+            "name": holder["name"],
+            "pid": holder["pid"],
+            "mem": holder["memory"],
+            "memory_usage": {"gtt_mem": 0, "cpu_mem": 0, "vram_mem": holder["memory"]},
+        }
+        for holder in _machines[0].holders(gpu)
+    ]

@@ -1,0 +1,42 @@
+"""Makes the installed torch one that was built for HIP, right after it is imported."""
+
+import importlib.abc
+import importlib.metadata
+import importlib.util
+import sys
+
+
+class _After(importlib.abc.MetaPathFinder):
+    """Has something done when a module's own code has run."""
+
+    def __init__(self, name, then):
+        """Do ``then`` with the module of that name."""
+        self.name, self.then = name, then
+
+    def find_spec(self, name, path=None, target=None):
+        """Find the module as ever, once."""
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        run = spec.loader.exec_module
+
+        def and_then(module):
+            run(module)
+            self.then(module)
+
+        spec.loader.exec_module = and_then
+        return spec
+
+
+def _for_hip(torch):
+    import hip_torch
+
+    hip_torch.install(torch)
+
+
+def _as_installed(torchvision):
+    torchvision.__version__ = importlib.metadata.version("torchvision")
+
+
+sys.meta_path[:0] = [_After("torch", _for_hip), _After("torchvision", _as_installed)]

@@ -1,0 +1,698 @@
+"""`pytest perf_tests` as it would run on AMD's GPUs: on machines of stand-ins, otherwise whole.
+
+Stand-ins are ROCm's executables and Python package, the kernel's files and what torch does
+on a device (`rocm_machine`).  Each machine is laid out and run once; the tests look at what
+is left of it: the history, what was printed, and which devices were really opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import make_baseline, make_environment, make_processes
+from rocm_machine.machine import Card, Machine, Site, mi250x, mi300x, mi300x_cpx, mi325x
+from rocm_machine.present import Present
+
+from bench_lib import baselines, history
+from bench_lib.model import Attempt, Hardware, Status
+from bench_lib.plugin.devices import device_of
+from bench_lib.rocm import profilers
+
+ROOT = Path(__file__).parents[1]
+LIMIT_S = 240
+CONVOLUTIONS = 26
+"""In squeezenet1_1; nothing else in it takes the made-up devices any time to speak of."""
+
+INI = """
+[pytest]
+perf_paths = perf_tests
+addopts = --strict-markers --strict-config -p no:cacheprovider
+filterwarnings =
+    error
+    ignore:Benchmarks are automatically disabled
+"""
+TABLE = """
+[[gate.networks]]
+network = "squeezenet1_1"
+batch_size = 1
+image_size = {sizes}
+sampling = {{ warmup_s = 0.2, warmup_max_s = 1.0, iterations = {iterations}, measure_s = 0.1 }}
+"""
+LONG = 40
+"""Iterations that take four seconds, in which a command looks at the device at least once."""
+SHORT = 5
+
+
+def case_id(size: int) -> str:
+    """Name the case of an image size."""
+    return f"squeezenet1_1-b1-fp32-{size}px-eager-infer"
+
+
+def size_for(device: int, count: int) -> int:
+    """Find an image size whose case belongs to one of so many devices."""
+    return next(n for n in range(32, 400) if device_of(f"test[{case_id(n)}]", count) == device)
+
+
+def step_s(site: Site, card: Card) -> float:
+    """How long a step takes at the card's clock."""
+    return CONVOLUTIONS * site.machine.kernel_us / 1e6 * card.max_clock_mhz / card.clock_mhz
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A checkout of the user's on a machine, and what runs in it left."""
+
+    folder: Path
+    site: Site
+    variables: Mapping[str, str]
+
+    def python(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run this interpreter as somebody logged in on the machine."""
+        # Of other plugins, and of the compiler, nobody asks anything here: both take seconds.
+        quick = {"BENCH_LIB_PRELOAD": "no", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        environ = self.site.environ(**{**quick, **self.variables, **variables})
+        environ["PYTHONPATH"] = os.pathsep.join((environ["PYTHONPATH"], str(ROOT)))
+        self.site.rest()
+        return subprocess.run(
+            [sys.executable, *words],
+            cwd=self.folder,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+
+    def pytest(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run ``pytest perf_tests``."""
+        plugins = ("-p", "bench_lib.plugin", "-p", "xdist", "-p", "pytest_benchmark.plugin")
+        return self.python("-m", "pytest", *plugins, "perf_tests", *words, **variables)
+
+    def accept(self, key: str, size: int, median_s: float, **fields: Any) -> None:
+        """Write a baseline for a case."""
+        file = baselines.load(self.folder / "baselines", key)
+        logs = [math.log(median_s) + spread for spread in (-1e-3, -5e-4, 0.0, 5e-4, 1e-3)]
+        processes = make_processes(logs, environment="e0e0e0e0", device_uuid=None, **fields)
+        new = make_baseline(case_id=case_id(size), processes=processes, conditions={"ranks": 1})
+        device = Hardware(vendor="amd", name=key, key=key)
+        change = baselines.Change(case_id(size), None, new)
+        baselines.write(file, [change], device, {"e0e0e0e0": make_environment()})
+
+    @property
+    def run(self) -> history.Run:
+        """The only run of the history."""
+        (file,) = history.files(self.folder / "history")
+        return history.read(file)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run that is over."""
+
+    checkout: Checkout
+    done: subprocess.CompletedProcess[str]
+
+    @property
+    def site(self) -> Site:
+        """The machine."""
+        return self.checkout.site
+
+    @property
+    def devices(self) -> list[Hardware]:
+        """The devices that measured, in the order of their indices."""
+        return sorted(self.checkout.run.hardware, key=lambda device: device.index)
+
+    def status(self, size: int) -> Status | None:
+        """How a case was judged."""
+        return self.checkout.run.records[case_id(size)].status
+
+    def attempts(self, size: int) -> list[Attempt]:
+        """Every attempt at a case."""
+        return self.checkout.run.records[case_id(size)].attempts
+
+    def first(self, size: int) -> Attempt:
+        """Return the first attempt at a case."""
+        return self.attempts(size)[0]
+
+
+Lay = Callable[..., Checkout]
+
+
+@pytest.fixture(scope="module")
+def lay(tmp_path_factory: pytest.TempPathFactory) -> Lay:
+    """Lay out a machine, and a checkout with cases of some image sizes."""
+    cache = tmp_path_factory.mktemp("cache")
+
+    def make(machine: Machine, *tables: tuple[Sequence[int], int], **variables: str) -> Checkout:
+        site = machine.lay_out(tmp_path_factory.mktemp("machine"))
+        folder = site.folder / "checkout"
+        (folder / "perf_tests").mkdir(parents=True)
+        (folder / "pytest.ini").write_text(INI)
+        shutil.copy(ROOT / "perf_tests/test_networks.py", folder / "perf_tests")
+        matrix = "".join(TABLE.format(sizes=list(s), iterations=n) for s, n in tables)
+        (folder / "perf_tests/matrix.toml").write_text(matrix)
+        made = Checkout(folder, site, {"XDG_CACHE_HOME": str(cache), **variables})
+        if not any(cache.iterdir()):  # every process would ask what torchvision has
+            asked = made.python("-m", "pytest", "-p", "bench_lib.plugin", "--co", "perf_tests")
+            assert asked.returncode == 0, asked.stdout
+        return made
+
+    return make
+
+
+SCENARIOS: dict[str, Callable[[Lay], Ran]] = {}
+
+
+def scenario(play: Callable[[Lay], Ran]) -> Any:
+    """Make a fixture of a run; those that a session needs are run two at a time.
+
+    Most of a run is the import of torch, and waiting for made-up devices.
+    """
+    SCENARIOS[play.__name__] = play
+
+    def fixture(runs: Mapping[str, Future[Ran]]) -> Ran:
+        return runs[play.__name__].result()
+
+    return pytest.fixture(scope="module", name=play.__name__)(fixture)
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest, lay: Lay) -> Iterator[Mapping[str, Future[Ran]]]:
+    """Start every run that a test of this session asks for."""
+    needed = {
+        name
+        for item in request.session.items
+        for name in getattr(item, "fixturenames", ())
+        if item.path == request.path
+    }
+    with ThreadPoolExecutor(2) as pool:
+        yield {name: pool.submit(play, lay) for name, play in SCENARIOS.items() if name in needed}
+
+
+@contextlib.contextmanager
+def stranger(checkout: Checkout, hip: int) -> Iterator[None]:
+    """Have another process on a device."""
+    with subprocess.Popen([sys.executable, "-ISc", "input()"], stdin=subprocess.PIPE) as process:
+        checkout.site.hold(process.pid, hip, "/opt/render/bin/blender", memory=3 << 30)
+        (checkout.folder / "stranger").write_text(str(process.pid))
+        yield
+        process.communicate(b"\n")
+
+
+def in_words(checkout: Checkout) -> str:
+    """Say what a case on a device with that process has to say."""
+    pid = (checkout.folder / "stranger").read_text()
+    return f"shared with process {pid} (blender, 3072 MiB)"
+
+
+def same_gpu(device: Hardware, described: Mapping[str, Any]) -> None:
+    """Check that a device is the one that the machine's description means."""
+    assert device.vendor == "amd"
+    assert device.pci_device_id == described["pci_id"]
+    assert device.arch == described["arch"]
+    assert device.compute_units == described["units"]
+    assert device.memory_bytes == described["memory"]
+    assert device.bdf == described["bdf"]
+    assert device.uuid == f"GPU-{described['hip_uuid']}"
+
+
+# --- eight MI325X, ROCm's Python package; something is wrong with three of them ----------
+
+EIGHT = [size_for(device, 8) for device in range(8)]
+VIRTUAL, NAMELESS, SHARED, HOT, LOW = 0, 3, 1, 4, 6
+"""Without a name, under a useless one, with a stranger, too hot, with too low a clock."""
+
+
+@pytest.fixture(scope="module")
+def eight_mi325x(lay: Lay) -> Ran:
+    """Eight cards, each with a case; one is a virtual function without a name."""
+    machine = mi325x(has_package=True)
+    cards, on = list(machine.cards), [device["card"] for device in machine.devices]
+    cards[on[VIRTUAL]] = replace(cards[on[VIRTUAL]], pci_id="74b9", name="")
+    cards[on[NAMELESS]] = replace(cards[on[NAMELESS]], name="AMD Radeon Graphics")
+    cards[on[HOT]] = replace(cards[on[HOT]], held_back={"socket_thermal": 0.25})
+    cards[on[LOW]] = replace(cards[on[LOW]], clock_mhz=1410, cap_w=700)
+    made = lay(replace(machine, cards=cards), (EIGHT, SHORT))
+    made.accept("mi325x", EIGHT[LOW], CONVOLUTIONS * 4e-3, clock_mhz=2070.0, power_w=790.0)
+    with stranger(made, hip=SHARED):
+        done = made.pytest("-n", "8", "--perf-cool", "0", "--perf-confirm", "0")
+    return Ran(made, done)
+
+
+def test_eight_mi325x_are_eight_devices_in_the_order_of_their_nodes(eight_mi325x: Ran) -> None:
+    """Which is HIP's, and not that of ``amd-smi``."""
+    described = eight_mi325x.site.machine.devices
+    assert [device["smi"] for device in described] != list(range(8))
+    assert [d.key for d in eight_mi325x.devices] == ["mi325x"] * 8, eight_mi325x.done.stdout
+    for device, about in zip(eight_mi325x.devices, described, strict=True):
+        same_gpu(device, about)
+
+
+def test_a_name_is_no_key(eight_mi325x: Ran) -> None:
+    """A virtual function has its card's key, and so has what no list of names knew."""
+    virtual, nameless = (eight_mi325x.devices[n] for n in (VIRTUAL, NAMELESS))
+    assert (virtual.key, virtual.pci_device_id) == ("mi325x", "74b9")
+    assert [device.name for device in (virtual, nameless)] == ["AMD Instinct MI325X"] * 2
+
+
+def test_each_worker_is_pinned_to_a_device_of_its_own(eight_mi325x: Ran) -> None:
+    """As torch saw it: a variable for each device, and no process on two."""
+    opened = eight_mi325x.site.opened
+    pins = {(one["hip"], one["variables"]["HIP_VISIBLE_DEVICES"]) for one in opened}
+    assert pins == {(n, str(n)) for n in range(8)}
+    assert len({one["pid"] for one in opened}) == len(opened)
+
+
+@pytest.mark.parametrize("index", range(8))
+def test_each_case_ran_on_the_device_that_its_name_gives_it(eight_mi325x: Ran, index: int) -> None:
+    """No two cards have the same clock, so the time of a step tells which one made it."""
+    about = eight_mi325x.site.machine.devices[index]
+    card = eight_mi325x.site.machine.cards[about["card"]]
+    attempt = eight_mi325x.first(EIGHT[index])
+    assert attempt.device_uuid == f"GPU-{about['hip_uuid']}"
+    assert attempt.measurement is not None
+    measured = attempt.measurement
+    time_s = measured.device_s or sorted(measured.iteration_s)[SHORT // 2]
+    assert time_s == pytest.approx(step_s(eight_mi325x.site, card), rel=5e-3)
+
+
+def test_each_worker_is_watched_on_its_own_card(eight_mi325x: Ran) -> None:
+    """As the clock shows; nobody's neighbour is taken for a stranger."""
+    for index, size in enumerate(EIGHT):
+        seen = eight_mi325x.first(size).telemetry
+        about = eight_mi325x.site.machine.devices[index]
+        assert seen is not None
+        assert (seen.source, seen.clock_mhz) == ("amdsmi", about["clock_mhz"])
+        assert (seen.power_w, bool(seen.foreign_processes)) == (800.0, index == SHARED)
+
+
+def test_a_shared_device_makes_its_case_invalid_with_who_it_was(eight_mi325x: Ran) -> None:
+    """By pid and name, with the memory that it held."""
+    assert eight_mi325x.status(EIGHT[SHARED]) is Status.INVALID, eight_mi325x.done.stdout
+    words = in_words(eight_mi325x.checkout)
+    assert eight_mi325x.first(EIGHT[SHARED]).discarded == words
+    assert words in eight_mi325x.done.stdout
+
+
+def test_counters_of_throttling_that_grow_make_a_case_invalid(eight_mi325x: Ran) -> None:
+    """With the reason and the share of the time."""
+    assert eight_mi325x.status(EIGHT[HOT]) is Status.INVALID, eight_mi325x.done.stdout
+    words = eight_mi325x.first(EIGHT[HOT]).discarded
+    assert words == "throttled: thermal for 25% of the time, at 61 °C"
+
+
+def test_a_clock_below_the_baseline_s_makes_a_case_invalid(eight_mi325x: Ran) -> None:
+    """With both clocks, both powers and the cap."""
+    assert eight_mi325x.status(EIGHT[LOW]) is Status.INVALID, eight_mi325x.done.stdout
+    assert eight_mi325x.first(EIGHT[LOW]).discarded == (
+        "GFX clock 1410 MHz against 2070 MHz in the baseline; power 800 W against 790 W; "
+        "power cap 700 W"
+    )
+
+
+def test_a_run_of_which_nothing_could_be_judged_is_not_green(eight_mi325x: Ran) -> None:
+    """INVALID is nobody's regression and nobody's pass."""
+    assert eight_mi325x.done.returncode == pytest.ExitCode.TESTS_FAILED
+    others = [size for n, size in enumerate(EIGHT) if n not in (SHARED, HOT, LOW)]
+    assert {eight_mi325x.status(size) for size in others} == {Status.NO_BASELINE}
+
+
+# --- one MI300X, ROCm 7.1, commands alone ------------------------------------------------
+
+FAST, SLOW = 32, 40
+
+
+@scenario
+def one_mi300x(lay: Lay) -> Ran:
+    """One card whose second case has become slower than its baseline."""
+    made = lay(mi300x(), ([FAST], LONG), ([SLOW], SHORT))
+    (card,) = made.site.machine.cards
+    now_s = step_s(made.site, card)
+    made.accept("mi300x", FAST, now_s, clock_mhz=2100.0)
+    made.accept("mi300x", SLOW, now_s / 1.2, clock_mhz=2100.0)
+    for other in ("mi325x", "mi300x-cpx-nps4"):  # which must not be looked at
+        made.accept(other, FAST, now_s / 2)
+        made.accept(other, SLOW, now_s * 2)
+    return Ran(made, made.pytest("--perf-confirm", "2"))
+
+
+def test_an_mi300x_is_found_under_its_key(one_mi300x: Ran) -> None:
+    """By what ROCm's tools say, as this machine's kernel lists no AMD GPU."""
+    (device,) = one_mi300x.devices
+    assert (device.key, device.name) == ("mi300x", "AMD Instinct MI300X")
+    assert (device.compute_partition, device.memory_partition) == ("SPX", "NPS1")
+    assert device.power_cap_w == 750.0
+    assert device.peak_tflops["fp16"] == 1307.4
+    same_gpu(device, one_mi300x.site.machine.devices[0])
+
+
+def test_its_own_baseline_judges_it(one_mi300x: Ran) -> None:
+    """What is as it was is OK, and what is slower has failed, with the figures."""
+    assert one_mi300x.done.returncode == pytest.ExitCode.TESTS_FAILED, one_mi300x.done.stdout
+    assert one_mi300x.status(FAST) is Status.OK
+    assert one_mi300x.status(SLOW) is Status.REGRESSED
+    assert "% slower than 5 baseline processes" in one_mi300x.done.stdout
+    assert [attempt.confirms for attempt in one_mi300x.attempts(FAST)] == [False]
+    assert [attempt.confirms for attempt in one_mi300x.attempts(SLOW)] == [False, True, True]
+
+
+def test_amd_smi_watches_it(one_mi300x: Ran) -> None:
+    """With units and plausible figures, and without a word against the device."""
+    seen = one_mi300x.first(FAST).telemetry
+    assert seen is not None
+    assert (seen.source, seen.samples >= 1) == ("amd-smi", True)
+    assert (seen.clock_mhz, seen.memory_clock_mhz, seen.power_w) == (2100.0, 1300.0, 600.0)
+    assert (seen.temperature_c, seen.utilization) == (61.0, 0.97)
+    assert (seen.throttle, seen.foreign_processes) == ([], [])
+
+
+def test_the_worker_measured_it_as_a_build_for_hip(one_mi300x: Ran) -> None:
+    """With the software's versions, and every figure that a GPU has and a CPU has not."""
+    (environment,) = one_mi300x.checkout.run.environments.values()
+    assert (environment.hip, environment.cuda) == ("7.1.0.25424", None)
+    assert (environment.rocm, environment.cudnn) == ("7.1.0", "305001")
+    measured = one_mi300x.first(FAST).measurement
+    assert measured is not None
+    assert measured.warnings == []
+    assert measured.probe["launch_us"] == pytest.approx(2.0)
+    assert measured.peak_memory_bytes
+    assert measured.numerics is not None
+    assert measured.numerics.finite
+    median = sorted(measured.iteration_s)[LONG // 2]
+    (card,) = one_mi300x.site.machine.cards
+    assert median == pytest.approx(step_s(one_mi300x.site, card), rel=2e-3)
+
+
+def test_the_worker_is_pinned_even_to_the_only_device(one_mi300x: Ran) -> None:
+    """Every context, the companion too, was told its device."""
+    told = [opened["variables"]["HIP_VISIBLE_DEVICES"] for opened in one_mi300x.site.opened]
+    assert len(told) >= 2
+    assert set(told) == {"0"}
+
+
+# --- one MI250X, ROCm 6.3 ----------------------------------------------------------------
+
+DIES = [size_for(device, 2) for device in range(2)]
+
+
+@scenario
+def two_dies(lay: Lay) -> Ran:
+    """Both dies of a card at once; somebody else is on the second."""
+    made = lay(mi250x(), (DIES, LONG))
+    for size in DIES:
+        made.accept("mi250x", size, CONVOLUTIONS * 4e-3)
+    with stranger(made, hip=1):
+        done = made.pytest("-n", "2", "--perf-cool", "0", "--perf-confirm", "0")
+    return Ran(made, done)
+
+
+def test_an_mi250x_is_two_devices_of_one_key(two_dies: Ran) -> None:
+    """From lists without an envelope, and names that ROCm 6 put together wrongly."""
+    assert [d.key for d in two_dies.devices] == ["mi250x", "mi250x"], two_dies.done.stdout
+    for device, about in zip(two_dies.devices, two_dies.site.machine.devices, strict=True):
+        same_gpu(device, about)
+        assert device.peak_tflops["fp16"] == 191.5
+    assert [two_dies.status(size) for size in DIES] == [Status.OK, Status.INVALID]
+    assert two_dies.first(DIES[1]).discarded == in_words(two_dies.checkout)
+
+
+def test_each_die_is_pinned_and_watched_on_its_own(two_dies: Ran) -> None:
+    """The second has no sensor of power, which is not a power of nothing."""
+    pins = {(one["hip"], one["variables"]["HIP_VISIBLE_DEVICES"]) for one in two_dies.site.opened}
+    assert pins == {(0, "0"), (1, "1")}
+    seen = [two_dies.first(size).telemetry for size in DIES]
+    assert [one and one.source for one in seen] == ["amd-smi", "amd-smi"]
+    assert [one and one.clock_mhz for one in seen] == [1700.0, 1700.0]
+    assert [one and one.power_w for one in seen] == [448.0, None]
+    assert [device.power_cap_w for device in two_dies.devices] == [560.0, None]
+
+
+# --- MI300X in CPX and NPS4, by the kernel's files ---------------------------------------
+
+PARTITION = 6
+
+
+@scenario
+def partition(lay: Lay) -> Ran:
+    """One of a card's eight partitions, chosen by the user."""
+    made = lay(mi300x_cpx(has_kernel=True), ([FAST], SHORT), HIP_VISIBLE_DEVICES="6,3")
+    now_s = CONVOLUTIONS * 4e-3
+    made.accept("mi300x-cpx-nps4", FAST, now_s, clock_mhz=2100.0)
+    made.accept("mi300x", FAST, now_s / 2)
+    return Ran(made, made.pytest("--perf-confirm", "0"))
+
+
+def test_a_partition_has_a_key_and_a_baseline_of_its_mode(partition: Ran) -> None:
+    """And its share of the peaks; the whole card's baseline is not looked at."""
+    assert partition.done.returncode == 0, partition.done.stdout
+    (device,) = partition.devices
+    assert device.key == "mi300x-cpx-nps4"
+    same_gpu(device, partition.site.machine.devices[PARTITION])
+    assert (device.compute_partition, device.memory_partition) == ("CPX", "NPS4")
+    assert device.peak_tflops["fp16"] == pytest.approx(1307.4 / 8)
+    assert device.peak_gb_per_s == pytest.approx(5300 / 4)
+    assert partition.status(FAST) is Status.OK
+
+
+def test_a_partition_is_pinned_by_the_user_s_own_word(partition: Ran) -> None:
+    """What is 0 to torch is 6 on the machine."""
+    opened = partition.site.opened
+    assert {(one["hip"], one["variables"]["HIP_VISIBLE_DEVICES"]) for one in opened} == {(6, "6")}
+
+
+def test_a_partition_shows_its_card_s_sensors(partition: Ran) -> None:
+    """From the kernel's files, which know no partition's clock; its context is no stranger."""
+    seen = partition.first(FAST).telemetry
+    assert seen is not None
+    assert (seen.source, seen.power_w, seen.temperature_c) == ("amdgpu", 600.0, 61.0)
+    assert (seen.clock_mhz, seen.utilization) == (None, None)
+    assert (seen.throttle, seen.foreign_processes) == ([], [])
+
+
+def test_env_shows_the_machine_and_that_it_is_fit(partition: Ran) -> None:
+    """One page with the devices, their figures, their baseline file and the versions."""
+    done = partition.checkout.python("-m", "bench_lib.cli", "env", "--json")
+    told = json.loads(done.stdout)
+    assert [device["key"] for device in told["devices"]] == ["mi300x-cpx-nps4"] * 2
+    figures = [seen["figures"] for seen in told["telemetry"]]
+    assert [(seen["source"], seen["power_w"]) for seen in figures] == [("amdgpu", 139.0)] * 2
+    assert told["baselines"]["mi300x-cpx-nps4"]["measured"] == 1
+    environment = told["environment"]
+    assert (environment["rocm"], environment["hip"]) == ("7.1.0", "7.1.0.25424")
+    assert environment["driver"] == "amdgpu 6.16.4"
+    checks = {check["name"]: check for check in told["checks"]}
+    sound = {"visible devices", "/dev/kfd", "/dev/dri/renderD*", "AMD driver", "ROCm's tools"}
+    sound |= {"telemetry", "torch", "torchvision", "worker starts"}
+    assert {name for name in sound if checks[name]["ok"] is not True} == set(), checks
+    # Compilers are this machine's own.
+    broken = {check["name"] for check in told["checks"] if check["ok"] is False and check["fatal"]}
+    assert broken <= {"triton", "C compiler", "C++ compiler"}
+    assert done.returncode == (1 if broken else 0)
+
+
+# --- what needs no measuring, and bench-lib with something broken ------------------------
+
+UNKNOWN = Card("5eed74fe00000010", "0000:3c:00.0", pci_id="74fe", units=120, dies=4)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A machine, and a bench-lib to be asked about it."""
+
+    site: Site
+    package: Path = ROOT
+
+    def ask(self, *words: str) -> Any:
+        """Return what `rocm_machine/probe.py` says."""
+        environ = self.site.environ(BENCH_LIB_PRELOAD="no")
+        environ["PYTHONPATH"] = os.pathsep.join((str(self.package), environ["PYTHONPATH"]))
+        done = subprocess.run(
+            [sys.executable, ROOT / "tests/rocm_machine/probe.py", *words],
+            env=environ,
+            cwd=self.site.folder,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        assert Path(told["bench_lib"]).parent == self.package
+        return told["said"]
+
+
+@pytest.fixture
+def probe(tmp_path: Path) -> Callable[..., Probe]:
+    """Lay out a machine to be asked about; with another package than ours if so wanted."""
+
+    def make(machine: Machine, package: Path = ROOT) -> Probe:
+        return Probe(machine.lay_out(tmp_path / "machine"), package)
+
+    return make
+
+
+def right_key(probe: Probe, key: str) -> None:
+    """Check key and identity of a machine's last device."""
+    *_, device = (Hardware(**fields) for fields in probe.ask("devices"))
+    assert device.key == key
+    same_gpu(device, probe.site.machine.devices[-1])
+
+
+def right_figures(probe: Probe, source: str) -> None:
+    """Check what telemetry sees of a machine at rest."""
+    seen, cause = probe.ask("look", "0")
+    assert cause is None
+    assert seen["source"] == source
+    assert (seen["clock_mhz"], seen["memory_clock_mhz"]) == (143.0, 1300.0)
+    assert (seen["power_w"], seen["temperature_c"]) == (139.0, 37.0)
+    assert seen["utilization"] == 0.0
+
+
+def right_pin(probe: Probe) -> None:
+    """Check that a context which is to have the second device has it."""
+    probe.ask("pin", "1")
+    (opened,) = probe.site.opened
+    assert opened["hip"] == 1
+
+
+def right_kernels(probe: Probe) -> None:
+    """Check statistics of kernels that the machine's profiler has left."""
+    header = "Name,Calls,TotalDurationNs,AverageNs,Percentage,MinNs,MaxNs,StdDev\n"
+    file = probe.site.folder / "case_kernel_stats.csv"
+    file.write_text(f"{header}gemm,2,3000,1500.0,75.0,1,1,0\ncopy,4,1000,250.0,25.0,1,1,0\n")
+    told = probe.ask("kernels", str(probe.site.folder), "case")
+    assert [(kernel["name"], kernel["total_ns"]) for kernel in told] == [
+        ("gemm", 3000.0),
+        ("copy", 1000.0),
+    ]
+
+
+def test_rocm_smi_is_the_last_resort(probe: Callable[..., Probe]) -> None:
+    """Beside rocminfo it is enough for a key, and for looking."""
+    asked = probe(mi300x(tools=("rocminfo", "rocm-smi")))
+    right_key(asked, "mi300x")
+    right_figures(asked, "rocm-smi")
+
+
+@pytest.mark.parametrize("source", ["amd-smi", "amdsmi"])
+def test_a_partition_s_clock_and_load_are_its_own(probe: Callable[..., Probe], source: str) -> None:
+    """Beside a neighbour that works; power and heat are the card's."""
+    asked = probe(mi300x_cpx(has_package=source == "amdsmi"))
+    present = Present(asked.site.folder)
+    present.work_until(present.devices[6], time.monotonic() + LIMIT_S)
+    (working, _), (resting, _) = (asked.ask("look", index) for index in ("6", "3"))
+    assert (working["source"], resting["source"]) == (source, source)
+    assert working["clock_mhz"] == pytest.approx(2100.0, abs=1.0)
+    assert resting["clock_mhz"] == pytest.approx(143.0, abs=1.0)
+    assert (working["utilization"], resting["utilization"]) == (0.97, 0.0)
+    assert (working["power_w"], resting["power_w"]) == (600.0, 600.0)
+
+
+def test_an_unknown_gpu_has_a_key_of_its_own(probe: Callable[..., Probe]) -> None:
+    """It is no MI300X for all that they share."""
+    right_key(probe(Machine([UNKNOWN])), "amd-gfx942-74fe")
+
+
+@dataclass(frozen=True)
+class Break:
+    """Words in a file of bench-lib that become others, and what has to notice."""
+
+    file: str
+    words: str
+    others: str
+    machine: Machine
+    check: Callable[[Probe], None]
+
+
+BREAKS = {
+    "pinning": Break("hardware/visible.py", "VISIBLE_DEVICES", "VISIBLE", mi250x(), right_pin),
+    "PCI id": Break(
+        *("rocm/amd_smi.py", '"device_id"', '"pci_id"'),
+        Machine([UNKNOWN], tools=("amd-smi",)),  # nobody else tells
+        lambda probe: right_key(probe, "amd-gfx942-74fe"),
+    ),
+    "partition": Break(
+        *("rocm/amd_smi.py", '"accelerator_type"', '"compute_type"'),
+        mi300x_cpx(tools=("amd-smi", "rocminfo")),
+        lambda probe: right_key(probe, "mi300x-cpx-nps4"),
+    ),
+    "order of devices": Break(
+        *("rocm/amd_smi.py", '"(node|hip)_id"', '"gpu"'),
+        mi325x(3),
+        lambda probe: right_key(probe, "mi325x"),
+    ),
+    "power": Break(
+        *("telemetry/amd_tools.py", '"socket_power"', '"power"'),
+        mi300x(),
+        lambda probe: right_figures(probe, "amd-smi"),
+    ),
+    "temperature": Break(
+        *("telemetry/amd_tools.py", '"hotspot"', '"hot_spot"'),
+        mi300x(),
+        lambda probe: right_figures(probe, "amd-smi"),
+    ),
+    "column": Break(
+        *("rocm/profilers.py", '"TotalDurationNs"', '"TotalNs"'), mi300x(), right_kernels
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_what_is_broken_on_purpose_is_noticed(
+    name: str, probe: Callable[..., Probe], tmp_path: Path
+) -> None:
+    """The checks of this file are green for bench-lib as it is, and red for a broken one."""
+    what = BREAKS[name]
+    shutil.copytree(ROOT / "bench_lib", tmp_path / "broken/bench_lib")
+    file = tmp_path / "broken/bench_lib" / what.file
+    text, count = re.subn(what.words, what.others, file.read_text())
+    assert count
+    file.write_text(text)
+    broken = probe(what.machine, tmp_path / "broken")
+    with pytest.raises(AssertionError):
+        what.check(broken)
+    if what.check is not right_pin:  # which takes seconds, and is what the runs above are about
+        what.check(replace(broken, package=ROOT))
+
+
+# --- the profiler ------------------------------------------------------------------------
+
+APP = """
+import torch
+a = torch.ones(64, 64, device="cuda")
+for _ in range(5):
+    b = a @ a
+torch.cuda.synchronize()
+"""
+
+
+def test_rocm_s_profiler_runs_an_application_and_its_statistics_are_read(
+    probe: Callable[..., Probe],
+) -> None:
+    """By the command that this ROCm needs, and by the names of columns."""
+    site = probe(mi325x(1)).site
+    environ = site.environ()
+    profiler = profilers.find(environ)
+    assert profiler is not None
+    assert profiler.tool == "rocprofv3"
+    command = profiler.command([sys.executable, "-c", APP], site.folder / "out", "case")
+    subprocess.run(command, env=environ, check=True, timeout=LIMIT_S)
+    gemm, *others = profilers.read(profiler.kernel_stats(site.folder / "out", "case"))
+    assert (gemm.name, gemm.calls) == ("at::native::mm", 5)
+    assert gemm.average_ns == pytest.approx(site.machine.kernel_us * 1e3)
+    assert gemm.percentage > 99
+    assert sum(kernel.calls for kernel in others) == 1
