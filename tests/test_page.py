@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 from builders import make_environment, make_hardware
 
-from bench_lib.cli.env import Machine, Reference, Seen
-from bench_lib.cli.page import WIDTH, page
+from bench_lib.cli.page import WIDTH, Machine, Reference, Seen, page
 from bench_lib.fingerprint import Check
 from bench_lib.model import Hardware
 

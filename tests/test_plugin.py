@@ -758,3 +758,19 @@ scripted.Watch.window = window
     result = run("-k", "alpha")
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["*MachineWarning: the device is not watched: no driver*"])
+
+
+def test_a_device_that_cannot_be_opened_is_told_by_the_worker_that_has_it(suite, pytester):
+    """Xdist takes a worker that exits for one that crashed, and says nothing of why."""
+    run = suite(devices="gpus(2)")
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write("""
+from bench_lib.launch import LaunchError
+def refuse(device, **options):
+    raise LaunchError("the worker opened another device")
+session.Bench = refuse
+""")
+    result = run("-n", "2", "--perf-tier", "smoke")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*the worker opened another device*"])
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")

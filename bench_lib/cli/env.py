@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from bench_lib.cli.output import DEFAULT_BASELINES, BaselinesDir, Json, print_json
+from bench_lib.cli.page import Machine, Reference, Seen, page
 
 if TYPE_CHECKING:
     from bench_lib.fingerprint import Check
-    from bench_lib.model import Environment, Hardware
+    from bench_lib.model import Hardware
 
 MOST_LOOKS = 16
 """Devices that are looked at, all at the same time; partitions beyond them tell nothing new."""
@@ -34,51 +34,12 @@ FIGURES = (
 """What of a look is shown; clocks in MHz, power in W, heat in °C, shares from 0 to 1."""
 
 
-@dataclass(frozen=True)
-class Reference:
-    """The baseline file that a hardware key would be judged by."""
-
-    path: str
-    exists: bool = False
-    measured: int = 0
-    """Cases with accepted values."""
-    published: int = 0
-    """Cases with a figure of somebody else's."""
-    problem: str | None = None
-    """Why it cannot be read."""
-
-
-@dataclass(frozen=True)
-class Seen:
-    """One look at a device, or why there is none."""
-
-    figures: dict[str, Any] | None
-    cause: str | None = None
-
-
-@dataclass(frozen=True)
-class Machine:
-    """All that ``bench-lib env`` shows."""
-
-    devices: list[Hardware]
-    baselines: dict[str, Reference]
-    """By hardware key."""
-    telemetry: list[Seen]
-    """In the order of the devices, of the first `MOST_LOOKS`."""
-    environment: Environment
-    checks: list[Check]
-    fit: bool
-    """Whether the suite can run here."""
-
-
 def env(*, baselines: BaselinesDir = DEFAULT_BASELINES, json: Json = False) -> None:
     """Show hardware, versions, variables and caches; exit status 1 where the suite cannot run."""
     machine = _examine(baselines)
     if json:
         print_json(machine)
     else:
-        from bench_lib.cli.page import page
-
         for line in page(machine):
             print(line)
     raise typer.Exit(0 if machine.fit else 1)
@@ -89,12 +50,12 @@ def _examine(baselines: Path) -> Machine:
 
     devices = hardware.detect()
     environment = fingerprint.collect()
-    seen = _looks(devices[:MOST_LOOKS])  # before a worker of ours is on the device
+    # Before a worker of ours is on the device.
+    seen = _looks(devices[:MOST_LOOKS])
+    checks = [*fingerprint.checks(devices=devices), *_telemetry_checks(devices, seen)]
     versions, problem = _worker_versions(devices[0])
     references = {device.key: _reference(baselines, device.key) for device in devices}
-    checks = [
-        *fingerprint.checks(devices=devices),
-        *_telemetry_checks(devices, seen),
+    checks += [
         *_tools_check(devices),
         *_baseline_checks(references),
         _worker_check(versions, problem),

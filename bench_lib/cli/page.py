@@ -4,16 +4,52 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bench_lib.cli.env import Machine, Reference, Seen
     from bench_lib.fingerprint import Check
     from bench_lib.model import Environment, Hardware
 
 WIDTH = 100
 Rows = Iterable[tuple[str, str | None]]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The baseline file that a hardware key would be judged by."""
+
+    path: str
+    exists: bool = False
+    measured: int = 0
+    """Cases with accepted values."""
+    published: int = 0
+    """Cases with a figure of somebody else's."""
+    problem: str | None = None
+    """Why it cannot be read."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One look at a device, or why there is none."""
+
+    figures: dict[str, Any] | None
+    cause: str | None = None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """All that ``bench-lib env`` shows."""
+
+    devices: list[Hardware]
+    baselines: dict[str, Reference]
+    """By hardware key."""
+    telemetry: list[Seen]
+    """In the order of the devices, of the first `MOST_LOOKS`."""
+    environment: Environment
+    checks: list[Check]
+    fit: bool
+    """Whether the suite can run here."""
 
 
 def page(machine: Machine) -> list[str]:

@@ -52,6 +52,9 @@ class Perf:
             outcome = self._session.measure(case)
         except (LaunchError, DeviceBusyError) as error:
             self._session.failed = str(error)
+            if self._session.is_worker:  # which must not exit: xdist would not say why
+                self._request.session.shouldstop = str(error)
+                pytest.fail(str(error), pytrace=False)
             pytest.exit(str(error), returncode=pytest.ExitCode.USAGE_ERROR)
         self._request.node.stash.setdefault(OUTCOMES, []).append(outcome)
         if outcome.skipped is not None:
