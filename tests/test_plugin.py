@@ -83,7 +83,8 @@ def suite(pytester):
         pytester.makeconftest(text)
 
         def run(*arguments, plugin=True):
-            load = ("-p", "bench_lib.plugin") if plugin else ()
+            load = ["-p", "no:hypothesispytest"]  # takes longer to import than a run here lasts
+            load += ["-p", "bench_lib.plugin"] if plugin else []
             return pytester.runpytest_subprocess(*load, "perf_tests", *arguments, timeout=60)
 
         return run
