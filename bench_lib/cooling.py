@@ -65,18 +65,24 @@ class Cooling:
         while (passed := self._now() - begin) < most:
             self._sleep(min(LOOK_S, most - passed))
             now = self._now()
-            seen = self._look(now - LOOK_S, now) or self._look(max(begin, now - LOOK_BACK_S), now)
-            before, heat = heat, seen.temperature_c if seen else None
+            new = self._look(now - LOOK_S, now)
+            seen = new or self._look(max(begin, now - LOOK_BACK_S), now)
+            before, latest = heat, new.temperature_c if new else None
+            heat = before if latest is None else latest
             if not self._is_calm(seen):
                 continue
-            if before is None or heat is None:
-                rested = heat is None and now - begin >= UNSEEN_S
-            else:
-                rested = before - heat < STILL_C and now - begin >= LEAST_S
+            if heat is None:
+                rested = now - begin >= UNSEEN_S
+            else:  # told by two looks, and never by one that is seen twice
+                still = before is not None and latest is not None and before - latest < STILL_C
+                rested = still and now - begin >= LEAST_S
             if rested:
                 break
         self._left_s -= self._now() - begin
         return True
 
     def _is_calm(self, seen: Telemetry | None) -> bool:
-        return seen is not None and validity.blame(seen, self._device) is None
+        if seen is None or validity.blame(seen, self._device) is not None:
+            return False
+        told = (seen.clock_mhz, seen.power_w, seen.temperature_c, seen.utilization)
+        return any(figure is not None for figure in told)

@@ -397,16 +397,18 @@ def _in_cycles(verdict: Verdict, clocks: validity.Clocks | None) -> Verdict:
         return verdict
     bound = 1 + (verdict.tolerance or 0)
     factor = math.exp(clocks.change)
-    # Beyond the tolerance means beyond chance in cycles as well.
-    low, high = (factor * end for end in verdict.interval or (verdict.ratio, verdict.ratio))
-    slower = verdict.status in (Status.REGRESSED, Status.SUSPECT) and factor < 1 and low <= bound
-    faster = verdict.status is Status.IMPROVED and factor > 1 and high >= 1 / bound
-    if not slower and not faster:
-        return verdict
     cycles = factor * verdict.ratio
-    change = f"{abs(cycles - 1):.1%} {'slower' if cycles > 1 else 'faster'}"
-    reason = f"the clock's: {clocks.in_words}; in time × clock {change}; {verdict.reason}"
-    return replace(verdict, status=Status.INVALID if slower else Status.OK, reason=reason)
+    change = f"in time × clock {abs(cycles - 1):.1%} {'slower' if cycles > 1 else 'faster'}"
+    slower = verdict.status in (Status.REGRESSED, Status.SUSPECT) and factor < 1
+    faster = verdict.status is Status.IMPROVED and factor > 1
+    if (slower and cycles <= bound) or (faster and cycles >= 1 / bound):
+        reason = f"the clock's: {clocks.in_words}; {change}; {verdict.reason}"
+        return replace(verdict, status=Status.INVALID if slower else Status.OK, reason=reason)
+    low = factor * (verdict.interval or (verdict.ratio, 0.0))[0]
+    if slower and verdict.status is Status.REGRESSED and low <= bound:
+        reason = f"{verdict.reason}; {change}, which is not beyond chance: {clocks.in_words}"
+        return replace(verdict, status=Status.SUSPECT, reason=reason)
+    return verdict
 
 
 # --- what else is judged -------------------------------------------------------------------

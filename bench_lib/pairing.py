@@ -45,6 +45,13 @@ def fails(rows: Iterable[Row]) -> bool:
     return any(row.status in judge.FAILING for row in rows)
 
 
+def judged_nothing(rows: Sequence[Row]) -> bool:
+    """Whether most of the cases could not be judged: that is no answer."""
+    asked = [row for row in rows if row.status is not Status.SKIPPED]
+    unheld = [row for row in asked if row.status in (Status.INVALID, Status.INCOMPARABLE)]
+    return 2 * len(unheld) > len(asked)
+
+
 def judged(
     records: Mapping[str, Mapping[str, Record]],
     device: Hardware,
@@ -99,7 +106,8 @@ def _unmeasured(sides: Mapping[str, Record]) -> Verdict | None:
             for attempt in record.attempts
             if attempt.invalid and attempt.discarded
         }
-        return Verdict(Status.INVALID, "run", _by_side("spoilt", spoilt), against="a")
+        reason = _by_side("spoilt", spoilt) if spoilt else "no pair was measured on both sides"
+        return Verdict(Status.INVALID, "run", reason, against="a")
     return None
 
 

@@ -117,8 +117,11 @@ def explanations(records: Iterable[Record], *, every: bool = False) -> list[str]
                 lines.append(words + shortened(verdict.reason))
         for attempt in record.attempts:
             if attempt.invalid and record.status is not Status.INVALID:
-                cause = (attempt.discarded or "").removesuffix("; measured again")
-                lines.append(f"{record.case.id}: measured again: {cause}")
+                cause = attempt.discarded or ""
+                again = cause.endswith("; measured again")
+                what = "measured again" if again else "discarded"
+                words = cause.removesuffix("; measured again")
+                lines.append(f"{record.case.id}: {what}: {words}")
             measurement = attempt.measurement
             if measurement is not None:
                 lines += [f"{record.case.id}: warning: {text}" for text in measurement.warnings]

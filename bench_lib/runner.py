@@ -106,7 +106,7 @@ class Bench:
 
         Raises LaunchError where workers cannot be started at all.
         """
-        return self._measured(case, range(1 if case.launch.ranks > 1 else self._processes))
+        return self._measured(case, range(self._processes))
 
     def measure_again(self, cases: Iterable[Case], process: int) -> Iterator[Outcome]:
         """Measure cases once more, all in one fresh context, the run's ``process``-th from 0.

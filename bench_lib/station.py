@@ -166,13 +166,13 @@ class Station:
         """Say what the hardware did to a measurement; None where there is none."""
         if attempt.measurement is None:
             return None
-        samples = attempt.measurement.iteration_s
-        is_own = samples and not attempt.measurement.host_bound
+        samples = attempt.measurement.iteration_s or [0.0]
+        median = 0.0 if attempt.measurement.host_bound else statistics.median(samples)
         return validity.blame(
             attempt.telemetry,
             self.device,
             self._expected(case),
-            math.log(statistics.median(samples)) if is_own else None,
+            math.log(median) if median > 0 else None,
         )
 
     def environment(self) -> Environment:

@@ -62,7 +62,7 @@ def spread(samples: Sequence[float]) -> float:
     is one whose ordinary iterations differ.
     """
     kept = sorted(samples)[: len(samples) - len(samples) // 20]
-    if len(kept) < 2:
+    if len(kept) < 2 or statistics.fmean(kept) <= 0:
         return 0.0
     return statistics.stdev(kept) / statistics.fmean(kept)
 

@@ -88,7 +88,14 @@ def test_a_source_that_looks_seldom_is_looked_at_further_back():
         (1001.0, 1002.0),
         (1000.0, 1002.0),
     ]
-    assert room.now == 1003.0
+    assert room.now == 1006.0  # two looks with a temperature, and not one seen twice
+
+
+def test_a_look_in_which_nothing_is_known_is_no_calm():
+    """A device that has vanished is not one that has cooled."""
+    room = Room(make_telemetry(clock_mhz=None, power_w=None, temperature_c=None, utilization=None))
+    room.cooling().wait("hot")
+    assert room.now == 1030.0
 
 
 def test_waits_that_do_not_help_are_given_up_until_one_does():

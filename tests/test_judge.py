@@ -760,6 +760,14 @@ def test_what_is_left_beyond_the_tolerance_in_cycles_is_the_softwares():
     assert found == {0.0152: Status.INVALID, 0.0225: Status.INVALID, 0.0275: Status.REGRESSED}
 
 
+def test_what_the_clock_and_chance_explain_together_is_suspect():
+    """The clock's alone is only what is within the tolerance without chance."""
+    old = of(make_processes(STEADY, clock_mhz=2000.0))
+    found = verdict("latency", clocked(0.0207, 1980.0), old)
+    assert found.status is Status.SUSPECT
+    assert "; in time × clock 1.0% slower, which is not beyond chance: 1980 MHz" in found.reason
+
+
 def test_where_any_clock_will_do_nothing_is_excused_by_it():
     """A new baseline is wanted, of the clocks that there are."""
     old = of(make_processes(STEADY, clock_mhz=2000.0))

@@ -729,7 +729,16 @@ def test_a_device_that_is_free_again_at_the_end_has_its_cases_judged(suite, pyte
     (record,) = runs_in(pytester)[0].records.values()
     assert record.status is Status.OK
     assert [a.accepted for a in record.attempts] == [False, True]
-    result.stdout.fnmatch_lines(["*alpha: measured again: shared with process 41 (rvs)*"])
+    result.stdout.fnmatch_lines(["*alpha: discarded: shared with process 41 (rvs)*"])
+
+
+def test_a_spoilt_case_that_has_no_baseline_fails_no_first_run(suite, pytester):
+    """Nothing was to be judged of it."""
+    run = suite(seen=["", SHARED])
+    result = run("--perf-cool", "0", "--perf-confirm", "0")
+    assert result.ret == pytest.ExitCode.OK
+    statuses = sorted(r.status.value for r in runs_in(pytester)[0].records.values())
+    assert statuses == ["INVALID", "NO_BASELINE"]
 
 
 def test_a_clock_below_the_baselines_is_invalid_unless_any_clock_will_do(suite, pytester):

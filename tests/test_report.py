@@ -290,3 +290,17 @@ def test_a_long_reason_is_cut_in_the_summary():
     )
     (line,) = explanations([record])
     assert line == f"{CASE_ID}: ERROR latency: {'x' * 239}…"
+
+
+@pytest.mark.parametrize(
+    ("discarded", "line"),
+    [
+        ("shared with process 7; measured again", "measured again: shared with process 7"),
+        ("shared with process 7", "discarded: shared with process 7"),
+    ],
+)
+def test_what_the_hardware_spoilt_is_told_as_it_went(discarded, line):
+    """Not everything that is discarded is measured again."""
+    spoilt = make_attempt(accepted=False, invalid=True, discarded=discarded)
+    record = make_record(attempts=[spoilt, make_attempt()], status=Status.OK)
+    assert f"{CASE_ID}: {line}" in explanations([record])

@@ -422,3 +422,19 @@ def test_no_process_of_ours_is_a_stranger(bench, monkeypatch, waits):
     )
     one.measure(make_case(id="b", launch=Launch(ranks=2)))
     assert watch.own[-1] == [70, 71]
+
+
+def test_a_case_of_several_ranks_is_launched_once_a_process(bench, monkeypatch):
+    """Each launch is fresh processes, and a baseline needs five."""
+    monkeypatch.setattr(runner, "run_ranks", lambda case, **_: make_measurement(case_id=case.id))
+    outcome = bench(processes=3).measure(make_case(launch=Launch(ranks=2)))
+    assert [attempt.process for attempt in outcome.attempts] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("times", [[0.0] * 20, [-0.01] * 20])
+def test_times_that_no_clock_gives_end_nothing(bench, workers, times):
+    """The case will be an error when it is judged, and the others go on."""
+    workers.script["odd"] = [times]
+    level = validity.Level(1980.0, 1940.0, -4.0, 0.01)
+    one = bench(expected=lambda _case: level, **seeing(SLOW))
+    assert one.measure(make_case(id="odd")).attempts[-1].measurement is not None

@@ -43,6 +43,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 _WORST_FIRST = (
     Status.ERROR,
     Status.REGRESSED,
+    Status.INVALID,
     Status.INCOMPARABLE,
     Status.SUSPECT,
     Status.NOISY,
@@ -242,7 +243,9 @@ def _compare(
         _print(rows, comparison, sides, writers)
         for line in advice:
             print(line)
-    raise typer.Exit(1 if pairing.fails(rows) or comparison.stopped else 0)
+    if pairing.fails(rows) or comparison.stopped:
+        raise typer.Exit(1)
+    raise typer.Exit(2 if pairing.judged_nothing(rows) else 0)
 
 
 def _say(line: str) -> None:

@@ -83,7 +83,7 @@ def show(
             }
         )
         return
-    if not chosen:
+    if not chosen and not published:
         known = _keys_with_baselines(baselines, file.key)
         there = f"; there are baselines of {', '.join(known)}" if known else ""
         print(f"no baselines of {file.key} in {baselines}{there}")
@@ -103,7 +103,8 @@ def show(
         if b.accepted.in_spite_of is not None:
             print(f"{id_}: in spite of: {b.accepted.in_spite_of}")
     if published:
-        print()
+        if chosen:
+            print()
         _print_published(published)
     if excused:
         print()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,7 +49,9 @@ def env(*, baselines: BaselinesDir = DEFAULT_BASELINES, json: Json = False) -> N
 def _examine(baselines: Path) -> Machine:
     from bench_lib import fingerprint, hardware
 
-    devices = hardware.detect()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        devices = hardware.detect()
     environment = fingerprint.collect()
     # Before a worker of ours is on the device.
     seen = _looks(devices[:MOST_LOOKS])
@@ -56,6 +59,7 @@ def _examine(baselines: Path) -> Machine:
     versions, problem = _worker_versions(devices[0])
     references = {device.key: _reference(baselines, device.key) for device in devices}
     checks += [
+        *_detection_checks([str(warning.message) for warning in caught]),
         *_tools_check(devices),
         *_baseline_checks(references),
         _worker_check(versions, problem),
@@ -154,6 +158,15 @@ def _telemetry_checks(devices: Sequence[Hardware], seen: Sequence[Seen]) -> Iter
         yield Check(name, ok=not pids, detail=detail, remedy=remedy if pids else "")
 
 
+def _detection_checks(causes: Sequence[str]) -> Iterator[Check]:
+    """Name what stood in the way of finding the devices."""
+    from bench_lib.fingerprint import Check
+
+    remedy = "mend that if there is a GPU here which is not listed above"
+    for cause in causes:
+        yield Check("finding devices", ok=False, detail=cause, remedy=remedy)
+
+
 def _tools_check(devices: Sequence[Hardware]) -> Iterator[Check]:
     from bench_lib import hardware
     from bench_lib.fingerprint import Check
@@ -161,8 +174,9 @@ def _tools_check(devices: Sequence[Hardware]) -> Iterator[Check]:
     if all(device.vendor != "amd" for device in devices):
         return
     found = hardware.disagreements(devices)
-    remedy = "the kernel is believed; see that the tools and the driver are of one release"
-    detail = "; ".join(found) if found else "say nothing else than the kernel"
+    remedy = "the kernel is believed, else the first that answered; see that the tools and the "
+    remedy += "driver are of one release"
+    detail = "; ".join(found) if found else "say nothing else"
     yield Check("ROCm's tools", ok=not found, detail=detail, remedy=remedy if found else "")
 
 

@@ -134,7 +134,7 @@ def _about(device: Hardware, reference: Reference) -> Iterator[tuple[str, str | 
     unknown = "unknown" if is_gpu else None
     memory = f"{device.memory_bytes / 2**30:.1f} GiB" if device.memory_bytes else None
     bandwidth = _number(device.peak_gb_per_s, "GB/s at best")
-    peaks = _joined(f"{name} {value:g}" for name, value in sorted(device.peak_tflops.items()))
+    peaks = _joined(f"{name} {value:.5g}" for name, value in sorted(device.peak_tflops.items()))
     yield "PCI id", _joined([device.pci_device_id, device.arch]) if is_gpu else None
     yield "partition", _partition(device)
     yield "units", _number(device.compute_units, _UNITS[device.vendor])

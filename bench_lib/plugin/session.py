@@ -288,10 +288,20 @@ class PerfSession:
 
     @property
     def judged_nothing(self) -> bool:
-        """Whether most of what was to be judged could not be: such a gate is not green."""
-        judged = [r for r in self.judged if r.status not in (Status.SKIPPED, Status.NO_BASELINE)]
+        """Whether most of what was to be judged could not be: such a gate is not green.
+
+        Nothing is to be judged of a case without a baseline, nor of one in quarantine.
+        """
+        judged = [r for r in self.judged if r.status is not Status.SKIPPED and self._is_held(r)]
         unheld = [r for r in judged if r.status in (Status.INVALID, Status.INCOMPARABLE)]
         return bool(judged) and 2 * len(unheld) > len(judged)
+
+    def _is_held(self, record: Record) -> bool:
+        assert self.chronicle is not None
+        if record.quarantine is not None and baselines.in_force(record.quarantine, utc_today()):
+            return False
+        key = self.chronicle.hardware_of(record).key
+        return record.case.id in self._baselines(key).measured
 
 
 def _place(device: Hardware) -> str:
