@@ -27,8 +27,8 @@ CLOCK_SDS = 3.0
 BUSY = 0.5
 """A device that is idle half the time lowers its clock by itself."""
 MOST_HELD_BACK = 0.05
-"""Share of the time for which a device may be held back before the measurement is lost; MI300X
-cards count some percent of their capped time as thermal, too."""
+"""Share of the time for which a device may be held back before the measurement is lost.  The
+counters of an MI300 in ROCm's documentation had counted 3% as much thermal as capped time."""
 MOST_STOLEN = 0.05
 """Share of the CPUs' time that a hypervisor may give to others."""
 BY_NATURE = frozenset(

@@ -51,6 +51,7 @@ def _record(
         with torch.cuda.graph(graph, pool=pool, stream=side):
             step()
     except Exception:
+        # Whatever a step raises is its caller's to judge; here it is only cleaned up after.
         # Where the driver has given the recording up (a step that waits for the device),
         # torch raises before it has told anybody that it is over: the generator refuses to
         # be used outside a recording, and the allocator no longer frees its cache when
