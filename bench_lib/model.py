@@ -25,14 +25,32 @@ class MachineWarning(RuntimeWarning):
 SCHEMA = 1
 """Version of everything written to disk; docs/architecture.md lists what each one changed."""
 
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16")
+PRECISIONS = (
+    "fp32",
+    "tf32",
+    "tf32-conv",
+    "fp16",
+    "fp16-bn32",
+    "bf16",
+    "amp-fp16",
+    "amp-bf16",
+    "int8",
+)
+"""``tf32-conv`` is what torch calls FP32 on NVIDIA unless told otherwise: TF32 in convolutions.
+``fp16-bn32`` keeps batch norms in FP32, as scripts that halve a network by hand do."""
 COMPILE_MODES = (
     "eager",
+    "graph",
     "default",
     "reduce-overhead",
     "max-autotune",
     "max-autotune-no-cudagraphs",
+    "default-folded",
+    "reduce-overhead-folded",
+    "max-autotune-folded",
 )
+"""``graph`` is the eager step in a CUDA or HIP graph.  ``folded`` merges batch norms into the
+convolutions before them and compiles what is left, which is for inference only."""
 TASKS = ("infer", "train")
 MEMORY_FORMATS = ("nchw", "nhwc")
 TIERS = ("smoke", "gate", "nightly")
@@ -276,12 +294,16 @@ class Measurement:
     """Two per multiply-accumulate; as torch.utils.flop_counter counts an eager twin."""
     least_bytes_per_step: int | None = None
     """Traffic no implementation can avoid: each weight and input read, each output written."""
+    traffic_bytes_per_step: float | None = None
+    """What the eager twin's operations read and write in all; fused ones leave some of it out."""
     numerics: Numerics | None = None
     per_rank: list[RankSample] = field(default_factory=list)
     probe: dict[str, float] = field(default_factory=dict)
     """Costs that no case has a part in, which may tell why processes differ: ``launch_us``, the
     device's for a tiny kernel in this context; ``launch_ratio``, that over the least it could be;
     ``host_us``, some plain Python's."""
+    operations_s: dict[str, float] = field(default_factory=dict)
+    """The costliest operations' own time in a profiled step: the device's, or else the CPU's."""
     warnings: list[str] = field(default_factory=list)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench_lib import fingerprint, hardware, history, validity
@@ -70,14 +70,17 @@ class Bench:
         watch: Callable[[Hardware], Watcher] = start_watching,
         now: Callable[[], str] = history.utc_now,
         lock: DeviceLock | None = None,
+        ours: Sequence[int] = (),
     ) -> None:
         """Take the device; raises DeviceBusyError where somebody else keeps it.
 
         Workers start with the first case, with ``variables`` in their environment.  What the
         hardware spoils is measured again after up to ``cool_s`` seconds; ``expected`` is what
-        the clock was when a case's baseline was recorded.
+        the clock was when a case's baseline was recorded; ``ours`` are processes that have the
+        device open besides, and are no strangers.
         """
         self.device = device
+        self._ours = ours
         self._processes = processes
         self._start_watching = watch
         self._watcher: Watcher | None = None
@@ -147,7 +150,8 @@ class Bench:
     def _seen_between(self, begin_s: float, end_s: float) -> Telemetry | None:
         if self._watcher is None:
             return None
-        own = [*self._station.pids, *(self._companion.pids if self._companion else [])]
+        companion = self._companion.pids if self._companion else []
+        own = [*self._station.pids, *companion, *self._ours]
         return self._watcher.window(begin_s, end_s, own=own)
 
     def close(self) -> None:

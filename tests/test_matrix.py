@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench_lib.launch.catalogue import network_sizes
-from bench_lib.matrix import MatrixError, network_axes, read_matrix
-from bench_lib.model import TIERS, Case, Launch, Limits, Sampling
+from bench_lib.matrix import MatrixError, case_of, network_axes, read_matrix
+from bench_lib.model import TIERS, Case, Launch, Limits, Sampling, UserError
 
 SIZES = {
     "inception_v3": 299,
@@ -240,10 +240,53 @@ limits = {tolerance = 0.03}
     ]
 
 
+def test_one_value_of_every_axis_is_one_case_with_the_id_that_a_matrix_gives_it(tmp_path):
+    """The command lines name cases so, and a baseline of the suite's holds for them."""
+    [case] = read(tmp_path, one_table('precision = "fp16"\nimage_size = 96\nranks = 2'))["gate"]
+    values = {"network": "resnet50", "batch_size": 64, "precision": "fp16", "image_size": 96}
+    named = case_of(network_axes(SIZES), {**values, "ranks": 2}, Case("", "", tier="gate"))
+    assert named == case
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"network": "resnet51", "batch_size": 1}, "unknown network 'resnet51'"),
+        ({"network": "resnet50"}, "batch_size is None"),
+        ({"network": "resnet50", "batch_size": 1, "colour": "red"}, "network has no colour"),
+        (
+            {"network": "resnet50", "batch_size": 1, "precision": "int8", "task": "train"},
+            "precision int8 is for inference",
+        ),
+    ],
+)
+def test_values_that_are_no_case_are_refused_by_name(values, expected):
+    """The same checks as a matrix has."""
+    with pytest.raises(UserError, match=re.escape(expected)):
+        case_of(network_axes(SIZES), values)
+
+
+@pytest.mark.parametrize(
+    ("keys", "part"),
+    [
+        ('compile_mode = "default"\ncompile_options = "shape_padding"', "default-shape_padding"),
+        ('compile_mode = "default"\ncompile_options = "a=True,b.c=2"', "default-a.True.b.c.2"),
+        ('compile_mode = "default"\ncompile_options = "' + "o" * 60 + '"', "default-options."),
+        ('task = "train"\noptimizer_every = 4', "eager-train-opt4"),
+    ],
+)
+def test_an_option_that_is_set_is_in_the_id_and_one_that_is_not_is_nowhere(tmp_path, keys, part):
+    """Cases that were recorded before there were options stay the same cases."""
+    [case] = read(tmp_path, one_table(keys))["gate"]
+    assert part in case.id
+    [plain] = read(tmp_path, one_table(""))["gate"]
+    assert not {"compile_options", "optimizer_every", "image_size"} & plain.params.keys()
+
+
 # ---- what is refused --------------------------------------------------------------------
 
 NETWORKS = "inception_v3, resnet101, resnet18, resnet50, vit_b_16"
-PRECISIONS = "fp32, tf32, fp16, bf16, amp-fp16, amp-bf16"
+PRECISIONS = "fp32, tf32, tf32-conv, fp16, fp16-bn32, bf16, amp-fp16, amp-bf16, int8"
 WHOLE = "it has to be a whole number of 1 or more"
 TABLE = "gate.networks, table 1"
 
@@ -284,14 +327,14 @@ TABLE = "gate.networks, table 1"
             f"{TABLE}, precision: unknown precision 'fp61'; did you mean fp16 or fp32 or bf16?",
         ),
         (
-            'precision = "int8"',
-            f"{TABLE}, precision: unknown precision 'int8'; there is {PRECISIONS}",
+            'precision = "ieee"',
+            f"{TABLE}, precision: unknown precision 'ieee'; there is {PRECISIONS}",
         ),
         (
             'compile_mode = "max_autotune"',
             (
                 f"{TABLE}, compile_mode: unknown compile_mode 'max_autotune'; "
-                "did you mean max-autotune or max-autotune-no-cudagraphs?"
+                "did you mean max-autotune or max-autotune-folded or max-autotune-no-cudagraphs?"
             ),
         ),
         ('task = "test"', f"{TABLE}, task: unknown task 'test'; there is infer, train"),
@@ -306,8 +349,50 @@ TABLE = "gate.networks, table 1"
             'mode = "eager"',
             (
                 f"{TABLE}: unknown key 'mode'; there is sampling, limits, time_limit_s, exclude, "
-                "network, batch_size, precision, memory_format, image_size, compile_mode, task, "
-                "ranks"
+                "network, batch_size, precision, memory_format, image_size, compile_mode, "
+                "compile_options, task, optimizer_every, ranks"
+            ),
+        ),
+        (
+            'compile_mode = "default-folded"\ntask = "train"',
+            (
+                f"{TABLE}: compile_mode default-folded merges batch norms into weights, and "
+                "training needs them; leave it out with exclude"
+            ),
+        ),
+        (
+            'precision = "int8"\ntask = ["infer", "train"]',
+            (
+                f"{TABLE}: precision int8 is for inference, and the task is train; "
+                "leave it out with exclude"
+            ),
+        ),
+        (
+            'compile_options = "freezing"',
+            (
+                f"{TABLE}: compile_options is 'freezing', and eager compiles nothing; "
+                "leave it out with exclude"
+            ),
+        ),
+        (
+            'compile_mode = "graph"\nranks = 2',
+            (
+                f"{TABLE}: compile_mode graph records one device's step, and ranks is 2; "
+                "leave it out with exclude"
+            ),
+        ),
+        (
+            "optimizer_every = 2",
+            (
+                f"{TABLE}: optimizer_every is 2, and inference has no optimizer; "
+                "leave it out with exclude"
+            ),
+        ),
+        (
+            'compile_mode = "default"\ncompile_options = "__import__(\'os\')"',
+            (
+                f"{TABLE}, compile_options: compile_options is \"__import__('os')\"; it has to be "
+                "names and values such as freezing,max_autotune_gemm=False"
             ),
         ),
         (

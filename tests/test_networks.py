@@ -46,6 +46,13 @@ def _switches() -> Iterator[None]:
     torch.backends.cudnn.allow_tf32 = cudnn
 
 
+@pytest.fixture
+def learning(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Return a learning rate at which weights move; the suite's own keeps them where they are."""
+    monkeypatch.setattr(module, "LEARNING_RATE", 0.01)
+    return 0.01
+
+
 def build(name: str, size: int = 32, batch_size: int = 2, **about: Any) -> Workload:
     """Build a network for tiny images on the CPU."""
     return network(Setting(CPU), network=name, batch_size=batch_size, image_size=size, **about)
@@ -58,9 +65,9 @@ def case_of(workload: Workload) -> Any:
 
 def flops_per_image(name: str, task: str = "infer") -> float:
     """FLOPs of one image at the network's own size."""
-    counted = flops.flops_per_image(name, networks()[name].image_size, task)
+    counted = flops.work(name, networks()[name].image_size, task)
     assert counted is not None
-    return counted
+    return counted.flops(1)
 
 
 def after_one_step(workload: Workload) -> Numerics:
@@ -77,7 +84,7 @@ def after_one_step(workload: Workload) -> Numerics:
 
 def test_every_network_of_torchvision_is_known() -> None:
     """86 of them in the version whose catalogue this was written against; later ones add."""
-    assert list(networks()) == REGISTERED
+    assert list(networks())[: len(REGISTERED)] == REGISTERED
     assert len(REGISTERED) >= 86
 
 
@@ -140,8 +147,8 @@ def test_a_network_can_be_built_for_another_size(name: str, size: int) -> None:
 @pytest.mark.parametrize(
     ("what", "word", "message"),
     [
-        ("precision", "fp17", "precision is 'fp17'; there is fp32, tf32, fp16, "),
-        ("compile_mode", "fast", "compile_mode is 'fast'; there is eager, default, "),
+        ("precision", "fp17", "precision is 'fp17'; there is fp32, tf32, tf32-conv, "),
+        ("compile_mode", "fast", "compile_mode is 'fast'; there is eager, graph, default, "),
         ("task", "test", "task is 'test'; there is infer, train"),
         ("memory_format", "chwn", "memory_format is 'chwn'; there is nchw, nhwc"),
     ],
@@ -160,7 +167,7 @@ def test_the_catalogue_is_printed_without_building_anything(
     assert registry.describe() == 0
     described = json.loads(capsys.readouterr().out)
     assert described["torch"] == torch.__version__
-    assert list(described["networks"]) == REGISTERED
+    assert list(described["networks"]) == list(networks())
     assert described["networks"]["inception_v3"] == {"kind": "classification", "image_size": 299}
     assert described["networks"]["fcn_resnet50"] == {"kind": "segmentation", "image_size": 520}
 
@@ -209,9 +216,10 @@ def test_flops_of_a_step_are_those_of_its_images() -> None:
 
 # --- steps ---------------------------------------------------------------------------------
 
-RUNS_ON_A_CPU = [precision for precision in PRECISIONS if precision != "tf32"]
+RUNS_ON_A_CPU = ["fp32", "fp16", "fp16-bn32", "bf16", "amp-fp16", "amp-bf16"]
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 DTYPES |= {f"amp-{name}": dtype for name, dtype in DTYPES.items()}
+DTYPES["fp16-bn32"] = torch.float16
 
 
 @pytest.mark.parametrize("precision", RUNS_ON_A_CPU)
@@ -270,15 +278,26 @@ def test_fp32_eager_training_is_its_own_reference(name: str) -> None:
     assert numerics.grad_norm == numerics.reference_grad_norm
 
 
-def test_a_step_of_training_changes_every_weight() -> None:
+def test_a_step_of_training_changes_every_weight(learning: float) -> None:
     """By stochastic gradient descent."""
     workload = build(TINY, task="train")
     model = case_of(workload).model
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     workload.step()
     for name, parameter in model.named_parameters():
-        step = module.LEARNING_RATE * parameter.grad
+        step = learning * parameter.grad
         assert torch.allclose(parameter, before[name] - step, rtol=0, atol=1e-7), name
+
+
+def test_many_steps_leave_the_weights_where_they_are() -> None:
+    """Or the measured ones would work on other data than the first, and less of it."""
+    workload = build(TINY, 64, task="train")
+    losses = []
+    for _ in range(5):
+        torch.manual_seed(0)  # dropout
+        workload.step()
+        losses.append(float(case_of(workload).loss))
+    assert losses == pytest.approx([losses[0]] * 5, rel=1e-4)
 
 
 def test_gradients_do_not_pile_up_from_step_to_step() -> None:
@@ -455,10 +474,108 @@ def test_tf32_on_a_cpu_is_skipped_with_a_remedy() -> None:
         build("resnet18", precision="tf32")
 
 
-def test_graphs_on_a_cpu_are_skipped() -> None:
-    """reduce-overhead would measure the default mode there."""
-    with pytest.raises(UnsupportedError, match="reduce-overhead records CUDA graphs"):
-        build("resnet18", compile_mode="reduce-overhead")
+@pytest.mark.parametrize("mode", ["graph", "reduce-overhead", "reduce-overhead-folded"])
+def test_graphs_on_a_cpu_are_skipped(mode: str) -> None:
+    """They would measure another mode there."""
+    with pytest.raises(UnsupportedError, match=f"{mode} records CUDA graphs"):
+        build("resnet18", compile_mode=mode)
+
+
+def test_every_precision_runs_on_a_cpu_or_says_why_not() -> None:
+    """None is forgotten."""
+    assert {*RUNS_ON_A_CPU, "tf32", "tf32-conv", "int8"} == set(PRECISIONS)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "tf32-conv"])
+def test_tf32_on_a_cpu_is_skipped(precision: str) -> None:
+    """It would measure FP32."""
+    with pytest.raises(UnsupportedError, match="TF32 exists on GPUs only"):
+        build("resnet18", precision=precision)
+
+
+@pytest.mark.filterwarnings("ignore")  # torchao's and torch's words about each other
+def test_int8_keeps_linear_layers_in_less_and_answers_nearly_the_same() -> None:
+    """What of the network it reaches is said; its products are no longer plain ones."""
+    pytest.importorskip("torchao")
+    workload = build("resnet18", 64, precision="int8")
+    assert workload.warnings == [
+        (
+            "INT8 in 1 linear layers with 4% of the weights of products and convolutions; "
+            "the rest is bf16"
+        )
+    ]
+    weight = case_of(workload).model.fc.weight
+    assert type(weight) is not nn.Parameter
+    assert "int8" in str(weight).lower()
+    numerics = after_one_step(workload)
+    assert numerics.cosine is not None
+    assert 0.99 < numerics.cosine < 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_int8_of_a_network_without_linear_layers_is_skipped() -> None:
+    """Nothing in it would be INT8."""
+    pytest.importorskip("torchao")
+    with pytest.raises(UnsupportedError, match="the network has none"):
+        build(TINY, precision="int8")
+
+
+def test_int8_without_torchao_is_skipped_with_what_to_install(monkeypatch: Any) -> None:
+    """It is an extra."""
+    monkeypatch.setitem(sys.modules, "torchao.quantization", None)
+    with pytest.raises(UnsupportedError, match=r"pip install 'bench-lib\[int8\]'"):
+        build("resnet18", precision="int8")
+
+
+def test_batch_norms_may_stay_in_fp32() -> None:
+    """What a halved network's batch norms are where cuDNN and MIOpen are to do them."""
+    model = case_of(build("resnet18", 64, precision="fp16-bn32")).model
+    assert model.bn1.weight.dtype == model.bn1.running_mean.dtype == torch.float32
+    assert model.conv1.weight.dtype == torch.float16
+
+
+def test_folded_networks_answer_as_before() -> None:
+    """The batch norms are merged in FP32, before the weights are halved; torch.fx and all."""
+    workload = build("resnet18", 64, precision="bf16", compile_mode="default-folded")
+    model = case_of(workload).model
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
+    assert next(model.parameters()).dtype == torch.bfloat16
+
+
+@pytest.mark.usefixtures("learning")
+def test_gradients_add_up_until_the_optimizer_uses_them() -> None:
+    """Two steps on the same images, with the same weights, make twice the gradient."""
+    case = case_of(build(TINY, 64, task="train", optimizer_every=2))
+    case.model.eval()  # dropout would draw anew
+    weight = next(case.model.parameters())
+    before = weight.detach().clone()
+    case.step()
+    once = weight.grad.clone()
+    assert torch.equal(weight, before)
+    case.step()
+    torch.testing.assert_close(weight.grad, 2 * once)
+    assert not torch.equal(weight, before)
+    case.optimizer.zero_grad()
+    case.step()
+    alone = weight.grad.clone()
+    case.optimizer.zero_grad()
+    case.gathered = 0
+    case.step()
+    torch.testing.assert_close(weight.grad, alone)
+
+
+def test_the_loss_of_inference_is_that_of_its_answer() -> None:
+    """About the logarithm of the number of classes, since the network knows nothing."""
+    loss = build("resnet18", 64, 4).loss()
+    assert loss is not None
+    assert float(loss) == pytest.approx(math.log(1000), abs=0.8)
+
+
+def test_the_layers_of_a_step_are_the_network_and_its_input() -> None:
+    """As they are stored; a profile of layers looks at them."""
+    model, images = build(TINY, precision="bf16", batch_size=3).layers()
+    assert next(model.parameters()).dtype == torch.bfloat16
+    assert images.shape == (3, 3, 32, 32)
 
 
 def test_compiling_for_a_cpu_without_a_compiler_is_skipped() -> None:
@@ -483,7 +600,7 @@ def test_compiling_for_a_cpu_without_a_compiler_is_skipped() -> None:
 
 
 @pytest.mark.parametrize(
-    "mode", [m for m in COMPILE_MODES if m not in ("eager", "reduce-overhead")]
+    "mode", [m for m in COMPILE_MODES if m not in ("eager", "graph") and "overhead" not in m]
 )
 def test_other_compile_modes_may_run_on_a_cpu(mode: str) -> None:
     """Where there is a compiler."""

@@ -1,4 +1,4 @@
-"""Which networks the worker's torchvision has, asked once per installation.
+"""Which networks the worker has, torchvision's and ours, asked once per installation.
 
 The pytest process must not import torchvision, so a worker is asked, and its answer kept
 under the user's cache folder for as long as the versions stay the same.
@@ -21,6 +21,8 @@ from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.zygote import import_path
 
 LIMIT_S = 300.0
+REGISTRY = Path(__file__).parents[1] / "worker" / "workloads" / "registry.py"
+"""What the answer comes from, besides torchvision."""
 
 
 def network_sizes(cache: Path | None = None) -> dict[str, int]:
@@ -60,7 +62,7 @@ def _installation() -> str:
             "install torch and torchvision for your GPU first"
         ) from error
     text = "\n".join((sys.executable, *versions))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(text.encode() + REGISTRY.read_bytes()).hexdigest()[:16]
 
 
 def _ask() -> dict[str, Any]:

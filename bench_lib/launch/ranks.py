@@ -117,6 +117,7 @@ def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:
     ]
     peaks = [part.peak_memory_bytes for part in parts if part.peak_memory_bytes is not None]
     flops = [part.flops_per_step for part in parts if part.flops_per_step is not None]
+    traffic = [p.traffic_bytes_per_step for p in parts if p.traffic_bytes_per_step is not None]
     compiles = [part.compile_s for part in parts if part.compile_s is not None]
     caches = {part.compile_cache for part in parts}
     enqueues = [part.enqueue_s for part in parts if part.enqueue_s is not None]
@@ -133,6 +134,7 @@ def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:
         enqueue_s=max(enqueues, default=None),
         items_per_step=sum(part.items_per_step for part in parts),
         flops_per_step=sum(flops) if len(flops) == len(parts) else None,
+        traffic_bytes_per_step=sum(traffic) if len(traffic) == len(parts) else None,
         peak_memory_bytes=max(peaks, default=None),
         host_bound=any(part.host_bound for part in parts),
         numerics=min(numerics, key=_soundness, default=None),

@@ -80,23 +80,31 @@ def cudnn_version(device: torch.device) -> str | None:
 
 
 AUTOCAST = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
-STORED = {"fp16": torch.float16, "bf16": torch.bfloat16}
+STORED = {
+    "fp16": torch.float16,
+    "fp16-bn32": torch.float16,
+    "bf16": torch.bfloat16,
+    "int8": torch.bfloat16,
+}
+"""What weights and images are kept in; ``int8`` keeps the weights of linear layers in less."""
 
 
 def set_precision(precision: str, device: torch.device) -> None:
     """Set torch's process-wide switches for a precision: TF32 on for ``tf32``, else off.
 
+    ``tf32-conv`` has it on in convolutions alone, which is how torch starts on NVIDIA GPUs.
     Raises UnsupportedError where the device has no such arithmetic.
     """
-    if precision == "tf32":
+    if precision in ("tf32", "tf32-conv"):
         _require_tf32(device)
+    if precision == "tf32-conv" and torch.version.hip is not None:
+        raise UnsupportedError("on AMD torch's default is FP32 in convolutions too; use fp32")
     if precision in ("bf16", "amp-bf16") and device.type == "cuda":
         with contextlib.suppress(AssertionError):
             if not torch.cuda.is_bf16_supported():
                 raise UnsupportedError("this GPU has no bf16 arithmetic")
-    tf32 = precision == "tf32"
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = tf32
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision in ("tf32", "tf32-conv")
 
 
 def _require_tf32(device: torch.device) -> None:
@@ -112,8 +120,10 @@ def _require_tf32(device: torch.device) -> None:
 
 def require_compile(mode: str, device: torch.device) -> None:
     """Raise UnsupportedError where torch.compile in this mode cannot mean anything here."""
-    if device.type != "cuda" and mode == "reduce-overhead":
-        raise UnsupportedError("reduce-overhead records CUDA graphs, which a CPU does not have")
+    if device.type != "cuda" and mode in ("graph", "reduce-overhead", "reduce-overhead-folded"):
+        raise UnsupportedError(f"{mode} records CUDA graphs, which a CPU does not have")
+    if mode == "graph":
+        return
     if device.type == "cpu":
         from torch._inductor import cpp_builder, exc
 

@@ -17,7 +17,7 @@ from bench_lib.model import Case, Measurement, Numerics, Sampling
 from bench_lib.worker.device_time import DeviceTime, device_time
 from bench_lib.worker.launches import Launches
 from bench_lib.worker.probe import host_us, median_us
-from bench_lib.worker.workloads import Setting, build
+from bench_lib.worker.workloads import Setting, Workload, build
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,6 +99,8 @@ class Context:
     """What the compiler's caches did since ``forget``."""
     give_way: Callable[[], None] = lambda: None
     """Lets another context of the device run for a moment; see docs/architecture.md."""
+    prepare: Callable[[Workload], Workload] = lambda workload: workload
+    """Lets a caller look into the steps; what it puts around them is measured too."""
     forget: Callable[[], None] = lambda: None
     """Drops compiled code of the case before, so that no case inherits its guards."""
 
@@ -123,7 +125,7 @@ def _measure(case: Case, context: Context) -> Measurement:
     before = clock.allocated_bytes()
 
     context.phase("build")
-    workload = build(case, context.setting)
+    workload = context.prepare(build(case, context.setting))
     warnings = [*context.launches.warnings, *workload.warnings]
 
     context.phase("first step")
@@ -195,6 +197,7 @@ def _measure(case: Case, context: Context) -> Measurement:
         parameters=workload.parameters,
         flops_per_step=flops,
         least_bytes_per_step=workload.least_bytes_per_step,
+        traffic_bytes_per_step=workload.traffic_bytes_per_step(),
         numerics=_storable(numerics),
         probe={**context.launches.probe, "host_us": median_us(host)},
         warnings=warnings,

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from bench_lib.model import Device
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import answer
 from bench_lib.worker.device import (
@@ -42,19 +43,7 @@ def once(case_path: str, out: str) -> int:
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     device, seen = open_device(local_rank)
     launches = compare_streams(device)
-    gpu = device.type == "cuda"
-    if ranks > 1:
-        dist.init_process_group("nccl" if gpu else "gloo")
-    # Decisions travel over the host: a collective on the device would be part of the timing.
-    host_group: Any = dist.new_group(backend="gloo") if ranks > 1 else None
-
-    def agree(value: float) -> float:
-        if host_group is None:
-            return value
-        largest = torch.tensor([value], dtype=torch.float64)
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=host_group)
-        return float(largest)
-
+    group = joined(device, ranks)
     phases = ["start"]
 
     def enter(phase: str) -> None:
@@ -69,23 +58,12 @@ def once(case_path: str, out: str) -> int:
         device_uuid=seen.uuid,
         launches=launches,
         phase=enter,
-        agree=agree,
+        agree=group.agree,
         cache_state=compile_cache_state,
         forget=forget_compiled,
     )
     outcome = answer(json.loads(Path(case_path).read_text()), context)
-    outcome |= {
-        "ended_s": time.time(),
-        "phase": phases[-1],
-        "rank": rank,
-        "local_rank": local_rank,
-        "ranks": ranks,
-        "pid": os.getpid(),
-        "device": dataclasses.asdict(seen),
-        "versions": versions(),
-        "cudnn": cudnn_version(device),
-        "threads": torch.get_num_threads(),
-    }
+    outcome |= {"ended_s": time.time(), "phase": phases[-1], **about_rank(context.setting, seen)}
     target = Path(out, f"rank-{rank}.json")
     partial = target.with_suffix(".part")
     partial.write_text(json.dumps(outcome, allow_nan=False))
@@ -95,7 +73,71 @@ def once(case_path: str, out: str) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
-    if ranks > 1:
-        with contextlib.suppress(Exception):  # the result is written; leaving must not lose it
-            dist.destroy_process_group()
+    group.leave()
     return 0
+
+
+def about_rank(setting: Setting, seen: Device) -> dict[str, Any]:
+    """Return what is said of a rank beside its measurement."""
+    return {
+        "rank": setting.rank,
+        "local_rank": setting.local_rank,
+        "ranks": setting.ranks,
+        "pid": os.getpid(),
+        "device": dataclasses.asdict(seen),
+        "versions": versions(),
+        "cudnn": cudnn_version(setting.device),
+        "threads": torch.get_num_threads(),
+    }
+
+
+class Group:
+    """The ranks of a launch, as one of them sees the others; alone it agrees with itself."""
+
+    def __init__(self, host: Any = None) -> None:
+        """``host`` is a process group over the host: one on the device would be timed too."""
+        self._host = host
+
+    def agree(self, value: float) -> float:
+        """Return the largest of all ranks' values."""
+        if self._host is None:
+            return value
+        largest = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._host)
+        return float(largest)
+
+    def gathered(self, outcome: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return every rank's outcome, by rank, to every rank."""
+        if self._host is None:
+            return [outcome]
+        outcomes: list[Any] = [None] * dist.get_world_size(self._host)
+        dist.all_gather_object(outcomes, outcome, group=self._host)
+        return outcomes
+
+    def leave(self) -> None:
+        """Leave the others; what is written already is not lost where that fails."""
+        if self._host is not None:
+            with contextlib.suppress(Exception):
+                dist.destroy_process_group()
+
+
+def joined(
+    device: torch.device,
+    ranks: int,
+    *,
+    backend: str | None = None,
+    url: str | None = None,
+    rank: int = -1,
+) -> Group:
+    """Join the ranks of a launch, by the launcher's variables or at a ``url``.
+
+    Raises RuntimeError or ValueError where they cannot meet.
+    """
+    if ranks == 1:
+        return Group()
+    backend = backend or ("nccl" if device.type == "cuda" else "gloo")
+    if url is None:
+        dist.init_process_group(backend)
+    else:
+        dist.init_process_group(backend, init_method=url, rank=rank, world_size=ranks)
+    return Group(dist.new_group(backend="gloo"))

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import torch
+    from torch import Tensor, nn
 
     from bench_lib.model import Numerics
 
@@ -44,8 +45,15 @@ class Workload:
     least_bytes_per_step: int | None = None
     flops_per_step: Callable[[], float | None] = _nothing
     """Called after measuring; FLOPs of one step on this rank."""
+    traffic_bytes_per_step: Callable[[], float | None] = _nothing
+    """Called after measuring; what the operations of one step read and write on this rank."""
     first_step_done: Callable[[], None] = _nothing
     """Called once after the first step has ended on the device."""
     numerics: Callable[[], Numerics | None] = _nothing
     """Called last; may free what the step needs."""
+    loss: Callable[[], Tensor | None] = _nothing
+    """The loss of the step before, on the device; in inference that of an answer asked for now."""
+    layers: Callable[[], tuple[nn.Module, Tensor] | None] = _nothing
+    """The network that the step runs, uncompiled and with its weights as they are, and its input;
+    to be asked before ``numerics``."""
     warnings: list[str] = field(default_factory=list)

@@ -14,14 +14,20 @@ from torch.nn import functional
 from bench_lib.model import COMPILE_MODES, MEMORY_FORMATS, PRECISIONS, TASKS, Numerics
 from bench_lib.worker.device import AUTOCAST, STORED, require_compile, set_precision
 from bench_lib.worker.workload import Setting, Workload
-from bench_lib.worker.workloads.flops import flops_per_image
+from bench_lib.worker.workloads.compilation import Recorded, compiled, folded, records_graphs
+from bench_lib.worker.workloads.flops import Work, work
 from bench_lib.worker.workloads.registry import create, networks
+from bench_lib.worker.workloads.weights import quantize, settle, stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SEED = 1337
-LEARNING_RATE = 0.01
+LEARNING_RATE = 1e-8
+"""So small that every step finds the weights of the one before, and does the same work on them.
+
+At 0.01 a network knows its one batch by heart before the first measured step, and GPUs are
+faster on gradients that are nearly zero."""
 MOMENTUM = 0.9
 CALIBRATION_BATCH = 4
 
@@ -55,7 +61,9 @@ class _Spec:
     batch_size: int
     precision: str
     compile_mode: str
+    compile_options: str
     task: str
+    optimizer_every: int
     memory_format: str
     image_size: int
     channels: int = 3
@@ -77,14 +85,17 @@ def network(
     batch_size: int,
     precision: str = "fp32",
     compile_mode: str = "eager",
+    compile_options: str = "",
     task: str = "infer",
+    optimizer_every: int = 1,
     memory_format: str = "nchw",
     image_size: int | None = None,
 ) -> Workload:
     """Build one step of a network: ``infer`` (forward) or ``train`` (forward, loss, backward, SGD).
 
     ``batch_size`` is per rank; inputs are random normal images of shape
-    (batch, 3, image_size, image_size) that stay on the device.
+    (batch, 3, image_size, image_size) that stay on the device.  ``optimizer_every`` is how many
+    steps add up their gradients before the optimizer uses them.
     """
     for what, value, known in (
         ("precision", precision, PRECISIONS),
@@ -99,8 +110,17 @@ def network(
     if compile_mode != "eager":
         require_compile(compile_mode, device)
     info = networks().get(network)
-    size = image_size or (info.image_size if info else 0)
-    spec = _Spec(network, batch_size, precision, compile_mode, task, memory_format, size)
+    spec = _Spec(
+        name=network,
+        batch_size=batch_size,
+        precision=precision,
+        compile_mode=compile_mode,
+        compile_options=compile_options,
+        task=task,
+        optimizer_every=optimizer_every,
+        memory_format=memory_format,
+        image_size=image_size or (info.image_size if info else 0),
+    )
     kind = _Training if task == "train" else _Inference
     return kind(spec, setting).workload()
 
@@ -112,7 +132,8 @@ class _Case:
         self.spec = spec
         self.setting = setting
         self.device = setting.device
-        self.model = self._fresh_model().to(spec.dtype).to(memory_format=spec.layout)
+        model = folded(self._fresh_model(), spec.compile_mode)
+        self.model = stored(model, spec.precision, spec.dtype).to(memory_format=spec.layout)
         self.input = self._images(spec.batch_size).to(spec.dtype)
         self.input = self.input.contiguous(memory_format=spec.layout)
         self.parameters = sum(p.numel() for p in self.model.parameters())
@@ -124,8 +145,7 @@ class _Case:
         with self.device:
             model = create(self.spec.name, self.spec.image_size)
         model = model.to(self.device)
-        _fill_zero_weights(model)
-        _calibrate(model, self._images(CALIBRATION_BATCH))
+        settle(model, self._images(CALIBRATION_BATCH))
         return model.train(self.spec.task == "train")
 
     def _images(self, n: int) -> Tensor:
@@ -135,10 +155,19 @@ class _Case:
         return torch.randn(shape, device=self.device, generator=generator)
 
     def compile(self, model: nn.Module) -> nn.Module:
-        if self.spec.compile_mode == "eager":
-            return model
-        mode = self.spec.compile_mode
-        return cast("nn.Module", torch.compile(model, mode=mode))
+        return compiled(model, self.spec.compile_mode, self.spec.compile_options)
+
+    def targets(self) -> Tensor:
+        """Return a class for every image, or for each of its pixels."""
+        generator = torch.Generator(self.device).manual_seed(SEED)
+        info = networks()[self.spec.name]
+        size = self.spec.image_size
+        pixels = (size, size) if info.kind == "segmentation" else ()
+        shape = (self.spec.batch_size, *pixels)
+        return torch.randint(info.outputs, shape, device=self.device, generator=generator)
+
+    def layers(self) -> tuple[nn.Module, Tensor]:
+        return self.model, self.input
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         dtype = AUTOCAST.get(self.spec.precision)
@@ -146,21 +175,41 @@ class _Case:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=dtype)
 
+    def work(self) -> Work | None:
+        return work(self.spec.name, self.spec.image_size, self.spec.task)
+
     def flops(self) -> float | None:
+        counted = self.work()
+        return None if counted is None else counted.flops(self.spec.batch_size)
+
+    def traffic(self) -> float | None:
+        counted = self.work()
+        if counted is None:
+            return None
         spec = self.spec
-        per_image = flops_per_image(spec.name, spec.image_size, spec.task)
-        return None if per_image is None else per_image * spec.batch_size
+        return counted.traffic_bytes(
+            spec.batch_size,
+            AUTOCAST.get(spec.precision, spec.dtype).itemsize,
+            stored_itemsize=spec.dtype.itemsize,
+            optimizer_every=spec.optimizer_every,
+        )
 
 
 class _Inference(_Case):
     def __init__(self, spec: _Spec, setting: Setting) -> None:
         super().__init__(spec, setting)
+        self.warnings = quantize(self.model) if spec.precision == "int8" else []
         self.forward: Callable[[Tensor], Any] | None = self.compile(self.model)
+        self.recorded = Recorded(self.answer) if spec.compile_mode == "graph" else None
+        self.step = self.recorded or self.answer
 
-    def step(self) -> Any:
+    def answer(self) -> Any:
         assert self.forward is not None
         with torch.no_grad(), self.autocast():
             return self.forward(self.input)
+
+    def loss(self) -> Tensor:
+        return loss_of(main_output(self.step()).float(), self.targets())
 
     def workload(self) -> Workload:
         return Workload(
@@ -171,7 +220,11 @@ class _Inference(_Case):
             parameters=self.parameters,
             least_bytes_per_step=self.state_bytes + self.input.nbytes + self._output_bytes(),
             flops_per_step=self.flops,
+            traffic_bytes_per_step=self.traffic,
             numerics=self.numerics,
+            loss=self.loss,
+            layers=self.layers,
+            warnings=self.warnings,
         )
 
     def _output_bytes(self) -> int:
@@ -182,6 +235,8 @@ class _Inference(_Case):
 
     def numerics(self) -> Numerics:
         answer = main_output(self.step()).float().cpu()
+        if self.recorded is not None:
+            self.recorded.release()
         self.forward = None
         del self.model
         finite = bool(torch.isfinite(answer).all())
@@ -213,7 +268,7 @@ class _Inference(_Case):
 class _Training(_Case):
     def __init__(self, spec: _Spec, setting: Setting) -> None:
         super().__init__(spec, setting)
-        self.target = self._targets()
+        self.target = self.targets()
         self.scaler = None
         if spec.precision == "amp-fp16":
             # From the usual 65536 the first steps overflow and are skipped.
@@ -230,35 +285,39 @@ class _Training(_Case):
             ids = [self.device.index] if self.device.type == "cuda" else None
             forward = nn.parallel.DistributedDataParallel(forward, device_ids=ids)
         self.forward = self.compile(forward)
-        self.records_graphs = spec.compile_mode in ("reduce-overhead", "max-autotune")
+        self.recorded = None
+        if spec.compile_mode == "graph":
+            self.recorded = Recorded(self.step, self.note_first_step)
+        self.records_graphs = records_graphs(spec.compile_mode, spec.compile_options)
         self.loss: Tensor | None = None
+        self.gathered = 0
+        """Steps whose gradients are added up and not used yet."""
         self.first_loss = math.nan
         self.first_grad_norm: float | None = None
-
-    def _targets(self) -> Tensor:
-        generator = torch.Generator(self.device).manual_seed(SEED)
-        info = networks()[self.spec.name]
-        size = self.spec.image_size
-        pixels = (size, size) if info.kind == "segmentation" else ()
-        shape = (self.spec.batch_size, *pixels)
-        return torch.randint(info.outputs, shape, device=self.device, generator=generator)
 
     def step(self) -> None:
         if self.records_graphs:
             torch.compiler.cudagraph_mark_step_begin()
-        self.optimizer.zero_grad(set_to_none=True)
+        if self.gathered == 0:
+            self.optimizer.zero_grad(set_to_none=True)
         with self.autocast():
             loss = loss_of(self.forward(self.input), self.target)
-        if self.scaler is None:
-            loss.backward()
-            self.optimizer.step()
-        else:
-            self.scaler.scale(loss).backward()
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        self.gathered = (self.gathered + 1) % self.spec.optimizer_every
+        if self.gathered == 0:
+            self.optimize()
         self.loss = loss.detach()
 
-    def first_step_done(self) -> None:
+    def optimize(self) -> None:
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+
+    def note_first_step(self) -> None:
+        if not math.isnan(self.first_loss):
+            return  # a step that is recorded was noted before that, which takes some steps more
         assert self.loss is not None
         self.first_loss = float(self.loss)
         if self.setting.ranks == 1:  # several ranks average theirs; the twin is one rank's
@@ -266,7 +325,7 @@ class _Training(_Case):
 
     def workload(self) -> Workload:
         return Workload(
-            step=self.step,
+            step=self.recorded or self.step,
             items_per_step=self.spec.batch_size,
             item="img",
             compiled=self.spec.compile_mode != "eager",
@@ -274,12 +333,17 @@ class _Training(_Case):
             # Weights and momentum are each read and written once, the input is read.
             least_bytes_per_step=4 * self.state_bytes + self.input.nbytes,
             flops_per_step=self.flops,
-            first_step_done=self.first_step_done,
+            traffic_bytes_per_step=self.traffic,
+            first_step_done=self.note_first_step,
             numerics=self.numerics,
+            loss=lambda: self.loss,
+            layers=self.layers,
         )
 
     def numerics(self) -> Numerics:
         last = math.nan if self.loss is None else float(self.loss)
+        if self.recorded is not None:
+            self.recorded.release()
         del self.forward, self.model, self.optimizer, self.loss
         loss, norm = self._reference()
         return Numerics(
@@ -324,30 +388,3 @@ def _plain_fp32() -> Iterator[None]:
     finally:
         torch.set_float32_matmul_precision(precision)
         torch.backends.cudnn.allow_tf32 = convolutions
-
-
-def _fill_zero_weights(model: nn.Module) -> None:
-    """Give layers that start at zero some weights: ViT's head would answer zero to anything."""
-    for weight in model.parameters():
-        if weight.ndim > 1 and not weight.detach().any():
-            nn.init.normal_(weight, std=0.02)
-
-
-def _calibrate(model: nn.Module, images: Tensor) -> None:
-    """Fit the running statistics of batch norms to the input.
-
-    With the statistics of a fresh network (mean 0, variance 1) activations double from
-    block to block and overflow in fp16, and a GPU is faster on overflowed data than on
-    real data; after this they look like a trained network's.
-    """
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]  # noqa: SLF001 - the public base class of all batch norms is this one
-    if not norms:
-        return
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.momentum = None
-    model.train()
-    with torch.no_grad():
-        model(images)
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum

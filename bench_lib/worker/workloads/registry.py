@@ -1,12 +1,12 @@
-"""Which networks torchvision has, their input sizes, and how each is constructed."""
+"""Which networks there are, torchvision's and ours, their sizes, and how each is constructed."""
 
 from __future__ import annotations
 
 import json
 import sys
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, cast
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torchvision
@@ -15,10 +15,44 @@ from torch.overrides import TorchFunctionMode
 from torchvision import models
 from torchvision.models import segmentation
 
+from bench_lib.worker.workloads.architectures import CLASSES, shufflenet, xception
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_OURS: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    "shufflenet": (shufflenet, 224),
+    "xception": (xception, 299),
+    "inception_v3_no_aux": (
+        partial(models.inception_v3, weights=None, aux_logits=False, init_weights=False),
+        299,
+    ),
+}
+"""Classification networks that torchvision's catalogue lacks: constructor, image size."""
+
+SEED_NAMES: dict[str, str] = {
+    "SqueezeNet": "squeezenet1_0",
+    "SqueezeNet1.1": "squeezenet1_1",
+    "inception_v3": "inception_v3_no_aux",
+    "resnext50": "resnext50_32x4d",
+    "resnext101": "resnext101_32x8d",
+    "shufflenet_v2": "shufflenet_v2_x1_0",
+    "shufflenet_v2_x05": "shufflenet_v2_x0_5",
+    "shufflenet_v2_x10": "shufflenet_v2_x1_0",
+    "shufflenet_v2_x15": "shufflenet_v2_x1_5",
+    "shufflenet_v2_x20": "shufflenet_v2_x2_0",
+}
+"""Names that ROCm/pytorch-micro-benchmarking gives to networks, and ours for the same.
+
+All its other names are ours too.  Its ``inception_v3``, a name that we have as well, has no
+auxiliary head; its ``shufflenet_v2`` is torchvision's 1x without the batch norm and ReLU after
+the last convolution.
+"""
+
 
 @dataclass(frozen=True)
 class Network:
-    """One network of torchvision's registry."""
+    """One network of the registry."""
 
     name: str
     kind: str
@@ -31,11 +65,11 @@ class Network:
 
 @cache
 def networks() -> dict[str, Network]:
-    """Return every classification and segmentation network, by name.
+    """Return every classification and segmentation network by name, ours after torchvision's.
 
-    A network's own input size is the smallest crop among its published weights: larger
-    ones belong to fine-tunings at a higher resolution, which need other constructor
-    arguments (vit_b_16 at 384, regnet_y_16gf at 384).
+    For torchvision's, a network's own input size is the smallest crop among its published
+    weights: larger ones belong to fine-tunings at a higher resolution, which need other
+    constructor arguments (vit_b_16 at 384, regnet_y_16gf at 384).
     """
     found = {}
     for kind, module in (("classification", models), ("segmentation", segmentation)):
@@ -44,6 +78,8 @@ def networks() -> dict[str, Network]:
             sizes = [_crop(weight.transforms()) for weight in weights]
             outputs = len(weights[0].meta["categories"])
             found[name] = Network(name, kind, min(sizes), outputs)
+    for name, (_, image_size) in _OURS.items():
+        found[name] = Network(name, "classification", image_size, CLASSES)
     return found
 
 
@@ -75,6 +111,9 @@ def create(name: str, image_size: int) -> nn.Module:
     network = networks().get(name)
     if network is None:
         raise ValueError(f"torchvision {torchvision.__version__} has no network {name!r}")
+    if name in _OURS:
+        construct, _ = _OURS[name]
+        return construct()
     arguments: dict[str, Any] = {"weights": None}
     if network.kind == "segmentation":
         arguments["weights_backbone"] = None

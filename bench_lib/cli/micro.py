@@ -1,0 +1,26 @@
+"""``bench-lib micro``: becomes ``python -m bench_lib.micro``, which imports torch and measures."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+SETTINGS = {
+    "ignore_unknown_options": True,
+    "allow_interspersed_args": False,
+    "help_option_names": [],
+}
+"""Every word is for the other program, --help too."""
+
+
+def micro(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="FLAGS", help="See bench-lib micro --help.")
+    ] = None,
+) -> None:
+    """Run ROCm's micro_benchmarking_pytorch.py's command line, measured as the suite measures."""
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "bench_lib.micro", *(words or [])])  # noqa: S606 - no shell

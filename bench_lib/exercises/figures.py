@@ -1,0 +1,134 @@
+"""One case in figures: what an exercise compares, or why there is nothing to compare."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+
+from bench_lib import report, roofline, summary
+from bench_lib.model import Hardware, Measurement, Param, Record
+
+MEASURED = "measured"
+GB = 1e9
+TERA = 1e12
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the middle process of a case measured; what is not known is None."""
+
+    case_id: str
+    params: dict[str, Param]
+    status: str = MEASURED
+    """Or why there are no figures: ``skipped``, ``ERROR``, ``INVALID``."""
+    reason: str = ""
+    items_per_step: int | None = None
+    item: str = "img"
+    items_per_s: float | None = None
+    """By the wall clock."""
+    step_s: float | None = None
+    """Median."""
+    item_s: float | None = None
+    spread: float | None = None
+    iterations: int | None = None
+    memory_bytes: int | None = None
+    items_per_s_per_gb: float | None = None
+    """Of 10^9 bytes."""
+    first_step_s: float | None = None
+    warmup_s: float | None = None
+    warmup_iterations: int | None = None
+    compile_s: float | None = None
+    compile_cache: str | None = None
+    parameters: int | None = None
+    flops_per_step: float | None = None
+    tflop_per_s: float | None = None
+    """Of a host-bound step by the device's own time, where that is known."""
+    share_of_peak: float | None = None
+    """Of the hardware's dense peak for this precision."""
+    flops_per_byte: float | None = None
+    """By the traffic of operations that are done one by one."""
+    bound: str | None = None
+    """``compute-bound``, ``memory-bound`` or ``host-bound``; None where that cannot be told."""
+    bound_by: str | None = None
+    """Which ceiling that is and how near, in a sentence."""
+    finite: bool | None = None
+    max_abs_diff: float | None = None
+    cosine: float | None = None
+    loss_error: float | None = None
+    """Relative to FP32 eager's, as is ``grad_norm_error``."""
+    grad_norm_error: float | None = None
+    operations_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether there are figures."""
+        return self.status == MEASURED
+
+
+def figures_of(record: Record, hardware: Hardware | None = None) -> Figures:
+    """Return a record's figures; with ``hardware`` where they stand under its ceilings."""
+    case = record.case
+    accepted = [a.measurement for a in record.attempts if a.accepted and a.measurement]
+    if not accepted:
+        return Figures(case.id, case.params, *_trouble(record))
+    ordered = sorted(accepted, key=lambda m: statistics.median(m.iteration_s or [0.0]))
+    middle = ordered[(len(ordered) - 1) // 2]
+    try:
+        return _figures(record, middle, hardware)
+    except ValueError as error:  # a clock that gave no times
+        return Figures(case.id, case.params, "ERROR", str(error))
+
+
+def _trouble(record: Record) -> tuple[str, str]:
+    """Return why a record has no figures: in a word, and in a line."""
+    for attempt in reversed(record.attempts):
+        if attempt.fault is not None:
+            fault = attempt.fault
+            return "ERROR", report.shortened(f"{fault.kind} in {fault.phase}: {fault.message}")
+        if attempt.skipped is not None:
+            return "skipped", report.shortened(attempt.skipped)
+        if attempt.discarded is not None:
+            return "INVALID", report.shortened(attempt.discarded)
+    return "ERROR", "nothing measured"
+
+
+def _figures(record: Record, seen: Measurement, hardware: Hardware | None) -> Figures:
+    case = record.case
+    process = summary.summarise(seen, environment="", time="")
+    step_s = statistics.median(seen.iteration_s)
+    rate = report.rate_of(seen) if seen.wall_s > 0 else None
+    memory, flops = seen.peak_memory_bytes, seen.flops_per_step
+    precision = str(case.params.get("precision", ""))
+    placed = roofline.place(seen, hardware, precision) if hardware else None
+    flops_per_s = placed.flops_per_s if placed else flops and flops / step_s
+    return Figures(
+        case_id=case.id,
+        params=case.params,
+        items_per_step=seen.items_per_step,
+        item=seen.item,
+        items_per_s=rate,
+        step_s=step_s,
+        item_s=step_s / seen.items_per_step,
+        spread=process.spread,
+        iterations=len(seen.iteration_s),
+        memory_bytes=memory,
+        items_per_s_per_gb=rate / (memory / GB) if rate and memory else None,
+        first_step_s=seen.first_step_s,
+        warmup_s=seen.warmup_s,
+        warmup_iterations=seen.warmup_iterations,
+        compile_s=seen.compile_s,
+        compile_cache=seen.compile_cache,
+        parameters=seen.parameters,
+        flops_per_step=flops,
+        tflop_per_s=flops_per_s / TERA if flops_per_s else None,
+        share_of_peak=placed.flops_share if placed else None,
+        flops_per_byte=placed.intensity if placed else None,
+        bound=placed.bound if placed else None,
+        bound_by=placed.sentence if placed else None,
+        finite=process.finite,
+        max_abs_diff=seen.numerics.max_abs_diff if seen.numerics else None,
+        cosine=process.cosine,
+        loss_error=process.loss_error,
+        grad_norm_error=process.grad_norm_error,
+        operations_s=seen.operations_s,
+    )

@@ -1,0 +1,337 @@
+"""The flags of ``micro_benchmarking_pytorch.py``, and our own; a test freezes the former."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from bench_lib.matrix import LARGEST
+from bench_lib.micro.compiling import Compiling, read_context
+from bench_lib.model import UserError
+
+APEX_LEVELS = {
+    1: ("amp-fp16", "O1 is torch.amp's autocast"),
+    2: ("amp-fp16", "O2, FP16 with master weights in FP32, is torch.amp's autocast most nearly"),
+    3: ("fp16", "O3 is pure FP16, which is --fp16 1 with batch norms in FP16 too"),
+}
+"""What each of apex.amp's levels is measured as, and why; level 0 is off."""
+AMP = "AMP: PyTorch Native Automatic Mixed Precision"
+SHORTEST = {
+    "--amp": "--am",
+    "--autograd_profiler": "--au",
+    "--batch-size": "--b",
+    "--help": "--h",
+}
+"""Flags that could be cut down to so much before there were others that begin like them."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """A command line that can be meant."""
+
+    network: str
+    batch_size: int
+    iterations: int
+    flops_prof_step: int
+    kineto: bool
+    autograd_profiler: bool
+    fp16: bool
+    amp: bool
+    amp_opt_level: int
+    distributed_dataparallel: bool
+    device_ids: tuple[int, ...]
+    rank: int | None
+    world_size: int | None
+    dist_backend: str | None
+    dist_url: str | None
+    compiling: Compiling
+    csv_file: str | None
+    mode: str
+    nhwc: bool
+    opt_step: int
+    output_dir: str
+    output_file: str
+    profiler_output: str
+    history: Path | None = None
+    judge: bool = False
+    baselines: Path = Path("baselines")
+    json: bool = False
+    remarks: list[str] = field(default_factory=list)
+    """What is done differently from what was asked, to be said before anything is measured."""
+
+    @property
+    def task(self) -> str:
+        """The case's task."""
+        return "train" if self.mode == "training" else "infer"
+
+    @property
+    def dtype(self) -> str:
+        """What the summary calls the precision."""
+        if self.fp16 or (self.amp_opt_level == 3 and not self.amp):
+            return "FP16"
+        return AMP if self.amp or self.amp_opt_level else "FP32"
+
+    @property
+    def csv(self) -> Path:
+        """The file that a line is appended to."""
+        return Path(self.csv_file or Path(self.output_dir or ".", "benchmark_summary.csv"))
+
+    @property
+    def result(self) -> Path | None:
+        """The JSON file; none without a name for it."""
+        if not self.output_file:
+            return None
+        return Path(self.output_dir or ".", f"{self.output_file}.json")
+
+    def precision(self, fp32: str) -> str:
+        """Return the case's precision; ``fp32`` is what torch means by it on this device."""
+        if self.fp16:
+            return "fp16-bn32"
+        if self.amp:
+            return "amp-fp16"
+        return APEX_LEVELS[self.amp_opt_level][0] if self.amp_opt_level else fp32
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; bench-lib micro --help lists the flags")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser; the first group is frozen."""
+    made = _Parser(
+        prog="bench-lib micro",
+        description="ROCm's micro_benchmarking_pytorch.py, measured as the suite measures. "
+        "Trains unless told --mode inference.",
+    )
+    _add_their_flags(made.add_argument_group("flags of micro_benchmarking_pytorch.py"))
+    _add_our_flags(made.add_argument_group("kept and judged"))
+    return made
+
+
+def _add_their_flags(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--network", required=True, help="network to run")
+    add("--batch-size", type=int, default=64, help="images, split over the ranks (64)")
+    add("--iterations", type=int, default=20, help="measured iterations (20)")
+    add(
+        "--flops-prof-step",
+        type=int,
+        default=0,
+        help="profile FLOPs by layer with DeepSpeed at this iteration (0: not at all)",
+    )
+    add("--kineto", action="store_true", help="write a Chrome trace for each rank")
+    add(
+        "--autograd_profiler",
+        "--autograd-profiler",
+        action="store_true",
+        help="emit a range for every operation, for external profilers, and print tables",
+    )
+    add("--fp16", type=int, choices=(0, 1), default=0, help="halve the network (0)")
+    add("--amp", action="store_true", help="autocast to FP16, with gradient scaling")
+    add(
+        "--amp-opt-level",
+        type=int,
+        choices=range(4),
+        default=0,
+        help="APEX's levels, as torch.amp has them (0: off)",
+    )
+    add(
+        "--distributed_dataparallel",
+        action="store_true",
+        help="start a process for each device here; torchrun is simpler",
+    )
+    add("--device_ids", default=None, help="devices by number, such as 0,1")
+    add("--rank", type=int, default=None, help="number of this invocation among all")
+    add("--world-size", type=int, default=None, help="how many invocations there are")
+    add("--dist-backend", default=None, help="nccl or gloo")
+    add("--dist-url", default=None, help="where they meet, such as tcp://172.23.2.1:54321")
+    add("--compile", action="store_true", help="torch.compile the network")
+    add("--compileContext", default="{}", help="its arguments, as a Python dictionary")
+    add("--csv-file", default=None, help="append the result here (benchmark_summary.csv)")
+    add("--mode", choices=("training", "inference"), default="training", help="(training)")
+    add("--nhwc", action="store_true", help="channels last")
+    add("--opt-step", type=int, default=1, help="iterations for each optimizer step (1)")
+    add("--output-dir", default="", help="folder of the CSV and JSON files")
+    add("--output-file", default="", help="name of the JSON file, without .json")
+    add("--profiler-output", default="", help="name of the trace, without .json (trace<step>)")
+
+
+def _add_our_flags(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--history", type=Path, metavar="DIR", help="keep the run (--judge: in history)")
+    add("--judge", action="store_true", help="hold it against the baseline; exit 1 if it fails")
+    add("--baselines", type=Path, metavar="DIR", default=Path("baselines"), help="(baselines)")
+    add("--json", action="store_true", help="print JSON; the lines go to stderr")
+
+
+def read_options(words: Sequence[str]) -> Options:
+    """Read a command line; raises UserError, which names the flag and its value."""
+    given = parser().parse_args([_spelt_out(word) for word in words])
+    for flag in ("batch_size", "iterations", "opt_step"):
+        _counts(flag, getattr(given, flag))
+    remarks: list[str] = []
+    compiling = read_context(given.compileContext)
+    if not given.compile:
+        if given.compileContext.strip() not in ("", "{}"):
+            remarks.append("--compileContext does nothing without --compile")
+        compiling = Compiling()
+    remarks += compiling.remarks
+    remarks += _on_precision(given)
+    step, on_step = _profiled_step(given.flops_prof_step, given.iterations)
+    remarks += on_step
+    if given.opt_step > 1 and given.mode == "inference":
+        remarks.append(f"--opt-step {given.opt_step} does nothing in inference")
+    options = Options(
+        network=given.network,
+        batch_size=given.batch_size,
+        iterations=given.iterations,
+        flops_prof_step=step,
+        kineto=given.kineto,
+        autograd_profiler=given.autograd_profiler,
+        fp16=bool(given.fp16),
+        amp=given.amp,
+        amp_opt_level=given.amp_opt_level,
+        distributed_dataparallel=given.distributed_dataparallel,
+        device_ids=_device_ids(given.device_ids),
+        rank=given.rank,
+        world_size=given.world_size,
+        dist_backend=given.dist_backend,
+        dist_url=given.dist_url,
+        compiling=compiling,
+        csv_file=given.csv_file,
+        mode=given.mode,
+        nhwc=given.nhwc,
+        opt_step=given.opt_step,
+        output_dir=given.output_dir,
+        output_file=given.output_file,
+        profiler_output=given.profiler_output,
+        history=given.history or (Path("history") if given.judge else None),
+        judge=given.judge,
+        baselines=given.baselines,
+        json=given.json,
+        remarks=remarks,
+    )
+    _check_ranks(options)
+    _check_files(options)
+    return options
+
+
+def _spelt_out(word: str) -> str:
+    flag, given, value = word.partition("=")
+    for whole, shortest in SHORTEST.items():
+        if flag.startswith(shortest) and whole.startswith(flag):
+            return f"{whole}{given}{value}"
+    return word
+
+
+def _counts(flag: str, value: int) -> None:
+    name = flag.replace("_", "-")
+    if value < 1:
+        raise UserError(f"--{name} is {value}; it has to be a whole number of 1 or more")
+    if value > LARGEST:
+        raise UserError(f"--{name} is above {LARGEST}, the most that is taken")
+
+
+def _profiled_step(asked: int, iterations: int) -> tuple[int, list[str]]:
+    step = max(0, min(asked, iterations - 1))
+    if step == asked:
+        return step, []
+    where = "before the first" if asked < 0 else "past the last"
+    what = f"profiled is {step}"
+    if step == 0:
+        what = "nothing is profiled" + ("" if asked < 0 else ": have more --iterations")
+    return step, [f"--flops-prof-step {asked} is {where} of {iterations} iterations; {what}"]
+
+
+def _on_precision(given: argparse.Namespace) -> list[str]:
+    remarks = []
+    if given.fp16 and (given.amp or given.amp_opt_level):
+        flag = "--amp" if given.amp else "--amp-opt-level"
+        remarks.append(f"--fp16 1 halves the network already; {flag} does nothing beside it")
+    elif given.amp and given.amp_opt_level:
+        remarks.append(f"--amp is autocast; --amp-opt-level {given.amp_opt_level} adds nothing")
+    elif given.amp_opt_level:
+        precision, why = APEX_LEVELS[given.amp_opt_level]
+        remarks.append(f"--amp-opt-level {given.amp_opt_level}: {why} ({precision})")
+    return remarks
+
+
+def _device_ids(text: str | None) -> tuple[int, ...]:
+    if text is None or not text.strip():
+        return ()
+    try:
+        ids = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        ids = (-1,)
+    if min(ids) < 0 or len(set(ids)) < len(ids):
+        raise UserError(
+            f"--device_ids is {text!r}; it has to be different numbers from 0 on, such as 0,1"
+        )
+    return ids
+
+
+def _check_ranks(options: Options) -> None:
+    if (options.rank is None) != (options.world_size is None):
+        here, missing = ("--world-size", "--rank")
+        if options.world_size is None:
+            here, missing = missing, here
+        raise UserError(f"{here} is given and {missing} is not; one says nothing without the other")
+    if options.world_size is not None and options.rank is not None:
+        _counts("world_size", options.world_size)
+        if not 0 <= options.rank < options.world_size:
+            raise UserError(
+                f"--rank is {options.rank}; of --world-size {options.world_size} there are the "
+                f"ranks 0 to {options.world_size - 1}"
+            )
+    if options.dist_backend not in (None, "nccl", "gloo"):
+        raise UserError(f"--dist-backend is {options.dist_backend!r}; there is nccl, gloo")
+    if "LOCAL_RANK" in os.environ:
+        return  # torchrun says it all
+    if options.distributed_dataparallel:
+        needed = {
+            "--rank": options.rank,
+            "--world-size": options.world_size,
+            "--dist-backend": options.dist_backend,
+            "--dist-url": options.dist_url,
+        }
+        missing_flags = [flag for flag, value in needed.items() if value is None]
+        if missing_flags:
+            raise UserError(
+                f"--distributed_dataparallel needs {', '.join(missing_flags)} too; "
+                "torchrun --nproc-per-node N -m bench_lib.micro needs none of them"
+            )
+    elif len(options.device_ids) > 1:
+        raise UserError(
+            f"--device_ids names {len(options.device_ids)} devices, and one process uses one; "
+            "start it with torchrun --nproc-per-node "
+            f"{len(options.device_ids)} -m bench_lib.micro"
+        )
+
+
+def _check_files(options: Options) -> None:
+    """Have it found out before measuring that a result could not be written."""
+    files = [options.csv, *([options.result] if options.result else [])]
+    if options.kineto:
+        files.append(Path(f"{options.profiler_output or 'trace'}.json"))
+    for file in files:
+        _check_file(file)
+
+
+def _check_file(file: Path) -> None:
+    try:
+        if not file.parent.is_dir():
+            why = f"there is no folder {file.parent}; make it first, or name another"
+            raise UserError(f"{file} cannot be written: {why}")
+        if file.exists():
+            file.open("a").close()
+        else:
+            tempfile.TemporaryFile(dir=file.parent).close()
+    except OSError as error:
+        why = f"{file} cannot be written: {error.strerror}; name another place for it"
+        raise UserError(why) from error

@@ -1,0 +1,125 @@
+"""Keeping what micro measured in the history, and holding it against the baseline."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from bench_lib import acceptance, baselines, fingerprint, hardware, history, report, validity
+from bench_lib.exercises.series import PLANNED, Series, open_series
+from bench_lib.micro.flags import Options
+from bench_lib.micro.places import Place
+from bench_lib.micro.session import Seen
+from bench_lib.model import Attempt, Hardware, Measurement, Record, UserError
+from bench_lib.runner import Outcome
+from bench_lib.telemetry import Sampler
+
+
+@dataclass
+class Keeper:
+    """Writes down what the first rank saw of all of them."""
+
+    options: Options
+    series: Series
+    device: Hardware
+    sampler: Sampler
+    began_s: float
+
+    def keep(self, seen: Seen) -> bool:
+        """Write it down and judge it, where that was asked for; returns whether it passes."""
+        if differing := hardware.confirm(self.device, seen.device):
+            raise UserError(f"this ran on another device than {self.device.key}: {differing[0]}")
+        self.series.note(self._outcome(seen))
+        self.sampler.close()
+        return self.series.finish()
+
+    @property
+    def record(self) -> Record:
+        """The record, judged where that was asked for."""
+        return self.series.records[0]
+
+    def in_words(self) -> list[str]:
+        """Say how the case stands, and where it is kept."""
+        record = self.record
+        kept = [f"History: {self.series.path}"]
+        if record.status is None:
+            return kept
+        return [
+            f"Verdict: {record.status.value}",
+            *report.explanations([record], every=True),
+            *kept,
+        ]
+
+    def _outcome(self, seen: Seen) -> Outcome:
+        measurement = seen.folded
+        if self.device.uuid is not None:
+            measurement = replace(measurement, device_uuid=self.device.uuid)
+        pids = [int(outcome["pid"]) for outcome in seen.outcomes]
+        telemetry = self.sampler.window(*measurement.window_s, own=pids)
+        about = seen.outcomes[0]
+        described = fingerprint.with_versions(
+            fingerprint.collect(), {**about["versions"], "cudnn": about["cudnn"]}
+        )
+        environment = replace(described, threads=about["threads"])
+        cause = validity.blame(telemetry, self.device, self._level(seen), _log_median(measurement))
+        attempt = Attempt(
+            case_id=seen.case.id,
+            process=0,
+            time=history.utc_now(),
+            hardware_key=self.device.key,
+            device_uuid=self.device.uuid,
+            environment=history.reference(environment),
+            measurement=measurement,
+            telemetry=telemetry,
+            accepted=cause is None,
+            discarded=cause,
+            invalid=cause is not None,
+            took_s=round(time.monotonic() - self.began_s, 3),
+        )
+        return Outcome(seen.case, [attempt], environment, self.device)
+
+    def _level(self, seen: Seen) -> validity.Level | None:
+        """Return what the clock was when the case's baseline was recorded."""
+        if not self.options.judge:
+            return None
+        accepted = baselines.load(self.options.baselines, self.device.key).measured
+        return acceptance.level_of(accepted.get(seen.case.id), seen.case, self.device)
+
+
+def _log_median(measurement: Measurement) -> float | None:
+    median = 0.0 if measurement.host_bound else statistics.median(measurement.iteration_s)
+    return math.log(median) if median > 0 else None
+
+
+@contextlib.contextmanager
+def keeper(options: Options, place: Place, say: Callable[[str], None]) -> Iterator[Keeper | None]:
+    """Open what is needed before anything is measured, and watch the device from now on.
+
+    None where nothing is to be kept, or another rank does it.  Raises HistoryError,
+    BaselineError and DeviceBusyError.
+    """
+    if options.history is None or not place.is_first:
+        yield None
+        return
+    device = hardware.detect()[place.device_index]
+    with contextlib.ExitStack() as stack:
+        series = stack.enter_context(
+            open_series(
+                "micro",
+                device,
+                history=options.history,
+                baselines_folder=options.baselines,
+                judged=options.judge,
+                # Ranks that somebody else started cannot be started anew from one of them.
+                planned=PLANNED if place.ranks == 1 else 1,
+                ours=[os.getpid()],
+                say=say,
+            )
+        )
+        sampler = stack.enter_context(Sampler(device))
+        yield Keeper(options, series, device, sampler, time.monotonic())

@@ -1,0 +1,220 @@
+"""What micro prints and writes: ROCm's tool's lines and keys, and what its guide promises."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench_lib import summary
+from bench_lib.micro.flags import Options
+from bench_lib.micro.places import Place
+from bench_lib.micro.steps import Iteration
+from bench_lib.model import Measurement
+from bench_lib.roofline import Roofline
+
+RULE = "=" * 40
+LOSS_WITHIN = 0.15
+"""How far a first loss may be from the logarithm of the number of classes, as a fraction."""
+DOES = {
+    "training": "training (forward, loss, backward and an SGD step; the guide says inference, and "
+    "its commands train: --mode inference runs the forward pass alone)",
+    "inference": "inference (the forward pass alone, without gradients)",
+}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One rank's measurement, or that of all of them, in ROCm's tool's terms."""
+
+    batch: int
+    seconds: float
+    """Mean time of an iteration by the wall clock."""
+
+    @property
+    def rate(self) -> float:
+        """Images per second."""
+        return self.batch / self.seconds
+
+
+def figures_of(measurement: Measurement) -> Figures:
+    """Return what a measurement comes to."""
+    seconds = measurement.wall_s / len(measurement.iteration_s)
+    return Figures(measurement.items_per_step, seconds)
+
+
+def header(options: Options, place: Place, batch: int, device: str) -> list[str]:
+    """Return the lines before anything runs."""
+    lines = [
+        f"Using network: {options.network}",
+        f"Batch size: {options.batch_size}",
+        f"Iterations: {options.iterations}",
+        f"FP16: {options.fp16}",
+        f"Mode: {DOES[options.mode]}",
+        f"Device: {device}",
+    ]
+    if options.compiling.mode != "eager":
+        lines.append(f"PyTorch Compile: ENABLED (mode={options.compiling.mode})")
+    if place.ranks > 1:
+        lines += [f"World size: {place.ranks}", f"Local batch size: {batch}"]
+    return lines
+
+
+def iterations(warmup: Sequence[Iteration], steps: int, measured: Sequence[Iteration]) -> list[str]:
+    """Return a line for each iteration; of ``steps`` for warming up only the first ones'."""
+    lines = [f"Warming up ({steps} iterations)..."]
+    lines += [f"Warmup iteration {i}: {_iteration(seen)}" for i, seen in enumerate(warmup)]
+    if steps > len(warmup):
+        lines.append(f"... {steps - len(warmup)} more, until three blocks in a row agreed")
+    lines += ["Warmup complete.", "", "Running timed iterations..."]
+    return lines + [f"Epoch {i}: {_iteration(seen)}" for i, seen in enumerate(measured)]
+
+
+def _iteration(seen: Iteration) -> str:
+    places = 3 if seen.seconds >= 0.01 else 6
+    return f"Loss = {seen.loss:.4f}, Time = {seen.seconds:.{places}f} seconds"
+
+
+def rank_summary(options: Options, place: Place, figures: Figures) -> list[str]:
+    """Return the summary of one rank, as ROCm's tool prints it."""
+    lines = [
+        "OK: finished running benchmark..",
+        "--------------------SUMMARY--------------------------",
+        f"Microbenchmark for network : {options.network}",
+    ]
+    if place.ranks > 1:
+        lines.append(f"--------This process: rank {place.rank}--------")
+    return [*lines, *_figures(options, 1, figures)]
+
+
+def overall_summary(options: Options, place: Place, figures: Figures) -> list[str]:
+    """Return the summary of all ranks, as ROCm's tool prints it."""
+    heading = "Overall (all ranks) (assuming same num/type devices for each rank)"
+    return ["", f"--------{heading}--------", *_figures(options, place.ranks, figures)]
+
+
+def _figures(options: Options, devices: int, figures: Figures) -> list[str]:
+    return [
+        f"Num devices: {devices}",
+        f"Dtype: {options.dtype}",
+        f"Mini batch size [img] : {figures.batch}",
+        f"Throughput [img/sec] : {figures.rate}",
+        f"Time per mini-batch : {figures.seconds}",
+    ]
+
+
+def result(options: Options, place: Place, figures: Figures) -> dict[str, Any]:
+    """Return what ROCm's tool writes as JSON, and as a line of its CSV."""
+    return {
+        "Name": options.output_file,
+        "GPUs": place.ranks,
+        "Mini batch size [img]": figures.batch,
+        "Mini batch size [img/gpu]": figures.batch // place.ranks,
+        "Throughput [img/sec]": figures.rate,
+        "Time per mini-batch": figures.seconds,
+    }
+
+
+def performance(
+    options: Options,
+    measurement: Measurement,
+    measured: Sequence[Iteration],
+    *,
+    precision: str,
+    classes: int,
+    roofline: Roofline | None,
+) -> list[str]:
+    """Return what the guide promises below the summary; of several ranks the slowest's steps."""
+    figures, samples = figures_of(measurement), measurement.iteration_s
+    ranks = max(1, len(measurement.per_rank))
+    median = statistics.median(samples)
+    deviation = statistics.stdev(samples) if len(samples) > 1 else 0.0
+    slowest = summary.percentile(samples, 0.99)
+    lines = [
+        RULE,
+        "Performance Summary:",
+        RULE,
+        f"Network: {options.network}",
+        f"Mode: {options.mode}",
+        f"Iterations: {len(samples)} (excluding warmup)",
+        f"Precision: {precision}",
+        "",
+        f"Average time per iteration: {statistics.fmean(samples):.6f} seconds",
+        f"Standard deviation: {deviation:.6f} seconds",
+        f"Spread: {summary.spread(samples):.2%} of the mean{_stability(samples)}",
+        f"Latency: median {median * 1e3:.4g} ms, 99th percentile {slowest * 1e3:.4g} ms",
+        f"Images per second: {figures.rate:.1f}",
+        f"Milliseconds per batch: {median * 1e3:.4g}",
+        f"Microseconds per sample: {median * 1e6 / figures.batch:.4g}",
+    ]
+    if ranks > 1:
+        lines.append(f"Images per second and rank: {figures.rate / ranks:.1f}")
+    lines += _memory(measurement, figures.rate / ranks)
+    lines += _beginning(measurement, median)
+    lines += _loss(options, measurement, measured, classes)
+    if measurement.host_bound:
+        lines.append("Host-bound: the device waited for Python; a larger batch or --compile helps")
+    if roofline is not None:
+        lines.append(f"Roofline: {roofline.sentence}")
+    lines += [f"Warning: {text}" for text in measurement.warnings]
+    return [*lines, RULE]
+
+
+def _stability(samples: Sequence[float]) -> str:
+    spread = summary.spread(samples)
+    if spread <= summary.TRUST:
+        return " (stable)"
+    return " (NOT stable: something else ran, or a clock changed; see bench-lib env)"
+
+
+def _memory(measurement: Measurement, rate: float) -> list[str]:
+    peak = measurement.peak_memory_bytes
+    if not peak:
+        return ["GPU Memory Usage: not known on a CPU"]
+    per_gb = rate / (peak / 1e9)
+    return [
+        f"GPU Memory Usage: {peak / 1e6:.0f} MB (peak, of the busiest device)",
+        f"Images per second per GB: {per_gb:.1f}",
+    ]
+
+
+def _beginning(measurement: Measurement, median: float) -> list[str]:
+    first = measurement.first_step_s
+    times = f"{first / median:.3g} times a steady one"
+    lines = [f"First iteration: {first:.3f} seconds, {times} ({median:.6f} seconds)"]
+    if measurement.compile_s is not None:
+        cache = f", caches {measurement.compile_cache}" if measurement.compile_cache else ""
+        lines.append(f"Compilation time: {measurement.compile_s:.1f} seconds{cache}")
+    return lines
+
+
+def _loss(
+    options: Options, measurement: Measurement, measured: Sequence[Iteration], classes: int
+) -> list[str]:
+    expected = math.log(classes)
+    answer = measurement.numerics
+    first = measured[0].loss if measured else math.nan
+    if options.mode == "training" and answer is not None and answer.loss is not None:
+        first = answer.loss
+    last = measured[-1].loss if measured else math.nan
+    finite = math.isfinite(first) and math.isfinite(last) and (answer is None or answer.finite)
+    if not finite:
+        verdict = "NOT FINITE: the answer means nothing, and GPUs are faster on such data"
+    elif abs(first / expected - 1) > LOSS_WITHIN:
+        verdict = "NOT where a network that knows nothing should be"
+    elif last > first * (1 + LOSS_WITHIN):
+        verdict = "it ROSE, which one and the same batch should not make it do"
+    else:
+        verdict = "as it should be"
+    came = f"first {first:.4f}, last {last:.4f}" if options.mode == "training" else f"{first:.4f}"
+    lines = [f"Loss: {came}; ln({classes}) is {expected:.4f}: {verdict}"]
+    if answer is not None and answer.reference_loss is not None and answer.loss is not None:
+        lines.append(f"Loss of FP32 eager on the same images: {answer.reference_loss:.4f}")
+    if answer is not None and answer.cosine is not None:
+        lines.append(
+            f"Beside FP32 eager: largest difference {answer.max_abs_diff:.3g}, cosine "
+            f"{answer.cosine:.6f}"
+        )
+    return lines

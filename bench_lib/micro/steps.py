@@ -1,0 +1,113 @@
+"""What micro sees of each step: its loss, and of the first ones how long they took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+from bench_lib.model import Numerics
+from bench_lib.worker.clock import Clock, Marks
+from bench_lib.worker.workload import Workload
+
+SHOWN = 5
+"""Warm-up iterations that are printed, as the workshop's guide has them."""
+PHASES = ("first step", "warm-up", "measure")
+"""Whose iterations are printed."""
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One iteration as it is printed."""
+
+    loss: float
+    seconds: float
+
+
+@dataclass
+class Watched:
+    """A workload whose steps are watched; does nothing else between two of them."""
+
+    clock: Clock
+    training: bool
+    keeps_losses: bool
+    """Whether a loss has to be copied, because the next step writes over it."""
+    entered: Callable[[str], None] = lambda _phase: None
+    before_numerics: Callable[[Workload], None] = lambda _workload: None
+    """Called while the workload is whole and everything is measured."""
+    phase: str = ""
+    losses: dict[str, list[Tensor]] = field(default_factory=dict)
+    answer_loss: float = float("nan")
+    """In inference: the answer's, the same for every iteration."""
+    _marks: Marks | None = None
+    _marked: int = 0
+
+    def enter(self, phase: str) -> None:
+        """Take in where in the case we are."""
+        self.phase = phase
+        self.losses.setdefault(phase, [])
+        if phase == "warm-up":
+            self._marks = self.clock.marks(SHOWN + 1)
+            self._marked = 0
+        self.entered(phase)
+
+    def prepare(self, workload: Workload) -> Workload:
+        """Put what watches around a workload's step."""
+        step, loss = workload.step, workload.loss
+        keeps = self.keeps_losses
+
+        def watched_step() -> object:
+            if self._marked <= SHOWN and self.phase == "warm-up":
+                self._mark()
+            answer = step()
+            if self._shows() and (seen := loss()) is not None:
+                self.losses[self.phase].append(seen.clone() if keeps else seen)
+            return answer
+
+        def numerics() -> Numerics | None:
+            if not self.training and (seen := loss()) is not None:
+                self.answer_loss = float(seen)
+            self.before_numerics(workload)
+            return workload.numerics()
+
+        return replace(workload, step=watched_step, numerics=numerics)
+
+    def _shows(self) -> bool:
+        """Whether a line will show this step's loss; the others' would be memory for nothing."""
+        if not self.training or self.phase not in PHASES:
+            return False
+        return self.phase != "warm-up" or len(self.losses[self.phase]) < SHOWN
+
+    def _mark(self) -> None:
+        assert self._marks is not None
+        self._marks.mark(self._marked)
+        self._marked += 1
+
+    def warmup(self, first_step_s: float) -> list[Iteration]:
+        """Return the first iterations, the very first included."""
+        assert self._marks is not None
+        # A mark stands before its step, so that the last step seen has no end.
+        seconds = [first_step_s]
+        if self._marked > 1:
+            seconds += self._marks_passed()
+        losses = self._losses("first step") + self._losses("warm-up")
+        return self._iterations(losses, seconds[:SHOWN])
+
+    def _marks_passed(self) -> list[float]:
+        assert self._marks is not None
+        for i in range(self._marked, SHOWN + 1):
+            self._marks.mark(i)  # unused ones have to be somewhere to be read
+        return self._marks.intervals()[: self._marked - 1]
+
+    def measured(self, seconds: list[float]) -> list[Iteration]:
+        """Return the measured iterations, which took so long."""
+        return self._iterations(self._losses("measure"), seconds)
+
+    def _losses(self, phase: str) -> list[float]:
+        return [float(loss) for loss in self.losses.get(phase, [])]
+
+    def _iterations(self, losses: list[float], seconds: list[float]) -> list[Iteration]:
+        if not self.training:
+            losses = [self.answer_loss] * len(seconds)
+        return [Iteration(loss, taken) for loss, taken in zip(losses, seconds, strict=False)]

@@ -1,0 +1,493 @@
+"""One step of a network layer by layer, by DeepSpeed's profiler, checked by torch's counter.
+
+The step is taken four times: alone, to warm up and to see what it keeps in memory; alone,
+against the clock; under DeepSpeed's profiler, which waits for the device after each layer; and
+without data, for torch's count.  The network is given back as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import sys
+import warnings
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.hooks import RemovableHandle
+
+from bench_lib.model import UserError
+from bench_lib.worker.clock import clock_of
+from bench_lib.worker.workloads.flops import count, tensors_in
+from bench_lib.worker.workloads.networks import loss_of, main_output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+    from typing import TextIO
+
+    from bench_lib.worker.clock import Clock
+
+DISAGREEMENT = 0.02
+"""Two counts of the same products that are further apart are worth a word."""
+TOP = 10
+"""Kinds of layers that DeepSpeed names at each depth."""
+
+
+class NoProfilerError(UserError):
+    """DeepSpeed's profiler cannot be imported."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer with all that is in it, in the forward pass."""
+
+    depth: int
+    """0 is the network itself."""
+    name: str
+    """As the network calls it, ``layer1.0.conv1``; empty for the network itself."""
+    kind: str
+    """Its class."""
+    parameters: int
+    macs: int
+    """Multiply-accumulates."""
+    flops: int
+    """Those of its products, and estimates for activations, norms and poolings."""
+    forward_s: float
+    """With a wait for the device before and after it."""
+    output_bytes: int
+    """What it returned, in all its calls."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """All layers of one class, each without the layers in it, so that kinds add up."""
+
+    name: str
+    layers: int
+    macs: int
+    flops: int
+    forward_s: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One step of a network: totals, layers, and whether another count agrees."""
+
+    training: bool
+    parameters: int
+    macs: int
+    """Multiply-accumulates of the forward pass, by DeepSpeed."""
+    flops: int
+    """FLOPs of the forward pass, by DeepSpeed: products, and estimates for all else."""
+    forward_s: float
+    """The forward pass alone."""
+    backward_s: float | None
+    """The backward pass alone, without the optimizer; None in inference."""
+    layered_s: float
+    """The forward pass with a wait after each layer, of which the layers' times are parts."""
+    activation_bytes: int
+    """In training, what the forward pass keeps for the backward one: each storage once, weights
+    and input left out, autocast's copies of the weights included.  In inference, the most that
+    was alive at once of what operations returned; what they need while they work is not seen."""
+    flops_by_torch: float | None
+    """FLOPs of the forward pass's products, by torch's counter; None where it cannot follow."""
+    flops_by_operation: Mapping[str, float]
+    """The same by aten operation."""
+    layers: tuple[Layer, ...]
+    """As the network lists them, itself first."""
+    kinds: tuple[Kind, ...]
+    """The slowest first."""
+    text: str = field(repr=False)
+    """What DeepSpeed prints."""
+
+    @property
+    def disagreement(self) -> str | None:
+        """Say how far the two counts are apart and which to trust; None up to DISAGREEMENT.
+
+        Products only: torch counts nothing else.
+        """
+        if not self.flops_by_torch:
+            return None
+        apart = 2 * self.macs / self.flops_by_torch - 1
+        if abs(apart) <= DISAGREEMENT:
+            return None
+        return (
+            f"DeepSpeed counts {abs(apart):.1%} {'more' if apart > 0 else 'fewer'} FLOPs in "
+            f"products than torch.utils.flop_counter, {_si(2 * self.macs)}FLOP and "
+            f"{_si(self.flops_by_torch)}FLOP; trust torch's, which sees every product that is "
+            "computed and not only calls by the names it knows"
+        )
+
+
+def profile(
+    network: nn.Module,
+    batch: Tensor,
+    *,
+    training: bool,
+    autocast: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
+    profile_step: int = 0,
+    ranks: int = 1,
+) -> Profile:
+    """Profile a step of an uncompiled network: its forward pass, in training the backward too.
+
+    The network runs on its device, in the mode that it is in and under ``autocast``;
+    ``profile_step`` and ``ranks`` are only printed.  Raises NoProfilerError without DeepSpeed,
+    and whatever network or profiler raise.  Either way the network, with its gradients and
+    statistics, and torch's functions and random numbers are left as they were.
+    """
+    profiling = _deepspeed()
+    step = _Step(network, batch, autocast, clock_of(batch.device))
+    with _as_it_was(network, batch.device), torch.set_grad_enabled(training):
+        output_bytes, activation_bytes = step.memory(training=training)
+        forward_s, backward_s = step.timed(training=training)
+        with _profiled(profiling, network, _Engine(ranks, len(batch))) as profiler:
+            step.forward()
+            text = _printed(profiler, profile_step)
+            layers = tuple(_layers(profiling, network, output_bytes))
+            kinds = _kinds(profiling, network)
+        flops = step.flops_by_torch()
+    whole = layers[0]
+    return Profile(
+        training=training,
+        parameters=whole.parameters,
+        macs=whole.macs,
+        flops=whole.flops,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        layered_s=whole.forward_s,
+        activation_bytes=activation_bytes,
+        flops_by_torch=None if flops is None else sum(flops.values()),
+        flops_by_operation=flops or {},
+        layers=layers,
+        kinds=kinds,
+        text=text,
+    )
+
+
+def print_profile(profile: Profile, stream: TextIO | None = None) -> None:
+    """Print DeepSpeed's own text, and below it what it does not measure."""
+    stream = stream or sys.stdout
+    title = "DeepSpeed FLOPS Profiler Output:"
+    lines = ["=" * 40, title, "=" * 40, profile.text.rstrip("\n"), *_totals(profile)]
+    stream.write("\n".join([*lines, *_tables(profile)]) + "\n")
+
+
+def _totals(profile: Profile) -> Iterator[str]:
+    forward_s, backward_s = profile.forward_s, profile.backward_s
+    held = "kept for the backward pass" if profile.training else "alive at once"
+    yield "\n-------------------------- The Same Step, Not Held Up --------------------------"
+    yield _line("fwd latency without a wait after each layer: ", f"{_si(forward_s)}s")
+    yield _line("fwd FLOPS per GPU without these waits: ", _rate(profile.flops, forward_s))
+    if backward_s is not None:
+        yield _line("bwd latency: ", f"{_si(backward_s)}s")
+        yield _line(
+            "bwd FLOPS per GPU = 2 * fwd flops per GPU / bwd latency: ",
+            _rate(2 * profile.flops, backward_s),
+        )
+        yield _line(
+            "fwd+bwd FLOPS per GPU = 3 * fwd flops per GPU / (fwd+bwd latency): ",
+            _rate(3 * profile.flops, forward_s + backward_s),
+        )
+    yield _line(f"activation memory {held}: ", f"{profile.activation_bytes / 2**20:.4g} MiB")
+    if profile.flops_by_torch is not None:
+        macs = f"{_si(profile.flops_by_torch / 2)}MACs"
+        yield _line("fwd MACs per GPU by torch.utils.flop_counter: ", macs)
+    if profile.disagreement is not None:
+        yield profile.disagreement
+
+
+def _tables(profile: Profile) -> Iterator[str]:
+    yield "\nLayers by kind, each without the layers in it:"
+    yield f"{'kind':<32} {'layers':>6} {'MACs':>10} {'flops':>10} {'fwd latency':>12} {'share':>7}"
+    for kind in profile.kinds:
+        share = kind.forward_s / profile.layered_s if profile.layered_s else 0.0
+        yield (
+            f"{kind.name:<32} {kind.layers:>6} {_si(kind.macs):>10} {_si(kind.flops):>10} "
+            f"{_si(kind.forward_s) + 's':>12} {share:>7.1%}"
+        )
+    if profile.flops_by_torch:
+        yield "\nProducts of the forward pass by operation:"
+        by_size = sorted(profile.flops_by_operation.items(), key=lambda item: -item[1])
+        for name, flops in by_size:
+            yield f"{name:<32} {_si(flops):>10}FLOP {flops / profile.flops_by_torch:>7.1%}"
+
+
+def _line(what: str, value: str) -> str:
+    return f"{what:<70}  {value:<8}".rstrip()
+
+
+def _rate(flops: float, seconds: float) -> str:
+    return f"{_si(flops / seconds)}FLOPS" if seconds else "unknown"
+
+
+def _si(value: float) -> str:
+    """Return a number with four digits and the prefix of its unit."""
+    for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"), (1.0, ""), (1e-3, "m")):
+        if value >= scale:
+            return f"{value / scale:.4g} {prefix}"
+    return f"{value * 1e6:.4g} u" if value else "0 "
+
+
+# --- DeepSpeed ---------------------------------------------------------------------------
+
+
+def _deepspeed() -> Any:
+    """Import the profiler's module; what it says of itself meanwhile goes to standard error.
+
+    So does what its logger says later, which keeps the stream that it found.
+    """
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
+            warnings.simplefilter("ignore")
+            return importlib.import_module("deepspeed.profiling.flops_profiler.profiler")
+    except Exception as error:  # looking for compilers, its import has errors of its own
+        raise NoProfilerError(
+            f"DeepSpeed's profiler cannot be imported ({error}); pip install deepspeed"
+        ) from error
+
+
+@dataclass(frozen=True)
+class _Engine:
+    """What the profiler asks of the engine that DeepSpeed would train with.
+
+    Without one it prints neither ranks nor batch, and no parameters of the whole model.
+    """
+
+    world_size: int
+    images: int
+    mp_world_size: int = 1
+    has_moe_layers: bool = False
+
+    @property
+    def dp_world_size(self) -> int:
+        return self.world_size
+
+    def train_micro_batch_size_per_gpu(self) -> int:
+        return self.images
+
+    def wall_clock_breakdown(self) -> bool:
+        return False
+
+
+@contextlib.contextmanager
+def _profiled(profiling: Any, network: nn.Module, engine: _Engine) -> Iterator[Any]:
+    """Lend a profiler that watches the network, and then remove all traces of it.
+
+    It takes its own back only after a profile that went well, and not all: layers keep an
+    ``extra_repr`` of their own, and ``Tensor`` methods that it had inherited.
+    """
+    modules = [(module, set(vars(module))) for module in network.modules()]
+    holders: list[Any] = [functional, torch, Tensor, sys.modules.get("einops", functional)]
+    functions = [(holder, dict(vars(holder))) for holder in holders]
+    methods = set(vars(Tensor))
+    profiler = profiling.FlopsProfiler(network, ds_engine=engine)
+    try:
+        profiler.start_profile()
+        yield profiler
+    finally:
+        for holder, own in functions:
+            for name, value in own.items():
+                if vars(holder).get(name) is not value:
+                    setattr(holder, name, value)
+        for name in set(vars(Tensor)) - methods:
+            delattr(Tensor, name)
+        for module, names in modules:
+            for name in set(vars(module)) - names:
+                added = vars(module)[name]
+                if isinstance(added, RemovableHandle):
+                    added.remove()
+                delattr(module, name)
+        profiling.module_flop_count.clear()
+        profiling.module_mac_count.clear()
+
+
+def _printed(profiler: Any, step: int) -> str:
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        profiler.print_model_profile(profile_step=step, top_modules=TOP, detailed=True)
+    return text.getvalue()
+
+
+def _layers(
+    profiling: Any, network: nn.Module, output_bytes: Mapping[nn.Module, int]
+) -> Iterator[Layer]:
+    module: Any
+    for name, module in network.named_modules():
+        yield Layer(
+            depth=name.count(".") + 1 if name else 0,
+            name=name,
+            kind=type(module).__name__,
+            parameters=int(module.__params__ + module.__expert_params__),
+            macs=int(profiling.get_module_macs(module)),
+            flops=int(profiling.get_module_flops(module)),
+            forward_s=float(profiling.get_module_duration(module)),
+            output_bytes=output_bytes.get(module, 0),
+        )
+
+
+def _kinds(profiling: Any, network: nn.Module) -> tuple[Kind, ...]:
+    by_class: dict[str, list[Any]] = defaultdict(list)
+    for module in network.modules():
+        by_class[type(module).__name__].append(module)
+
+    def own_s(module: nn.Module) -> float:
+        inner = sum(profiling.get_module_duration(child) for child in module.children())
+        return max(0.0, float(profiling.get_module_duration(module) - inner))
+
+    kinds = [
+        Kind(
+            name,
+            layers=len(modules),
+            macs=sum(int(module.__macs__) for module in modules),
+            flops=sum(int(module.__flops__) for module in modules),
+            forward_s=sum(map(own_s, modules)),
+        )
+        for name, modules in by_class.items()
+    ]
+    return tuple(sorted(kinds, key=lambda kind: -kind.forward_s))
+
+
+# --- the step ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A network, its input and how it runs."""
+
+    network: nn.Module
+    batch: Tensor
+    autocast: Callable[[], AbstractContextManager[Any]]
+    clock: Clock
+
+    def forward(self) -> Any:
+        with self.autocast():
+            return self.network(self.batch)
+
+    def loss(self, output: Any) -> Tensor:
+        """Cross-entropy against the first class, which takes as long as against any."""
+        main = main_output(output)
+        target = torch.zeros(len(main), *main.shape[2:], dtype=torch.int64, device=main.device)
+        with self.autocast():
+            return loss_of(output, target)
+
+    def memory(self, *, training: bool) -> tuple[dict[nn.Module, int], int]:
+        """Run once; returns what each layer gave back, and the activation memory, in bytes."""
+        outputs: dict[nn.Module, int] = defaultdict(int)
+
+        def note(layer: nn.Module, _inputs: Any, output: Any) -> None:
+            outputs[layer] += sum(tensor.nbytes for tensor in tensors_in(output))
+
+        measure = _kept if training else _most_alive
+        with contextlib.ExitStack() as hooks:
+            for layer in self.network.modules():
+                hooks.callback(layer.register_forward_hook(note).remove)
+            state = [*self.network.parameters(), *self.network.buffers(), self.batch]
+            return outputs, measure(self.forward, state)
+
+    def timed(self, *, training: bool) -> tuple[float, float | None]:
+        """Seconds of the forward pass and, in training, of the backward pass."""
+        output, forward_s = self._timed(self.forward)
+        if not training:
+            return forward_s, None
+        _, backward_s = self._timed(self.loss(output).backward)
+        return forward_s, backward_s
+
+    def _timed(self, part: Callable[[], Any]) -> tuple[Any, float]:
+        self.clock.synchronize()
+        begin = self.clock.now()
+        result = part()
+        self.clock.synchronize()
+        return result, self.clock.now() - begin
+
+    def flops_by_torch(self) -> Mapping[str, float] | None:
+        """Count the forward pass without data; None where that cannot be done."""
+        state = [*self.network.named_parameters(), *self.network.named_buffers()]
+        try:
+            weightless = {name: torch.empty_like(value, device="meta") for name, value in state}
+            batch = torch.empty_like(self.batch, device="meta")
+            with torch.no_grad():
+                return count(lambda: functional_call(self.network, weightless, (batch,))).flops
+        except Exception:  # noqa: BLE001 - a second opinion that cannot be had spoils nothing
+            return None
+
+
+def _kept(forward: Callable[[], Any], state: Iterable[Tensor]) -> int:
+    """Bytes that are kept for the backward pass, each storage once, those of ``state`` left out."""
+    known = set(map(_storage, state))
+    saved: dict[StorageWeakRef, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved[_storage(tensor)] = tensor.untyped_storage().nbytes()
+        return tensor.detach()  # the tensor itself would keep itself alive
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed):
+        output = forward()
+    kept = sum(n for ref, n in saved.items() if ref not in known and not ref.expired())
+    del output
+    return kept
+
+
+def _most_alive(forward: Callable[[], Any], state: Iterable[Tensor]) -> int:
+    """Most bytes of results that were alive after any operation, ``state`` left out."""
+    alive = _Alive(state)
+    with alive:
+        forward()
+    return alive.most
+
+
+class _Alive(TorchDispatchMode):
+    """Follows which results are still needed."""
+
+    def __init__(self, state: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.most = 0
+        self._known = set(map(_storage, state))
+        self._alive: dict[StorageWeakRef, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        answer = func(*args, **(kwargs or {}))
+        for tensor in tensors_in(answer):
+            ref = _storage(tensor)
+            if ref not in self._known:
+                self._alive[ref] = tensor.untyped_storage().nbytes()
+        self._alive = {ref: n for ref, n in self._alive.items() if not ref.expired()}
+        self.most = max(self.most, sum(self._alive.values()))
+        return answer
+
+
+def _storage(tensor: Tensor) -> StorageWeakRef:
+    return StorageWeakRef(tensor.untyped_storage())
+
+
+@contextlib.contextmanager
+def _as_it_was(network: nn.Module, device: torch.device) -> Iterator[None]:
+    """Give the network and torch back in the state in which they are now.
+
+    Meanwhile attention is computed by layers that both counters see, and not by the one
+    kernel that ``nn.MultiheadAttention`` has for inference.
+    """
+    gradients = [(weight, weight.grad) for weight in network.parameters()]
+    statistics = [(buffer, buffer.clone()) for buffer in network.buffers()]
+    fast = torch.backends.mha.get_fastpath_enabled()
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.backends.mha.set_fastpath_enabled(False)
+        for weight, _ in gradients:
+            weight.grad = None
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
+            for weight, gradient in gradients:
+                weight.grad = gradient
+            with torch.no_grad():
+                for buffer, before in statistics:
+                    buffer.copy_(before)

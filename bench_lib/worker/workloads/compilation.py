@@ -1,0 +1,145 @@
+"""Compile modes: what a mode and its options make of a network and of a step."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import nn
+
+from bench_lib.worker.graph import recorded
+from bench_lib.worker.workload import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FOLDED = "-folded"
+ARGUMENTS = ("fullgraph", "dynamic", "backend")
+"""Options that are torch.compile's own arguments; all others are its compiler's."""
+
+
+def options_of(text: str) -> dict[str, Any]:
+    """Return options by name: ``freezing,shape_padding=False`` sets the first to True.
+
+    Values are Python's literals, and words where they are none.
+    """
+    return dict(_option(part) for part in text.split(",")) if text else {}
+
+
+def _option(part: str) -> tuple[str, Any]:
+    name, given, value = part.partition("=")
+    if not given:
+        return name, True
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
+def arguments_of(mode: str, text: str) -> dict[str, Any]:
+    """Return torch.compile's arguments for a mode and its options.
+
+    torch takes a mode or options; here a mode is the options it stands for.  Raises
+    ValueError for an option that this torch's compiler has not, or not with such a value.
+    """
+    options = options_of(text)
+    arguments = {name: options.pop(name) for name in ARGUMENTS if name in options}
+    plain = mode.removesuffix(FOLDED)
+    if not options:
+        return {"mode": plain, **arguments}
+    arguments["options"] = {**_options_of_mode(plain), **options}
+    if arguments.get("backend", "inductor") == "inductor":
+        _check(arguments["options"])
+    return arguments
+
+
+def _options_of_mode(mode: str) -> dict[str, Any]:
+    from torch import _inductor
+
+    return dict(_inductor.list_mode_options(mode))
+
+
+def _check(options: dict[str, Any]) -> None:
+    from torch import _TorchCompileInductorWrapper
+
+    try:
+        _TorchCompileInductorWrapper(None, options, None)
+    except RuntimeError as error:
+        words = str(error).partition(", known options are")[0]
+        raise ValueError(f"torch {torch.__version__}: {words}") from error
+
+
+def compiled(model: nn.Module, mode: str, text: str = "") -> nn.Module:
+    """Return what runs a network in a mode: itself, or torch.compile of it."""
+    if mode in ("eager", "graph"):
+        return model
+    return cast("nn.Module", torch.compile(model, **arguments_of(mode, text)))
+
+
+def records_graphs(mode: str, text: str = "") -> bool:
+    """Whether the compiled step keeps its tensors in graphs that the next step overwrites."""
+    if mode in ("eager", "graph"):
+        return False
+    arguments = arguments_of(mode, text)
+    options = arguments.get("options") or _options_of_mode(arguments["mode"])
+    return bool(options.get("triton.cudagraphs", False))
+
+
+def folded(model: nn.Module, mode: str) -> nn.Module:
+    """Return a network whose batch norms are merged into its convolutions, if the mode asks so.
+
+    Raises UnsupportedError where the network's flow depends on its data, so that nobody can
+    tell which follows which.
+    """
+    if not mode.endswith(FOLDED):
+        return model
+    from torch.fx.experimental.optimization import fuse
+    from torch.fx.proxy import TraceError
+
+    try:
+        return fuse(model.eval())
+    except (TraceError, TypeError) as error:
+        raise UnsupportedError(f"torch.fx cannot follow the network: {error}") from error
+
+
+class Recorded:
+    """A step that runs as it is the first time, and from then on as a graph of itself."""
+
+    def __init__(
+        self, step: Callable[[], object], after_first: Callable[[], None] = lambda: None
+    ) -> None:
+        """Call ``after_first`` when the first step has been issued, before it is recorded."""
+        self._step = step
+        self._after_first = after_first
+        self._recording: contextlib.AbstractContextManager[Callable[[], None]] | None = None
+        self._replay: Callable[[], None] = lambda: None
+        self._answer: object = None
+
+    def __call__(self) -> object:
+        """Do one step; returns what the step returned when it was recorded, at the same place."""
+        if self._recording is None:
+            self._step()
+            self._after_first()
+            self._record()
+        self._replay()
+        return self._answer
+
+    def release(self) -> None:
+        """Give the graph's memory back, with the last answer; the next step records anew."""
+        recording, self._recording = self._recording, None
+        self._replay, self._answer = lambda: None, None
+        if recording is not None:
+            recording.__exit__(None, None, None)
+
+    def _record(self) -> None:
+        def step() -> None:
+            self._answer = self._step()
+
+        self._recording = recorded(step)
+        try:
+            self._replay = self._recording.__enter__()
+        except RuntimeError as error:
+            self._recording = None
+            raise UnsupportedError(f"the step cannot be recorded in a graph: {error}") from error

@@ -1,0 +1,349 @@
+"""Networks that torchvision lacks: their papers' figures, and how torch's modes take them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+from torchvision import models
+from torchvision.models import segmentation
+
+from bench_lib.worker.workloads.architectures import (
+    _SeparableBlock,
+    _ShuffleUnit,
+    shufflenet,
+    xception,
+)
+from bench_lib.worker.workloads.networks import main_output
+from bench_lib.worker.workloads.registry import SEED_NAMES, create, create_weightless, networks
+
+OURS = ["shufflenet", "xception", "inception_v3_no_aux"]
+WRITTEN_HERE = ["shufflenet", "xception"]
+
+SEED_CLASSIFICATION = """
+    alexnet densenet121 densenet161 densenet169 densenet201 googlenet inception_v3 mnasnet0_5
+    mnasnet0_75 mnasnet1_0 mnasnet1_3 mobilenet_v2 resnet18 resnet34 resnet50 resnet101
+    resnet152 resnext50 resnext50_32x4d resnext101 resnext101_32x8d shufflenet shufflenet_v2
+    shufflenet_v2_x05 shufflenet_v2_x10 shufflenet_v2_x15 shufflenet_v2_x20 shufflenet_v2_x0_5
+    shufflenet_v2_x1_0 shufflenet_v2_x1_5 shufflenet_v2_x2_0 SqueezeNet squeezenet1_0
+    SqueezeNet1.1 squeezenet1_1 vgg11 vgg13 vgg16 vgg19 vgg11_bn vgg13_bn vgg16_bn vgg19_bn
+    wide_resnet50_2 wide_resnet101_2 xception swin_t swin_s swin_b swin_v2_t swin_v2_s swin_v2_b
+    vit_b_16 vit_b_32 vit_l_16 vit_l_32 vit_h_14 efficientnet_b0 efficientnet_b1 efficientnet_b2
+    efficientnet_b3 efficientnet_b4 efficientnet_b5 efficientnet_b6 efficientnet_b7 maxvit_t
+    mobilenet_v3_large mobilenet_v3_small
+"""
+SEED_SEGMENTATION = """
+    fcn_resnet50 fcn_resnet101 deeplabv3_resnet50 deeplabv3_resnet101
+    deeplabv3_mobilenet_v3_large lraspp_mobilenet_v3_large
+"""
+"""The keys of ``models`` and ``segmentation_models`` in ROCm/pytorch-micro-benchmarking."""
+
+SEED = [*SEED_CLASSIFICATION.split(), *SEED_SEGMENTATION.split()]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Use one thread, which is quickest for images as small as these."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def built() -> dict[str, nn.Module]:
+    """Build the networks of this project once, in inference and with known weights."""
+    torch.manual_seed(1)
+    return {"shufflenet": shufflenet().eval(), "xception": xception().eval()}
+
+
+def images(size: int = 64) -> torch.Tensor:
+    """Return the same two random images each time."""
+    return torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(2))
+
+
+# --- what the papers say -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("shufflenet", 1_865_728),  # 1.9 M (megvii-model/ShuffleNet-Series)
+        ("xception", 22_855_952),  # as Keras's, whose 22,910,480 count 54,528 batch statistics
+        ("inception_v3_no_aux", 27_161_264 - 3_326_696),  # torchvision's less the head
+    ],
+)
+def test_a_network_has_the_known_number_of_parameters(name: str, parameters: int) -> None:
+    """Any other layer, width, group or bias would change it."""
+    network = create_weightless(name, networks()[name].image_size)
+    assert sum(p.numel() for p in network.parameters()) == parameters
+
+
+def test_the_parameters_of_shufflenet_add_up_by_hand() -> None:
+    """Units of bottleneck width/4: pointwise, depthwise, pointwise, each with a batch norm."""
+
+    def unit(inputs: int, width: int, outputs: int, first_groups: int = 3) -> int:
+        inner = width // 4
+        weights = inputs * inner // first_groups + 9 * inner + inner * outputs // 3
+        return weights + 2 * (inner + inner + outputs)
+
+    stem = 3 * 24 * 9 + 2 * 24
+    stage2 = unit(24, 240, 240 - 24, first_groups=1) + 3 * unit(240, 240, 240)
+    stage3 = unit(240, 480, 480 - 240) + 7 * unit(480, 480, 480)
+    stage4 = unit(480, 960, 960 - 480) + 3 * unit(960, 960, 960)
+    total = stem + stage2 + stage3 + stage4 + 960 * 1000 + 1000
+    assert sum(p.numel() for p in shufflenet().parameters()) == total
+
+
+def multiply_adds(name: str) -> float:
+    """Count those of one image at the network's own size."""
+    size = networks()[name].image_size
+    network = create_weightless(name, size).eval()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        network(torch.empty(1, 3, size, size, device="meta"))
+    return float(counter.get_total_flops()) / 2
+
+
+def test_shufflenet_costs_what_its_paper_says() -> None:
+    """137 M for three groups (table 1); other readings of "a quarter" in a unit give others."""
+    assert round(multiply_adds("shufflenet") / 1e6) == 137
+
+
+def test_inception_without_its_head_costs_what_torchvision_says() -> None:
+    """Its metadata leave the head out, which does not run in inference."""
+    published = models.Inception_V3_Weights.DEFAULT.meta["_ops"]
+    assert multiply_adds("inception_v3_no_aux") / 1e9 == pytest.approx(published, abs=0.0006)
+
+
+def test_the_cost_of_xception_adds_up_by_hand() -> None:
+    """8.4 G, from the widths of the paper's figure 5 and the sizes that its strides give."""
+
+    def separable(pixels: int, *widths: int) -> int:
+        return sum(pixels**2 * (9 * i + i * o) for i, o in pairwise(widths))
+
+    stem = 149**2 * 9 * 3 * 32 + 147**2 * 9 * 32 * 64
+    entry = separable(147, 64, 128, 128) + 74**2 * 64 * 128
+    entry += separable(74, 128, 256, 256) + 37**2 * 128 * 256
+    entry += separable(37, 256, 728, 728) + 19**2 * 256 * 728
+    middle = 8 * separable(19, 728, 728, 728, 728)
+    last = separable(19, 728, 728, 1024) + 10**2 * 728 * 1024
+    last += separable(10, 1024, 1536, 2048) + 2048 * 1000
+    assert multiply_adds("xception") == stem + entry + middle + last
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "shape"),
+    [
+        ("shufflenet", "stem", (24, 56, 56)),
+        ("shufflenet", "stage2", (240, 28, 28)),
+        ("shufflenet", "stage3", (480, 14, 14)),
+        ("shufflenet", "stage4", (960, 7, 7)),
+        ("xception", "stem", (64, 147, 147)),
+        ("xception", "entry", (728, 19, 19)),
+        ("xception", "middle", (728, 19, 19)),
+        ("xception", "exit", (2048, 10, 10)),
+    ],
+)
+def test_what_leaves_each_part_has_the_papers_shape(
+    name: str, layer: str, shape: tuple[int, ...]
+) -> None:
+    """Channels, height and width at the network's own size."""
+    size = networks()[name].image_size
+    network = create_weightless(name, size).eval()
+    seen: list[torch.Size] = []
+    part = network.get_submodule(layer)
+    part.register_forward_hook(lambda _layer, _inputs, output: seen.append(output.shape))
+    with torch.no_grad():
+        network(torch.empty(2, 3, size, size, device="meta"))
+    assert seen == [(2, *shape)]
+
+
+# --- units and blocks ----------------------------------------------------------------------
+
+
+def reach(residual: nn.Module, channels: int) -> torch.Tensor:
+    """Return which channels of the answer (rows) change with which of the input (columns)."""
+    image = 1 + torch.rand(1, channels, 1, 1, dtype=torch.float64)
+    changes = torch.eye(channels, dtype=torch.float64)[:, :, None, None]
+    with torch.no_grad():
+        answers = residual(torch.cat((image, image + changes)))[:, :, 0, 0]
+    changed: torch.Tensor = (answers[1:] - answers[0]).abs() > 1e-9
+    return changed.T
+
+
+def test_channels_are_dealt_to_the_groups_in_turn() -> None:
+    """(group, channel) becomes (channel, group), as in section 3.1 of the paper."""
+    shuffles = [m for m in shufflenet().modules() if isinstance(m, nn.ChannelShuffle)]
+    assert [shuffle.groups for shuffle in shuffles] == [1] + 15 * [3]
+    numbers = torch.arange(6.0).reshape(1, 6, 1, 1)
+    assert shuffles[0](numbers).flatten().tolist() == [0, 1, 2, 3, 4, 5]
+    assert shuffles[1](numbers).flatten().tolist() == [0, 2, 4, 1, 3, 5]
+
+
+def test_every_group_sees_every_other() -> None:
+    """Without the shuffle a third of the answer would depend on a third of the input."""
+    torch.manual_seed(0)
+    residual = _ShuffleUnit(36, 36, 3).residual.double().eval()
+    first, *_ = residual.parameters()
+    nn.init.uniform_(first, 0.1, 1)  # positive, so that the ReLU hides nothing
+    assert reach(residual, 36).all()
+    assert isinstance(residual[2], nn.ChannelShuffle)
+    residual[2] = nn.Identity()
+    apart = torch.kron(torch.eye(3), torch.ones(12, 12)).bool()
+    assert torch.equal(reach(residual, 36), apart)
+
+
+def test_a_unit_that_widens_keeps_its_pooled_input() -> None:
+    """As the first channels of its answer, and the residual's after them."""
+    unit = _ShuffleUnit(24, 240, 1).eval()
+    image = torch.rand(1, 24, 8, 8)
+    answer = unit(image)
+    assert answer.shape == (1, 240, 4, 4)
+    assert torch.equal(answer[:, :24], nn.functional.avg_pool2d(image, 3, 2, padding=1))
+    assert torch.equal(answer[:, 24:], unit.residual(image).relu())
+
+
+def test_a_unit_that_does_not_widen_adds_its_input() -> None:
+    """A residual of nothing leaves the input, which is never negative, as it was."""
+    unit = _ShuffleUnit(240, 240, 3).eval()
+    *_, scale, _ = unit.residual.parameters()
+    nn.init.zeros_(scale)
+    image = torch.rand(1, 240, 4, 4)
+    assert torch.equal(unit(image), image)
+
+
+def test_a_block_of_xception_adds_its_input_as_it_was() -> None:
+    """Negative numbers too, though the residual begins with a ReLU."""
+    block = _SeparableBlock(8, 8, 8).eval()
+    *_, scale, _ = block.residual.parameters()
+    nn.init.zeros_(scale)
+    image = torch.randn(1, 8, 4, 4, generator=torch.Generator().manual_seed(2))
+    assert torch.equal(block(image.clone()), image)
+
+
+# --- how torch's modes take them -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", WRITTEN_HERE)
+def test_a_forward_pass_leaves_the_images_as_they_were(
+    name: str, built: dict[str, nn.Module]
+) -> None:
+    """Though most of its ReLUs work in place; and again is the same."""
+    given = images()
+    with torch.no_grad():
+        first, second = built[name](given), built[name](given)
+    assert torch.equal(given, images())
+    assert first.shape == (2, 1000)
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("name", WRITTEN_HERE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_training_step_has_a_finite_loss_and_gradients(name: str, dtype: torch.dtype) -> None:
+    """About ln 1000 from random weights, and a gradient for every weight."""
+    torch.manual_seed(0)
+    network = create(name, 32).to(dtype).train()
+    answer = network(images(32).to(dtype))
+    loss = nn.functional.cross_entropy(answer.float(), torch.tensor([1, 2]))
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert float(loss.detach()) == pytest.approx(math.log(1000), rel=0.15)
+    for which, parameter in network.named_parameters():
+        assert parameter.grad is not None, which
+        assert torch.isfinite(parameter.grad).all(), which
+
+
+@pytest.mark.parametrize("name", WRITTEN_HERE)
+def test_channels_last_answers_the_same(name: str, built: dict[str, nn.Module]) -> None:
+    """In weights and images, but for the order of summation."""
+    last = torch.channels_last
+    with torch.no_grad():
+        expected = built[name](images())
+        network = create(name, 64).eval()
+        network.load_state_dict(built[name].state_dict())
+        answer = network.to(memory_format=last)(images().contiguous(memory_format=last))
+    torch.testing.assert_close(answer, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", WRITTEN_HERE)
+def test_a_network_is_one_graph_for_the_compiler(name: str, built: dict[str, nn.Module]) -> None:
+    """A break would be an error; and the graph answers as the network does."""
+    torch.compiler.reset()
+    compiled = torch.compile(built[name], backend="eager", fullgraph=True)
+    with torch.no_grad():
+        assert torch.equal(compiled(images()), built[name](images()))
+
+
+# --- the registry --------------------------------------------------------------------------
+
+
+def test_ours_come_after_torchvisions() -> None:
+    """And torchvision has none of the same name, which ours would hide."""
+    theirs = [*models.list_models(module=models), *models.list_models(module=segmentation)]
+    assert list(networks()) == [*theirs, *OURS]
+    assert [networks()[name].image_size for name in OURS] == [224, 299, 299]
+    assert {(networks()[name].kind, networks()[name].outputs) for name in OURS} == {
+        ("classification", 1000)
+    }
+
+
+def test_inception_without_its_auxiliary_head_answers_alone_in_training() -> None:
+    """Where torchvision's catalogue has only the network that answers twice."""
+    batch = torch.empty(2, 3, 299, 299, device="meta")
+    alone = create_weightless("inception_v3_no_aux", 299).train()(batch)
+    twice = create_weightless("inception_v3", 299).train()(batch)
+    assert alone.shape == (2, 1000)
+    assert [head.shape for head in twice] == [(2, 1000), (2, 1000)]
+
+
+def test_the_seeds_shufflenet_v2_is_torchvisions_1x() -> None:
+    """2,276,556 parameters, and a batch norm after the last convolution, which it leaves out."""
+    network = create_weightless(SEED_NAMES["shufflenet_v2"], 224)
+    batch_norm = network.get_submodule("conv5.1")
+    assert isinstance(batch_norm, nn.BatchNorm2d)
+    parameters = sum(p.numel() for p in network.parameters())
+    assert parameters - 2 * batch_norm.num_features == 2_276_556
+
+
+def test_a_name_is_translated_only_where_it_has_to_be() -> None:
+    """Everything that the seed's tool calls differently, and nothing else."""
+    assert len(SEED) == len(set(SEED)) == 74
+    not_ours = {name for name in SEED if name not in networks()}
+    assert set(SEED_NAMES) == not_ours | {"inception_v3"}  # which means two networks
+    assert set(SEED_NAMES.values()) <= set(networks())
+
+
+@pytest.mark.parametrize("name", SEED)
+def test_every_network_of_the_seed_can_be_built_for_its_224_pixels(name: str) -> None:
+    """Whatever the network's own size; here without weights."""
+    network = create_weightless(SEED_NAMES.get(name, name), 224)
+    assert sum(p.numel() for p in network.parameters()) > 1e6
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("shufflenet", (1000,)),
+        ("xception", (1000,)),
+        ("inception_v3", (1000,)),
+        ("efficientnet_b1", (1000,)),
+        ("deeplabv3_resnet50", (21, 224, 224)),
+        ("lraspp_mobilenet_v3_large", (21, 224, 224)),
+    ],
+)
+def test_networks_of_another_size_answer_to_224_pixels(name: str, shape: tuple[int, ...]) -> None:
+    """As the seed's tool runs all but one of them."""
+    network = create_weightless(SEED_NAMES.get(name, name), 224).eval()
+    with torch.no_grad():
+        answer = main_output(network(torch.empty(2, 3, 224, 224, device="meta")))
+    assert answer.shape == (2, *shape)
+
+
+def test_a_name_of_the_seed_is_not_a_network_by_itself() -> None:
+    """It has to be translated first: the same network has one name in a history."""
+    with pytest.raises(ValueError, match="has no network 'SqueezeNet'"):
+        create("SqueezeNet", 224)

@@ -1,0 +1,637 @@
+"""``bench-lib exercise``: what each command measures, prints, keeps and refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from builders import make_baseline, make_environment, make_fault, make_hardware, make_process
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scripted import bench_class, gpus
+
+import bench_lib
+from bench_lib import baselines, history
+from bench_lib.cli import main
+from bench_lib.exercises.compiling import MODES
+from bench_lib.matrix import network_axes, read_matrix
+from bench_lib.model import PRECISIONS
+
+DEVICE = gpus(1)[0]
+CPU = make_hardware(vendor="cpu", key="cpu-2c", uuid=None, bdf=None, peak_tflops={})
+SIZES = {f"resnet{n}": 224 for n in (18, 34, 50, 101, 152)} | {"vit_b_16": 224}
+OOM = make_fault()
+EAGER = "resnet50-b32-fp32-eager-infer"
+TEN_MS = (-4.6062, -4.6052, -4.6047, -4.6057, -4.6042)
+
+
+class Answer:
+    """How a command ended and what it printed."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        """Keep all three."""
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def lines(self) -> list[str]:
+        """What it printed, by line."""
+        return self.out.splitlines()
+
+    @property
+    def json(self):
+        """What it printed, decoded."""
+        return json.loads(self.out)
+
+    def table(self) -> list[list[str]]:
+        """Return the cells of the table that comes first."""
+        rows = self.lines[: self.lines.index("")]
+        return [re.split("  +", row.strip()) for row in rows]
+
+    @property
+    def measured(self) -> list[str]:
+        """The cases that it said it measured, in order."""
+        return re.findall(r"^\[\d+/\d+\] (\S+)$", self.err, re.MULTILINE)
+
+
+@pytest.fixture
+def exercise(tmp_path, monkeypatch, capsys):
+    """Return a function that runs an exercise in an empty folder, on workers with a script."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words, script=None, device=DEVICE) -> Answer:
+        monkeypatch.setattr("bench_lib.hardware.detect", lambda: [device])
+        monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", lambda: SIZES)
+        monkeypatch.setattr(
+            "bench_lib.exercises.series.Bench", bench_class(script or {}, tmp_path / "locks")
+        )
+        monkeypatch.setattr("sys.argv", ["bench-lib", "exercise", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return Answer(int(ended.value.code or 0), captured.out, captured.err)
+
+    return run
+
+
+def steps(seconds: float) -> list[list[float]]:
+    """Return a script's answer of steps that all take so long."""
+    return [[seconds] * 20]
+
+
+def accept(folder, *case_ids):
+    """Accept baselines of ten milliseconds."""
+    processes = [
+        make_process(log_median=x, worker=f"0a0a0a0a/{i}", device_uuid=DEVICE.uuid)
+        for i, x in enumerate(TEN_MS)
+    ]
+    changes = [
+        baselines.Change(id_, None, make_baseline(case_id=id_, processes=processes))
+        for id_ in case_ids
+    ]
+    file = baselines.load(folder, DEVICE.key)
+    baselines.write(file, changes, DEVICE, {"e0e0e0e0": make_environment()})
+
+
+def the_run(tmp_path):
+    """Return the only run in the history."""
+    (path,) = history.files(tmp_path / "history")
+    return history.read(path)
+
+
+# ---- the commands -----------------------------------------------------------------------
+
+
+def test_the_exercises_are_these(exercise):
+    """A name that people and scripts type is not changed by accident."""
+    text = exercise("--help").out.partition("Commands:\n")[2]
+    assert [line.split()[0] for line in text.splitlines()] == [
+        "precision",
+        "largest-batch",
+        "compile",
+        "depth",
+        "batch-sweep",
+        "sheet",
+    ]
+
+
+def test_precisions_are_compared_in_one_table(exercise, tmp_path):
+    """What is measured is said meanwhile, with how long it may take, and is kept."""
+    script = {EAGER: steps(0.02)}
+    answer = exercise("precision", "resnet50", "--precision", "fp32,fp16", script=script)
+    assert answer.status == 0
+    head, first, second = answer.table()
+    assert head[:5] == ["precision", "throughput", "speed-up", "step", "per image"]
+    assert first[:4] == ["fp32", "200 img/s", "1.00x", "20 ms"]
+    assert second[:4] == ["fp16", "400 img/s", "2.00x", "10 ms"]
+    assert answer.err.startswith("2 cases on mi300x: 6 s or more; a case is given up after 300 s\n")
+    assert answer.measured == [EAGER, EAGER.replace("fp32", "fp16")]
+    run = the_run(tmp_path)
+    assert answer.lines[-1] == f"written to history/{run.path.name}"
+    assert (list(run.records), run.finished) == (answer.measured, True)
+
+
+def test_a_price_adds_what_a_million_images_cost(exercise):
+    """400 img/s take 2500 s for a million; at 36 an hour that is 25."""
+    words = ("precision", "resnet50", "--precision", "fp32", "--price-per-hour", "36")
+    head, row = exercise(*words).table()
+    assert (head[-1], row[-1]) == ("cost/million", "25")
+
+
+def test_the_options_of_all_exercises_reach_the_case(exercise, tmp_path):
+    """Batch, task, size, layout, mode, iterations and the time limit."""
+    words = "--batch-size 8 --task train --image-size 64 --memory-format nhwc --iterations 7"
+    words += " --mode default --time-limit 12.5 --precision bf16 --history elsewhere"
+    assert exercise("precision", "vit_b_16", *words.split()).status == 0
+    (path,) = history.files(tmp_path / "elsewhere")
+    (record,) = history.read(path).records.values()
+    assert record.case.id == "vit_b_16-b8-bf16-nhwc-64px-default-train"
+    assert record.case.params["image_size"] == 64
+    sampling = record.case.sampling
+    assert (sampling.iterations, sampling.max_iterations) == (7, 7)
+    assert record.case.time_limit_s == 12.5
+
+
+def test_a_case_that_fails_is_a_row_and_the_others_are_measured(exercise):
+    """Its reason stands below; nobody judges, so the exit status is 0."""
+    script = {EAGER: [OOM], EAGER.replace("fp32", "bf16"): ["this GPU has no bf16 arithmetic"]}
+    answer = exercise("precision", "resnet50", "--precision", "fp32,bf16,fp16", script=script)
+    assert answer.status == 0
+    assert [row[:2] for row in answer.table()[1:]] == [
+        ["fp32", "ERROR"],
+        ["bf16", "skipped"],
+        ["fp16", "400 img/s"],
+    ]
+    oom = "out of memory in first step: tried to allocate 2.00 GiB"
+    assert f"{EAGER}: ERROR: {oom}" in answer.lines
+    skipped = EAGER.replace("fp32", "bf16")
+    assert f"{skipped}: skipped: this GPU has no bf16 arithmetic" in answer.lines
+
+
+def test_where_nothing_could_be_measured_the_answer_is_no(exercise):
+    """The table is printed all the same."""
+    script = {EAGER: ["not here"]}
+    answer = exercise("precision", "resnet50", "--precision", "fp32", script=script)
+    assert answer.status == 1
+    assert answer.table()[1] == ["fp32", "skipped"]
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        (CPU, "fp32 bf16 amp-bf16"),
+        (DEVICE, "fp32 fp16 bf16 amp-fp16 amp-bf16 int8"),
+    ],
+)
+def test_without_a_list_the_device_chooses_the_precisions(exercise, device, expected):
+    """What it cannot do after all is a skip."""
+    answer = exercise("precision", "resnet50", device=device)
+    assert [row[0] for row in answer.table()[1:]] == expected.split()
+
+
+def test_as_json_an_exercise_has_rows_figures_and_where_it_is_kept(exercise, tmp_path):
+    """Plain numbers with their units in their names."""
+    answer = exercise("precision", "resnet50", "--precision", "fp32,fp16", "--json")
+    found = answer.json
+    assert list(found) == ["exercise", "hardware", "history", "rows", "verdicts"]
+    assert (found["exercise"], found["hardware"]) == ("precision", "mi300x")
+    assert found["history"] == f"history/{the_run(tmp_path).path.name}"
+    assert found["verdicts"] is None
+    assert found["rows"][1]["precision"] == "fp16"
+    assert found["rows"][1]["speed_up"] == 1
+    assert found["rows"][1]["figures"]["items_per_s"] == pytest.approx(400)
+    assert found["rows"][1]["figures"]["case_id"] == EAGER.replace("fp32", "fp16")
+
+
+# ---- judging ----------------------------------------------------------------------------
+
+
+def test_judged_cases_have_their_verdicts_below_the_table(exercise, tmp_path):
+    """One that is as before passes."""
+    accept(tmp_path / "baselines", EAGER)
+    answer = exercise("precision", "resnet50", "--precision", "fp32", "--judge")
+    assert answer.status == 0
+    table_end = answer.lines.index("")
+    (latency,) = [line for line in answer.lines[table_end:] if " OK latency: " in line]
+    assert latency.startswith(f"{EAGER}: OK latency: ")
+    assert the_run(tmp_path).records[EAGER].status.value == "OK"
+
+
+def test_a_case_that_became_slower_is_looked_at_again_and_fails(exercise, tmp_path):
+    """With exit status 1, and a word while that lasts."""
+    accept(tmp_path / "accepted", EAGER)
+    words = ("precision", "resnet50", "--precision", "fp32", "--judge", "--baselines", "accepted")
+    answer = exercise(*words, script={EAGER: steps(0.02)})
+    assert answer.status == 1
+    assert any(line.startswith(f"{EAGER}: REGRESSED latency: ") for line in answer.lines)
+    assert "looking again at 1 of 1 cases, in fresh process 2 of at most 6" in answer.err
+    assert the_run(tmp_path).exit_status == 1
+
+
+def test_a_fault_fails_where_cases_are_judged(exercise):
+    """Its verdict says why, and nothing says it twice."""
+    words = ("precision", "resnet50", "--precision", "fp32,fp16", "--judge")
+    answer = exercise(*words, script={EAGER: [OOM]})
+    assert answer.status == 1
+    assert sum("out of memory in first step" in line for line in answer.lines) == 1
+
+
+def test_verdicts_are_in_the_json(exercise, tmp_path):
+    """By case, with all metrics."""
+    accept(tmp_path / "baselines", EAGER)
+    words = ("precision", "resnet50", "--precision", "fp32", "--judge", "--json")
+    (verdict,) = exercise(*words).json["verdicts"]
+    assert (verdict["case"], verdict["status"]) == (EAGER, "OK")
+    assert "latency" in {each["metric"] for each in verdict["verdicts"]}
+
+
+def test_the_matrix_says_by_which_limits_its_cases_are_judged(exercise, tmp_path):
+    """A case that is no row of it has the usual ones."""
+    accept(tmp_path / "baselines", EAGER)
+    (tmp_path / "my.toml").write_text(
+        "[gate.limits]\ntolerance = 0.3\nthroughput = 0.3\n"
+        '[[gate.networks]]\nnetwork = "resnet50"\nbatch_size = 32\n'
+    )
+    words = ("precision", "resnet50", "--precision", "fp32", "--judge")
+    script = {EAGER: steps(0.011)}
+    assert exercise(*words, script=script).status == 1
+    assert exercise(*words, "--matrix", "my.toml", script=script).status == 0
+
+
+# ---- largest batch ----------------------------------------------------------------------
+
+
+def limited(**limits: int):
+    """Return a script in which batches above a precision's limit do not fit."""
+    return {
+        f"resnet50-b{batch}-{name}-eager-infer": [OOM]
+        for name, limit in limits.items()
+        for batch in range(limit + 1, 4 * limit)
+    }
+
+
+def test_the_largest_batch_is_found_by_precision_and_then_measured(exercise, tmp_path):
+    """Only that one is kept; the ratio is what the guide asks for."""
+    words = ("largest-batch", "resnet50", "--resolution", "0")
+    answer = exercise(*words, script=limited(fp32=50, fp16=120))
+    assert answer.status == 0
+    head, single, half = answer.table()
+    assert head == ["precision", "largest", "ratio", "throughput", "tries"]
+    assert single[:4] == ["fp32", "50", "1.00x", "400 img/s"]
+    assert half[:4] == ["fp16", "120", "2.40x", "400 img/s"]
+    assert "fp32: batch 32 fits\nfp32: batch 64 is too large\n" in answer.err
+    records = the_run(tmp_path).records
+    assert list(records) == ["resnet50-b50-fp32-eager-infer", "resnet50-b120-fp16-eager-infer"]
+    assert all(record.case.sampling.iterations == 20 for record in records.values())
+
+
+def test_a_search_without_an_end_is_bounded_and_says_so(exercise, tmp_path):
+    """And is not taken for the largest by the sheet."""
+    words = ("largest-batch", "resnet50", "--precision", "fp32", "--batch-size", "4")
+    answer = exercise(*words, "--at-most", "9", device=CPU)
+    assert answer.table()[1][:2] == ["fp32", "9 or more"]
+    assert "fp32: batch 9 is the most that was to be tried" in answer.lines
+    (record,) = the_run(tmp_path).records.values()
+    assert record.nodeid == "bench-lib/largest-batch-or-more::resnet50-b9-fp32-eager-infer"
+
+
+def test_on_a_cpu_a_search_has_to_be_bounded(exercise, tmp_path):
+    """It would swap; nothing is measured."""
+    answer = exercise("largest-batch", "resnet50", device=CPU)
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err == (
+        "bench-lib: error: cpu-2c is a CPU: its memory has no allocator to ask, and a search "
+        "would swap; bound it with --at-most N\n"
+    )
+    assert not (tmp_path / "history").exists()
+
+
+def test_another_fault_ends_the_search_of_its_precision_only(exercise):
+    """With the reason, and the next precision is searched."""
+    broken = {"resnet50-b64-fp32-eager-infer": [make_fault(kind="died", message="SIGABRT")]}
+    script = {**limited(fp16=40), **broken}
+    answer = exercise("largest-batch", "resnet50", "--resolution", "0", script=script)
+    assert [row[:2] for row in answer.table()[1:]] == [["fp32", "32 or more"], ["fp16", "40"]]
+    assert "fp32: batch 64: died in first step: SIGABRT" in answer.lines
+
+
+def test_where_not_even_one_image_fits_there_is_no_largest_batch(exercise, tmp_path):
+    """Nothing was measured, which is a no, and leaves no run."""
+    script = {f"resnet50-b{n}-fp32-eager-infer": [OOM] for n in (32, 16, 8, 4, 2, 1)}
+    answer = exercise("largest-batch", "resnet50", "--precision", "fp32", script=script)
+    assert answer.status == 1
+    assert "fp32: not even a batch of one fits" in answer.lines
+    assert answer.table()[1] == ["fp32", "none", "6"]
+
+
+# ---- compile, depth, sweep --------------------------------------------------------------
+
+
+def test_modes_and_precisions_are_in_one_table(exercise):
+    """Eager is measured in any case, and first."""
+    words = ("compile", "resnet50", "--modes", "default", "--precision", "fp32,fp16")
+    answer = exercise(*words, script={"resnet50-b64-fp32-eager-infer": steps(0.02)})
+    assert answer.status == 0
+    assert [row[:2] for row in answer.table()[1:]] == [
+        ["fp32", "eager"],
+        ["fp32", "default"],
+        ["fp16", "eager"],
+        ["fp16", "default"],
+    ]
+    assert [row[3] for row in answer.table()[1:]] == ["1.00x", "2.00x", "2.00x", "2.00x"]
+    assert "compiling with cold caches adds 1 to 3 minutes a case" in answer.err
+
+
+def test_the_guides_modes_are_compared_by_default(exercise):
+    """In FP32 and FP16, with the time that tuning takes."""
+    answer = exercise("compile", "resnet50")
+    assert [row[:2] for row in answer.table()[1:]] == [
+        [precision, mode] for precision in ("fp32", "fp16") for mode in MODES
+    ]
+    assert "a case is given up after 1200 s" in answer.err
+
+
+def test_folded_weights_are_for_inference_only(exercise):
+    """Said before anything is measured."""
+    words = ("compile", "resnet50", "--modes", "default-folded")
+    assert exercise(*words).status == 0
+    answer = exercise(*words, "--task", "train")
+    assert answer.status == 2
+    assert "compile_mode default-folded" in answer.err
+
+
+def test_what_depth_gains_is_said_below_the_table(exercise):
+    """Each network eager and compiled, in the order given."""
+    script = {
+        "resnet18-b64-fp32-eager-infer": steps(0.012),
+        "resnet152-b64-fp32-eager-infer": steps(0.02),
+    }
+    answer = exercise("depth", "--networks", "resnet18,resnet152", script=script)
+    assert answer.status == 0
+    assert [row[-1] for row in answer.table()] == ["gain", "1.20x", "2.00x"]
+    said = "deeper networks gain more here: 1.20x with resnet18, 2.00x with resnet152"
+    assert said in answer.lines
+    words = ("depth", "--networks", "resnet18,resnet152", "--json")
+    assert exercise(*words, script=script).json["conclusion"] == said
+
+
+def test_five_depths_of_one_family_are_compared_by_default(exercise):
+    """The shallowest first."""
+    answer = exercise("depth")
+    assert [row[0] for row in answer.table()[1:]] == [
+        *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+    ]
+
+
+def test_a_sweep_names_the_best_batch(exercise):
+    """A batch that does not fit is an answer too."""
+    script = {
+        "resnet50-b8-fp16-eager-infer": steps(0.02),
+        "resnet50-b128-fp16-eager-infer": [OOM],
+    }
+    words = ("batch-sweep", "resnet50", "--batch-sizes", "8,32,128", "--precision", "fp16")
+    answer = exercise(*words, script=script)
+    assert answer.status == 0
+    assert [row[:2] for row in answer.table()[1:]] == [
+        ["8", "200 img/s"],
+        ["32", "400 img/s"],
+        ["128", "ERROR"],
+    ]
+    assert any(line.startswith("best: batch 32, the smallest that") for line in answer.lines)
+    found = exercise(*words, "--json", script=script).json
+    assert (found["efficient"], found["enough"], found["densest"]) == (32, 0.95, None)
+    assert [row["status"] for row in found["rows"]] == ["measured", "measured", "ERROR"]
+
+
+# ---- the sheet --------------------------------------------------------------------------
+
+
+def test_what_exercises_measured_fills_the_sheet(exercise):
+    """And the commands that are left fill the rest."""
+    assert exercise("batch-sweep", "resnet50", "--batch-sizes", "8,32,128,256").status == 0
+    words = ("precision", "resnet50", "--precision", "fp32,fp16")
+    assert exercise(*words, script={EAGER: steps(0.02)}).status == 0
+    assert exercise("largest-batch", "resnet50", script=limited(fp32=40, fp16=80)).status == 0
+    answer = exercise("sheet")
+    assert (answer.status, answer.err) == (0, "")
+    text = re.sub(" +", " ", answer.out)
+    assert "Benchmark workshop results: resnet50, infer" in text
+    assert "GPU: AMD Instinct MI300X (mi300x)" in text
+    assert "Speed-up (FP16/FP32): 2.00x" in text
+    assert "FP16 max batch size: 80" in text
+    assert "Ratio: 2.00x" in text
+    assert "Name: __________" in text
+    assert "bench-lib exercise batch-sweep resnet50 --batch-sizes 8,32" not in text
+    assert "\n bench-lib exercise compile resnet50 --batch-size 64" in text
+
+
+def test_a_blank_sheet_is_what_the_guide_starts_with(exercise):
+    """And a word on stderr."""
+    answer = exercise("sheet")
+    assert answer.status == 0
+    assert answer.err == "nothing of resnet50 on mi300x in history; the sheet is blank\n"
+    assert [line for line in answer.lines if line.startswith("Exercise")] == [
+        "Exercise 1: one GPU (resnet50, fp32, batch 32)",
+        "Exercise 2: precision (batch 32)",
+        "Exercise 3: slowest operations (batch 32; their own time in a step)",
+        "Exercise 4: floating-point operations",
+        "Exercise 5: several GPUs (fp32)",
+        "Exercise 6: compilation (batch 64)",
+        "Exercise 7: kernels",
+    ]
+    assert "None" not in answer.out
+
+
+def test_the_sheet_as_markdown_has_headings_lists_and_tables(exercise):
+    """Commands stand as code."""
+    lines = exercise("sheet", "--markdown").lines
+    assert lines[0] == "# Benchmark workshop results: resnet50, infer"
+    assert "## Exercise 1: one GPU (resnet50, fp32, batch 32)" in lines
+    assert "- Throughput: __________" in lines
+    assert "| batch | throughput | memory | img/s per GB |" in lines
+    command = "    bench-lib exercise batch-sweep resnet50 --batch-sizes 8,32,128,256"
+    assert command in lines
+
+
+def test_the_sheet_as_json_has_blanks_as_null(exercise):
+    """With the command beside each."""
+    found = exercise("sheet", "--json", "--task", "train").json
+    assert (found["key"], found["network"], found["task"]) == ("mi300x", "resnet50", "train")
+    (first, *_) = found["sections"][0]["blocks"]
+    assert first["lines"][0] == ["Throughput", None]
+    assert first["fill"].endswith("--batch-sizes 8,32,128,256 --task train")
+
+
+def test_a_sheet_of_other_hardware_is_filled_from_its_runs(exercise):
+    """By its key; one that has no runs is named with those that have."""
+    assert exercise("batch-sweep", "resnet50", "--batch-sizes", "32").status == 0
+    answer = exercise("sheet", "--hardware", "mi300x", device=CPU)
+    assert "Throughput:               400 img/s" in answer.lines
+    assert exercise("sheet", device=CPU).err.startswith("nothing of resnet50 on cpu-2c in history")
+    refused = exercise("sheet", "--hardware", "mi355x")
+    assert refused.status == 2
+    assert refused.err == (
+        "bench-lib: error: no runs on mi355x in history; there is mi300x\n"
+    )  # fmt: skip
+
+
+def test_two_forms_of_a_sheet_are_one_too_many(exercise):
+    """As of any other answer."""
+    answer = exercise("sheet", "--json", "--markdown")
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err == "bench-lib: error: --markdown and --json are two forms; choose one\n"
+
+
+def test_a_history_that_is_a_file_is_no_history(exercise, tmp_path):
+    """Nor one that is not there, with a key that somebody named."""
+    (tmp_path / "history").touch()
+    assert "history is not a folder" in exercise("sheet").err
+    answer = exercise("sheet", "--hardware", "mi300x", "--history", "none")
+    assert answer.err.endswith("no runs on mi300x in none; there are no runs at all\n")
+
+
+# ---- bad input --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("precision resnt50", "unknown network 'resnt50'; did you mean resnet50"),
+        ("largest-batch resnt50", "unknown network 'resnt50'; did you mean resnet50"),
+        ("depth --networks resnet18,resnt50", "--networks: unknown network 'resnt50'; did you"),
+        ("sheet --network resnt50", "unknown network 'resnt50'; did you mean resnet50"),
+        ("precision resnet50 --precision fp61", "--precision: unknown precision 'fp61'"),
+        ("batch-sweep resnet50 --precision fp61", "unknown precision 'fp61'; did you mean fp16"),
+        ("precision resnet50 --precision ,", "--precision names nothing"),
+        ("precision resnet50 --mode eagre", "unknown compile_mode 'eagre'; did you mean eager"),
+        ("compile resnet50 --modes eagre", "--modes: unknown compile mode 'eagre'"),
+        ("compile resnet50 --modes default,default", "--modes names default twice"),
+        ("depth --mode eager", "--mode eager compiles nothing; choose a mode that does"),
+        ("precision resnet50 --batch-size 0", "batch_size is 0; it has to be a whole number"),
+        ("precision resnet50 --batch-size -4", "batch_size is -4"),
+        ("largest-batch resnet50 --batch-size 0", "batch_size is 0"),
+        ("largest-batch resnet50 --at-most 0", "--at-most is 0; it has to be a whole number"),
+        ("largest-batch resnet50 --resolution -1", "--resolution -1: from 0 to 50 percent"),
+        ("largest-batch resnet50 --resolution nan", "--resolution nan: from 0 to 50 percent"),
+        ("batch-sweep resnet50 --batch-sizes 8,0", "--batch-sizes names '0'"),
+        ("batch-sweep resnet50 --batch-sizes 8;32", "--batch-sizes names '8;32'"),
+        ("precision resnet50 --price-per-hour 0", "--price-per-hour 0: a price has to be"),
+        ("precision resnet50 --price-per-hour nan", "--price-per-hour nan: a price has to be"),
+        ("precision resnet50 --iterations 0", "--iterations is 0; it has to be"),
+        ("precision resnet50 --time-limit inf", "--time-limit inf: a time in seconds has to be"),
+        ("precision resnet50 --task dream", "unknown task 'dream'; there is infer, train"),
+        ("sheet --task dream", "unknown task 'dream'; there is infer, train"),
+        ("precision resnet50 --image-size -1", "image_size is -1"),
+        ("precision resnet50 --memory-format nhcw", "unknown memory_format 'nhcw'; did you"),
+        ("precision resnet50 --precision int8 --task train", "precision int8 is for inference"),
+        ("precision resnet50 --judge --matrix no.toml", "no.toml: No such file"),
+    ],
+)  # fmt: skip
+def test_a_question_put_wrongly_is_one_line_and_measures_nothing(exercise, tmp_path, words, error):
+    """Exit status 2, before a device is taken or a file written."""
+    answer = exercise(*words.split())
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err.startswith(f"bench-lib: error: {error}")
+    assert answer.err.count("\n") == 1
+    assert not (tmp_path / "history").exists()
+
+
+def test_a_history_that_cannot_be_written_is_said_before_anything_is_measured(exercise, tmp_path):
+    """A file is in the way."""
+    (tmp_path / "history").touch()
+    answer = exercise("precision", "resnet50")
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err.startswith("bench-lib: error: cannot write history to history: File exists")
+    assert answer.measured == []
+
+
+def test_a_baseline_file_that_is_broken_is_said_before_anything_is_measured(exercise, tmp_path):
+    """As in the suite."""
+    (tmp_path / "baselines").mkdir()
+    (tmp_path / "baselines" / "mi300x.json").write_text("{")
+    answer = exercise("precision", "resnet50", "--judge")
+    assert (answer.status, answer.measured) == (2, [])
+    assert "baselines/mi300x.json is not JSON" in answer.err
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(text=st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30))
+def test_no_list_of_batches_or_precisions_ends_in_a_traceback(exercise, text):
+    """It is a list, or a mistake in one line or two of typer's."""
+    for option, command in (("--batch-sizes", "batch-sweep"), ("--precision", "precision")):
+        if text.strip() in PRECISIONS:
+            continue
+        answer = exercise(command, "resnet50", f"{option}={text}")
+        assert answer.status in (0, 2)
+        if answer.status == 2:
+            assert answer.err.startswith(f"bench-lib: error: {option}")
+
+
+# ---- the page about it ------------------------------------------------------------------
+
+PAGE = Path(bench_lib.__file__).parents[1] / "docs" / "exercises.md"
+
+
+def test_every_command_of_the_page_runs(exercise):
+    """As it is written there."""
+    commands = re.findall(r"`bench-lib exercise ([^`]+)`", PAGE.read_text())
+    assert len(commands) == 7
+    for command in commands:
+        words = command.split()
+        bound = ["--at-most", "40"] if words[0] == "largest-batch" else []
+        assert exercise(*words, *bound).status == 0, command
+
+
+def test_the_pages_rows_of_the_matrix_are_the_cases_that_exercises_measure(exercise, tmp_path):
+    """So that a night judges what a day measured."""
+    (block,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "page.toml").write_text(block)
+    tiers = read_matrix(tmp_path / "page.toml", {"networks": network_axes(SIZES)})
+    rows = {case.id: case.params for case in tiers["nightly"]}
+    measured = [
+        *exercise("precision", "resnet50", "--precision", "fp32,fp16,bf16").measured,
+        *exercise("batch-sweep", "resnet50", "--batch-sizes", "8,16,32,128,256").measured,
+        *exercise("compile", "resnet50").measured,
+        *exercise("depth", "--networks", "resnet18,resnet152").measured,
+    ]
+    assert set(measured) == {name for name, params in rows.items() if params["task"] == "infer"}
+    for path in history.files(tmp_path / "history"):
+        for case_id, record in history.read(path).records.items():
+            assert record.case.params == rows[case_id]
+
+
+# ---- for real ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def really(tmp_path, monkeypatch, capsys):
+    """Return a function that runs an exercise on this machine's CPU."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.setenv(name, "-1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def run(*words) -> Answer:
+        monkeypatch.setattr("sys.argv", ["bench-lib", "exercise", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return Answer(int(ended.value.code or 0), captured.out, captured.err)
+
+    return run
+
+
+def test_a_real_network_is_searched_and_measured_on_a_real_cpu(really):
+    """With small images, and no batch above three."""
+    words = "--batch-size 2 --at-most 3 --image-size 32 --iterations 2 --json"
+    found = really("largest-batch", "resnet18", *words.split())
+    assert found.status == 0, found.err
+    (row,) = found.json["rows"]
+    assert row["figures"]["iterations"] == 2
+    assert row["figures"]["items_per_s"] > 0
+    assert row["figures"]["flops_per_step"] > 0
+    assert row["figures"]["finite"] is True
+    assert row["largest"] == 3
+    assert row["stopped"] == "batch 3 is the most that was to be tried"
+    assert [each["batch_size"] for each in row["tries"]] == [2, 3]

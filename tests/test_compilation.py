@@ -1,0 +1,174 @@
+"""What a compile mode and its options make of a network and of a step."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from bench_lib.model import COMPILE_MODES
+from bench_lib.worker.workload import UnsupportedError
+from bench_lib.worker.workloads import compilation
+from bench_lib.worker.workloads.compilation import (
+    Recorded,
+    arguments_of,
+    compiled,
+    folded,
+    options_of,
+    records_graphs,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {}),
+        ("freezing", {"freezing": True}),
+        ("x=False,triton.cudagraphs", {"x": False, "triton.cudagraphs": True}),
+        ("a=2,b=0.5,c=aot_eager", {"a": 2, "b": 0.5, "c": "aot_eager"}),
+    ],
+)
+def test_options_are_literals_and_words(text: str, expected: dict[str, Any]) -> None:
+    """A name alone sets it."""
+    assert options_of(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "expected"),
+    [
+        ("default", "", {"mode": "default"}),
+        ("max-autotune", "fullgraph", {"mode": "max-autotune", "fullgraph": True}),
+        ("reduce-overhead-folded", "", {"mode": "reduce-overhead"}),
+        ("default-folded", "freezing", {"options": {"freezing": True}}),
+        ("default", "shape_padding=False", {"options": {"shape_padding": False}}),
+        (
+            "reduce-overhead",
+            "shape_padding,dynamic=False",
+            {"options": {"triton.cudagraphs": True, "shape_padding": True}, "dynamic": False},
+        ),
+        ("default", "backend=aot_eager,x=1", {"options": {"x": 1}, "backend": "aot_eager"}),
+    ],
+)
+def test_a_mode_with_options_is_the_options_it_stands_for(
+    mode: str, text: str, expected: dict[str, Any]
+) -> None:
+    """Torch takes one or the other."""
+    assert arguments_of(mode, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("no_such_option", "Unexpected optimization option no_such_option$"),
+        ("shape_padding=often", "Unexpected type of attr shape_padding, got str should be bool"),
+    ],
+)
+def test_an_option_that_the_compiler_has_not_is_named(text: str, words: str) -> None:
+    """With the version of torch, since options come and go."""
+    with pytest.raises(ValueError, match=words) as caught:
+        arguments_of("default", text)
+    assert str(caught.value).startswith(f"torch {torch.__version__}: ")
+
+
+@pytest.mark.parametrize("mode", COMPILE_MODES)
+def test_every_mode_can_be_handed_to_torch(mode: str) -> None:
+    """Nothing compiles before it is called."""
+    model = nn.Linear(2, 2)
+    assert (compiled(model, mode) is model) == (mode in ("eager", "graph"))
+
+
+@pytest.mark.parametrize("mode", COMPILE_MODES)
+def test_modes_that_keep_their_tensors_in_graphs_are_known(mode: str) -> None:
+    """Their steps are marked, or training would overwrite what is still needed."""
+    graphs = {
+        "reduce-overhead",
+        "max-autotune",
+        "reduce-overhead-folded",
+        "max-autotune-folded",
+    }
+    assert records_graphs(mode) == (mode in graphs)
+    assert records_graphs("default", "triton.cudagraphs")
+
+
+def test_folded_batch_norms_are_in_the_convolutions_and_nowhere_else() -> None:
+    """Scaled by what the norm would have scaled by, and the answer is the same."""
+    model = nn.Sequential(nn.Conv2d(1, 1, 1, bias=False), nn.BatchNorm2d(1), nn.ReLU()).eval()
+    model[0].weight.data.fill_(3.0)
+    model[1].running_mean.fill_(1.0)
+    model[1].running_var.fill_(4.0)
+    without = folded(model, "reduce-overhead-folded")
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in without.modules())
+    assert float(dict(without.named_parameters())["0.weight"].detach()) == pytest.approx(1.5, rel=1e-4)
+    image = torch.full((1, 1, 1, 1), 5.0)
+    torch.testing.assert_close(without(image), model(image), rtol=1e-5, atol=1e-6)
+    assert folded(model, "reduce-overhead") is model
+
+
+def test_a_network_whose_flow_depends_on_its_data_is_skipped() -> None:
+    """Nobody can tell which batch norm follows which convolution."""
+
+    class Depends(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(UnsupportedError, match=r"torch\.fx cannot follow the network"):
+        folded(Depends(), "default-folded")
+
+
+class Device:
+    """Stands for one that records: what is replayed is what was issued while recording."""
+
+    def __init__(self, monkeypatch: Any, *, refuses: bool = False) -> None:
+        """Take the place of the real recording."""
+        self.log: list[str] = []
+        self.refuses = refuses
+        monkeypatch.setattr(compilation, "recorded", self.recorded)
+
+    @contextlib.contextmanager
+    def recorded(self, step: Any) -> Any:
+        """Do the step once, and lend its replay."""
+        if self.refuses:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        self.log.append("record")
+        step()
+        try:
+            yield lambda: self.log.append("replay")
+        finally:
+            self.log.append("gone")
+
+    def step(self) -> int:
+        """Say so, and return how long the log is."""
+        self.log.append("step")
+        return len(self.log)
+
+
+def test_a_recorded_step_runs_once_as_it_is_and_is_replayed_ever_after(monkeypatch: Any) -> None:
+    """What it returns is what it returned while it was recorded: the place is the same."""
+    device = Device(monkeypatch)
+    recorded = Recorded(device.step, lambda: device.log.append("first done"))
+    answers = [recorded(), recorded()]
+    assert device.log == ["step", "first done", "record", "step", "replay", "replay"]
+    assert answers == [4, 4]
+
+
+def test_a_released_graph_is_gone_and_may_be_recorded_anew(monkeypatch: Any) -> None:
+    """Its memory is needed for the FP32 twin."""
+    device = Device(monkeypatch)
+    recorded = Recorded(device.step)
+    recorded.release()
+    assert device.log == []
+    recorded()
+    recorded.release()
+    assert device.log[-2:] == ["replay", "gone"]
+    recorded()
+    assert device.log[-2:] == ["step", "replay"]
+
+
+def test_a_step_that_cannot_be_recorded_is_skipped_with_the_cause(monkeypatch: Any) -> None:
+    """A step that waits for the device is one."""
+    recorded = Recorded(Device(monkeypatch, refuses=True).step)
+    with pytest.raises(UnsupportedError, match="recorded in a graph: operation not permitted"):
+        recorded()

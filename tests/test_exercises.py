@@ -1,0 +1,1351 @@
+"""The guide's exercises: what is made of figures, which batch is tried next, what fills a sheet."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from builders import (
+    make_attempt,
+    make_baseline,
+    make_case,
+    make_environment,
+    make_fault,
+    make_hardware,
+    make_measurement,
+    make_process,
+    make_record,
+    write_run,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import bench_class, gpus
+
+from bench_lib import baselines, history
+from bench_lib.exercises import batches, compiling, precision, sheet
+from bench_lib.exercises.batches import LEAST, Search, find_largest
+from bench_lib.exercises.figures import figures_of
+from bench_lib.exercises.lists import above_zero, names_in, numbers_in
+from bench_lib.exercises.series import (
+    PLANNED,
+    TIME_LIMIT_S,
+    TUNING_LIMIT_S,
+    Template,
+    least_s,
+    nodeid_of,
+    open_series,
+)
+from bench_lib.matrix import network_axes
+from bench_lib.model import (
+    PRECISIONS,
+    Launch,
+    Limits,
+    Numerics,
+    Sampling,
+    Status,
+    UserError,
+)
+from bench_lib.plugin.options import CONFIRM
+from bench_lib.runner import Outcome
+
+MIB = 2**20
+OOM = make_fault()
+AXES = network_axes({"resnet18": 224, "resnet50": 224, "resnet152": 224})
+
+
+def case_of(**params):
+    """Return a case of resnet50 with the names of the matrix."""
+    usual = {
+        "network": "resnet50",
+        "batch_size": 32,
+        "precision": "fp32",
+        "memory_format": "nchw",
+        "compile_mode": "eager",
+        "task": "infer",
+    }
+    params = {**usual, **params}
+    words = [params["network"], f"b{params['batch_size']}", params["precision"]]
+    return make_case(
+        id="-".join([*words, params["compile_mode"], params["task"]]), params=dict(params)
+    )
+
+
+def record_of(step_s=1 / 64, *, memory=None, params=None, **fields):
+    """Return a record of one attempt whose steps all took ``step_s`` seconds."""
+    case = case_of(**(params or {}))
+    measurement = make_measurement(
+        case_id=case.id,
+        iteration_s=[step_s] * 20,
+        items_per_step=case.params["batch_size"],
+        peak_memory_bytes=memory,
+        **fields,
+    )
+    attempt = make_attempt(case_id=case.id, measurement=measurement)
+    return make_record(case=case, attempts=[attempt])
+
+
+def figures(step_s=1 / 64, *, hardware=None, **fields):
+    """Return the figures of such a record."""
+    return figures_of(record_of(step_s, **fields), hardware)
+
+
+def missing(attempt=None, **params):
+    """Return the figures of a case that was not measured, by default for want of memory."""
+    case = case_of(**params)
+    attempt = attempt or make_attempt(case_id=case.id, fault=OOM)
+    return figures_of(make_record(case=case, attempts=[attempt]))
+
+
+# ---- figures ----------------------------------------------------------------------------
+
+
+def test_a_case_in_figures_has_speed_time_memory_and_what_follows_from_them():
+    """Thirty-two images in 1/64 s, in 2 GB."""
+    seen = figures(memory=2 * 10**9, flops_per_step=1e12, parameters=25, compile_s=3.0)
+    assert seen.is_measured
+    assert (seen.items_per_s, seen.step_s, seen.item_s) == (2048, 1 / 64, 1 / 2048)
+    assert (seen.memory_bytes, seen.items_per_s_per_gb) == (2 * 10**9, 1024)
+    assert (seen.flops_per_step, seen.tflop_per_s) == (1e12, 64)
+    assert (seen.iterations, seen.spread, seen.parameters, seen.compile_s) == (20, 0, 25, 3)
+    assert (seen.warmup_iterations, seen.warmup_s, seen.first_step_s) == (64, 0.5, 0.25)
+
+
+def test_the_share_of_the_peak_is_of_the_precision_and_only_where_a_peak_is_known():
+    """64 TFLOP/s of 163.4 in FP32, of 1307.4 in FP16 and under autocast to it."""
+    shares = {
+        name: figures(
+            hardware=make_hardware(), flops_per_step=1e12, params={"precision": name}
+        ).share_of_peak
+        for name in ("fp32", "fp16", "amp-fp16", "int8")
+    }
+    half = pytest.approx(64 / 1307.4)
+    assert shares == {
+        "fp32": pytest.approx(64 / 163.4),
+        "fp16": half,
+        "amp-fp16": half,
+        "int8": None,
+    }
+    assert figures(flops_per_step=1e12).share_of_peak is None
+
+
+def test_a_case_stands_under_the_ceilings_of_its_hardware():
+    """1000 FLOPs a byte are above the ridge of any precision there."""
+    count = {"flops_per_step": 1e12, "traffic_bytes_per_step": 1e9}
+    seen = figures(hardware=make_hardware(), **count)
+    assert (seen.flops_per_byte, seen.bound) == (1000, "compute-bound")
+    assert seen.bound_by.startswith("compute-bound: 1000 FLOP/byte is above the ridge")
+    unknown = figures(**count)
+    assert (unknown.flops_per_byte, unknown.bound, unknown.bound_by) == (None, None, None)
+
+
+def test_of_several_processes_the_middle_one_speaks():
+    """All figures of a row come from one and the same measurement."""
+    case = case_of()
+    attempts = [
+        make_attempt(
+            process=process,
+            measurement=make_measurement(
+                iteration_s=[step_s] * 20, items_per_step=32, parameters=process
+            ),
+        )
+        for process, step_s in enumerate((0.5, 0.125, 0.25))
+    ]
+    seen = figures_of(make_record(case=case, attempts=attempts))
+    assert (seen.step_s, seen.parameters) == (0.25, 2)
+
+
+def test_what_was_discarded_has_no_part_in_the_figures():
+    """Nor has a fault in a later process."""
+    discarded = make_attempt(
+        measurement=make_measurement(iteration_s=[9.0] * 20), accepted=False, discarded="shared"
+    )
+    kept = make_attempt(measurement=make_measurement(iteration_s=[0.5] * 20))
+    attempts = [discarded, kept, make_attempt(process=1, fault=OOM)]
+    seen = figures_of(make_record(case=case_of(), attempts=attempts))
+    assert (seen.status, seen.step_s) == ("measured", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "status", "reason"),
+    [
+        (
+            [make_attempt(fault=OOM)],
+            "ERROR",
+            "out of memory in first step: tried to allocate 2.00 GiB",
+        ),
+        ([make_attempt(skipped="no TF32 here")], "skipped", "no TF32 here"),
+        (
+            [make_attempt(discarded="the device was shared", invalid=True)],
+            "INVALID",
+            "the device was shared",
+        ),
+        ([make_attempt(discarded="a"), make_attempt(fault=make_fault(message="x\ny"))], "ERROR",
+         "out of memory in first step: x"),
+        ([], "ERROR", "nothing measured"),
+        (
+            [make_attempt(measurement=make_measurement(iteration_s=[0.0] * 20))],
+            "ERROR",
+            "resnet18-b4-fp32-eager-infer: iteration times have to be above zero",
+        ),
+    ],
+)  # fmt: skip
+def test_a_case_without_figures_says_why_in_a_line(attempts, status, reason):
+    """The table has the word, and the line stands below it."""
+    seen = figures_of(make_record(case=case_of(), attempts=attempts))
+    assert (seen.is_measured, seen.status, seen.reason) == (False, status, reason)
+    assert seen.items_per_s is None
+
+
+def test_numerics_are_relative_to_the_twin_in_training_and_absolute_in_inference():
+    """Loss and gradient norm; the worst output and the cosine."""
+    trained = figures(
+        numerics=Numerics(
+            finite=True, loss=7.0, reference_loss=6.25, grad_norm=1.5, reference_grad_norm=2.0
+        )
+    )
+    assert (trained.finite, trained.loss_error, trained.grad_norm_error) == (True, 0.12, 0.25)
+    answered = figures(numerics=Numerics(finite=False, max_abs_diff=0.5, cosine=0.75))
+    assert (answered.finite, answered.max_abs_diff, answered.cosine) == (False, 0.5, 0.75)
+    assert (answered.loss_error, figures().finite) == (None, None)
+
+
+# ---- lists ------------------------------------------------------------------------------
+
+
+def test_lists_are_read_with_blanks_around_the_names():
+    """In the order of typing."""
+    assert names_in(" fp16, fp32 ", "--precision", "precision", PRECISIONS) == ["fp16", "fp32"]
+    assert numbers_in("128, 8,32", "--batch-sizes") == [128, 8, 32]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", "--precision names nothing; write a list as in fp32,int8"),
+        (" , ", "--precision names nothing"),
+        ("fp32,", "--precision is 'fp32,', with nothing between commas"),
+        ("fp32,fp61", "--precision: unknown precision 'fp61'; did you mean fp16"),
+        ("fp32,fp16,fp32", "--precision names fp32 twice"),
+    ],
+)
+def test_a_list_of_names_that_cannot_be_meant_is_refused(text, error):
+    """With the option, the name, and the nearest ones there are."""
+    with pytest.raises(UserError) as refused:
+        names_in(text, "--precision", "precision", PRECISIONS)
+    assert str(refused.value).startswith(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", "names nothing"),
+        ("8,,9", "with nothing between commas"),
+        ("8,0", "names '0'; it has to be whole numbers from 1 to"),
+        ("-8", "names '-8'"),
+        ("8.5", "names '8.5'"),
+        ("1e3", "names '1e3'"),
+        ("1_000", "names '1_000'"),
+        ("٣", "names '٣'"),
+        ("9999999999", "names '9999999999'"),
+        ("9" * 5000, "names '999"),
+        ("8,32,8", "names 8 twice"),
+        ("8,008", "names 8 twice"),
+    ],
+)
+def test_a_list_of_numbers_that_cannot_be_meant_is_refused(text, error):
+    """Zero, signs, fractions, other scripts' digits, and what no batch can be."""
+    with pytest.raises(UserError) as refused:
+        numbers_in(text, "--batch-sizes")
+    assert str(refused.value).startswith("--batch-sizes ")
+    assert error in str(refused.value)
+
+
+@given(st.lists(st.integers(1, 10**9), min_size=1, unique=True))
+def test_every_list_of_batches_is_read_back(numbers):
+    """Whatever the numbers."""
+    assert numbers_in(",".join(map(str, numbers)), "--batch-sizes") == numbers
+
+
+@given(st.lists(st.sampled_from(PRECISIONS), min_size=1, unique=True))
+def test_every_list_of_precisions_is_read_back(names):
+    """Whatever their order."""
+    assert names_in(",".join(names), "--precision", "precision", PRECISIONS) == names
+
+
+@given(st.text())
+def test_any_text_is_a_list_or_a_users_mistake(text):
+    """Never a traceback."""
+    for found in (
+        read_or_refused(numbers_in, text, "--batch-sizes"),
+        read_or_refused(names_in, text, "--precision", "precision", PRECISIONS),
+    ):
+        assert found
+        assert len(set(found)) == len(found)
+
+
+def read_or_refused(read, *arguments):
+    """Return a list that was read, or the words of the refusal as a list."""
+    try:
+        return read(*arguments)
+    except UserError as error:
+        return [str(error)]
+
+
+@pytest.mark.parametrize("value", [0.0, -4.5, math.nan, math.inf, -math.inf])
+def test_a_price_is_a_number_above_zero(value):
+    """NaN is no price, and nothing is free."""
+    assert above_zero(4.5, "--price-per-hour", "a price") == 4.5
+    with pytest.raises(UserError, match="a price has to be a number above 0") as refused:
+        above_zero(value, "--price-per-hour", "a price")
+    assert str(refused.value).startswith(f"--price-per-hour {value:g}: ")
+
+
+# ---- precision --------------------------------------------------------------------------
+
+
+def test_precisions_are_held_against_the_first_in_speed_and_memory():
+    """Half the time is twice the speed; three quarters of the memory are a quarter saved."""
+    rows = precision.compare(
+        [
+            figures(1 / 64, memory=400 * MIB),
+            figures(1 / 128, memory=300 * MIB, params={"precision": "fp16"}),
+        ]
+    )
+    assert [row.precision for row in rows] == ["fp32", "fp16"]
+    assert [row.speed_up for row in rows] == [1, 2]
+    assert [row.memory_saved for row in rows] == [0, 0.25]
+    assert [row.cost_per_million for row in rows] == [None, None]
+
+
+def test_a_million_images_cost_the_price_of_the_seconds_they_take():
+    """At 2048 img/s they take 488.28125 s."""
+    (row,) = precision.compare([figures(1 / 64)], 36.0)
+    assert row.cost_per_million == pytest.approx(4.8828125)
+
+
+def test_a_precision_without_figures_is_a_row_with_its_reason_below():
+    """And as the first it leaves the others without anything to be held against."""
+    rows = precision.compare([missing(), figures(params={"precision": "bf16"}, memory=MIB)], 4.5)
+    assert [(row.speed_up, row.memory_saved) for row in rows] == [(None, None), (None, None)]
+    assert rows[0].cost_per_million is None
+    table = precision.as_table(rows)
+    cells = [dict(zip(table.headings, row, strict=True)) for row in table.rows]
+    assert [cell["status"] for cell in cells] == ["ERROR", ""]
+    assert cells[0]["throughput"] == ""
+    assert cells[1]["throughput"] == "2048 img/s"
+    (line,) = table.trouble
+    assert line == (
+        "resnet50-b32-fp32-eager-infer: ERROR: "
+        "out of memory in first step: tried to allocate 2.00 GiB"
+    )
+
+
+def test_the_table_of_precisions_has_speed_memory_numerics_and_cost():
+    """Each with its unit, and an answer that is not finite in capitals."""
+    answer = Numerics(finite=False, max_abs_diff=0.0123, cosine=0.99876543)
+    rows = precision.compare(
+        [
+            figures(1 / 64, memory=400 * MIB, numerics=Numerics(finite=True)),
+            figures(1 / 128, memory=300 * MIB, numerics=answer, params={"precision": "fp16"}),
+        ],
+        36.0,
+    )
+    table = precision.as_table(rows)
+    assert dict(zip(table.headings, table.rows[1], strict=True)) == {
+        "precision": "fp16",
+        "status": "",
+        "throughput": "4096 img/s",
+        "speed-up": "2.00x",
+        "step": "7.812 ms",
+        "per image": "244.1 us",
+        "memory": "300 MiB",
+        "less memory": "25%",
+        "finite": "NO",
+        "max diff": "0.012",
+        "cosine": "0.998765",
+        "loss error": "",
+        "grad error": "",
+        "cost/million": "2.44",
+    }
+    assert (table.trouble, table.lines) == ([], [])
+
+
+def test_iterations_that_spread_too_far_are_named_below_the_table():
+    """At more than 5% trust ends; what is steady is not named."""
+    steady = figures()
+    shaky = replace(figures(params={"precision": "bf16"}), spread=0.25)
+    (line,) = precision.as_table(precision.compare([steady, shaky])).lines
+    assert line == (
+        "iterations spread by more than 5%, so compare with care: "
+        "resnet50-b32-bf16-eager-infer (25%)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "task", "expected"),
+    [
+        ({"vendor": "cpu", "peak_tflops": {}}, "infer", "fp32 bf16 amp-bf16"),
+        ({"vendor": "cpu", "peak_tflops": {}}, "train", "fp32 amp-bf16"),
+        ({}, "infer", "fp32 fp16 bf16 amp-fp16 amp-bf16 int8"),
+        ({"peak_tflops": {"tf32": 653.7}}, "train", "fp32 tf32 fp16 bf16 amp-fp16 amp-bf16"),
+        ({"vendor": "nvidia"}, "train", "fp32 tf32 fp16 bf16 amp-fp16 amp-bf16"),
+    ],
+)
+def test_precisions_are_chosen_by_the_device_and_the_task(device, task, expected):
+    """TF32 where the hardware has it, INT8 for inference, and on a CPU no FP16."""
+    names = precision.default_precisions(make_hardware(**device), task)
+    assert names == expected.split()
+    assert set(names) <= set(PRECISIONS)
+
+
+# ---- compiling --------------------------------------------------------------------------
+
+
+def test_compiling_pays_for_itself_when_what_it_saves_is_what_it_took():
+    """Ten seconds, a quarter of a second a step: forty steps; a started step counts whole."""
+    assert compiling.break_even(10.0, 0.5, 0.25) == 40
+    assert compiling.break_even(10.125, 0.5, 0.25) == 41
+    assert compiling.break_even(0.0, 0.5, 0.25) == 0
+
+
+@pytest.mark.parametrize("compiled_s", [0.5, 0.75])
+def test_compiling_that_saves_nothing_never_pays(compiled_s):
+    """As long as before is not shorter."""
+    assert compiling.break_even(10.0, 0.5, compiled_s) is None
+
+
+def modes():
+    """Return two precisions by three modes; FP16's default is slower than its eager."""
+    return [
+        figures(1 / 2, params={"compile_mode": "eager"}),
+        figures(1 / 4, params={"compile_mode": "default"}, compile_s=10.0, compile_cache="cold"),
+        missing(compile_mode="max-autotune"),
+        figures(1 / 8, params={"precision": "fp16", "compile_mode": "eager"}),
+        figures(
+            1 / 4, params={"precision": "fp16", "compile_mode": "default"}, compile_s=10.0
+        ),
+        figures(
+            1 / 16,
+            params={"precision": "fp16", "compile_mode": "max-autotune"},
+            compile_s=1.0,
+            compile_cache="warm",
+        ),
+    ]  # fmt: skip
+
+
+def test_modes_are_held_against_the_first_precisions_eager_step():
+    """And pay by what they save of their own precision's."""
+    rows = compiling.compare(modes())
+    assert [row.speed_up for row in rows] == [1, 2, None, 4, 2, 8]
+    assert [row.pays_off for row in rows] == [None, True, None, None, False, True]
+    assert [row.pays_after_steps for row in rows] == [None, 40, None, None, None, 16]
+    assert [row.pays_after_items for row in rows] == [None, 1280, None, None, None, 512]
+
+
+def test_the_table_of_modes_says_what_compiling_took_and_when_it_has_paid():
+    """In steps and in images, with the state of the caches that it found."""
+    table = compiling.compile_table(compiling.compare(modes()))
+    cells = [dict(zip(table.headings, row, strict=True)) for row in table.rows]
+    assert cells[1] == {
+        "precision": "fp32",
+        "mode": "default",
+        "status": "",
+        "throughput": "128 img/s",
+        "speed-up": "2.00x",
+        "first step": "250 ms",
+        "step": "250 ms",
+        "compiling": "10 s",
+        "caches": "cold",
+        "pays after": "40 steps",
+        "that is": "1280 img",
+    }
+    assert [cell["pays after"] for cell in cells] == ["", "40 steps", "", "", "never", "16 steps"]
+    assert [cell["status"] for cell in cells] == ["", "", "ERROR", "", "", ""]
+    assert len(table.trouble) == 1
+
+
+def test_without_an_eager_step_nothing_can_be_said_of_gains():
+    """It was skipped or failed; the modes are shown with what they took."""
+    rows = compiling.compare(
+        [missing(), figures(params={"compile_mode": "default"}, compile_s=1.0)]
+    )
+    assert [(row.speed_up, row.pays_off) for row in rows] == [(None, None), (None, None)]
+
+
+def pairs(*gains, names=("resnet18", "resnet50", "resnet152")):
+    """Return eager and compiled figures of networks that gain so much; None failed."""
+    found = []
+    for name, gain in zip(names, gains, strict=False):
+        params = {"network": name, "compile_mode": "default"}
+        compiled = missing(**params) if gain is None else figures(0.5 / gain, params=params)
+        eager = figures(0.5, params={"network": name}, parameters=11_690_000)
+        found.append((eager, compiled))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("gains", "said"),
+    [
+        ((1.25, 1.5, 2.0), "deeper networks gain more here: 1.25x with resnet18, 2.00x with"),
+        ((1.25, 1.24, 2.0), "deeper networks gain more here"),
+        ((2.0, 1.5, 1.25), "deeper networks gain less here: 2.00x with resnet18, 1.25x with"),
+        ((1.5, 1.51, 1.5), "depth makes no difference here"),
+        (
+            (1.25, 2.0, 1.5),
+            "gains do not follow depth here: 1.25x with resnet18, 1.50x with resnet152, and most",
+        ),
+        ((1.25, None, 1.5), "deeper networks gain more here"),
+        ((1.25, None, None), "fewer than two networks have a gain"),
+    ],
+)  # fmt: skip
+def test_whether_depth_gains_is_said_in_a_sentence(gains, said):
+    """Gains closer than 2% are the same, and a network that failed is passed over."""
+    rows = compiling.gains(pairs(*gains))
+    assert compiling.conclusion(rows).startswith(said)
+
+
+def test_the_table_of_depth_has_parameters_and_gains():
+    """And the sentence below it."""
+    rows = compiling.gains(pairs(2.0, None))
+    assert [(row.network, row.parameters, row.gain) for row in rows] == [
+        ("resnet18", 11_690_000, 2.0),
+        ("resnet50", 11_690_000, None),
+    ]
+    table = compiling.depth_table(rows)
+    assert table.rows == [
+        ("resnet18", "11.69 M", "", "64 img/s", "128 img/s", "2.00x", ""),
+        ("resnet50", "11.69 M", "ERROR", "64 img/s", "", "", ""),
+    ]
+    assert table.lines == ["fewer than two networks have a gain, so depth tells nothing here"]
+    assert len(table.trouble) == 1
+
+
+# ---- batches ----------------------------------------------------------------------------
+
+
+def sweep():
+    """Return five batches: rates of 16, 128, 244, 256 and none, in 1 to 8 GB."""
+    rates = {8: 16, 32: 128, 64: 244, 128: 256}
+    seen = [
+        figures(batch / rate, params={"batch_size": batch}, memory=gb * 10**9, flops_per_step=1e12)
+        for (batch, rate), gb in zip(rates.items(), (1, 1, 4, 8), strict=True)
+    ]
+    return [*seen, missing(batch_size=256)]
+
+
+def test_the_best_batch_is_the_smallest_that_is_nearly_as_fast_as_any():
+    """244 of 256 img/s are more than 95%, and half the memory."""
+    best = batches.best_of(sweep())
+    assert best.fastest.params["batch_size"] == 128
+    assert best.efficient.params["batch_size"] == 64
+    assert best.densest.params["batch_size"] == 32
+
+
+def test_a_batch_just_below_the_share_is_not_the_best():
+    """243 of 256 is less than 95%."""
+    seen = sweep()
+    seen[2] = figures(64 / 243, params={"batch_size": 64})
+    assert batches.best_of(seen).efficient.params["batch_size"] == 128
+
+
+def test_what_bounds_the_best_batch_is_said_in_a_sentence():
+    """With the ceiling that it is; where no operations were counted there is none."""
+    count = {"flops_per_step": 1e12, "traffic_bytes_per_step": 1e9}
+    table = batches.sweep_table([figures(hardware=make_hardware(), **count)])
+    assert table.rows[0][-1] == "compute-bound"
+    assert table.lines[-1].startswith("batch 32: compute-bound: 1000 FLOP/byte is above")
+    (line,) = batches.sweep_table([figures(hardware=make_hardware())]).lines
+    assert line.startswith("best: ")
+
+
+def test_where_nothing_was_measured_nothing_is_best():
+    """And the table has its reasons alone."""
+    assert batches.best_of([missing()]) is None
+    table = batches.sweep_table([missing()])
+    assert table.lines == []
+    assert len(table.trouble) == 1
+
+
+def test_without_memory_no_batch_is_the_densest():
+    """As on a CPU."""
+    assert batches.best_of([figures()]).densest is None
+
+
+def test_the_table_of_a_sweep_names_its_best_points_and_what_best_means():
+    """A batch that did not fit is a row with its reason."""
+    table = batches.sweep_table(sweep())
+    assert table.rows[2] == (
+        *("64", "", "244 img/s", "262.3 ms", "4.098 ms", "3815 MiB", "61", "3.812", "", "", ""),
+    )
+    assert table.rows[4][:3] == ("256", "ERROR", "")
+    best, densest = table.lines
+    assert best == (
+        "best: batch 64, the smallest that reaches 95% of the best throughput, "
+        "256 img/s with batch 128"
+    )
+    assert densest == "most for its memory: batch 32, 128 img/s per GB"
+
+
+def test_a_sweep_whose_best_is_its_largest_says_that_larger_may_be_better():
+    """The point of best efficiency has not been passed."""
+    (best, _) = batches.sweep_table(sweep()[:2]).lines
+    assert best.endswith("it is the largest that was measured, so a larger one may be better")
+    (alone, _) = batches.sweep_table(sweep()[:1]).lines
+    assert "larger" not in alone
+
+
+# ---- the largest batch ------------------------------------------------------------------
+
+
+def searched(search, limit, *, fixed=0, image=0):
+    """Let batches up to ``limit`` fit, which take so much and so much an image; list the tries."""
+    tries = []
+    while (batch := search.next_batch) is not None:
+        tries.append(batch)
+        assert len(tries) < 200
+        if batch <= limit:
+            search.fitted(batch, fixed + image * batch if image else None)
+        else:
+            search.too_large(batch)
+    return tries
+
+
+def test_a_search_doubles_and_then_halves_the_gap():
+    """Where no memory is known."""
+    search = Search(start=4, resolution=0)
+    assert searched(search, 21) == [4, 8, 16, 32, 24, 20, 22, 21]
+    assert (search.largest, search.is_bounded) == (21, False)
+
+
+def test_a_search_that_starts_too_high_goes_down_to_one():
+    """And finds that not even that fits."""
+    search = Search(start=5)
+    assert searched(search, 0) == [5, 2, 1]
+    assert (search.largest, search.is_bounded) == (None, False)
+    down = Search(start=64)
+    assert searched(down, 3) == [64, 32, 16, 8, 4, 2, 3]
+    assert down.largest == 3
+
+
+def test_memory_tells_where_to_look():
+    """A line through two tries leads to the limit; 1% of it is near enough."""
+    search = Search(start=32, capacity=1000 * 100)
+    tries = searched(search, 980, image=100)
+    assert tries[:3] == [32, 64, 1000]
+    assert len(tries) <= 8
+    assert 970 <= search.largest <= 980
+    assert searched(Search(start=32), 980)[:6] == [32, 64, 128, 256, 512, 1024]
+
+
+def test_a_line_through_small_batches_is_not_trusted_far_away():
+    """Sixteen times the largest of them, and then the next line."""
+    search = Search(start=1, capacity=10**9)
+    tries = searched(search, 10**6, image=1000)
+    assert tries[:5] == [1, 2, 32, 512, 8192]
+    assert search.largest == 10**6
+
+
+def test_where_the_line_ends_too_early_the_search_goes_on_beyond_it():
+    """An eighth more at a time, until something does not fit."""
+    search = Search(start=32, capacity=100 * 100)
+    tries = searched(search, 150, image=100)
+    assert tries[:3] == [32, 64, 96]
+    assert 144 <= search.largest <= 150
+    assert not search.is_bounded
+
+
+def test_memory_that_does_not_grow_tells_nothing():
+    """Then it doubles."""
+    search = Search(start=8, capacity=10**6, resolution=0)
+    tries = []
+    while (batch := search.next_batch) is not None and len(tries) < 4:
+        tries.append(batch)
+        search.fitted(batch, 5000)
+    assert tries == [8, 16, 32, 64]
+
+
+def test_above_64_multiples_of_eight_are_tried():
+    """Unless the answer is wanted to the image."""
+    tries = searched(Search(start=32, capacity=77_700), 770, image=100)
+    assert all(batch % 8 == 0 for batch in tries)
+    search = Search(start=32, capacity=77_700, resolution=0)
+    searched(search, 770, image=100)
+    assert search.largest == 770
+
+
+def test_a_bound_ends_the_search_and_is_not_taken_for_the_limit():
+    """It is tried itself, and nothing above it."""
+    search = Search(start=8, at_most=20)
+    assert searched(search, 1000) == [8, 16, 20]
+    assert (search.largest, search.is_bounded) == (20, True)
+    low = Search(start=32, at_most=5)
+    assert searched(low, 1000) == [5]
+
+
+def test_a_batch_that_does_not_fit_a_second_time_is_searched_below():
+    """What had fitted above it counts no more."""
+    search = Search(start=4, resolution=0)
+    searched(search, 21)
+    search.too_large(21)
+    assert search.largest == 20
+    assert search.next_batch is None
+    search.too_large(20)
+    assert search.largest == 16
+    assert search.next_batch == 18
+
+
+@given(
+    limit=st.integers(0, 10**6),
+    start=st.integers(1, 10**6),
+    image=st.integers(0, 10**8),
+    fixed=st.integers(0, 10**9),
+    capacity=st.integers(1, 10**12) | st.none(),
+    resolution=st.sampled_from([0.0, 0.01, 0.1]),
+    at_most=st.integers(1, 10**7) | st.none(),
+)
+def test_every_search_ends_at_the_limit(
+    *, limit, start, image, fixed, capacity, resolution, at_most
+):
+    """However wrong the memory's line is: within the resolution, and without a try twice."""
+    search = Search(start=start, capacity=capacity, at_most=at_most, resolution=resolution)
+    tries = searched(search, limit, fixed=fixed, image=image)
+    bound = min(limit, at_most or 10**9)
+    assert len(set(tries)) == len(tries)
+    assert max(tries) <= (at_most or 10**9)
+    if bound == 0:
+        assert search.largest is None
+        return
+    assert search.largest <= bound
+    margin = max(
+        8 if resolution and bound >= 56 else 0, resolution * (bound + 8) / (1 - resolution)
+    )
+    assert bound - search.largest <= margin
+
+
+def outcome_of(case, *, limit, fault=OOM, memory=True):
+    """Return what measuring a case gives where batches up to a limit fit."""
+    batch = case.params["batch_size"]
+    if batch > limit:
+        return Outcome(case, [make_attempt(fault=fault)], make_environment(), make_hardware())
+    seen = make_measurement(peak_memory_bytes=batch * MIB if memory else None)
+    attempt = make_attempt(measurement=seen)
+    return Outcome(case, [attempt], make_environment(), make_hardware())
+
+
+def found_with(search, measure):
+    """Search with a stand-in for measuring; return what was found, the cases, what was said."""
+    cases, said = [], []
+
+    def attempt(case):
+        cases.append(case)
+        return measure(case)
+
+    found = find_largest(search, lambda batch: case_of(batch_size=batch), attempt, said.append)
+    return found, cases, said
+
+
+def test_every_try_samples_the_least_and_the_largest_is_measured_as_any_case():
+    """Only that one is worth remembering."""
+    found, cases, said = found_with(
+        Search(start=32, resolution=0), lambda case: outcome_of(case, limit=50)
+    )
+    assert (found.largest, found.stopped) == (50, "")
+    *tries, proper = cases
+    assert [case.sampling for case in tries] == [LEAST] * len(tries)
+    assert proper.sampling == Sampling()
+    assert found.outcome.case == proper == case_of(batch_size=50)
+    assert [(each.batch_size, each.fitted) for each in found.tries] == [
+        (case.params["batch_size"], case.params["batch_size"] <= 50) for case in tries
+    ]
+    assert found.tries[0].memory_bytes == 32 * MIB
+    assert said[:2] == ["batch 32 fits, 32 MiB", "batch 64 is too large"]
+
+
+def test_a_largest_batch_that_does_not_fit_when_measured_properly_is_not_the_largest():
+    """The search goes on below it."""
+
+    def measure(case):
+        return outcome_of(case, limit=50 if case.sampling == LEAST else 49)
+
+    found, _, said = found_with(Search(start=32, resolution=0), measure)
+    assert found.largest == found.outcome.case.params["batch_size"] == 49
+    assert found.outcome.fault is None
+    assert "batch 50 did not fit a second time" in said
+
+
+def test_another_fault_than_memory_ends_the_search_with_its_reason():
+    """What had fitted is measured, and is not called the largest there is."""
+    broken = make_fault(kind="exception", message="RuntimeError: no such kernel\nmore")
+    found, _, _ = found_with(
+        Search(start=32), lambda case: outcome_of(case, limit=40, fault=broken)
+    )
+    assert found.largest == 32
+    assert found.stopped == "batch 64: exception in first step: RuntimeError: no such kernel"
+    assert found.outcome.case.params["batch_size"] == 32
+    assert found.outcome.case.sampling == Sampling()
+
+
+def test_a_skip_ends_the_search_before_it_began():
+    """The device cannot do this precision."""
+
+    def measure(case):
+        skipped = make_attempt(skipped="no TF32 here")
+        return Outcome(case, [skipped], make_environment(), make_hardware())
+
+    found, cases, _ = found_with(Search(start=32), measure)
+    assert (found.largest, found.outcome, len(cases)) == (None, None, 1)
+    assert found.stopped == "batch 32: skipped: no TF32 here"
+
+
+def test_a_try_that_the_hardware_disturbed_has_fitted_all_the_same():
+    """Its times are worth nothing, its memory is."""
+
+    def measure(case):
+        outcome = outcome_of(case, limit=10)
+        if case.sampling == LEAST and outcome.fault is None:
+            spoilt = replace(outcome.attempts[0], accepted=False, discarded="shared", invalid=True)
+            return replace(outcome, attempts=[spoilt])
+        return outcome
+
+    found, _, _ = found_with(Search(start=8, resolution=0), measure)
+    assert found.largest == 10
+
+
+def test_a_bound_is_said_with_what_was_found():
+    """The memory may hold more."""
+    found, _, _ = found_with(
+        Search(start=32, at_most=40), lambda case: outcome_of(case, limit=1000)
+    )
+    assert (found.largest, found.stopped) == (40, "batch 40 is the most that was to be tried")
+
+
+def test_largest_batches_are_held_against_the_first_precisions():
+    """As a ratio only where memory ended both searches."""
+    ended = batches.Found(100)
+    double = batches.Found(200)
+    stopped = batches.Found(300, stopped="batch 600: exception")
+    nothing = batches.Found(None)
+    rows = batches.largest_rows(
+        [
+            ("fp32", ended, figures(memory=50 * MIB)),
+            ("fp16", double, figures()),
+            ("bf16", stopped, figures()),
+            ("int8", nothing, None),
+        ]
+    )
+    assert [row.ratio for row in rows] == [1, 2, None, None]
+    table = batches.largest_table(rows, 100 * MIB)
+    cells = [dict(zip(table.headings, row, strict=True)) for row in table.rows]
+    assert [cell["largest"] for cell in cells] == ["100", "200", "300 or more", "none"]
+    assert [cell["of it"] for cell in cells] == ["50%", "", "", ""]
+    assert table.lines == ["bf16: batch 600: exception", "int8: not even a batch of one fits"]
+    (alone, _) = batches.largest_rows([("a", stopped, None), ("b", double, None)])
+    assert alone.ratio is None
+
+
+# ---- series -----------------------------------------------------------------------------
+
+DEVICE = gpus(1)[0]
+CASE = case_of()
+TEN_MS = (-4.6062, -4.6052, -4.6047, -4.6057, -4.6042)
+
+
+@pytest.fixture
+def opened(tmp_path, monkeypatch):
+    """Return what opens a series over workers that follow a script."""
+
+    def make(script, **options):
+        monkeypatch.setattr(
+            "bench_lib.exercises.series.Bench", bench_class(script, tmp_path / "locks")
+        )
+        options = {
+            "history": tmp_path / "history",
+            "baselines_folder": tmp_path / "baselines",
+            "judged": False,
+            "say": lambda _line: None,
+            **options,
+        }
+        return open_series("precision", DEVICE, **options)
+
+    return make
+
+
+def accept(folder, *case_ids, **fields):
+    """Accept baselines of ten milliseconds."""
+    processes = [
+        make_process(log_median=x, worker=f"0a0a0a0a/{i}", device_uuid=DEVICE.uuid)
+        for i, x in enumerate(TEN_MS)
+    ]
+    changes = [
+        baselines.Change(id_, None, make_baseline(case_id=id_, processes=processes, **fields))
+        for id_ in case_ids
+    ]
+    file = baselines.load(folder, DEVICE.key)
+    baselines.write(file, changes, DEVICE, {"e0e0e0e0": make_environment()})
+
+
+def the_run(tmp_path):
+    """Return the only run there is."""
+    (path,) = history.files(tmp_path / "history")
+    return history.read(path)
+
+
+def test_a_series_writes_down_what_it_measures_and_by_which_command(opened, tmp_path):
+    """Not judged where nobody asked, and finished."""
+    with opened({}) as series:
+        record = series.measure(CASE)
+        assert series.finish()
+    assert [a.accepted for a in record.attempts] == [True]
+    run = the_run(tmp_path)
+    assert (run.finished, run.exit_status, run.path) == (True, 0, series.path)
+    assert run.records[CASE.id].nodeid == nodeid_of("precision", CASE.id)
+    assert run.records[CASE.id].status is None
+
+
+def test_a_try_is_not_written_down(opened, tmp_path):
+    """And a run that wrote nothing leaves no file."""
+    with opened({}) as series:
+        assert series.attempt(CASE).fault is None
+        assert series.records == []
+    assert history.files(tmp_path / "history") == []
+
+
+def test_what_was_measured_before_something_stopped_it_is_kept(opened, tmp_path):
+    """As a run that did not finish."""
+    with opened({}) as series:
+        series.measure(CASE)
+    assert (the_run(tmp_path).finished, list(the_run(tmp_path).records)) == (False, [CASE.id])
+
+
+def test_a_case_is_judged_like_the_suites(opened, tmp_path):
+    """Against the accepted baseline of this hardware."""
+    accept(tmp_path / "baselines", CASE.id)
+    with opened({}, judged=True) as series:
+        series.measure(CASE)
+        assert series.finish()
+    (record,) = series.records
+    assert record.status is Status.OK
+    assert the_run(tmp_path).records[CASE.id].status is Status.OK
+
+
+def test_a_slower_case_is_measured_again_up_to_the_planned_number_and_fails(opened, tmp_path):
+    """Each time in a fresh process, until they agree."""
+    said = []
+    accept(tmp_path / "baselines", CASE.id)
+    with opened({CASE.id: [[0.02] * 20]}, judged=True, say=said.append) as series:
+        series.measure(CASE)
+        assert not series.finish()
+    (record,) = series.records
+    assert record.status is Status.REGRESSED
+    processes = [attempt.process for attempt in record.attempts]
+    assert processes == list(range(PLANNED))
+    assert [a.confirms for a in record.attempts] == [False] + [True] * (PLANNED - 1)
+    assert said[0] == "looking again at 1 of 1 cases, in fresh process 2 of at most 6"
+    assert the_run(tmp_path).exit_status == 1
+
+
+def test_a_case_that_was_slow_once_is_cleared_by_the_second_look(opened, tmp_path):
+    """And passes."""
+    accept(tmp_path / "baselines", CASE.id)
+    script = {CASE.id: [[0.02] * 20, [0.01] * 20]}
+    with opened(script, judged=True) as series:
+        series.measure(CASE)
+        passes = series.finish()
+    (record,) = series.records
+    assert passes
+    assert 2 <= len(record.attempts) <= PLANNED
+    assert record.status is not Status.REGRESSED
+
+
+def test_a_fault_fails_where_cases_are_judged_and_only_there(opened):
+    """As in the suite; without judging it is a row in the table."""
+    for judged in (False, True):
+        with opened({CASE.id: [OOM]}, judged=judged) as series:
+            series.measure(CASE)
+            assert series.finish() is not judged
+
+
+def test_a_case_is_judged_by_the_limits_that_the_suite_has_for_it(opened, tmp_path):
+    """5% slower is within the 20% that its row in the matrix allows."""
+    limits = Limits(tolerance=0.2, throughput=0.2)
+    accept(tmp_path / "baselines", CASE.id)
+    script = {CASE.id: [[0.0105] * 20]}
+    with opened(script, judged=True, limits={CASE.id: limits}) as series:
+        series.measure(CASE)
+        assert series.finish()
+    (record,) = series.records
+    assert (record.status, record.case.limits.tolerance) == (Status.OK, 0.2)
+
+
+def test_a_case_without_a_baseline_passes(opened):
+    """Nothing was accepted to hold it against."""
+    with opened({}, judged=True) as series:
+        series.measure(CASE)
+        assert series.finish()
+    assert series.records[0].status is Status.NO_BASELINE
+
+
+def test_as_many_processes_are_planned_as_in_the_suite():
+    """The first, and those that confirm."""
+    assert PLANNED == 1 + CONFIRM
+
+
+def test_a_template_fills_in_what_its_cases_share():
+    """Tuning gets more time, unless somebody says how much."""
+    template = Template(AXES, {"network": "resnet50", "batch_size": 8}, Sampling(iterations=7))
+    plain = template.case(precision="fp16")
+    assert (plain.id, plain.sampling.iterations) == ("resnet50-b8-fp16-eager-infer", 7)
+    assert plain.time_limit_s == TIME_LIMIT_S
+    assert template.case(compile_mode="max-autotune").time_limit_s == TUNING_LIMIT_S
+    short = replace(template, time_limit_s=5.0)
+    assert short.case(compile_mode="max-autotune").time_limit_s == 5
+    with pytest.raises(UserError, match="int8 is for inference"):
+        template.case(precision="int8", task="train")
+
+
+def test_the_time_told_grows_with_the_cases():
+    """It is the least, and says so where it is shown."""
+    assert least_s([CASE]) < least_s([CASE, CASE])
+
+
+# ---- sheet ------------------------------------------------------------------------------
+
+HARDWARE = make_hardware(uuid="GPU-0123")
+
+
+def written(folder, *records, now="2026-01-02T03:04:05Z", **options):
+    """Write a run of records, in the order of the history."""
+    return write_run(folder, records, hardware=HARDWARE, now=now, **options)
+
+
+def filled(folder, **options):
+    """Return the sheet of resnet50 from all runs of a folder."""
+    options = {"key": "mi300x", "network": "resnet50", "task": "infer", **options}
+    kept = sheet.kept_in(history.latest(folder, options["key"], sheet.MOST_RUNS))
+    return sheet.fill(kept, **options)
+
+
+def places(section):
+    """Return the labelled places of a section."""
+    return dict(line for block in section.blocks for line in block.lines)
+
+
+def rows(section, first):
+    """Return the rows of the section's table whose first heading is given."""
+    return next(b.rows for b in section.blocks if b.headings[:1] == (first,))
+
+
+def test_an_empty_history_gives_a_blank_sheet_with_the_commands_that_fill_it(tmp_path):
+    """Seven exercises; the kernels' have a word instead of a command."""
+    blank = filled(tmp_path)
+    assert [section.title.partition(":")[0] for section in blank.sections] == [
+        f"Exercise {n}" for n in range(1, 8)
+    ]
+    assert {value for _, value in blank.head} == {None}
+    assert all(value is None for section in blank.sections for value in places(section).values())
+    assert [section.fill for section in blank.sections[:2]] == [
+        ["bench-lib exercise batch-sweep resnet50 --batch-sizes 8,32,128,256"],
+        [
+            "bench-lib exercise precision resnet50 --batch-size 32 --precision fp32,fp16",
+            "bench-lib exercise largest-batch resnet50 --precision fp32,fp16",
+        ],
+    ]
+    assert blank.sections[6].fill == []
+    assert blank.sections[6].note
+
+
+def test_the_commands_name_the_task_and_the_history_where_they_are_not_the_usual(tmp_path):
+    """So that what they measure is found by the next sheet."""
+    blank = filled(tmp_path / "runs", task="train", history=tmp_path / "runs")
+    ours = [line for section in blank.sections for line in section.fill if "exercise" in line]
+    assert len(ours) == 7
+    assert all(line.endswith(f" --task train --history {tmp_path / 'runs'}") for line in ours)
+    micro = blank.sections[2].fill
+    assert all("--mode training" in line for line in micro)
+    assert all(f"--history {tmp_path / 'runs'}" in line for line in micro)
+
+
+def test_the_head_names_the_gpu_the_versions_and_the_days_of_what_was_used(tmp_path):
+    """The name is the reader's own."""
+    written(tmp_path, record_of())
+    head = dict(filled(tmp_path).head)
+    assert head == {
+        "Name": None,
+        "Date": "2026-01-02",
+        "GPU": "AMD Instinct MI300X (mi300x)",
+        "ROCm version": "7.0.1",
+        "PyTorch version": "2.9.0+rocm7.0",
+    }
+
+
+def test_versions_and_days_that_differ_are_all_named(tmp_path):
+    """Figures of two nights stand side by side, and the reader should know."""
+    early = record_of(params={"precision": "fp16"})
+    early = replace(early, attempts=[replace(early.attempts[0], time="2025-12-24T00:00:00Z")])
+    written(
+        tmp_path, early, now="2025-12-24T00:00:00Z", environment=make_environment(torch="2.8.0")
+    )
+    cuda = make_environment(rocm=None, hip=None, cuda="12.8")
+    written(tmp_path, record_of(), environment=cuda)
+    head = dict(filled(tmp_path).head)
+    assert head["Date"] == "2025-12-24 to 2026-01-02"
+    assert head["PyTorch version"] == "2.9.0+rocm7.0, 2.8.0"
+    assert head["ROCm version"] == "none (CUDA 12.8), 7.0.1"
+
+
+def test_the_first_exercise_is_filled_from_batch_32_in_fp32(tmp_path):
+    """And its table from the other batches; what is there needs no command."""
+    others = [record_of(n / 2048, params={"batch_size": n}, memory=10**9) for n in (8, 128, 256)]
+    written(tmp_path, record_of(memory=10**9), *others)
+    first = filled(tmp_path).sections[0]
+    assert places(first) == {
+        "Throughput": "2048 img/s",
+        "Memory usage": "954 MiB",
+        "Time per iteration": "15.62 ms",
+        "Time per image": "488.3 us",
+        "Spread of the iterations": "0.0%",
+        "Warm-up": "64 iterations, 500 ms",
+    }
+    assert [row[0] for row in rows(first, "batch")] == ["8", "32", "128", "256"]
+    assert rows(first, "batch")[1] == ("32", "2048 img/s", "954 MiB", "2048")
+    assert first.fill == []
+
+
+def test_what_a_measurement_lacks_is_a_dash_and_asks_for_no_command(tmp_path):
+    """A CPU has no memory to tell, however often it is measured."""
+    batches_ = [record_of(params={"batch_size": n}) for n in (8, 32, 128, 256)]
+    written(tmp_path, *batches_)
+    first = filled(tmp_path).sections[0]
+    assert places(first)["Memory usage"] == "-"
+    assert first.fill == []
+
+
+def test_the_newest_accepted_measurement_of_a_case_is_taken(tmp_path):
+    """A newer one that was discarded, or a fault, is passed over."""
+    written(tmp_path, record_of(1 / 2), now="2026-01-01T00:00:00Z")
+    written(tmp_path, record_of(1 / 4), now="2026-01-02T00:00:00Z")
+    discarded = record_of(1 / 8)
+    attempt = replace(discarded.attempts[0], accepted=False, discarded="shared", invalid=True)
+    written(tmp_path, replace(discarded, attempts=[attempt]), now="2026-01-03T00:00:00Z")
+    fault = make_record(case=case_of(), attempts=[make_attempt(fault=OOM)])
+    written(tmp_path, fault, now="2026-01-04T00:00:00Z")
+    assert places(filled(tmp_path).sections[0])["Throughput"] == "128 img/s"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"network": "resnet18"},
+        {"task": "train"},
+        {"memory_format": "nhwc"},
+        {"image_size": 32},
+        {"compile_mode": "default"},
+        {"optimizer_every": 2},
+    ],
+)
+def test_another_case_does_not_fill_a_place(tmp_path, other):
+    """Small images are fast, and are not what the guide measures."""
+    written(tmp_path, record_of(params=other))
+    assert places(filled(tmp_path).sections[0])["Throughput"] is None
+
+
+def test_the_second_exercise_compares_fp16_with_fp32(tmp_path):
+    """Speed, memory and how far the answers are apart."""
+    answer = Numerics(finite=True, max_abs_diff=0.012)
+    written(
+        tmp_path,
+        record_of(1 / 64, memory=400 * MIB),
+        record_of(1 / 128, memory=300 * MIB, numerics=answer, params={"precision": "fp16"}),
+    )
+    second = filled(tmp_path).sections[1]
+    assert places(second) == {
+        "FP32 throughput": "2048 img/s",
+        "FP16 throughput": "4096 img/s",
+        "Speed-up (FP16/FP32)": "2.00x",
+        "FP32 memory": "400 MiB",
+        "FP16 memory": "300 MiB",
+        "Memory reduction": "25%",
+        "FP16's worst output away from FP32's": "0.012",
+        "FP32 max batch size": None,
+        "FP16 max batch size": None,
+        "Ratio": None,
+    }
+    assert second.fill == ["bench-lib exercise largest-batch resnet50 --precision fp32,fp16"]
+
+
+def test_in_training_it_is_the_loss_that_is_compared(tmp_path):
+    """As the guide does."""
+    answer = Numerics(finite=True, loss=6.5, reference_loss=6.25)
+    params = {"task": "train", "precision": "fp16"}
+    written(tmp_path, record_of(numerics=answer, params=params))
+    second = filled(tmp_path, task="train").sections[1]
+    assert places(second)["FP16's loss away from FP32's"] == "4.00%"
+
+
+def largest_record(batch, exercise="largest-batch", **params):
+    """Return the record that a search leaves."""
+    record = record_of(params={"batch_size": batch, **params})
+    return replace(record, nodeid=nodeid_of(exercise, record.case.id))
+
+
+def test_largest_batches_are_those_that_a_search_found(tmp_path):
+    """Not simply the largest measured, nor one that a bound or a fault ended."""
+    written(
+        tmp_path,
+        largest_record(100),
+        largest_record(250, precision="fp16"),
+        record_of(params={"batch_size": 999}),
+        largest_record(500, "largest-batch-or-more"),
+        largest_record(600, network="resnet18"),
+    )
+    second = places(filled(tmp_path).sections[1])
+    assert (second["FP32 max batch size"], second["FP16 max batch size"]) == ("100", "250")
+    assert second["Ratio"] == "2.50x"
+
+
+def test_the_slowest_operations_are_listed_and_the_convolutions_share(tmp_path):
+    """From the newest measurement that was profiled, which need not be the newest of all."""
+    operations = {
+        "aten::miopen_convolution": 0.006,
+        "aten::relu_": 0.001,
+        "aten::batch_norm": 0.002,
+        "aten::convolution_backward": 0.0005,
+    }
+    half = {"aten::miopen_convolution": 0.00325}
+    written(
+        tmp_path,
+        record_of(operations_s=operations),
+        record_of(operations_s=half, params={"precision": "fp16-bn32"}),
+        now="2026-01-01T00:00:00Z",
+    )
+    written(tmp_path, record_of(), now="2026-01-02T00:00:00Z")
+    single, half = (dict(block.lines) for block in filled(tmp_path).sections[2].blocks)
+    assert single == {
+        "Precision": "fp32",
+        "1.": "aten::miopen_convolution: 6 ms",
+        "2.": "aten::batch_norm: 2 ms",
+        "3.": "aten::relu_: 1 ms",
+        "4.": "aten::convolution_backward: 500 us",
+        "5.": None,
+        "Convolutions, of all that is listed": "68%",
+        "FP32 convolutions": "6.5 ms",
+    }
+    assert half == {
+        "Precision": "fp16-bn32",
+        "FP16 convolutions": "3.25 ms",
+        "Speed-up": "2.00x",
+    }
+
+
+def test_operations_that_took_no_time_have_no_shares(tmp_path):
+    """Nothing is divided by nothing."""
+    written(tmp_path, record_of(operations_s={"aten::conv2d": 0.0}))
+    assert places(filled(tmp_path).sections[2])["Convolutions, of all that is listed"] is None
+
+
+def test_the_fourth_exercise_has_operations_speed_and_share_of_the_peak(tmp_path):
+    """By batch in FP32, and one batch in FP16."""
+    count = {"flops_per_step": 64 * 8.2e9, "parameters": 25_560_000}
+    count["traffic_bytes_per_step"] = 8.2e9
+    written(
+        tmp_path,
+        record_of(1 / 64, params={"batch_size": 64}, **count),
+        record_of(1 / 64, params={"batch_size": 64, "precision": "fp16"}, **count),
+    )
+    fourth = filled(tmp_path).sections[3]
+    assert places(fourth) == {"Parameters": "25.56 M", "Operations of an image": "8.2 GFLOP"}
+    assert rows(fourth, "batch, fp32") == [
+        ("16", None, None, None, None, None),
+        ("32", None, None, None, None, None),
+        ("64", "524.8", "33.59", "20.6%", "64", "compute-bound"),
+        ("128", None, None, None, None, None),
+    ]
+    assert rows(fourth, "batch, fp16") == [("64", "524.8", "33.59", "2.6%", "64", "memory-bound")]
+    assert fourth.fill == ["bench-lib exercise batch-sweep resnet50 --batch-sizes 16,32,64,128"]
+
+
+def on_ranks(record, ranks):
+    """Return a record of several ranks, which count all their images."""
+    case = replace(record.case, id=f"{record.case.id}-x{ranks}", launch=Launch(ranks))
+    (attempt,) = record.attempts
+    seen = attempt.measurement
+    seen = replace(seen, case_id=case.id, items_per_step=seen.items_per_step * ranks)
+    return replace(record, case=case, attempts=[replace(attempt, measurement=seen)])
+
+
+def test_scaling_is_held_against_one_rank_of_the_same_batch(tmp_path):
+    """The guide's batches, and whatever else is in the history."""
+    alone = [record_of(1 / 64, params={"batch_size": n}) for n in (64, 256)]
+    several = [
+        on_ranks(record_of(1 / 48, params={"batch_size": 64}), 2),
+        on_ranks(record_of(1 / 64, params={"batch_size": 256}), 8),
+        on_ranks(record_of(1 / 64, params={"batch_size": 16}), 2),
+    ]
+    written(tmp_path, *alone, *several)
+    (fifth,) = filled(tmp_path).sections[4].blocks
+    found = {row[:2]: row[2:] for row in fifth.rows}
+    assert found == {
+        ("64", "2"): ("fp32", "6144 img/s", "8192 img/s", "75.0%"),
+        ("64", "4"): ("fp32", None, "16.38 k img/s", None),
+        ("32", "2"): ("fp32", None, None, None),
+        ("128", "2"): ("fp32", None, None, None),
+        ("16", "2"): ("fp32", "2048 img/s", None, None),
+        ("256", "8"): ("fp32", "131.1 k img/s", "131.1 k img/s", "100.0%"),
+    }
+    assert fifth.fill == (
+        "torchrun --nproc-per-node GPUS -m bench_lib.micro --network resnet50 "
+        "--batch-size IMAGES-OF-ALL-GPUS --mode inference --history history"
+    )
+
+
+def test_what_micro_calls_fp32_scales_against_its_own_kind(tmp_path):
+    """On NVIDIA it has TF32 in convolutions, which is another case than the suite's FP32."""
+    conv = {"batch_size": 64, "precision": "tf32-conv"}
+    written(
+        tmp_path,
+        record_of(1 / 2, params={"batch_size": 64}),
+        record_of(1 / 64, params=conv),
+        on_ranks(record_of(1 / 64, params=conv), 2),
+    )
+    (fifth,) = filled(tmp_path).sections[4].blocks
+    assert fifth.rows[0] == ("64", "2", "tf32-conv", "8192 img/s", "8192 img/s", "100.0%")
+    assert [row[:3] for row in fifth.rows[1:]] == [
+        ("64", "4", "fp32"),
+        ("32", "2", "fp32"),
+        ("128", "2", "fp32"),
+    ]
+
+
+def test_the_sixth_exercise_has_modes_by_precision_and_networks_by_depth(tmp_path):
+    """Against FP32 eager, and each network against itself."""
+    b64 = {"batch_size": 64}
+    written(
+        tmp_path,
+        record_of(1 / 2, params=b64),
+        record_of(
+            1 / 4, params={**b64, "compile_mode": "default"}, compile_s=21.0, compile_cache="cold"
+        ),
+        record_of(1 / 8, params={**b64, "precision": "fp16"}),
+        record_of(1 / 2, params={**b64, "network": "resnet152"}),
+        record_of(1 / 3, params={**b64, "network": "resnet152", "compile_mode": "default"}),
+    )
+    sixth = filled(tmp_path).sections[5]
+    modes_ = {row[:2]: row[2:] for row in rows(sixth, "precision")}
+    assert len(modes_) == 8
+    assert modes_["fp32", "eager"] == ("-", "-", "128 img/s", "1.00x")
+    assert modes_["fp32", "default"] == ("21 s", "cold", "256 img/s", "2.00x")
+    assert modes_["fp32", "max-autotune"] == (None, None, None, None)
+    assert modes_["fp16", "eager"] == ("-", "-", "512 img/s", "4.00x")
+    assert rows(sixth, "network") == [
+        ("resnet18", None, None, None),
+        ("resnet50", "128 img/s", "256 img/s", "2.00x"),
+        ("resnet152", "128 img/s", "192 img/s", "1.50x"),
+    ]
+
+
+def test_what_is_no_network_is_not_looked_at(tmp_path):
+    """A factory's case may have any parameters, or none."""
+    case = make_case(id="attention", workload="package.steps:attention", params={"length": 4})
+    written(tmp_path, make_record(case=case), record_of())
+    assert places(filled(tmp_path).sections[0])["Throughput"] == "2048 img/s"

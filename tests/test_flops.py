@@ -1,0 +1,289 @@
+"""What a step computes and moves: by hand for small ones, then for a network that all know."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bench_lib.worker import layers
+from bench_lib.worker.workloads import flops
+from bench_lib.worker.workloads.flops import Amount, Work, count, flops_per_image, work
+from bench_lib.worker.workloads.registry import create
+
+
+def meta(*shape: int, **about: Any) -> Tensor:
+    """Return a tensor without data."""
+    return torch.empty(*shape, device="meta", **about)
+
+
+def moved(step: Callable[[], object]) -> tuple[float, float]:
+    """Count the numbers and the other bytes that a step moves, and see that it computes nothing."""
+    counted = count(step)
+    assert counted.flops == {}
+    return counted.elements, counted.other_bytes
+
+
+# --- one operation -------------------------------------------------------------------------
+
+
+def test_a_convolution_reads_image_and_weight_and_writes_its_answer():
+    """27 products for each of 8 × 64 numbers of two images."""
+    image, weight = meta(2, 3, 8, 8), meta(8, 3, 3, 3)
+    counted = count(lambda: functional.conv2d(image, weight, padding=1))
+    assert counted == Amount({"convolution": 2 * 27 * 8 * 64 * 2}, 384 + 216 + 1024, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("step", "elements"),
+    [
+        (lambda x: x + meta(10), 30),
+        (lambda x: x * x, 20),
+        (lambda x: x.relu_(), 20),
+        (lambda x: x.sum(), 11),
+        (lambda x: torch.cat([x, meta(5)]), 30),
+        (lambda x: x.fill_(1.0), 10),
+        (torch.zeros_like, 10),
+        (lambda x: x.copy_(meta(10)), 20),
+        (lambda x: x + meta(1).expand(10), 21),
+        (lambda x: x.view(2, 5).t().clone(), 20),
+    ],
+)
+def test_each_operand_and_each_answer_is_moved_once(step: Any, elements: int):
+    """An operand that is overwritten unseen is not read, nor what an expanded one repeats."""
+    x = meta(10)
+    assert moved(lambda: step(x)) == (elements, 0)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda x: x.view(2, 5),
+        lambda x: x.view(2, 5).t(),
+        lambda x: torch.ops.aten._unsafe_view(x, [5, 2]),
+        lambda x: x.detach(),
+        lambda x: x.expand(3, 10),
+        lambda x: x.as_strided_((5,), (2,)),
+        lambda x: x[2:4],
+        torch.empty_like,
+        lambda x: x.new_empty(7),
+        lambda _x: torch.empty(9, device="meta"),
+    ],
+)
+def test_views_and_memory_that_nobody_fills_move_nothing(step: Any):
+    """They change what is written about a tensor, and not what is in it."""
+    x = meta(10)
+    assert moved(lambda: step(x)) == (0, 0)
+
+
+def test_what_is_no_floating_point_number_keeps_its_own_size():
+    """A comparison writes bytes, a pooling indices of eight, in whatever precision."""
+    x = meta(10)
+    assert moved(lambda: x > 0) == (10, 10)
+    image = meta(1, 1, 4, 4)
+    assert moved(lambda: functional.max_pool2d(image, 2)) == (16 + 4, 8 * 4)
+
+
+def test_a_linear_layer_there_and_back():
+    """Two images of four numbers to three, the images without a gradient."""
+    layer, images = nn.Linear(4, 3, device="meta"), meta(2, 4)
+    there = (2 * 4 + 12 + 3) + 2 * 3
+    of_weights, of_bias = 2 * 3 + 2 * 4 + 12, 2 * 3 + 3
+    counted = count(lambda: layer(images).backward(meta(2, 3)))
+    assert counted == Amount({"addmm": 48, "mm": 48}, there + of_weights + of_bias, 0.0)
+
+
+# --- attention -----------------------------------------------------------------------------
+
+
+def attention(*, training: bool, mask: Tensor | None = None) -> Amount:
+    """Count attention of two heads of four numbers, from 5 places to 7."""
+    query = meta(3, 2, 5, 4, requires_grad=training)
+    key = meta(3, 2, 7, 4, requires_grad=training)
+    value = meta(3, 2, 7, 4, requires_grad=training)
+
+    def step() -> None:
+        answer = functional.scaled_dot_product_attention(query, key, value, mask)
+        if training:
+            answer.backward(meta(3, 2, 5, 4))
+
+    return count(step)
+
+
+QUERY, KEY = 3 * 2 * 5 * 4, 3 * 2 * 7 * 4
+SCORES = 3 * 2 * 5 * 7
+
+
+def test_attention_is_one_operation():
+    """Two products, whose scores no memory sees."""
+    name = "scaled_dot_product_attention"
+    moved_once = 2 * QUERY + 2 * KEY
+    assert attention(training=False) == Amount({name: 2 * 2 * SCORES * 4}, moved_once, 0)
+    mask = meta(5, 7)
+    assert attention(training=False, mask=mask).elements == moved_once + 5 * 7
+
+
+def test_attention_costs_twice_as_much_back_as_there():
+    """Operands, answer and its gradient are read, three gradients written."""
+    counted = attention(training=True)
+    name = "scaled_dot_product_attention"
+    assert counted.flops == {name: 16 * SCORES, f"{name}_backward": 32 * SCORES}
+    there, back = 2 * QUERY + 2 * KEY, (3 * QUERY + 2 * KEY) + (QUERY + 2 * KEY)
+    assert counted.elements == there + back
+
+
+def test_torch_has_its_own_attention_back_even_after_a_failure():
+    """Counting is no reason to compute differently afterwards."""
+    own = functional.scaled_dot_product_attention
+
+    def fail() -> None:
+        assert functional.scaled_dot_product_attention is not own
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        count(fail)
+    assert functional.scaled_dot_product_attention is own
+
+
+# --- work of any batch ---------------------------------------------------------------------
+
+WORK = Work(
+    per_image=Amount({"convolution": 100.0, "addmm": 10.0}, elements=1000, other_bytes=80),
+    per_step=Amount({"mm": 7.0}, elements=50, other_bytes=8),
+    trained=20,
+)
+
+
+def test_a_batch_costs_its_images_and_what_a_step_costs_anyway():
+    """Three images."""
+    assert WORK.flops_by_operation(3) == {"convolution": 300.0, "addmm": 30.0, "mm": 7.0}
+    assert WORK.flops(3) == 337.0
+
+
+def test_traffic_is_numbers_of_their_size_and_the_rest_as_it_is():
+    """The optimizer's five for each weight are of the size in which weights are kept."""
+    forward = (3 * 1000 + 50) * 2 + (3 * 80 + 8)
+    assert WORK.traffic_bytes(3, 2) == forward + 20 * 5 * 2
+    assert WORK.traffic_bytes(3, 2, stored_itemsize=4) == forward + 20 * 5 * 4
+
+
+def test_an_optimizer_that_seldom_moves_has_gradients_added_up_meanwhile():
+    """Four steps: one update, and three additions of two operands and an answer."""
+    forward = (3 * 1000 + 50) * 4 + (3 * 80 + 8)
+    each = 20 * (5 + 3 * 3) * 4 / 4
+    assert WORK.traffic_bytes(3, 4, optimizer_every=4) == forward + each
+
+
+class Odd(nn.Module):
+    """Multiplies its images by a product of weights, which costs the same for any batch."""
+
+    def __init__(self) -> None:
+        """Make two weights without data."""
+        super().__init__()
+        self.left = nn.Parameter(meta(12, 5))
+        self.right = nn.Parameter(meta(5, 6))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Answer six numbers an image."""
+        return images.flatten(1) @ (self.left @ self.right)
+
+
+def work_of(network: nn.Module, task: str, monkeypatch: pytest.MonkeyPatch) -> Work | None:
+    """Count a network of 3 × 2 × 2 images that is in no registry."""
+    monkeypatch.setattr(flops, "create_weightless", lambda _name, _size: network)
+    return work.__wrapped__("odd", 2, task)
+
+
+def test_a_part_of_the_work_does_not_depend_on_the_batch(monkeypatch):
+    """Weights are read and multiplied once for all images."""
+    assert work_of(Odd(), "infer", monkeypatch) == Work(
+        per_image=Amount({"mm": 2 * 12 * 6}, elements=12 + 6, other_bytes=0),
+        per_step=Amount({"mm": 2 * 12 * 5 * 6}, elements=(60 + 30 + 72) + 72, other_bytes=0),
+        trained=0,
+    )
+
+
+def test_training_moves_the_weights_that_have_gradients(monkeypatch):
+    """A frozen weight has none, and neither step finds the gradients of the one before."""
+    network = Odd()
+    network.left.requires_grad_(False)
+    counted = work_of(network, "train", monkeypatch)
+    assert counted is not None
+    assert counted.trained == 30
+    assert counted.per_step.flops == {"mm": 2 * 2 * 12 * 5 * 6}
+    assert counted.per_image.flops == {"mm": 2 * 2 * 12 * 6}
+
+
+def test_a_network_that_looks_at_its_data_is_not_counted(monkeypatch):
+    """There is none to look at."""
+
+    class Looking(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return images if images.sum() > 0 else -images
+
+    assert work_of(Looking(), "infer", monkeypatch) is None
+
+
+@pytest.mark.parametrize("task", ["infer", "train"])
+def test_two_batches_tell_of_any_other(task: str):
+    """Eight images cost what the line through two and four says."""
+    counted = work("squeezenet1_1", 32, task)
+    assert counted is not None
+    network = flops.create_weightless("squeezenet1_1", 32).train(task == "train")
+
+    def step() -> None:
+        if task == "train":
+            flops._loss(network(meta(8, 3, 32, 32))).backward()
+        else:
+            with torch.no_grad():
+                network(meta(8, 3, 32, 32))
+
+    eight = count(step)
+    assert counted.flops_by_operation(8) == eight.flops
+    updates = 5 * 4 * counted.trained
+    assert counted.traffic_bytes(8, 4) == 4 * eight.elements + eight.other_bytes + updates
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3])
+def test_all_heads_of_a_network_are_differentiated(heads: int):
+    """A tensor, a dictionary or a tuple of them, in which one may be missing."""
+    answers = [meta(2, 5, 4, 4, requires_grad=True) for _ in range(heads)]
+    dictionary = dict(zip(itertools.count(), answers, strict=False))
+    outputs: list[Any] = [dictionary, (*answers, None), *([answers[0]] if heads == 1 else [])]
+    for output in outputs:
+        for answer in answers:
+            answer.grad = None
+        flops._loss(output).backward()
+        assert all(answer.grad is not None for answer in answers)
+
+
+# --- a network that all know ---------------------------------------------------------------
+
+
+def test_resnet50_costs_4_09_gmacs_an_image_by_three_counts():
+    """Without data by torch's formulas, with data by DeepSpeed, and the checked count of both."""
+    per_image = flops_per_image("resnet50", 224, "infer")
+    assert per_image == pytest.approx(2 * 4.09e9, rel=0.005)
+    counted = work("resnet50", 224, "infer")
+    assert counted is not None
+    assert counted.flops(1) == per_image
+    profile = layers.profile(
+        create("resnet50", 224).eval(), torch.randn(1, 3, 224, 224), training=False
+    )
+    assert 2 * profile.macs == per_image
+    assert profile.flops_by_torch == per_image
+    assert profile.disagreement is None
+    assert profile.parameters == 25_557_032
+
+
+def test_resnet50_moves_its_weights_once_and_its_activations_between_operations():
+    """Batch norms read their running statistics, and answer with as many of the batch."""
+    counted = work("resnet50", 224, "infer")
+    assert counted is not None
+    assert counted.per_step.elements == 25_557_032 + 4 * 26_560
+    assert counted.per_image.other_bytes == 8 * 64 * 56 * 56  # where a pool's maxima were

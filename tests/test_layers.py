@@ -1,0 +1,496 @@
+"""A step layer by layer: figures by hand, what is printed, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bench_lib.model import UserError
+from bench_lib.worker import layers
+from bench_lib.worker.layers import Kind, NoProfilerError, Profile, print_profile, profile
+
+CONVOLUTION = 27 * 8 * 64
+"""Products of an image of 3 × 8 × 8 for eight channels."""
+LINEAR = 512 * 10
+
+
+def small() -> nn.Module:
+    """Convolve, cut off what is negative, and take ten sums."""
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10)
+    )
+
+
+def images(n: int = 2) -> Tensor:
+    """Return images of 8 × 8."""
+    return torch.randn(n, 3, 8, 8)
+
+
+@dataclass
+class Scripted:
+    """A clock that tells the times it was given."""
+
+    times: list[float]
+    waited: int = 0
+
+    def now(self) -> float:
+        """Tell the next."""
+        return self.times.pop(0)
+
+    def synchronize(self) -> None:
+        """Count who waits."""
+        self.waited += 1
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Scripted:
+    """Have a forward pass take two seconds and a backward pass four."""
+    scripted = Scripted([10.0, 12.0, 20.0, 24.0])
+    monkeypatch.setattr(layers, "clock_of", lambda _device: scripted)
+    return scripted
+
+
+# --- figures -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_profile_has_what_can_be_counted_by_hand(training: bool):
+    """Two images, forward, whatever comes after it."""
+    found = profile(small(), images(), training=training)
+    assert found.training is training
+    assert found.parameters == 27 * 8 + LINEAR + 10
+    assert found.macs == 2 * (CONVOLUTION + LINEAR)
+    assert found.flops == 2 * found.macs + 2 * 512  # a comparison for each number cut off
+    assert found.flops_by_torch == 2 * found.macs
+    assert found.flops_by_operation == {"convolution": 4 * CONVOLUTION, "addmm": 4 * LINEAR}
+    assert found.disagreement is None
+
+
+def test_layers_are_listed_as_the_network_lists_them():
+    """Depth, name, kind, and what each has and gives back, with all that is in it."""
+    inner = nn.Sequential(nn.ReLU(), nn.Flatten())
+    network = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), inner, nn.Linear(512, 10))
+    found = profile(network, images(), training=False)
+    rows = [(x.depth, x.name, x.kind, x.parameters, x.macs, x.output_bytes) for x in found.layers]
+    answer, sums = 4 * 2 * 512, 4 * 2 * 10
+    convolution, linear = 2 * CONVOLUTION, 2 * LINEAR
+    assert rows == [
+        (0, "", "Sequential", 216 + 8 + LINEAR + 10, convolution + linear, sums),
+        (1, "0", "Conv2d", 216 + 8, convolution, answer),
+        (1, "1", "Sequential", 0, 0, answer),
+        (2, "1.0", "ReLU", 0, 0, answer),
+        (2, "1.1", "Flatten", 0, 0, answer),
+        (1, "2", "Linear", LINEAR + 10, linear, sums),
+    ]
+    assert found.layers[1].flops == 2 * convolution + 2 * 512  # the bias is added to each number
+    assert found.layered_s == found.layers[0].forward_s > 0
+
+
+def test_kinds_of_layers_add_up_to_the_network():
+    """What a layer's own layers do is theirs."""
+    network = nn.Sequential(small(), nn.Linear(10, 10))
+    found = profile(network, images(), training=False)
+    kinds = {kind.name: kind for kind in found.kinds}
+    assert kinds["Linear"].layers == 2
+    assert kinds["Linear"].macs == 2 * (LINEAR + 100)
+    assert (kinds["Sequential"].layers, kinds["Sequential"].flops) == (2, 0)
+    assert sum(kind.macs for kind in found.kinds) == found.macs
+    assert sum(kind.flops for kind in found.kinds) == found.flops
+    assert sum(kind.forward_s for kind in found.kinds) == pytest.approx(found.layered_s)
+    times = [kind.forward_s for kind in found.kinds]
+    assert times == sorted(times, reverse=True)
+
+
+def test_a_layer_that_is_called_twice_returns_twice():
+    """Its parameters are there once."""
+    layer = nn.Linear(10, 10, bias=False)
+    found = profile(nn.Sequential(layer, layer), torch.randn(1, 10), training=False)
+    assert [(x.name, x.parameters, x.macs, x.output_bytes) for x in found.layers] == [
+        ("", 100, 200, 40),
+        ("0", 100, 200, 80),
+    ]
+
+
+def test_training_keeps_each_storage_once_and_neither_weights_nor_the_images():
+    """The one answer of a ReLU, which it needs itself and the linear layer after a view."""
+    assert profile(small(), images(), training=True).activation_bytes == 4 * 2 * 512
+
+
+def test_inference_needs_what_is_alive_at_once():
+    """A ReLU's operand and answer; in place, one of them; the sums' operand and answer."""
+    assert profile(small(), images(), training=False).activation_bytes == 4 * 2 * (512 + 512)
+    network = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(inplace=True), nn.Flatten())
+    assert profile(network, images(), training=False).activation_bytes == 4 * 2 * 512
+    network.append(nn.Linear(512, 10))
+    assert profile(network, images(), training=False).activation_bytes == 4 * 2 * (512 + 10)
+
+
+def test_each_part_is_timed_alone(clock: Scripted):
+    """With the device idle before it and done after it; the loss is in neither."""
+    found = profile(small(), images(), training=True)
+    assert (found.forward_s, found.backward_s) == (2.0, 4.0)
+    assert clock.waited == 4
+
+
+def test_inference_has_no_backward_pass(clock: Scripted):
+    """No gradients are made either."""
+    modes = []
+
+    class Watched(nn.Linear):
+        def forward(self, batch: Tensor) -> Tensor:
+            modes.append(torch.is_grad_enabled())
+            return super().forward(batch)
+
+    found = profile(Watched(4, 4), torch.randn(1, 4), training=False)
+    assert (found.forward_s, found.backward_s) == (2.0, None)
+    assert set(modes) == {False}
+    assert len(clock.times) == 2
+
+
+def test_a_network_runs_under_the_autocast_of_its_case():
+    """Three times on its device, and once without data for torch's count."""
+    types = []
+
+    class Watched(nn.Linear):
+        def forward(self, batch: Tensor) -> Tensor:
+            answer = super().forward(batch)
+            types.append(answer.dtype)
+            return answer
+
+    found = profile(
+        Watched(4, 4),
+        torch.randn(1, 4),
+        training=True,
+        autocast=lambda: torch.autocast("cpu", torch.bfloat16),
+    )
+    assert types == [torch.bfloat16] * 3 + [torch.float32]
+    assert found.layers[0].output_bytes == 2 * 4
+
+
+@pytest.mark.parametrize("output", [dict, tuple])
+def test_networks_with_auxiliary_heads_are_trained_as_they_are_measured(output: Any):
+    """Classes for each pixel in a dictionary, or heads in a tuple; both heads have gradients."""
+    reached = []
+
+    class Headed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out, self.aux = nn.Conv2d(3, 5, 1), nn.Conv2d(3, 5, 1)
+            for head in (self.out, self.aux):
+                head.bias.register_hook(lambda _grad, head=head: reached.append(head))
+
+        def forward(self, batch: Tensor) -> Any:
+            heads = self.out(batch), self.aux(batch)
+            return {"out": heads[0], "aux": heads[1]} if output is dict else heads
+
+    network = Headed()
+    profile(network, images(), training=True)
+    assert (network.out in reached, network.aux in reached) == (True, output is tuple)
+
+
+# --- the second count ----------------------------------------------------------------------
+
+
+def test_attention_is_counted_in_inference():
+    """The one kernel that torch has for it hides it from both counters; it is not used."""
+
+    class Attending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, batch: Tensor) -> Tensor:
+            return self.attention(batch, batch, batch, need_weights=False)[0]
+
+    found = profile(Attending().eval(), torch.randn(3, 5, 8), training=False)
+    projections, scores = 15 * 8 * 24 + 15 * 8 * 8, 3 * 2 * 5 * 5
+    assert found.macs == projections + 2 * scores * 4
+    assert found.flops_by_torch == 2 * found.macs
+    assert found.flops_by_operation["scaled_dot_product_attention"] == 4 * scores * 4
+
+
+def test_products_that_deepspeed_does_not_know_are_missed_with_a_word():
+    """It takes no multiply-accumulates from an einsum."""
+
+    class Summing(nn.Linear):
+        def forward(self, batch: Tensor) -> Tensor:
+            return super().forward(batch) + torch.einsum("bi,oi->bo", batch, self.weight)
+
+    found = profile(Summing(4, 4), torch.randn(1, 4), training=False)
+    assert (found.macs, found.flops_by_torch) == (16, 64)
+    assert found.disagreement == (
+        "DeepSpeed counts 50.0% fewer FLOPs in products than torch.utils.flop_counter, "
+        "32 FLOP and 64 FLOP; "
+        "trust torch's, which sees every product that is computed and not only calls by the "
+        "names it knows"
+    )
+
+
+PROFILE = Profile(
+    training=True,
+    parameters=7,
+    macs=500_000,
+    flops=1_200_000,
+    forward_s=0.002,
+    backward_s=0.004,
+    layered_s=0.01,
+    activation_bytes=3 * 2**20,
+    flops_by_torch=1e6,
+    flops_by_operation={"addmm": 2.5e5, "convolution": 7.5e5},
+    layers=(),
+    kinds=(Kind("Conv2d", 2, 375_000, 800_000, 0.0075),),
+    text="what DeepSpeed says\n",
+)
+
+
+@pytest.mark.parametrize(
+    ("by_torch", "word"),
+    [
+        (1e6 / 1.019, None),
+        (1e6 / 0.981, None),
+        (1e6 / 1.021, "2.1% more"),
+        (1e6 / 0.979, "2.1% fewer"),
+        (0.0, None),
+        (None, None),
+    ],
+)
+def test_two_counts_may_be_two_percent_apart(by_torch: float | None, word: str | None):
+    """Without a second count nobody disagrees."""
+    found = replace(PROFILE, flops_by_torch=by_torch).disagreement
+    assert found is None if word is None else word in found
+
+
+def test_a_network_that_torch_cannot_count_is_profiled_all_the_same():
+    """It looks at its data, and the count is of a twin that has none."""
+
+    class Looking(nn.Linear):
+        def forward(self, batch: Tensor) -> Tensor:
+            return super().forward(batch if batch.sum() > 0 else -batch)
+
+    found = profile(Looking(4, 4), torch.randn(1, 4), training=False)
+    assert found.macs == 16
+    assert (found.flops_by_torch, found.flops_by_operation) == (None, {})
+    assert found.disagreement is None
+
+
+# --- what is printed -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_deepspeeds_own_text_is_printed_in_training_and_in_inference(training: bool):
+    """Lines that people look for, with the step, the ranks and the batch of the guide."""
+    found = profile(small(), images(), training=training, profile_step=7, ranks=4)
+    text = io.StringIO()
+    print_profile(found, text)
+    lines = text.getvalue().splitlines()
+    assert lines[:4] == ["=" * 40, "DeepSpeed FLOPS Profiler Output:", "=" * 40, ""]
+    assert f"{'-' * 26} DeepSpeed Flops Profiler {'-' * 26}" in lines
+    assert "Profile Summary at step 7:" in lines
+    for what, value in (
+        ("world size", "4"),
+        ("data parallel size", "4"),
+        ("batch size per GPU", "2"),
+        ("params per GPU", "5.35 K"),
+        ("params of model = params per GPU * mp_size", "5.35 K"),
+    ):
+        assert f"{what + ': ':<70}  {value:<8}" in lines
+    assert [line for line in lines if line.startswith("fwd FLOPS per GPU = fwd flops per GPU")]
+    assert [line for line in lines if "(0): Conv2d(" in line or line.strip() == "(0): Conv2d("]
+    assert bool([line for line in lines if line.startswith("bwd latency")]) is training
+
+
+def test_below_it_stands_what_deepspeed_does_not_measure():
+    """To the last figure."""
+    text = io.StringIO()
+    print_profile(PROFILE, text)
+    assert text.getvalue().splitlines() == [
+        "========================================",
+        "DeepSpeed FLOPS Profiler Output:",
+        "========================================",
+        "what DeepSpeed says",
+        "",
+        "-------------------------- The Same Step, Not Held Up --------------------------",
+        f"{'fwd latency without a wait after each layer: ':<72}2 ms",
+        f"{'fwd FLOPS per GPU without these waits: ':<72}600 MFLOPS",
+        f"{'bwd latency: ':<72}4 ms",
+        f"{'bwd FLOPS per GPU = 2 * fwd flops per GPU / bwd latency: ':<72}600 MFLOPS",
+        f"{'fwd+bwd FLOPS per GPU = 3 * fwd flops per GPU / (fwd+bwd latency): ':<72}600 MFLOPS",
+        f"{'activation memory kept for the backward pass: ':<72}3 MiB",
+        f"{'fwd MACs per GPU by torch.utils.flop_counter: ':<72}500 KMACs",
+        "",
+        "Layers by kind, each without the layers in it:",
+        "kind                             layers       MACs      flops  fwd latency   share",
+        "Conv2d                                2      375 K      800 K       7.5 ms   75.0%",
+        "",
+        "Products of the forward pass by operation:",
+        "convolution                           750 KFLOP   75.0%",
+        "addmm                                 250 KFLOP   25.0%",
+    ]
+
+
+def test_what_is_not_known_is_not_printed():
+    """Inference without a second count, and a clock that saw no time pass."""
+    text = io.StringIO()
+    bare = replace(
+        PROFILE,
+        training=False,
+        backward_s=None,
+        forward_s=0.0,
+        layered_s=0.0,
+        flops_by_torch=None,
+        flops_by_operation={},
+    )
+    print_profile(bare, text)
+    said = text.getvalue()
+    assert "bwd" not in said
+    assert "flop_counter" not in said
+    assert "by operation" not in said
+    assert f"{'fwd FLOPS per GPU without these waits: ':<72}unknown\n" in said
+    assert f"{'activation memory alive at once: ':<72}3 MiB\n" in said
+
+
+def test_a_disagreement_is_printed(capsys: pytest.CaptureFixture[str]):
+    """To standard output, where no other stream is named."""
+    loud = replace(PROFILE, flops_by_torch=2e6)
+    print_profile(loud)
+    assert f"\n{loud.disagreement}\n" in capsys.readouterr().out
+
+
+# --- nothing is left behind ----------------------------------------------------------------
+
+
+class Delicate(nn.Module):
+    """Has statistics, gradients and chance, and fails in the forward pass that it is told."""
+
+    def __init__(self, fail_in: int = 0) -> None:
+        """Fail never, or in the first, second, … pass."""
+        super().__init__()
+        self.norm = nn.BatchNorm2d(3)
+        self.body = nn.Sequential(nn.Dropout(0.5), small())
+        self.passes, self.fail_in = 0, fail_in
+
+    def forward(self, batch: Tensor) -> Tensor:
+        """Fail between two layers."""
+        self.passes += 1
+        normal = self.norm(batch)
+        if self.passes == self.fail_in:
+            raise RuntimeError("stop")
+        return torch.add(self.body(functional.relu(normal)), 1.0)
+
+
+def functions() -> dict[str, Any]:
+    """Return all that DeepSpeed could have put its own in the place of."""
+    einops = sys.modules["einops"]
+    holders: dict[str, Any] = {"F": functional, "torch": torch, "einops": einops}
+    found = {f"{name}.{k}": v for name, held in holders.items() for k, v in vars(held).items()}
+    return found | {f"Tensor.{name}": value for name, value in vars(Tensor).items()}
+
+
+@pytest.mark.parametrize("fail_in", [0, 1, 2, 3])
+@pytest.mark.parametrize("training", [False, True])
+def test_network_and_torch_are_left_as_they_were(fail_in: int, training: bool):
+    """After a profile, and after one that failed while it was seen, timed or hooked."""
+    profiling = layers._deepspeed()
+    network = Delicate(fail_in).train(training)
+    network.body[1][3].weight.grad = torch.ones(10, 512)
+    network.passes = 0
+    about = {module: (set(vars(module)), module.training) for module in network.modules()}
+    gradients = [p.grad for p in network.parameters()]
+    state = {name: value.clone() for name, value in network.state_dict().items()}
+    batch = images()
+    before, chance = functions(), torch.get_rng_state()
+    if fail_in:
+        with pytest.raises(RuntimeError, match="stop"):
+            profile(network, batch, training=training)
+        assert network.passes == fail_in
+    else:
+        profile(network, batch, training=training)
+    assert {m: (set(vars(m)), m.training) for m in network.modules()} == about
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in network.modules())
+    assert all(p.grad is g for p, g in zip(network.parameters(), gradients, strict=True))
+    assert torch.equal(network.body[1][3].weight.grad, torch.ones(10, 512))
+    after = network.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in state.items())
+    assert torch.equal(torch.get_rng_state(), chance)
+    changed = {name for name, value in functions().items() if before.get(name) is not value}
+    assert changed == set()
+    assert "matmul" not in vars(Tensor)  # inherited, as in a process without DeepSpeed
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert profiling.module_flop_count == profiling.module_mac_count == []
+
+
+def test_a_profiler_that_fails_is_removed_too(monkeypatch: pytest.MonkeyPatch):
+    """After its hooks are in, and before it takes itself for started."""
+    profiling = layers._deepspeed()
+    network, before = small(), functions()
+    attributes = [set(vars(module)) for module in network.modules()]
+    whole = profiling.FlopsProfiler.start_profile
+
+    def start(self: Any) -> None:
+        whole(self)
+        self.started = False
+        raise RuntimeError("stop")
+
+    monkeypatch.setattr(profiling.FlopsProfiler, "start_profile", start)
+    with pytest.raises(RuntimeError, match="stop"):
+        profile(network, images(), training=False)
+    assert [set(vars(module)) for module in network.modules()] == attributes
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in network.modules())
+    assert {k for k, v in functions().items() if before.get(k) is not v} == set()
+
+
+# --- DeepSpeed itself ----------------------------------------------------------------------
+
+
+def test_without_deepspeed_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    """Before anything of the step was run."""
+    monkeypatch.setitem(sys.modules, "deepspeed.profiling.flops_profiler.profiler", None)
+    network = Delicate()
+    with pytest.raises(NoProfilerError, match="pip install deepspeed") as caught:
+        profile(network, images(), training=True)
+    assert isinstance(caught.value, UserError)
+    assert network.passes == 0
+
+
+def importing(monkeypatch: pytest.MonkeyPatch, behave: Callable[[], Any]) -> None:
+    """Have the import of DeepSpeed do something else."""
+    own = importlib.import_module
+
+    def import_module(name: str, package: str | None = None) -> Any:
+        return behave() if name.startswith("deepspeed") else own(name, package)
+
+    monkeypatch.setattr(importlib, "import_module", import_module)
+
+
+def test_an_import_that_finds_no_compiler_is_an_import_that_failed(monkeypatch):
+    """DeepSpeed's own exceptions are no ImportErrors."""
+
+    def behave() -> None:
+        raise RuntimeError("CUDA_HOME does not exist")
+
+    importing(monkeypatch, behave)
+    with pytest.raises(NoProfilerError, match=r"imported \(CUDA_HOME does not exist\); pip"):
+        profile(small(), images(), training=False)
+
+
+def test_what_deepspeed_says_while_it_is_imported_is_not_in_the_output(monkeypatch, capsys):
+    """Nor do its warnings become errors where warnings are errors."""
+
+    def behave() -> str:
+        sys.stdout.write("Setting accelerator to CPU\n")
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+        return "the profiler"
+
+    importing(monkeypatch, behave)
+    assert layers._deepspeed() == "the profiler"
+    assert capsys.readouterr() == ("", "Setting accelerator to CPU\n")

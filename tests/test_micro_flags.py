@@ -1,0 +1,671 @@
+"""The command line of ROCm's tool as we take it: frozen, read, and refused in clear words."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bench_lib.matrix import LARGEST
+from bench_lib.micro.compiling import Compiling
+from bench_lib.micro.flags import AMP, Options, parser, read_options
+from bench_lib.model import PRECISIONS, UserError
+
+TEXT, NUMBER, SWITCH = "text", "number", "switch"
+NEEDED = "needed"
+
+THEIRS: dict[str, tuple[Any, ...]] = {
+    "--network": (TEXT, None, None, NEEDED),
+    "--batch-size": (NUMBER, 64, None),
+    "--iterations": (NUMBER, 20, None),
+    "--flops-prof-step": (NUMBER, 0, None),
+    "--kineto": (SWITCH, False, None),
+    "--autograd_profiler": (SWITCH, False, None),
+    "--fp16": (NUMBER, 0, (0, 1)),
+    "--distributed_dataparallel": (SWITCH, False, None),
+    "--device_ids": (TEXT, None, None),
+    "--rank": (NUMBER, None, None),
+    "--world-size": (NUMBER, None, None),
+    "--dist-backend": (TEXT, None, None),
+    "--dist-url": (TEXT, None, None),
+    "--compile": (SWITCH, False, None),
+    "--compileContext": (TEXT, "{}", None),
+    "--amp": (SWITCH, False, None),
+    "--csv-file": (TEXT, None, None),
+    "--mode": (TEXT, "training", ("training", "inference")),
+    "--nhwc": (SWITCH, False, None),
+    "--opt-step": (NUMBER, 1, None),
+    "--output-dir": (TEXT, "", None),
+    "--output-file": (TEXT, "", None),
+    "--profiler-output": (TEXT, "", None),
+}
+"""Every flag of micro_benchmarking_pytorch.py: what it takes, its default, its choices.
+
+``--network`` has choices there too, and ``--compileContext`` an empty dictionary; what may be
+said with ``--network`` is torchvision's to say here, and is looked up when torch is there."""
+
+GUIDES: dict[str, tuple[Any, ...]] = {
+    "--autograd-profiler": (SWITCH, False, None),
+    "--amp-opt-level": (NUMBER, 0, (0, 1, 2, 3)),
+}
+"""Flags that the workshop's guide and the tool's own README have, and the tool has not."""
+
+OURS: dict[str, tuple[Any, ...]] = {
+    "--history": (Path, None, None),
+    "--judge": (SWITCH, False, None),
+    "--baselines": (Path, Path("baselines"), None),
+    "--json": (SWITCH, False, None),
+}
+
+NETWORK = ["--network", "resnet50"]
+
+SAID: dict[str, list[str]] = {
+    "--network": ["resnet18"],
+    "--batch-size": ["8"],
+    "--iterations": ["5"],
+    "--flops-prof-step": ["3"],
+    "--fp16": ["1"],
+    "--device_ids": ["1"],
+    "--rank": ["1", "--world-size", "4"],
+    "--world-size": ["4", "--rank", "1"],
+    "--dist-backend": ["gloo"],
+    "--dist-url": ["tcp://127.0.0.1:4332"],
+    "--compileContext": ["{'mode': 'max-autotune'}"],
+    "--csv-file": ["mine.csv"],
+    "--mode": ["inference"],
+    "--opt-step": ["2"],
+    "--output-dir": ["/"],
+    "--output-file": ["mine"],
+    "--profiler-output": ["mine"],
+    "--amp-opt-level": ["1"],
+    "--distributed_dataparallel": [
+        *("--rank", "0", "--world-size", "1"),
+        *("--dist-backend", "gloo", "--dist-url", "tcp://127.0.0.1:4332"),
+    ],
+}
+"""What follows each flag in a command line that can be meant; nothing after the others."""
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be in an empty folder, and not one of several ranks."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def read(*words: str) -> Options:
+    """Read a command line about ResNet-50."""
+    return read_options([*NETWORK, *words])
+
+
+def refusal(*words: str) -> str:
+    """Read a command line that is refused; return the words."""
+    with pytest.raises(UserError) as caught:
+        read(*words)
+    return str(caught.value)
+
+
+# ---- the surface ------------------------------------------------------------------------------
+
+
+def surface(action: argparse.Action) -> tuple[Any, ...]:
+    """Return what an action takes, its default and its choices, as the tables above have it."""
+    takes: Any = TEXT if action.type in (None, str) else action.type
+    takes = NUMBER if takes is int else takes
+    takes = SWITCH if action.nargs == 0 and action.const is True else takes
+    assert takes is SWITCH or action.nargs is None
+    choices = None if action.choices is None else tuple(action.choices)
+    return (takes, action.default, choices, *([NEEDED] if action.required else []))
+
+
+def test_the_flags_of_rocms_tool_are_frozen() -> None:
+    """Its scripts run here unchanged: spelling, type, default, choices, and which is needed."""
+    flags = {
+        spelling: surface(action)
+        for action in parser()._actions
+        for spelling in action.option_strings
+        if action.dest != "help"
+    }
+    assert flags == THEIRS | GUIDES | OURS
+
+
+def test_both_spellings_of_the_autograd_profiler_are_one_flag() -> None:
+    """The tool's and the guide's."""
+    spellings = [action.option_strings for action in parser()._actions]
+    assert ["--autograd_profiler", "--autograd-profiler"] in spellings
+    assert read("--autograd_profiler").autograd_profiler
+    assert read("--autograd-profiler").autograd_profiler
+
+
+def test_a_bare_command_line_means_what_it_means_to_rocms_tool() -> None:
+    """Training, FP32, one device, nothing profiled, nothing kept."""
+    assert read() == Options(
+        network="resnet50",
+        batch_size=64,
+        iterations=20,
+        flops_prof_step=0,
+        kineto=False,
+        autograd_profiler=False,
+        fp16=False,
+        amp=False,
+        amp_opt_level=0,
+        distributed_dataparallel=False,
+        device_ids=(),
+        rank=None,
+        world_size=None,
+        dist_backend=None,
+        dist_url=None,
+        compiling=Compiling(),
+        csv_file=None,
+        mode="training",
+        nhwc=False,
+        opt_step=1,
+        output_dir="",
+        output_file="",
+        profiler_output="",
+    )
+
+
+@pytest.mark.parametrize("flag", [*THEIRS, *GUIDES, *OURS])
+def test_every_flag_is_told_apart_from_its_absence(flag: str) -> None:
+    """None is read and forgotten."""
+    values = SAID.get(flag, ["folder"] if OURS.get(flag, (None,))[0] is Path else [])
+    assert read(flag, *values) != read()
+
+
+def candidates(abbreviation: str) -> list[str]:
+    """Return the flags of ROCm's tool that argparse would take an abbreviation for."""
+    known = [*THEIRS, "--help"]
+    if abbreviation in known:
+        return [abbreviation]
+    return [flag for flag in known if flag.startswith(abbreviation)]
+
+
+ABBREVIATIONS = sorted(
+    {
+        (flag[:end], flag)
+        for flag in [*THEIRS, "--help"]
+        for end in range(len("--x"), len(flag) + 1)
+        if candidates(flag[:end]) == [flag]
+    }
+)
+
+
+@pytest.mark.parametrize(("abbreviation", "flag"), ABBREVIATIONS)
+def test_what_rocms_tool_understands_cut_short_is_understood_here(
+    abbreviation: str, flag: str
+) -> None:
+    """No flag of ours, and none of the guide's, stands in the way."""
+    if flag == "--help":
+        with pytest.raises(SystemExit) as caught:
+            read_options([abbreviation])
+        assert caught.value.code == 0
+        return
+    base = [] if flag == "--network" else NETWORK
+    values = SAID.get(flag, [])
+    assert read_options([*base, abbreviation, *values]) == read(flag, *values)
+    if THEIRS[flag][0] is not SWITCH:
+        joined = [f"{abbreviation}={values[0]}", *values[1:]]
+        assert read_options([*base, *joined]) == read(flag, *values)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["--autograd-"], ["--autograd_profiler"]),
+        (["--amp-opt", "2"], ["--amp-opt-level", "2"]),
+        (["--ju"], ["--judge"]),
+        (["--base", "there"], ["--baselines", "there"]),
+    ],
+)
+def test_what_only_we_have_may_be_cut_short_too(words: list[str], meant: list[str]) -> None:
+    """As far as that leaves it without doubt."""
+    assert read(*words) == read(*meant)
+
+
+@pytest.mark.parametrize("abbreviation", ["--n", "--comp", "--dist", "--output-", "--a"])
+def test_an_abbreviation_that_was_ambiguous_still_is(abbreviation: str) -> None:
+    """ROCm's tool refuses these."""
+    assert len(candidates(abbreviation)) > 1
+    assert f"ambiguous option: {abbreviation} could match --" in refusal(abbreviation, "1")
+
+
+def test_the_value_of_a_flag_is_never_taken_for_an_abbreviation() -> None:
+    """Even where it is spelt like one."""
+    assert read("--output-file=--am").output_file == "--am"
+    assert not read("--output-file=--am").amp
+
+
+def test_help_lists_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    """And leaves with 0."""
+    with pytest.raises(SystemExit) as caught:
+        read_options(["--help"])
+    assert caught.value.code == 0
+    printed = capsys.readouterr().out
+    assert all(flag in printed for flag in THEIRS | GUIDES | OURS)
+
+
+# ---- precision --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "precision", "dtype"),
+    [
+        ([], "fp32", "FP32"),
+        (["--fp16", "0"], "fp32", "FP32"),
+        (["--fp16", "1"], "fp16-bn32", "FP16"),
+        (["--amp"], "amp-fp16", AMP),
+        (["--fp16", "1", "--amp"], "fp16-bn32", "FP16"),
+        (["--amp-opt-level", "0"], "fp32", "FP32"),
+        (["--amp-opt-level", "1"], "amp-fp16", AMP),
+        (["--amp-opt-level", "2"], "amp-fp16", AMP),
+        (["--amp-opt-level", "3"], "fp16", "FP16"),
+        (["--amp", "--amp-opt-level", "1"], "amp-fp16", AMP),
+        (["--amp", "--amp-opt-level", "2"], "amp-fp16", AMP),
+        (["--amp", "--amp-opt-level", "3"], "amp-fp16", AMP),
+        (["--fp16", "1", "--amp-opt-level", "1"], "fp16-bn32", "FP16"),
+        (["--fp16", "1", "--amp-opt-level", "2"], "fp16-bn32", "FP16"),
+        (["--fp16", "1", "--amp-opt-level", "3"], "fp16-bn32", "FP16"),
+        (["--fp16", "1", "--amp", "--amp-opt-level", "3"], "fp16-bn32", "FP16"),
+    ],
+)
+def test_flags_of_precision_have_one_meaning_together(
+    words: list[str], precision: str, dtype: str
+) -> None:
+    """A halved network is halved whatever stands beside it, as in ROCm's tool."""
+    options = read(*words)
+    assert (options.precision("fp32"), options.dtype) == (precision, dtype)
+    assert precision in PRECISIONS
+
+
+def test_fp32_is_what_torch_means_by_it_on_the_device() -> None:
+    """Where no flag asks for less."""
+    assert read().precision("tf32-conv") == "tf32-conv"
+    assert read("--amp").precision("tf32-conv") == "amp-fp16"
+
+
+def test_the_words_for_amp_are_rocms_tools() -> None:
+    """People search for them."""
+    assert AMP == "AMP: PyTorch Native Automatic Mixed Precision"
+
+
+@pytest.mark.parametrize(
+    ("words", "remark"),
+    [
+        (["--fp16", "1", "--amp"], "--fp16 1 halves the network already; --amp does nothing "),
+        (
+            ["--fp16", "1", "--amp-opt-level", "2"],
+            "--fp16 1 halves the network already; --amp-opt-level does nothing beside it",
+        ),
+        (["--amp", "--amp-opt-level", "2"], "--amp is autocast; --amp-opt-level 2 adds nothing"),
+        (["--amp-opt-level", "1"], "--amp-opt-level 1: O1 is torch.amp's autocast (amp-fp16)"),
+        (["--amp-opt-level", "2"], "--amp-opt-level 2: O2, FP16 with master weights in FP32"),
+        (["--amp-opt-level", "3"], "--amp-opt-level 3: O3 is pure FP16"),
+        (
+            ["--compileContext", "{'mode': 'default'}"],
+            "--compileContext does nothing without --compile",
+        ),
+        (
+            ["--compile", "--compileContext", "{'options': {'static-memory': 'True'}}"],
+            "--compileContext: static-memory is ignored: ",
+        ),
+        (["--opt-step", "3", "--mode", "inference"], "--opt-step 3 does nothing in inference"),
+    ],
+)
+def test_what_is_done_differently_than_asked_is_said_once(words: list[str], remark: str) -> None:
+    """Before anything is measured."""
+    remarks = read(*words).remarks
+    assert len(remarks) == 1
+    assert remarks[0].startswith(remark)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--fp16", "1"],
+        ["--amp"],
+        ["--opt-step", "3"],
+        ["--compile"],
+        ["--compileContext", "{}"],
+        ["--compile", "--compileContext", "{'mode': 'max-autotune', 'fullgraph': 'True'}"],
+        ["--flops-prof-step", "19"],
+    ],
+)
+def test_what_is_done_as_asked_needs_no_remark(words: list[str]) -> None:
+    """Each of them would be one more line to read past."""
+    assert read(*words).remarks == []
+
+
+# ---- single flags -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "iterations", "step", "remark"),
+    [
+        (0, 20, 0, None),
+        (10, 20, 10, None),
+        (19, 20, 19, None),
+        (20, 20, 19, "--flops-prof-step 20 is past the last of 20 iterations; profiled is 19"),
+        (
+            10,
+            1,
+            0,
+            (
+                "--flops-prof-step 10 is past the last of 1 iterations; nothing is profiled: have "
+                "more --iterations"
+            ),
+        ),
+        (
+            -1,
+            20,
+            0,
+            "--flops-prof-step -1 is before the first of 20 iterations; nothing is profiled",
+        ),
+    ],
+)
+def test_the_profiled_step_is_clamped_to_the_iterations(
+    asked: int, iterations: int, step: int, remark: str | None
+) -> None:
+    """As ROCm's tool does it, with a word."""
+    options = read("--flops-prof-step", str(asked), "--iterations", str(iterations))
+    assert options.flops_prof_step == step
+    assert options.remarks == ([] if remark is None else [remark])
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], Compiling()),
+        (["--compile"], Compiling("default")),
+        (["--compileContext", "{'mode': 'max-autotune'}"], Compiling()),
+        (["--compile", "--compileContext", ""], Compiling("default")),
+        (
+            ["--compile", "--compileContext", "{'mode': 'max-autotune'}"],
+            Compiling("max-autotune"),
+        ),
+    ],
+)
+def test_only_compile_compiles(words: list[str], expected: Compiling) -> None:
+    """Its arguments alone do not."""
+    assert read(*words).compiling == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"), [("0", (0,)), ("0,1", (0, 1)), ("3,1", (3, 1)), ("", ()), (" ", ())]
+)
+def test_device_ids_are_numbers_in_their_order(text: str, ids: tuple[int, ...]) -> None:
+    """The first rank has the first of them."""
+    several = SAID["--distributed_dataparallel"]
+    words = ["--distributed_dataparallel", *several, "--device_ids", text]
+    assert read(*words).device_ids == ids
+
+
+def test_the_case_is_a_training_unless_told_otherwise() -> None:
+    """The guide says inference, and its commands train."""
+    assert (read().task, read("--mode", "inference").task) == ("train", "infer")
+
+
+@pytest.mark.parametrize(
+    ("words", "history"),
+    [
+        ([], None),
+        (["--judge"], Path("history")),
+        (["--history", "kept"], Path("kept")),
+        (["--history", "kept", "--judge"], Path("kept")),
+    ],
+)
+def test_what_is_judged_is_kept(words: list[str], history: Path | None) -> None:
+    """In ``history`` where no other folder is named."""
+    assert read(*words).history == history
+
+
+# ---- files ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "csv", "result"),
+    [
+        ([], "benchmark_summary.csv", None),
+        (["--output-file", "mine"], "benchmark_summary.csv", "mine.json"),
+        (["--output-dir", "out"], "out/benchmark_summary.csv", None),
+        (
+            ["--output-dir", "out", "--output-file", "mine"],
+            "out/benchmark_summary.csv",
+            "out/mine.json",
+        ),
+        (["--csv-file", "new.csv"], "new.csv", None),
+        (["--csv-file", "new.csv", "--output-dir", "out"], "new.csv", None),
+        (["--csv-file", ""], "benchmark_summary.csv", None),
+        (["--output-file", "a.b"], "benchmark_summary.csv", "a.b.json"),
+    ],
+)
+def test_results_are_written_where_rocms_tool_writes_them(
+    words: list[str], csv: str, result: str | None
+) -> None:
+    """Without a name for it there is no JSON file, and never one called ``.json``."""
+    Path("out").mkdir()
+    options = read(*words)
+    assert options.csv == Path(csv)
+    assert options.result == (None if result is None else Path(result))
+
+
+def test_looking_whether_files_can_be_written_leaves_no_trace() -> None:
+    """What is not there is not made, and what is there is as it was."""
+    Path("benchmark_summary.csv").write_text("kept\n")
+    Path("old.json").write_text("{}")
+    read("--output-file", "old")
+    read("--output-file", "new", "--csv-file", "new.csv", "--kineto", "--profiler-output", "new")
+    assert Path("benchmark_summary.csv").read_text() == "kept\n"
+    assert Path("old.json").read_text() == "{}"
+    assert sorted(path.name for path in Path().iterdir()) == ["benchmark_summary.csv", "old.json"]
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "folder"),
+    [
+        (["--output-dir", "nowhere"], "nowhere/benchmark_summary.csv", "nowhere"),
+        (["--output-dir", "file"], "file/benchmark_summary.csv", "file"),
+        (["--csv-file", "nowhere/mine.csv"], "nowhere/mine.csv", "nowhere"),
+        (["--output-file", "nowhere/mine"], "nowhere/mine.json", "nowhere"),
+        (["--kineto", "--profiler-output", "nowhere/mine"], "nowhere/mine.json", "nowhere"),
+    ],
+)
+def test_a_missing_folder_is_named_before_measuring(
+    words: list[str], file: str, folder: str
+) -> None:
+    """Hours of measuring end in a file, or do not begin; a file is no folder."""
+    Path("file").write_text("")
+    assert refusal(*words) == (
+        f"{file} cannot be written: there is no folder {folder}; make it first, or name another"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        (["--csv-file", "folder"], "folder"),
+        (["--output-file", "folder"], "folder.json"),
+        (["--kineto", "--profiler-output", "folder"], "folder.json"),
+    ],
+)
+def test_a_folder_where_a_file_should_be_is_named_before_measuring(
+    words: list[str], file: str
+) -> None:
+    """It can be neither replaced nor appended to."""
+    Path("folder").mkdir()
+    Path("folder.json").mkdir()
+    expected = f"{file} cannot be written: Is a directory; name another place for it"
+    assert refusal(*words) == expected
+
+
+@pytest.mark.parametrize("flag", ["--output-dir", "--output-file", "--csv-file"])
+def test_a_name_that_no_file_system_takes_is_refused(flag: str) -> None:
+    """Asking whether it exists is an error already."""
+    assert " cannot be written: " in refusal(flag, "x" * 300)
+
+
+def test_a_trace_that_nobody_asked_for_has_no_place_to_be_checked() -> None:
+    """Its name says nothing without --kineto."""
+    assert read("--profiler-output", "nowhere/mine").profiler_output == "nowhere/mine"
+
+
+# ---- what is refused --------------------------------------------------------------------------
+
+
+DIGITS = pytest.param("9" * 5000, id="5000 digits")
+"""More than Python reads."""
+
+
+@pytest.mark.parametrize("flag", ["--batch-size", "--iterations", "--opt-step"])
+@pytest.mark.parametrize("value", ["0", "-1"])
+def test_a_count_below_one_is_refused(flag: str, value: str) -> None:
+    """With the value."""
+    expected = f"{flag} is {value}; it has to be a whole number of 1 or more"
+    assert refusal(flag, value) == expected
+
+
+@pytest.mark.parametrize("flag", ["--batch-size", "--iterations", "--opt-step"])
+@pytest.mark.parametrize("value", [LARGEST + 1, pytest.param(10**400, id="400 digits")])
+def test_a_count_that_no_case_may_have_is_refused(flag: str, value: int) -> None:
+    """Python's numbers have no end, floats and matrices have."""
+    assert refusal(flag, str(value)) == f"{flag} is above {LARGEST}, the most that is taken"
+    assert read(flag, str(LARGEST)) != read()
+
+
+@pytest.mark.parametrize("flag", [flag for flag in THEIRS if THEIRS[flag][0] is NUMBER])
+@pytest.mark.parametrize("value", ["x", "1.5", "", "1e3", "0x10", DIGITS])
+def test_what_is_no_number_is_refused(flag: str, value: str) -> None:
+    """By the flag's name."""
+    expected = f"argument {flag}: invalid int value: {value!r}; bench-lib micro --help lists"
+    assert refusal(flag, value).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--fp16", "2"], r"argument --fp16: invalid choice: '?2'? \(choose from '?0"),
+        (["--amp-opt-level", "4"], r"argument --amp-opt-level: invalid choice: '?4'? \("),
+        (["--mode", "train"], r"argument --mode: invalid choice: 'train' \(choose from '?trai"),
+        (["--no-such-flag"], r"unrecognized arguments: --no-such-flag; bench-lib micro --help"),
+        (["--iterations", "5", "7"], r"unrecognized arguments: 7; bench-lib micro --help lists"),
+        (["--batch-size"], r"argument --batch-size: expected one argument; bench-lib micro"),
+        (["--kineto=1"], r"argument --kineto: ignored explicit argument '1'; bench-lib micro"),
+    ],
+)
+def test_what_argparse_refuses_is_refused_without_its_usage(
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line that says what is wrong, and where all flags are."""
+    assert re.match(expected, refusal(*words))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_network_is_needed() -> None:
+    """ROCm's tool has no default for it either."""
+    with pytest.raises(UserError, match="the following arguments are required: --network"):
+        read_options([])
+
+
+@pytest.mark.parametrize("text", ["x", "0,x", "-1", "0,0", "0,", ",", "0;1", "1.0", DIGITS])
+def test_device_ids_that_are_not_different_numbers_are_refused(text: str) -> None:
+    """With what was given."""
+    expected = f"--device_ids is {text!r}; it has to be different numbers from 0 on, such as 0,1"
+    assert refusal(f"--device_ids={text}") == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            ["--rank", "0"],
+            "--rank is given and --world-size is not; one says nothing without the other",
+        ),
+        (
+            ["--world-size", "2"],
+            "--world-size is given and --rank is not; one says nothing without the other",
+        ),
+        (
+            ["--rank", "2", "--world-size", "2"],
+            "--rank is 2; of --world-size 2 there are the ranks 0 to 1",
+        ),
+        (
+            ["--rank", "-1", "--world-size", "2"],
+            "--rank is -1; of --world-size 2 there are the ranks 0 to 1",
+        ),
+        (
+            ["--rank", "0", "--world-size", "0"],
+            "--world-size is 0; it has to be a whole number of 1 or more",
+        ),
+        (["--dist-backend", "mpi"], "--dist-backend is 'mpi'; there is nccl, gloo"),
+        (
+            ["--distributed_dataparallel"],
+            (
+                "--distributed_dataparallel needs --rank, --world-size, --dist-backend, --dist-url "
+                "too; torchrun --nproc-per-node N -m bench_lib.micro needs none of them"
+            ),
+        ),
+        (
+            ["--distributed_dataparallel", "--rank", "0", "--world-size", "2"],
+            (
+                "--distributed_dataparallel needs --dist-backend, --dist-url too; torchrun "
+                "--nproc-per-node N -m bench_lib.micro needs none of them"
+            ),
+        ),
+        (
+            ["--device_ids", "0,1"],
+            (
+                "--device_ids names 2 devices, and one process uses one; start it with torchrun "
+                "--nproc-per-node 2 -m bench_lib.micro"
+            ),
+        ),
+    ],
+)
+def test_ranks_that_could_not_meet_are_refused(words: list[str], expected: str) -> None:
+    """Before they wait for each other."""
+    assert refusal(*words) == expected
+
+
+@pytest.mark.parametrize("words", [["--distributed_dataparallel"], ["--device_ids", "0,1"]])
+def test_torchrun_says_what_these_flags_would_need(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scripts give them to ROCm's tool under torchrun too."""
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert read(*words) != read()
+
+
+def test_the_context_of_the_compiler_is_read_even_where_nothing_is_compiled() -> None:
+    """A misspelt one is a mistake all the same."""
+    assert refusal("--compileContext", "{'mod': 1}") == (
+        "--compileContext: unknown key 'mod'; did you mean mode?"
+    )
+
+
+WORDS = st.one_of(
+    st.sampled_from([*THEIRS, *GUIDES, *OURS]),
+    st.sampled_from([value for values in SAID.values() for value in values]),
+    st.sampled_from(["--batch", "--fp16=1", "--am", "--", "-", "-n", "0", "-1", "{", "{'a': 1}"]),
+    st.text(max_size=12),
+)
+
+
+@given(st.lists(WORDS, max_size=8))
+@settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_any_command_line_is_read_or_refused(words: list[str]) -> None:
+    """And nothing else happens."""
+    try:
+        assert isinstance(read_options([*NETWORK, *words]), Options)
+    except UserError as error:
+        assert str(error)  # noqa: PT017 - most are refused, and some are not
+    except SystemExit as end:
+        assert end.code == 0  # noqa: PT017 - asked for help

@@ -1,0 +1,212 @@
+"""Which rank a process is, on which device, and how many of the images are its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench_lib.micro.flags import Options, read_options
+from bench_lib.micro.places import Place, batch_of, place_of, places_here, under_torchrun
+from bench_lib.model import UserError
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be in an empty folder; the variables are each test's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOCAL_RANK", "0")  # so that flags are not held against a lone process
+
+
+def options(*words: str) -> Options:
+    """Read a command line."""
+    return read_options(["--network", "resnet50", *words])
+
+
+def torchrun(**variables: Any) -> dict[str, str]:
+    """Return what torchrun tells a process, one of one unless told otherwise."""
+    given = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1, **variables}
+    return {name: str(value) for name, value in given.items() if value is not None}
+
+
+def manual(*words: str) -> Options:
+    """Read a command line that starts the ranks of this host."""
+    meeting = ["--dist-backend", "gloo", "--dist-url", "tcp://127.0.0.1:4332"]
+    return options("--distributed_dataparallel", *meeting, *words)
+
+
+# ---- alone ------------------------------------------------------------------------------------
+
+
+def test_a_process_that_nobody_launched_is_the_only_one() -> None:
+    """On the first device, with the whole batch, and nobody to meet."""
+    place = place_of(options(), {})
+    assert place == Place()
+    assert (place.rank, place.ranks, place.share, place.device_index) == (0, 1, 1, 0)
+    assert (place.backend, place.url) == (None, None)
+    assert place.is_first
+    assert batch_of(options("--batch-size", "7"), place) == 7
+
+
+def test_a_lone_process_uses_the_device_that_it_is_told() -> None:
+    """As in ROCm's tool."""
+    assert place_of(options("--device_ids", "3"), {}) == Place(device_index=3)
+
+
+def test_only_a_local_rank_shows_a_launcher() -> None:
+    """Cluster managers set the other variables too."""
+    assert under_torchrun({"LOCAL_RANK": "0"})
+    assert not under_torchrun({"RANK": "0", "WORLD_SIZE": "2"})
+    assert place_of(options(), {"RANK": "1", "WORLD_SIZE": "2"}) == Place()
+
+
+# ---- under torchrun ---------------------------------------------------------------------------
+
+
+def test_torchruns_variables_say_where_a_rank_is() -> None:
+    """Its device is its number on this host."""
+    variables = torchrun(RANK=1, LOCAL_RANK=1, WORLD_SIZE=2, LOCAL_WORLD_SIZE=2)
+    place = place_of(options("--dist-backend", "gloo"), variables)
+    expected = Place(rank=1, local_rank=1, ranks=2, share=2, device_index=1, backend="gloo")
+    assert place == expected
+    assert not place.is_first
+
+
+@pytest.mark.parametrize("node", [0, 1, 2])
+@pytest.mark.parametrize("local", [0, 1, 2, 3])
+def test_on_several_hosts_the_rank_is_not_the_local_rank(node: int, local: int) -> None:
+    """ROCm's tool takes one for the other, and each host has a first rank of its own."""
+    variables = torchrun(
+        RANK=4 * node + local, LOCAL_RANK=local, WORLD_SIZE=12, LOCAL_WORLD_SIZE=4, NODE_RANK=node
+    )
+    place = place_of(options("--batch-size", "96"), variables)
+    assert (place.rank, place.local_rank, place.ranks) == (4 * node + local, local, 12)
+    assert place.device_index == local
+    assert place.is_first == (node == 0 and local == 0)
+    assert batch_of(options("--batch-size", "96"), place) == 8
+
+
+@pytest.mark.parametrize(("local", "device"), [(0, 5), (1, 2)])
+def test_under_torchrun_device_ids_are_those_of_this_host(local: int, device: int) -> None:
+    """One for each of its ranks, in order."""
+    variables = torchrun(RANK=2 + local, LOCAL_RANK=local, WORLD_SIZE=4, LOCAL_WORLD_SIZE=2)
+    assert place_of(options("--device_ids", "5,2"), variables).device_index == device
+
+
+@pytest.mark.parametrize("local", [0, 1, 2])
+def test_too_few_device_ids_are_refused_by_every_rank_in_the_same_words(local: int) -> None:
+    """Or the first would wait for the others for ever."""
+    variables = torchrun(RANK=local, LOCAL_RANK=local, WORLD_SIZE=3, LOCAL_WORLD_SIZE=3)
+    with pytest.raises(UserError) as caught:
+        place_of(options("--device_ids", "4,5"), variables)
+    assert str(caught.value) == (
+        "--device_ids names 2 devices, and 3 ranks of this host need one each"
+    )
+
+
+def test_a_launcher_that_says_no_more_than_a_local_rank_is_one_rank_of_one() -> None:
+    """And its second one is a mistake that is told, since it would print and write nothing."""
+    assert place_of(options(), {"LOCAL_RANK": "0"}) == Place()
+    with pytest.raises(UserError) as caught:
+        place_of(options(), {"LOCAL_RANK": "1"})
+    assert str(caught.value) == (
+        "the rank is 1 and WORLD_SIZE is 1 in the environment; a rank is below WORLD_SIZE, and "
+        "torchrun sets both"
+    )
+
+
+@pytest.mark.parametrize(("rank", "ranks"), [(2, 2), (7, 4), (0, 0)])
+def test_a_rank_beyond_the_last_is_refused(rank: int, ranks: int) -> None:
+    """It would wait for somebody who is not there."""
+    with pytest.raises(UserError, match=f"the rank is {rank} and WORLD_SIZE is {ranks} in the env"):
+        place_of(options(), torchrun(RANK=rank, WORLD_SIZE=ranks))
+
+
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE"])
+@pytest.mark.parametrize("text", ["", "x", "-1", "1.0", " 1", "1\n", "²", "٣", "9" * 10])
+def test_a_variable_that_is_no_number_is_named(name: str, text: str) -> None:
+    """Launchers are programs, and somebody wrote them."""
+    with pytest.raises(UserError) as caught:
+        place_of(options(), torchrun(**{name: text}))
+    assert str(caught.value) == (
+        f"{name} is {text!r} in the environment; the launcher has to set a number"
+    )
+
+
+# ---- with --distributed_dataparallel ----------------------------------------------------------
+
+
+def test_an_invocation_starts_a_rank_on_each_of_its_devices() -> None:
+    """``--rank`` and ``--world-size`` count invocations, as in ROCm's tool."""
+    here = places_here(manual("--rank", "1", "--world-size", "3", "--device_ids", "2,0"), 8)
+    url = "tcp://127.0.0.1:4332"
+    assert here == [
+        Place(2, local_rank=0, ranks=6, share=2, device_index=2, backend="gloo", url=url),
+        Place(3, local_rank=1, ranks=6, share=2, device_index=0, backend="gloo", url=url),
+    ]
+
+
+@pytest.mark.parametrize(("devices", "ranks"), [(0, 1), (1, 1), (4, 4)])
+def test_without_device_ids_all_devices_are_used(devices: int, ranks: int) -> None:
+    """A CPU is one."""
+    here = places_here(manual("--rank", "0", "--world-size", "1"), devices)
+    assert [place.device_index for place in here] == list(range(ranks))
+    assert [place.rank for place in here] == list(range(ranks))
+    assert {place.ranks for place in here} == {ranks}
+    assert [place.is_first for place in here] == [True, *[False] * (ranks - 1)]
+
+
+def test_the_two_processes_of_rocms_readme_meet_as_two_ranks() -> None:
+    """Each is started by hand with one device and its own batch."""
+    words = [("--device_ids", str(i), "--rank", str(i), "--world-size", "2") for i in (0, 1)]
+    here = [place for line in words for place in places_here(manual(*line), 8)]
+    assert [(place.rank, place.ranks, place.device_index) for place in here] == [
+        (0, 2, 0),
+        (1, 2, 1),
+    ]
+    assert [batch_of(options("--batch-size", "64"), place) for place in here] == [64, 64]
+
+
+def test_ranks_of_all_invocations_are_numbered_without_gap() -> None:
+    """Each number once."""
+    ranks = [
+        place.rank
+        for i in range(3)
+        for place in places_here(manual("--rank", str(i), "--world-size", "3"), 4)
+    ]
+    assert ranks == list(range(12))
+
+
+# ---- the batch --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("batch", "share", "each"), [(64, 1, 64), (64, 4, 16), (4, 4, 1), (2048, 8, 256)]
+)
+def test_the_batch_is_split_evenly(batch: int, share: int, each: int) -> None:
+    """Over the ranks that share it."""
+    place = Place(ranks=share, share=share)
+    assert batch_of(options("--batch-size", str(batch)), place) == each
+
+
+@pytest.mark.parametrize(
+    ("batch", "share", "near"),
+    [
+        (10, 4, "8 or 12"),
+        (65, 64, "64 or 128"),
+        (3, 4, "4"),
+        (1, 2, "2"),
+        (7, 2, "6 or 8"),
+    ],
+)
+def test_a_batch_that_cannot_be_split_is_refused_with_the_nearest(
+    batch: int, share: int, near: str
+) -> None:
+    """ROCm's tool drops the images that are left over, and counts them in nobody's figures."""
+    with pytest.raises(UserError) as caught:
+        batch_of(options("--batch-size", str(batch)), Place(ranks=share, share=share))
+    assert str(caught.value) == (
+        f"--batch-size {batch} cannot be split over {share} ranks evenly, and no image is "
+        f"dropped; take {near}"
+    )

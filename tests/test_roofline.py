@@ -1,0 +1,215 @@
+"""Which ceiling a step is under, how near, and when nobody can tell."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from builders import make_hardware, make_measurement
+
+from bench_lib.model import PRECISIONS, RankSample
+from bench_lib.roofline import COMPUTES_IN, Roofline, place
+
+HARDWARE = make_hardware(peak_tflops={"fp16": 200.0, "fp32": 50.0}, peak_gb_per_s=1000.0)
+"""A ridge of 200 FLOP/byte in fp16, of 50 in fp32."""
+
+
+def placed(precision: str = "fp16", hardware: Any = HARDWARE, **about: Any) -> Roofline:
+    """Place half a second of 20 TFLOPs, 40 TFLOP/s, with what a test names."""
+    known = {"iteration_s": [0.5] * 3, "flops_per_step": 20e12}
+    return place(make_measurement(**(known | about)), hardware, precision)
+
+
+def test_a_step_is_beside_the_peaks_of_its_precision():
+    """Every figure, from numbers that are easy to divide."""
+    found = placed(traffic_bytes_per_step=400e9, least_bytes_per_step=50 * 10**9)
+    assert found == Roofline(
+        precision="fp16",
+        step_s=0.5,
+        peak_flops_per_s=200e12,
+        peak_bytes_per_s=1000e9,
+        ridge=200.0,
+        flops_per_s=40e12,
+        flops_share=0.2,
+        least_bytes_per_s=100e9,
+        least_share=0.1,
+        traffic_bytes_per_s=800e9,
+        traffic_share=0.8,
+        intensity=50.0,
+        highest_intensity=400.0,
+        bound="memory-bound",
+        sentence="memory-bound: 50 FLOP/byte is below the ridge of 200 (200 TFLOP/s fp16 dense "
+        "over 1 TB/s); reaches 80% of the 1 TB/s",
+    )
+
+
+def test_above_the_ridge_computing_is_the_ceiling():
+    """The share is of the FLOP/s."""
+    found = placed(traffic_bytes_per_step=16e9)
+    assert found.bound == "compute-bound"
+    assert found.sentence == (
+        "compute-bound: 1250 FLOP/byte is above the ridge of 200 (200 TFLOP/s fp16 dense over "
+        "1 TB/s); reaches 20% of the 200 TFLOP/s fp16 dense"
+    )
+
+
+@pytest.mark.parametrize(("traffic", "bound"), [(99e9, "compute-bound"), (101e9, "memory-bound")])
+def test_the_ridge_divides_the_two(traffic: float, bound: str):
+    """20 TFLOPs over 100 GB are the ridge's 200 FLOP/byte."""
+    assert placed(traffic_bytes_per_step=traffic).bound == bound
+
+
+def test_the_median_step_counts():
+    """A stall among the steps does not."""
+    assert placed(iteration_s=[0.5, 0.5, 9.0]).flops_per_s == 40e12
+
+
+@pytest.mark.parametrize(
+    ("precision", "meant"),
+    [
+        ("amp-fp16", "fp16"),
+        ("amp-bf16", "bf16"),
+        ("fp16-bn32", "fp16"),
+        ("tf32-conv", "tf32"),
+        ("tf32", "tf32"),
+        ("fp32", "fp32"),
+        ("int8", "int8"),
+    ],
+)
+def test_a_precision_is_held_against_the_arithmetic_that_it_computes_in(precision, meant):
+    """Autocast has no peak of its own."""
+    peaks = {"fp16": 1.0, "bf16": 2.0, "tf32": 3.0, "fp32": 4.0, "int8": 5.0}
+    found = placed(precision, make_hardware(peak_tflops=peaks))
+    assert found.precision == meant
+    assert found.peak_flops_per_s == peaks[meant] * 1e12
+
+
+def test_every_precision_is_held_against_one_that_hardware_can_have():
+    """A new precision that no catalogue knows would never have a peak."""
+    hardware = {"fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "fp4", "int8"}
+    assert {COMPUTES_IN.get(precision, precision) for precision in PRECISIONS} <= hardware
+
+
+def test_whole_numbers_are_no_floating_point_operations():
+    """Their peak is in TOP/s; small bandwidths are in GB/s."""
+    hardware = make_hardware(peak_tflops={"int8": 200.0}, peak_gb_per_s=100.0)
+    found = placed("int8", hardware, traffic_bytes_per_step=16e9)
+    assert "(200 TOP/s int8 dense over 100 GB/s)" in found.sentence
+
+
+def test_several_ranks_share_the_work_and_each_has_the_peaks():
+    """FLOPs and traffic are the ranks' together, the least traffic is one rank's."""
+    alone = placed(traffic_bytes_per_step=400e9, least_bytes_per_step=50 * 10**9)
+    ranks = [RankSample(rank, rank, None, [0.5], None) for rank in range(4)]
+    together = placed(
+        flops_per_step=80e12,
+        traffic_bytes_per_step=1600e9,
+        least_bytes_per_step=50 * 10**9,
+        per_rank=ranks,
+    )
+    assert together == alone
+
+
+# --- host-bound ----------------------------------------------------------------------------
+
+
+def test_a_host_bound_step_is_beside_the_peaks_in_the_devices_own_time():
+    """What the device did while it worked, and how much of the step that was."""
+    found = placed(host_bound=True, device_s=0.25, traffic_bytes_per_step=50e9)
+    assert (found.step_s, found.flops_share, found.traffic_share) == (0.25, 0.4, 0.2)
+    assert found.sentence == (
+        "host-bound: the device waits for the host and works 250 ms of a step of 500 ms; "
+        "meanwhile it reaches 40% of 200 TFLOP/s fp16 dense and 20% of 1 TB/s"
+    )
+
+
+def test_a_host_bound_step_whose_device_time_is_not_known_is_taken_as_it_is():
+    """The shares are then those of the step."""
+    found = placed(host_bound=True)
+    assert (found.bound, found.step_s) == ("host-bound", 0.5)
+    assert found.sentence == (
+        "host-bound: the device waits for the host; it reaches 20% of 200 TFLOP/s fp16 dense"
+    )
+
+
+def test_a_host_bound_step_needs_no_peak():
+    """Who waits for whom was measured."""
+    found = placed(hardware=make_hardware(peak_tflops={}, peak_gb_per_s=None), host_bound=True)
+    assert found.sentence == "host-bound: the device waits for the host"
+
+
+def test_device_time_counts_only_where_the_host_is_in_the_way():
+    """Otherwise the step is the device's time."""
+    assert placed(device_s=0.25).step_s == 0.5
+
+
+# --- what cannot be told -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hardware", "about", "sentence"),
+    [
+        (
+            make_hardware(name="Some GPU", peak_tflops={"fp32": 50.0}),
+            {"traffic_bytes_per_step": 1e9},
+            "no bound known: the fp16 peak of Some GPU is not known",
+        ),
+        (
+            make_hardware(name="Some GPU", peak_tflops={"fp16": 50.0}, peak_gb_per_s=None),
+            {"traffic_bytes_per_step": 1e9},
+            "no bound known: the peak bandwidth of Some GPU is not known",
+        ),
+        (
+            HARDWARE,
+            {"flops_per_step": None, "traffic_bytes_per_step": 1e9},
+            "no bound known: the FLOPs of the step are not known",
+        ),
+        (
+            HARDWARE,
+            {"flops_per_step": 0.0, "traffic_bytes_per_step": 1e9},
+            "no bound known: the FLOPs of the step are not known",
+        ),
+        (
+            HARDWARE,
+            {},
+            "no bound known: the memory traffic of the step's operations is not known",
+        ),
+        (
+            HARDWARE,
+            {"least_bytes_per_step": 10**9},
+            "no bound known: the memory traffic of the step's operations is not known",
+        ),
+        (
+            HARDWARE,
+            {"least_bytes_per_step": 10**9, "traffic_bytes_per_step": 600e9},
+            (
+                "no bound known: operations one by one would move 120% of the 1 TB/s; "
+                "how much was spared is not known"
+            ),
+        ),
+    ],
+)
+def test_no_bound_is_claimed_without_what_it_takes(hardware, about, sentence):
+    """No other GPU's peak, no count made up; the reason stands in its place."""
+    found = placed(hardware=hardware, **about)
+    assert found.bound is None
+    assert found.sentence == sentence
+
+
+@pytest.mark.parametrize("about", [{}, {"traffic_bytes_per_step": 600e9}])
+def test_the_least_traffic_alone_can_show_that_memory_is_the_ceiling(about):
+    """The most FLOPs that a byte can have had are too few, whatever fusion spared."""
+    found = placed(least_bytes_per_step=200 * 10**9, **about)
+    assert found.sentence == (
+        "memory-bound: at most 100 FLOP/byte is below the ridge of 200 (200 TFLOP/s fp16 dense "
+        "over 1 TB/s); reaches 40% of the 1 TB/s or more"
+    )
+
+
+def test_what_is_not_known_is_none():
+    """Neither zero nor another figure."""
+    bare = make_hardware(peak_tflops={}, peak_gb_per_s=None)
+    found = placed(hardware=bare, flops_per_step=None)
+    known = {f.name for f in fields(found) if getattr(found, f.name) is not None}
+    assert known == {"precision", "step_s", "sentence"}
