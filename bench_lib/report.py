@@ -6,7 +6,7 @@ import datetime as dt
 import statistics
 from collections.abc import Iterable, Sequence
 
-from bench_lib import judge, summary
+from bench_lib import judge, roofline, summary
 from bench_lib.baselines import in_force
 from bench_lib.history import utc_today
 from bench_lib.model import Hardware, Measurement, Record, Status, Verdict
@@ -182,15 +182,9 @@ def efficiency(measurement: Measurement, hardware: Hardware, precision: str) -> 
     ``flops`` is of the precision's dense peak, ``bandwidth`` of the memory's, from the
     least traffic that the step needs, so both are lower bounds of what the device did.
     """
-    step_s = statistics.median(measurement.iteration_s)
-    shares = {}
-    peak = hardware.peak_tflops.get(precision.removeprefix("amp-"))
-    if peak and measurement.flops_per_step:
-        shares["flops"] = measurement.flops_per_step / step_s / (peak * 1e12)
-    if hardware.peak_gb_per_s and measurement.least_bytes_per_step:
-        achieved = measurement.least_bytes_per_step / step_s
-        shares["bandwidth"] = achieved / (hardware.peak_gb_per_s * 1e9)
-    return shares
+    at = roofline.place(measurement, hardware, precision)
+    shares = {"flops": at.flops_share, "bandwidth": at.least_share}
+    return {name: share for name, share in shares.items() if share is not None}
 
 
 def seconds(value: float) -> str:

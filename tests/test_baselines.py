@@ -55,17 +55,17 @@ from bench_lib.baselines import (
 )
 from bench_lib.matrix import case_of, network_axes
 from bench_lib.model import (
-    Accepted,
     COMPILE_MODES,
+    MEMORY_FORMATS,
+    PRECISIONS,
+    TASKS,
+    Accepted,
     Launch,
     Limits,
-    MEMORY_FORMATS,
     Numerics,
-    PRECISIONS,
     Published,
     Quarantine,
     Status,
-    TASKS,
     UserError,
 )
 

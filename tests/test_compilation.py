@@ -101,7 +101,8 @@ def test_folded_batch_norms_are_in_the_convolutions_and_nowhere_else() -> None:
     model[1].running_var.fill_(4.0)
     without = folded(model, "reduce-overhead-folded")
     assert not any(isinstance(module, nn.BatchNorm2d) for module in without.modules())
-    assert float(dict(without.named_parameters())["0.weight"].detach()) == pytest.approx(1.5, rel=1e-4)
+    weight = dict(without.named_parameters())["0.weight"]
+    assert float(weight.detach()) == pytest.approx(1.5, rel=1e-4)
     image = torch.full((1, 1, 1, 1), 5.0)
     torch.testing.assert_close(without(image), model(image), rtol=1e-5, atol=1e-6)
     assert folded(model, "reduce-overhead") is model

@@ -16,6 +16,7 @@ from builders import (
     make_measurement,
     make_process,
     make_record,
+    make_telemetry,
     write_run,
 )
 from hypothesis import given
@@ -854,10 +855,11 @@ TEN_MS = (-4.6062, -4.6052, -4.6047, -4.6057, -4.6042)
 @pytest.fixture
 def opened(tmp_path, monkeypatch):
     """Return what opens a series over workers that follow a script."""
+    monkeypatch.setattr("bench_lib.runner.Cooling.wait", lambda _self, _cause: True)
 
-    def make(script, **options):
+    def make(script, *, seen=(), **options):
         monkeypatch.setattr(
-            "bench_lib.exercises.series.Bench", bench_class(script, tmp_path / "locks")
+            "bench_lib.exercises.series.Bench", bench_class(script, tmp_path / "locks", *seen)
         )
         options = {
             "history": tmp_path / "history",
@@ -873,8 +875,9 @@ def opened(tmp_path, monkeypatch):
 
 def accept(folder, *case_ids, **fields):
     """Accept baselines of ten milliseconds."""
+    clock = {"clock_mhz": 2100.0, "clock_source": "sysfs"}
     processes = [
-        make_process(log_median=x, worker=f"0a0a0a0a/{i}", device_uuid=DEVICE.uuid)
+        make_process(log_median=x, worker=f"0a0a0a0a/{i}", device_uuid=DEVICE.uuid, **clock)
         for i, x in enumerate(TEN_MS)
     ]
     changes = [
@@ -956,6 +959,29 @@ def test_a_case_that_was_slow_once_is_cleared_by_the_second_look(opened, tmp_pat
     assert passes
     assert 2 <= len(record.attempts) <= PLANNED
     assert record.status is not Status.REGRESSED
+
+
+def test_what_the_hardware_spoilt_is_looked_at_once_more_before_it_is_judged(opened, tmp_path):
+    """Whoever shared the device may be gone by then."""
+    accept(tmp_path / "baselines", CASE.id)
+    shared = make_telemetry(foreign_processes=[41])
+    seen = (shared, shared, make_telemetry())
+    with opened({}, judged=True, seen=seen) as series:
+        record = series.measure(CASE)
+        assert figures_of(record).status == "INVALID"
+        assert series.finish()
+    (record,) = series.records
+    assert [a.accepted for a in record.attempts] == [False, False, True]
+    assert record.status is Status.OK
+
+
+@pytest.mark.parametrize(("judged", "status"), [(True, "INVALID"), (False, "measured")])
+def test_a_clock_below_the_baselines_spoils_what_is_judged(opened, tmp_path, judged, status):
+    """As in the suite; a comparison of precisions alone has nothing to do with it."""
+    accept(tmp_path / "baselines", CASE.id)
+    slow = make_telemetry(clock_mhz=1050.0)
+    with opened({CASE.id: [[0.02] * 20]}, judged=judged, seen=[slow]) as series:
+        assert figures_of(series.measure(CASE)).status == status
 
 
 def test_a_fault_fails_where_cases_are_judged_and_only_there(opened):
@@ -1131,6 +1157,15 @@ def test_the_newest_accepted_measurement_of_a_case_is_taken(tmp_path):
     fault = make_record(case=case_of(), attempts=[make_attempt(fault=OOM)])
     written(tmp_path, fault, now="2026-01-04T00:00:00Z")
     assert places(filled(tmp_path).sections[0])["Throughput"] == "128 img/s"
+
+
+def test_the_day_is_that_of_the_attempt_that_was_accepted(tmp_path):
+    """Midnight passed between a discarded one and the next."""
+    record = record_of()
+    (kept,) = record.attempts
+    discarded = replace(kept, accepted=False, discarded="shared", time="2026-01-01T23:59:59Z")
+    written(tmp_path, replace(record, attempts=[discarded, kept]))
+    assert dict(filled(tmp_path).head)["Date"] == "2026-01-02"
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,23 @@ def test_a_linear_layer_there_and_back():
     assert counted == Amount({"addmm": 48, "mm": 48}, there + of_weights + of_bias, 0.0)
 
 
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("of_images", [False, True])
+def test_a_convolution_costs_as_much_again_for_each_gradient(groups: int, of_images: bool):
+    """Grouped ones too, for whose weights torch's own formula takes a dense one's."""
+    images = meta(2, 8, 6, 6, requires_grad=of_images)
+    weight = meta(8, 8 // groups, 3, 3, requires_grad=True)
+
+    def step() -> None:
+        answer = functional.conv2d(images, weight, padding=1, groups=groups)
+        answer.backward(meta(2, 8, 6, 6))
+
+    forward = 2 * (2 * 8 * 36) * (8 // groups * 9)
+    gradients = 2 if of_images else 1
+    expected = {"convolution": forward, "convolution_backward": gradients * forward}
+    assert count(step).flops == expected
+
+
 # --- attention -----------------------------------------------------------------------------
 
 

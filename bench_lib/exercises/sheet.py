@@ -86,11 +86,13 @@ class Sheet:
 
 
 def kept_in(runs: Iterable[Run]) -> list[Kept]:
-    """Return what runs measured of networks, in their order; of one run the last comes first."""
-    kept = []
-    for run in runs:
-        networks = [r for r in run.records.values() if r.case.workload == "network"]
-        kept += [_kept(run, record) for record in reversed(networks)]
+    """Return what runs measured of networks, in their order."""
+    kept = [
+        _kept(run, record)
+        for run in runs
+        for record in run.records.values()
+        if record.case.workload == "network"
+    ]
     return [each for each in kept if each.figures.is_measured]
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from bench_lib import acceptance, baselines, fingerprint, hardware, history, report, validity
 from bench_lib.exercises.series import PLANNED, Series, open_series
+from bench_lib.micro.beside import Beside
 from bench_lib.micro.flags import Options
 from bench_lib.micro.places import Place
 from bench_lib.micro.session import Seen
@@ -28,6 +29,7 @@ class Keeper:
     series: Series
     device: Hardware
     sampler: Sampler
+    other: Beside
     began_s: float
 
     def keep(self, seen: Seen) -> bool:
@@ -59,7 +61,7 @@ class Keeper:
         measurement = seen.folded
         if self.device.uuid is not None:
             measurement = replace(measurement, device_uuid=self.device.uuid)
-        pids = [int(outcome["pid"]) for outcome in seen.outcomes]
+        pids = [*(int(outcome["pid"]) for outcome in seen.outcomes), *self.other.pids]
         telemetry = self.sampler.window(*measurement.window_s, own=pids)
         about = seen.outcomes[0]
         described = fingerprint.with_versions(
@@ -97,16 +99,21 @@ def _log_median(measurement: Measurement) -> float | None:
 
 
 @contextlib.contextmanager
-def keeper(options: Options, place: Place, say: Callable[[str], None]) -> Iterator[Keeper | None]:
+def keeper(
+    options: Options,
+    place: Place,
+    device: Hardware | None,
+    other: Beside,
+    say: Callable[[str], None],
+) -> Iterator[Keeper | None]:
     """Open what is needed before anything is measured, and watch the device from now on.
 
     None where nothing is to be kept, or another rank does it.  Raises HistoryError,
     BaselineError and DeviceBusyError.
     """
-    if options.history is None or not place.is_first:
+    if options.history is None or device is None:
         yield None
         return
-    device = hardware.detect()[place.device_index]
     with contextlib.ExitStack() as stack:
         series = stack.enter_context(
             open_series(
@@ -122,4 +129,4 @@ def keeper(options: Options, place: Place, say: Callable[[str], None]) -> Iterat
             )
         )
         sampler = stack.enter_context(Sampler(device))
-        yield Keeper(options, series, device, sampler, time.monotonic())
+        yield Keeper(options, series, device, sampler, other, time.monotonic())

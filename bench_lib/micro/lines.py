@@ -212,7 +212,7 @@ def _loss(
     lines = [f"Loss: {came}; ln({classes}) is {expected:.4f}: {verdict}"]
     if answer is not None and answer.reference_loss is not None and answer.loss is not None:
         lines.append(f"Loss of FP32 eager on the same images: {answer.reference_loss:.4f}")
-    if answer is not None and answer.cosine is not None:
+    if answer is not None and answer.cosine is not None and answer.max_abs_diff is not None:
         lines.append(
             f"Beside FP32 eager: largest difference {answer.max_abs_diff:.3g}, cosine "
             f"{answer.cosine:.6f}"

@@ -6,18 +6,20 @@ wrong.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bench_lib.micro.flags import Options, read_options
 from bench_lib.micro.places import Place, place_of, places_here, under_torchrun
-from bench_lib.model import UserError
+from bench_lib.model import Hardware, UserError
 
 if TYPE_CHECKING:
+    from bench_lib.micro.beside import Beside
     from bench_lib.micro.keeping import Keeper
     from bench_lib.micro.session import Seen
     from bench_lib.roofline import Roofline
@@ -74,27 +76,51 @@ def _rank(options: Options, place: Place) -> int:
 
 
 def _measured(options: Options, place: Place) -> int:
-    from bench_lib.micro import keeping, lines
+    from bench_lib import hardware
+    from bench_lib.micro import lines
+    from bench_lib.micro.keeping import keeper as keeping
     from bench_lib.micro.session import printer, run
 
     say = printer(place, to_stderr=options.json)
     plain = printer(Place(), to_stderr=options.json)
-    with keeping.keeper(options, place, say) as keeper:
-        seen = run(options, place, say)
+    with contextlib.ExitStack() as stack:
+        # One that torch cannot open is the session's to name.
+        found = hardware.detect() if place.is_first else []
+        device = found[min(place.device_index, len(found) - 1)] if found else None
+        other = stack.enter_context(_other_context(place, device))
+        keeper = stack.enter_context(keeping(options, place, device, other, say))
+        seen = run(options, place, say, other.give_way)
         for text in lines.iterations(seen.warmup, seen.warmup_steps, seen.measured):
             say(text)
         plain("\n".join(seen.captured))
         plain("\n".join(lines.rank_summary(options, place, lines.figures_of(seen.measurement))))
-        if not place.is_first:
+        if device is None:
             return 0
-        return _conclude(options, seen, keeper, plain)
+        return _conclude(options, seen, device, keeper, plain)
+
+
+@contextlib.contextmanager
+def _other_context(place: Place, device: Hardware | None) -> Iterator[Beside]:
+    """Lend another context of a GPU; ranks have none, nor do processes that are profiled."""
+    from bench_lib.micro.beside import NOBODY, beside
+    from bench_lib.worker.capture import external_profiler
+
+    alone = place.ranks == 1 and external_profiler() is None
+    if device is None or device.vendor == "cpu" or not alone:
+        yield NOBODY
+        return
+    with beside(device) as other:
+        yield other
 
 
 def _conclude(
-    options: Options, seen: Seen, keeper: Keeper | None, say: Callable[[str], None]
+    options: Options,
+    seen: Seen,
+    device: Hardware,
+    keeper: Keeper | None,
+    say: Callable[[str], None],
 ) -> int:
     """Print and write what the first rank does for all; returns the exit status."""
-    from bench_lib import hardware
     from bench_lib.micro import lines
     from bench_lib.roofline import place as place_on_roofline
 
@@ -105,7 +131,6 @@ def _conclude(
     result = lines.result(options, seen.place, figures)
     _write(options, result)
     say(f"Benchmark result saved to {options.csv}\n")
-    device = keeper.device if keeper else hardware.detect()[seen.place.device_index]
     roofline = place_on_roofline(folded, device, precision)
     below = lines.performance(
         options,

@@ -113,8 +113,13 @@ def plain_fp32(device: torch.device) -> str:
     return "tf32-conv" if major >= 8 else "fp32"
 
 
-def run(options: Options, place: Place, say: Callable[[str], None]) -> Seen:
-    """Measure on this rank; raises UserError, and whatever else goes wrong."""
+def run(
+    options: Options,
+    place: Place,
+    say: Callable[[str], None],
+    give_way: Callable[[], None] = lambda: None,
+) -> Seen:
+    """Measure on this rank; raises UserError, NotMeasuredError, and whatever else goes wrong."""
     device, seen = _opened(place)
     case = case_from(options, place, plain_fp32(device))
     _check_compiler(options)
@@ -144,6 +149,7 @@ def run(options: Options, place: Place, say: Callable[[str], None]) -> Seen:
         agree=group.agree,
         cache_state=compile_cache_state,
         prepare=watched.prepare,
+        give_way=give_way,
         forget=forget_compiled,
     )
     try:

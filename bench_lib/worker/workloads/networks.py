@@ -251,13 +251,13 @@ class _Inference(_Case):
 
     def _reference(self) -> tuple[int, Tensor]:
         """FP32 eager on as much of the batch as the memory holds."""
-        images = self.input.float().contiguous()
         batch = self.spec.batch_size
         with _plain_fp32(), torch.no_grad():
             twin = self._fresh_model()
             while True:
                 try:
-                    return batch, main_output(twin(images[:batch])).cpu()
+                    images = self.input[:batch].float().contiguous()
+                    return batch, main_output(twin(images)).cpu()
                 except torch.OutOfMemoryError:  # noqa: PERF203 - each try is another batch
                     if batch == 1:
                         raise

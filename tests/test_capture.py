@@ -1,0 +1,243 @@
+"""Profiled passes over a real step on the CPU, by torch's own profiler."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bench_lib.worker import capture
+from bench_lib.worker.capture import EXTERNAL, ROWS, external_profiler, tabled, traced
+
+MATRIX = torch.ones(32, 32)
+
+
+@pytest.fixture(autouse=True)
+def _on_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """In an empty folder too, and without a GPU, whose tables have other rows."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Step:
+    """A tiny step that counts how often it ran."""
+
+    def __init__(self) -> None:
+        """Begin at none."""
+        self.runs = 0
+
+    def __call__(self) -> object:
+        """Multiply and clamp."""
+        self.runs += 1
+        return torch.relu(MATRIX @ MATRIX)
+
+
+def named(steps: int) -> str:
+    """Name a trace as ROCm's tool's notes do."""
+    return f"trace{steps}.json"
+
+
+def ranges(trace: Path) -> list[str]:
+    """Return the names of a trace's iterations, in order of time."""
+    events: list[dict[str, Any]] = json.loads(trace.read_text())["traceEvents"]
+    spans = [
+        event
+        for event in events
+        if event.get("ph") == "X" and str(event["name"]).startswith("iteration ")
+    ]
+    return [event["name"] for event in sorted(spans, key=lambda event: event["ts"])]
+
+
+# ---- traces -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("iterations", "kept"),
+    [
+        (2, [1]),
+        (3, [2]),
+        (4, [3]),
+        (5, [3, 4]),
+        (7, [3, 4, 5, 6]),
+        (8, [3, 4, 5, 6, 7]),
+        (20, [3, 4, 5, 6, 7]),
+    ],
+)
+def test_a_trace_holds_the_iterations_of_rocms_tools_schedule(
+    iterations: int, kept: list[int]
+) -> None:
+    """One passed over, two to warm up, five kept; of fewer the last ones."""
+    step = Step()
+    captured = traced(step, iterations, named)
+    assert captured.trace == Path(f"trace{kept[-1] + 1}.json")
+    assert ranges(captured.trace) == [f"iteration {i}" for i in kept]
+    assert (captured.steps, step.runs) == (len(kept), iterations)
+
+
+@pytest.mark.parametrize("iterations", [0, 1])
+def test_a_single_iteration_has_another_before_it(iterations: int) -> None:
+    """What the profiler takes to start would be in it otherwise."""
+    step = Step()
+    captured = traced(step, iterations, named)
+    assert captured.trace is not None
+    assert ranges(captured.trace) == ["iteration 1"]
+    assert (captured.steps, step.runs) == (1, 2)
+
+
+def test_a_trace_has_the_operations_of_the_step() -> None:
+    """Inside the iteration's range."""
+    captured = traced(Step(), 4, named)
+    assert captured.trace is not None
+    events = json.loads(captured.trace.read_text())["traceEvents"]
+    (whole,) = [event for event in events if event["name"] == "iteration 3"]
+    (product,) = [event for event in events if event["name"] == "aten::mm"]
+    assert whole["ts"] <= product["ts"]
+    assert product["ts"] + product["dur"] <= whole["ts"] + whole["dur"]
+
+
+def test_a_trace_comes_with_a_table() -> None:
+    """Of the kept iterations, the costliest operation first."""
+    captured = traced(Step(), 8, named)
+    (table,) = captured.tables.values()
+    assert "aten::mm" in table
+    assert "iteration 7" in table
+    assert "iteration 2" not in table
+
+
+def test_a_trace_that_is_there_is_replaced() -> None:
+    """As ROCm's tool does; and nothing half written is left."""
+    Path("trace8.json").write_text("old")
+    traced(Step(), 8, named)
+    assert ranges(Path("trace8.json"))
+    assert [path.name for path in Path().iterdir()] == ["trace8.json"]
+
+
+@pytest.mark.parametrize("place", ["nowhere/trace.json", "folder"])
+def test_a_trace_that_cannot_be_written_is_an_error(place: str) -> None:
+    """Torch's profiler says so on standard error and goes on."""
+    Path("folder").mkdir()
+    with pytest.raises(OSError, match=place):
+        traced(Step(), 2, lambda _steps: place)
+
+
+def test_an_error_of_the_step_arrives_as_it_is() -> None:
+    """And the profiler lets go, so that the next one can begin."""
+    error = RuntimeError("broken")
+
+    def broken() -> object:
+        raise error
+
+    with pytest.raises(RuntimeError) as caught:
+        traced(broken, 4, named)
+    assert caught.value is error
+    assert traced(Step(), 4, named).steps == 1
+
+
+# ---- tables -----------------------------------------------------------------------------------
+
+
+def test_the_tables_are_the_guides() -> None:
+    """On a CPU there is none of a GPU's time."""
+    step = Step()
+    captured = tabled(step, 3)
+    assert list(captured.tables) == ["Top 10 operations by total CPU time", "Memory Profiling"]
+    assert (captured.steps, step.runs, captured.trace) == (3, 3, None)
+    for table in captured.tables.values():
+        assert "aten::mm" in table
+        assert "CPU Mem" in table
+
+
+def test_a_table_has_so_many_rows() -> None:
+    """The guide's ten, though a step has more operations."""
+    operations: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        *(torch.sin, torch.cos, torch.tan, torch.exp, torch.tanh, torch.abs, torch.neg),
+        *(torch.floor, torch.ceil, torch.sign, torch.sigmoid, torch.erf, torch.sqrt),
+    ]
+    captured = tabled(lambda: [operation(MATRIX) for operation in operations], 2)
+    for table in captured.tables.values():
+        assert sum(" aten::" in row for row in table.splitlines()) == ROWS
+    assert len(captured.operations_s) == ROWS
+
+
+def test_no_iteration_is_one() -> None:
+    """A table of nothing would tell nothing."""
+    step = Step()
+    assert (tabled(step, 0).steps, step.runs) == (1, 1)
+
+
+# ---- operations -------------------------------------------------------------------------------
+
+
+def test_operations_have_their_own_seconds_in_one_step() -> None:
+    """Longest first; what they call is not in them, and ranges are no operations."""
+
+    class Row:
+        def __init__(self, key: str, microseconds: float) -> None:
+            self.key = key
+            self.self_cpu_time_total = microseconds
+
+    rows = [
+        Row("aten::relu", 10.0),
+        Row("aten::mm", 40.0),
+        Row("aten::empty", 0.0),
+        Row("iteration 3", 1000.0),
+        Row("ProfilerStep*", 1000.0),
+        Row("cudaLaunchKernel", 1000.0),
+    ]
+    operations = capture._operations(rows, 4)
+    assert list(operations.items()) == [("aten::mm", 10e-6), ("aten::relu", 2.5e-6)]
+
+
+@pytest.mark.parametrize("profiled", [lambda step: traced(step, 8, named), lambda s: tabled(s, 5)])
+def test_operations_of_a_real_step_are_sane(profiled: Any) -> None:
+    """Each takes some time, and none a second."""
+    operations = profiled(Step()).operations_s
+    assert {"aten::mm", "aten::relu"} <= set(operations)
+    assert all(0 < seconds < 1 for seconds in operations.values())
+    assert list(operations.values()) == sorted(operations.values(), reverse=True)
+
+
+def test_ranges_are_emitted_while_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By torch, whose NVTX is ROCTX on AMD; a CPU has neither."""
+    log: list[str] = []
+
+    @contextlib.contextmanager
+    def emit_nvtx() -> Iterator[None]:
+        log.append("begin")
+        yield
+        log.append("end")
+
+    monkeypatch.setattr(torch.autograd.profiler, "emit_nvtx", emit_nvtx)
+    with capture.ranges():
+        log.append("step")
+    assert log == ["begin", "step", "end"]
+
+
+# ---- profilers outside ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EXTERNAL)
+def test_a_profiler_outside_shows_itself_in_the_environment(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a variable of its own."""
+    assert external_profiler({name: "/opt/lib.so", "PATH": "/bin"}) == name
+    monkeypatch.setenv(name, "/opt/lib.so")
+    assert external_profiler() is not None
+
+
+@pytest.mark.parametrize(
+    "environ", [{}, {"PATH": "/bin"}, {"HSA_TOOLS_LIB": ""}, {"ROCP_METRICS": "metrics.xml"}]
+)
+def test_without_one_nobody_listens(environ: dict[str, str]) -> None:
+    """An empty variable is none."""
+    assert external_profiler(environ) is None

@@ -1,0 +1,473 @@
+"""What micro prints and writes: ROCm's tool's lines to the letter, and what its guide promises."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from builders import make_measurement
+
+from bench_lib.micro import lines
+from bench_lib.micro.flags import Options, read_options
+from bench_lib.micro.lines import Figures
+from bench_lib.micro.places import Place
+from bench_lib.micro.steps import Iteration
+from bench_lib.model import Measurement, Numerics, RankSample
+
+AT_LN_1000 = Iteration(math.log(1000), 1 / 128)
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be in an empty folder, and not one of several ranks."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+
+
+def options(*words: str) -> Options:
+    """Read a command line."""
+    return read_options(["--network", "resnet50", *words])
+
+
+def performance(
+    measurement: Measurement | None = None,
+    measured: list[Iteration] | None = None,
+    *words: str,
+    roofline: Any = None,
+) -> list[str]:
+    """Return the guide's lines of a network with 1000 classes."""
+    return lines.performance(
+        options(*words),
+        measurement or make_measurement(),
+        [AT_LN_1000] * 20 if measured is None else measured,
+        precision="FP32 (fp32)",
+        classes=1000,
+        roofline=roofline,
+    )
+
+
+def line(printed: list[str], beginning: str) -> str:
+    """Return the one line that begins so."""
+    (found,) = [text for text in printed if text.startswith(beginning)]
+    return found
+
+
+# ---- ROCm's tool's summary --------------------------------------------------------------------
+
+
+def test_figures_are_the_mean_of_the_stretch_by_the_wall_clock() -> None:
+    """As ROCm's tool counts: images over the mean time of an iteration."""
+    figures = lines.figures_of(make_measurement(iteration_s=[1 / 128] * 16, wall_s=0.25))
+    assert figures == Figures(batch=4, seconds=1 / 64)
+    assert figures.rate == 256.0
+
+
+def test_one_process_prints_rocms_tools_summary_to_the_letter() -> None:
+    """People's scripts search for these lines."""
+    printed = lines.rank_summary(options(), Place(), Figures(64, 0.3))
+    assert "\n".join(printed) == (
+        "OK: finished running benchmark..\n"
+        "--------------------SUMMARY--------------------------\n"
+        "Microbenchmark for network : resnet50\n"
+        "Num devices: 1\n"
+        "Dtype: FP32\n"
+        "Mini batch size [img] : 64\n"
+        "Throughput [img/sec] : 213.33333333333334\n"
+        "Time per mini-batch : 0.3"
+    )
+
+
+def test_a_rank_of_several_prints_its_own_summary_to_the_letter() -> None:
+    """With its number, and its own share of the images."""
+    place = Place(rank=3, local_rank=1, ranks=4, share=4)
+    printed = lines.rank_summary(options("--fp16", "1"), place, Figures(16, 0.125))
+    assert "\n".join(printed) == (
+        "OK: finished running benchmark..\n"
+        "--------------------SUMMARY--------------------------\n"
+        "Microbenchmark for network : resnet50\n"
+        "--------This process: rank 3--------\n"
+        "Num devices: 1\n"
+        "Dtype: FP16\n"
+        "Mini batch size [img] : 16\n"
+        "Throughput [img/sec] : 128.0\n"
+        "Time per mini-batch : 0.125"
+    )
+
+
+def test_all_ranks_together_have_a_summary_to_the_letter() -> None:
+    """Below an empty line."""
+    place = Place(ranks=4, share=4)
+    printed = lines.overall_summary(options("--amp"), place, Figures(64, 0.125))
+    assert "\n".join(printed) == (
+        "\n"
+        "--------Overall (all ranks) (assuming same num/type devices for each rank)--------\n"
+        "Num devices: 4\n"
+        "Dtype: AMP: PyTorch Native Automatic Mixed Precision\n"
+        "Mini batch size [img] : 64\n"
+        "Throughput [img/sec] : 512.0\n"
+        "Time per mini-batch : 0.125"
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "gpus", "each"), [(Place(), 1, 64), (Place(ranks=4, share=4), 4, 16)]
+)
+def test_the_json_has_rocms_tools_keys_in_its_order(place: Place, gpus: int, each: int) -> None:
+    """The CSV's header is made of them."""
+    result = lines.result(options("--output-file", "mine"), place, Figures(64, 0.125))
+    assert list(result.items()) == [
+        ("Name", "mine"),
+        ("GPUs", gpus),
+        ("Mini batch size [img]", 64),
+        ("Mini batch size [img/gpu]", each),
+        ("Throughput [img/sec]", 512.0),
+        ("Time per mini-batch", 0.125),
+    ]
+    assert json.loads(json.dumps(result)) == result
+
+
+SEARCHED_FOR = (
+    "Throughput",
+    "Time per mini-batch",
+    "Mini batch size",
+    "Num devices",
+    "Dtype",
+    "Microbenchmark for network",
+    "SUMMARY-",
+    "OK: finished",
+)
+
+
+@pytest.mark.parametrize("mode", ["training", "inference"])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_what_scripts_search_for_is_found_as_often_as_in_rocms_tool(ranks: int, mode: str) -> None:
+    """Once for each rank, and of several once more for all; nothing else looks like it."""
+    asked = options("--mode", mode, "--compile", "--fp16", "1")
+    figures = Figures(64, 0.125)
+    rank_samples = [RankSample(i, i, None, [0.125] * 20, None) for i in range(ranks)]
+    measurement = make_measurement(
+        peak_memory_bytes=10**9,
+        compile_s=3.0,
+        host_bound=True,
+        per_rank=rank_samples if ranks > 1 else [],
+        numerics=Numerics(True, 0.1, 0.999, loss=6.9, reference_loss=6.9),
+        warnings=["one"],
+    )
+    printed: list[str] = []
+    for rank in range(ranks):
+        place = Place(rank=rank, ranks=ranks, share=ranks)
+        printed += lines.header(asked, place, 64, "cuda:0 (a GPU)")
+        printed += lines.iterations([AT_LN_1000] * 5, 9, [AT_LN_1000] * 20)
+        printed += lines.rank_summary(asked, place, figures)
+    if ranks > 1:
+        printed += lines.overall_summary(asked, Place(ranks=ranks), figures)
+    printed += performance(measurement, None, "--mode", mode)
+    text = "\n".join(printed).lower()
+    once_more = 1 if ranks > 1 else 0
+    for words in SEARCHED_FOR:
+        once = words in ("Microbenchmark for network", "SUMMARY-", "OK: finished")
+        assert text.count(words.lower()) == ranks + (0 if once else once_more), words
+
+
+# ---- before and while it runs -----------------------------------------------------------------
+
+
+def test_the_header_says_what_runs_where() -> None:
+    """And that the guide's commands train, though it says inference."""
+    printed = lines.header(options(), Place(), 64, "cuda:0 (AMD Instinct MI300X)")
+    assert printed == [
+        "Using network: resnet50",
+        "Batch size: 64",
+        "Iterations: 20",
+        "FP16: False",
+        f"Mode: {lines.DOES['training']}",
+        "Device: cuda:0 (AMD Instinct MI300X)",
+    ]
+    assert lines.DOES["training"].startswith("training (forward, loss, backward and an SGD step; ")
+    assert lines.DOES["inference"].startswith("inference (the forward pass alone, ")
+
+
+def test_the_header_says_what_else_was_asked_for() -> None:
+    """Half precision, inference, a compiler, several ranks."""
+    asked = options(
+        *("--fp16", "1", "--mode", "inference", "--batch-size", "128", "--compile"),
+        *("--compileContext", "{'mode': 'max-autotune'}"),
+    )
+    printed = lines.header(asked, Place(ranks=2, share=2), 64, "cpu")
+    assert "Batch size: 128" in printed
+    assert "FP16: True" in printed
+    assert f"Mode: {lines.DOES['inference']}" in printed
+    assert "PyTorch Compile: ENABLED (mode=max-autotune)" in printed
+    assert printed[-2:] == ["World size: 2", "Local batch size: 64"]
+
+
+def test_an_iteration_is_the_guides_line_to_the_letter() -> None:
+    """The example of the guide."""
+    seen = Iteration(6.9078, 0.063)
+    printed = lines.iterations([seen] * 5, 5, [seen] * 5)
+    assert printed[-1] == "Epoch 4: Loss = 6.9078, Time = 0.063 seconds"
+    assert printed[5] == "Warmup iteration 4: Loss = 6.9078, Time = 0.063 seconds"
+
+
+def test_warm_up_lines_stand_before_those_of_the_iterations() -> None:
+    """In the guide's order."""
+    warmup = [Iteration(6.9078, 0.242), Iteration(6.9, 0.065)]
+    assert lines.iterations(warmup, 2, [Iteration(6.8, 0.0625)]) == [
+        "Warming up (2 iterations)...",
+        "Warmup iteration 0: Loss = 6.9078, Time = 0.242 seconds",
+        "Warmup iteration 1: Loss = 6.9000, Time = 0.065 seconds",
+        "Warmup complete.",
+        "",
+        "Running timed iterations...",
+        "Epoch 0: Loss = 6.8000, Time = 0.062 seconds",
+    ]
+
+
+def test_warm_up_iterations_that_are_not_shown_are_counted() -> None:
+    """There may be thousands of them."""
+    printed = lines.iterations([AT_LN_1000] * 5, 70, [])
+    assert printed[0] == "Warming up (70 iterations)..."
+    assert printed[6] == "... 65 more, until three blocks in a row agreed"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (12.3456, "12.346"),
+        (0.063, "0.063"),
+        (0.01, "0.010"),
+        (0.009999, "0.009999"),
+        (0.0004375, "0.000438"),
+    ],
+)
+def test_short_times_have_more_places(seconds: float, text: str) -> None:
+    """Three of them would say 0.000."""
+    (*_, printed) = lines.iterations([], 0, [Iteration(6.9078, seconds)])
+    assert printed == f"Epoch 0: Loss = 6.9078, Time = {text} seconds"
+
+
+@pytest.mark.parametrize(
+    ("loss", "text"),
+    [(float("nan"), "nan"), (float("inf"), "inf"), (0.0, "0.0000"), (12345.678, "12345.6780")],
+)
+def test_a_loss_is_printed_as_it_is(loss: float, text: str) -> None:
+    """Four places, and not finite where it is not."""
+    (*_, printed) = lines.iterations([], 0, [Iteration(loss, 0.063)])
+    assert printed == f"Epoch 0: Loss = {text}, Time = 0.063 seconds"
+
+
+# ---- the guide's performance summary ----------------------------------------------------------
+
+
+def test_the_performance_summary_on_a_gpu() -> None:
+    """Every line that the guide promises, and those that it asks for in its text."""
+    measurement = make_measurement(
+        peak_memory_bytes=2 * 10**9,
+        numerics=Numerics(True, loss=6.9, reference_loss=6.91),
+    )
+    roofline = SimpleNamespace(sentence="memory-bound: so and so")
+    last = [*[AT_LN_1000] * 19, Iteration(6.8, 1 / 128)]
+    assert performance(measurement, last, roofline=roofline) == [
+        "========================================",
+        "Performance Summary:",
+        "========================================",
+        "Network: resnet50",
+        "Mode: training",
+        "Iterations: 20 (excluding warmup)",
+        "Precision: FP32 (fp32)",
+        "",
+        "Average time per iteration: 0.007812 seconds",
+        "Standard deviation: 0.000000 seconds",
+        "Spread: 0.00% of the mean (stable)",
+        "Latency: median 7.812 ms, 99th percentile 7.812 ms",
+        "Images per second: 512.0",
+        "Milliseconds per batch: 7.812",
+        "Microseconds per sample: 1953",
+        "GPU Memory Usage: 2000 MB (peak, of the busiest device)",
+        "Images per second per GB: 256.0",
+        "First iteration: 0.250 seconds, 32 times a steady one (0.007812 seconds)",
+        "Loss: first 6.9000, last 6.8000; ln(1000) is 6.9078: as it should be",
+        "Loss of FP32 eager on the same images: 6.9100",
+        "Roofline: memory-bound: so and so",
+        "========================================",
+    ]
+
+
+def test_the_performance_summary_on_a_cpu() -> None:
+    """Its memory is not known, and no ceiling either."""
+    printed = performance(make_measurement(peak_memory_bytes=None))
+    assert line(printed, "GPU Memory Usage") == "GPU Memory Usage: not known on a CPU"
+    assert not any(text.startswith(("Images per second per GB", "Roofline")) for text in printed)
+
+
+def test_iterations_that_differ_are_in_the_summary() -> None:
+    """Median, mean, standard deviation and tail are each their own."""
+    printed = performance(make_measurement(iteration_s=[0.010, 0.010, 0.011, 0.033]))
+    assert line(printed, "Average") == "Average time per iteration: 0.016000 seconds"
+    assert line(printed, "Standard") == "Standard deviation: 0.011343 seconds"
+    assert line(printed, "Latency") == "Latency: median 10.5 ms, 99th percentile 33 ms"
+    assert line(printed, "Milliseconds") == "Milliseconds per batch: 10.5"
+    assert line(printed, "Microseconds") == "Microseconds per sample: 2625"
+    assert line(printed, "Images per second") == "Images per second: 250.0"
+    assert line(printed, "Spread") == (
+        "Spread: 70.89% of the mean (NOT stable: something else ran, or a clock changed; see "
+        "bench-lib env)"
+    )
+
+
+def test_a_single_iteration_has_no_spread() -> None:
+    """And is no error."""
+    printed = performance(make_measurement(iteration_s=[1 / 128]), [AT_LN_1000])
+    assert line(printed, "Standard") == "Standard deviation: 0.000000 seconds"
+    assert line(printed, "Spread") == "Spread: 0.00% of the mean (stable)"
+
+
+def test_several_ranks_have_their_mean_rate_and_the_fullest_devices_memory() -> None:
+    """Images per second and GB are one device's."""
+    samples = [RankSample(i, i, None, [1 / 128] * 20, 10**9) for i in (0, 1)]
+    measurement = make_measurement(per_rank=samples, items_per_step=8, peak_memory_bytes=10**9)
+    printed = performance(measurement)
+    assert line(printed, "Images per second:") == "Images per second: 1024.0"
+    assert line(printed, "Images per second and") == "Images per second and rank: 512.0"
+    assert line(printed, "Images per second per") == "Images per second per GB: 512.0"
+
+
+@pytest.mark.parametrize(
+    ("cache", "text"),
+    [
+        (None, "Compilation time: 41.2 seconds"),
+        ("warm", "Compilation time: 41.2 seconds, caches warm"),
+    ],
+)
+def test_a_compiled_network_says_what_that_took(cache: str | None, text: str) -> None:
+    """With what the compiler's caches did, where that is known."""
+    measurement = make_measurement(compile_s=41.23, compile_cache=cache, first_step_s=41.25)
+    printed = performance(measurement)
+    assert line(printed, "Compilation time") == text
+    assert line(printed, "First iteration: 41.250 seconds, 5.28e+03 times a steady one")
+
+
+def test_an_eager_network_was_not_compiled() -> None:
+    """A compile time of nothing would look like one."""
+    assert not any("Compil" in text for text in performance())
+
+
+def test_a_device_that_waits_for_python_is_said_to() -> None:
+    """With what helps."""
+    printed = performance(make_measurement(host_bound=True))
+    assert line(printed, "Host-bound: the device waited for Python; a larger batch or --compile")
+    assert not any(text.startswith("Host-bound") for text in performance())
+
+
+def test_warnings_of_the_measurement_come_last() -> None:
+    """Each on its line."""
+    printed = performance(make_measurement(warnings=["one", "two"]))
+    assert printed[-3:] == ["Warning: one", "Warning: two", lines.RULE]
+
+
+# ---- the loss ---------------------------------------------------------------------------------
+
+FINE = "as it should be"
+NOT_FINITE = "NOT FINITE: the answer means nothing, and GPUs are faster on such data"
+OFF = "NOT where a network that knows nothing should be"
+ROSE = "it ROSE, which one and the same batch should not make it do"
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "verdict"),
+    [
+        (6.9078, 6.9078, FINE),
+        (6.9078, 0.5, FINE),
+        (7.9, 7.9, FINE),
+        (5.9, 5.9, FINE),
+        (8.0, 8.0, OFF),
+        (5.8, 5.8, OFF),
+        (0.0, 0.0, OFF),
+        (6.9078, 7.9, FINE),
+        (6.9078, 8.0, ROSE),
+        (6.9078, NAN, NOT_FINITE),
+        (6.9078, INF, NOT_FINITE),
+        (NAN, NAN, NOT_FINITE),
+        (INF, 6.9078, NOT_FINITE),
+    ],
+)
+def test_the_loss_in_training_has_a_verdict(first: float, last: float, verdict: str) -> None:
+    """About ln of the number of classes at first, and no higher at the end."""
+    measured = [Iteration(first, 1 / 128), Iteration(1.0, 1 / 128), Iteration(last, 1 / 128)]
+    assert line(performance(None, measured), "Loss: ") == (
+        f"Loss: first {first:.4f}, last {last:.4f}; ln(1000) is 6.9078: {verdict}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("loss", "verdict"), [(6.9078, FINE), (6.0, FINE), (9.0, OFF), (NAN, NOT_FINITE)]
+)
+def test_the_loss_in_inference_is_one_number(loss: float, verdict: str) -> None:
+    """Every answer is the same."""
+    measured = [Iteration(loss, 1 / 128)] * 2
+    printed = performance(None, measured, "--mode", "inference")
+    assert line(printed, "Loss: ") == f"Loss: {loss:.4f}; ln(1000) is 6.9078: {verdict}"
+
+
+def test_the_first_loss_is_that_of_the_very_first_step() -> None:
+    """Which the measured ones come long after."""
+    measurement = make_measurement(numerics=Numerics(True, loss=6.5, reference_loss=6.4))
+    printed = performance(measurement)
+    assert line(printed, "Loss: first 6.5000, last 6.9078; ")
+    assert line(printed, "Loss of FP32 eager") == "Loss of FP32 eager on the same images: 6.4000"
+
+
+def test_a_first_loss_that_was_not_finite_is_not_forgotten() -> None:
+    """It cannot be written down, and the measurement says so all the same."""
+    measurement = make_measurement(numerics=Numerics(finite=False))
+    assert line(performance(measurement), "Loss: ").endswith(NOT_FINITE)
+
+
+@pytest.mark.parametrize("classes", [21, 1000])
+def test_the_expected_loss_is_that_of_the_networks_classes(classes: int) -> None:
+    """Segmentation tells 21 apart."""
+    (printed,) = [
+        text
+        for text in lines.performance(
+            options(),
+            make_measurement(),
+            [Iteration(math.log(classes), 1 / 128)],
+            precision="FP32 (fp32)",
+            classes=classes,
+            roofline=None,
+        )
+        if text.startswith("Loss: ")
+    ]
+    assert printed.endswith(f"; ln({classes}) is {math.log(classes):.4f}: {FINE}")
+
+
+def test_the_answer_is_held_beside_fp32_eager() -> None:
+    """Where it is an inference's."""
+    answer = Numerics(True, max_abs_diff=0.01234, cosine=0.9999876)
+    printed = performance(make_measurement(numerics=answer), None, "--mode", "inference")
+    assert line(printed, "Beside") == (
+        "Beside FP32 eager: largest difference 0.0123, cosine 0.999988"
+    )
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        Numerics(finite=True),
+        Numerics(finite=True, cosine=0.5),
+        Numerics(finite=True, max_abs_diff=0.5),
+        Numerics(finite=True, reference_loss=6.9),
+        Numerics(finite=True, loss=6.9),
+    ],
+)
+def test_what_is_not_known_of_fp32_is_left_out(answer: Numerics | None) -> None:
+    """A twin may not fit the memory, and infinities cannot be written down."""
+    for mode in ("training", "inference"):
+        printed = performance(make_measurement(numerics=answer), None, "--mode", mode)
+        assert not any("FP32 eager" in text for text in printed)

@@ -1,0 +1,362 @@
+"""What micro sees of each step, on a device whose time is a script."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from bench_lib.micro.steps import SHOWN, Iteration, Watched
+from bench_lib.model import Case, Measurement, Numerics, Sampling
+from bench_lib.worker.measure import LEAST_WARMUP_STEPS, Context, measure
+from bench_lib.worker.workload import Workload
+
+AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
+LONGER = Sampling(warmup_s=4, warmup_max_s=4, iterations=3, max_iterations=3, measure_s=0)
+
+WARM = range(1, 1 + LEAST_WARMUP_STEPS)
+"""Numbers of the steps of the shortest warm-up; 0 is the first step of all."""
+MEASURED = range(WARM.stop + 1, WARM.stop + 3)
+"""Numbers of the measured steps under ``AT_ONCE``; one step gives way before them."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _frozen() -> Iterator[None]:
+    """Keep the collections that measuring asks for from looking through all of torch."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+class Machine:
+    """A clock, a setting and a workload; each step's loss is the step's number.
+
+    Times are binary fractions, so that differences are exact.
+    """
+
+    ranks = 1
+
+    def __init__(
+        self, seconds: Iterable[float] = (1 / 4,), *, in_place: bool = False, queued: bool = False
+    ) -> None:
+        """Script the steps' durations; the last value repeats.
+
+        ``in_place``: each step writes its loss where the one before wrote it.  ``queued``: the
+        host is not kept waiting.
+        """
+        self.asynchronous = queued
+        self.log: list[str] = []
+        self.steps = 0
+        self.has_loss = True
+        self.loss = torch.tensor(math.nan)
+        self._seconds = list(seconds)
+        self._in_place = in_place
+        self._now = 1024.0
+        self._done = 1024.0
+
+    # --- the clock
+
+    def now(self) -> float:
+        """Time on the host."""
+        return self._now
+
+    def synchronize(self) -> None:
+        """Let the host catch up."""
+        self._now = max(self._now, self._done)
+
+    def marks(self, n: int) -> Marks:
+        """Return marks on the device's time."""
+        self.log.append(f"{n} marks")
+        return Marks(self, n)
+
+    def nothing(self) -> None:
+        """Have no memory that could be asked about."""
+
+    allocated_bytes = reset_peak = peak_bytes = release = nothing
+
+    def device_now(self) -> float:
+        """When all that was issued will be done."""
+        return max(self._now, self._done)
+
+    # --- the workload
+
+    def step(self) -> str:
+        """Take the time, and leave the loss."""
+        i, self.steps = self.steps, self.steps + 1
+        self.log.append(f"step {i}")
+        self._done = self.device_now() + self._seconds[min(i, len(self._seconds) - 1)]
+        if not self.asynchronous:
+            self.synchronize()
+        if not self._in_place:
+            self.loss = torch.tensor(math.nan)
+        self.loss.fill_(i)
+        return f"answer {i}"
+
+    def ask_loss(self) -> torch.Tensor | None:
+        """Return the last step's loss."""
+        self.log.append("loss")
+        return self.loss if self.has_loss else None
+
+    def numerics(self) -> Numerics:
+        """Free the network."""
+        self.log.append("numerics")
+        return Numerics(finite=True, cosine=1.0)
+
+    def workload(self) -> Workload:
+        """Return the workload."""
+        return Workload(self.step, items_per_step=4, loss=self.ask_loss, numerics=self.numerics)
+
+    # --- the context
+
+    def watched(self, **fields: Any) -> Watched:
+        """Return what watches a training that writes its losses nowhere twice."""
+        clock: Any = self
+        return Watched(clock, **{"training": True, "keeps_losses": False, **fields})
+
+    def measure(self, watched: Watched, sampling: Sampling = AT_ONCE) -> Measurement:
+        """Measure the script."""
+        here: Any = self
+        case = Case("scripted", f"{__name__}:scripted", {}, sampling=sampling)
+        prepare, phase = watched.prepare, watched.enter
+        context = Context(
+            here, here, "context-7", phase=phase, prepare=prepare, host_us=lambda: [1.0]
+        )
+        return measure(case, context)
+
+
+class Marks:
+    """Marks of a scripted machine."""
+
+    def __init__(self, machine: Machine, n: int) -> None:
+        """Hold n marks."""
+        self._machine = machine
+        self._times = [math.nan] * n
+
+    def mark(self, i: int) -> None:
+        """Note the device's time."""
+        self._machine.log.append(f"mark {i}")
+        self._times[i] = self._machine.device_now()
+
+    def intervals(self) -> list[float]:
+        """Seconds between the marks."""
+        assert not any(map(math.isnan, self._times)), "events that were never recorded have no time"
+        return [b - a for a, b in zip(self._times, self._times[1:], strict=False)]
+
+
+def scripted(machine: Machine) -> Workload:
+    """Stand where a case names its factory; the setting is the machine itself."""
+    return machine.workload()
+
+
+def values(watched: Watched, phase: str) -> list[float]:
+    """Return a phase's losses."""
+    return [float(loss) for loss in watched.losses[phase]]
+
+
+# ---- losses -----------------------------------------------------------------------------------
+
+
+def test_each_loss_is_kept_for_the_phase_of_its_step() -> None:
+    """The step that gives way before measuring is nobody's."""
+    machine = Machine()
+    watched = machine.watched()
+    machine.measure(watched)
+    assert values(watched, "first step") == [0]
+    assert values(watched, "warm-up") == list(WARM)
+    assert values(watched, "measure") == list(MEASURED)
+    assert values(watched, "give way") == []
+
+
+def test_of_a_long_warm_up_only_the_losses_that_are_shown_are_kept() -> None:
+    """Thousands of them would be in the peak of memory."""
+    machine = Machine()
+    watched = machine.watched()
+    measured = machine.measure(watched, LONGER)
+    assert measured.warmup_iterations == 16
+    assert values(watched, "warm-up") == list(range(1, 1 + SHOWN))
+    assert values(watched, "measure") == [18, 19, 20]
+
+
+def test_a_loss_that_the_next_step_overwrites_is_copied() -> None:
+    """As recorded graphs do."""
+    machine = Machine(in_place=True)
+    watched = machine.watched(keeps_losses=True)
+    machine.measure(watched)
+    assert values(watched, "measure") == list(MEASURED)
+    assert watched.losses["measure"][-1] is not machine.loss
+
+
+def test_a_loss_that_stays_is_not_copied() -> None:
+    """A copy would be work for the device in every measured step."""
+    machine = Machine()
+    watched = machine.watched()
+    machine.measure(watched)
+    assert watched.losses["measure"][-1] is machine.loss
+
+
+def test_the_loss_is_read_after_the_step_and_never_during_the_measurement() -> None:
+    """Reading its value would wait for the device; asking for the tensor does not."""
+    machine = Machine()
+    machine.measure(machine.watched())
+    begin = machine.log.index(f"step {MEASURED[0]}")
+    assert machine.log[begin : begin + 5] == [
+        *(f"step {MEASURED[0]}", "loss", "mark 1"),
+        *(f"step {MEASURED[1]}", "loss"),
+    ]
+
+
+def test_a_training_that_tells_no_loss_has_no_lines() -> None:
+    """There would be nothing true to print."""
+    machine = Machine()
+    machine.has_loss = False
+    watched = machine.watched()
+    measured = machine.measure(watched)
+    assert watched.measured(measured.iteration_s) == []
+    assert watched.warmup(measured.first_step_s) == []
+
+
+# ---- iterations -------------------------------------------------------------------------------
+
+
+def test_measured_iterations_have_the_times_that_were_measured() -> None:
+    """By the device, in their order."""
+    machine = Machine([1 / 4] * MEASURED[0] + [1 / 2, 1 / 8])
+    watched = machine.watched()
+    measured = machine.measure(watched)
+    assert measured.iteration_s == [1 / 2, 1 / 8]
+    assert watched.measured(measured.iteration_s) == [
+        Iteration(float(MEASURED[0]), 1 / 2),
+        Iteration(float(MEASURED[1]), 1 / 8),
+    ]
+
+
+def test_steps_that_only_time_the_issuing_are_no_iterations() -> None:
+    """Five more are issued after the measured ones, where issuing is not doing."""
+    machine = Machine(queued=True)
+    watched = machine.watched()
+    measured = machine.measure(watched)
+    assert machine.steps == MEASURED.stop + 5
+    assert [seen.loss for seen in watched.measured(measured.iteration_s)] == list(MEASURED)
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_the_very_first_step_is_the_first_warm_up_iteration(queued: bool) -> None:
+    """It is timed by the host; the others by marks before each, so that the last has no end."""
+    machine = Machine([8.0, 1 / 2, 1 / 4, 1 / 8], queued=queued)
+    watched = machine.watched()
+    measured = machine.measure(watched)
+    assert watched.warmup(measured.first_step_s) == [
+        Iteration(0.0, 8.0),
+        Iteration(1.0, 1 / 2),
+        Iteration(2.0, 1 / 4),
+    ]
+
+
+def test_no_more_warm_up_iterations_are_shown_than_the_guide_shows() -> None:
+    """However many there were."""
+    machine = Machine([8.0, 1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 4])
+    watched = machine.watched()
+    measured = machine.measure(watched, LONGER)
+    expected = [(0.0, 8.0), (1.0, 1.0), (2.0, 1 / 2), (3.0, 1 / 4), (4.0, 1 / 8)]
+    shown = watched.warmup(measured.first_step_s)
+    assert len(shown) == SHOWN
+    assert shown == [Iteration(loss, seconds) for loss, seconds in expected]
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_warm_up_without_an_interval_shows_the_first_step_alone(steps: int) -> None:
+    """One mark tells no time."""
+    machine = Machine()
+    watched = machine.watched()
+    step = watched.prepare(machine.workload()).step
+    watched.enter("first step")
+    step()
+    watched.enter("warm-up")
+    for _ in range(steps):
+        step()
+    assert watched.warmup(8.0) == [Iteration(0.0, 8.0)]
+
+
+def test_marks_are_made_beforehand_and_placed_while_warming_up_alone() -> None:
+    """In the measured stretch there are those of the measurement, and no others."""
+    machine = Machine()
+    machine.measure(machine.watched(), LONGER)
+    own = [word for word in machine.log if word.startswith("mark ") or word.endswith(" marks")]
+    warmup = [f"{SHOWN + 1} marks", *(f"mark {i}" for i in range(SHOWN + 1))]
+    assert own == [*warmup, "4 marks", *(f"mark {i}" for i in range(4))]
+
+
+# ---- inference --------------------------------------------------------------------------------
+
+
+def test_in_inference_the_loss_is_asked_for_once_when_all_is_measured() -> None:
+    """It costs a pass of its own, and every answer is the same."""
+    machine = Machine()
+    watched = machine.watched(training=False)
+    measured = machine.measure(watched)
+    assert machine.log[-4:] == [f"step {MEASURED[-1]}", "mark 2", "loss", "numerics"]
+    assert machine.log.count("loss") == 1
+    assert watched.answer_loss == MEASURED[-1]
+    assert watched.measured(measured.iteration_s) == [Iteration(float(MEASURED[-1]), 1 / 4)] * 2
+    assert watched.warmup(8.0) == [
+        Iteration(float(MEASURED[-1]), seconds) for seconds in (8.0, 1 / 4, 1 / 4)
+    ]
+
+
+def test_an_inference_that_tells_no_loss_has_lines_without_one() -> None:
+    """The times are still true."""
+    machine = Machine()
+    machine.has_loss = False
+    watched = machine.watched(training=False)
+    measured = machine.measure(watched)
+    losses = [seen.loss for seen in watched.measured(measured.iteration_s)]
+    assert len(losses) == 2
+    assert all(map(math.isnan, losses))
+
+
+# ---- the workload -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_what_looks_closer_comes_after_the_measurement_and_before_the_numerics(
+    training: bool,
+) -> None:
+    """The numerics free the network; and what it runs is not watched any more."""
+    machine = Machine()
+    seen: list[Workload] = []
+
+    def look(workload: Workload) -> None:
+        machine.log.append("look")
+        seen.append(workload)
+        workload.step()
+
+    watched = machine.watched(training=training, before_numerics=look)
+    measured = machine.measure(watched)
+    assert machine.log[-3:] == ["look", f"step {MEASURED.stop}", "numerics"]
+    assert seen[0].step == machine.step
+    assert MEASURED.stop not in values(watched, "measure")
+    assert measured.numerics == Numerics(finite=True, cosine=1.0)
+
+
+def test_a_watched_workload_is_the_workload_otherwise() -> None:
+    """Its answers, and everything that is known of it."""
+    machine = Machine()
+    watched = machine.watched()
+    workload = machine.workload()
+    around = watched.prepare(workload)
+    watched.enter("first step")
+    assert around.step() == "answer 0"
+    assert (around.items_per_step, around.loss) == (4, machine.ask_loss)
+    assert workload.step == machine.step
+
+
+def test_phases_are_told_on_in_their_order() -> None:
+    """What is printed when it begins depends on them."""
+    told: list[str] = []
+    machine = Machine()
+    machine.measure(machine.watched(entered=told.append))
+    assert told == ["build", "first step", "warm-up", "give way", "measure", "numerics"]
