@@ -41,6 +41,7 @@ from bench_lib.acceptance import (
     propose,
     taken,
 )
+from bench_lib.axes import case_of, network_axes
 from bench_lib.baselines import (
     BaselineError,
     BaselineFile,
@@ -53,7 +54,6 @@ from bench_lib.baselines import (
     set_quarantine,
     write,
 )
-from bench_lib.matrix import case_of, network_axes
 from bench_lib.model import (
     COMPILE_MODES,
     MEMORY_FORMATS,

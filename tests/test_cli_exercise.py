@@ -14,9 +14,10 @@ from scripted import bench_class, gpus
 
 import bench_lib
 from bench_lib import baselines, history
+from bench_lib.axes import network_axes
 from bench_lib.cli import main
 from bench_lib.exercises.compiling import MODES
-from bench_lib.matrix import network_axes, read_matrix
+from bench_lib.matrix import read_matrix
 from bench_lib.model import PRECISIONS
 
 DEVICE = gpus(1)[0]

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from scripted import bench_class, gpus
 
 from bench_lib import baselines, history
+from bench_lib.axes import network_axes
 from bench_lib.exercises import batches, compiling, precision, sheet
 from bench_lib.exercises.batches import LEAST, Search, find_largest
 from bench_lib.exercises.figures import figures_of
@@ -37,7 +38,6 @@ from bench_lib.exercises.series import (
     nodeid_of,
     open_series,
 )
-from bench_lib.matrix import network_axes
 from bench_lib.model import (
     PRECISIONS,
     Launch,

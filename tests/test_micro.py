@@ -220,6 +220,49 @@ def test_the_autograd_profiler_prints_the_tables_of_the_guide(run: Run, flag: st
     assert "Memory Profiling:" in printed
 
 
+def test_a_disturbed_measurement_is_made_once_more(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the suite does; what is so by nature is so again, and is taken."""
+    asked: list[int] = []
+
+    def disturbance(measurement: Any) -> str | None:
+        asked.append(len(measurement.iteration_s))
+        return "the device waited for the host"
+
+    monkeypatch.setattr(session, "disturbance", disturbance)
+    printed = run("--mode", "inference")
+    assert printed.count("INFO: running the benchmark..") == 2
+    assert "INFO: measuring once more: the device waited for the host" in printed
+    assert asked == [2]
+    assert printed.count("\nEpoch ") == 2
+
+
+def test_what_cannot_be_profiled_loses_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The measurement is printed and written."""
+
+    def fail(*_arguments: Any, **_named: Any) -> None:
+        raise RuntimeError("no counters here\nand more")
+
+    monkeypatch.setattr(session.layers, "profile", fail)
+    printed = run("--flops-prof-step", "1", "--mode", "inference")
+    assert "Not profiled: RuntimeError: no counters here\n" in printed
+    assert "Throughput [img/sec]" in printed
+
+
+def test_a_loss_is_expected_to_hold_what_auxiliary_heads_add() -> None:
+    """Googlenet has two in training, at 0.3 each."""
+    for name, mode, expected in (
+        ("googlenet", "training", 0.6),
+        ("googlenet", "inference", 0.0),
+        ("resnet50", "training", 0.0),
+    ):
+        options = read_options(["--network", name, "--mode", mode])
+        case = case_from(options, Place(), "fp32")
+        seen = session.Seen(Place(), case, None, None, [], [], [])  # type: ignore[arg-type]
+        assert seen.auxiliary == pytest.approx(expected)
+
+
 def test_without_profilers_nothing_is_profiled(run: Run, tmp_path: Path) -> None:
     """No table, no trace, no layers."""
     printed = run("--mode", "inference")
@@ -316,6 +359,17 @@ def launched(*words: str, folder: Path, **variables: str) -> subprocess.Complete
     )
 
 
+def test_one_rank_under_torchrun_speaks_as_a_rank_and_for_all(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scripts read the overall block whatever the number of ranks."""
+    for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")):
+        monkeypatch.setenv(name, value)
+    printed = run("--mode", "inference")
+    assert "--------This process: rank 0--------" in printed
+    assert "--------Overall (all ranks)" in printed
+
+
 def free_port() -> int:
     """Return a port that nobody has now."""
     with socket.socket() as listener:
@@ -396,6 +450,16 @@ def test_a_wrong_flag_is_one_line_and_exit_status_2(
     assert expected in complaint
     assert complaint.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_launcher_that_contradicts_itself_is_told_so_by_every_rank(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first may not be there to say it."""
+    for name, value in (("RANK", "1"), ("LOCAL_RANK", "1"), ("WORLD_SIZE", "1")):
+        monkeypatch.setenv(name, value)
+    assert program.main(["--network", TINY]) == 2
+    assert "the rank is 1 and WORLD_SIZE is 1" in capsys.readouterr().err
 
 
 def test_what_this_device_cannot_do_is_one_line_and_exit_status_1(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench_lib.matrix import LARGEST
+from bench_lib.axes import LARGEST
 from bench_lib.micro.compiling import Compiling
 from bench_lib.micro.flags import AMP, Options, parser, read_options
 from bench_lib.model import PRECISIONS, UserError
@@ -508,6 +508,14 @@ def test_a_folder_where_a_file_should_be_is_named_before_measuring(
 def test_a_name_that_no_file_system_takes_is_refused(flag: str) -> None:
     """Asking whether it exists is an error already."""
     assert " cannot be written: " in refusal(flag, "x" * 300)
+
+
+@pytest.mark.parametrize("flag", ["--output-dir", "--output-file", "--csv-file"])
+def test_a_name_that_is_no_text_is_refused(flag: str) -> None:
+    """A CSV could not hold it, and a terminal not print it."""
+    words = refusal(flag, "a\udcff")  # as Python reads the byte 0xff
+    assert words.startswith("'a\\udcff")
+    assert words.endswith(" cannot be written: it is no text; name another")
 
 
 def test_a_trace_that_nobody_asked_for_has_no_place_to_be_checked() -> None:

@@ -68,7 +68,9 @@ def test_torchruns_variables_say_where_a_rank_is() -> None:
     """Its device is its number on this host."""
     variables = torchrun(RANK=1, LOCAL_RANK=1, WORLD_SIZE=2, LOCAL_WORLD_SIZE=2)
     place = place_of(options("--dist-backend", "gloo"), variables)
-    expected = Place(rank=1, local_rank=1, ranks=2, share=2, device_index=1, backend="gloo")
+    expected = Place(
+        rank=1, local_rank=1, ranks=2, share=2, device_index=1, backend="gloo", launched=True
+    )
     assert place == expected
     assert not place.is_first
 
@@ -107,7 +109,7 @@ def test_too_few_device_ids_are_refused_by_every_rank_in_the_same_words(local: i
 
 def test_a_launcher_that_says_no_more_than_a_local_rank_is_one_rank_of_one() -> None:
     """And its second one is a mistake that is told, since it would print and write nothing."""
-    assert place_of(options(), {"LOCAL_RANK": "0"}) == Place()
+    assert place_of(options(), {"LOCAL_RANK": "0"}) == Place(launched=True)
     with pytest.raises(UserError) as caught:
         place_of(options(), {"LOCAL_RANK": "1"})
     assert str(caught.value) == (
@@ -142,8 +144,8 @@ def test_an_invocation_starts_a_rank_on_each_of_its_devices() -> None:
     here = places_here(manual("--rank", "1", "--world-size", "3", "--device_ids", "2,0"), 8)
     url = "tcp://127.0.0.1:4332"
     assert here == [
-        Place(2, local_rank=0, ranks=6, share=2, device_index=2, backend="gloo", url=url),
-        Place(3, local_rank=1, ranks=6, share=2, device_index=0, backend="gloo", url=url),
+        Place(2, 0, ranks=6, share=2, device_index=2, backend="gloo", url=url, launched=True),
+        Place(3, 1, ranks=6, share=2, device_index=0, backend="gloo", url=url, launched=True),
     ]
 
 

@@ -321,27 +321,6 @@ def test_an_inference_that_tells_no_loss_has_lines_without_one() -> None:
 # ---- the workload -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_what_looks_closer_comes_after_the_measurement_and_before_the_numerics(
-    training: bool,
-) -> None:
-    """The numerics free the network; and what it runs is not watched any more."""
-    machine = Machine()
-    seen: list[Workload] = []
-
-    def look(workload: Workload) -> None:
-        machine.log.append("look")
-        seen.append(workload)
-        workload.step()
-
-    watched = machine.watched(training=training, before_numerics=look)
-    measured = machine.measure(watched)
-    assert machine.log[-3:] == ["look", f"step {MEASURED.stop}", "numerics"]
-    assert seen[0].step == machine.step
-    assert MEASURED.stop not in values(watched, "measure")
-    assert measured.numerics == Numerics(finite=True, cosine=1.0)
-
-
 def test_a_watched_workload_is_the_workload_otherwise() -> None:
     """Its answers, and everything that is known of it."""
     machine = Machine()

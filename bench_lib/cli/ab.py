@@ -143,8 +143,9 @@ def _variable(text: str, option: str) -> tuple[str, str]:
 
 def _cases(matrix: Path, tier: str | None, device: Hardware) -> list[Case]:
     """Return the cases of a tier; raises MatrixError."""
+    from bench_lib.axes import network_axes
     from bench_lib.launch.catalogue import network_sizes
-    from bench_lib.matrix import network_axes, read_matrix
+    from bench_lib.matrix import read_matrix
 
     if not matrix.is_file():
         raise typer.BadParameter(f"{matrix} is not a file", param_hint="--matrix")

@@ -83,10 +83,10 @@ class _Asked:
 
     def template(self) -> Template:
         """Return what its cases have in common."""
+        from bench_lib.axes import network_axes, positive
         from bench_lib.exercises.lists import above_zero
         from bench_lib.exercises.series import Template
         from bench_lib.launch.catalogue import network_sizes
-        from bench_lib.matrix import network_axes, positive
         from bench_lib.model import Sampling
 
         sampling = Sampling()
@@ -172,8 +172,8 @@ def largest_batch(
     json: Json = False,
 ) -> None:
     """Find the largest batch that fits into memory."""
+    from bench_lib.axes import positive
     from bench_lib.exercises import batches
-    from bench_lib.matrix import positive
 
     if not 0 <= resolution <= 50:
         raise UserError(f"--resolution {resolution:g}: from 0 to 50 percent")
@@ -360,8 +360,8 @@ def sheet(
 ) -> None:
     """Fill the guide's results sheet from the history."""
     from bench_lib import history as runs
+    from bench_lib.axes import one_of
     from bench_lib.exercises import sheet as exercise
-    from bench_lib.matrix import one_of
 
     if markdown and json:
         raise UserError("--markdown and --json are two forms; choose one")
@@ -408,8 +408,8 @@ def _precisions(text: str | None) -> list[str]:
 
 
 def _known(network: str) -> str:
+    from bench_lib.axes import one_of
     from bench_lib.launch.catalogue import network_sizes
-    from bench_lib.matrix import one_of
 
     if problem := one_of("network", sorted(network_sizes()))(network):
         raise UserError(problem)
@@ -448,8 +448,9 @@ def _series(asked: _Asked, device: Hardware) -> Iterator[Series]:
 
 def _limits(path: Path) -> dict[str, Limits]:
     """Return the limits of the matrix's cases; none where there is no such file by default."""
+    from bench_lib.axes import network_axes
     from bench_lib.launch.catalogue import network_sizes
-    from bench_lib.matrix import network_axes, read_matrix
+    from bench_lib.matrix import read_matrix
 
     if path == DEFAULT_MATRIX and not path.exists():
         return {}

@@ -159,8 +159,9 @@ def _minutes(seconds: float) -> str:
 def _case(path: Path, case_id: str) -> Case:
     import difflib
 
+    from bench_lib.axes import network_axes
     from bench_lib.launch.catalogue import network_sizes
-    from bench_lib.matrix import network_axes, read_matrix
+    from bench_lib.matrix import read_matrix
     from bench_lib.selfcheck import SelfcheckError
 
     tiers = read_matrix(path, {"networks": network_axes(network_sizes())})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from bench_lib.axes import LARGEST
 from bench_lib.exercises.cells import (
     Table,
     doubts,
@@ -17,7 +18,6 @@ from bench_lib.exercises.cells import (
     trouble_lines,
 )
 from bench_lib.exercises.figures import Figures
-from bench_lib.matrix import LARGEST
 from bench_lib.model import Case, Sampling
 from bench_lib.report import quantity
 from bench_lib.runner import Outcome

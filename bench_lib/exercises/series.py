@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench_lib import acceptance, baselines, fingerprint, selfcheck, validity
+from bench_lib.axes import WorkloadAxes, case_of
 from bench_lib.chronicle import Chronicle, fails
 from bench_lib.history import utc_today
-from bench_lib.matrix import WorkloadAxes, case_of
 from bench_lib.model import Baseline, Case, Hardware, Limits, Param, Record, Sampling
 from bench_lib.runner import Bench, Outcome
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from bench_lib.matrix import LARGEST
+from bench_lib.axes import LARGEST
 from bench_lib.micro.compiling import Compiling, read_context
 from bench_lib.model import UserError
 
@@ -185,6 +185,10 @@ def read_options(words: Sequence[str]) -> Options:
     remarks += _on_precision(given)
     step, on_step = _profiled_step(given.flops_prof_step, given.iterations)
     remarks += on_step
+    if given.rank is not None and not (
+        given.distributed_dataparallel or "LOCAL_RANK" in os.environ
+    ):
+        remarks.append("--rank and --world-size do nothing without --distributed_dataparallel")
     if given.opt_step > 1 and given.mode == "inference":
         remarks.append(f"--opt-step {given.opt_step} does nothing in inference")
     options = Options(
@@ -325,6 +329,7 @@ def _check_files(options: Options) -> None:
 
 def _check_file(file: Path) -> None:
     try:
+        str(file).encode()
         if not file.parent.is_dir():
             why = f"there is no folder {file.parent}; make it first, or name another"
             raise UserError(f"{file} cannot be written: {why}")
@@ -335,3 +340,5 @@ def _check_file(file: Path) -> None:
     except OSError as error:
         why = f"{file} cannot be written: {error.strerror}; name another place for it"
         raise UserError(why) from error
+    except UnicodeEncodeError as error:
+        raise UserError(f"{str(file)!r} cannot be written: it is no text; name another") from error

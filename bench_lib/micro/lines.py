@@ -84,7 +84,7 @@ def rank_summary(options: Options, place: Place, figures: Figures) -> list[str]:
         "--------------------SUMMARY--------------------------",
         f"Microbenchmark for network : {options.network}",
     ]
-    if place.ranks > 1:
+    if place.is_rank:
         lines.append(f"--------This process: rank {place.rank}--------")
     return [*lines, *_figures(options, 1, figures)]
 
@@ -124,9 +124,13 @@ def performance(
     *,
     precision: str,
     classes: int,
+    auxiliary: float = 0.0,
     roofline: Roofline | None,
 ) -> list[str]:
-    """Return what the guide promises below the summary; of several ranks the slowest's steps."""
+    """Return what the guide promises below the summary; of several ranks the slowest's steps.
+
+    ``auxiliary`` is what auxiliary heads add to the main one's loss, as a fraction.
+    """
     figures, samples = figures_of(measurement), measurement.iteration_s
     ranks = max(1, len(measurement.per_rank))
     median = statistics.median(samples)
@@ -153,7 +157,7 @@ def performance(
         lines.append(f"Images per second and rank: {figures.rate / ranks:.1f}")
     lines += _memory(measurement, figures.rate / ranks)
     lines += _beginning(measurement, median)
-    lines += _loss(options, measurement, measured, classes)
+    lines += _loss(options, measurement, measured, classes, auxiliary)
     if measurement.host_bound:
         lines.append("Host-bound: the device waited for Python; a larger batch or --compile helps")
     if roofline is not None:
@@ -191,9 +195,16 @@ def _beginning(measurement: Measurement, median: float) -> list[str]:
 
 
 def _loss(
-    options: Options, measurement: Measurement, measured: Sequence[Iteration], classes: int
+    options: Options,
+    measurement: Measurement,
+    measured: Sequence[Iteration],
+    classes: int,
+    auxiliary: float,
 ) -> list[str]:
-    expected = math.log(classes)
+    expected = math.log(classes) * (1 + auxiliary)
+    known = f"ln({classes}) is {math.log(classes):.4f}"
+    if auxiliary:
+        known += f", with auxiliary heads {expected:.4f}"
     answer = measurement.numerics
     first = measured[0].loss if measured else math.nan
     if options.mode == "training" and answer is not None and answer.loss is not None:
@@ -209,7 +220,7 @@ def _loss(
     else:
         verdict = "as it should be"
     came = f"first {first:.4f}, last {last:.4f}" if options.mode == "training" else f"{first:.4f}"
-    lines = [f"Loss: {came}; ln({classes}) is {expected:.4f}: {verdict}"]
+    lines = [f"Loss: {came}; {known}: {verdict}"]
     if answer is not None and answer.reference_loss is not None and answer.loss is not None:
         lines.append(f"Loss of FP32 eager on the same images: {answer.reference_loss:.4f}")
     if answer is not None and answer.cosine is not None and answer.max_abs_diff is not None:

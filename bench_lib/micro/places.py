@@ -22,6 +22,13 @@ class Place:
     device_index: int = 0
     backend: str | None = None
     url: str | None = None
+    launched: bool = False
+    """Whether a launcher started this process."""
+
+    @property
+    def is_rank(self) -> bool:
+        """Whether it was started as one of several, which may be one."""
+        return self.ranks > 1 or self.launched
 
     @property
     def is_first(self) -> bool:
@@ -64,6 +71,7 @@ def place_of(options: Options, environ: Mapping[str, str]) -> Place:
         share=ranks,
         device_index=index,
         backend=options.dist_backend,
+        launched=True,
     )
 
 
@@ -85,6 +93,7 @@ def places_here(options: Options, devices: int) -> list[Place]:
             device_index=index,
             backend=options.dist_backend,
             url=options.dist_url,
+            launched=True,
         )
         for local_rank, index in enumerate(ids)
     ]

@@ -29,12 +29,16 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     try:
         options = read_options(sys.argv[1:] if words is None else words)
+    except UserError as error:
+        if os.environ.get("RANK", "0") == "0":  # every rank reads the same flags
+            _complain(error)
+        return 2
+    try:
         if under_torchrun(os.environ) or not options.distributed_dataparallel:
             return _rank(options, place_of(options, os.environ))
         return _start_ranks(options)
     except UserError as error:
-        if os.environ.get("RANK", "0") == "0":  # every rank reads the same flags
-            _complain(error)
+        _complain(error)
         return 2
 
 
@@ -126,7 +130,7 @@ def _conclude(
 
     folded, precision = seen.folded, str(seen.case.params["precision"])
     figures = lines.figures_of(folded)
-    if seen.place.ranks > 1:
+    if seen.place.is_rank:
         say("\n".join(lines.overall_summary(options, seen.place, figures)))
     result = lines.result(options, seen.place, figures)
     _write(options, result)
@@ -138,6 +142,7 @@ def _conclude(
         seen.measured,
         precision=f"{options.dtype.partition(':')[0]} ({precision})",
         classes=seen.classes,
+        auxiliary=seen.auxiliary,
         roofline=roofline,
     )
     say("\n".join(below))

@@ -15,21 +15,24 @@ from typing import Any
 
 import torch
 
+from bench_lib.axes import case_of, network_axes
 from bench_lib.launch.ranks import fold
-from bench_lib.matrix import case_of, network_axes
 from bench_lib.micro import lines
 from bench_lib.micro.flags import Options
 from bench_lib.micro.places import Place, batch_of
 from bench_lib.micro.steps import Iteration, Watched
 from bench_lib.model import Case, Device, Measurement, Sampling, UserError
+from bench_lib.station import disturbance
 from bench_lib.worker import capture, layers
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.device import AUTOCAST, compile_cache_state, forget_compiled, open_device
 from bench_lib.worker.launches import compare_streams
-from bench_lib.worker.measure import Context, measure
+from bench_lib.worker.measure import LEAST_WARMUP_STEPS, Context, measure
 from bench_lib.worker.ranks import Group, about_rank, joined
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
-from bench_lib.worker.workloads.compilation import arguments_of
+from bench_lib.worker.workloads import build
+from bench_lib.worker.workloads.compilation import arguments_of, records_graphs
+from bench_lib.worker.workloads.networks import AUXILIARY
 from bench_lib.worker.workloads.registry import SEED_NAMES, networks
 
 SIZE = 224
@@ -63,6 +66,13 @@ class Seen:
     def classes(self) -> int:
         """What the network tells apart."""
         return networks()[str(self.case.params["network"])].outputs
+
+    @property
+    def auxiliary(self) -> float:
+        """What auxiliary heads add to the main one's loss, as a fraction."""
+        if self.case.params["task"] == "infer":
+            return 0.0
+        return AUXILIARY.get(str(self.case.params["network"]), 0.0)
 
     @property
     def folded(self) -> Measurement:
@@ -130,30 +140,37 @@ def run(
             say(f"NOTE: {text}")
     _say(say, lines.header(options, place, int(case.params["batch_size"]), _in_words(device, seen)))
     group = _met(place, device, say)
-    clock = clock_of(device)
-    captures = _Captures(options, place, say)
-    watched = Watched(
-        clock,
-        training=options.task == "train",
-        keeps_losses=options.compiling.mode != "eager",
-        entered=lambda phase: _on_phase(phase, options, say),
-        before_numerics=captures.take,
-    )
-    context = Context(
-        setting=Setting(device, place.rank, place.local_rank, place.ranks),
-        clock=clock,
-        context_id=f"rank-{place.rank}" if place.ranks > 1 else f"micro-{os.getpid()}",
-        device_uuid=seen.uuid,
-        launches=compare_streams(device),
-        phase=watched.enter,
-        agree=group.agree,
-        cache_state=compile_cache_state,
-        prepare=watched.prepare,
-        give_way=give_way,
-        forget=forget_compiled,
-    )
+    clock, setting = clock_of(device), Setting(device, place.rank, place.local_rank, place.ranks)
+    launches = compare_streams(device)
+
+    def look() -> tuple[Measurement, Watched]:
+        watched = Watched(
+            clock,
+            training=options.task == "train",
+            keeps_losses=_writes_over_losses(options),
+            entered=lambda phase: _on_phase(phase, options, say),
+        )
+        context = Context(
+            setting=setting,
+            clock=clock,
+            context_id=f"rank-{place.rank}" if place.ranks > 1 else f"micro-{os.getpid()}",
+            device_uuid=seen.uuid,
+            launches=launches,
+            phase=watched.enter,
+            agree=group.agree,
+            cache_state=compile_cache_state,
+            prepare=watched.prepare,
+            give_way=give_way,
+            forget=forget_compiled,
+        )
+        return measure(case, context), watched
+
     try:
-        measurement = measure(case, context)
+        measurement, watched = look()
+        cause = disturbance(measurement)
+        if group.agree(float(cause is not None)):
+            say(f"INFO: measuring once more: {cause or 'another rank was disturbed'}")
+            measurement, watched = look()
     except UnsupportedError as reason:
         raise NotMeasuredError(f"this cannot be measured here: {reason}") from reason
     except torch.OutOfMemoryError as error:
@@ -161,13 +178,13 @@ def run(
             f"out of memory with {case.params['batch_size']} images on {seen.name}; take a "
             "smaller --batch-size (bench-lib exercise largest-batch finds the largest)"
         ) from error
-    measurement = dataclasses.replace(measurement, operations_s=captures.operations_s)
-    outcome = {
-        "measurement": dataclasses.asdict(measurement),
-        **about_rank(context.setting, seen),
-    }
+    passes = Passes(options, place, say)
+    passes.run(case, setting)
+    measurement = dataclasses.replace(measurement, operations_s=passes.operations_s)
+    outcome = {"measurement": dataclasses.asdict(measurement), **about_rank(setting, seen)}
     outcomes = group.gathered(outcome)
     group.leave()
+    clock.release()  # others may be measured on this device while this process is there
     return Seen(
         place=place,
         case=case,
@@ -176,8 +193,14 @@ def run(
         warmup=watched.warmup(measurement.first_step_s),
         measured=watched.measured(measurement.iteration_s),
         outcomes=outcomes,
-        captured=captures.lines,
+        captured=passes.lines,
     )
+
+
+def _writes_over_losses(options: Options) -> bool:
+    """Whether a step's loss lies in a graph, where the next step's will be."""
+    mode, text = options.compiling.mode, options.compiling.options
+    return mode == "graph" or records_graphs(mode, text)
 
 
 def _opened(place: Place) -> tuple[torch.device, Device]:
@@ -216,7 +239,7 @@ def _in_words(device: torch.device, seen: Device) -> str:
 
 
 def _met(place: Place, device: torch.device, say: Callable[[str], None]) -> Group:
-    if place.ranks == 1:
+    if not place.is_rank:
         return Group()
     say("Initializing process group...")
     try:
@@ -241,31 +264,53 @@ def _on_phase(phase: str, options: Options, say: Callable[[str], None]) -> None:
         say("INFO: running the benchmark..")
 
 
-class _Captures:
-    """The profiled passes that the flags ask for."""
+class Passes:
+    """The profiled passes that the flags ask for, over the case built anew.
+
+    Apart from the measurement: a profiler that was there once costs every launch.
+    """
 
     def __init__(self, options: Options, place: Place, say: Callable[[str], None]) -> None:
+        """Do nothing yet."""
         self._options = options
         self._place = place
         self._say = say
         self.lines: list[str] = []
         self.operations_s: dict[str, float] = {}
 
-    def take(self, workload: Workload) -> None:
-        """Run them; the workload is whole, and has been measured."""
+    def run(self, case: Case, setting: Setting) -> None:
+        """Build the case and run them; what goes wrong is a line, and nothing is lost for it."""
         options = self._options
-        for wanted, look in (
-            (options.autograd_profiler, self._autograd),
-            (options.kineto, self._kineto),
-            (options.flops_prof_step, self._flops),
-        ):
-            if not wanted:
-                continue
-            try:
-                look(workload)
-            except (RuntimeError, OSError) as error:  # what was measured is not lost for it
-                first = str(error).strip().partition("\n")[0]
-                self.lines.append(f"Not profiled: {type(error).__name__}: {first}")
+        passes = [
+            look
+            for wanted, look in (
+                (options.autograd_profiler, self._autograd),
+                (options.kineto, self._kineto),
+                (options.flops_prof_step > 0, self._flops),
+            )
+            if wanted
+        ]
+        if not passes:
+            return
+        try:
+            workload = build(case, setting)
+            for _ in range(LEAST_WARMUP_STEPS):
+                workload.step()
+        except (RuntimeError, UnsupportedError) as error:
+            self._failed(error)
+            return
+        for look in passes:
+            self._try(look, workload)
+
+    def _try(self, look: Callable[[Workload], None], workload: Workload) -> None:
+        try:
+            look(workload)
+        except (RuntimeError, OSError, UserError) as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        first = str(error).strip().partition("\n")[0]
+        self.lines.append(f"Not profiled: {type(error).__name__}: {first}")
 
     def _autograd(self, workload: Workload) -> None:
         n = self._options.iterations
@@ -286,7 +331,7 @@ class _Captures:
     def _kineto(self, workload: Workload) -> None:
         options, place = self._options, self._place
         suffix = f"_rank{place.rank}" if place.ranks > 1 else ""
-        self._say(f"INFO: running {options.iterations} iterations more under the profiler")
+        self._say("INFO: running iterations more under the profiler")
 
         def name(step: int) -> str:
             return f"{options.profiler_output or f'trace{step}'}{suffix}.json"

@@ -34,8 +34,6 @@ class Watched:
     keeps_losses: bool
     """Whether a loss has to be copied, because the next step writes over it."""
     entered: Callable[[str], None] = lambda _phase: None
-    before_numerics: Callable[[Workload], None] = lambda _workload: None
-    """Called while the workload is whole and everything is measured."""
     phase: str = ""
     losses: dict[str, list[Tensor]] = field(default_factory=dict)
     answer_loss: float = float("nan")
@@ -68,7 +66,6 @@ class Watched:
         def numerics() -> Numerics | None:
             if not self.training and (seen := loss()) is not None:
                 self.answer_loss = float(seen)
-            self.before_numerics(workload)
             return workload.numerics()
 
         return replace(workload, step=watched_step, numerics=numerics)

@@ -19,6 +19,7 @@ from _pytest._code.code import ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
 
 from bench_lib import acceptance, baselines, fingerprint, hardware, judge, matrix, report, validity
+from bench_lib.axes import WorkloadAxes, network_axes
 from bench_lib.chronicle import Chronicle, fails
 from bench_lib.devicelock import DeviceBusyError
 from bench_lib.history import utc_today
@@ -70,9 +71,9 @@ class PerfSession:
         return hardware.detect()
 
     @cached_property
-    def workloads(self) -> dict[str, matrix.WorkloadAxes]:
+    def workloads(self) -> dict[str, WorkloadAxes]:
         """What a table of the matrix can be about."""
-        return {"networks": matrix.network_axes(network_sizes())}
+        return {"networks": network_axes(network_sizes())}
 
     @cached_property
     def cases(self) -> dict[str, list[Case]]:

@@ -30,6 +30,8 @@ At 0.01 a network knows its one batch by heart before the first measured step, a
 faster on gradients that are nearly zero."""
 MOMENTUM = 0.9
 CALIBRATION_BATCH = 4
+AUXILIARY = {"googlenet": 2 * 0.3, "inception_v3": 0.4}
+"""What the losses of auxiliary heads add to the main one's, each by its paper's weight."""
 
 
 def main_output(output: Any) -> Tensor:

@@ -1,0 +1,184 @@
+"""What the parameters of a workload may be, and what they make of a case's id."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bench_lib.model import (
+    COMPILE_MODES,
+    MEMORY_FORMATS,
+    PRECISIONS,
+    TASKS,
+    Case,
+    Launch,
+    Param,
+    UserError,
+)
+
+LARGEST = 10**9
+"""No count, size or time in a matrix is above this; a longer one is a slip of the keyboard."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One parameter of a workload: what it may be, and how it shows in the case's id."""
+
+    name: str
+    check: Callable[[Any], str | None]
+    """Says what is wrong with a value, or returns None."""
+    default: Param | None = None
+    """Taken where a table does not name the axis; without one it has to."""
+    in_id: Callable[[Any], str] = str
+    """The value's part of the id; empty leaves it out."""
+    told: bool = True
+    """Whether the workload is told its default too; one that came later is not, so that what
+    was recorded before it stays the same case."""
+
+
+@dataclass(frozen=True)
+class WorkloadAxes:
+    """The axes of one workload, in the order of the id."""
+
+    workload: str
+    axes: tuple[Axis, ...]
+    clash: Callable[[Mapping[str, Any]], str | None] = lambda _chosen: None
+    """Says which of the values chosen, one for every axis, cannot go together, or returns None."""
+
+
+def one_of(kind: str, allowed: Sequence[str]) -> Callable[[Any], str | None]:
+    """Return a check that a value is one of ``allowed``, naming the nearest ones if not."""
+
+    def check(value: Any) -> str | None:
+        if value in allowed and isinstance(value, str):
+            return None
+        near = difflib.get_close_matches(str(value), allowed, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(allowed)}"
+        return f"unknown {kind} {value!r}; {hint}"
+
+    return check
+
+
+def positive(kind: str) -> Callable[[Any], str | None]:
+    """Return a check that a value is a whole number of 1 or more."""
+
+    def check(value: Any) -> str | None:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            return f"{kind} is {value!r}; it has to be a whole number of 1 or more"
+        return f"{kind} is {value}; at most {LARGEST} is taken" if value > LARGEST else None
+
+    return check
+
+
+def network_axes(sizes: Mapping[str, int]) -> WorkloadAxes:
+    """Return the axes of ``networks`` for the networks at hand and their input sizes."""
+    return WorkloadAxes(
+        "network",
+        (
+            Axis("network", one_of("network", sorted(sizes))),
+            Axis("batch_size", positive("batch_size"), in_id=lambda n: f"b{n}"),
+            Axis("precision", one_of("precision", PRECISIONS), "fp32"),
+            Axis(
+                "memory_format",
+                one_of("memory_format", MEMORY_FORMATS),
+                "nchw",
+                in_id=lambda layout: "" if layout == "nchw" else layout,
+            ),
+            Axis(
+                "image_size",
+                lambda n: None if type(n) is int and n == 0 else positive("image_size")(n),
+                0,
+                in_id=lambda n: f"{n}px" if n else "",
+                told=False,
+            ),
+            Axis("compile_mode", one_of("compile_mode", COMPILE_MODES), "eager"),
+            Axis("compile_options", _options, "", in_id=_options_in_id, told=False),
+            Axis("task", one_of("task", TASKS), "infer"),
+            Axis(
+                "optimizer_every",
+                positive("optimizer_every"),
+                1,
+                in_id=lambda n: f"opt{n}" if n > 1 else "",
+                told=False,
+            ),
+        ),
+        _network_clash,
+    )
+
+
+def _network_clash(chosen: Mapping[str, Any]) -> str | None:
+    mode, task = chosen["compile_mode"], chosen["task"]
+    if chosen["compile_options"] and mode in ("eager", "graph"):
+        return f"compile_options is {chosen['compile_options']!r}, and {mode} compiles nothing"
+    if task == "train" and mode.endswith("folded"):
+        return f"compile_mode {mode} merges batch norms into weights, and training needs them"
+    if task == "train" and chosen["precision"] == "int8":
+        return "precision int8 is for inference, and the task is train"
+    if task == "infer" and chosen["optimizer_every"] > 1:
+        return f"optimizer_every is {chosen['optimizer_every']}, and inference has no optimizer"
+    if mode == "graph" and chosen["optimizer_every"] > 1:
+        return "compile_mode graph repeats one step, and optimizer_every asks for different ones"
+    if mode == "graph" and chosen["ranks"] > 1:
+        return f"compile_mode graph records one device's step, and ranks is {chosen['ranks']}"
+    return None
+
+
+_OPTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(=[A-Za-z0-9_.+-]+)?")
+LONGEST_OPTIONS = 40
+
+
+def _options(value: Any) -> str | None:
+    if value == "" or (isinstance(value, str) and all(map(_OPTION.fullmatch, value.split(",")))):
+        return None
+    example = "freezing,max_autotune_gemm=False"
+    return f"compile_options is {value!r}; it has to be names and values such as {example}"
+
+
+def _options_in_id(value: str) -> str:
+    """Return the options as they can stand in a file's name; long ones as their hash."""
+    words = re.sub(r"[^A-Za-z0-9._-]+", ".", value)
+    if len(words) <= LONGEST_OPTIONS:
+        return words
+    return f"options.{hashlib.sha256(value.encode()).hexdigest()[:8]}"
+
+
+def case_of(workload: WorkloadAxes, values: Mapping[str, Any], base: Case | None = None) -> Case:
+    """Return the case that has these values, and the defaults of the axes they leave out.
+
+    ``ranks`` is an axis of every workload; ``base`` has what is no axis: tier, sampling,
+    limits, time limit.  Raises UserError, naming the value.
+    """
+    base = base or Case(id="", workload="")
+    axes = (*workload.axes, RANKS)
+    if unknown := sorted(values.keys() - {axis.name for axis in axes}):
+        raise UserError(f"{workload.workload} has no {', '.join(unknown)}")
+    chosen = {axis.name: values.get(axis.name, axis.default) for axis in axes}
+    problems = [axis.check(chosen[axis.name]) for axis in axes]
+    if problem := next(filter(None, problems), None) or workload.clash(chosen):
+        raise UserError(problem)
+    return named(workload, chosen, base)
+
+
+RANKS = Axis("ranks", positive("ranks"), 1, in_id=lambda n: f"x{n}" if n > 1 else "")
+"""An axis of every workload: how many processes measure together."""
+
+
+def named(workload: WorkloadAxes, chosen: Mapping[str, Any], base: Case) -> Case:
+    """Return the case with these values, one for every axis and none that cannot be meant."""
+    axes = (*workload.axes, RANKS)
+    parts = [axis.in_id(chosen[axis.name]) for axis in axes]
+    return replace(
+        base,
+        id="-".join(part for part in parts if part),
+        workload=workload.workload,
+        params={
+            axis.name: chosen[axis.name]
+            for axis in workload.axes
+            if axis.told or chosen[axis.name] != axis.default
+        },
+        launch=Launch(ranks=chosen["ranks"]),
+    )
