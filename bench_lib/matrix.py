@@ -211,6 +211,10 @@ class _Reader:
             raise self.wrong(where, "has to be a table")
         self._known(where, values, [field.name for field in fields(defaults)])
         for key, value in values.items():
+            if isinstance(getattr(defaults, key), bool):
+                if not isinstance(value, bool):
+                    raise self.wrong(where, f"{key} is {value!r}; it has to be true or false")
+                continue
             whole = isinstance(getattr(defaults, key), int)
             if not _is_above_zero(value) or (whole and not isinstance(value, int)):
                 kind = "a whole number" if whole else "a number"

@@ -72,6 +72,8 @@ class Sampling:
     """Most measured iterations."""
     measure_s: float = 0.25
     """Iterations are added until this much time is expected to be filled."""
+    checks: bool = True
+    """Whether the answer is held against FP32 eager's afterwards, and the FLOPs are counted."""
 
 
 @dataclass(frozen=True)

@@ -186,6 +186,12 @@ limits = {tail = 0.2}
     assert second.limits == Limits(tolerance=0.02, tail=0.2)
 
 
+def test_checks_can_be_left_out(tmp_path):
+    """Of a case whose FP32 twin would take too long or too much."""
+    [case] = read(tmp_path, one_table("sampling = {checks = false}"))["gate"]
+    assert case.sampling == Sampling(checks=False)
+
+
 def test_a_tier_that_extends_another_has_its_cases_first(tmp_path):
     """They stay cases of the tier that declared them."""
     text = """
@@ -410,6 +416,10 @@ TABLE = "gate.networks, table 1"
         (
             "exclude = [{batch = 64}]",
             f"{TABLE}, exclude: unknown key 'batch'; did you mean batch_size?",
+        ),
+        (
+            "sampling = {checks = 1}",
+            f"{TABLE}, sampling: checks is 1; it has to be true or false",
         ),
         (
             "limits = {spread = 0.2}",

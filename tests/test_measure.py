@@ -743,6 +743,15 @@ def test_the_collector_works_again_after_a_measured_step_has_raised() -> None:
 # --- numerics ------------------------------------------------------------------------------
 
 
+def test_a_case_may_go_without_checks() -> None:
+    """A search for the largest batch has no use for its FP32 twin, which takes as long again."""
+    machine = Machine(numerics=lambda: Numerics(finite=True))
+    measured = machine.measure(sampling=Sampling(checks=False))
+    assert (measured.numerics, measured.flops_per_step) == (None, None)
+    assert measured.traffic_bytes_per_step is None
+    assert not {"numerics", "flops"} & set(machine.log)
+
+
 def test_numerics_reach_the_measurement_as_they_are() -> None:
     """A finite answer draws no remark."""
     numerics = Numerics(finite=True, max_abs_diff=0.5, cosine=1.0, reference_batch=4)

@@ -111,7 +111,14 @@ FARTHEST = 16
 WHOLE_FROM = 64
 """From here on multiples of UNIT are tried: kernels prefer them."""
 UNIT = 8
-LEAST = Sampling(warmup_s=0.0, warmup_max_s=0.0, iterations=1, max_iterations=1, measure_s=0.0)
+LEAST = Sampling(
+    warmup_s=0.0,
+    warmup_max_s=0.0,
+    iterations=1,
+    max_iterations=1,
+    measure_s=0.0,
+    checks=False,
+)
 """Enough to see whether a batch fits."""
 
 

@@ -170,8 +170,10 @@ def _measure(case: Case, context: Context) -> Measurement:
         warnings += device.warnings
 
     context.phase("numerics")
-    numerics = workload.numerics()
-    flops = workload.flops_per_step()
+    numerics = flops = traffic = None
+    if sampling.checks:
+        numerics = workload.numerics()
+        flops, traffic = workload.flops_per_step(), workload.traffic_bytes_per_step()
     if numerics is not None and not numerics.finite:
         warnings.append("the answer holds infinities or NaN")
     return Measurement(
@@ -197,7 +199,7 @@ def _measure(case: Case, context: Context) -> Measurement:
         parameters=workload.parameters,
         flops_per_step=flops,
         least_bytes_per_step=workload.least_bytes_per_step,
-        traffic_bytes_per_step=workload.traffic_bytes_per_step(),
+        traffic_bytes_per_step=traffic,
         numerics=_storable(numerics),
         probe={**context.launches.probe, "host_us": median_us(host)},
         warnings=warnings,
