@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -494,3 +495,19 @@ def test_what_deepspeed_says_while_it_is_imported_is_not_in_the_output(monkeypat
     importing(monkeypatch, behave)
     assert layers._deepspeed() == "the profiler"
     assert capsys.readouterr() == ("", "Setting accelerator to CPU\n")
+
+
+def test_what_deepspeed_sets_in_the_environment_is_not_left_there(monkeypatch):
+    """Processes that are started later would count GPUs another way."""
+    monkeypatch.setenv("KEPT", "as it was")
+
+    def behave() -> str:
+        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+        os.environ["KEPT"] = "changed"
+        return "the profiler"
+
+    monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK", raising=False)
+    importing(monkeypatch, behave)
+    layers._deepspeed()
+    assert "PYTORCH_NVML_BASED_CUDA_CHECK" not in os.environ
+    assert os.environ["KEPT"] == "as it was"

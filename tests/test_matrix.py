@@ -668,13 +668,12 @@ SCALARS = (
     | st.booleans()
     | PRINTABLE
 )
-VALUES = st.recursive(
-    SCALARS,
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(KEYS) | PRINTABLE, inner, max_size=4)
-    ),
-    max_leaves=8,
+VALUES: st.SearchStrategy[Any] = st.deferred(
+    lambda: (
+        SCALARS
+        | st.lists(VALUES, max_size=2)
+        | st.dictionaries(st.sampled_from(KEYS) | PRINTABLE, VALUES, max_size=2)
+    )
 )
 # Half right, so that the deeper checks are reached.
 NETWORK = st.fixed_dictionaries(

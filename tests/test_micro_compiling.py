@@ -409,15 +409,14 @@ LEAVES = st.one_of(
     st.sampled_from([*MODES, *KEYS, "True", "false", "inductor", "aot_eager", "matmul-padding"]),
 )
 HASHABLE = st.one_of(LEAVES, st.tuples(LEAVES, LEAVES), st.sampled_from([*KEYS, "freezing"]))
-VALUES = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3),
-        st.tuples(inner),
-        st.dictionaries(HASHABLE, inner, max_size=3),
+VALUES: st.SearchStrategy[Any] = st.deferred(
+    lambda: st.one_of(
+        LEAVES,
+        st.lists(VALUES, max_size=2),
+        st.tuples(VALUES),
+        st.dictionaries(HASHABLE, VALUES, max_size=2),
         st.sets(HASHABLE, max_size=2),
-    ),
-    max_leaves=8,
+    )
 )
 LIKELY = st.fixed_dictionaries(
     {},

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import os
 import sys
 import warnings
 from collections import defaultdict
@@ -243,8 +244,10 @@ def _si(value: float) -> str:
 def _deepspeed() -> Any:
     """Import the profiler's module; what it says of itself meanwhile goes to standard error.
 
-    So does what its logger says later, which keeps the stream that it found.
+    So does what its logger says later, which keeps the stream that it found.  The environment
+    stays as it is: torch would count GPUs another way, here and in every process started later.
     """
+    before = dict(os.environ)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
             warnings.simplefilter("ignore")
@@ -253,6 +256,10 @@ def _deepspeed() -> Any:
         raise NoProfilerError(
             f"DeepSpeed's profiler cannot be imported ({error}); pip install deepspeed"
         ) from error
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
 
 
 @dataclass(frozen=True)
