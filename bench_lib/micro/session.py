@@ -173,6 +173,8 @@ def run(
             measurement, watched = look()
     except UnsupportedError as reason:
         raise NotMeasuredError(f"this cannot be measured here: {reason}") from reason
+    except ValueError as error:  # torch's own, such as batch norm over a single value
+        raise NotMeasuredError(f"{case.id} cannot be run: {error}") from error
     except torch.OutOfMemoryError as error:
         raise NotMeasuredError(
             f"out of memory with {case.params['batch_size']} images on {seen.name}; take a "
