@@ -198,6 +198,20 @@ def test_a_case_without_figures_says_why_in_a_line(attempts, status, reason):
     assert seen.items_per_s is None
 
 
+def test_compile_time_is_that_of_the_first_look():
+    """The second found the compiler's caches warm, whatever it was made for."""
+    cold = make_measurement(first_step_s=41.0, compile_s=40.0, compile_cache="cold")
+    warm = make_measurement(first_step_s=1.1, compile_s=1.0, compile_cache="warm")
+    record = make_record(
+        attempts=[
+            make_attempt(measurement=cold, accepted=False, discarded="measured again"),
+            make_attempt(measurement=warm),
+        ]
+    )
+    seen = figures_of(record)
+    assert (seen.first_step_s, seen.compile_s, seen.compile_cache) == (41.0, 40.0, "cold")
+
+
 def test_numerics_are_relative_to_the_twin_in_training_and_absolute_in_inference():
     """Loss and gradient norm; the worst output and the cosine."""
     trained = figures(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bench_lib import report, roofline, summary
 from bench_lib.model import Hardware, Measurement, Param, Record
@@ -73,6 +73,14 @@ def figures_of(record: Record, hardware: Hardware | None = None) -> Figures:
         return Figures(case.id, case.params, *_trouble(record))
     ordered = sorted(accepted, key=lambda m: statistics.median(m.iteration_s or [0.0]))
     middle = ordered[(len(ordered) - 1) // 2]
+    # What was measured once more found the caches that the first look had filled.
+    first = next(a.measurement for a in record.attempts if a.measurement)
+    middle = replace(
+        middle,
+        first_step_s=first.first_step_s,
+        compile_s=first.compile_s,
+        compile_cache=first.compile_cache,
+    )
     try:
         return _figures(record, middle, hardware)
     except ValueError as error:  # a clock that gave no times

@@ -93,8 +93,13 @@ def answer(fields: dict[str, Any], context: Context) -> dict[str, Any]:
     return {"measurement": measurement}
 
 
-OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "STATUS_ALLOC_FAILED")
-"""What the CPU's allocator, the GPU runtimes outside torch's allocator, and BLAS say."""
+OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "out of memory",
+    "STATUS_ALLOC_FAILED",
+    "miopenStatusAllocFailed",
+)
+"""What the CPU's allocator, the GPU runtimes outside torch's allocator, BLAS and MIOpen say."""
 
 
 def kind_of(error: BaseException) -> str:
