@@ -18,6 +18,7 @@ from bench_lib.model import (
     Case,
     Environment,
     Hardware,
+    Measurement,
     ProcessSummary,
     Record,
     Status,
@@ -28,12 +29,18 @@ from bench_lib.timing import AGREEING
 def processes_of(record: Record, run_id: str | None = None) -> list[ProcessSummary]:
     """Return the summary of every process of a record, by its first accepted attempt.
 
-    A case that two tests measure has two attempts in one process; they count once.  A
-    device context's name is its own only within a run, whose id therefore comes before it.
+    A case that two tests measure has two attempts in one process; they count once.  What it
+    took to compile is told by the first look, accepted or not: the second found the caches
+    that the first had filled.  A device context's name is its own only within a run, whose
+    id therefore comes before it.
     """
     first: dict[int, Attempt] = {}
+    first_looks: dict[int, Measurement] = {}
     for attempt in record.attempts:
-        if attempt.accepted and attempt.measurement is not None:
+        if attempt.measurement is None:
+            continue
+        first_looks.setdefault(attempt.process, attempt.measurement)
+        if attempt.accepted:
             first.setdefault(attempt.process, attempt)
     prefix = "" if run_id is None else f"{run_id}/"
     return [
@@ -45,6 +52,8 @@ def processes_of(record: Record, run_id: str | None = None) -> list[ProcessSumma
                 seen=attempt.telemetry,
             ),
             worker=prefix + attempt.measurement.context_id,
+            compile_s=first_looks[attempt.process].compile_s,
+            compile_cache=first_looks[attempt.process].compile_cache,
         )
         for attempt in first.values()
         if attempt.measurement is not None

@@ -38,6 +38,8 @@ class Axis:
     told: bool = True
     """Whether the workload is told its default too; one that came later is not, so that what
     was recorded before it stays the same case."""
+    canonical: Callable[[Any], Any] = lambda value: value
+    """Returns the one spelling of values that mean the same."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,14 @@ def network_axes(sizes: Mapping[str, int]) -> WorkloadAxes:
                 told=False,
             ),
             Axis("compile_mode", one_of("compile_mode", COMPILE_MODES), "eager"),
-            Axis("compile_options", _options, "", in_id=_options_in_id, told=False),
+            Axis(
+                "compile_options",
+                _options,
+                "",
+                in_id=_options_in_id,
+                told=False,
+                canonical=lambda value: ",".join(sorted(value.split(","))),
+            ),
             Axis("task", one_of("task", TASKS), "infer"),
             Axis(
                 "optimizer_every",
@@ -114,8 +123,10 @@ def _network_clash(chosen: Mapping[str, Any]) -> str | None:
     mode, task = chosen["compile_mode"], chosen["task"]
     if chosen["compile_options"] and mode in ("eager", "graph"):
         return f"compile_options is {chosen['compile_options']!r}, and {mode} compiles nothing"
-    if task == "train" and mode.endswith("folded"):
+    if task == "train" and mode.endswith(("-folded", "-fused")):
         return f"compile_mode {mode} merges batch norms into weights, and training needs them"
+    if mode.endswith("-fused") and chosen["precision"].startswith("amp-"):
+        return f"compile_mode {mode} calls the library itself, where autocast does not reach"
     if task == "train" and chosen["precision"] == "int8":
         return "precision int8 is for inference, and the task is train"
     if task == "infer" and chosen["optimizer_every"] > 1:
@@ -140,7 +151,7 @@ def _options(value: Any) -> str | None:
 
 def _options_in_id(value: str) -> str:
     """Return the options as they can stand in a file's name; long ones as their hash."""
-    words = re.sub(r"[^A-Za-z0-9._-]+", ".", value)
+    words = re.sub(r"[^A-Za-z0-9._-]+", ".", value.replace("=", "--"))
     if len(words) <= LONGEST_OPTIONS:
         return words
     return f"options.{hashlib.sha256(value.encode()).hexdigest()[:8]}"
@@ -170,6 +181,7 @@ RANKS = Axis("ranks", positive("ranks"), 1, in_id=lambda n: f"x{n}" if n > 1 els
 def named(workload: WorkloadAxes, chosen: Mapping[str, Any], base: Case) -> Case:
     """Return the case with these values, one for every axis and none that cannot be meant."""
     axes = (*workload.axes, RANKS)
+    chosen = {axis.name: axis.canonical(chosen[axis.name]) for axis in axes}
     parts = [axis.in_id(chosen[axis.name]) for axis in axes]
     return replace(
         base,

@@ -66,8 +66,8 @@ class DeviceLock:
             except Timeout:
                 raise DeviceBusyError(
                     f"{self._device.key} ({self._device.uuid or 'this host'}) is in use by "
-                    f"{self.holder()} and was not free within {wait_s:g} s; wait for that run, "
-                    "or allow longer with pytest's --perf-lock-wait SECONDS"
+                    f"{self.holder()} and was not free within {wait_s:g} s; wait for that "
+                    "run to end; pytest waits longer with --perf-lock-wait SECONDS"
                 ) from None
 
     def holder(self) -> str:

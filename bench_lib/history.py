@@ -268,6 +268,15 @@ def files(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: (path.name.partition("_")[0], path.stat().st_mtime_ns))
 
 
+def keys(folder: Path) -> dict[str, list[Path]]:
+    """Return the hardware keys of a folder's runs, in order, each with its files, oldest first."""
+    found: dict[str, list[Path]] = {}
+    for path in files(folder):
+        if match := _NAME.fullmatch(path.name):
+            found.setdefault(match["key"], []).append(path)
+    return dict(sorted(found.items()))
+
+
 def latest(folder: Path, key: str, most: int, *, but: Path | None = None) -> Iterator[Run]:
     """Read the runs of a hardware key, newest first, ``most`` of them and not the file ``but``.
 

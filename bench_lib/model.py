@@ -48,9 +48,13 @@ COMPILE_MODES = (
     "default-folded",
     "reduce-overhead-folded",
     "max-autotune-folded",
+    "default-fused",
+    "reduce-overhead-fused",
+    "max-autotune-fused",
 )
 """``graph`` is the eager step in a CUDA or HIP graph.  ``folded`` merges batch norms into the
-convolutions before them and compiles what is left, which is for inference only."""
+convolutions before them and compiles what is left, which is for inference only; ``fused`` does so
+and takes cuDNN's or MIOpen's one kernel for convolution, addition and ReLU."""
 TASKS = ("infer", "train")
 MEMORY_FORMATS = ("nchw", "nhwc")
 TIERS = ("smoke", "gate", "nightly")
@@ -203,6 +207,7 @@ class Environment:
     hip: str | None = None
     cudnn: str | None = None
     triton: str | None = None
+    torchao: str | None = None
     driver: str | None = None
     rocm: str | None = None
     kernel: str | None = None
@@ -298,6 +303,9 @@ class Measurement:
     """Traffic no implementation can avoid: each weight and input read, each output written."""
     traffic_bytes_per_step: float | None = None
     """What the eager twin's operations read and write in all; fused ones leave some of it out."""
+    reduced_flops_share: float | None = None
+    """Share of the FLOPs, 0 to 1, in the arithmetic that names a mixed precision: TF32 of
+    ``tf32-conv``, INT8 of ``int8``; None for all others."""
     numerics: Numerics | None = None
     per_rank: list[RankSample] = field(default_factory=list)
     probe: dict[str, float] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from bench_lib import judge, roofline, summary
 from bench_lib.baselines import in_force
@@ -76,20 +76,60 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int = W
     """
     if not rows:
         return []
-    used = [i for i in range(len(headings)) if i == 0 or any(row[i] for row in rows)]
-    widths = [max(len(headings[i]), *(len(row[i]) for row in rows)) for i in used]
-    while len(used) > ESSENTIAL and sum(widths) + 2 * (len(widths) - 1) > width:
+    used = _used(headings, rows, 1)
+    widths = _widths(headings, rows)
+    while len(used) > ESSENTIAL and _across(used, widths) > width:
         used.pop()
-        widths.pop()
-    widths[0] = min(widths[0], max(12, width - sum(widths[1:]) - 2 * (len(widths) - 1)))
+    widths[0] = min(widths[0], max(12, width - _across(used, {**widths, 0: 0})))
+    return _aligned(headings, rows, used, widths)
 
-    right = [i > 0 and all(row[i][:1] in _FIGURES for row in rows) for i in used]
+
+def tables(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH, *, keys: int = 1
+) -> list[list[str]]:
+    """Align columns as ``table`` does, but keep all: what is too wide becomes several tables.
+
+    Each begins with the first ``keys`` columns, which tell the rows apart.  One of these and
+    another column may be wider than ``width`` still.
+    """
+    if not rows:
+        return []
+    first = list(range(keys))
+    widths = _widths(headings, rows)
+    groups = [first]
+    for column in _used(headings, rows, keys)[keys:]:
+        if len(groups[-1]) > keys and _across([*groups[-1], column], widths) > width:
+            groups.append(first)
+        groups[-1] = [*groups[-1], column]
+    return [_aligned(headings, rows, group, widths) for group in groups]
+
+
+def _used(headings: Sequence[str], rows: Sequence[Sequence[str]], keys: int) -> list[int]:
+    """Return which columns hold something; the first ``keys`` are used in any case."""
+    return [i for i in range(len(headings)) if i < keys or any(row[i] for row in rows)]
+
+
+def _widths(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[int, int]:
+    return {i: max(len(head), *(len(row[i]) for row in rows)) for i, head in enumerate(headings)}
+
+
+def _across(columns: Sequence[int], widths: Mapping[int, int]) -> int:
+    return sum(widths[i] for i in columns) + 2 * (len(columns) - 1)
+
+
+def _aligned(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    columns: Sequence[int],
+    widths: Mapping[int, int],
+) -> list[str]:
+    right = {i for i in columns if i > 0 and all(row[i][:1] in _FIGURES for row in rows)}
 
     def line(cells: Sequence[str]) -> str:
         parts = []
-        for i, room, is_figure in zip(used, widths, right, strict=True):
-            cell = _shortened(cells[i], room)
-            parts.append(cell.rjust(room) if is_figure else cell.ljust(room))
+        for i in columns:
+            cell = _shortened(cells[i], widths[i])
+            parts.append(cell.rjust(widths[i]) if i in right else cell.ljust(widths[i]))
         return "  ".join(parts).rstrip()
 
     return [line(headings), *(line(row) for row in rows)]
@@ -179,8 +219,9 @@ def rate_of(measurement: Measurement) -> float:
 def efficiency(measurement: Measurement, hardware: Hardware, precision: str) -> dict[str, float]:
     """Share of the hardware's peaks that the median step reached; empty where not known.
 
-    ``flops`` is of the precision's dense peak, ``bandwidth`` of the memory's, from the
-    least traffic that the step needs, so both are lower bounds of what the device did.
+    ``flops`` is of the dense peak of what the precision computes in, ``bandwidth`` of the
+    memory's, from the least traffic that the step needs: at least that was reached.  Of a
+    host-bound step both are what the device reaches while it works, where its own time is known.
     """
     at = roofline.place(measurement, hardware, precision)
     shares = {"flops": at.flops_share, "bandwidth": at.least_share}

@@ -16,9 +16,13 @@ COMPUTES_IN = {
     "amp-fp16": "fp16",
     "amp-bf16": "bf16",
     "fp16-bn32": "fp16",
-    "tf32-conv": "tf32",
 }
 """Arithmetic of most of the work, where a precision is not itself one that hardware has."""
+MIXED = {"tf32-conv": ("tf32", "fp32"), "int8": ("int8", "bf16")}
+"""Precisions whose name holds for a part of the work that depends on the network, and what the
+rest is computed in: convolutions in TF32, linear layers in INT8."""
+MOSTLY = 0.9
+"""From this share of the FLOPs on an arithmetic's peak is the ceiling of them all."""
 
 HOST_BOUND, COMPUTE_BOUND, MEMORY_BOUND = "host-bound", "compute-bound", "memory-bound"
 
@@ -28,11 +32,13 @@ class Roofline:
     """One device's part of a step beside its peaks; what is not known is None.
 
     Least traffic is what no implementation can avoid; eager traffic is what operations move
-    that are done one by one.  A fused step moves something between the two.
+    that are done one by one.  A compiled step moves something between the two.
     """
 
     precision: str
     """The arithmetic whose peak is meant: ``fp16`` for ``amp-fp16``."""
+    compiled: bool
+    """Whether operations were fused, so that the eager traffic was never moved."""
     step_s: float
     """The median step; of a host-bound one the device's own time, where that is known."""
     peak_flops_per_s: float | None
@@ -47,10 +53,11 @@ class Roofline:
     least_share: float | None
     """Of the peak bandwidth, by the least traffic: at least this was reached."""
     traffic_bytes_per_s: float | None
+    """None of a compiled step."""
     traffic_share: float | None
     """Of the peak bandwidth, by the eager traffic; above 1 some of it was spared."""
     intensity: float | None
-    """FLOPs for each byte of eager traffic."""
+    """FLOPs for each byte of eager traffic; of a compiled step there are as many or more."""
     highest_intensity: float | None
     """FLOPs for each byte of least traffic."""
     bound: str | None
@@ -58,26 +65,54 @@ class Roofline:
     sentence: str
     """Which ceiling it is and how near, or why there is no answer."""
 
+    @property
+    def bandwidth(self) -> Bandwidth | None:
+        """What the memory did, as far as that is known."""
+        if self.traffic_bytes_per_s is not None and (self.traffic_share or 0.0) <= 1:
+            return Bandwidth(self.traffic_bytes_per_s, self.traffic_share, at_least=False)
+        if self.least_bytes_per_s is not None and (self.least_share or 0.0) <= 1:
+            return Bandwidth(self.least_bytes_per_s, self.least_share, at_least=True)
+        return None
 
-def place(measurement: Measurement, hardware: Hardware, precision: str) -> Roofline:
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """Bytes a second that a step read and wrote."""
+
+    bytes_per_s: float
+    share: float | None
+    """Of the peak."""
+    at_least: bool
+    """Whether it is by the least traffic, because nobody knows how much was spared."""
+
+
+def place(
+    measurement: Measurement, hardware: Hardware, precision: str, compile_mode: str = ""
+) -> Roofline:
     """Place a measurement under the roofline of its hardware.
 
-    ``precision`` is the case's.  Of several ranks it is one device's share, since each of
-    them has the peaks to itself.
+    ``precision`` and ``compile_mode`` are the case's; a step that was compiled is taken for
+    fused unless the mode is ``graph``.  Of several ranks it is one device's share, since each
+    of them has the peaks to itself.
     """
-    precision = COMPUTES_IN.get(precision, precision)
+    arithmetic = _arithmetic(precision, measurement.reduced_flops_share)
+    compiled = measurement.compile_s is not None and compile_mode != "graph"
     ranks = max(1, len(measurement.per_rank))
     step_s = statistics.median(measurement.iteration_s)
     if measurement.host_bound and measurement.device_s is not None:
         step_s = measurement.device_s
     flops = _over(measurement.flops_per_step, ranks)
     traffic = _over(measurement.traffic_bytes_per_step, ranks)
+    if precision == "int8" and arithmetic != "bf16":
+        traffic = None  # the eager twin neither quantizes inputs nor reads weights of a byte
     least = measurement.least_bytes_per_step or None  # one rank's already
-    peak_flops = _times(hardware.peak_tflops.get(precision), 1e12)
+    peak_flops = _times(hardware.peak_tflops.get(arithmetic or ""), 1e12)
     peak_bytes = _times(hardware.peak_gb_per_s, 1e9)
-    flops_per_s, traffic_per_s, least_per_s = (_over(n, step_s) for n in (flops, traffic, least))
+    flops_per_s, least_per_s = _over(flops, step_s), _over(least, step_s)
+    traffic_per_s = None if compiled else _over(traffic, step_s)
     figures = Roofline(
-        precision=precision,
+        precision=arithmetic or precision,
+        compiled=compiled,
         step_s=step_s,
         peak_flops_per_s=peak_flops,
         peak_bytes_per_s=peak_bytes,
@@ -93,7 +128,11 @@ def place(measurement: Measurement, hardware: Hardware, precision: str) -> Roofl
         bound=None,
         sentence="",
     )
-    bound, words = _host(measurement, figures) or _device(figures, hardware.name)
+    bound, words = (
+        _host(measurement, figures)
+        or _unknown(measurement, figures, hardware, arithmetic)
+        or _device(figures)
+    )
     return replace(figures, bound=bound, sentence=f"{bound or 'no bound known'}: {words}")
 
 
@@ -107,35 +146,78 @@ def _host(measurement: Measurement, at: Roofline) -> tuple[str, str] | None:
     reached = []
     if at.flops_share is not None:
         reached.append(f"{at.flops_share:.0%} of {_compute(at)}")
-    if at.traffic_share is not None:
-        reached.append(f"{at.traffic_share:.0%} of {_memory(at)}")
-    meanwhile = "; meanwhile it reaches " if measurement.device_s is not None else "; it reaches "
-    return HOST_BOUND, words + (meanwhile + " and ".join(reached) if reached else "")
+    if at.bandwidth is not None and at.bandwidth.share is not None:
+        least = " or more" if at.bandwidth.at_least else ""
+        reached.append(f"{at.bandwidth.share:.0%} of {_memory(at)}{least}")
+    if not reached:
+        return HOST_BOUND, words
+    words += "; while it works it reaches " if measurement.device_s is not None else "; it reaches "
+    more = ", which is more than there is" if (at.flops_share or 0.0) > 1 else ""
+    return HOST_BOUND, words + " and ".join(reached) + more
 
 
-def _device(at: Roofline, name: str) -> tuple[str | None, str]:
-    if at.peak_flops_per_s is None:
-        return None, f"the {at.precision} peak of {name} is not known"
-    if at.peak_bytes_per_s is None or at.ridge is None:
-        return None, f"the peak bandwidth of {name} is not known"
-    if at.flops_per_s is None:
-        return None, "the FLOPs of the step are not known"
+def _unknown(
+    measurement: Measurement, at: Roofline, hardware: Hardware, arithmetic: str | None
+) -> tuple[None, str] | None:
+    """Say which figure is missing, or cannot be; None where all are there."""
+    words = None
+    if arithmetic is None:
+        words = _parts(at.precision, measurement.reduced_flops_share)
+    elif at.peak_flops_per_s is None:
+        words = f"the {at.precision} peak of {hardware.name} is not known"
+    elif at.peak_bytes_per_s is None:
+        words = f"the peak bandwidth of {hardware.name} is not known"
+    elif at.flops_share is None:
+        words = "the FLOPs of the step are not known"
+    elif at.flops_share > 1:
+        words = f"{at.flops_share:.0%} of the {_compute(at)} is more than there is: "
+        words += "the peak, the count or the time is wrong"
+    elif at.least_share is not None and at.least_share > 1:
+        words = f"the least traffic would be {at.least_share:.0%} of the {_memory(at)}: "
+        words += "caches kept some of it"
+    return None if words is None else (None, words)
+
+
+def _device(at: Roofline) -> tuple[str | None, str]:
     low, high = at.intensity, at.highest_intensity
+    assert at.ridge is not None
     ridge = f"the ridge of {_number(at.ridge)} ({_compute(at)} over {_memory(at)})"
     if low is not None and low >= at.ridge:
+        least = " or more" if at.compiled else ""
         share = f"reaches {at.flops_share:.0%} of the {_compute(at)}"
-        return COMPUTE_BOUND, f"{_number(low)} FLOP/byte is above {ridge}; {share}"
-    spared = at.traffic_share is not None and at.traffic_share > 1
-    if low is not None and not spared:
+        return COMPUTE_BOUND, f"{_number(low)} FLOP/byte{least} is above {ridge}; {share}"
+    if low is not None and at.traffic_share is not None and at.traffic_share <= 1:
         share = f"reaches {at.traffic_share:.0%} of the {_memory(at)}"
         return MEMORY_BOUND, f"{_number(low)} FLOP/byte is below {ridge}; {share}"
     if high is not None and high < at.ridge:
         share = f"reaches {at.least_share:.0%} of the {_memory(at)} or more"
         return MEMORY_BOUND, f"at most {_number(high)} FLOP/byte is below {ridge}; {share}"
-    if low is not None:
-        moved = f"{at.traffic_share:.0%} of the {_memory(at)}"
-        return None, f"operations one by one would move {moved}; how much was spared is not known"
-    return None, "the memory traffic of the step's operations is not known"
+    if low is None:
+        return None, "the memory traffic of the step's operations is not known"
+    if at.compiled:
+        up_to = "or more" if high is None else f"to {_number(high)}"
+        sides = f"{_number(low)} {up_to} FLOP/byte may be on either side of {ridge}"
+        return None, f"{sides}; how much traffic compiling spared is not known"
+    moved = f"{at.traffic_share:.0%} of the {_memory(at)}"
+    return None, f"operations one by one would move {moved}; how much was spared is not known"
+
+
+def _arithmetic(precision: str, share: float | None) -> str | None:
+    """Return what nearly all FLOPs are computed in; None where that is no single arithmetic."""
+    if precision not in MIXED:
+        return COMPUTES_IN.get(precision, precision)
+    reduced, rest = MIXED[precision]
+    if share is None or 1 - MOSTLY <= share <= MOSTLY:
+        return None
+    return reduced if share > MOSTLY else rest
+
+
+def _parts(precision: str, share: float | None) -> str:
+    reduced, rest = MIXED[precision]
+    if share is None:
+        return f"which part of the FLOPs is {reduced} is not known, and the rest is {rest}"
+    parts = f"{share:.0%} of the FLOPs are {reduced} and the rest {rest}"
+    return f"{parts}, so neither peak is the ceiling"
 
 
 def _compute(at: Roofline) -> str:

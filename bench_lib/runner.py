@@ -111,6 +111,12 @@ class Bench:
         """
         return self._measured(case, range(self._processes))
 
+    def glance(self, case: Case) -> Outcome:
+        """Look at a case once in the first context, and take it as it is; raises LaunchError."""
+        self._watch()
+        attempt = self._station.glance(case, 0)
+        return Outcome(case, [attempt], self.environment(), self.device)
+
     def measure_again(self, cases: Iterable[Case], process: int) -> Iterator[Outcome]:
         """Measure cases once more, all in one fresh context, the run's ``process``-th from 0.
 
@@ -125,15 +131,18 @@ class Bench:
             self._station.drop(process)
 
     def _measured(self, case: Case, processes: Iterable[int]) -> Outcome:
-        if self._watcher is None:
-            self._watcher = self._start_watching(self.device)
-            self._before = fingerprint.collect()  # measuring fills the caches
+        self._watch()
         attempts: list[Attempt] = []
         for process in processes:
             attempts += self._station.measure(case, process)
             if attempts[-1].measurement is None:
                 break
         return Outcome(case, attempts, self.environment(), self.device)
+
+    def _watch(self) -> None:
+        if self._watcher is None:
+            self._watcher = self._start_watching(self.device)
+            self._before = fingerprint.collect()  # measuring fills the caches
 
     def environment(self) -> Environment:
         """Describe the software that measures here; the worker's own words where it spoke."""

@@ -156,6 +156,14 @@ class Station:
             attempts.append(attempt)
             if not again:
                 break
+        return self._with_environment(attempts)
+
+    def glance(self, case: Case, process: int) -> Attempt:
+        """Look at a case once, whatever disturbed that; raises LaunchError as ``measure`` does."""
+        (attempt,) = self._with_environment([self._attempt(case, process)])
+        return attempt
+
+    def _with_environment(self, attempts: Sequence[Attempt]) -> list[Attempt]:
         name = history.reference(self.environment())
         return [replace(attempt, environment=name) for attempt in attempts]
 

@@ -1124,6 +1124,24 @@ def test_a_case_that_two_tests_measure_counts_as_one_process():
     assert len(processes_of(make_record(attempts=twice))) == 2
 
 
+def test_what_compiling_took_is_told_by_the_first_look_of_each_process():
+    """The second look found the caches that the first had filled; its times are what counts."""
+
+    def look(compile_s, cache, step_s, **fields):
+        seen = make_measurement(compile_s=compile_s, compile_cache=cache, iteration_s=[step_s] * 20)
+        return make_attempt(measurement=seen, **fields)
+
+    attempts = [
+        look(40.0, "cold", 0.5, accepted=False, discarded="x; measured again"),
+        look(1.0, "warm", 0.25),
+        make_attempt(process=1, fault=make_fault()),
+        look(2.0, "warm", 0.25, process=1),
+    ]
+    found = processes_of(make_record(attempts=attempts))
+    assert [(p.compile_s, p.compile_cache) for p in found] == [(40.0, "cold"), (2.0, "warm")]
+    assert [p.log_median for p in found] == [math.log(0.25)] * 2
+
+
 COMING = Path(bench_lib.__file__).parents[1] / "baselines"
 
 

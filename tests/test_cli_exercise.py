@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders import make_baseline, make_environment, make_fault, make_hardware, make_process
+from builders import (
+    make_baseline,
+    make_environment,
+    make_fault,
+    make_hardware,
+    make_measurement,
+    make_process,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scripted import bench_class, gpus
@@ -16,9 +25,11 @@ import bench_lib
 from bench_lib import baselines, history
 from bench_lib.axes import network_axes
 from bench_lib.cli import main
+from bench_lib.exercises import batches
 from bench_lib.exercises.compiling import MODES
+from bench_lib.exercises.series import Series
 from bench_lib.matrix import read_matrix
-from bench_lib.model import PRECISIONS
+from bench_lib.model import PRECISIONS, Numerics
 
 DEVICE = gpus(1)[0]
 CPU = make_hardware(vendor="cpu", key="cpu-2c", uuid=None, bdf=None, peak_tflops={})
@@ -170,12 +181,13 @@ def test_a_case_that_fails_is_a_row_and_the_others_are_measured(exercise):
     assert f"{skipped}: skipped: this GPU has no bf16 arithmetic" in answer.lines
 
 
-def test_where_nothing_could_be_measured_the_answer_is_no(exercise):
-    """The table is printed all the same."""
+def test_where_nothing_could_be_measured_the_answer_is_no(exercise, tmp_path):
+    """The table is printed all the same, and the run says what the command said."""
     script = {EAGER: ["not here"]}
     answer = exercise("precision", "resnet50", "--precision", "fp32", script=script)
     assert answer.status == 1
     assert answer.table()[1] == ["fp32", "skipped"]
+    assert the_run(tmp_path).exit_status == 1
 
 
 @pytest.mark.parametrize(
@@ -191,14 +203,95 @@ def test_without_a_list_the_device_chooses_the_precisions(exercise, device, expe
     assert [row[0] for row in answer.table()[1:]] == expected.split()
 
 
+def test_what_the_network_has_as_its_own_size_is_no_other_case(exercise):
+    """224 pixels are what ResNet-50 is measured with anyhow."""
+    words = ("precision", "resnet50", "--precision", "fp32", "--image-size", "224")
+    assert exercise(*words).measured == [EAGER]
+
+
+def test_options_for_compiling_are_those_of_what_compiles(exercise):
+    """Eager and graph stand beside it as they are."""
+    words = ("compile", "resnet50", "--modes", "graph,default", "--precision", "fp32")
+    answer = exercise(*words, "--compile-options", "freezing")
+    assert answer.measured == [
+        "resnet50-b64-fp32-eager-infer",
+        "resnet50-b64-fp32-graph-infer",
+        "resnet50-b64-fp32-default-freezing-infer",
+    ]
+    words = ("depth", "--networks", "resnet18", "--compile-options", "freezing")
+    assert exercise(*words).measured == [
+        "resnet18-b64-fp32-eager-infer",
+        "resnet18-b64-fp32-default-freezing-infer",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "keys"),
+    [
+        (("precision", "resnet50", "--precision", "fp32,fp16", "--price-per-hour", "36"), 1),
+        (("compile", "resnet50", "--modes", "default,reduce-overhead"), 2),
+        (("batch-sweep", "resnet50"), 1),
+    ],
+)
+@pytest.mark.parametrize("width", [80, 100])
+def test_on_a_terminal_a_table_loses_no_column(exercise, monkeypatch, words, keys, width):
+    """What is too wide for it stands below, with what tells the rows apart."""
+    seen = make_measurement(
+        items_per_step=32,
+        peak_memory_bytes=10**9,
+        compile_s=21.0,
+        compile_cache="cold",
+        flops_per_step=1e12,
+        traffic_bytes_per_step=1e9,
+        numerics=Numerics(finite=True, max_abs_diff=0.012, cosine=0.998765),
+    )
+    monkeypatch.setattr("scripted.make_measurement", lambda **fields: replace(seen, **fields))
+    script = {"resnet50-b64-fp32-eager-infer": steps(0.02)}
+    (whole,) = tables_of(exercise(*words, script=script).out)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    parts = tables_of(exercise(*words, script=script).out)
+    assert (len(parts) == 1) is (max(map(len, whole)) <= width)
+    assert all(len(line) <= width for part in parts for line in part)
+    for lines in zip(whole, *parts, strict=True):
+        cells, *split = [re.split("  +", line.strip()) for line in lines]
+        assert cells[:keys] + [cell for each in split for cell in each[keys:]] == cells
+        assert all(each[:keys] == cells[:keys] for each in split)
+
+
+def tables_of(text):
+    """Return the lines of the tables that an answer begins with."""
+    table, *others = [part.splitlines() for part in text.split("\n\n")]
+    return [table, *(part for part in others if part[0].split()[0] == table[0].split()[0])]
+
+
+def test_sigterm_leaves_as_ctrl_c_does(exercise, tmp_path, monkeypatch):
+    """No empty file stays where nothing was measured, and a run without an end where it was."""
+    measure = Series.measure
+
+    def told(series, case):
+        if case.id != EAGER:
+            signal.raise_signal(signal.SIGTERM)
+        return measure(series, case)
+
+    monkeypatch.setattr(Series, "measure", told)
+    before = signal.getsignal(signal.SIGTERM)
+    assert exercise("precision", "resnet50", "--precision", "fp16").status == 143
+    assert history.files(tmp_path / "history") == []
+    assert exercise("precision", "resnet50", "--precision", "fp32,fp16").status == 143
+    run = the_run(tmp_path)
+    assert (list(run.records), run.finished) == ([EAGER], False)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_as_json_an_exercise_has_rows_figures_and_where_it_is_kept(exercise, tmp_path):
     """Plain numbers with their units in their names."""
     answer = exercise("precision", "resnet50", "--precision", "fp32,fp16", "--json")
     found = answer.json
-    assert list(found) == ["exercise", "hardware", "history", "rows", "verdicts"]
+    assert list(found) == ["exercise", "hardware", "rows", "judged", "history"]
     assert (found["exercise"], found["hardware"]) == ("precision", "mi300x")
     assert found["history"] == f"history/{the_run(tmp_path).path.name}"
-    assert found["verdicts"] is None
+    assert found["judged"] is None
     assert found["rows"][1]["precision"] == "fp16"
     assert found["rows"][1]["speed_up"] == 1
     assert found["rows"][1]["figures"]["items_per_s"] == pytest.approx(400)
@@ -230,6 +323,15 @@ def test_a_case_that_became_slower_is_looked_at_again_and_fails(exercise, tmp_pa
     assert the_run(tmp_path).exit_status == 1
 
 
+def test_rows_are_of_what_the_verdict_was_made_of(exercise, tmp_path):
+    """A second look that cleared a case is in the table too."""
+    accept(tmp_path / "baselines", EAGER)
+    words = ("precision", "resnet50", "--precision", "fp32", "--judge")
+    answer = exercise(*words, script={EAGER: [*steps(0.02), *steps(0.01)]})
+    assert answer.status == 0
+    assert answer.table()[1][:4] == ["fp32", "400 img/s", "1.00x", "10 ms"]
+
+
 def test_a_fault_fails_where_cases_are_judged(exercise):
     """Its verdict says why, and nothing says it twice."""
     words = ("precision", "resnet50", "--precision", "fp32,fp16", "--judge")
@@ -242,7 +344,7 @@ def test_verdicts_are_in_the_json(exercise, tmp_path):
     """By case, with all metrics."""
     accept(tmp_path / "baselines", EAGER)
     words = ("precision", "resnet50", "--precision", "fp32", "--judge", "--json")
-    (verdict,) = exercise(*words).json["verdicts"]
+    (verdict,) = exercise(*words).json["judged"]
     assert (verdict["case"], verdict["status"]) == (EAGER, "OK")
     assert "latency" in {each["metric"] for each in verdict["verdicts"]}
 
@@ -279,8 +381,8 @@ def test_the_largest_batch_is_found_by_precision_and_then_measured(exercise, tmp
     assert answer.status == 0
     head, single, half = answer.table()
     assert head == ["precision", "largest", "ratio", "throughput", "tries"]
-    assert single[:4] == ["fp32", "50", "1.00x", "400 img/s"]
-    assert half[:4] == ["fp16", "120", "2.40x", "400 img/s"]
+    assert single[:4] == ["fp32", "50 (51 does not fit)", "1.00x", "400 img/s"]
+    assert half[:4] == ["fp16", "120 (121 does not fit)", "2.40x", "400 img/s"]
     assert "fp32: batch 32 fits\nfp32: batch 64 is too large\n" in answer.err
     records = the_run(tmp_path).records
     assert list(records) == ["resnet50-b50-fp32-eager-infer", "resnet50-b120-fp16-eager-infer"]
@@ -308,22 +410,84 @@ def test_on_a_cpu_a_search_has_to_be_bounded(exercise, tmp_path):
     assert not (tmp_path / "history").exists()
 
 
+@pytest.mark.parametrize(("device", "capacity"), [(DEVICE, DEVICE.memory_bytes), (CPU, None)])
+def test_a_search_is_told_what_was_asked(exercise, monkeypatch, device, capacity):
+    """Percent are hundredths, and the device's memory is where it may end."""
+    told = []
+
+    class Told(batches.Search):
+        def __init__(self, **options):
+            told.append(options)
+            super().__init__(**options)
+
+    monkeypatch.setattr(batches, "Search", Told)
+    words = ("largest-batch", "resnet50", "--precision", "fp32", "--batch-size", "4")
+    exercise(*words, "--at-most", "9", "--resolution", "2", device=device)
+    assert told == [{"start": 4, "capacity": capacity, "at_most": 9, "resolution": 0.02}]
+
+
+@pytest.mark.parametrize(
+    ("percent", "name"), [("1", "largest-batch"), ("2", "largest-batch-or-more")]
+)
+def test_a_coarse_search_is_not_for_the_sheet(exercise, tmp_path, percent, name):
+    """Which takes the largest batch to 1%."""
+    words = ("largest-batch", "resnet50", "--precision", "fp32", "--resolution", percent)
+    assert exercise(*words, script=limited(fp32=50)).status == 0
+    (record,) = the_run(tmp_path).records.values()
+    assert record.nodeid == f"bench-lib/{name}::resnet50-b50-fp32-eager-infer"
+
+
+def test_a_largest_batch_below_the_accepted_one_fails(exercise, tmp_path):
+    """The one that has a baseline is tried, and is an error that names it; both are named."""
+    accepted = "resnet50-b56-fp32-eager-infer"
+    accept(tmp_path / "baselines", accepted, "resnet50-b96-fp16-eager-infer")
+    words = ("largest-batch", "resnet50", "--precision", "fp32")
+    script = limited(fp32=50)
+    answer = exercise(*words, "--judge", script=script)
+    assert answer.status == 1
+    said = "fp32: the largest batch with a baseline is 56, and now no more than 50 fits"
+    assert said in answer.lines
+    assert any(line.startswith(f"{accepted}: ERROR run: out of memory") for line in answer.lines)
+    run = the_run(tmp_path)
+    assert run.exit_status == 1
+    assert run.records[accepted].status.value == "ERROR"
+    found = exercise(*words, "--judge", "--json", script=script).json
+    assert (found["rows"][0]["largest"], found["rows"][0]["missed"]) == (50, 56)
+    assert exercise(*words, script=script).status == 0
+
+
+def test_a_largest_batch_as_large_as_the_accepted_one_passes(exercise, tmp_path):
+    """And is held against its own baseline."""
+    accept(tmp_path / "baselines", "resnet50-b50-fp32-eager-infer")
+    words = ("largest-batch", "resnet50", "--precision", "fp32", "--judge")
+    answer = exercise(*words, script=limited(fp32=50))
+    assert answer.status == 0
+    assert any(" OK latency: " in line for line in answer.lines)
+
+
 def test_another_fault_ends_the_search_of_its_precision_only(exercise):
     """With the reason, and the next precision is searched."""
     broken = {"resnet50-b64-fp32-eager-infer": [make_fault(kind="died", message="SIGABRT")]}
     script = {**limited(fp16=40), **broken}
     answer = exercise("largest-batch", "resnet50", "--resolution", "0", script=script)
-    assert [row[:2] for row in answer.table()[1:]] == [["fp32", "32 or more"], ["fp16", "40"]]
+    assert [row[:2] for row in answer.table()[1:]] == [
+        ["fp32", "32 or more"],
+        ["fp16", "40 (41 does not fit)"],
+    ]
     assert "fp32: batch 64: died in first step: SIGABRT" in answer.lines
 
 
 def test_where_not_even_one_image_fits_there_is_no_largest_batch(exercise, tmp_path):
-    """Nothing was measured, which is a no, and leaves no run."""
+    """Nothing was measured, which is a no, and leaves no run, nor says that it did."""
     script = {f"resnet50-b{n}-fp32-eager-infer": [OOM] for n in (32, 16, 8, 4, 2, 1)}
     answer = exercise("largest-batch", "resnet50", "--precision", "fp32", script=script)
     assert answer.status == 1
     assert "fp32: not even a batch of one fits" in answer.lines
     assert answer.table()[1] == ["fp32", "none", "6"]
+    assert "written to" not in answer.out
+    assert history.files(tmp_path / "history") == []
+    words = ("largest-batch", "resnet50", "--precision", "fp32", "--json")
+    assert exercise(*words, script=script).json["history"] is None
 
 
 # ---- compile, depth, sweep --------------------------------------------------------------
@@ -371,7 +535,8 @@ def test_what_depth_gains_is_said_below_the_table(exercise):
     answer = exercise("depth", "--networks", "resnet18,resnet152", script=script)
     assert answer.status == 0
     assert [row[-1] for row in answer.table()] == ["gain", "1.20x", "2.00x"]
-    said = "deeper networks gain more here: 1.20x with resnet18, 2.00x with resnet152"
+    said = "networks further down the list gain more here: 1.20x with resnet18, 2.00x with "
+    said += "resnet152"
     assert said in answer.lines
     words = ("depth", "--networks", "resnet18,resnet152", "--json")
     assert exercise(*words, script=script).json["conclusion"] == said
@@ -402,7 +567,9 @@ def test_a_sweep_names_the_best_batch(exercise):
     assert any(line.startswith("best: batch 32, the smallest that") for line in answer.lines)
     found = exercise(*words, "--json", script=script).json
     assert (found["efficient"], found["enough"], found["densest"]) == (32, 0.95, None)
-    assert [row["status"] for row in found["rows"]] == ["measured", "measured", "ERROR"]
+    assert [row["batch_size"] for row in found["rows"]] == [8, 32, 128]
+    seen = [row["figures"]["status"] for row in found["rows"]]
+    assert seen == ["measured", "measured", "ERROR"]
 
 
 # ---- the sheet --------------------------------------------------------------------------
@@ -527,6 +694,10 @@ def test_a_history_that_is_a_file_is_no_history(exercise, tmp_path):
         ("precision resnet50 --memory-format nhcw", "unknown memory_format 'nhcw'; did you"),
         ("precision resnet50 --precision int8 --task train", "precision int8 is for inference"),
         ("precision resnet50 --judge --matrix no.toml", "no.toml: No such file"),
+        ("depth --judge --matrix perf_tests/matrix.toml", "perf_tests/matrix.toml: No such file"),
+        ("precision resnet50 --compile-options freezing", "compile_options is 'freezing', and"),
+        ("compile resnet50 --compile-options ;", "compile_options is ';'; it has to be names"),
+        ("compile resnet50 --modes graph --compile-options a", "--compile-options a: none of"),
     ],
 )  # fmt: skip
 def test_a_question_put_wrongly_is_one_line_and_measures_nothing(exercise, tmp_path, words, error):
@@ -556,7 +727,9 @@ def test_a_baseline_file_that_is_broken_is_said_before_anything_is_measured(exer
     assert "baselines/mi300x.json is not JSON" in answer.err
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None
+)
 @given(text=st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30))
 def test_no_list_of_batches_or_precisions_ends_in_a_traceback(exercise, text):
     """It is a list, or a mistake in one line or two of typer's."""
@@ -571,7 +744,9 @@ def test_no_list_of_batches_or_precisions_ends_in_a_traceback(exercise, text):
 
 # ---- the page about it ------------------------------------------------------------------
 
-PAGE = Path(bench_lib.__file__).parents[1] / "docs" / "exercises.md"
+CHECKOUT = Path(bench_lib.__file__).parents[1]
+PAGE = CHECKOUT / "docs" / "exercises.md"
+MATRIX = CHECKOUT / "perf_tests" / "matrix.toml"
 
 
 def test_every_command_of_the_page_runs(exercise):
@@ -585,18 +760,22 @@ def test_every_command_of_the_page_runs(exercise):
 
 
 def test_the_pages_rows_of_the_matrix_are_the_cases_that_exercises_measure(exercise, tmp_path):
-    """So that a night judges what a day measured."""
+    """So that a night judges what a day measured, once the rows stand in the shipped matrix."""
     (block,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    (tmp_path / "page.toml").write_text(block)
-    tiers = read_matrix(tmp_path / "page.toml", {"networks": network_axes(SIZES)})
-    rows = {case.id: case.params for case in tiers["nightly"]}
+    (tmp_path / "both.toml").write_text(f"{MATRIX.read_text()}\n{block}")
+    networks = re.findall(r'"([a-z][a-z0-9_]+)"', MATRIX.read_text())
+    axes = {"networks": network_axes(dict.fromkeys(networks, 224) | SIZES)}
+    rows = {case.id: case.params for case in read_matrix(tmp_path / "both.toml", axes)["nightly"]}
     measured = [
         *exercise("precision", "resnet50", "--precision", "fp32,fp16,bf16").measured,
         *exercise("batch-sweep", "resnet50", "--batch-sizes", "8,16,32,128,256").measured,
         *exercise("compile", "resnet50").measured,
         *exercise("depth", "--networks", "resnet18,resnet152").measured,
     ]
-    assert set(measured) == {name for name, params in rows.items() if params["task"] == "infer"}
+    (tmp_path / "page.toml").write_text(block)
+    added = read_matrix(tmp_path / "page.toml", axes)["nightly"]
+    assert {case.id for case in added if case.params["task"] == "infer"} <= set(measured)
+    assert set(measured) <= set(rows)
     for path in history.files(tmp_path / "history"):
         for case_id, record in history.read(path).records.items():
             assert record.case.params == rows[case_id]

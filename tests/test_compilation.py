@@ -16,7 +16,6 @@ from bench_lib.worker.workloads.compilation import (
     Recorded,
     arguments_of,
     compiled,
-    folded,
     options_of,
     records_graphs,
 )
@@ -88,35 +87,11 @@ def test_modes_that_keep_their_tensors_in_graphs_are_known(mode: str) -> None:
         "max-autotune",
         "reduce-overhead-folded",
         "max-autotune-folded",
+        "reduce-overhead-fused",
+        "max-autotune-fused",
     }
     assert records_graphs(mode) == (mode in graphs)
     assert records_graphs("default", "triton.cudagraphs")
-
-
-def test_folded_batch_norms_are_in_the_convolutions_and_nowhere_else() -> None:
-    """Scaled by what the norm would have scaled by, and the answer is the same."""
-    model = nn.Sequential(nn.Conv2d(1, 1, 1, bias=False), nn.BatchNorm2d(1), nn.ReLU()).eval()
-    model[0].weight.data.fill_(3.0)
-    model[1].running_mean.fill_(1.0)
-    model[1].running_var.fill_(4.0)
-    without = folded(model, "reduce-overhead-folded")
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in without.modules())
-    weight = dict(without.named_parameters())["0.weight"]
-    assert float(weight.detach()) == pytest.approx(1.5, rel=1e-4)
-    image = torch.full((1, 1, 1, 1), 5.0)
-    torch.testing.assert_close(without(image), model(image), rtol=1e-5, atol=1e-6)
-    assert folded(model, "reduce-overhead") is model
-
-
-def test_a_network_whose_flow_depends_on_its_data_is_skipped() -> None:
-    """Nobody can tell which batch norm follows which convolution."""
-
-    class Depends(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x if x.sum() > 0 else -x
-
-    with pytest.raises(UnsupportedError, match=r"torch\.fx cannot follow the network"):
-        folded(Depends(), "default-folded")
 
 
 class Device:

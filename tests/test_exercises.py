@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -21,12 +22,12 @@ from builders import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import bench_class, gpus
+from scripted import Watch, bench_class, gpus
 
 from bench_lib import baselines, history
-from bench_lib.axes import network_axes
 from bench_lib.exercises import batches, compiling, precision, sheet
 from bench_lib.exercises.batches import LEAST, Search, find_largest
+from bench_lib.exercises.cells import number
 from bench_lib.exercises.figures import figures_of
 from bench_lib.exercises.lists import above_zero, names_in, numbers_in
 from bench_lib.exercises.series import (
@@ -52,7 +53,7 @@ from bench_lib.runner import Outcome
 
 MIB = 2**20
 OOM = make_fault()
-AXES = network_axes({"resnet18": 224, "resnet50": 224, "resnet152": 224})
+SIZES = {"resnet18": 224, "resnet50": 224, "resnet152": 224}
 
 
 def case_of(**params):
@@ -112,6 +113,23 @@ def test_a_case_in_figures_has_speed_time_memory_and_what_follows_from_them():
     assert (seen.warmup_iterations, seen.warmup_s, seen.first_step_s) == (64, 0.5, 0.25)
 
 
+def test_the_time_of_an_image_is_of_the_median_step_and_the_rate_of_the_wall_clock():
+    """A stall is in the rate alone."""
+    seen = figures(1 / 64, wall_s=1.0)
+    assert (seen.items_per_s, seen.item_s) == (640, 1 / 2048)
+
+
+def test_a_sweep_says_bandwidth_and_what_is_while_the_device_works():
+    """At least so much where operations are fused; images are counted by the wall clock."""
+    seen = replace(figures(), gb_per_s=1234.0)
+    table = swept(seen, replace(seen, bandwidth_at_least=True, device_s=0.01))
+    column = [row[table.headings.index("bandwidth")] for row in table.rows]
+    assert column == ["1234 GB/s", "1234 GB/s or more"]
+    (said,) = [line for line in table.lines if line.startswith("host-bound")]
+    assert said.startswith("host-bound batches (32): TFLOP/s")
+    assert not any(line.startswith("host-bound") for line in swept(seen).lines)
+
+
 def test_the_share_of_the_peak_is_of_the_precision_and_only_where_a_peak_is_known():
     """64 TFLOP/s of 163.4 in FP32, of 1307.4 in FP16 and under autocast to it."""
     shares = {
@@ -138,6 +156,56 @@ def test_a_case_stands_under_the_ceilings_of_its_hardware():
     assert seen.bound_by.startswith("compute-bound: 1000 FLOP/byte is above the ridge")
     unknown = figures(**count)
     assert (unknown.flops_per_byte, unknown.bound, unknown.bound_by) == (None, None, None)
+
+
+def test_an_images_time_is_the_median_steps_and_the_rate_the_wall_clocks():
+    """Stalls between steps are in one and not in the other."""
+    seen = figures(wall_s=1.0)
+    assert (seen.item_s, seen.items_per_s) == (1 / 64 / 32, 640)
+
+
+def test_bandwidth_is_what_operations_of_their_own_move():
+    """64 GB/s of 5300; without hardware nothing is said."""
+    count = {"traffic_bytes_per_step": 1e9, "least_bytes_per_step": 10**8}
+    seen = figures(hardware=make_hardware(), **count)
+    assert (seen.gb_per_s, seen.bandwidth_at_least) == (64, False)
+    assert seen.share_of_bandwidth == pytest.approx(64 / 5300)
+    unknown = figures(**count)
+    assert (unknown.gb_per_s, unknown.share_of_bandwidth) == (None, None)
+
+
+@pytest.mark.parametrize(("mode", "compiled"), [("graph", False), ("default", True)])
+def test_what_a_compiled_step_moves_is_known_from_below(mode, compiled):
+    """A graph is the eager step."""
+    count = {"traffic_bytes_per_step": 1e9, "least_bytes_per_step": 10**8, "flops_per_step": 5e9}
+    seen = figures(hardware=make_hardware(), compile_s=9.0, params={"compile_mode": mode}, **count)
+    assert (seen.gb_per_s, seen.bandwidth_at_least) == (6.4 if compiled else 64, compiled)
+    assert seen.flops_per_byte == (None if compiled else 5)
+    assert (seen.least_flops_per_byte, seen.most_flops_per_byte) == (5, 50)
+    assert seen.bound == (None if compiled else "memory-bound")
+
+
+def test_speed_and_bandwidth_of_a_host_bound_step_are_while_the_device_works():
+    """A quarter of the step here; the rate is the wall clock's all the same."""
+    count = {"flops_per_step": 1e12, "traffic_bytes_per_step": 1e9}
+    about = {**count, "host_bound": True, "device_s": 1 / 256}
+    seen = figures(hardware=make_hardware(), **about)
+    assert (seen.device_s, seen.tflop_per_s, seen.gb_per_s) == (1 / 256, 256, 256)
+    assert seen.items_per_s == 2048
+    assert figures(**about).tflop_per_s == 256
+    assert figures(**{**about, "host_bound": False}).device_s is None
+
+
+def test_warnings_and_discarded_looks_are_notes():
+    """Each once, in the order of measuring."""
+    spoilt = make_measurement(warnings=["not steady"])
+    attempts = [
+        make_attempt(measurement=spoilt, accepted=False, discarded="shared"),
+        make_attempt(measurement=make_measurement(warnings=["not steady", "INT8 in 1"])),
+    ]
+    seen = figures_of(make_record(case=case_of(), attempts=attempts))
+    assert seen.notes == ["discarded: shared", "not steady", "INT8 in 1"]
+    assert figures().notes == []
 
 
 def test_of_several_processes_the_middle_one_speaks():
@@ -316,6 +384,23 @@ def test_a_price_is_a_number_above_zero(value):
     assert str(refused.value).startswith(f"--price-per-hour {value:g}: ")
 
 
+@pytest.mark.parametrize(
+    ("value", "form", "cell"),
+    [
+        (None, ".4g", ""),
+        (9816.4, ".4g", "9816"),
+        (12980.0, ".4g", "12.98 k"),
+        (1234.0, ".3g", "1230"),
+        (1234.0, ".2g", "1200"),
+        (0.998765, ".6f", "0.998765"),
+        (0.000012, ".2g", "1.2e-05"),
+    ],
+)
+def test_no_large_number_in_a_cell_has_an_exponent(value, form, cell):
+    """Digits as asked for."""
+    assert number(value, form) == cell
+
+
 # ---- precision --------------------------------------------------------------------------
 
 
@@ -458,6 +543,30 @@ def test_modes_are_held_against_the_first_precisions_eager_step():
     assert [row.pays_after_items for row in rows] == [None, 1280, None, None, None, 512]
 
 
+@pytest.mark.parametrize(
+    ("step_s", "spread", "pays_off", "cell"),
+    [
+        (0.5 * 0.981, 0.0, None, "too close"),
+        (0.5 * 1.019, 0.0, None, "too close"),
+        (0.5 * 0.979, 0.0, True, "953 steps"),
+        (0.5 * 1.021, 0.0, False, "never"),
+        (0.5 * 0.91, 0.1, None, "too close"),
+        (0.5 * 0.89, 0.1, True, "182 steps"),
+    ],
+)
+def test_a_gain_within_noise_does_not_pay(step_s, spread, pays_off, cell):
+    """Two percent, or what the iterations of one of the two spread by."""
+    compiled = figures(step_s, params={"compile_mode": "default"}, compile_s=10.0)
+    for eager, other in (
+        (figures(0.5), replace(compiled, spread=spread)),
+        (replace(figures(0.5), spread=spread), compiled),
+    ):
+        _, row = compiling.compare([eager, other])
+        assert (row.pays_off, row.is_alike) == (pays_off, pays_off is None)
+        table = compiling.compile_table([row])
+        assert dict(zip(table.headings, table.rows[0], strict=True))["pays after"] == cell
+
+
 def test_the_table_of_modes_says_what_compiling_took_and_when_it_has_paid():
     """In steps and in images, with the state of the caches that it found."""
     table = compiling.compile_table(compiling.compare(modes()))
@@ -502,22 +611,39 @@ def pairs(*gains, names=("resnet18", "resnet50", "resnet152")):
 @pytest.mark.parametrize(
     ("gains", "said"),
     [
-        ((1.25, 1.5, 2.0), "deeper networks gain more here: 1.25x with resnet18, 2.00x with"),
-        ((1.25, 1.24, 2.0), "deeper networks gain more here"),
-        ((2.0, 1.5, 1.25), "deeper networks gain less here: 2.00x with resnet18, 1.25x with"),
-        ((1.5, 1.51, 1.5), "depth makes no difference here"),
+        (
+            (1.25, 1.5, 2.0),
+            "networks further down the list gain more here: 1.25x with resnet18, 2.00x with",
+        ),
+        ((1.25, 1.24, 2.0), "networks further down the list gain more here"),
+        (
+            (2.0, 1.5, 1.25),
+            "networks further down the list gain less here: 2.00x with resnet18, 1.25x with",
+        ),
+        ((1.5, 1.51, 1.5), "all networks gain alike here"),
         (
             (1.25, 2.0, 1.5),
-            "gains do not follow depth here: 1.25x with resnet18, 1.50x with resnet152, and most",
+            "gains do not follow the list here: 1.25x with resnet18, 1.50x with resnet152, and",
         ),
-        ((1.25, None, 1.5), "deeper networks gain more here"),
+        ((1.25, None, 1.5), "networks further down the list gain more here"),
         ((1.25, None, None), "fewer than two networks have a gain"),
     ],
 )  # fmt: skip
-def test_whether_depth_gains_is_said_in_a_sentence(gains, said):
+def test_whether_gains_follow_the_list_is_said_in_a_sentence(gains, said):
     """Gains closer than 2% are the same, and a network that failed is passed over."""
     rows = compiling.gains(pairs(*gains))
     assert compiling.conclusion(rows).startswith(said)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_of_unsteady_networks_nothing_is_concluded(which):
+    """Only that they were unsteady, eager or compiled."""
+    seen = [list(pair) for pair in pairs(1.25, 1.5, 2.0)]
+    seen[1][which] = replace(seen[1][which], spread=0.06)
+    rows = compiling.gains([tuple(pair) for pair in seen])
+    assert compiling.conclusion(rows) is None
+    (line,) = compiling.depth_table(rows).lines
+    assert line.startswith("iterations spread by more than 5%")
 
 
 def test_the_table_of_depth_has_parameters_and_gains():
@@ -532,7 +658,7 @@ def test_the_table_of_depth_has_parameters_and_gains():
         ("resnet18", "11.69 M", "", "64 img/s", "128 img/s", "2.00x", ""),
         ("resnet50", "11.69 M", "ERROR", "64 img/s", "", "", ""),
     ]
-    assert table.lines == ["fewer than two networks have a gain, so depth tells nothing here"]
+    assert table.lines == ["fewer than two networks have a gain, so the list tells nothing"]
     assert len(table.trouble) == 1
 
 
@@ -547,6 +673,11 @@ def sweep():
         for (batch, rate), gb in zip(rates.items(), (1, 1, 4, 8), strict=True)
     ]
     return [*seen, missing(batch_size=256)]
+
+
+def swept(*seen):
+    """Return the table of a sweep with such figures."""
+    return batches.sweep_table(batches.sweep_rows(seen))
 
 
 def test_the_best_batch_is_the_smallest_that_is_nearly_as_fast_as_any():
@@ -567,17 +698,17 @@ def test_a_batch_just_below_the_share_is_not_the_best():
 def test_what_bounds_the_best_batch_is_said_in_a_sentence():
     """With the ceiling that it is; where no operations were counted there is none."""
     count = {"flops_per_step": 1e12, "traffic_bytes_per_step": 1e9}
-    table = batches.sweep_table([figures(hardware=make_hardware(), **count)])
+    table = swept(figures(hardware=make_hardware(), **count))
     assert table.rows[0][-1] == "compute-bound"
     assert table.lines[-1].startswith("batch 32: compute-bound: 1000 FLOP/byte is above")
-    (line,) = batches.sweep_table([figures(hardware=make_hardware())]).lines
+    (line,) = swept(figures(hardware=make_hardware())).lines
     assert line.startswith("best: ")
 
 
 def test_where_nothing_was_measured_nothing_is_best():
     """And the table has its reasons alone."""
     assert batches.best_of([missing()]) is None
-    table = batches.sweep_table([missing()])
+    table = swept(missing())
     assert table.lines == []
     assert len(table.trouble) == 1
 
@@ -589,9 +720,10 @@ def test_without_memory_no_batch_is_the_densest():
 
 def test_the_table_of_a_sweep_names_its_best_points_and_what_best_means():
     """A batch that did not fit is a row with its reason."""
-    table = batches.sweep_table(sweep())
+    table = swept(*sweep())
     assert table.rows[2] == (
-        *("64", "", "244 img/s", "262.3 ms", "4.098 ms", "3815 MiB", "61", "3.812", "", "", ""),
+        *("64", "", "244 img/s", "262.3 ms", "4.098 ms", "3815 MiB", "61", "3.812"),
+        *("", "", "", ""),
     )
     assert table.rows[4][:3] == ("256", "ERROR", "")
     best, densest = table.lines
@@ -604,9 +736,9 @@ def test_the_table_of_a_sweep_names_its_best_points_and_what_best_means():
 
 def test_a_sweep_whose_best_is_its_largest_says_that_larger_may_be_better():
     """The point of best efficiency has not been passed."""
-    (best, _) = batches.sweep_table(sweep()[:2]).lines
+    (best, _) = swept(*sweep()[:2]).lines
     assert best.endswith("it is the largest that was measured, so a larger one may be better")
-    (alone, _) = batches.sweep_table(sweep()[:1]).lines
+    (alone, _) = swept(*sweep()[:1]).lines
     assert "larger" not in alone
 
 
@@ -665,7 +797,7 @@ def test_where_the_line_ends_too_early_the_search_goes_on_beyond_it():
     """An eighth more at a time, until something does not fit."""
     search = Search(start=32, capacity=100 * 100)
     tries = searched(search, 150, image=100)
-    assert tries[:3] == [32, 64, 96]
+    assert tries[:4] == [32, 64, 96, 104]
     assert 144 <= search.largest <= 150
     assert not search.is_bounded
 
@@ -756,7 +888,8 @@ def found_with(search, measure):
         cases.append(case)
         return measure(case)
 
-    found = find_largest(search, lambda batch: case_of(batch_size=batch), attempt, said.append)
+    looks = batches.Looks(attempt, attempt)
+    found = find_largest(search, lambda batch: case_of(batch_size=batch), looks, said.append)
     return found, cases, said
 
 
@@ -768,11 +901,14 @@ def test_every_try_samples_the_least_and_the_largest_is_measured_as_any_case():
     assert (found.largest, found.stopped) == (50, "")
     *tries, proper = cases
     assert [case.sampling for case in tries] == [LEAST] * len(tries)
+    assert not LEAST.checks
+    assert (LEAST.iterations, LEAST.max_iterations, LEAST.warmup_max_s) == (1, 1, 0)
     assert proper.sampling == Sampling()
     assert found.outcome.case == proper == case_of(batch_size=50)
     assert [(each.batch_size, each.fitted) for each in found.tries] == [
         (case.params["batch_size"], case.params["batch_size"] <= 50) for case in tries
     ]
+    assert found.too_large == 51
     assert found.tries[0].memory_bytes == 32 * MIB
     assert said[:2] == ["batch 32 fits, 32 MiB", "batch 64 is too large"]
 
@@ -841,22 +977,82 @@ def test_largest_batches_are_held_against_the_first_precisions():
     double = batches.Found(200)
     stopped = batches.Found(300, stopped="batch 600: exception")
     nothing = batches.Found(None)
-    rows = batches.largest_rows(
-        [
-            ("fp32", ended, figures(memory=50 * MIB)),
-            ("fp16", double, figures()),
-            ("bf16", stopped, figures()),
-            ("int8", nothing, None),
-        ]
-    )
+    seen = figures(memory=50 * MIB)
+    ended = replace(ended, outcome=outcome_of(case_of(), limit=100), too_large=104)
+    found = {"fp32": ended, "fp16": double, "bf16": stopped, "int8": nothing}
+    rows = batches.largest_rows(found, {seen.case_id: seen})
     assert [row.ratio for row in rows] == [1, 2, None, None]
     table = batches.largest_table(rows, 100 * MIB)
     cells = [dict(zip(table.headings, row, strict=True)) for row in table.rows]
-    assert [cell["largest"] for cell in cells] == ["100", "200", "300 or more", "none"]
+    largest = ["100 (104 does not fit)", "200", "300 or more", "none"]
+    assert [cell["largest"] for cell in cells] == largest
     assert [cell["of it"] for cell in cells] == ["50%", "", "", ""]
     assert table.lines == ["bf16: batch 600: exception", "int8: not even a batch of one fits"]
-    (alone, _) = batches.largest_rows([("a", stopped, None), ("b", double, None)])
+    (alone, _) = batches.largest_rows({"a": stopped, "b": double}, {})
     assert alone.ratio is None
+
+
+def test_the_largest_batch_with_a_baseline_is_that_of_the_same_case():
+    """Which differs in nothing but the batch, and has another id for each."""
+    ids = [
+        *("resnet50-b64-fp32-eager-infer", "resnet50-b232-fp32-eager-infer"),
+        *("resnet50-b999-fp16-eager-infer", "resnet50-b0-fp32-eager-infer", "a-b512-c", "other"),
+    ]
+    template = Template(SIZES, {"network": "resnet50"})
+
+    def case(batch):
+        return template.case(batch_size=batch)
+
+    assert batches.largest_accepted(case, ids) == 232
+    assert batches.largest_accepted(case, ids[2:]) is None
+
+
+@pytest.mark.parametrize(
+    ("accepted", "resolution", "at_most", "tried"),
+    [
+        (None, 0, None, False),
+        (50, 0, None, False),
+        (51, 0, None, True),
+        (51, 0.1, None, False),
+        (55, 0.1, None, False),
+        (56, 0.1, None, True),
+        (56, 0, 55, False),
+    ],
+)
+def test_an_answer_below_the_accepted_batch_is_looked_into(accepted, resolution, at_most, tried):
+    """By more than the resolution, and within what was to be tried."""
+    search = Search(start=50, resolution=resolution, at_most=at_most)
+    search.fitted(50, None)
+    found = batches.Found(50, too_large=51)
+    asked = []
+
+    def measure(case):
+        asked.append(case.params["batch_size"])
+        return outcome_of(case, limit=50)
+
+    held = batches.held_against(found, accepted, search, lambda n: case_of(batch_size=n), measure)
+    assert asked == ([accepted] if tried else [])
+    assert held.largest == 50
+    if not tried:
+        assert held is found
+        return
+    (row,) = batches.largest_rows({"fp32": held}, {})
+    assert row.missed == accepted
+    assert batches.largest_table([row], None).lines == [
+        f"fp32: the largest batch with a baseline is {accepted}, and now no more than 50 fits"
+    ]
+
+
+def test_an_accepted_batch_that_fits_after_all_is_the_answer():
+    """Whatever the search had seen."""
+    search = Search(start=40)
+    search.fitted(40, None)
+    found = batches.Found(40, too_large=48)
+    held = batches.held_against(
+        found, 56, search, lambda n: case_of(batch_size=n), lambda case: outcome_of(case, limit=60)
+    )
+    assert (held.largest, held.too_large, held.missed) == (56, None, None)
+    assert held.outcome.case.params["batch_size"] == 56
 
 
 # ---- series -----------------------------------------------------------------------------
@@ -920,12 +1116,74 @@ def test_a_series_writes_down_what_it_measures_and_by_which_command(opened, tmp_
     assert run.records[CASE.id].status is None
 
 
-def test_a_try_is_not_written_down(opened, tmp_path):
-    """And a run that wrote nothing leaves no file."""
+@pytest.mark.parametrize("needed", [False, True])
+def test_a_try_is_not_written_down(opened, tmp_path, needed):
+    """And a run that wrote nothing leaves no file, finished or not."""
     with opened({}) as series:
         assert series.attempt(CASE).fault is None
+        assert series.glance(CASE).fault is None
         assert series.records == []
+        assert series.finish(needs_figures=needed) is not needed
     assert history.files(tmp_path / "history") == []
+
+
+def test_a_glance_is_one_look_whatever_disturbs_it(opened):
+    """The device is shared and its clock low: the batch fits all the same."""
+    said = []
+    shared = make_telemetry(foreign_processes=[41])
+    with opened({CASE.id: [[0.01] * 10 + [0.03] * 10]}, seen=[shared], say=said.append) as series:
+        (glance,) = series.glance(CASE).attempts
+        assert len(series.attempt(CASE).attempts) > 1
+    assert (glance.accepted, glance.discarded, glance.process) == (True, None, 0)
+    assert glance.environment
+
+
+def test_where_figures_are_needed_a_run_without_any_does_not_pass(opened, tmp_path):
+    """And its end says so; what asks for none has another answer of its own."""
+    for needed in (True, False):
+        with opened({CASE.id: ["not here"]}, history=tmp_path / f"{needed}") as series:
+            series.measure(CASE)
+            assert series.finish(needs_figures=needed) is not needed
+        (path,) = history.files(tmp_path / f"{needed}")
+        assert history.read(path).exit_status == int(needed)
+
+
+def test_a_run_ends_with_how_full_the_caches_are(opened, tmp_path, monkeypatch):
+    """As the suite's does."""
+    monkeypatch.setattr("bench_lib.fingerprint.caches", lambda: {"miopen": "2 files"})
+    with opened({}) as series:
+        series.measure(CASE)
+        series.finish()
+    assert json.loads(series.path.read_text().splitlines()[-1])["caches"] == {"miopen": "2 files"}
+
+
+def test_processes_of_ours_are_no_strangers(opened, monkeypatch):
+    """Those that have the device open besides."""
+    watch = Watch(make_telemetry())
+    monkeypatch.setattr("scripted.Watch", lambda *_seen: watch)
+    with opened({}, ours=[4711]) as series:
+        series.measure(CASE)
+    assert all(4711 in own for own in watch.own)
+    assert watch.own
+
+
+def test_what_the_hardware_spoils_twice_is_not_looked_at_forever(opened, tmp_path):
+    """One more process, and then it is INVALID."""
+    accept(tmp_path / "baselines", CASE.id)
+    with opened({}, judged=True, seen=[make_telemetry(foreign_processes=[41])]) as series:
+        series.measure(CASE)
+        series.finish()
+    (record,) = series.records
+    assert {attempt.process for attempt in record.attempts} == {0, 1}
+    assert record.status is Status.INVALID
+
+
+def test_only_what_is_judged_has_accepted_cases(opened, tmp_path):
+    """By their ids."""
+    accept(tmp_path / "baselines", CASE.id)
+    for judged in (True, False):
+        with opened({}, judged=judged) as series:
+            assert list(series.accepted) == [CASE.id] * judged
 
 
 def test_what_was_measured_before_something_stopped_it_is_kept(opened, tmp_path):
@@ -1033,7 +1291,7 @@ def test_as_many_processes_are_planned_as_in_the_suite():
 
 def test_a_template_fills_in_what_its_cases_share():
     """Tuning gets more time, unless somebody says how much."""
-    template = Template(AXES, {"network": "resnet50", "batch_size": 8}, Sampling(iterations=7))
+    template = Template(SIZES, {"network": "resnet50", "batch_size": 8}, Sampling(iterations=7))
     plain = template.case(precision="fp16")
     assert (plain.id, plain.sampling.iterations) == ("resnet50-b8-fp16-eager-infer", 7)
     assert plain.time_limit_s == TIME_LIMIT_S
@@ -1042,6 +1300,16 @@ def test_a_template_fills_in_what_its_cases_share():
     assert short.case(compile_mode="max-autotune").time_limit_s == 5
     with pytest.raises(UserError, match="int8 is for inference"):
         template.case(precision="int8", task="train")
+
+
+def test_a_networks_own_size_is_no_size_of_its_own():
+    """The same images are the same case, whichever way they are asked for."""
+    template = Template(SIZES, {"network": "resnet50", "batch_size": 8, "image_size": 224})
+    assert template.case().id == "resnet50-b8-fp32-eager-infer"
+    assert "image_size" not in template.case().params
+    other = Template({**SIZES, "resnet50": 300}, template.values)
+    assert other.case().id == "resnet50-b8-fp32-224px-eager-infer"
+    assert template.case(image_size=32).params["image_size"] == 32
 
 
 def test_the_time_told_grows_with_the_cases():
@@ -1062,7 +1330,8 @@ def written(folder, *records, now="2026-01-02T03:04:05Z", **options):
 def filled(folder, **options):
     """Return the sheet of resnet50 from all runs of a folder."""
     options = {"key": "mi300x", "network": "resnet50", "task": "infer", **options}
-    kept = sheet.kept_in(history.latest(folder, options["key"], sheet.MOST_RUNS))
+    runs = history.latest(folder, options["key"], sheet.MOST_RUNS)
+    kept = sheet.kept_in(runs, options["network"])
     return sheet.fill(kept, **options)
 
 

@@ -455,6 +455,11 @@ def test_a_worker_s_versions_are_filled_in() -> None:
     """None leaves what is known."""
     found = with_versions(ENVIRONMENT, {"torch": "2.12.0", "hip": None, "python": "3.13.0"})
     assert (found.torch, found.hip, found.python) == ("2.12.0", "7.2.1", "3.13.0")
+    with_torchao = with_versions(ENVIRONMENT, {"torchao": "0.17.0"})
+    assert with_torchao.torchao == "0.17.0"
+    later = replace(with_torchao, torchao="0.18.0")
+    assert difference(with_torchao, later) == ["torchao 0.17.0 -> 0.18.0"]
+    assert difference(ENVIRONMENT, later) == []
 
 
 def test_a_version_that_is_none_is_refused_by_name() -> None:

@@ -183,16 +183,25 @@ def test_a_batch_costs_its_images_and_what_a_step_costs_anyway():
 
 
 def test_traffic_is_numbers_of_their_size_and_the_rest_as_it_is():
-    """The optimizer's five for each weight are of the size in which weights are kept."""
+    """The optimizer's eight for each weight are of the size in which weights are kept."""
     forward = (3 * 1000 + 50) * 2 + (3 * 80 + 8)
-    assert WORK.traffic_bytes(3, 2) == forward + 20 * 5 * 2
-    assert WORK.traffic_bytes(3, 2, stored_itemsize=4) == forward + 20 * 5 * 4
+    assert WORK.traffic_bytes(3, 2) == forward + 20 * 8 * 2
+    assert WORK.traffic_bytes(3, 2, stored_itemsize=4) == forward + 20 * 8 * 4
+
+
+def test_the_optimizer_moves_eight_numbers_for_each_weight():
+    """As its operations are counted; a fused one under a scaler cannot be seen into."""
+    weight = meta(10, requires_grad=True)
+    weight.grad = meta(10)
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9, foreach=False)
+    optimizer.step()  # the first has no momentum yet
+    assert moved(optimizer.step) == (10 * flops.SGD_ELEMENTS, 0)
 
 
 def test_an_optimizer_that_seldom_moves_has_gradients_added_up_meanwhile():
     """Four steps: one update, and three additions of two operands and an answer."""
     forward = (3 * 1000 + 50) * 4 + (3 * 80 + 8)
-    each = 20 * (5 + 3 * 3) * 4 / 4
+    each = 20 * (8 + 3 * 3) * 4 / 4
     assert WORK.traffic_bytes(3, 4, optimizer_every=4) == forward + each
 
 
@@ -262,7 +271,7 @@ def test_two_batches_tell_of_any_other(task: str):
 
     eight = count(step)
     assert counted.flops_by_operation(8) == eight.flops
-    updates = 5 * 4 * counted.trained
+    updates = 8 * 4 * counted.trained
     assert counted.traffic_bytes(8, 4) == 4 * eight.elements + eight.other_bytes + updates
 
 
@@ -277,6 +286,47 @@ def test_all_heads_of_a_network_are_differentiated(heads: int):
             answer.grad = None
         flops._loss(output).backward()
         assert all(answer.grad is not None for answer in answers)
+
+
+# --- shares of the work --------------------------------------------------------------------
+
+
+def test_operations_have_a_share_of_all_flops():
+    """Of three images 300 in 337; nothing has no shares."""
+    assert WORK.share_of(flops.CONVOLUTIONS, 3) == 300 / 337
+    assert WORK.share_of(["addmm", "mm"], 3) == 37 / 337
+    nothing = Amount({}, elements=1, other_bytes=0)
+    assert Work(nothing, nothing, trained=0).share_of(["mm"], 3) is None
+
+
+def test_operations_on_some_weights_are_told_apart():
+    """By what they read, whatever function they were called through."""
+    one, other, images = nn.Linear(4, 3, device="meta"), meta(5, 3), meta(2, 4)
+    counted = count(lambda: functional.linear(one(images), other), [other])
+    assert counted.flops == {"addmm": 2 * 2 * 4 * 3, flops.APART: 2 * 2 * 3 * 5}
+
+
+class Attentive(nn.Module):
+    """Attends among four places of three numbers, and answers ten."""
+
+    def __init__(self) -> None:
+        """Make layers without data."""
+        super().__init__()
+        self.attention = nn.MultiheadAttention(3, 1, bias=False, batch_first=True, device="meta")
+        self.head = nn.Linear(12, 10, bias=False, device="meta")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Answer ten numbers an image."""
+        places = images.flatten(2).mT
+        answer, _ = self.attention(places, places, places, need_weights=False)
+        return self.head(answer.flatten(1))
+
+
+def test_attentions_own_weights_are_no_linear_layers(monkeypatch):
+    """Of 2 × (4·3·9 + 4·3·3 + 2·16·3 + 120) FLOPs the head alone can be quantized."""
+    monkeypatch.setattr(flops, "create_weightless", lambda _name, _size: Attentive())
+    found = flops.linear_share.__wrapped__("attentive", 2)
+    assert found == 120 / (4 * 3 * 9 + 4 * 3 * 3 + 2 * 16 * 3 + 120)
 
 
 # --- a network that all know ---------------------------------------------------------------

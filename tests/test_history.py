@@ -29,7 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bench_lib
-from bench_lib.history import HistoryError, Writer, files, find, read, reference
+from bench_lib.history import HistoryError, Writer, files, find, keys, read, reference
 from bench_lib.model import Attempt, Launch, Numerics, RankSample, Record, Status
 
 PROPERTY = settings(deadline=None)
@@ -526,3 +526,15 @@ def test_a_folder_without_runs_says_how_to_make_one(tmp_path):
     assert str(caught.value) == (
         f"no runs in {tmp_path / 'none'}; run pytest perf_tests, or name --history DIR"
     )
+
+
+def test_a_folder_knows_its_hardware_by_the_names_of_its_files(tmp_path):
+    """In order, each with its files, oldest first; a key may have underscores."""
+    runs = [("mi300x", 2), ("cpu_8c", 3), ("mi300x", 1)]
+    paths = [tmp_path / f"2026010{day}T000000Z_{key}_0a0a0a0a.jsonl" for key, day in runs]
+    for path in [*paths, tmp_path / "notes.jsonl"]:
+        path.touch()
+    found = keys(tmp_path)
+    assert list(found) == ["cpu_8c", "mi300x"]
+    assert found == {"cpu_8c": [paths[1]], "mi300x": [paths[2], paths[0]]}
+    assert keys(tmp_path / "none") == {}

@@ -306,6 +306,20 @@ def test_an_answer_that_is_none_is_a_fault_of_the_protocol(
     real.close()
 
 
+def test_a_worker_tells_what_quantizes_without_importing_it(monkeypatch: Any) -> None:
+    """An extra that takes seconds to import; None where it is not installed."""
+    monkeypatch.delitem(sys.modules, "torchao", raising=False)
+    monkeypatch.setattr(worker_device.metadata, "version", {"torchao": "0.99"}.__getitem__)
+    assert worker_device.versions()["torchao"] == "0.99"
+    assert "torchao" not in sys.modules
+
+    def missing(package: str) -> str:
+        raise worker_device.metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(worker_device.metadata, "version", missing)
+    assert worker_device.versions()["torchao"] is None
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -313,6 +327,8 @@ def test_an_answer_that_is_none_is_a_fault_of_the_protocol(
         (MemoryError(), "out of memory"),
         (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be"), "out of memory"),
         (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), "out of memory"),
+        (RuntimeError("miopenStatusAllocFailed"), "out of memory"),
+        (RuntimeError("Memory not available to allocate buffer: 4096"), "out of memory"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "out of memory"),
         (RuntimeError("HIP error: an illegal memory access was encountered"), "exception"),
         (ValueError("out of memory"), "exception"),

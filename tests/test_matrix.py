@@ -277,7 +277,7 @@ def test_values_that_are_no_case_are_refused_by_name(values, expected):
     ("keys", "part"),
     [
         ('compile_mode = "default"\ncompile_options = "shape_padding"', "default-shape_padding"),
-        ('compile_mode = "default"\ncompile_options = "a=True,b.c=2"', "default-a.True.b.c.2"),
+        ('compile_mode = "default"\ncompile_options = "a=True,b.c=2"', "default-a--True.b.c--2"),
         ('compile_mode = "default"\ncompile_options = "' + "o" * 60 + '"', "default-options."),
         ('task = "train"\noptimizer_every = 4', "eager-train-opt4"),
     ],
@@ -341,7 +341,7 @@ TABLE = "gate.networks, table 1"
             'compile_mode = "max_autotune"',
             (
                 f"{TABLE}, compile_mode: unknown compile_mode 'max_autotune'; "
-                "did you mean max-autotune or max-autotune-folded or max-autotune-no-cudagraphs?"
+                "did you mean max-autotune or max-autotune-fused or max-autotune-folded?"
             ),
         ),
         ('task = "test"', f"{TABLE}, task: unknown task 'test'; there is infer, train"),

@@ -321,11 +321,13 @@ def test_what_the_workload_and_the_context_know_reaches_the_measurement() -> Non
         parameters=11,
         least_bytes_per_step=44,
         flops_per_step=lambda: 5.0,
+        reduced_flops_share=lambda: 0.25,
         warnings=["of its own"],
     )
     measured = machine.measure(device_uuid="GPU-7")
     assert (measured.items_per_step, measured.item, measured.parameters) == (32, "img", 11)
     assert (measured.least_bytes_per_step, measured.flops_per_step) == (44, 5.0)
+    assert measured.reduced_flops_share == 0.25
     assert (measured.case_id, measured.context_id) == ("scripted", "context-7")
     assert measured.device_uuid == "GPU-7"
     assert measured.warnings == ["of its own"]

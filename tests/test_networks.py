@@ -357,6 +357,61 @@ def test_what_a_network_is_made_of_is_told() -> None:
     assert pixels.least_bytes_per_step == weights + 4 * 2 * 3 * 64 * 64 + 2 * 2 * 21 * 64 * 64
 
 
+@pytest.fixture
+def two_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have 2 × 2 images of resnet18 answered by a product of 12 numbers and a sum of 1000."""
+
+    class TwoLayers(nn.Module):
+        def __init__(self, device: str) -> None:
+            super().__init__()
+            self.product = nn.Linear(12, 1000, bias=False, device=device)
+            self.sum = nn.Parameter(torch.ones(1000, device=device))
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return self.product(images.flatten(1)) + self.sum
+
+    monkeypatch.setattr(module, "create", lambda *_: TwoLayers("cpu"))
+    monkeypatch.setattr(flops, "create_weightless", lambda *_: TwoLayers("meta"))
+    monkeypatch.setattr(module, "work", flops.work.__wrapped__)
+
+
+FORWARD = (2 * 12 + 12_000 + 2000) + (2000 + 1000 + 2000)
+"""Numbers that the product and the sum of two images read and write."""
+LOSS = 2 * 2000 + (2000 + 1 + 1) + 2 + 2
+"""Of a logarithm of softmax, of picking from it with a weight, and of a mean of one loss."""
+BACKWARD = 1 + (1 + 2000 + 1 + 2000) + 3 * 2000 + (2000 + 1000) + (2000 + 24 + 12_000)
+"""Of the same the other way: gradients of the loss, of the sum and of the product's weights."""
+
+
+@pytest.mark.usefixtures("two_layers")
+@pytest.mark.parametrize(
+    ("precision", "size"), [("fp32", 4), ("fp16", 2), ("amp-bf16", 2), ("tf32-conv", 4)]
+)
+def test_inference_moves_numbers_of_the_size_that_it_computes_in(
+    precision: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every operation's operands and its answer."""
+    monkeypatch.setattr(module, "set_precision", lambda *_: None)
+    workload = build("resnet18", 2, precision=precision)
+    assert workload.traffic_bytes_per_step() == FORWARD * size
+
+
+@pytest.mark.usefixtures("two_layers")
+def test_training_moves_gradients_and_the_optimizers_numbers_too() -> None:
+    """Two classes of eight bytes are read there and back; each weight costs eight numbers."""
+    numbers = FORWARD + LOSS + BACKWARD + 8 * 13_000
+    workload = build("resnet18", 2, task="train")
+    assert workload.traffic_bytes_per_step() == numbers * 4 + 2 * (2 * 8)
+
+
+@pytest.mark.usefixtures("two_layers")
+def test_autocast_updates_its_weights_in_fp32_in_one_step_of_many() -> None:
+    """In the other of two the gradients are added up, three numbers a weight."""
+    workload = build("resnet18", 2, task="train", precision="amp-bf16", optimizer_every=2)
+    computing = (FORWARD + LOSS + BACKWARD) * 2 + 2 * (2 * 8)
+    assert workload.traffic_bytes_per_step() == computing + (8 + 3) / 2 * 13_000 * 4
+
+
 def test_each_rank_has_images_of_its_own_and_the_same_weights() -> None:
     """As data-parallel training has."""
     second = Setting(CPU, rank=1, local_rank=1, ranks=2)
@@ -474,7 +529,9 @@ def test_tf32_on_a_cpu_is_skipped_with_a_remedy() -> None:
         build("resnet18", precision="tf32")
 
 
-@pytest.mark.parametrize("mode", ["graph", "reduce-overhead", "reduce-overhead-folded"])
+@pytest.mark.parametrize(
+    "mode", ["graph", "reduce-overhead", "reduce-overhead-folded", "reduce-overhead-fused"]
+)
 def test_graphs_on_a_cpu_are_skipped(mode: str) -> None:
     """They would measure another mode there."""
     with pytest.raises(UnsupportedError, match=f"{mode} records CUDA graphs"):
@@ -498,18 +555,52 @@ def test_int8_keeps_linear_layers_in_less_and_answers_nearly_the_same() -> None:
     """What of the network it reaches is said; its products are no longer plain ones."""
     pytest.importorskip("torchao")
     workload = build("resnet18", 64, precision="int8")
-    assert workload.warnings == [
-        (
-            "INT8 in 1 linear layers with 4% of the weights of products and convolutions; "
-            "the rest is bf16"
-        )
-    ]
+    assert workload.warnings == ["INT8 in 1 linear layer with 4% of the weights; the rest is bf16"]
     weight = case_of(workload).model.fc.weight
     assert type(weight) is not nn.Parameter
     assert "int8" in str(weight).lower()
     numerics = after_one_step(workload)
     assert numerics.cosine is not None
     assert 0.99 < numerics.cosine < 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_int8_of_a_vit_reaches_what_torchao_quantizes_and_nothing_else() -> None:
+    """Attention's weights stay as they are, and so does most that is moved of them."""
+    pytest.importorskip("torchao")
+    workload = build("vit_b_32", 64, precision="int8")
+    (warning,) = workload.warnings
+    assert warning.startswith("INT8 in 25 linear layers with 65% of the weights")
+    weights = dict(case_of(workload).model.named_parameters())
+    quantized = {name: w for name, w in weights.items() if type(w) is not nn.Parameter}
+    mlps = [f"encoder.layers.encoder_layer_{n}.mlp.{i}.weight" for n in range(12) for i in (0, 3)]
+    assert set(quantized) == {*mlps, "heads.head.weight"}
+    share = 24 * (768 * 3072) * 5 + 768 * 1000
+    whole = share + 12 * (4 * 768 * 768 * 5 + 2 * 5 * 5 * 768) + 4 * 3 * 32 * 32 * 768
+    assert workload.reduced_flops_share() == share / whole
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_quantized_weights_have_to_be_read_as_they_are_kept() -> None:
+    """A byte each, and a scale for each row; the others two bytes."""
+    pytest.importorskip("torchao")
+    plain = build("resnet18", precision="bf16").least_bytes_per_step
+    quantized = build("resnet18", precision="int8").least_bytes_per_step
+    assert plain is not None
+    assert quantized is not None
+    scales = quantized - (plain - 512 * 1000)
+    assert 0 < scales <= 1000 * 8
+
+
+def test_convolutions_share_is_that_of_tf32(monkeypatch: Any) -> None:
+    """Of all but the classifier; precisions that are one have no share."""
+    monkeypatch.setattr(module, "set_precision", lambda *_: None)
+    counted = flops.flops_per_image("resnet18", 32, "infer") or 0
+    share = build("resnet18", precision="tf32-conv").reduced_flops_share()
+    assert share == pytest.approx(1 - 2 * 512 * 1000 / counted, rel=1e-12)
+    training = build("resnet18", precision="tf32-conv", task="train").reduced_flops_share()
+    assert training == pytest.approx(0.97, abs=0.02)
+    assert build("resnet18").reduced_flops_share() is None
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -28,6 +28,7 @@ from bench_lib.report import (
     seconds,
     summary_rows,
     table,
+    tables,
 )
 
 MIB = 2**20
@@ -281,6 +282,40 @@ def test_a_narrow_table_drops_its_last_columns_before_it_shortens_the_first():
         "case                     status  median  change",
         "a-case-with-a-long-name  OK        1 ms   +0.1%",
     ]
+
+
+WIDE = (
+    ("mode", "precision", "throughput", "none", "memory", "step"),
+    [("eager", "fp32", "400 img/s", "", "954 MiB", "10 ms"), ("default", "", "", "", "1 MiB", "")],
+)
+
+
+def test_a_table_that_loses_nothing_goes_on_below():
+    """Each part begins with what tells the rows apart, and none is wider than asked for."""
+    whole = table(*WIDE, width=100)
+    assert tables(*WIDE, width=100) == [whole]
+    assert tables(*WIDE, width=max(map(len, whole))) == [whole]
+    assert tables(*WIDE, width=30, keys=2) == [
+        ["mode     precision  throughput", "eager    fp32        400 img/s", "default"],
+        [
+            "mode     precision   memory",
+            "eager    fp32       954 MiB",
+            "default               1 MiB",
+        ],
+        ["mode     precision   step", "eager    fp32       10 ms", "default"],
+    ]
+    assert [part[0].split() for part in tables(*WIDE, width=31, keys=1)] == [
+        ["mode", "precision", "throughput"],
+        ["mode", "memory", "step"],
+    ]
+
+
+def test_a_column_stays_however_narrow_the_terminal():
+    """A table wider than that can still be read; one that is not there cannot."""
+    assert [part[0].split() for part in tables(*WIDE, width=1)] == [
+        ["mode", name] for name in ("precision", "throughput", "memory", "step")
+    ]
+    assert tables(WIDE[0], []) == []
 
 
 def test_a_long_reason_is_cut_in_the_summary():

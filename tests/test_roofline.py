@@ -9,7 +9,7 @@ import pytest
 from builders import make_hardware, make_measurement
 
 from bench_lib.model import PRECISIONS, RankSample
-from bench_lib.roofline import COMPUTES_IN, Roofline, place
+from bench_lib.roofline import COMPUTES_IN, MIXED, Bandwidth, Roofline, place
 
 HARDWARE = make_hardware(peak_tflops={"fp16": 200.0, "fp32": 50.0}, peak_gb_per_s=1000.0)
 """A ridge of 200 FLOP/byte in fp16, of 50 in fp32."""
@@ -26,6 +26,7 @@ def test_a_step_is_beside_the_peaks_of_its_precision():
     found = placed(traffic_bytes_per_step=400e9, least_bytes_per_step=50 * 10**9)
     assert found == Roofline(
         precision="fp16",
+        compiled=False,
         step_s=0.5,
         peak_flops_per_s=200e12,
         peak_bytes_per_s=1000e9,
@@ -71,10 +72,8 @@ def test_the_median_step_counts():
         ("amp-fp16", "fp16"),
         ("amp-bf16", "bf16"),
         ("fp16-bn32", "fp16"),
-        ("tf32-conv", "tf32"),
         ("tf32", "tf32"),
         ("fp32", "fp32"),
-        ("int8", "int8"),
     ],
 )
 def test_a_precision_is_held_against_the_arithmetic_that_it_computes_in(precision, meant):
@@ -88,14 +87,76 @@ def test_a_precision_is_held_against_the_arithmetic_that_it_computes_in(precisio
 def test_every_precision_is_held_against_one_that_hardware_can_have():
     """A new precision that no catalogue knows would never have a peak."""
     hardware = {"fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "fp4", "int8"}
-    assert {COMPUTES_IN.get(precision, precision) for precision in PRECISIONS} <= hardware
+    named = {
+        COMPUTES_IN.get(precision, precision) for precision in PRECISIONS if precision not in MIXED
+    }
+    assert named.union(*MIXED.values()) <= hardware
+    assert MIXED.keys() <= set(PRECISIONS)
+
+
+MIXED_HARDWARE = make_hardware(
+    name="Some GPU",
+    peak_tflops={"tf32": 400.0, "fp32": 50.0, "int8": 800.0, "bf16": 200.0},
+    peak_gb_per_s=1000.0,
+)
+
+
+@pytest.mark.parametrize(
+    ("precision", "share", "meant", "peak"),
+    [
+        ("tf32-conv", 1.0, "tf32", 400e12),
+        ("tf32-conv", 0.91, "tf32", 400e12),
+        ("tf32-conv", 0.09, "fp32", 50e12),
+        ("tf32-conv", 0.0, "fp32", 50e12),
+        ("int8", 0.91, "int8", 800e12),
+        ("int8", 0.09, "bf16", 200e12),
+    ],
+)
+def test_a_mixed_precision_is_held_against_what_nearly_all_is_computed_in(
+    precision, share, meant, peak
+):
+    """TF32 in convolutions is hardly any of a ViT; INT8 in linear layers hardly any of a ResNet."""
+    found = placed(precision, MIXED_HARDWARE, reduced_flops_share=share)
+    assert (found.precision, found.peak_flops_per_s) == (meant, peak)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.36, 0.9])
+def test_a_precision_that_is_two_has_no_one_peak(share: float):
+    """Neither a share nor a bound; the bandwidth is what it is."""
+    found = placed(
+        "tf32-conv", MIXED_HARDWARE, reduced_flops_share=share, traffic_bytes_per_step=400e9
+    )
+    assert (found.precision, found.peak_flops_per_s, found.ridge) == ("tf32-conv", None, None)
+    assert (found.flops_share, found.traffic_share) == (None, 0.8)
+    assert found.sentence == (
+        f"no bound known: {share:.0%} of the FLOPs are tf32 and the rest fp32, "
+        "so neither peak is the ceiling"
+    )
+
+
+def test_a_record_that_does_not_tell_the_parts_of_its_precision_has_no_peak():
+    """Older ones do not."""
+    found = placed("int8", MIXED_HARDWARE)
+    assert found.flops_share is None
+    assert found.sentence == (
+        "no bound known: which part of the FLOPs is int8 is not known, and the rest is bf16"
+    )
+
+
+@pytest.mark.parametrize(("share", "moved"), [(1.0, None), (0.5, None), (0.01, 0.8)])
+def test_traffic_in_int8_is_that_of_its_twin_only_where_hardly_anything_is_int8(share, moved):
+    """Weights are half as many bytes, and inputs are quantized on their way."""
+    found = placed("int8", MIXED_HARDWARE, reduced_flops_share=share, traffic_bytes_per_step=400e9)
+    assert found.traffic_share == moved
 
 
 def test_whole_numbers_are_no_floating_point_operations():
     """Their peak is in TOP/s; small bandwidths are in GB/s."""
     hardware = make_hardware(peak_tflops={"int8": 200.0}, peak_gb_per_s=100.0)
-    found = placed("int8", hardware, traffic_bytes_per_step=16e9)
-    assert "(200 TOP/s int8 dense over 100 GB/s)" in found.sentence
+    found = placed("int8", hardware, reduced_flops_share=1.0, least_bytes_per_step=10**9 * 101)
+    assert "no bound known: the least traffic would be 202% of the 100 GB/s" in found.sentence
+    found = placed("int8", hardware, reduced_flops_share=1.0, host_bound=True)
+    assert "20% of 200 TOP/s int8 dense" in found.sentence
 
 
 def test_several_ranks_share_the_work_and_each_has_the_peaks():
@@ -120,7 +181,7 @@ def test_a_host_bound_step_is_beside_the_peaks_in_the_devices_own_time():
     assert (found.step_s, found.flops_share, found.traffic_share) == (0.25, 0.4, 0.2)
     assert found.sentence == (
         "host-bound: the device waits for the host and works 250 ms of a step of 500 ms; "
-        "meanwhile it reaches 40% of 200 TFLOP/s fp16 dense and 20% of 1 TB/s"
+        "while it works it reaches 40% of 200 TFLOP/s fp16 dense and 20% of 1 TB/s"
     )
 
 
@@ -139,9 +200,106 @@ def test_a_host_bound_step_needs_no_peak():
     assert found.sentence == "host-bound: the device waits for the host"
 
 
+def test_a_host_bound_step_reaches_at_least_what_it_has_to_move():
+    """Where fusion or caches spared some of the eager traffic."""
+    for about in ({"compile_s": 1.0}, {"traffic_bytes_per_step": 600e9}):
+        found = placed(host_bound=True, least_bytes_per_step=50 * 10**9, **about)
+        assert found.sentence.endswith("200 TFLOP/s fp16 dense and 10% of 1 TB/s or more")
+
+
+def test_more_than_the_peak_is_said_of_a_host_bound_step_too():
+    """Who waits is known all the same."""
+    found = placed(host_bound=True, flops_per_step=120e12)
+    assert found.bound == "host-bound"
+    assert found.sentence.endswith(
+        "it reaches 120% of 200 TFLOP/s fp16 dense, which is more than there is"
+    )
+
+
 def test_device_time_counts_only_where_the_host_is_in_the_way():
     """Otherwise the step is the device's time."""
     assert placed(device_s=0.25).step_s == 0.5
+
+
+# --- compiled ------------------------------------------------------------------------------
+
+
+def test_a_compiled_step_never_moved_the_eager_traffic():
+    """Its intensity is between two; its bandwidth is known from below alone."""
+    found = placed(compile_s=9.0, traffic_bytes_per_step=400e9, least_bytes_per_step=50 * 10**9)
+    assert (found.compiled, found.intensity, found.highest_intensity) == (True, 50.0, 400.0)
+    assert (found.traffic_bytes_per_s, found.traffic_share) == (None, None)
+    assert found.bandwidth == Bandwidth(100e9, 0.1, at_least=True)
+    assert found.bound is None
+    assert found.sentence == (
+        "no bound known: 50 to 400 FLOP/byte may be on either side of the ridge of 200 "
+        "(200 TFLOP/s fp16 dense over 1 TB/s); how much traffic compiling spared is not known"
+    )
+
+
+def test_a_compiled_step_above_the_ridge_with_all_eager_traffic_is_compute_bound():
+    """Whatever was spared only lifts it."""
+    found = placed(compile_s=9.0, traffic_bytes_per_step=16e9)
+    assert found.sentence == (
+        "compute-bound: 1250 FLOP/byte or more is above the ridge of 200 (200 TFLOP/s fp16 dense "
+        "over 1 TB/s); reaches 20% of the 200 TFLOP/s fp16 dense"
+    )
+
+
+def test_a_compiled_step_below_the_ridge_with_the_least_traffic_is_memory_bound():
+    """Nothing more can have been spared."""
+    found = placed(compile_s=9.0, traffic_bytes_per_step=400e9, least_bytes_per_step=200 * 10**9)
+    assert found.sentence == (
+        "memory-bound: at most 100 FLOP/byte is below the ridge of 200 (200 TFLOP/s fp16 dense "
+        "over 1 TB/s); reaches 40% of the 1 TB/s or more"
+    )
+
+
+def test_a_compiled_step_whose_least_traffic_is_not_known_may_be_anywhere_above():
+    """There is no end to the range."""
+    found = placed(compile_s=9.0, traffic_bytes_per_step=400e9)
+    assert found.bound is None
+    assert "50 or more FLOP/byte may be on either side" in found.sentence
+
+
+def test_a_graph_of_the_eager_step_moves_what_that_moves():
+    """It is recorded, and nothing is fused; without a mode nobody knows."""
+    about = {"iteration_s": [0.5] * 3, "flops_per_step": 20e12, "traffic_bytes_per_step": 400e9}
+    measurement = make_measurement(**about, compile_s=1.0)
+    graph = place(measurement, HARDWARE, "fp16", "graph")
+    assert graph == placed(traffic_bytes_per_step=400e9)
+    assert place(measurement, HARDWARE, "fp16", "default").compiled
+    assert place(measurement, HARDWARE, "fp16").compiled
+
+
+# --- bandwidth -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("about", "expected"),
+    [
+        ({}, None),
+        ({"traffic_bytes_per_step": 400e9}, Bandwidth(800e9, 0.8, at_least=False)),
+        ({"traffic_bytes_per_step": 500e9}, Bandwidth(1000e9, 1.0, at_least=False)),
+        ({"traffic_bytes_per_step": 600e9}, None),
+        (
+            {"traffic_bytes_per_step": 600e9, "least_bytes_per_step": 50 * 10**9},
+            Bandwidth(100e9, 0.1, at_least=True),
+        ),
+        ({"least_bytes_per_step": 500 * 10**9}, Bandwidth(1000e9, 1.0, at_least=True)),
+        ({"least_bytes_per_step": 501 * 10**9}, None),
+    ],
+)
+def test_bandwidth_is_by_what_was_moved_as_far_as_that_is_known(about, expected):
+    """More than the peak was not."""
+    assert placed(**about).bandwidth == expected
+
+
+def test_bandwidth_needs_no_peak():
+    """It is a count over a time; only its share is of something."""
+    bare = make_hardware(peak_tflops={}, peak_gb_per_s=None)
+    found = placed(hardware=bare, traffic_bytes_per_step=600e9, least_bytes_per_step=1)
+    assert found.bandwidth == Bandwidth(1200e9, None, at_least=False)
 
 
 # --- what cannot be told -------------------------------------------------------------------
@@ -188,6 +346,22 @@ def test_device_time_counts_only_where_the_host_is_in_the_way():
                 "how much was spared is not known"
             ),
         ),
+        (
+            HARDWARE,
+            {"flops_per_step": 101e12, "traffic_bytes_per_step": 16e9},
+            (
+                "no bound known: 101% of the 200 TFLOP/s fp16 dense is more than there is: "
+                "the peak, the count or the time is wrong"
+            ),
+        ),
+        (
+            HARDWARE,
+            {"least_bytes_per_step": 505 * 10**9},
+            (
+                "no bound known: the least traffic would be 101% of the 1 TB/s: "
+                "caches kept some of it"
+            ),
+        ),
     ],
 )
 def test_no_bound_is_claimed_without_what_it_takes(hardware, about, sentence):
@@ -212,4 +386,4 @@ def test_what_is_not_known_is_none():
     bare = make_hardware(peak_tflops={}, peak_gb_per_s=None)
     found = placed(hardware=bare, flops_per_step=None)
     known = {f.name for f in fields(found) if getattr(found, f.name) is not None}
-    assert known == {"precision", "step_s", "sentence"}
+    assert known == {"precision", "compiled", "step_s", "sentence"}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
+import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_type_hints
 
 import typer
 
@@ -18,11 +21,10 @@ from bench_lib.cli.output import (
     BaselinesDir,
     HistoryDir,
     Json,
-    as_markdown,
-    markdown_table,
     print_json,
-    print_table,
+    print_tables,
 )
+from bench_lib.cli.sheet import sheet
 from bench_lib.model import MEMORY_FORMATS, TASKS, UserError
 
 if TYPE_CHECKING:
@@ -30,8 +32,7 @@ if TYPE_CHECKING:
     from bench_lib.exercises.cells import Table
     from bench_lib.exercises.figures import Figures
     from bench_lib.exercises.series import Series, Template
-    from bench_lib.exercises.sheet import Block, Cell, Section, Sheet
-    from bench_lib.model import Case, Hardware, Limits, Param, Record
+    from bench_lib.model import Case, Limits, Param, Record
 
 app = typer.Typer(
     help="The workshop guide's exercises, each one command.",
@@ -41,49 +42,55 @@ app = typer.Typer(
 
 Network = Annotated[str, typer.Argument(help="A network of torchvision, such as resnet50.")]
 BatchSize = Annotated[int, typer.Option("--batch-size", help="Images a step.")]
-Task = Annotated[str, typer.Option("--task", help=" or ".join(TASKS))]
-ImageSize = Annotated[int, typer.Option("--image-size", help="Pixels; 0 is the network's own.")]
-MemoryFormat = Annotated[str, typer.Option("--memory-format", help=" or ".join(MEMORY_FORMATS))]
 Mode = Annotated[str, typer.Option("--mode", help="Compile mode; eager compiles nothing.")]
 Precision = Annotated[str, typer.Option("--precision", help="One precision.")]
 Precisions = Annotated[
     str | None,
     typer.Option("--precision", help="Precisions, as in fp32,fp16 (default: what makes sense)."),
 ]
-Iterations = Annotated[
-    int | None,
-    typer.Option("--iterations", help="Measured iterations (default: 20 to 200, by time)."),
-]
-TimeLimit = Annotated[
-    float | None,
-    typer.Option("--time-limit", help="Seconds for a case (default: 300; max-autotune 1200)."),
-]
-LimitsFrom = Annotated[
-    Path,
-    typer.Option("--matrix", metavar="FILE", help="Where --judge takes limits of cases from."),
-]
-Judge = Annotated[
-    bool, typer.Option("--judge", help="Hold the cases against the baselines, as the suite does.")
-]
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What every exercise that measures is told."""
+class Common:
+    """The options of every exercise that measures."""
 
-    name: str
-    values: Mapping[str, Param]
-    iterations: int | None
-    time_limit: float | None
-    history: Path
-    baselines: Path
-    matrix: Path
-    judge: bool
-    json: bool
+    task: Annotated[str, typer.Option("--task", help=" or ".join(TASKS))] = "infer"
+    image_size: Annotated[
+        int, typer.Option("--image-size", help="Pixels; 0 is the network's own.")
+    ] = 0
+    memory_format: Annotated[
+        str, typer.Option("--memory-format", help=" or ".join(MEMORY_FORMATS))
+    ] = "nchw"
+    compile_options: Annotated[
+        str, typer.Option("--compile-options", help="Of what is compiled, as in freezing,a=1.")
+    ] = ""
+    iterations: Annotated[
+        int | None,
+        typer.Option("--iterations", help="Measured iterations (default: 20 to 200, by time)."),
+    ] = None
+    time_limit: Annotated[
+        float | None,
+        typer.Option("--time-limit", help="Seconds for a case (default: 300; max-autotune 1200)."),
+    ] = None
+    history: HistoryDir = DEFAULT_HISTORY
+    baselines: BaselinesDir = DEFAULT_BASELINES
+    matrix: Annotated[
+        Path | None,
+        typer.Option(
+            "--matrix",
+            metavar="FILE",
+            help=f"Where --judge takes limits of cases from (default: {DEFAULT_MATRIX}, if there).",
+        ),
+    ] = None
+    judge: Annotated[
+        bool,
+        typer.Option("--judge", help="Hold the cases against the baselines, as the suite does."),
+    ] = False
+    json: Json = False
 
-    def template(self) -> Template:
-        """Return what its cases have in common."""
-        from bench_lib.axes import network_axes, positive
+    def template(self, values: dict[str, Param]) -> Template:
+        """Return what an exercise's cases have in common; raises UserError."""
+        from bench_lib.axes import positive
         from bench_lib.exercises.lists import above_zero
         from bench_lib.exercises.series import Template
         from bench_lib.launch.catalogue import network_sizes
@@ -96,11 +103,54 @@ class _Asked:
             sampling = Sampling(iterations=self.iterations, max_iterations=self.iterations)
         if self.time_limit is not None:
             above_zero(self.time_limit, "--time-limit", "a time in seconds")
-        axes = network_axes(network_sizes())
-        return Template(axes, self.values, sampling, self.time_limit)
+        of_all = ("task", "image_size", "memory_format", "compile_options")
+        chosen = {**{name: getattr(self, name) for name in of_all}, **values}
+        return Template(network_sizes(), chosen, sampling, self.time_limit)
+
+    def limits(self) -> dict[str, Limits]:
+        """Return the limits of the matrix's cases; raises MatrixError."""
+        from bench_lib.axes import network_axes
+        from bench_lib.launch.catalogue import network_sizes
+        from bench_lib.matrix import read_matrix
+
+        if self.matrix is None and not DEFAULT_MATRIX.exists():
+            return {}
+        axes = {"networks": network_axes(network_sizes())}
+        tiers = read_matrix(self.matrix or DEFAULT_MATRIX, axes)
+        return {case.id: case.limits for cases in tiers.values() for case in cases}
+
+
+def _measuring(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of Common, which it takes as ``common``."""
+
+    @functools.wraps(command)
+    def told(**values: Any) -> None:
+        common = Common(**{field.name: values.pop(field.name) for field in fields(Common)})
+        command(**values, common=common)
+
+    own = inspect.signature(command).parameters.values()
+    hints = get_type_hints(command, include_extras=True) | get_type_hints(
+        Common, include_extras=True
+    )
+    shared = [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default)
+        for field in fields(Common)
+    ]
+    parameters = [
+        each.replace(annotation=hints[each.name])
+        for each in (*own, *shared)
+        if each.name != "common"
+    ]
+    told.__annotations__ = {each.name: each.annotation for each in parameters}
+    vars(told)["__signature__"] = inspect.Signature(parameters)  # what typer reads
+    return told
+
+
+# ---- the exercises ----------------------------------------------------------------------
 
 
 @app.command()
+@_measuring
 def precision(
     network: Network,
     *,
@@ -111,16 +161,7 @@ def precision(
     ] = None,
     mode: Mode = "eager",
     batch_size: BatchSize = 32,
-    task: Task = "infer",
-    image_size: ImageSize = 0,
-    memory_format: MemoryFormat = "nchw",
-    iterations: Iterations = None,
-    time_limit: TimeLimit = None,
-    history: HistoryDir = DEFAULT_HISTORY,
-    baselines: BaselinesDir = DEFAULT_BASELINES,
-    matrix: LimitsFrom = DEFAULT_MATRIX,
-    judge: Judge = False,
-    json: Json = False,
+    common: Common,
 ) -> None:
     """Compare precisions: speed, memory, cost, numerics."""
     from bench_lib.exercises import precision as exercise
@@ -128,22 +169,17 @@ def precision(
 
     if price_per_hour is not None:
         above_zero(price_per_hour, "--price-per-hour", "a price")
-    values = _values(network, task, image_size, memory_format, batch_size=batch_size)
-    asked = _Asked(
-        "precision",
-        {**values, "compile_mode": mode},
-        *(iterations, time_limit, history, baselines, matrix, judge, json),
+    session = Session(
+        "precision", common, network=network, compile_mode=mode, batch_size=batch_size
     )
-    device = _device()
-    names = _precisions(precision) or exercise.default_precisions(device, task)
-    template = asked.template()
-    cases = [template.case(precision=name) for name in names]
-    with _series(asked, device) as series:
-        rows = exercise.compare(_measured(series, device, cases), price_per_hour)
-        _end(asked, device, series, exercise.as_table(rows), {"rows": rows})
+    names = _precisions(precision) or exercise.default_precisions(session.device, common.task)
+    figures = session.measured([session.case(precision=name) for name in names])
+    rows = exercise.compare(figures, price_per_hour)
+    session.tell(rows, exercise.as_table(rows))
 
 
 @app.command()
+@_measuring
 def largest_batch(
     network: Network,
     *,
@@ -160,56 +196,69 @@ def largest_batch(
     ] = 1.0,
     mode: Mode = "eager",
     batch_size: Annotated[int, typer.Option("--batch-size", help="Tried first.")] = 32,
-    task: Task = "infer",
-    image_size: ImageSize = 0,
-    memory_format: MemoryFormat = "nchw",
-    iterations: Iterations = None,
-    time_limit: TimeLimit = None,
-    history: HistoryDir = DEFAULT_HISTORY,
-    baselines: BaselinesDir = DEFAULT_BASELINES,
-    matrix: LimitsFrom = DEFAULT_MATRIX,
-    judge: Judge = False,
-    json: Json = False,
+    common: Common,
 ) -> None:
     """Find the largest batch that fits into memory."""
     from bench_lib.axes import positive
     from bench_lib.exercises import batches
+    from bench_lib.exercises.precision import few_precisions
 
     if not 0 <= resolution <= 50:
         raise UserError(f"--resolution {resolution:g}: from 0 to 50 percent")
     if at_most is not None and (problem := positive("--at-most")(at_most)):
         raise UserError(problem)
-    values = _values(network, task, image_size, memory_format, compile_mode=mode)
-    asked = _Asked(
-        "largest-batch", values, *(iterations, time_limit, history, baselines, matrix, judge, json)
-    )
-    device = _device()
+    session = Session("largest-batch", common, network=network, compile_mode=mode)
+    device = session.device
     if device.vendor == "cpu" and at_most is None:
         raise UserError(
             f"{device.key} is a CPU: its memory has no allocator to ask, and a search would swap; "
             "bound it with --at-most N"
         )
-    names = _precisions(precision) or (["fp32"] if device.vendor == "cpu" else ["fp32", "fp16"])
-    template = asked.template()
+    names = _precisions(precision) or few_precisions(device)
     for name in names:
-        template.case(precision=name, batch_size=batch_size)  # refused before anything runs
+        session.case(precision=name, batch_size=batch_size)  # refused before anything runs
     capacity = None if device.vendor == "cpu" else device.memory_bytes
     _say(
         f"{', '.join(names)} on {device.key}: about ten tries each, of seconds where nothing is "
         "compiled; a try that does not fit ends its context, and the next opens a fresh one"
     )
-    found = []
-    with _series(asked, device) as series:
+    found = {}
+    with session.series() as series:
         for name in names:
             search = batches.Search(
                 start=batch_size, capacity=capacity, at_most=at_most, resolution=resolution / 100
             )
-            found.append((name, *_searched(series, device, template, name, search)))
-        rows = batches.largest_rows(found)
-        _end(asked, device, series, batches.largest_table(rows, capacity), {"rows": rows})
+            found[name] = _searched(session, series, name, search, is_fine=resolution <= 1)
+    rows = batches.largest_rows(found, session.figures)
+    session.tell(rows, batches.largest_table(rows, capacity))
+
+
+def _searched(
+    session: Session, series: Series, name: str, search: Search, *, is_fine: bool
+) -> Found:
+    """Search one precision's largest batch, and write down the measurement of it.
+
+    The sheet takes it for the largest there is only where memory ended the search, and a fine one.
+    """
+    from bench_lib.exercises import batches
+
+    def case_of(batch: int) -> Case:
+        return session.case(precision=name, batch_size=batch)
+
+    looks = batches.Looks(series.glance, series.attempt)
+    found = batches.find_largest(search, case_of, looks, lambda line: _say(f"{name}: {line}"))
+    accepted = batches.largest_accepted(case_of, series.accepted)
+    found = batches.held_against(found, accepted, search, case_of, series.attempt)
+    if found.outcome is not None:
+        exact = is_fine and not found.stopped
+        series.note(found.outcome, "largest-batch" if exact else "largest-batch-or-more")
+    if found.missed is not None:
+        series.note(found.missed)
+    return found
 
 
 @app.command()
+@_measuring
 def compile(  # noqa: A001 - the exercise's name
     network: Network,
     *,
@@ -218,38 +267,25 @@ def compile(  # noqa: A001 - the exercise's name
     ] = "eager,default,reduce-overhead,max-autotune",
     precision: Precisions = None,
     batch_size: BatchSize = 64,
-    task: Task = "infer",
-    image_size: ImageSize = 0,
-    memory_format: MemoryFormat = "nchw",
-    iterations: Iterations = None,
-    time_limit: TimeLimit = None,
-    history: HistoryDir = DEFAULT_HISTORY,
-    baselines: BaselinesDir = DEFAULT_BASELINES,
-    matrix: LimitsFrom = DEFAULT_MATRIX,
-    judge: Judge = False,
-    json: Json = False,
+    common: Common,
 ) -> None:
     """Compare compile modes, and when compiling pays off."""
     from bench_lib.exercises import compiling
     from bench_lib.exercises.lists import names_in
+    from bench_lib.exercises.precision import few_precisions
     from bench_lib.model import COMPILE_MODES
 
     chosen = names_in(modes, "--modes", "compile mode", COMPILE_MODES)
-    values = _values(network, task, image_size, memory_format, batch_size=batch_size)
-    asked = _Asked(
-        "compile", values, *(iterations, time_limit, history, baselines, matrix, judge, json)
-    )
-    device = _device()
-    names = _precisions(precision) or (["fp32"] if device.vendor == "cpu" else ["fp32", "fp16"])
-    template = asked.template()
+    session = Session("compile", common, network=network, batch_size=batch_size)
+    names = _precisions(precision) or few_precisions(session.device)
     order = [compiling.EAGER, *(mode for mode in chosen if mode != compiling.EAGER)]
-    cases = [template.case(precision=name, compile_mode=mode) for name in names for mode in order]
-    with _series(asked, device) as series:
-        rows = compiling.compare(_measured(series, device, cases))
-        _end(asked, device, series, compiling.compile_table(rows), {"rows": rows})
+    cases = [session.in_mode(mode, precision=name) for name in names for mode in order]
+    rows = compiling.compare(session.measured(cases))
+    session.tell(rows, compiling.compile_table(rows))
 
 
 @app.command()
+@_measuring
 def depth(
     *,
     networks: Annotated[
@@ -258,16 +294,7 @@ def depth(
     mode: Annotated[str, typer.Option("--mode", help="Compile mode.")] = "default",
     precision: Precision = "fp32",
     batch_size: BatchSize = 64,
-    task: Task = "infer",
-    image_size: ImageSize = 0,
-    memory_format: MemoryFormat = "nchw",
-    iterations: Iterations = None,
-    time_limit: TimeLimit = None,
-    history: HistoryDir = DEFAULT_HISTORY,
-    baselines: BaselinesDir = DEFAULT_BASELINES,
-    matrix: LimitsFrom = DEFAULT_MATRIX,
-    judge: Judge = False,
-    json: Json = False,
+    common: Common,
 ) -> None:
     """Show what compiling gives by depth of network."""
     from bench_lib.exercises import compiling
@@ -277,27 +304,16 @@ def depth(
     if mode == compiling.EAGER:
         raise UserError("--mode eager compiles nothing; choose a mode that does")
     chosen = names_in(networks, "--networks", "network", sorted(network_sizes()))
-    values = _values(chosen[0], task, image_size, memory_format, batch_size=batch_size)
-    asked = _Asked(
-        "depth",
-        {**values, "precision": precision},
-        *(iterations, time_limit, history, baselines, matrix, judge, json),
-    )
-    device = _device()
-    template = asked.template()
-    cases = [
-        template.case(network=network, compile_mode=each)
-        for network in chosen
-        for each in (compiling.EAGER, mode)
-    ]
-    with _series(asked, device) as series:
-        figures = _measured(series, device, cases)
-        rows = compiling.gains(list(zip(figures[::2], figures[1::2], strict=True)))
-        plain = {"rows": rows, "conclusion": compiling.conclusion(rows)}
-        _end(asked, device, series, compiling.depth_table(rows), plain)
+    session = Session("depth", common, precision=precision, batch_size=batch_size)
+    order = (compiling.EAGER, mode)
+    cases = [session.in_mode(each, network=network) for network in chosen for each in order]
+    figures = session.measured(cases)
+    rows = compiling.gains(list(zip(figures[::2], figures[1::2], strict=True)))
+    session.tell(rows, compiling.depth_table(rows), conclusion=compiling.conclusion(rows))
 
 
 @app.command()
+@_measuring
 def batch_sweep(
     network: Network,
     *,
@@ -306,98 +322,28 @@ def batch_sweep(
     ] = "8,32,128,256",
     precision: Precision = "fp32",
     mode: Mode = "eager",
-    task: Task = "infer",
-    image_size: ImageSize = 0,
-    memory_format: MemoryFormat = "nchw",
-    iterations: Iterations = None,
-    time_limit: TimeLimit = None,
-    history: HistoryDir = DEFAULT_HISTORY,
-    baselines: BaselinesDir = DEFAULT_BASELINES,
-    matrix: LimitsFrom = DEFAULT_MATRIX,
-    judge: Judge = False,
-    json: Json = False,
+    common: Common,
 ) -> None:
     """Sweep batch sizes, and name the best."""
     from bench_lib.exercises import batches
     from bench_lib.exercises.lists import numbers_in
 
     chosen = numbers_in(batch_sizes, "--batch-sizes")
-    values = _values(network, task, image_size, memory_format, compile_mode=mode)
-    asked = _Asked(
-        "batch-sweep",
-        {**values, "precision": precision},
-        *(iterations, time_limit, history, baselines, matrix, judge, json),
+    session = Session(
+        "batch-sweep", common, network=network, precision=precision, compile_mode=mode
     )
-    device = _device()
-    template = asked.template()
-    cases = [template.case(batch_size=batch) for batch in chosen]
-    with _series(asked, device) as series:
-        figures = _measured(series, device, cases)
-        best = batches.best_of(figures)
-        plain = {
-            "rows": figures,
-            "efficient": best and best.efficient.params["batch_size"],
-            "enough": batches.ENOUGH,
-            "densest": best and best.densest and best.densest.params["batch_size"],
-        }
-        _end(asked, device, series, batches.sweep_table(figures), plain)
+    figures = session.measured([session.case(batch_size=batch) for batch in chosen])
+    rows, best = batches.sweep_rows(figures), batches.best_of(figures)
+    session.tell(
+        rows,
+        batches.sweep_table(rows),
+        efficient=best and best.efficient.params["batch_size"],
+        enough=batches.ENOUGH,
+        densest=best and best.densest and best.densest.params["batch_size"],
+    )
 
 
-@app.command()
-def sheet(
-    *,
-    network: Annotated[str, typer.Option("--network", help="Whose results to show.")] = "resnet50",
-    task: Task = "infer",
-    hardware: Annotated[
-        str | None,
-        typer.Option("--hardware", metavar="KEY", help="Hardware key (default: this machine's)."),
-    ] = None,
-    history: HistoryDir = DEFAULT_HISTORY,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print Markdown instead of text.")
-    ] = False,
-    json: Json = False,
-) -> None:
-    """Fill the guide's results sheet from the history."""
-    from bench_lib import history as runs
-    from bench_lib.axes import one_of
-    from bench_lib.exercises import sheet as exercise
-
-    if markdown and json:
-        raise UserError("--markdown and --json are two forms; choose one")
-    if problem := one_of("task", TASKS)(task):
-        raise UserError(problem)
-    if history.exists() and not history.is_dir():
-        raise runs.HistoryError(f"{history} is not a folder; name one with --history DIR")
-    key = hardware or _device().key
-    found = list(runs.latest(history, key, exercise.MOST_RUNS))
-    if not found and hardware is not None:
-        raise UserError(f"no runs on {key} in {history}; {_keys_in(history)}")
-    kept = exercise.kept_in(found)
-    if not any(each.figures.params.get("network") == network for each in kept):
-        _say(f"nothing of {_known(network)} on {key} in {history}; the sheet is blank")
-    filled = exercise.fill(kept, key, network, task, history)
-    if json:
-        print_json(filled)
-        return
-    for line in _as_markdown(filled) if markdown else _as_text(filled):
-        print(line)
-
-
-# ---- what is asked ----------------------------------------------------------------------
-
-
-def _values(
-    network: str, task: str, image_size: int, memory_format: str, **more: Param
-) -> dict[str, Param]:
-    values: dict[str, Param] = {"network": network, "task": task, "memory_format": memory_format}
-    return {**values, "image_size": image_size, **more}
-
-
-def _device() -> Hardware:
-    from bench_lib.hardware import detect
-
-    return detect()[0]
+app.command("sheet")(sheet)
 
 
 def _precisions(text: str | None) -> list[str]:
@@ -407,23 +353,109 @@ def _precisions(text: str | None) -> list[str]:
     return [] if text is None else names_in(text, "--precision", "precision", PRECISIONS)
 
 
-def _known(network: str) -> str:
-    from bench_lib.axes import one_of
-    from bench_lib.launch.catalogue import network_sizes
-
-    if problem := one_of("network", sorted(network_sizes()))(network):
-        raise UserError(problem)
-    return network
-
-
-def _keys_in(history: Path) -> str:
-    from bench_lib import history as runs
-
-    keys = sorted({path.name.split("_", 1)[1].rpartition("_")[0] for path in runs.files(history)})
-    return f"there is {', '.join(keys)}" if keys else "there are no runs at all"
-
-
 # ---- measuring --------------------------------------------------------------------------
+
+
+class Session:
+    """One exercise on this machine's first device: its cases, and then what came of them."""
+
+    def __init__(self, name: str, common: Common, **values: Param) -> None:
+        """Take what all cases have in common; raises UserError."""
+        from bench_lib.hardware import detect
+
+        self.device = detect()[0]
+        self.figures: dict[str, Figures] = {}
+        """By case, of the processes that a verdict was made of too."""
+        self._name = name
+        self._common = common
+        self._template = common.template(values)
+        self._records: list[Record] = []
+        self._passes = False
+        self._path: Path | None = None
+
+    def case(self, **values: Param) -> Case:
+        """Return the case with these values; raises UserError where they cannot be meant."""
+        return self._template.case(**values)
+
+    def in_mode(self, mode: str, **values: Param) -> Case:
+        """Return the case in a compile mode, without the options where that compiles nothing."""
+        plain: dict[str, Param] = {"compile_options": ""} if mode in _PLAIN else {}
+        return self.case(compile_mode=mode, **plain, **values)
+
+    def measured(self, cases: Sequence[Case]) -> list[Figures]:
+        """Measure cases, judge them where that was asked for, and return their figures.
+
+        Raises UserError where there are options for compiling and nothing compiles.
+        """
+        options = self._common.compile_options
+        if options and not any(case.params.get("compile_options") for case in cases):
+            raise UserError(f"--compile-options {options}: none of these modes compiles anything")
+        with self.series() as series:
+            self._announce(cases)
+            for number, case in enumerate(cases, 1):
+                _say(f"[{number}/{len(cases)}] {case.id}")
+                series.measure(case)
+        return [self.figures[case.id] for case in cases]
+
+    @contextlib.contextmanager
+    def series(self) -> Iterator[Series]:
+        """Open what measures; what it noted is judged and in figures afterwards."""
+        from bench_lib.exercises.figures import figures_of
+        from bench_lib.exercises.series import open_series
+
+        common = self._common
+        with (
+            _leaving_when_told(),
+            open_series(
+                self._name,
+                self.device,
+                history=common.history,
+                baselines_folder=common.baselines,
+                judged=common.judge,
+                limits=common.limits() if common.judge else {},
+                say=_say,
+            ) as series,
+        ):
+            yield series
+            self._passes = series.finish(needs_figures=True)
+            self._records = series.records
+            self._path = series.path if self._records else None
+        self.figures = {record.case.id: figures_of(record, self.device) for record in self._records}
+
+    def _announce(self, cases: Sequence[Case]) -> None:
+        from bench_lib.exercises.series import least_s
+
+        seconds = round(least_s(cases))
+        least = f"{seconds} s" if seconds < 90 else f"{round(seconds / 60)} min"
+        count = f"{len(cases)} case{'s' if len(cases) > 1 else ''}"
+        words = f"{count} on {self.device.key}: {least} or more"
+        if any(case.params["compile_mode"] not in _PLAIN for case in cases):
+            words += "; compiling with cold caches adds 1 to 3 minutes a case, max-autotune 5 to 10"
+        limit = max(case.time_limit_s for case in cases)
+        _say(f"{words}; a case is given up after {limit:g} s")
+
+    def tell(self, rows: Sequence[Any], table: Table, **more: Any) -> NoReturn:
+        """Print the results, as JSON with ``more`` beside the rows; leave with the exit status."""
+        from bench_lib.report import explanations
+
+        judged = self._common.judge
+        if self._common.json:
+            about = {"exercise": self._name, "hardware": self.device.key, "rows": rows}
+            verdicts = [_verdict(record) for record in self._records] if judged else None
+            history = None if self._path is None else str(self._path)
+            print_json({**about, "judged": verdicts, "history": history, **more})
+        else:
+            print_tables(table.headings, table.rows, keys=table.keys)
+            trouble = [] if judged else table.trouble
+            for line in ["", *trouble, *table.lines, *explanations(self._records, every=judged)]:
+                print(line)
+            if self._path is not None:
+                print(f"written to {self._path}")
+        raise typer.Exit(0 if self._passes else 1)
+
+
+_PLAIN = ("eager", "graph")
+"""Modes that compile nothing."""
 
 
 def _say(line: str) -> None:
@@ -431,166 +463,18 @@ def _say(line: str) -> None:
 
 
 @contextlib.contextmanager
-def _series(asked: _Asked, device: Hardware) -> Iterator[Series]:
-    from bench_lib.exercises.series import open_series
+def _leaving_when_told() -> Iterator[None]:
+    """Let SIGTERM end what is under way as Ctrl-C does, so that nothing half-made stays."""
 
-    with open_series(
-        asked.name,
-        device,
-        history=asked.history,
-        baselines_folder=asked.baselines,
-        judged=asked.judge,
-        limits=_limits(asked.matrix) if asked.judge else {},
-        say=_say,
-    ) as series:
-        yield series
+    def leave(number: int, _frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
-def _limits(path: Path) -> dict[str, Limits]:
-    """Return the limits of the matrix's cases; none where there is no such file by default."""
-    from bench_lib.axes import network_axes
-    from bench_lib.launch.catalogue import network_sizes
-    from bench_lib.matrix import read_matrix
-
-    if path == DEFAULT_MATRIX and not path.exists():
-        return {}
-    tiers = read_matrix(path, {"networks": network_axes(network_sizes())})
-    return {case.id: case.limits for cases in tiers.values() for case in cases}
-
-
-def _measured(series: Series, device: Hardware, cases: Sequence[Case]) -> list[Figures]:
-    from bench_lib.exercises.figures import figures_of
-
-    _announce(device, cases)
-    figures = []
-    for number, case in enumerate(cases, 1):
-        _say(f"[{number}/{len(cases)}] {case.id}")
-        figures.append(figures_of(series.measure(case), device))
-    return figures
-
-
-def _announce(device: Hardware, cases: Sequence[Case]) -> None:
-    from bench_lib.exercises.series import least_s
-
-    seconds = round(least_s(cases))
-    least = f"{seconds} s" if seconds < 90 else f"{round(seconds / 60)} min"
-    words = f"{len(cases)} case{'s' if len(cases) > 1 else ''} on {device.key}: {least} or more"
-    if any(case.params["compile_mode"] not in ("eager", "graph") for case in cases):
-        words += "; compiling with cold caches adds 1 to 3 minutes a case, max-autotune 5 to 10"
-    limit = max(case.time_limit_s for case in cases)
-    _say(f"{words}; a case is given up after {limit:g} s")
-
-
-def _searched(
-    series: Series, device: Hardware, template: Template, name: str, search: Search
-) -> tuple[Found, Figures | None]:
-    """Search one precision's largest batch, and write down the measurement of it."""
-    from bench_lib.exercises import batches
-    from bench_lib.exercises.figures import figures_of
-
-    found = batches.find_largest(
-        search,
-        lambda batch: template.case(precision=name, batch_size=batch),
-        series.attempt,
-        lambda line: _say(f"{name}: {line}"),
-    )
-    if found.outcome is None:
-        return found, None
-    record = series.note(found.outcome, "largest-batch-or-more" if found.stopped else "")
-    return found, figures_of(record, device)
-
-
-def _end(
-    asked: _Asked, device: Hardware, series: Series, table: Table, plain: Mapping[str, Any]
-) -> None:
-    """Print the results, then judge and print what comes of that; leave with the exit status."""
-    from bench_lib.report import explanations
-
-    if not asked.json:
-        print_table(table.headings, table.rows)
-        print()
-        for line in [*([] if asked.judge else table.trouble), *table.lines]:
-            print(line)
-    passes = series.finish()
-    records = series.records
-    if asked.json:
-        about = {"exercise": asked.name, "hardware": device.key, "history": str(series.path)}
-        print_json({**about, **plain, "verdicts": _verdicts(records) if asked.judge else None})
-    else:
-        for line in explanations(records, every=asked.judge):
-            print(line)
-        print(f"written to {series.path}")
-    measured = any(a.accepted for record in records for a in record.attempts)
-    raise typer.Exit(0 if passes and measured else 1)
-
-
-def _verdicts(records: Sequence[Record]) -> list[dict[str, Any]]:
-    return [
-        {"case": record.case.id, "status": record.status, "verdicts": record.verdicts}
-        for record in records
-    ]
-
-
-# ---- the sheet --------------------------------------------------------------------------
-
-BLANK = "__________"
-WIDE, THIN = "=" * 80, "-" * 80
-
-
-def _as_text(sheet: Sheet) -> Iterator[str]:
-    yield from (WIDE, f"Benchmark workshop results: {sheet.network}, {sheet.task}", WIDE)
-    yield from _text_lines(sheet.head)
-    for section in sheet.sections:
-        yield from ("", section.title, THIN)
-        for number, block in enumerate(section.blocks):
-            yield from [""] if number else []
-            yield from _text_block(block)
-        yield from _below(section, "  ")
-
-
-def _text_block(block: Block) -> Iterator[str]:
-    from bench_lib.report import table
-
-    yield from _text_lines(block.lines)
-    if block.rows:
-        yield from [""] if block.lines else []
-        yield from table(block.headings, [_shown(row) for row in block.rows], 10_000)
-
-
-def _text_lines(lines: Sequence[tuple[str, Cell]]) -> list[str]:
-    width = max((len(label) for label, _ in lines), default=0) + 2
-    return [f"{label + ':':<{width}}{_place(value)}" for label, value in lines]
-
-
-def _as_markdown(sheet: Sheet) -> Iterator[str]:
-    yield from (f"# Benchmark workshop results: {as_markdown(sheet.network)}, {sheet.task}", "")
-    yield from _markdown_lines(sheet.head)
-    for section in sheet.sections:
-        yield from ("", f"## {as_markdown(section.title)}", "")
-        for number, block in enumerate(section.blocks):
-            yield from [""] if number else []
-            yield from _markdown_lines(block.lines)
-            if block.rows:
-                yield from [""] if block.lines else []
-                yield from markdown_table(block.headings, [_shown(row) for row in block.rows])
-        yield from _below(section, "    ")
-
-
-def _markdown_lines(lines: Sequence[tuple[str, Cell]]) -> list[str]:
-    return [f"- {as_markdown(label)}: {as_markdown(_place(value))}" for label, value in lines]
-
-
-def _below(section: Section, indent: str) -> Iterator[str]:
-    if section.note:
-        yield from ("", section.note)
-    if section.fill:
-        yield from ("", "What fills the blanks:", "")
-        yield from (f"{indent}{command}" for command in section.fill)
-
-
-def _shown(row: Sequence[Cell]) -> list[str]:
-    return [_place(cell) for cell in row]
-
-
-def _place(value: Cell) -> str:
-    return BLANK if value is None else value
+def _verdict(record: Record) -> dict[str, Any]:
+    return {"case": record.case.id, "status": record.status, "verdicts": record.verdicts}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,6 +37,18 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     width = WIDTH if sys.stdout.isatty() else 10_000
     for line in table(headings, rows, width):
         print(line)
+
+
+def print_tables(headings: Sequence[str], rows: Sequence[Sequence[str]], *, keys: int = 1) -> None:
+    """Print every column: below each other, in tables that each begin with the first ``keys``.
+
+    Where the output is no terminal they are one table.
+    """
+    from bench_lib.report import tables
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
+    for number, lines in enumerate(tables(headings, rows, width, keys=keys)):
+        print("\n" * (number > 0) + "\n".join(lines))
 
 
 def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -246,6 +246,7 @@ def _environment(environment: Environment, vendors: set[str]) -> Rows:
         ("torch", environment.torch or "unknown"),
         ("torchvision", environment.torchvision),
         ("triton", environment.triton),
+        ("torchao", environment.torchao),
         ("HIP", environment.hip),
         ("CUDA", environment.cuda),
         ("MIOpen" if environment.hip else "cuDNN", environment.cudnn),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bench_lib.axes import LARGEST
@@ -40,6 +41,19 @@ class Best:
     """Most items a second for each GB; None where memory is not known."""
 
 
+@dataclass(frozen=True)
+class SweepRow:
+    """One batch of a sweep."""
+
+    batch_size: int
+    figures: Figures
+
+
+def sweep_rows(figures: Sequence[Figures]) -> list[SweepRow]:
+    """Return a row for each batch."""
+    return [SweepRow(_batch(each), each) for each in figures]
+
+
 def best_of(figures: Sequence[Figures]) -> Best | None:
     """Return the best points of a sweep; None where nothing was measured."""
     known = [f for f in figures if f.items_per_s is not None]
@@ -57,20 +71,22 @@ def _batch(figures: Figures) -> int:
     return int(figures.params["batch_size"])
 
 
-def sweep_table(figures: Sequence[Figures]) -> Table:
+def sweep_table(rows: Sequence[SweepRow]) -> Table:
     """Return the table of a sweep, and its best points below it."""
+    figures = [row.figures for row in rows]
     headings = (
         *("batch", "status", "throughput", "step", "per image", "memory", "img/s per GB"),
-        *("TFLOP/s", "of peak", "FLOP/byte", "bound"),
+        *("TFLOP/s", "of peak", "bandwidth", "FLOP/byte", "bound"),
     )
-    rows = [_sweep_cells(each) for each in figures]
-    lines = [*_in_words(best_of(figures), figures), *doubts(figures)]
-    return Table(headings, rows, trouble_lines(figures), lines)
+    cells = [_sweep_cells(row) for row in rows]
+    lines = [*_in_words(best_of(figures), figures), *_while_it_works(figures), *doubts(figures)]
+    return Table(headings, cells, trouble_lines(figures), lines)
 
 
-def _sweep_cells(seen: Figures) -> tuple[str, ...]:
+def _sweep_cells(row: SweepRow) -> tuple[str, ...]:
+    seen = row.figures
     return (
-        str(seen.params["batch_size"]),
+        f"{row.batch_size}",
         "" if seen.is_measured else seen.status,
         rate_cell(seen),
         seconds_cell(seen.step_s),
@@ -79,9 +95,16 @@ def _sweep_cells(seen: Figures) -> tuple[str, ...]:
         number(seen.items_per_s_per_gb),
         number(seen.tflop_per_s),
         percent(seen.share_of_peak, ".1%"),
+        _bandwidth_cell(seen),
         number(seen.flops_per_byte, ".3g"),
         seen.bound or "",
     )
+
+
+def _bandwidth_cell(seen: Figures) -> str:
+    if seen.gb_per_s is None:
+        return ""
+    return f"{number(seen.gb_per_s)} GB/s{' or more' if seen.bandwidth_at_least else ''}"
 
 
 def _in_words(best: Best | None, figures: Sequence[Figures]) -> list[str]:
@@ -101,6 +124,15 @@ def _in_words(best: Best | None, figures: Sequence[Figures]) -> list[str]:
     if best.efficient.flops_per_step and best.efficient.bound_by:
         lines.append(f"batch {_batch(best.efficient)}: {best.efficient.bound_by}")
     return lines
+
+
+def _while_it_works(figures: Sequence[Figures]) -> list[str]:
+    """Say which rows have an operation rate by less than the time that images were counted in."""
+    batches = ", ".join(str(_batch(f)) for f in figures if f.device_s is not None)
+    if not batches:
+        return []
+    line = f"host-bound batches ({batches}): TFLOP/s, the share of the peak and the bandwidth are "
+    return [line + "by the time in which the device works"]
 
 
 # ---- the largest that fits --------------------------------------------------------------
@@ -152,6 +184,11 @@ class Search:
         return max(self._fitted, default=None)
 
     @property
+    def smallest_too_large(self) -> int | None:
+        """The smallest batch that is known not to fit."""
+        return self._too_large
+
+    @property
     def is_bounded(self) -> bool:
         """Whether nothing was too large: the bound ended the search, and not the memory."""
         return self._too_large is None
@@ -177,6 +214,11 @@ class Search:
         if high - low <= max(unit, int(self._resolution * high)):
             return None
         return self._between(low, high, unit)
+
+    def falls_short_of(self, batch: int) -> bool:
+        """Whether the answer is below a batch within the bound, by more than the resolution."""
+        short = batch - (self.largest or 0)
+        return batch <= self._at_most and short > self._resolution * batch
 
     def _unit(self, batch: int) -> int:
         return UNIT if self._resolution > 0 and batch > WHOLE_FROM else 1
@@ -232,12 +274,26 @@ class Found:
     """Why it ended before memory did; empty where memory ended it."""
     outcome: Outcome | None = None
     """The largest batch, measured properly."""
+    too_large: int | None = None
+    """The smallest batch that was seen not to fit."""
+    missed: Outcome | None = None
+    """A larger batch that has a baseline, and could not be measured now."""
+
+
+@dataclass(frozen=True)
+class Looks:
+    """How a search sees cases."""
+
+    glance: Callable[[Case], Outcome]
+    """One look, whatever disturbs it."""
+    measure: Callable[[Case], Outcome]
+    """As any case is measured."""
 
 
 def find_largest(
     search: Search,
     case_of: Callable[[int], Case],
-    measure: Callable[[Case], Outcome],
+    looks: Looks,
     say: Callable[[str], None] = lambda _line: None,
 ) -> Found:
     """Search with the least sampling, then measure the largest batch as any case.
@@ -249,16 +305,17 @@ def find_largest(
     while True:
         batch = None if stopped else search.next_batch
         if batch is None and search.largest is None:
-            return Found(None, tries, stopped)
+            return Found(None, tries, stopped, too_large=search.smallest_too_large)
         if batch is None:
             assert search.largest is not None
-            outcome = measure(case_of(search.largest))
+            outcome = looks.measure(case_of(search.largest))
             if not _is_out_of_memory(outcome):
-                return Found(search.largest, tries, stopped or _bound(search), outcome)
+                why, beyond = stopped or _bound(search), search.smallest_too_large
+                return Found(search.largest, tries, why, outcome, beyond)
             say(f"batch {search.largest} did not fit a second time")
             search.too_large(search.largest)
             continue
-        outcome = measure(replace(case_of(batch), sampling=LEAST))
+        outcome = looks.glance(replace(case_of(batch), sampling=LEAST))
         seen = next((a.measurement for a in outcome.attempts if a.measurement), None)
         if seen is not None:
             search.fitted(batch, seen.peak_memory_bytes)
@@ -272,6 +329,32 @@ def find_largest(
         tries.append(Try(batch, seen is not None, memory))
         fits = "fits" if seen is not None else "is too large"
         say(f"batch {batch} {fits}{f', {mib(memory)}' if memory is not None else ''}")
+
+
+def largest_accepted(case_of: Callable[[int], Case], accepted: Collection[str]) -> int | None:
+    """Return the largest batch whose case is among the ids of those that have a baseline."""
+    parts = (re.search(r"-b([1-9][0-9]{0,8})-", name) for name in accepted)
+    sizes = {int(part[1]) for part in parts if part}
+    return max((size for size in sizes if case_of(size).id in accepted), default=None)
+
+
+def held_against(
+    found: Found,
+    accepted: int | None,
+    search: Search,
+    case_of: Callable[[int], Case],
+    measure: Callable[[Case], Outcome],
+) -> Found:
+    """Measure the largest batch with a baseline where the search came out below it.
+
+    It is the answer where it fits after all; otherwise it is ``missed``, a case that fails.
+    """
+    if accepted is None or not search.falls_short_of(accepted):
+        return found
+    outcome = measure(case_of(accepted))
+    if outcome.fault is None and outcome.skipped is None:
+        return replace(found, largest=accepted, outcome=outcome, too_large=None)
+    return replace(found, missed=outcome)
 
 
 def _is_out_of_memory(outcome: Outcome) -> bool:
@@ -300,17 +383,32 @@ class LargestRow:
     tries: list[Try]
     stopped: str
     figures: Figures | None
+    too_large: int | None = None
+    """The smallest batch that was seen not to fit."""
+    missed: int | None = None
+    """A larger batch that has a baseline, and could not be measured now."""
 
 
-def largest_rows(found: Sequence[tuple[str, Found, Figures | None]]) -> list[LargestRow]:
-    """Hold every precision's largest batch against the first one's."""
-    first = found[0][1]
+def largest_rows(found: Mapping[str, Found], figures: Mapping[str, Figures]) -> list[LargestRow]:
+    """Hold every precision's largest batch against the first one's; figures are by case."""
+    first = next(iter(found.values()))
     rows = []
-    for precision, each, figures in found:
+    for precision, each in found.items():
         ratio = None
         if each.largest and first.largest and not each.stopped and not first.stopped:
             ratio = each.largest / first.largest
-        rows.append(LargestRow(precision, each.largest, ratio, each.tries, each.stopped, figures))
+        rows.append(
+            LargestRow(
+                precision,
+                each.largest,
+                ratio,
+                each.tries,
+                each.stopped,
+                figures[each.outcome.case.id] if each.outcome else None,
+                each.too_large,
+                int(each.missed.case.params["batch_size"]) if each.missed else None,
+            )
+        )
     return rows
 
 
@@ -323,18 +421,22 @@ def largest_table(rows: Sequence[LargestRow], capacity: int | None) -> Table:
         for row in rows
         if row.largest is None and not row.stopped
     ]
+    lines += [
+        f"{row.precision}: the largest batch with a baseline is {row.missed}, and now no more "
+        f"than {row.largest or 0} fits"
+        for row in rows
+        if row.missed is not None
+    ]
     trouble = trouble_lines(row.figures for row in rows if row.figures is not None)
     return Table(headings, [_largest_cells(row, capacity) for row in rows], trouble, lines)
 
 
 def _largest_cells(row: LargestRow, capacity: int | None) -> tuple[str, ...]:
     seen = row.figures
-    largest = "none" if row.largest is None else f"{row.largest}"
-    at_least = row.largest is not None and bool(row.stopped)
     memory = seen.memory_bytes if seen else None
     return (
         row.precision,
-        f"{largest} or more" if at_least else largest,
+        _largest_cell(row),
         times(row.ratio),
         "" if seen is None or seen.is_measured else seen.status,
         rate_cell(seen) if seen else "",
@@ -342,3 +444,12 @@ def _largest_cells(row: LargestRow, capacity: int | None) -> tuple[str, ...]:
         percent(memory / capacity) if memory is not None and capacity else "",
         quantity(len(row.tries)),
     )
+
+
+def _largest_cell(row: LargestRow) -> str:
+    if row.largest is None:
+        return "none"
+    if row.stopped:
+        return f"{row.largest} or more"
+    beyond = "" if row.too_large is None else f" ({row.too_large} does not fit)"
+    return f"{row.largest}{beyond}"

@@ -20,6 +20,15 @@ class Table:
     """Why rows have no figures; judged cases have verdicts that say so."""
     lines: list[str] = field(default_factory=list)
     """What the table comes to."""
+    keys: int = 1
+    """Columns from the first on that tell the rows apart."""
+
+
+def ratio(seen: Figures, reference: Figures | None) -> float | None:
+    """Return a throughput over another one; None where one of them is not known."""
+    if reference is None or not seen.items_per_s or not reference.items_per_s:
+        return None
+    return seen.items_per_s / reference.items_per_s
 
 
 def rate_cell(figures: Figures) -> str:
@@ -49,8 +58,11 @@ def percent(value: float | None, form: str = ".0%") -> str:
 
 
 def number(value: float | None, form: str = ".4g") -> str:
-    """Return a number."""
-    return "" if value is None else format(value, form)
+    """Return a number; a large one with ``k``, ``M`` or ``G`` and never with an exponent."""
+    if value is None:
+        return ""
+    text = format(value, form)
+    return quantity(float(text)) if "e+" in text else text
 
 
 def trouble_lines(figures: Iterable[Figures]) -> list[str]:

@@ -11,6 +11,7 @@ from bench_lib.exercises.cells import (
     Table,
     doubts,
     rate_cell,
+    ratio,
     seconds_cell,
     times,
     trouble_lines,
@@ -36,7 +37,10 @@ class CompileRow:
     speed_up: float | None = None
     """Against the eager step of the first precision."""
     pays_off: bool | None = None
-    """Whether its step is shorter than the eager one of the same precision."""
+    """Whether its step is shorter than the eager one of the same precision; None where there
+    is nothing to compare, or no more between them than chance may bring."""
+    is_alike: bool = False
+    """Whether there is no more between them than that."""
     pays_after_steps: int | None = None
     pays_after_items: int | None = None
 
@@ -50,20 +54,29 @@ def compare(figures: Sequence[Figures]) -> list[CompileRow]:
 def _row(seen: Figures, eager: Mapping[Param, Figures], first: Param) -> CompileRow:
     own, reference = eager.get(seen.params["precision"]), eager.get(first)
     precision, mode = str(seen.params["precision"]), str(seen.params["compile_mode"])
-    speed_up = _ratio(seen, reference)
+    speed_up = ratio(seen, reference)
     if mode == EAGER or own is None or seen.compile_s is None:
         return CompileRow(precision, mode, seen, speed_up)
     if own.step_s is None or seen.step_s is None:
         return CompileRow(precision, mode, seen, speed_up)
+    if abs(own.step_s - seen.step_s) <= own.step_s * _chance(own, seen):
+        return CompileRow(precision, mode, seen, speed_up, is_alike=True)
     steps = break_even(seen.compile_s, own.step_s, seen.step_s)
     items = None if steps is None else steps * (seen.items_per_step or 0)
-    return CompileRow(precision, mode, seen, speed_up, steps is not None, steps, items)
+    return CompileRow(
+        precision,
+        mode,
+        seen,
+        speed_up,
+        pays_off=steps is not None,
+        pays_after_steps=steps,
+        pays_after_items=items,
+    )
 
 
-def _ratio(seen: Figures, reference: Figures | None) -> float | None:
-    if reference is None or not seen.items_per_s or not reference.items_per_s:
-        return None
-    return seen.items_per_s / reference.items_per_s
+def _chance(*figures: Figures) -> float:
+    """Return what share of a step may lie between measurements of the same thing."""
+    return max(ALIKE, *(each.spread or 0.0 for each in figures))
 
 
 def break_even(compile_s: float, eager_s: float, compiled_s: float) -> int | None:
@@ -83,13 +96,13 @@ def compile_table(rows: Sequence[CompileRow]) -> Table:
     )
     figures = [row.figures for row in rows]
     cells = [_compile_cells(row) for row in rows]
-    return Table(headings, cells, trouble_lines(figures), doubts(figures))
+    return Table(headings, cells, trouble_lines(figures), doubts(figures), keys=2)
 
 
 def _compile_cells(row: CompileRow) -> tuple[str, ...]:
     seen = row.figures
     steps, items = row.pays_after_steps, row.pays_after_items
-    never = "never" if row.pays_off is False else ""
+    never = "too close" if row.is_alike else "never" if row.pays_off is False else ""
     return (
         row.precision,
         row.mode,
@@ -125,28 +138,37 @@ def gains(pairs: Sequence[tuple[Figures, Figures]]) -> list[DepthRow]:
             eager.parameters or compiled.parameters,
             eager,
             compiled,
-            _ratio(compiled, eager),
+            ratio(compiled, eager),
         )
         for eager, compiled in pairs
     ]
 
 
-def conclusion(rows: Sequence[DepthRow]) -> str:
-    """Say in a sentence whether deeper networks, which come later, gain more here."""
+def conclusion(rows: Sequence[DepthRow]) -> str | None:
+    """Say in a sentence whether networks further down the list gain more here.
+
+    None where iterations spread too far for the gains to be held against each other.
+    """
+    if doubts(_figures_of(rows)):
+        return None
     known = [(row.network, row.gain) for row in rows if row.gain is not None]
     if len(known) < 2:
-        return "fewer than two networks have a gain, so depth tells nothing here"
+        return "fewer than two networks have a gain, so the list tells nothing"
     values = [gain for _, gain in known]
     span = f"{values[0]:.2f}x with {known[0][0]}, {values[-1]:.2f}x with {known[-1][0]}"
     if max(values) <= min(values) * (1 + ALIKE):
-        return f"depth makes no difference here: {span}, and all within {ALIKE:.0%}"
+        return f"all networks gain alike here: {span}, and all within {ALIKE:.0%}"
     steps = list(itertools.pairwise(values))
     if all(after >= before * (1 - ALIKE) for before, after in steps) and _grew(values):
-        return f"deeper networks gain more here: {span}"
+        return f"networks further down the list gain more here: {span}"
     if all(after <= before * (1 + ALIKE) for before, after in steps) and _grew(values[::-1]):
-        return f"deeper networks gain less here: {span}"
+        return f"networks further down the list gain less here: {span}"
     most = max(known, key=lambda pair: pair[1])
-    return f"gains do not follow depth here: {span}, and most, {most[1]:.2f}x, with {most[0]}"
+    return f"gains do not follow the list here: {span}, and most, {most[1]:.2f}x, with {most[0]}"
+
+
+def _figures_of(rows: Sequence[DepthRow]) -> list[Figures]:
+    return [each for row in rows for each in (row.eager, row.compiled)]
 
 
 def _grew(values: Sequence[float]) -> bool:
@@ -156,9 +178,10 @@ def _grew(values: Sequence[float]) -> bool:
 def depth_table(rows: Sequence[DepthRow]) -> Table:
     """Return the table of networks, and the sentence below it."""
     headings = ("network", "parameters", "status", "eager", "compiled", "gain", "compiling")
-    figures = [each for row in rows for each in (row.eager, row.compiled)]
+    figures = _figures_of(rows)
     cells = [_depth_cells(row) for row in rows]
-    lines = [conclusion(rows), *doubts(figures)]
+    said = conclusion(rows)
+    lines = [*([said] if said else []), *doubts(figures)]
     return Table(headings, cells, trouble_lines(figures), lines)
 
 

@@ -42,11 +42,23 @@ class Figures:
     parameters: int | None = None
     flops_per_step: float | None = None
     tflop_per_s: float | None = None
-    """Of a host-bound step by the device's own time, where that is known."""
+    """While the device works: of a host-bound step by ``device_s``, where that is known."""
+    device_s: float | None = None
+    """The device's own time of a host-bound step, which its speed and bandwidth are by."""
     share_of_peak: float | None = None
-    """Of the hardware's dense peak for this precision."""
+    """Of the hardware's dense peak for what this precision computes in."""
+    gb_per_s: float | None = None
+    """Memory bandwidth, by the traffic of operations that are done one by one."""
+    share_of_bandwidth: float | None = None
+    """Of the hardware's peak."""
+    bandwidth_at_least: bool = False
+    """Whether both are by the least traffic, because compiling or caches spared the rest."""
     flops_per_byte: float | None = None
-    """By the traffic of operations that are done one by one."""
+    """By the traffic of operations that are done one by one; None of a compiled step."""
+    least_flops_per_byte: float | None = None
+    """What it is at least, compiled or not."""
+    most_flops_per_byte: float | None = None
+    """By the least traffic."""
     bound: str | None = None
     """``compute-bound``, ``memory-bound`` or ``host-bound``; None where that cannot be told."""
     bound_by: str | None = None
@@ -58,6 +70,8 @@ class Figures:
     """Relative to FP32 eager's, as is ``grad_norm_error``."""
     grad_norm_error: float | None = None
     operations_s: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """Warnings of what was measured, and why other looks were discarded."""
 
     @property
     def is_measured(self) -> bool:
@@ -106,9 +120,11 @@ def _figures(record: Record, seen: Measurement, hardware: Hardware | None) -> Fi
     step_s = statistics.median(seen.iteration_s)
     rate = report.rate_of(seen) if seen.wall_s > 0 else None
     memory, flops = seen.peak_memory_bytes, seen.flops_per_step
-    precision = str(case.params.get("precision", ""))
-    placed = roofline.place(seen, hardware, precision) if hardware else None
-    flops_per_s = placed.flops_per_s if placed else flops and flops / step_s
+    precision, mode = (str(case.params.get(name, "")) for name in ("precision", "compile_mode"))
+    placed = roofline.place(seen, hardware, precision, mode) if hardware else None
+    moved = placed.bandwidth if placed else None
+    device_s = seen.device_s if seen.host_bound else None
+    flops_per_s = placed.flops_per_s if placed else flops and flops / (device_s or step_s)
     return Figures(
         case_id=case.id,
         params=case.params,
@@ -129,8 +145,14 @@ def _figures(record: Record, seen: Measurement, hardware: Hardware | None) -> Fi
         parameters=seen.parameters,
         flops_per_step=flops,
         tflop_per_s=flops_per_s / TERA if flops_per_s else None,
+        device_s=device_s,
         share_of_peak=placed.flops_share if placed else None,
-        flops_per_byte=placed.intensity if placed else None,
+        gb_per_s=moved.bytes_per_s / GB if moved else None,
+        share_of_bandwidth=moved.share if moved else None,
+        bandwidth_at_least=moved is not None and moved.at_least,
+        flops_per_byte=placed.intensity if placed and not placed.compiled else None,
+        least_flops_per_byte=placed.intensity if placed else None,
+        most_flops_per_byte=placed.highest_intensity if placed else None,
         bound=placed.bound if placed else None,
         bound_by=placed.sentence if placed else None,
         finite=process.finite,
@@ -139,4 +161,13 @@ def _figures(record: Record, seen: Measurement, hardware: Hardware | None) -> Fi
         loss_error=process.loss_error,
         grad_norm_error=process.grad_norm_error,
         operations_s=seen.operations_s,
+        notes=_notes(record),
     )
+
+
+def _notes(record: Record) -> list[str]:
+    notes = []
+    for attempt in record.attempts:
+        notes += [f"discarded: {attempt.discarded}"] if attempt.discarded else []
+        notes += attempt.measurement.warnings if attempt.measurement else []
+    return list(dict.fromkeys(notes))

@@ -12,6 +12,7 @@ from bench_lib.exercises.cells import (
     number,
     percent,
     rate_cell,
+    ratio,
     seconds_cell,
     times,
     trouble_lines,
@@ -45,6 +46,11 @@ def default_precisions(device: Hardware, task: str) -> list[str]:
     return [*names, "int8"] if task == "infer" else names
 
 
+def few_precisions(device: Hardware) -> list[str]:
+    """Return those that stand for the rest where each takes long: FP16 too where it is fast."""
+    return ["fp32"] if device.vendor == "cpu" else ["fp32", "fp16"]
+
+
 def compare(figures: Sequence[Figures], price_per_hour: float | None = None) -> list[PrecisionRow]:
     """Hold every precision against the first."""
     return [_row(each, figures[0], price_per_hour) for each in figures]
@@ -58,7 +64,7 @@ def _row(seen: Figures, first: Figures, price_per_hour: float | None) -> Precisi
     return PrecisionRow(
         str(seen.params["precision"]),
         seen,
-        rate / first.items_per_s if rate and first.items_per_s else None,
+        ratio(seen, first),
         saved,
         price_per_hour / HOUR_S * MILLION / rate if price_per_hour and rate else None,
     )

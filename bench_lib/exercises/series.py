@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench_lib import acceptance, baselines, fingerprint, selfcheck, validity
-from bench_lib.axes import WorkloadAxes, case_of
+from bench_lib.axes import case_of, network_axes
 from bench_lib.chronicle import Chronicle, fails
 from bench_lib.history import utc_today
 from bench_lib.model import Baseline, Case, Hardware, Limits, Param, Record, Sampling
@@ -26,7 +26,8 @@ TUNING_LIMIT_S = 1200.0
 class Template:
     """What the cases of an exercise have in common."""
 
-    axes: WorkloadAxes
+    sizes: Mapping[str, int]
+    """Of images, by network."""
     values: Mapping[str, Param]
     sampling: Sampling = field(default_factory=Sampling)
     time_limit_s: float | None = None
@@ -35,10 +36,13 @@ class Template:
     def case(self, **values: Param) -> Case:
         """Return the case with these values; raises UserError where they cannot be meant."""
         chosen = {**self.values, **values}
+        own_size = self.sizes.get(str(chosen.get("network")))
+        if chosen.get("image_size") == own_size:  # the same case by another name
+            chosen.pop("image_size", None)
         tuning = str(chosen.get("compile_mode", "")).startswith("max-autotune")
         limit = self.time_limit_s or (TUNING_LIMIT_S if tuning else TIME_LIMIT_S)
         base = Case("", "", sampling=self.sampling, time_limit_s=limit)
-        return case_of(self.axes, chosen, base)
+        return case_of(network_axes(self.sizes), chosen, base)
 
 
 def least_s(cases: Sequence[Case]) -> float:
@@ -56,16 +60,19 @@ class Series:
         chronicle: Chronicle,
         *,
         planned: int,
+        accepted: Collection[str],
         limits: Mapping[str, Limits],
         say: Callable[[str], None],
     ) -> None:
-        """Take what to measure with, and the limits by case.
+        """Take what to measure with, the cases that have a baseline, and the limits by case.
 
         Nothing is judged where ``planned`` is 0 processes.
         """
         self._name = name
         self._bench = bench
         self._chronicle = chronicle
+        self.accepted = accepted
+        """Ids of cases that have a measured baseline; none where nothing is judged."""
         self._limits = limits
         self._planned = planned
         self._say = say
@@ -88,9 +95,13 @@ class Series:
         return self.note(self.attempt(case))
 
     def attempt(self, case: Case) -> Outcome:
-        """Measure a case that is not to be remembered; raises LaunchError."""
+        """Measure a case without writing it down; raises LaunchError."""
         limits = self._limits.get(case.id, case.limits)
         return self._bench.measure(replace(case, limits=limits))
+
+    def glance(self, case: Case) -> Outcome:
+        """Look at a case once, whatever disturbs it; raises LaunchError."""
+        return self._bench.glance(case)
 
     def note(self, outcome: Outcome, found_by: str = "") -> Record:
         """Write down what was measured, and by which exercise; raises HistoryError."""
@@ -98,18 +109,23 @@ class Series:
         self._chronicle.note(outcome, nodeid_of(found_by or self._name, case_id))
         return self._chronicle.records[case_id]
 
-    def finish(self) -> bool:
+    def finish(self, *, needs_figures: bool = False) -> bool:
         """Judge, where that was asked for, and close the history; returns whether all passes.
 
         What looks different is measured again first, in fresh processes that all such cases
-        share.  Raises LaunchError and HistoryError.
+        share.  With ``needs_figures`` a run in which nothing could be measured does not pass;
+        one that noted nothing leaves no file.  Raises LaunchError and HistoryError.
         """
+        if not self._chronicle.records:
+            return not needs_figures
         passes = True
         if self._planned:
             self._confirm()
             today = utc_today()
             records = self._chronicle.judge()
             passes = not any(fails(record, strict=False, today=today) for record in records)
+        attempts = [a for record in self.records for a in record.attempts]
+        passes &= not needs_figures or any(a.accepted and a.measurement for a in attempts)
         status = 0 if passes else 1
         self._chronicle.writer.end(self._chronicle.counts(), status, caches=fingerprint.caches())
         return passes
@@ -164,7 +180,13 @@ def open_series(
         bench = Bench(device, expected=expected, say=say, ours=ours)
         stack.callback(bench.close)
         yield Series(
-            name, bench, chronicle, planned=planned if judged else 0, limits=limits or {}, say=say
+            name,
+            bench,
+            chronicle,
+            planned=planned if judged else 0,
+            accepted=accepted.keys(),
+            limits=limits or {},
+            say=say,
         )
 
 

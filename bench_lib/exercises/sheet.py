@@ -5,22 +5,32 @@ The guide's section 2.5 begins it, and each of its seven exercises says what to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import compress
 from pathlib import Path
+from typing import NamedTuple
 
 from bench_lib.exercises.cells import mib, number, percent, rate_cell, seconds_cell, times
 from bench_lib.exercises.compiling import MODES
 from bench_lib.exercises.figures import Figures, figures_of
 from bench_lib.exercises.series import nodeid_of
 from bench_lib.history import Run
-from bench_lib.model import Environment, Hardware, Param, Record
+from bench_lib.model import Attempt, Environment, Hardware, Param, Record
 from bench_lib.report import quantity, seconds
 
 LARGEST = "largest-batch"
-"""The exercise that the largest batches are known by, in the history."""
+"""The exercise that the largest batches are known by, in the history.
+
+What ended early, or knows its answer to no better than 1%, is there under another name.
+"""
 ALSO_CALLED = {"fp32": ("fp32", "tf32-conv"), "fp16": ("fp16", "fp16-bn32")}
-"""What ``bench-lib micro`` measures where it is asked for FP32 or FP16."""
+"""What ``bench-lib micro`` measures where it is asked for FP32 or FP16; the first is ours too."""
+MICRO_SIZE = 224
+"""Pixels of micro's images, also of networks whose own size is another."""
+DEPTHS = ("resnet18", "resnet50", "resnet152")
 SHOWN = 5
 MOST_RUNS = 200
 """Runs that are looked through, newest first."""
@@ -34,14 +44,44 @@ Cell = str | None
 
 @dataclass(frozen=True)
 class Kept:
-    """A case with figures, as a run of the history has it."""
+    """A case as a run of the history has it."""
 
-    figures: Figures
-    ranks: int
-    time: str
-    nodeid: str | None
-    hardware: Hardware | None
-    environment: Environment | None
+    run: Run
+    record: Record
+
+    @cached_property
+    def figures(self) -> Figures:
+        """Its figures, under the ceilings of the device that it was measured on."""
+        return figures_of(self.record, self.hardware)
+
+    @property
+    def attempt(self) -> Attempt:
+        """The first that was accepted."""
+        attempts = self.record.attempts
+        return next((attempt for attempt in attempts if attempt.accepted), attempts[-1])
+
+    @property
+    def hardware(self) -> Hardware | None:
+        """The device of that attempt."""
+        devices = self.run.hardware
+        own = (device for device in devices if device.uuid == self.attempt.device_uuid)
+        return next(own, devices[0] if devices else None)
+
+    @property
+    def environment(self) -> Environment | None:
+        """What that attempt was measured with."""
+        return self.run.environments.get(self.attempt.environment)
+
+    @property
+    def network(self) -> Param | None:
+        """The network; None in a case that somebody made by hand without one."""
+        return self.record.case.params.get("network")
+
+    @property
+    def is_profiled(self) -> bool:
+        """Whether the times of operations are known."""
+        seen = (attempt.measurement for attempt in self.record.attempts)
+        return any(measurement and measurement.operations_s for measurement in seen)
 
 
 @dataclass(frozen=True)
@@ -84,128 +124,202 @@ class Sheet:
     head: list[tuple[str, Cell]]
     sections: list[Section]
 
-
-def kept_in(runs: Iterable[Run]) -> list[Kept]:
-    """Return what runs measured of networks, in their order."""
-    kept = [
-        _kept(run, record)
-        for run in runs
-        for record in run.records.values()
-        if record.case.workload == "network"
-    ]
-    return [each for each in kept if each.figures.is_measured]
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing of the history was of use."""
+        return all(value is None for _, value in self.head)
 
 
-def _kept(run: Run, record: Record) -> Kept:
-    attempt = next((a for a in record.attempts if a.accepted), record.attempts[-1])
-    own = (device for device in run.hardware if device.uuid == attempt.device_uuid)
-    hardware = next(own, run.hardware[0] if run.hardware else None)
-    return Kept(
-        figures_of(record, hardware),
-        record.case.launch.ranks,
-        attempt.time,
-        record.nodeid,
-        hardware,
-        run.environments.get(attempt.environment),
-    )
+def kept_in(runs: Iterable[Run], network: str) -> list[Kept]:
+    """Return what runs have of a network and of the guide's depths, in their order."""
+    networks = {network, *DEPTHS}
+    found = []
+    for run in runs:
+        about = replace(run, records={})  # so that the others are not kept in memory
+        kept = (Kept(about, record) for record in run.records.values())
+        found += [k for k in kept if k.record.case.workload == "network" and k.network in networks]
+    return found
+
+
+def tasks_of(kept: Sequence[Kept], network: str) -> set[Param]:
+    """Return the tasks that a network was measured in."""
+    own = (k for k in kept if k.network == network and k.attempt.accepted)
+    return {k.record.case.params.get("task", "infer") for k in own}
 
 
 def fill(
     kept: Sequence[Kept], key: str, network: str, task: str, history: Path = DEFAULT_HISTORY
 ) -> Sheet:
     """Return the sheet; ``kept`` comes newest first, and its commands write to ``history``."""
-    shelf = _Shelf(kept, network, task, history)
-    sections = [
-        _baseline(shelf),
-        _precisions(shelf),
-        _operations(shelf),
-        _flops(shelf),
-        _scaling(shelf),
-        _compilation(shelf),
-        _kernels(),
-    ]
-    return Sheet(key, network, task, _head(shelf), sections)
+    cases: dict[_CaseKey, list[Kept]] = {}
+    for each in kept:
+        case = each.record.case
+        cases.setdefault(_key(case.params, case.launch.ranks), []).append(each)
+    searches = [k for k in kept if k.record.nodeid == nodeid_of(LARGEST, k.record.case.id)]
+    shelf = _Shelf(searches, cases, network, task, history)
+    makers = (_baseline, _precisions, _operations, _flops, _scaling, _compilation)
+    filled = [_fullest(make, shelf) for make in makers]
+    taken = [each for _, own in filled for each in own]
+    sections = [*(section for section, _ in filled), _kernels()]
+    return Sheet(key, network, task, _head(taken), sections)
 
 
+_CaseKey = tuple[frozenset[tuple[str, Param]], int]
+
+
+def _key(params: Mapping[str, Param], ranks: int) -> _CaseKey:
+    return frozenset(params.items()), ranks
+
+
+class _Kind(NamedTuple):
+    """What a section is of, so that what it compares can be compared."""
+
+    single: str
+    """What stands for FP32."""
+    pixels: int
+    """Size of the images; 0 is the network's own."""
+
+    def __str__(self) -> str:
+        return f"{self.single}, {self.pixels} px" if self.pixels else self.single
+
+
+_KINDS = [_Kind(single, pixels) for pixels in (0, MICRO_SIZE) for single in ALSO_CALLED["fp32"]]
+
+
+@dataclass(frozen=True)
 class _Shelf:
-    """Finds the newest of each case, and remembers what was taken."""
+    """Finds the newest of each case of one kind, and remembers what was taken."""
 
-    def __init__(self, kept: Sequence[Kept], network: str, task: str, history: Path) -> None:
-        self.kept = kept
-        self.network = network
-        self.task = task
-        self.history = history
-        self.taken: list[Kept] = []
+    searches: Sequence[Kept]
+    """The largest batches that were searched for, newest first."""
+    cases: Mapping[_CaseKey, Sequence[Kept]]
+    network: str
+    task: str
+    history: Path
+    kind: _Kind = _KINDS[0]
+    taken: dict[tuple[Path, str], Kept] = field(default_factory=dict)
 
-    def find(self, batch: int, precision: str = "fp32", *, ranks: int = 1, **other: Param) -> Kept:
+    def of(self, kind: _Kind) -> _Shelf:
+        """Return the same shelf for cases of another kind."""
+        return replace(self, kind=kind)
+
+    def find(
+        self,
+        batch: int,
+        precision: str = "fp32",
+        *,
+        ranks: int = 1,
+        profiled: bool = False,
+        **other: Param,
+    ) -> Figures:
         """Return the newest measurement of a case; without figures where there is none."""
-        params = {**self._params(precision, **other), "batch_size": batch}
-        return self._newest(k for k in self.kept if k.figures.params == params and k.ranks == ranks)
-
-    def profiled(self, batch: int, precision: str) -> Kept:
-        """Return the newest measurement that has the times of operations."""
-        cases = [{**self._params(p), "batch_size": batch} for p in ALSO_CALLED[precision]]
-        found = (k for k in self.kept if k.figures.params in cases and k.figures.operations_s)
-        return self._newest(found)
+        for name in self._called(precision):
+            params = self._params(name, batch, **other)
+            for kept in self.cases.get(_key(params, ranks), ()):
+                if (kept.is_profiled or not profiled) and kept.figures.is_measured:
+                    self._take(kept)
+                    return kept.figures
+        return _NOTHING
 
     def largest(self, precision: str) -> int | None:
-        """Return the largest batch that a search found last."""
-        for kept in self.kept:
-            figures = kept.figures
-            if kept.nodeid == nodeid_of(LARGEST, figures.case_id):
-                batch = int(figures.params["batch_size"])
-                if figures.params == {**self._params(precision), "batch_size": batch}:
-                    self.taken.append(kept)
-                    return batch
+        """Return the largest batch that a search found last, in what ``precision`` is here."""
+        (name, *_) = self._called(precision)
+        for kept in self.searches:
+            params = kept.record.case.params
+            batch = params.get("batch_size")
+            if not isinstance(batch, int) or params != self._params(name, batch):
+                continue
+            if kept.figures.is_measured:
+                self._take(kept)
+                return batch
         return None
 
-    def scaled(self) -> list[tuple[int, int, str]]:
-        """Return batch for each rank, ranks and precision of the plain cases of several ranks."""
+    def scaled(self) -> list[tuple[int, int, _Kind]]:
+        """Return batch for each rank, ranks and kind of the plain cases of several ranks."""
         found = set()
-        for kept in self.kept:
-            batch = int(kept.figures.params["batch_size"])
-            for precision in ALSO_CALLED["fp32"]:
-                params = {**self._params(precision), "batch_size": batch}
-                if kept.ranks > 1 and kept.figures.params == params:
-                    found.add((batch, kept.ranks, precision))
+        for params, ranks in self.cases:
+            batch = dict(params).get("batch_size")
+            if ranks > 1 and isinstance(batch, int):
+                there = (self.of(kind).find(batch, ranks=ranks).is_measured for kind in _KINDS)
+                found |= {(batch, ranks, kind) for kind in compress(_KINDS, there)}
         return sorted(found)
+
+    @property
+    def remark(self) -> str:
+        """What is measured otherwise than the exercises do; empty where nothing is."""
+        usual, half = ALSO_CALLED["fp16"]
+        precisions = {kept.record.case.params["precision"] for kept in self.taken.values()}
+        words = [f"FP32 is {self.kind.single}"] if self.kind.single != "fp32" else []
+        if half in precisions:
+            words.append(f"FP16 is {f'{usual} or {half}' if usual in precisions else half}")
+        words += [f"images have {self.kind.pixels} pixels"] if self.kind.pixels else []
+        return f"As bench-lib micro measures: {', '.join(words)}." if words else ""
+
+    @property
+    def in_single(self) -> str:
+        """The option that has an exercise measure what stands for FP32 here."""
+        return "" if self.kind.single == "fp32" else f" --precision {self.kind.single}"
+
+    @property
+    def own_size(self) -> _Shelf:
+        """The shelf of networks that have micro's size themselves."""
+        return self.of(self.kind._replace(pixels=0))
 
     def micro(self, batch: int | str) -> str:
         """Return the flags of ``micro`` that measure and keep a case of this network and task."""
         mode = "training" if self.task == "train" else "inference"
-        words = f"--network {self.network} --batch-size {batch} --mode {mode}"
-        return f"{words} --history {self.history}"
+        words = f"--network {shlex.quote(self.network)} --batch-size {batch} --mode {mode}"
+        return f"{words} --history {shlex.quote(str(self.history))}"
 
-    def command(self, words: str) -> str:
+    def command(self, exercise: str, words: str = "") -> str:
         """Return a command of ours, with the options that all have."""
+        size = f" --image-size {self.kind.pixels}" if self.kind.pixels else ""
         task = " --task train" if self.task == "train" else ""
-        kept = "" if self.history == DEFAULT_HISTORY else f" --history {self.history}"
-        return f"bench-lib exercise {words}{task}{kept}"
+        kept = ""
+        if self.history != DEFAULT_HISTORY:
+            kept = f" --history {shlex.quote(str(self.history))}"
+        return f"bench-lib exercise {exercise} {words}{size}{task}{kept}"
 
-    def _params(self, precision: str, **other: Param) -> dict[str, Param]:
+    def of_network(self, exercise: str, words: str) -> str:
+        """Return a command of ours that is told the network."""
+        return self.command(exercise, f"{shlex.quote(self.network)} {words}")
+
+    def _called(self, precision: str) -> Sequence[str]:
+        return (self.kind.single,) if precision == "fp32" else ALSO_CALLED[precision]
+
+    def _params(self, precision: str, batch: int, **other: Param) -> dict[str, Param]:
+        size: dict[str, Param] = {"image_size": self.kind.pixels} if self.kind.pixels else {}
         return {
             "network": self.network,
+            "batch_size": batch,
             "precision": precision,
             "memory_format": "nchw",
             "compile_mode": "eager",
             "task": self.task,
+            **size,
             **other,
         }
 
-    def _newest(self, found: Iterable[Kept]) -> Kept:
-        kept = next(iter(found), None)
-        if kept is None:
-            return _NOTHING
-        self.taken.append(kept)
-        return kept
+    def _take(self, kept: Kept) -> None:
+        self.taken[kept.run.path, kept.record.case.id] = kept
 
 
-_NOTHING = Kept(Figures("", {}, "missing"), 1, "", None, None, None)
+_NOTHING = Figures("", {}, "missing")
 
 
-def _head(shelf: _Shelf) -> list[tuple[str, Cell]]:
-    taken = shelf.taken
-    days = sorted(kept.time.partition("T")[0] for kept in taken)
+def _fullest(make: Callable[[_Shelf], Section], shelf: _Shelf) -> tuple[Section, list[Kept]]:
+    """Return a section of the kind that most was measured of, and that.
+
+    What exercises measure comes first among equals.
+    """
+    shelves = [replace(shelf, kind=kind, taken={}) for kind in _KINDS]
+    made = [(make(each), each) for each in shelves]
+    section, own = max(made, key=lambda each: len(each[1].taken))
+    return replace(section, note=own.remark), list(own.taken.values())
+
+
+def _head(taken: Sequence[Kept]) -> list[tuple[str, Cell]]:
+    days = sorted(kept.attempt.time.partition("T")[0] for kept in taken)
     environments = [kept.environment for kept in taken if kept.environment]
     devices = (f"{k.hardware.name} ({k.hardware.key})" for k in taken if k.hardware)
     platforms = (_platform(environment) for environment in environments)
@@ -230,9 +344,10 @@ def _each_once(values: Iterable[Cell]) -> Cell:
 
 
 def _baseline(shelf: _Shelf) -> Section:
-    seen = shelf.find(32).figures
+    seen = shelf.find(32)
     batches = (8, 32, 128, 256)
-    sweep = shelf.command(f"batch-sweep {shelf.network} --batch-sizes {_list(batches)}")
+    words = f"--batch-sizes {_list(batches)}{shelf.in_single}"
+    sweep = shelf.of_network("batch-sweep", words)
     warm_up = ""
     if seen.is_measured:
         warm_up = f"{seen.warmup_iterations} iterations, {seconds_cell(seen.warmup_s)}"
@@ -249,7 +364,7 @@ def _baseline(shelf: _Shelf) -> Section:
     )
     rows: list[tuple[Cell, ...]] = []
     for batch in batches:
-        each = shelf.find(batch).figures
+        each = shelf.find(batch)
         cells = (rate_cell(each), mib(each.memory_bytes), number(each.items_per_s_per_gb))
         rows.append((str(batch), *(_cell(each, cell) for cell in cells)))
     by_batch = Block(
@@ -257,15 +372,17 @@ def _baseline(shelf: _Shelf) -> Section:
         rows=rows,
         fill=sweep,
     )
-    return Section(f"Exercise 1: one GPU ({shelf.network}, fp32, batch 32)", [one, by_batch])
+    about = f"{shelf.network}, {shelf.kind.single}, batch 32"
+    return Section(f"Exercise 1: one GPU ({about})", [one, by_batch])
 
 
 def _precisions(shelf: _Shelf) -> Section:
-    single, half = shelf.find(32).figures, shelf.find(32, "fp16").figures
+    single, half = shelf.find(32), shelf.find(32, "fp16")
     saved: Cell = "-" if single.is_measured and half.is_measured else None
     if single.memory_bytes and half.memory_bytes is not None:
         saved = percent(1 - half.memory_bytes / single.memory_bytes)
     train = shelf.task == "train"
+    both = f"--precision {shelf.kind.single},fp16"
     far = percent(half.loss_error, ".2%") if train else number(half.max_abs_diff, ".2g")
     speed = Block(
         [
@@ -277,7 +394,7 @@ def _precisions(shelf: _Shelf) -> Section:
             ("Memory reduction", saved),
             (f"FP16's {'loss' if train else 'worst output'} away from FP32's", _cell(half, far)),
         ],
-        fill=shelf.command(f"precision {shelf.network} --batch-size 32 --precision fp32,fp16"),
+        fill=shelf.of_network("precision", f"--batch-size 32 {both}"),
     )
     largest = {name: shelf.largest(name) for name in ("fp32", "fp16")}
     batches = Block(
@@ -285,13 +402,13 @@ def _precisions(shelf: _Shelf) -> Section:
             *((f"{name.upper()} max batch size", _text(n)) for name, n in largest.items()),
             ("Ratio", _over(largest["fp16"], largest["fp32"])),
         ],
-        fill=shelf.command(f"{LARGEST} {shelf.network} --precision fp32,fp16"),
+        fill=shelf.of_network(LARGEST, both),
     )
     return Section("Exercise 2: precision (batch 32)", [speed, batches])
 
 
 def _operations(shelf: _Shelf) -> Section:
-    single, half = (shelf.profiled(32, name).figures for name in ("fp32", "fp16"))
+    single, half = (shelf.find(32, name, profiled=True) for name in ("fp32", "fp16"))
     costly = sorted(single.operations_s.items(), key=lambda item: -item[1])[:SHOWN]
     cells: list[Cell] = [f"{name}: {seconds(time_s)}" for name, time_s in costly]
     cells += [None] * (SHOWN - len(cells))
@@ -326,13 +443,13 @@ def _convolutions_s(figures: Figures) -> float | None:
 
 def _flops(shelf: _Shelf) -> Section:
     batches = (16, 32, 64, 128)
-    sweep = f"batch-sweep {shelf.network} --batch-sizes {_list(batches)}"
-    found = {batch: shelf.find(batch).figures for batch in batches}
-    known = next((each for each in found.values() if each.is_measured), _NOTHING.figures)
+    found = {batch: shelf.find(batch) for batch in batches}
+    known = next((each for each in found.values() if each.is_measured), _NOTHING)
     of_image = ""
     if known.flops_per_step and known.items_per_step:
         of_image = f"{known.flops_per_step / known.items_per_step / GIGA:.3g} GFLOP"
     parameters = "" if known.parameters is None else quantity(known.parameters)
+    half = shelf.find(64, "fp16")
     headings = ("GFLOP a step", "TFLOP/s", "of peak", "FLOP/byte", "bound")
     return Section(
         "Exercise 4: floating-point operations",
@@ -342,15 +459,15 @@ def _flops(shelf: _Shelf) -> Section:
                     ("Parameters", _cell(known, parameters)),
                     ("Operations of an image", _cell(known, of_image)),
                 ],
-                ("batch, fp32", *headings),
+                (f"batch, {shelf.kind.single}", *headings),
                 [(str(batch), *_flop_cells(figures)) for batch, figures in found.items()],
-                shelf.command(sweep),
+                shelf.of_network("batch-sweep", f"--batch-sizes {_list(batches)}{shelf.in_single}"),
             ),
             Block(
                 [],
-                ("batch, fp16", *headings),
-                [("64", *_flop_cells(shelf.find(64, "fp16").figures))],
-                shelf.command(f"batch-sweep {shelf.network} --batch-sizes 64 --precision fp16"),
+                (f"batch, {_precision_of(half) or 'fp16'}", *headings),
+                [("64", *_flop_cells(half))],
+                shelf.of_network("batch-sweep", "--batch-sizes 64 --precision fp16"),
             ),
         ],
     )
@@ -372,7 +489,7 @@ def _scaling(shelf: _Shelf) -> Section:
     there = shelf.scaled()
     known = {(batch, ranks) for batch, ranks, _ in there}
     guide = [(64, 2), (64, 4), (32, 2), (128, 2)]
-    missing = [(*each, "fp32") for each in guide if each not in known]
+    missing = [(*each, _kind_of(shelf, each[0])) for each in guide if each not in known]
     headings = ("batch per GPU", "GPUs", "precision", "throughput", "ideal", "efficiency")
     rows = [_scaled(shelf, *each) for each in (*there, *missing)]
     micro = shelf.micro("IMAGES-OF-ALL-GPUS")
@@ -380,15 +497,20 @@ def _scaling(shelf: _Shelf) -> Section:
     return Section("Exercise 5: several GPUs (fp32)", [Block([], headings, rows, fill)])
 
 
-def _scaled(shelf: _Shelf, batch: int, ranks: int, precision: str) -> tuple[Cell, ...]:
-    alone = shelf.find(batch, precision).figures
-    several = shelf.find(batch, precision, ranks=ranks).figures
+def _kind_of(shelf: _Shelf, batch: int) -> _Kind:
+    """Return the kind that one device has measured a batch in."""
+    return next((kind for kind in _KINDS if shelf.of(kind).find(batch).is_measured), _KINDS[0])
+
+
+def _scaled(shelf: _Shelf, batch: int, ranks: int, kind: _Kind) -> tuple[Cell, ...]:
+    alone = shelf.of(kind).find(batch)
+    several = shelf.of(kind).find(batch, ranks=ranks)
     ideal = None if alone.items_per_s is None else alone.items_per_s * ranks
     efficiency = (
         percent(several.items_per_s / ideal, ".1%") if several.items_per_s and ideal else ""
     )
     return (
-        *(str(batch), str(ranks), precision),
+        *(str(batch), str(ranks), str(kind)),
         _cell(several, rate_cell(several)),
         None if ideal is None else f"{quantity(ideal)} {alone.item}/s",
         efficiency or None,
@@ -396,10 +518,11 @@ def _scaled(shelf: _Shelf, batch: int, ranks: int, precision: str) -> tuple[Cell
 
 
 def _compilation(shelf: _Shelf) -> Section:
-    eager = shelf.find(64).figures
-    compile_all = shelf.command(f"compile {shelf.network} --batch-size 64 --precision fp32,fp16")
-    networks = ("resnet18", "resnet50", "resnet152")
-    depth = shelf.command(f"depth --networks {','.join(networks)} --batch-size 64")
+    eager = shelf.find(64)
+    both = f"--batch-size 64 --precision {shelf.kind.single},fp16"
+    compile_all = shelf.of_network("compile", both)
+    of_depths = f"--networks {','.join(DEPTHS)} --batch-size 64{shelf.in_single}"
+    depth = shelf.own_size.command("depth", of_depths)
     rows = [
         _mode(shelf, precision, mode, eager) for precision in ("fp32", "fp16") for mode in MODES
     ]
@@ -415,7 +538,7 @@ def _compilation(shelf: _Shelf) -> Section:
             Block(
                 [],
                 ("network", "eager", "compiled", "gain"),
-                [_depth(shelf, name) for name in networks],
+                [_depth(shelf.own_size, name) for name in DEPTHS],
                 depth,
             ),
         ],
@@ -423,9 +546,9 @@ def _compilation(shelf: _Shelf) -> Section:
 
 
 def _mode(shelf: _Shelf, precision: str, mode: str, eager: Figures) -> tuple[Cell, ...]:
-    seen = shelf.find(64, precision, compile_mode=mode).figures
+    seen = shelf.find(64, precision, compile_mode=mode)
     return (
-        precision,
+        _precision_of(seen) or (shelf.kind.single if precision == "fp32" else precision),
         mode,
         _cell(seen, seconds_cell(seen.compile_s)),
         _cell(seen, seen.compile_cache or ""),
@@ -435,8 +558,8 @@ def _mode(shelf: _Shelf, precision: str, mode: str, eager: Figures) -> tuple[Cel
 
 
 def _depth(shelf: _Shelf, network: str) -> tuple[Cell, ...]:
-    eager = shelf.find(64, network=network).figures
-    compiled = shelf.find(64, network=network, compile_mode="default").figures
+    eager = shelf.find(64, network=network)
+    compiled = shelf.find(64, network=network, compile_mode="default")
     cells = (_cell(eager, rate_cell(eager)), _cell(compiled, rate_cell(compiled)))
     return network, *cells, _over(compiled.items_per_s, eager.items_per_s)
 

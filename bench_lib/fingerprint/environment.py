@@ -72,7 +72,9 @@ _LIBRARY = re.compile(
     r"lib(MIOpen|hipblaslt|rocblas|rccl|amdhip64|hsa-runtime64)\.so\.(\d+(?:\.\d+)+)"
 )
 
-_VERSIONS = frozenset({"python", "torch", "torchvision", "cuda", "hip", "cudnn", "triton"})
+_VERSIONS = frozenset(
+    {"python", "torch", "torchvision", "cuda", "hip", "cudnn", "triton", "torchao"}
+)
 
 
 def collect(
@@ -112,8 +114,8 @@ def collect(
 def with_versions(environment: Environment, versions: Mapping[str, str | None]) -> Environment:
     """`environment` with the versions a worker greeted with; None leaves what is there.
 
-    ValueError for a name that is not one of python, torch, torchvision, cuda, hip, cudnn
-    and triton.
+    ValueError for a name that is not one of python, torch, torchvision, cuda, hip, cudnn,
+    triton and torchao.
     """
     unknown = sorted(set(versions) - _VERSIONS)
     if unknown:

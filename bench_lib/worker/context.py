@@ -98,6 +98,7 @@ OUT_OF_MEMORY = (
     "out of memory",
     "STATUS_ALLOC_FAILED",
     "miopenStatusAllocFailed",
+    "Memory not available to allocate buffer",
 )
 """What the CPU's allocator, the GPU runtimes outside torch's allocator, BLAS and MIOpen say."""
 

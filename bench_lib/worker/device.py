@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+from importlib import metadata
 from typing import Any
 
 import torch
@@ -29,7 +30,16 @@ def versions() -> dict[str, str | None]:
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
         "triton": triton_version,
+        "torchao": _installed("torchao"),
     }
+
+
+def _installed(package: str) -> str | None:
+    """Return the version of a package that takes long to import."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def open_device(index: int = 0) -> tuple[torch.device, Device]:
@@ -120,7 +130,7 @@ def _require_tf32(device: torch.device) -> None:
 
 def require_compile(mode: str, device: torch.device) -> None:
     """Raise UnsupportedError where torch.compile in this mode cannot mean anything here."""
-    if device.type != "cuda" and mode in ("graph", "reduce-overhead", "reduce-overhead-folded"):
+    if device.type != "cuda" and mode.startswith(("graph", "reduce-overhead")):
         raise UnsupportedError(f"{mode} records CUDA graphs, which a CPU does not have")
     if mode == "graph":
         return

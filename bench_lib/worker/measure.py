@@ -164,16 +164,17 @@ def _measure(case: Case, context: Context) -> Measurement:
     )
 
     device = DeviceTime()
-    if host_bound and context.setting.ranks == 1:  # ranks would have to fail together
+    if host_bound and sampling.checks and context.setting.ranks == 1:  # or ranks fail together
         context.phase("device time")
         device = device_time(clock, workload.step)
         warnings += device.warnings
 
     context.phase("numerics")
-    numerics = flops = traffic = None
+    numerics = flops = traffic = reduced = None
     if sampling.checks:
         numerics = workload.numerics()
         flops, traffic = workload.flops_per_step(), workload.traffic_bytes_per_step()
+        reduced = workload.reduced_flops_share()
     if numerics is not None and not numerics.finite:
         warnings.append("the answer holds infinities or NaN")
     return Measurement(
@@ -200,6 +201,7 @@ def _measure(case: Case, context: Context) -> Measurement:
         flops_per_step=flops,
         least_bytes_per_step=workload.least_bytes_per_step,
         traffic_bytes_per_step=traffic,
+        reduced_flops_share=reduced,
         numerics=_storable(numerics),
         probe={**context.launches.probe, "host_us": median_us(host)},
         warnings=warnings,

@@ -47,6 +47,8 @@ class Workload:
     """Called after measuring; FLOPs of one step on this rank."""
     traffic_bytes_per_step: Callable[[], float | None] = _nothing
     """Called after measuring; what the operations of one step read and write on this rank."""
+    reduced_flops_share: Callable[[], float | None] = _nothing
+    """Called after measuring; as ``Measurement.reduced_flops_share``."""
     first_step_done: Callable[[], None] = _nothing
     """Called once after the first step has ended on the device."""
     numerics: Callable[[], Numerics | None] = _nothing

@@ -11,11 +11,11 @@ from torch import nn
 
 from bench_lib.worker.graph import recorded
 from bench_lib.worker.workload import UnsupportedError
+from bench_lib.worker.workloads.merging import plain_mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FOLDED = "-folded"
 ARGUMENTS = ("fullgraph", "dynamic", "backend")
 """Options that are torch.compile's own arguments; all others are its compiler's."""
 
@@ -46,7 +46,7 @@ def arguments_of(mode: str, text: str) -> dict[str, Any]:
     """
     options = options_of(text)
     arguments = {name: options.pop(name) for name in ARGUMENTS if name in options}
-    plain = mode.removesuffix(FOLDED)
+    plain = plain_mode(mode)
     if not options:
         return {"mode": plain, **arguments}
     arguments["options"] = {**_options_of_mode(plain), **options}
@@ -85,23 +85,6 @@ def records_graphs(mode: str, text: str = "") -> bool:
     arguments = arguments_of(mode, text)
     options = arguments.get("options") or _options_of_mode(arguments["mode"])
     return bool(options.get("triton.cudagraphs", False))
-
-
-def folded(model: nn.Module, mode: str) -> nn.Module:
-    """Return a network whose batch norms are merged into its convolutions, if the mode asks so.
-
-    Raises UnsupportedError where the network's flow depends on its data, so that nobody can
-    tell which follows which.
-    """
-    if not mode.endswith(FOLDED):
-        return model
-    from torch.fx.experimental.optimization import fuse
-    from torch.fx.proxy import TraceError
-
-    try:
-        return fuse(model.eval())
-    except (TraceError, TypeError) as error:
-        raise UnsupportedError(f"torch.fx cannot follow the network: {error}") from error
 
 
 class Recorded:

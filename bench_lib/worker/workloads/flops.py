@@ -17,17 +17,26 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
 from bench_lib.worker.workloads.registry import create_weightless
+from bench_lib.worker.workloads.weights import linear_layers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 BATCHES = (2, 4)
 """Images counted: two points of a line.  Batch norm over one value refuses to train."""
 
-SGD_ELEMENTS = 5
-"""SGD with momentum reads weight, gradient and momentum, and writes weight and momentum."""
+SGD_ELEMENTS = 8
+"""What SGD with momentum moves for each weight.
+
+Unfused it is three operations: momentum times a number, gradient added to it, both added to
+the weight.  Fused under a gradient scaler it is two: gradients are checked in place, then weight,
+gradient and momentum are read and written (ATen's AmpKernels.cu and FusedSgdKernel.cu).
+"""
 ACCUMULATION_ELEMENTS = 3
 """A gradient that is added to one that is there: both are read, one is written."""
+CONVOLUTIONS = ("convolution", "convolution_backward")
+APART = "apart"
+"""Stands for the operation where ``count`` was asked to tell those on some weights apart."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,10 @@ class Work:
             name: batch * self.per_image.flops.get(name, 0.0) + self.per_step.flops.get(name, 0.0)
             for name in {**self.per_image.flops, **self.per_step.flops}
         }
+
+    def share_of(self, operations: Iterable[str], batch: int) -> float | None:
+        """Return what share of the FLOPs some operations do; None where there are none."""
+        return _share_of(operations, self.flops_by_operation(batch))
 
     def traffic_bytes(
         self,
@@ -126,13 +139,34 @@ def work(name: str, image_size: int, task: str) -> Work | None:
     )
 
 
-def count(step: Callable[[], object]) -> Amount:
+@cache
+def linear_share(name: str, image_size: int) -> float | None:
+    """Return what share of inference's FLOPs linear layers do that can be quantized.
+
+    None as ``work``.
+    """
+    try:
+        model = create_weightless(name, image_size).eval()
+        image = torch.empty(1, 3, image_size, image_size, device="meta")
+        with torch.no_grad():
+            counted = count(lambda: model(image), [m.weight for m in linear_layers(model)])
+    except (RuntimeError, NotImplementedError):
+        return None
+    return _share_of([APART], counted.flops)
+
+
+def _share_of(operations: Iterable[str], flops: Mapping[str, float]) -> float | None:
+    whole = math.fsum(flops.values())
+    return math.fsum(flops.get(name, 0.0) for name in operations) / whole if whole else None
+
+
+def count(step: Callable[[], object], apart: Sequence[Tensor] = ()) -> Amount:
     """Count what a step of tensors on the meta device computes and moves.
 
-    Raises whatever the step raises, NotImplementedError where an operation cannot do
-    without data.
+    FLOPs of operations that take one of the weights ``apart`` stand under APART.  Raises
+    whatever the step raises, NotImplementedError where an operation cannot do without data.
     """
-    counting = _Counting()
+    counting = _Counting(apart)
     with warnings.catch_warnings(), counting, _whole_attention(counting):
         warnings.simplefilter("ignore")
         step()
@@ -189,8 +223,9 @@ class _Counting(TorchDispatchMode):
     long again in training.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, apart: Sequence[Tensor] = ()) -> None:
         super().__init__()
+        self._apart = apart
         counters = {torch.ops.aten.convolution_backward: _convolution_backward_flops}
         self._formulas = FlopCounterMode(display=False, custom_mapping=counters).flop_registry
         self.flops: Counter[str] = Counter()
@@ -200,11 +235,13 @@ class _Counting(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         answer = func(*args, **kwargs)
+        operands = list(tensors_in((args, kwargs)))
         formula = self._formulas.get(func.overloadpacket)
         if formula is not None:
             flops = formula(*args, **kwargs, out_val=answer)
-            self.flops[func.overloadpacket.__name__] += flops
-        self.move(_moved(func, list(tensors_in((args, kwargs))), list(tensors_in(answer))))
+            is_apart = _overlap(self._apart, operands)
+            self.flops[APART if is_apart else func.overloadpacket.__name__] += flops
+        self.move(_moved(func, operands, list(tensors_in(answer))))
         return answer
 
     def move(self, tensors: Iterable[Tensor]) -> None:
@@ -221,16 +258,16 @@ def _moved(func: Any, operands: list[Tensor], results: list[Tensor]) -> list[Ten
     name: str = func.overloadpacket.__name__
     if name.startswith(("empty", "new_empty")) or torch.Tag.inplace_view in func.tags:
         return []
-    if not func._schema.is_mutable and _share(operands, results):  # noqa: SLF001 - no public name
-        return []
+    if not func._schema.is_mutable and _overlap(operands, results):  # noqa: SLF001 - no public name
+        return []  # a view; the schema of ``_unsafe_view`` does not say so
     read = operands[1:] if name in _OVERWRITES else operands
     return [*{id(tensor): tensor for tensor in read}.values(), *results]
 
 
-def _share(operands: list[Tensor], results: list[Tensor]) -> bool:
-    """Whether a result is a view; ``_unsafe_view`` does not say so in its schema."""
-    storages = [operand.untyped_storage() for operand in operands]
-    return any(result.untyped_storage() is s for result in results for s in storages)
+def _overlap(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    """Whether two lists have memory in common."""
+    storages = [tensor.untyped_storage() for tensor in some]
+    return any(tensor.untyped_storage() is s for tensor in others for s in storages)
 
 
 def _distinct(tensor: Tensor) -> int:

@@ -14,10 +14,11 @@ from torch.nn import functional
 from bench_lib.model import COMPILE_MODES, MEMORY_FORMATS, PRECISIONS, TASKS, Numerics
 from bench_lib.worker.device import AUTOCAST, STORED, require_compile, set_precision
 from bench_lib.worker.workload import Setting, Workload
-from bench_lib.worker.workloads.compilation import Recorded, compiled, folded, records_graphs
-from bench_lib.worker.workloads.flops import Work, work
+from bench_lib.worker.workloads.compilation import Recorded, compiled, records_graphs
+from bench_lib.worker.workloads.flops import CONVOLUTIONS, Work, linear_share, work
+from bench_lib.worker.workloads.merging import merged, plain_mode
 from bench_lib.worker.workloads.registry import create, networks
-from bench_lib.worker.workloads.weights import quantize, settle, stored
+from bench_lib.worker.workloads.weights import quantize, settle, stored, stored_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -134,12 +135,14 @@ class _Case:
         self.spec = spec
         self.setting = setting
         self.device = setting.device
-        model = folded(self._fresh_model(), spec.compile_mode)
+        model, self.warnings = merged(self._fresh_model(), spec.compile_mode, self.device)
         self.model = stored(model, spec.precision, spec.dtype).to(memory_format=spec.layout)
         self.input = self._images(spec.batch_size).to(spec.dtype)
         self.input = self.input.contiguous(memory_format=spec.layout)
         self.parameters = sum(p.numel() for p in self.model.parameters())
-        self.state_bytes = sum(p.nbytes for p in self.model.parameters())
+
+    def state_bytes(self) -> int:
+        return sum(stored_bytes(p) for p in self.model.parameters())
 
     def _fresh_model(self) -> nn.Module:
         """Build the same FP32 weights each time it is called."""
@@ -169,7 +172,11 @@ class _Case:
         return torch.randint(info.outputs, shape, device=self.device, generator=generator)
 
     def layers(self) -> tuple[nn.Module, Tensor]:
-        return self.model, self.input
+        spec = self.spec
+        if plain_mode(spec.compile_mode) == spec.compile_mode:
+            return self.model, self.input
+        unmerged = stored(self._fresh_model(), spec.precision, spec.dtype)
+        return unmerged.to(memory_format=spec.layout), self.input
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         dtype = AUTOCAST.get(self.spec.precision)
@@ -196,11 +203,19 @@ class _Case:
             optimizer_every=spec.optimizer_every,
         )
 
+    def reduced_flops_share(self) -> float | None:
+        spec = self.spec
+        if spec.precision == "int8":
+            return linear_share(spec.name, spec.image_size)
+        counted = self.work() if spec.precision == "tf32-conv" else None
+        return None if counted is None else counted.share_of(CONVOLUTIONS, spec.batch_size)
+
 
 class _Inference(_Case):
     def __init__(self, spec: _Spec, setting: Setting) -> None:
         super().__init__(spec, setting)
-        self.warnings = quantize(self.model) if spec.precision == "int8" else []
+        if spec.precision == "int8":
+            self.warnings += quantize(self.model)
         self.forward: Callable[[Tensor], Any] | None = self.compile(self.model)
         self.recorded = Recorded(self.answer) if spec.compile_mode == "graph" else None
         self.step = self.recorded or self.answer
@@ -220,9 +235,10 @@ class _Inference(_Case):
             item="img",
             compiled=self.spec.compile_mode != "eager",
             parameters=self.parameters,
-            least_bytes_per_step=self.state_bytes + self.input.nbytes + self._output_bytes(),
+            least_bytes_per_step=self.state_bytes() + self.input.nbytes + self._output_bytes(),
             flops_per_step=self.flops,
             traffic_bytes_per_step=self.traffic,
+            reduced_flops_share=self.reduced_flops_share,
             numerics=self.numerics,
             loss=self.loss,
             layers=self.layers,
@@ -333,9 +349,10 @@ class _Training(_Case):
             compiled=self.spec.compile_mode != "eager",
             parameters=self.parameters,
             # Weights and momentum are each read and written once, the input is read.
-            least_bytes_per_step=4 * self.state_bytes + self.input.nbytes,
+            least_bytes_per_step=4 * self.state_bytes() + self.input.nbytes,
             flops_per_step=self.flops,
             traffic_bytes_per_step=self.traffic,
+            reduced_flops_share=self.reduced_flops_share,
             first_step_done=self.note_first_step,
             numerics=self.numerics,
             loss=lambda: self.loss,
@@ -376,7 +393,7 @@ def _grad_norm(model: nn.Module) -> float:
 
 def _cosine(a: Tensor, b: Tensor) -> float:
     a, b = a.flatten().double(), b.flatten().double()
-    return float(functional.cosine_similarity(a, b, dim=0))
+    return max(-1.0, min(1.0, float(functional.cosine_similarity(a, b, dim=0))))
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from bench_lib.worker.workload import UnsupportedError
 
@@ -28,7 +29,7 @@ def _calibrate(model: nn.Module, images: Tensor) -> None:
     block to block and overflow in fp16, and a GPU is faster on overflowed data than on
     real data; after this they look like a trained network's.
     """
-    norms = _batch_norms(model)
+    norms = batch_norms(model)
     if not norms:
         return
     momenta = [norm.momentum for norm in norms]
@@ -41,7 +42,8 @@ def _calibrate(model: nn.Module, images: Tensor) -> None:
         norm.momentum = momentum
 
 
-def _batch_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+def batch_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    """Return the batch norms of a network."""
     return [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]  # noqa: SLF001 - the public base class of all batch norms is this one
 
 
@@ -49,7 +51,7 @@ def stored(model: nn.Module, precision: str, dtype: torch.dtype) -> nn.Module:
     """Return the network with its weights in ``dtype``; ``fp16-bn32`` spares batch norms."""
     model = model.to(dtype)
     if precision == "fp16-bn32":
-        for norm in _batch_norms(model):
+        for norm in batch_norms(model):
             norm.float()
     return model
 
@@ -64,11 +66,30 @@ def quantize(model: nn.Module) -> list[str]:
     except ImportError as error:
         install = "pip install 'bench-lib[int8]'"
         raise UnsupportedError(f"int8 needs torchao ({error}); {install}") from error
-    dense = [m for m in model.modules() if isinstance(m, (nn.Linear, nn.Conv2d))]
-    linear = [m for m in dense if type(m) is nn.Linear]
+    linear = linear_layers(model)
     if not linear:
         raise UnsupportedError("torchao has INT8 for linear layers, and the network has none")
-    share = sum(m.weight.numel() for m in linear) / sum(m.weight.numel() for m in dense)
+    weights = sum(p.numel() for p in model.parameters() if p.ndim > 1)
+    share = sum(m.weight.numel() for m in linear) / weights
     quantize_(model, Int8DynamicActivationInt8WeightConfig())
-    kept = f"INT8 in {len(linear)} linear layers with {share:.0%} of the weights of products and "
-    return [kept + "convolutions; the rest is bf16"]
+    layers = "1 linear layer" if len(linear) == 1 else f"{len(linear)} linear layers"
+    return [f"INT8 in {layers} with {share:.0%} of the weights; the rest is bf16"]
+
+
+def linear_layers(model: nn.Module) -> list[nn.Linear]:
+    """Return the layers that torchao quantizes.
+
+    Those of ``nn.MultiheadAttention`` are none: it uses the weights without calling a layer.
+    """
+    spared = NonDynamicallyQuantizableLinear
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    return [m for m in layers if not isinstance(m, spared)]
+
+
+def stored_bytes(weight: Tensor) -> int:
+    """Return the bytes that a weight takes; a quantized one has parts, and its shape's dtype."""
+    flatten = getattr(weight, "__tensor_flatten__", None)
+    if flatten is None:
+        return weight.nbytes
+    names, _ = flatten()
+    return sum(stored_bytes(getattr(weight, name)) for name in names)

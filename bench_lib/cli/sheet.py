@@ -1,0 +1,165 @@
+"""``bench-lib exercise sheet``: the guide's results sheet, as text, Markdown or JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench_lib.cli.output import (
+    DEFAULT_HISTORY,
+    HistoryDir,
+    Json,
+    as_markdown,
+    markdown_table,
+    print_json,
+)
+from bench_lib.model import TASKS, UserError
+
+if TYPE_CHECKING:
+    from bench_lib.exercises.sheet import Block, Cell, Section, Sheet
+    from bench_lib.history import Run
+    from bench_lib.model import Param
+
+BLANK = "__________"
+WIDE, THIN = "=" * 80, "-" * 80
+
+
+def sheet(
+    *,
+    network: Annotated[str, typer.Option("--network", help="Whose results to show.")] = "resnet50",
+    task: Annotated[str, typer.Option("--task", help=" or ".join(TASKS))] = "infer",
+    hardware: Annotated[
+        str | None,
+        typer.Option("--hardware", metavar="KEY", help="Hardware key (default: this machine's)."),
+    ] = None,
+    history: HistoryDir = DEFAULT_HISTORY,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown instead of text.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Fill the guide's results sheet from the history."""
+    from bench_lib import history as runs
+    from bench_lib.axes import one_of
+    from bench_lib.exercises import sheet as exercise
+    from bench_lib.hardware import detect
+
+    if markdown and json:
+        raise UserError("--markdown and --json are two forms; choose one")
+    if problem := one_of("task", TASKS)(task):
+        raise UserError(problem)
+    if history.exists() and not history.is_dir():
+        raise runs.HistoryError(f"{history} is not a folder; name one with --history DIR")
+    key = hardware or detect()[0].key
+    known = runs.keys(history)
+    if hardware is not None and key not in known:
+        there = f"there is {', '.join(known)}" if known else "there are no runs at all"
+        raise UserError(f"no runs on {key} in {history}; {there}")
+    newest = reversed(known.get(key, [])[-exercise.MOST_RUNS :])
+    kept = exercise.kept_in(_read(newest), network)
+    filled = exercise.fill(kept, key, network, task, history)
+    if filled.is_blank:
+        _say(f"{_why_blank(exercise.tasks_of(kept, network), filled, history)}; the sheet is blank")
+    if json:
+        print_json(filled)
+        return
+    for line in _as_markdown(filled) if markdown else _as_text(filled):
+        print(line)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _read(paths: Iterable[Path]) -> Iterator[Run]:
+    """Read runs; what cannot be read of them is said, and passed over."""
+    from bench_lib import history as runs
+
+    for path in paths:
+        try:
+            run = runs.read(path)
+        except runs.HistoryError as error:
+            _say(f"! {error}")
+            continue
+        for problem in run.problems:
+            _say(f"! {path.name}: {problem}")
+        yield run
+
+
+def _why_blank(tasks: Collection[Param], sheet: Sheet, history: Path) -> str:
+    """Say what is missing; raises UserError for a network that there is not."""
+    from bench_lib.axes import one_of
+    from bench_lib.launch.catalogue import network_sizes
+
+    where = f"on {sheet.key} in {history}"
+    if not tasks:
+        if problem := one_of("network", sorted(network_sizes()))(sheet.network):
+            raise UserError(problem)
+        return f"nothing of {sheet.network} {where}"
+    if sheet.task not in tasks:
+        others = " or ".join(f"--task {other}" for other in sorted(map(str, tasks)))
+        return f"nothing of {sheet.network}, {sheet.task}, {where}, but with {others}"
+    return f"none of the guide's cases of {sheet.network}, {sheet.task}, {where}"
+
+
+def _as_text(sheet: Sheet) -> Iterator[str]:
+    yield from (WIDE, f"Benchmark workshop results: {sheet.network}, {sheet.task}", WIDE)
+    yield from _text_lines(sheet.head)
+    for section in sheet.sections:
+        yield from ("", section.title, THIN)
+        for number, block in enumerate(section.blocks):
+            yield from [""] if number else []
+            yield from _text_block(block)
+        yield from _below(section, "  ")
+
+
+def _text_block(block: Block) -> Iterator[str]:
+    from bench_lib.report import table
+
+    yield from _text_lines(block.lines)
+    if block.rows:
+        yield from [""] if block.lines else []
+        yield from table(block.headings, [_shown(row) for row in block.rows], 10_000)
+
+
+def _text_lines(lines: Sequence[tuple[str, Cell]]) -> list[str]:
+    width = max((len(label) for label, _ in lines), default=0) + 2
+    return [f"{label + ':':<{width}}{_place(value)}" for label, value in lines]
+
+
+def _as_markdown(sheet: Sheet) -> Iterator[str]:
+    yield from (f"# Benchmark workshop results: {as_markdown(sheet.network)}, {sheet.task}", "")
+    yield from _markdown_lines(sheet.head)
+    for section in sheet.sections:
+        yield from ("", f"## {as_markdown(section.title)}", "")
+        for number, block in enumerate(section.blocks):
+            yield from [""] if number else []
+            yield from _markdown_lines(block.lines)
+            if block.rows:
+                yield from [""] if block.lines else []
+                yield from markdown_table(block.headings, [_shown(row) for row in block.rows])
+        yield from _below(section, "    ")
+
+
+def _markdown_lines(lines: Sequence[tuple[str, Cell]]) -> list[str]:
+    return [f"- {as_markdown(label)}: {as_markdown(_place(value))}" for label, value in lines]
+
+
+def _below(section: Section, indent: str) -> Iterator[str]:
+    if section.note:
+        yield from ("", section.note)
+    if section.fill:
+        yield from ("", "What fills the blanks:", "")
+        yield from (f"{indent}{command}" for command in section.fill)
+
+
+def _shown(row: Sequence[Cell]) -> list[str]:
+    return [_place(cell) for cell in row]
+
+
+def _place(value: Cell) -> str:
+    return BLANK if value is None else value
