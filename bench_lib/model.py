@@ -318,6 +318,29 @@ class Measurement:
 
 
 @dataclass(frozen=True)
+class Kernel:
+    """What one kernel does in a step, or a copy or fill of memory: how often, how long."""
+
+    name: str
+    calls: float
+    total_s: float
+
+
+@dataclass(frozen=True)
+class KernelTable:
+    """The device's work in one step, by kernel."""
+
+    source: str
+    """Which profiler: ``torch.profiler``, ``rocprofv3``."""
+    steps: int
+    """From how many the means are."""
+    kernels: list[Kernel]
+    """The longest first; the short ones at the end are one line."""
+    busy_s: float | None = None
+    """How long at least one kernel ran; less than their sum where some ran side by side."""
+
+
+@dataclass(frozen=True)
 class Fault:
     """Why a case has no measurement."""
 

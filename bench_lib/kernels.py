@@ -1,0 +1,441 @@
+"""Kernels by name: what they are called, what they do, what changed between two profiles.
+
+A new version of a library changes the tiles and template parameters in its kernels' names, or
+takes another kernel for the same work.  So kernels of two profiles are matched three times: by
+name, by name without tiles and parameters, and what is left by what it does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import cxxfilt
+
+from bench_lib.model import Kernel, KernelTable
+from bench_lib.report import seconds
+
+LONGEST_NAME = 64
+"""Characters of a short name."""
+WORTH = 0.1
+"""Of the whole change: a part that is smaller is not named in a sentence."""
+MOST = 3
+"""Causes that a sentence names."""
+ALIKE = 0.8
+"""Where so much of the kernels' time changed by about the same factor, no kernel is the cause."""
+ALIKE_WITHIN = 0.25
+"""What about the same is, as a fraction of the change itself."""
+LEAST_ALIKE = 8
+"""Kernels that have to be there for that."""
+ONE = 0.8
+"""Of a role's change: a kernel that is so much of it is named, and not the role alone."""
+NEGLIGIBLE = 0.1
+MOST_KERNELS = 100
+ENOUGH = 0.999
+"""Of the time in all kernels that a table names one by one."""
+REST = "(all others)"
+
+OTHER = "other"
+NAMELESS = ("Kernel", "Kernel2", "device_kernel", "kernel")
+"""Names of templates that run whatever their parameter is."""
+
+_ROLES: tuple[tuple[str, str], ...] = (
+    ("collective", r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter"),
+    ("copy", r"\bmemcpy|memcpy\b|copybuffer|copy_?kernel|copykernel|catarray"),
+    ("fill", r"\bmemset|memset\b|fillbuffer|fillfunctor"),
+    ("GEMM", r"triton_(tem|mm|bmm)"),
+    ("fused reduction", r"triton_(per|red)_"),
+    ("fused elementwise", r"triton_"),
+    ("batch norm", r"batch_?norm|\bbn_|bn_fw|bn_bw"),
+    ("layer norm", r"layer_?norm|group_?norm|rms_?norm"),
+    ("attention", r"flash|fmha|attention|attn|aotriton"),
+    ("softmax", r"softmax"),
+    ("layout change", r"nchwtonhwc|nhwctonchw|transpose|tensor_?reorder|im2col|col2im"),
+    ("pooling", r"pool"),
+    ("conv bwd-weights", r"wgrad|wrw|bwd_?weight"),
+    ("conv bwd-data", r"dgrad|bwd_?data|igemm_bwd|conv\w*bwd"),
+    ("conv", r"fprop|convolve|conv|igemm_fwd|winograd|scudnn|\bnaive_conv"),
+    ("GEMM", r"gemm|gemv|cijk_|cutlass|matmul|nvjet|splitk"),
+    ("optimizer", r"multi_tensor_apply|fused_?(sgd|adam)"),
+    ("embedding", r"embedding|indexselect|index_select|gather|scatter|index_put"),
+    ("reduction", r"reduce|reduction|cub::"),
+    ("elementwise", r"elementwise|subtensorop|tensorop"),
+)
+_ROLE_PATTERNS = tuple((role, re.compile(text, re.IGNORECASE)) for role, text in _ROLES)
+_ALIKE_BY_WORK = {"conv", "conv bwd-data", "conv bwd-weights", "GEMM", "attention"} | {
+    "batch norm",
+    "layer norm",
+    "softmax",
+    "pooling",
+    "optimizer",
+    "collective",
+}
+"""What one kernel may do as well as another, so that one can take another's place."""
+
+
+def readable(name: str) -> str:
+    """Return a kernel's name as its source has it: mangled ones demangled, no ``.kd`` behind."""
+    name = name.removesuffix(".kd").removesuffix(" [clone .kd]").strip()
+    if not name.startswith("_Z"):
+        return name
+    try:
+        return str(cxxfilt.demangle(name))
+    except (cxxfilt.InvalidName, OSError):
+        return name
+
+
+def role(name: str) -> str:
+    """Return what a kernel does: ``conv bwd-weights``, ``GEMM``, ``copy``; ``other`` if unknown.
+
+    Its own name decides, and only where that tells nothing what it is a template of.
+    """
+    plain, inside = _body(name)
+    for text in (plain, " ".join(inside)):
+        for found, pattern in _ROLE_PATTERNS:
+            if pattern.search(text):
+                return found
+    return OTHER
+
+
+def _split(text: str, separator: str = ",") -> list[str]:
+    """Split where no bracket is open."""
+    parts, depth, begin = [], 0, 0
+    for i, letter in enumerate(text):
+        if letter in "<([{":
+            depth += 1
+        elif letter in ">)]}" and depth:
+            depth -= 1
+        elif letter == separator and not depth:
+            parts.append(text[begin:i])
+            begin = i + 1
+    return [part.strip() for part in [*parts, text[begin:]]]
+
+
+def _body(name: str) -> tuple[str, list[str]]:
+    """Return a kernel's own name, and the parameters of the template that it is.
+
+    Without return type, namespaces and arguments; where the name only says that it is a
+    kernel, that of its first parameter.
+    """
+    name = re.sub(r"\(anonymous namespace\)", "anonymous", readable(name))
+    if memory := re.match(r"Mem(?:cpy|set)[ \w]*", name):
+        return memory[0].strip(), []
+    depth, cut = 0, len(name)
+    for i, letter in enumerate(name):
+        if letter == "<":
+            depth += 1
+        elif letter == ">" and depth:
+            depth -= 1
+        elif letter == "(" and not depth:
+            cut = i
+            break
+    path, _, inside = name[:cut].strip().partition("<")
+    plain = re.split(r"\s|::", path.strip())[-1]
+    parts = _split(inside.rpartition(">")[0]) if inside else []
+    return _body(parts[0]) if plain in NAMELESS and parts else (plain, parts)
+
+
+_DOES = re.compile(
+    r"CUDAFunctor\w*?_(\w+)<"
+    r"|(\w+?)(?:_kernel)?(?:_cuda|_impl)?\(at::TensorIterator"
+    r"|\b(?!(?:[AB]?Unary|Binary|Opaque\w*)Functor)(\w+)Functor\b"
+    r"|\b(?!Reduce)(\w+)Ops?<"
+    r"|\b(\w+?)_functor\b"
+)
+"""What an elementwise kernel or a reduction is of, among its parameters."""
+_VAGUE = {"gpu_kernel_impl_nocast", "gpu_kernel_impl", "gpu_kernel", "launch"}
+_DTYPES = (
+    ("bf16", r"BFloat16|bfloat16|hip_bfloat16"),
+    ("fp16", r"\bHalf|__half"),
+    ("fp64", r"\bdouble\b"),
+    ("fp32", r"\bfloat\b"),
+)
+_LONG = (
+    (r"(Cijk_\w+?)_MT(\d+x\d+x\d+)", r"\1_MT\2"),
+    (r"(igemm_\w+?)_bx\d+\w*?_bt(\d+x\d+x\d+)", r"\1_\2"),
+    (r"(\w+?xmma_\w+?)_[a-z]+_tilesize(\d+x\d+x\d+)", r"\1_\2"),
+    (r"(\w+?xmma_\w+?)_tilesize(\d+x\d+x\d+)", r"\1_\2"),
+)
+"""Names with dozens of parameters in them, and what is enough of each."""
+
+
+def short(name: str) -> str:
+    """Return a kernel's name as a line of a table can hold it."""
+    plain, inside = _body(name)
+    for pattern, enough in _LONG:
+        if match := re.match(pattern, plain):
+            plain = match.expand(enough)
+            break
+    text = ", ".join(inside)
+    does = [next(filter(None, found)) for found in _DOES.findall(text)]
+    does = [word for word in does if word not in _VAGUE]
+    dtype = next((dtype for dtype, pattern in _DTYPES if re.search(pattern, text)), "")
+    return _cut(" ".join(filter(None, (plain, does[-1] if does else "", dtype))))
+
+
+def _cut(text: str) -> str:
+    if len(text) <= LONGEST_NAME:
+        return text
+    keep = LONGEST_NAME - 1
+    return f"{text[: keep * 2 // 3]}…{text[-(keep - keep * 2 // 3) :]}"
+
+
+_TILES = re.compile(
+    r"_?(?:tilesize|warpgroupsize|cluster|tile|warp|wave|stages?|split_?k|align|MT|MI|bt|wt)?"
+    r"\d+x\d+(?:x\d+)*"
+    r"|_?(?:stages?|align|ldg|unroll|vec|kpack|warps?)_?\d+"
+)
+_ARCHITECTURES = re.compile(r"(?:cutlass_?|sm_?|gfx|gtc)\d*x?\d*_?|ampere_|hopper_|volta_|turing_")
+
+
+def family(name: str) -> str:
+    """Return what stays of a kernel's name where only tiles and template parameters changed."""
+    plain, inside = _body(name)
+    for pattern in (r"(Cijk_\w+?)_MT\d", r"(igemm_\w+?)_bx\d"):
+        if match := re.match(pattern, plain):
+            plain = match[1]
+    kinds = [_kinds(part) for part in inside]
+    plain = _ARCHITECTURES.sub("", _TILES.sub("", plain))
+    plain = re.sub(r"_?\d+$", "", plain)
+    return " ".join([plain, *filter(None, kinds)])
+
+
+def _kinds(part: str) -> str:
+    """Return the types in a template's parameter, without its numbers."""
+    if re.fullmatch(r"(\(\w+\))?-?\w*\d\w*|true|false", part) and not re.search(r"[A-Z]", part):
+        return ""
+    return re.sub(r"\b\d+\w*\b|\s|_+\d+\b", "", _TILES.sub("", part))
+
+
+@dataclass(frozen=True)
+class Change:
+    """One kernel, or what took its place, in two profiles; times and calls are of one step."""
+
+    role: str
+    before: Kernel | None
+    """None of what is new."""
+    after: Kernel | None
+    """None of what is gone."""
+
+    @property
+    def delta_s(self) -> float:
+        """Seconds more a step."""
+        return _total(self.after) - _total(self.before)
+
+    @property
+    def kind(self) -> str:
+        """``slower``, ``faster``, ``new``, ``gone``, or ``replaced`` where the name is another."""
+        if self.before is None:
+            return "new"
+        if self.after is None:
+            return "gone"
+        if self.before.name != self.after.name:
+            return "replaced"
+        return "slower" if self.delta_s > 0 else "faster"
+
+    @property
+    def name(self) -> str:
+        """What it is called in short: the new name after the old where they differ."""
+        names = [short(k.name) for k in (self.before, self.after) if k is not None]
+        return " → ".join(dict.fromkeys(names))
+
+
+@dataclass(frozen=True)
+class Diff:
+    """Two profiles of one case, in seconds a step."""
+
+    changes: list[Change]
+    """The largest first, whichever way they go."""
+    before_s: float
+    after_s: float
+
+    @property
+    def delta_s(self) -> float:
+        """What all kernels together take more."""
+        return self.after_s - self.before_s
+
+    def share(self, change: Change) -> float | None:
+        """Return a change's part of all that went the same way; None where nothing changed."""
+        same = sum(c.delta_s for c in self.changes if c.delta_s * change.delta_s > 0)
+        return change.delta_s / same if same else None
+
+
+def diff(before: KernelTable, after: KernelTable) -> Diff:
+    """Match the kernels of two profiles and return what changed.
+
+    Kernels of one name are one; what either profile only knows as a sum is compared as such.
+    """
+    old, new = _by_name(before.kernels), _by_name(after.kernels)
+    changes = [Change(role(name), old.pop(name), new.pop(name)) for name in [*old] if name in new]
+    changes += _matched(old, new, family)
+    changes += _matched(old, new, _work)
+    changes += [Change(role(kernel.name), kernel, None) for kernel in old.values()]
+    changes += [Change(role(kernel.name), None, kernel) for kernel in new.values()]
+    return Diff(
+        sorted(changes, key=lambda change: -abs(change.delta_s)),
+        sum(kernel.total_s for kernel in before.kernels),
+        sum(kernel.total_s for kernel in after.kernels),
+    )
+
+
+def _matched(
+    old: dict[str, Kernel], new: dict[str, Kernel], key: Callable[[str], str]
+) -> list[Change]:
+    """Take kernels of equal keys out of both sides; several of one key are one kernel."""
+    groups = [_grouped(side, key) for side in (old, new)]
+    changes = []
+    for name in [group for group in groups[0] if group and group in groups[1]]:
+        pair = [
+            _merged([side.pop(n) for n in group[name]])
+            for side, group in zip((old, new), groups, strict=True)
+        ]
+        changes.append(Change(role(pair[0].name), pair[0], pair[1]))
+    return changes
+
+
+def _grouped(side: Iterable[str], key: Callable[[str], str]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for name in side:
+        groups.setdefault(key(name), []).append(name)
+    return groups
+
+
+def _work(name: str) -> str:
+    does = role(name)
+    return does if does in _ALIKE_BY_WORK else ""
+
+
+def _merged(kernels: Sequence[Kernel]) -> Kernel:
+    longest = max(kernels, key=lambda kernel: kernel.total_s)
+    return Kernel(
+        longest.name,
+        sum(kernel.calls for kernel in kernels),
+        sum(kernel.total_s for kernel in kernels),
+    )
+
+
+def _by_name(kernels: Iterable[Kernel]) -> dict[str, Kernel]:
+    ordered = sorted(kernels, key=lambda kernel: kernel.name)
+    return {
+        name: _merged(list(group))
+        for name, group in itertools.groupby(ordered, key=lambda kernel: kernel.name)
+    }
+
+
+def _total(kernel: Kernel | None) -> float:
+    return 0.0 if kernel is None else kernel.total_s
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What all kernels of one role changed together."""
+
+    role: str
+    changes: list[Change]
+
+    @property
+    def delta_s(self) -> float:
+        """Seconds more a step."""
+        return sum(change.delta_s for change in self.changes)
+
+    @property
+    def words(self) -> str:
+        """Name it: the kernel where one is most of it, the role where several are."""
+        first = self.changes[0]
+        if first.delta_s < ONE * self.delta_s:
+            return self._several()
+        before, after = first.before, first.after
+        if before is None or after is None:
+            kernel = after or before
+            assert kernel is not None
+            return (
+                f"{first.kind} {self.role} {short(kernel.name)} {seconds(kernel.total_s)}"
+                f"{_calls(kernel)}"
+            )
+        times = f"{seconds(before.total_s)} → {seconds(after.total_s)}"
+        calls = _calls(after)
+        if round(before.calls) != round(after.calls):
+            calls = f", {before.calls:.4g} → {after.calls:.4g} calls"
+        return f"{self.role} {first.name} {times}{calls}"
+
+    def _several(self) -> str:
+        before = sum(_total(change.before) for change in self.changes)
+        after = sum(_total(change.after) for change in self.changes)
+        slower = sum(change.delta_s > 0 for change in self.changes)
+        return f"{self.role} {seconds(before)} → {seconds(after)}, {slower} kernels"
+
+
+def causes(found: Diff) -> list[Cause]:
+    """Return what the change comes from by role, what costs most first."""
+    by_role: dict[str, list[Change]] = {}
+    for change in found.changes:
+        by_role.setdefault(change.role, []).append(change)
+    parts = [
+        Cause(name, sorted(changes, key=lambda change: -change.delta_s))
+        for name, changes in by_role.items()
+    ]
+    return sorted(parts, key=lambda cause: -cause.delta_s)
+
+
+def reason(found: Diff, step_delta_s: float | None = None) -> str:
+    """Say in a sentence what made a step slower.
+
+    ``step_delta_s`` is what the whole step takes more, in seconds; where kernels explain less
+    than half of it, that is said.
+    """
+    if step_delta_s is not None and found.delta_s < step_delta_s / 2:
+        rest = seconds(step_delta_s - max(0.0, found.delta_s))
+        words = f"{rest} of it lie between the kernels (launches, waiting), not in them"
+        more = reason(found) if found.delta_s > NEGLIGIBLE * step_delta_s else ""
+        return f"{words}; {more}" if more else words
+    if found.delta_s <= 0:
+        return f"the kernels are no slower ({seconds(found.before_s)} a step)"
+    if (factor := _alike(found)) is not None:
+        return f"all kernels alike are slower, {factor - 1:+.1%}: the device, and no kernel of it"
+    worth = [c for c in causes(found) if c.delta_s >= WORTH * found.delta_s][:MOST]
+    return f"+{seconds(found.delta_s)} in kernels: " + "; ".join(cause.words for cause in worth)
+
+
+def _alike(found: Diff) -> float | None:
+    """Return by which factor nearly all kernels are slower; None where they differ in it."""
+    pairs = [(c.before, c.after) for c in found.changes if c.before and c.after]
+    if len(pairs) < LEAST_ALIKE or not found.before_s:
+        return None
+    factor = found.after_s / found.before_s
+    within = ALIKE_WITHIN * (factor - 1)
+    alike = sum(
+        before.total_s
+        for before, after in pairs
+        if before.total_s and abs(after.total_s / before.total_s - factor) <= within
+    )
+    return factor if alike >= ALIKE * found.before_s else None
+
+
+def _calls(kernel: Kernel) -> str:
+    return f", {kernel.calls:.4g} call{'' if kernel.calls == 1 else 's'}"
+
+
+def table(
+    kernels: Iterable[Kernel], steps: int, source: str, *, busy_s: float | None = None
+) -> KernelTable:
+    """Return the kernels of so many steps as a table of one, names readable, longest first.
+
+    Of more than ``MOST_KERNELS`` the rest is one line, and so is what is left when
+    ``ENOUGH`` of the time is in the table.
+    """
+    named = _by_name(replace(kernel, name=readable(kernel.name)) for kernel in kernels)
+    ordered = sorted(named.values(), key=lambda kernel: (-kernel.total_s, kernel.name))
+    whole, seen, kept = sum(kernel.total_s for kernel in ordered), 0.0, 0
+    while kept < min(len(ordered), MOST_KERNELS) and seen < ENOUGH * whole:
+        seen += ordered[kept].total_s
+        kept += 1
+    rest = ordered[kept:]
+    shown = [*ordered[:kept], *([replace(_merged(rest), name=REST)] if rest else [])]
+    return KernelTable(
+        source,
+        steps,
+        [Kernel(k.name, round(k.calls / steps, 4), round(k.total_s / steps, 10)) for k in shown],
+        None if busy_s is None else round(busy_s / steps, 10),
+    )
