@@ -18,6 +18,7 @@ from bench_lib.model import (
     Case,
     Environment,
     Hardware,
+    KernelTable,
     Measurement,
     ProcessSummary,
     Record,
@@ -183,6 +184,7 @@ def _change(
         judge.stored_limits(processes, case.limits),
         "measured",
         {name: known[0] for name, known in conditions.items() if len(known) == 1},
+        kernels=_kernels(old, [record for _, record in sound]),
     )
     against = [
         *_unsteady(processes, case),
@@ -191,6 +193,15 @@ def _change(
         *(f"measured under {words}" for words in _mixed(conditions)),
     ]
     return Change(case.id, old, new, against="; ".join(against) or None)
+
+
+def _kernels(old: Baseline | None, records: list[Record]) -> KernelTable | None:
+    """Return the kernels that go with the new values: the last looked at, or what still holds."""
+    for record in reversed(records):
+        if record.kernels is not None:
+            return record.kernels
+    still = old is not None and all(record.status is Status.OK for record in records)
+    return old.kernels if old is not None and still else None
 
 
 def _is_sound(record: Record) -> bool:

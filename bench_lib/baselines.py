@@ -353,16 +353,21 @@ def _without_empty(value: Any) -> Any:
 
 
 def layout(document: Mapping[str, Any]) -> str:
-    """Return the document as text: three levels unfolded, and a line for each process."""
+    """Return the document as text: three levels unfolded, a line for each process and kernel."""
     return _unfold(document, 0) + "\n"
 
 
 def _unfold(value: Any, depth: int) -> str:
     pad = "  " * (depth + 1)
-    if isinstance(value, Mapping) and value and depth < 3:
+    if isinstance(value, Mapping) and value and (depth < 3 or _holds_rows(value)):
         lines = [f"{pad}{json.dumps(k)}: {_unfold(value[k], depth + 1)}" for k in sorted(value)]
         return "{\n" + ",\n".join(lines) + "\n" + "  " * depth + "}"
     if isinstance(value, list) and value and isinstance(value[0], Mapping):
         lines = [pad + json.dumps(item, sort_keys=True, allow_nan=False) for item in value]
         return "[\n" + ",\n".join(lines) + "\n" + "  " * depth + "]"
     return json.dumps(value, sort_keys=True, allow_nan=False)
+
+
+def _holds_rows(value: Mapping[str, Any]) -> bool:
+    lists = (v for v in value.values() if isinstance(v, list))
+    return any(v and isinstance(v[0], Mapping) for v in lists)

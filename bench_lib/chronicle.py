@@ -8,13 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench_lib import acceptance, baselines, fingerprint, history, judge
+from bench_lib import acceptance, baselines, fingerprint, history, judge, kernels
 from bench_lib.baselines import BaselineFile
 from bench_lib.judge import FAILING, Evidence
 from bench_lib.model import (
     Baseline,
     Environment,
     Hardware,
+    KernelTable,
     ProcessSummary,
     Record,
     Status,
@@ -26,6 +27,13 @@ NIGHTS = 20
 """Accepted nights that make the rolling baseline."""
 MOST_RUNS = 3 * NIGHTS
 """Runs that are looked through for them."""
+
+
+LOOKS = ("auto", "all", "none")
+"""Whose kernels are looked into: ``auto`` is what changed, and what has no baseline."""
+LOOKED_INTO = (Status.REGRESSED, Status.IMPROVED, Status.NO_BASELINE)
+TIMES = ("latency", "device", "throughput")
+"""Metrics that kernels explain."""
 
 
 class Chronicle:
@@ -56,6 +64,8 @@ class Chronicle:
         self.device = device
         self.records: dict[str, Record] = {}
         self._outcomes: dict[str, Outcome] = {}
+        self._blind: dict[str, str] = {}
+        """By case, why its kernels are not known although somebody looked."""
 
     def note(self, outcome: Outcome, nodeid: str | None) -> None:
         """Write a case's attempts down; raises HistoryError."""
@@ -79,6 +89,26 @@ class Chronicle:
             self.records[id_] for id_, v in verdicts.items() if v and v.status is Status.INVALID
         ]
 
+    def to_look_into(self, which: str) -> list[Record]:
+        """Return the records whose kernels are to be known, by one of ``LOOKS``.
+
+        Those that got slower, or faster, and why is the question; and those that may become a
+        baseline, by which somebody will ask later.
+        """
+        if which == "none":
+            return []
+        measured = [r for r in self._judged() if _unmeasured(r) is None]
+        return measured if which == "all" else [r for r in measured if r.status in LOOKED_INTO]
+
+    def note_kernels(self, case_id: str, found: KernelTable | str) -> None:
+        """Take in what a look into a case's step found, or why nothing; raises HistoryError."""
+        if isinstance(found, str):
+            self._blind[case_id] = found.partition("\n")[0]
+            return
+        table = kernels.tidy(found)
+        self.records[case_id] = replace(self.records[case_id], kernels=table)
+        self.writer.kernels(case_id, table)
+
     def hardware_of(self, record: Record) -> Hardware:
         """Return the device that a record's case was last measured on."""
         return self._outcomes[record.case.id].hardware
@@ -87,9 +117,36 @@ class Chronicle:
         """Judge the suite and write its verdicts; raises HistoryError, BaselineError."""
         for record in self._judged():
             if self.records[record.case.id].status is None:
-                self.records[record.case.id] = record
-                self.writer.verdict(record)
+                explained = self._explained(record)
+                self.records[record.case.id] = explained
+                self.writer.verdict(explained)
         return list(self.records.values())
+
+    def _explained(self, record: Record) -> Record:
+        """Add to what a slower time says of itself which kernels it comes from."""
+        slower = [v for v in record.verdicts if v.status is Status.REGRESSED and v.metric in TIMES]
+        words = self._cause(record, slower[0]) if slower else None
+        if words is None:
+            return record
+        verdicts = [
+            replace(v, reason=f"{v.reason}; {words}") if v is slower[0] else v
+            for v in record.verdicts
+        ]
+        return replace(record, verdicts=verdicts)
+
+    def _cause(self, record: Record, verdict: Verdict) -> str | None:
+        case_id = record.case.id
+        if (problem := self._blind.get(case_id)) is not None:
+            return f"its kernels are not known: {problem}"
+        baseline = self._file(self._outcomes[case_id].hardware.key).baselines.get(case_id)
+        if record.kernels is None or baseline is None:
+            return None
+        if baseline.kernels is None:
+            return "its baseline was accepted without kernels to compare with"
+        more_s = None
+        if verdict.unit == "s" and verdict.value is not None and verdict.baseline is not None:
+            more_s = verdict.value - verdict.baseline
+        return kernels.reason(kernels.diff(baseline.kernels, record.kernels), more_s)
 
     def _judged(self) -> list[Record]:
         suite: dict[str, Evidence] = {}

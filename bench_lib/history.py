@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from bench_lib.model import (
     Case,
     Environment,
     Hardware,
+    KernelTable,
     Quarantine,
     Record,
     Status,
@@ -87,6 +88,10 @@ class Writer:
     def attempt(self, case: Case, nodeid: str | None, attempt: Attempt) -> None:
         """Note one try at a case."""
         self._write("attempt", case=case, nodeid=nodeid, attempt=attempt)
+
+    def kernels(self, case_id: str, kernels: KernelTable) -> None:
+        """Note what a look into a case's step found."""
+        self._write("kernels", case_id=case_id, kernels=kernels)
 
     def verdict(self, record: Record) -> None:
         """Note how a case was judged."""
@@ -244,16 +249,19 @@ def _fold(run: Run, line: dict[str, Any]) -> None:
         case = msgspec.convert(line["case"], Case)
         attempt = msgspec.convert(line["attempt"], Attempt)
         run.records.setdefault(case.id, Record(case, about.nodeid)).attempts.append(attempt)
+    elif kind == "kernels":
+        old = run.records[line["case_id"]]
+        kernels = msgspec.convert(line["kernels"], KernelTable)
+        run.records[line["case_id"]] = replace(old, kernels=kernels)
     elif kind == "verdict":
         old = run.records[line["case_id"]]
-        run.records[line["case_id"]] = Record(
-            old.case,
-            about.nodeid or old.nodeid,
-            old.attempts,
-            msgspec.convert(line["status"], Status),
-            msgspec.convert(line["verdicts"], list[Verdict]),
-            msgspec.convert(line.get("changes", []), list[str]),
-            msgspec.convert(line.get("quarantine"), Quarantine | None),
+        run.records[line["case_id"]] = replace(
+            old,
+            nodeid=about.nodeid or old.nodeid,
+            status=msgspec.convert(line["status"], Status),
+            verdicts=msgspec.convert(line["verdicts"], list[Verdict]),
+            changes=msgspec.convert(line.get("changes", []), list[str]),
+            quarantine=msgspec.convert(line.get("quarantine"), Quarantine | None),
         )
     elif kind == "end":
         run.ended = about.time

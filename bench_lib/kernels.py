@@ -57,7 +57,7 @@ _ROLES: tuple[tuple[str, str], ...] = (
     ("conv bwd-weights", r"wgrad|wrw|bwd_?weight"),
     ("conv bwd-data", r"dgrad|bwd_?data|igemm_bwd|conv\w*bwd"),
     ("conv", r"fprop|convolve|conv|igemm_fwd|winograd|scudnn|\bnaive_conv"),
-    ("GEMM", r"gemm|gemv|cijk_|cutlass|matmul|nvjet|splitk"),
+    ("GEMM", r"gemm|gemv|cijk_|cutlass|matmul|nvjet|splitk|\b(add|b|baddb)?mm\b"),
     ("optimizer", r"multi_tensor_apply|fused_?(sgd|adam)"),
     ("embedding", r"embedding|indexselect|index_select|gather|scatter|index_put"),
     ("reduction", r"reduce|reduction|cub::"),
@@ -420,12 +420,18 @@ def _calls(kernel: Kernel) -> str:
 def table(
     kernels: Iterable[Kernel], steps: int, source: str, *, busy_s: float | None = None
 ) -> KernelTable:
-    """Return the kernels of so many steps as a table of one, names readable, longest first.
+    """Return a tidy table of one step from what kernels, and the device, did in ``steps``."""
+    each = [Kernel(k.name, k.calls / steps, k.total_s / steps) for k in kernels]
+    return tidy(KernelTable(source, steps, each, None if busy_s is None else busy_s / steps))
+
+
+def tidy(found: KernelTable) -> KernelTable:
+    """Return a table with readable names, a line for each, the longest first.
 
     Of more than ``MOST_KERNELS`` the rest is one line, and so is what is left when
     ``ENOUGH`` of the time is in the table.
     """
-    named = _by_name(replace(kernel, name=readable(kernel.name)) for kernel in kernels)
+    named = _by_name(replace(kernel, name=readable(kernel.name)) for kernel in found.kernels)
     ordered = sorted(named.values(), key=lambda kernel: (-kernel.total_s, kernel.name))
     whole, seen, kept = sum(kernel.total_s for kernel in ordered), 0.0, 0
     while kept < min(len(ordered), MOST_KERNELS) and seen < ENOUGH * whole:
@@ -433,9 +439,8 @@ def table(
         kept += 1
     rest = ordered[kept:]
     shown = [*ordered[:kept], *([replace(_merged(rest), name=REST)] if rest else [])]
-    return KernelTable(
-        source,
-        steps,
-        [Kernel(k.name, round(k.calls / steps, 4), round(k.total_s / steps, 10)) for k in shown],
-        None if busy_s is None else round(busy_s / steps, 10),
+    return replace(
+        found,
+        kernels=[replace(k, calls=round(k.calls, 4), total_s=round(k.total_s, 10)) for k in shown],
+        busy_s=None if found.busy_s is None else round(found.busy_s, 10),
     )

@@ -530,6 +530,8 @@ class Baseline:
     """What has to be equal for a comparison to mean anything: power cap, partition, ranks."""
     published: Published | None = None
     """The figure, where the provenance is ``published``; then there are no processes."""
+    kernels: KernelTable | None = None
+    """What the device did in a step, where it was looked into."""
 
 
 @dataclass(frozen=True)
@@ -544,3 +546,5 @@ class Record:
     changes: list[str] = field(default_factory=list)
     """What is different in the environment since the baseline, in words."""
     quarantine: Quarantine | None = None
+    kernels: KernelTable | None = None
+    """What the device did in a step, where it was looked into."""

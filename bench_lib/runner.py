@@ -10,17 +10,18 @@ from dataclasses import dataclass, replace
 from bench_lib import fingerprint, hardware, history, validity
 from bench_lib.cooling import COOL_S, Cooling
 from bench_lib.devicelock import DeviceLock
-from bench_lib.launch import Zygote, run_ranks
+from bench_lib.launch import CaseFault, CaseSkipped, Zygote, run_ranks
 from bench_lib.model import (
     Attempt,
     Case,
     Environment,
     Fault,
     Hardware,
+    KernelTable,
     Measurement,
     Telemetry,
 )
-from bench_lib.station import Companion, Station, Watcher, Workers, start_watching
+from bench_lib.station import Companion, Context, Station, Watcher, Workers, start_watching
 
 
 def start_workers(environment: Mapping[str, str]) -> Workers:
@@ -129,6 +130,30 @@ class Bench:
                 yield replace(outcome, attempts=attempts)
         finally:
             self._station.drop(process)
+
+    def profile(self, cases: Iterable[Case]) -> Iterator[tuple[Case, KernelTable | str]]:
+        """Look into the steps of cases, all in one context, which measures nothing else.
+
+        Gives each with its kernels, or why there are none; a case of several ranks has none.
+        Raises LaunchError where workers cannot be started at all.
+        """
+        context: Context | None = None
+        try:
+            for case in cases:
+                if case.launch.ranks > 1:
+                    yield case, "several ranks are not looked into"
+                    continue
+                context = context or self._station.fork()
+                try:
+                    yield case, context.profile(case)
+                except CaseSkipped as reason:
+                    yield case, str(reason)
+                except CaseFault as error:
+                    context = None
+                    yield case, f"{error.fault.kind} in {error.fault.phase}: {error.fault.message}"
+        finally:
+            if context is not None:
+                context.close()
 
     def _measured(self, case: Case, processes: Iterable[int]) -> Outcome:
         self._watch()

@@ -20,6 +20,7 @@ from bench_lib.model import (
     Environment,
     Fault,
     Hardware,
+    KernelTable,
     Measurement,
     Telemetry,
 )
@@ -41,6 +42,9 @@ class Context(Protocol):
 
     def measure(self, case: Case) -> Measurement:
         """Measure one case, or raise CaseSkipped or CaseFault."""
+
+    def profile(self, case: Case) -> KernelTable:
+        """Look into a case's step, or raise CaseSkipped or CaseFault."""
 
     def take_turn(self) -> None:
         """Work on the device for a moment, or raise LaunchError."""

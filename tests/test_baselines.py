@@ -60,6 +60,8 @@ from bench_lib.model import (
     PRECISIONS,
     TASKS,
     Accepted,
+    Kernel,
+    KernelTable,
     Launch,
     Limits,
     Numerics,
@@ -1210,3 +1212,43 @@ def test_a_published_figure_is_what_its_source_says(key, case_id, rate, low, hig
         pytest.skip("recorded since")
     figure = file.published[case_id]
     assert (figure.rate, figure.low, figure.high, figure.item) == (rate, low, high, "img")
+
+
+# ---- kernels ------------------------------------------------------------------------------
+
+
+def looked_into(**ms):
+    """Return a table of kernels and their milliseconds."""
+    return KernelTable("torch.profiler", 5, [Kernel(k, 1, v / 1e3) for k, v in ms.items()])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "status", "kept"),
+    [
+        (None, looked_into(gemm=2), Status.NO_BASELINE, looked_into(gemm=2)),
+        (looked_into(gemm=1), looked_into(gemm=2), Status.REGRESSED, looked_into(gemm=2)),
+        (looked_into(gemm=1), None, Status.OK, looked_into(gemm=1)),
+        (looked_into(gemm=1), None, Status.REGRESSED, None),
+        (looked_into(gemm=1), None, Status.SUSPECT, None),
+    ],
+)
+def test_kernels_of_a_baseline_are_those_of_its_values(old, new, status, kept):
+    """The old ones hold only where the case is as it was."""
+    record = replace(make_record(status=status), kernels=new)
+    current = held_against(-4.6, kernels=old) if old else None
+    (change,) = proposed(record, current=current)
+    assert change.new is not None
+    assert change.new.kernels == kept
+
+
+def test_kernels_are_written_a_line_for_each_and_read_back(tmp_path):
+    """A reviewer sees which came and went."""
+    table = looked_into(gemm=2, relu=1)
+    accept(tmp_path, [make_baseline(kernels=table)])
+    text = (tmp_path / f"{KEY}.json").read_text()
+    rows = [line.strip() for line in text.splitlines() if "gemm" in line or "relu" in line]
+    assert rows == [
+        '{"calls": 1, "name": "gemm", "total_s": 0.002},',
+        '{"calls": 1, "name": "relu", "total_s": 0.001}',
+    ]
+    assert load(tmp_path, KEY).baselines[CASE_ID].kernels == table

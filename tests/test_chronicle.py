@@ -22,7 +22,7 @@ from scripted import Contexts, Watch, gpus
 from bench_lib import baselines, history
 from bench_lib.chronicle import NIGHTS, Chronicle, fails, rolling
 from bench_lib.devicelock import DeviceLock
-from bench_lib.model import Fault, Quarantine, Status
+from bench_lib.model import Fault, Kernel, KernelTable, Quarantine, Status
 from bench_lib.runner import Bench, Outcome
 
 DEVICE = gpus(1)[0]
@@ -351,3 +351,97 @@ def test_a_night_that_cannot_be_read_is_passed_over(tmp_path):
     newer = tmp_path / f"20260202T010000Z_{DEVICE.key}_ffffffff.jsonl"
     newer.write_text('{"schema":99,"kind":"end","run":"ffffffff","time":"2026-02-02T01:00:00Z"}\n')
     assert len(list(history.latest(tmp_path, DEVICE.key, 100))) == 1
+
+
+# --- which kernels -------------------------------------------------------------------------
+
+
+def kernels(**ms):
+    """Return a table of kernels and their milliseconds, each called once."""
+    return KernelTable("torch.profiler", 5, [Kernel(k, 1, v / 1e3) for k, v in ms.items()])
+
+
+def slow(bench, run, outcome_of, case_id="a", seconds=0.0125):
+    """Measure a case that is slower than its baseline in six processes."""
+    run.note(outcome_of(case_id, [seconds] * 20), f"test.py::{case_id}")
+    for process in range(1, 6):
+        again(bench, run, case_id, process=process)
+
+
+def test_what_changed_or_has_no_baseline_is_looked_into(tmp_path, bench, chronicle, outcome_of):
+    """What is as ever costs nothing; what failed has no kernels."""
+    accept(tmp_path, "same", "slower", "faster", "died")
+    run = chronicle(planned=6)
+    for case_id, seconds in (("same", 0.01), ("slower", 0.0125), ("faster", 0.008)):
+        slow(bench, run, outcome_of, case_id, seconds)
+    run.note(outcome_of("new", [0.01] * 20), None)
+    run.note(outcome_of("died", ABORT), None)
+    assert [r.case.id for r in run.to_look_into("auto")] == ["slower", "faster", "new"]
+    assert [r.case.id for r in run.to_look_into("all")] == ["same", "slower", "faster", "new"]
+    assert run.to_look_into("none") == []
+
+
+def test_a_slower_case_names_the_kernels_that_it_comes_from(tmp_path, bench, chronicle, outcome_of):
+    """In the verdict, where whoever is woken reads it; the table is in the history."""
+    accept(tmp_path, "a", kernels=kernels(gemm=8, relu=2))
+    run = chronicle(planned=6)
+    slow(bench, run, outcome_of)
+    run.note_kernels("a", kernels(relu=2, gemm=10.5))
+    (record,) = run.judge()
+    assert record.verdicts[0].reason.endswith(
+        "; +2.5 ms in kernels: GEMM gemm 8 ms → 10.5 ms, 1 call"
+    )
+    run.writer.close()
+    read = history.read(run.writer.path).records["a"]
+    assert read.kernels == kernels(gemm=10.5, relu=2)
+    assert read == record
+
+
+def test_time_outside_the_kernels_is_told_by_the_whole_steps_difference(
+    tmp_path, bench, chronicle, outcome_of
+):
+    """2.5 ms more, and the kernels as ever."""
+    accept(tmp_path, "a", kernels=kernels(gemm=8, relu=2))
+    run = chronicle(planned=6)
+    slow(bench, run, outcome_of)
+    run.note_kernels("a", kernels(gemm=8, relu=2))
+    (record,) = run.judge()
+    assert record.verdicts[0].reason.endswith(
+        "; 2.5 ms of it lie between the kernels (launches, waiting), not in them"
+    )
+
+
+@pytest.mark.parametrize(
+    ("known", "found", "words"),
+    [
+        (None, kernels(gemm=8), "; its baseline was accepted without kernels to compare with"),
+        (kernels(gemm=8), "exception in build: gone\nmore", "; its kernels are not known: except"),
+        (kernels(gemm=8), None, " confirm it"),
+    ],
+)
+def test_why_no_kernel_is_named_is_said(
+    tmp_path, bench, chronicle, outcome_of, *, known, found, words
+):
+    """Nobody looked, it failed, or there is nothing to hold it against."""
+    accept(tmp_path, "a", kernels=known)
+    run = chronicle(planned=6)
+    slow(bench, run, outcome_of)
+    if found is not None:
+        run.note_kernels("a", found)
+    (record,) = run.judge()
+    assert record.status is Status.REGRESSED
+    assert words in record.verdicts[0].reason or found is None
+    if found is None:
+        assert "kernel" not in record.verdicts[0].reason
+
+
+def test_kernels_of_what_is_no_slower_change_no_verdict(tmp_path, bench, chronicle, outcome_of):
+    """They are kept for the next baseline."""
+    accept(tmp_path, "a", kernels=kernels(gemm=8))
+    run = chronicle(planned=6)
+    slow(bench, run, outcome_of, seconds=0.01)
+    run.note_kernels("a", kernels(gemm=9))
+    (record,) = run.judge()
+    assert record.status is Status.OK
+    assert "kernels" not in record.verdicts[0].reason
+    assert record.kernels == kernels(gemm=9)

@@ -906,6 +906,8 @@ def test_one_command_measures_and_accepts_that_very_run(cli, history, tmp_path, 
         "perf_tests",
         "--perf-processes",
         "5",
+        "--perf-kernels",
+        "all",
         "--perf-history",
         "history",
         "--perf-baselines",
@@ -1068,7 +1070,9 @@ def test_recording_runs_pytest_in_front(tmp_path, chosen, status, accepted):
         start_new_session=True,
     )
     assert done.returncode == status, done.stdout + done.stderr
-    assert done.stdout.startswith("pytest perf_tests --perf-processes 5 --perf-history history ")
+    assert done.stdout.startswith(
+        "pytest perf_tests --perf-processes 5 --perf-kernels all --perf-history history "
+    )
     assert len(list((tmp_path / "history").glob("*.jsonl"))) == 1
     if accepted:
         assert done.stdout.endswith("next: commit baselines/mi300x.json\n")

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 from builders import make_baseline, make_environment, make_hardware, make_processes
+from scripted import KERNELS
 
 from bench_lib import baselines, history
-from bench_lib.model import Quarantine, Status
+from bench_lib.model import Kernel, KernelTable, Quarantine, Status
 from bench_lib.plugin.devices import Assignment, device_of
 
 TESTS = Path(__file__).parent
@@ -97,11 +98,13 @@ def runs_in(pytester) -> list[history.Run]:
     return [history.read(path) for path in history.files(pytester.path / "history")]
 
 
-def accept(pytester, case_id, log_medians, key="cpu-test-2c", **fields):
+def accept(pytester, case_id, log_medians, key="cpu-test-2c", kernels=None, **fields):
     """Write a baseline as accepting would."""
     file = baselines.load(pytester.path / "baselines", key)
     processes = make_processes(log_medians, environment="e0e0e0e0", device_uuid=None, **fields)
-    new = make_baseline(case_id=case_id, processes=processes, conditions={"ranks": 1})
+    new = make_baseline(
+        case_id=case_id, processes=processes, conditions={"ranks": 1}, kernels=kernels
+    )
     device = make_hardware(key=key)
     baselines.write(
         file, [baselines.Change(case_id, None, new)], device, {"e0e0e0e0": make_environment()}
@@ -162,6 +165,48 @@ def test_a_regression_fails_its_own_test_once_with_the_reason(suite, pytester):
     assert by_name["test_step[beta]"].find("failure") is None
     properties = {p.get("value") for case in cases for p in case.iter("property")}
     assert properties == {"REGRESSED", "OK"}
+
+
+def test_a_regression_is_looked_into_once_and_names_its_kernels(suite, pytester):
+    """In the words of the failure; its table is in the history, for the next baseline."""
+    run = suite("{'alpha': [[0.0105] * 20]}")
+    accept(pytester, "alpha", TEN_MS, kernels=KernelTable("x", 5, [Kernel("gemm_kernel", 1, 4e-3)]))
+    accept(pytester, "beta", TEN_MS)
+    result = run()
+    result.stdout.fnmatch_lines(
+        [
+            "looking into the kernels of 1 of 2 cases",
+            "*REGRESSED alpha: latency: 5.0%*; +1 ms in kernels: GEMM gemm_kernel 4 ms → 5 ms, *",
+        ]
+    )
+    (kept,) = runs_in(pytester)
+    assert kept.records["alpha"].kernels == KERNELS
+    assert kept.records["beta"].kernels is None
+
+
+def test_kernels_of_a_first_run_are_kept_for_its_baseline_unless_refused(suite, pytester):
+    """Somebody will ask by them later."""
+    run = suite()
+    run()
+    run("--perf-kernels", "none").stdout.no_fnmatch_line("looking into*")
+    first, second = runs_in(pytester)
+    assert [r.kernels for r in first.records.values()] == [KERNELS, KERNELS]
+    assert [r.kernels for r in second.records.values()] == [None, None]
+
+
+def test_kernels_that_cannot_be_looked_into_cost_no_verdict(suite, pytester):
+    """The device is gone by then; what was measured stands."""
+    run = suite("{'alpha': [[0.01] * 20]}")
+    conftest = pytester.path / "conftest.py"
+    conftest.write_text(
+        f"{conftest.read_text()}\nimport scripted\nfrom bench_lib.launch import LaunchError\n"
+        "def gone(self, case):\n    raise LaunchError('no device')\n"
+        "scripted.Context.profile = gone\n"
+    )
+    result = run()
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["kernels could not be looked into: no device"])
+    assert runs_in(pytester)[0].finished
 
 
 def test_only_what_looks_different_is_measured_again_and_only_while_it_does(suite, pytester):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from builders import make_case, make_measurement, make_telemetry
-from scripted import Contexts, Watch, gpus
+from scripted import KERNELS, Contexts, Watch, gpus
 
 from bench_lib import history, runner, validity
 from bench_lib.devicelock import DeviceBusyError, DeviceLock
@@ -438,3 +438,45 @@ def test_times_that_no_clock_gives_end_nothing(bench, workers, times):
     level = validity.Level(1980.0, 1940.0, -4.0, 0.01)
     one = bench(expected=lambda _case: level, **seeing(SLOW))
     assert one.measure(make_case(id="odd")).attempts[-1].measurement is not None
+
+
+# --- looking into --------------------------------------------------------------------------
+
+
+def test_cases_are_looked_into_in_one_context_that_measures_nothing(bench, workers):
+    """A profiler stays in it; it need not be of the cheap kind."""
+    one = bench()
+    one.measure(make_case(id="a"))
+    found = list(one.profile([make_case(id="a"), make_case(id="b")]))
+    assert [(case.id, table) for case, table in found] == [("a", KERNELS), ("b", KERNELS)]
+    assert workers.log == [
+        *("fork context-1", "context-1 a"),
+        *("fork context-2", "context-2 profiles a", "context-2 profiles b", "end context-2"),
+    ]
+    assert workers.draws[-1] == 1
+
+
+def test_a_case_that_cannot_be_looked_into_says_why_and_the_next_one_can(bench, workers):
+    """After a fault in a context of its own."""
+    workers.kernels = {
+        "a": Fault("died", "the worker was ended by SIGSEGV", "profile"),
+        "b": "no such arithmetic here",
+    }
+    several = make_case(id="d", launch=Launch(ranks=2))
+    cases = [make_case(id="a"), make_case(id="b"), make_case(id="c"), several]
+    found = {case.id: table for case, table in bench().profile(cases)}
+    assert found == {
+        "a": "died in profile: the worker was ended by SIGSEGV",
+        "b": "no such arithmetic here",
+        "c": KERNELS,
+        "d": "several ranks are not looked into",
+    }
+    assert [line for line in workers.log if line.startswith("fork")] == [
+        *("fork context-1", "fork context-2")
+    ]
+
+
+def test_nothing_to_look_into_opens_nothing(bench, workers):
+    """Not even a worker."""
+    assert list(bench().profile([])) == []
+    assert workers.log == []

@@ -224,7 +224,15 @@ def record(
     _require(reason)
     before = set(runs.files(history))
     folders = ["--perf-history", str(history), "--perf-baselines", str(baselines)]
-    words = ["perf_tests", "--perf-processes", str(LEAST_PROCESSES), *folders, *(more or [])]
+    looks = ["--perf-kernels", "all"]
+    words = [
+        "perf_tests",
+        "--perf-processes",
+        str(LEAST_PROCESSES),
+        *looks,
+        *folders,
+        *(more or []),
+    ]
     status = _pytest(words)
     if status not in (0, 1):
         raise files.BaselineError(f"pytest ended with status {status}; nothing was accepted")

@@ -121,6 +121,7 @@ class Series:
         passes = True
         if self._planned:
             self._confirm()
+            self._look_into()
             today = utc_today()
             records = self._chronicle.judge()
             passes = not any(fails(record, strict=False, today=today) for record in records)
@@ -129,6 +130,11 @@ class Series:
         status = 0 if passes else 1
         self._chronicle.writer.end(self._chronicle.counts(), status, caches=fingerprint.caches())
         return passes
+
+    def _look_into(self) -> None:
+        cases = [record.case for record in self._chronicle.to_look_into("auto")]
+        for case, found in self._bench.profile(cases):
+            self._chronicle.note_kernels(case.id, found)
 
     def _confirm(self) -> None:
         for process in range(1, self._planned):

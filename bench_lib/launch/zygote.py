@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -25,7 +25,7 @@ from bench_lib.launch.faults import (
     how_it_ended,
     last_output,
 )
-from bench_lib.model import Case, Device, Fault, Measurement
+from bench_lib.model import Case, Device, Fault, KernelTable, Measurement
 from bench_lib.wire import (
     ADDRESS_VARIABLE,
     CONTEXTS,
@@ -55,6 +55,9 @@ SAME_KIND = 0.045
 
 def _nothing() -> None:
     return None
+
+
+Answer = TypeVar("Answer", Measurement, KernelTable)
 
 
 class Context:
@@ -88,11 +91,21 @@ class Context:
 
         Raises CaseSkipped with the reason, or CaseFault after which this context is gone.
         """
+        return self._answer("measure", case, "measurement", Measurement)
+
+    def profile(self, case: Case) -> KernelTable:
+        """Look into a case's step; a profiler stays, so nothing is to be measured here after it.
+
+        Raises as ``measure`` does.
+        """
+        return self._answer("profile", case, "kernels", KernelTable)
+
+    def _answer(self, order: str, case: Case, name: str, kind: type[Answer]) -> Answer:
         offset = self._log.stat().st_size if self._log.exists() else 0
         deadline = time.monotonic() + case.time_limit_s
         phase = "start"
         try:
-            self._connection.send({"measure": dataclasses.asdict(case)})
+            self._connection.send({order: dataclasses.asdict(case)})
             while True:
                 message = self._connection.receive(max(0.0, deadline - time.monotonic()))
                 if "phase" in message:
@@ -100,8 +113,8 @@ class Context:
                 elif "give_way" in message:
                     self.give_way()
                     self._connection.send({"go_on": True})
-                elif "measurement" in message:
-                    return msgspec.convert(message["measurement"], Measurement)
+                elif name in message:
+                    return msgspec.convert(message[name], kind)
                 elif "skipped" in message:
                     raise CaseSkipped(message["skipped"])
                 elif "fault" in message:

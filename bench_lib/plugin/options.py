@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bench_lib.chronicle import LOOKS
 from bench_lib.cooling import COOL_S
 from bench_lib.model import TIERS
 
@@ -31,6 +32,8 @@ class Options:
     lock_wait_s: float
     cool_s: float
     """How long to wait for a device that was throttled or shared before measuring again."""
+    kernels: str
+    """Whose kernels are looked into, one of LOOKS."""
     any_clock: bool
     """Whether a clock below the baseline's is taken as it is."""
     asked_for: bool
@@ -100,6 +103,13 @@ def add_options(parser: pytest.Parser) -> None:
         help="take a clock below the baseline's as it is, to record a new baseline where clocks "
         "are lower for good",
     )
+    group.addoption(
+        "--perf-kernels",
+        choices=LOOKS,
+        default=None,
+        help="whose kernels to look into, once at the end: of what changed and of what has no "
+        "baseline yet, of all, or of none (default: auto)",
+    )
     parser.addini("perf_matrix", "matrix to take cases from", default="perf_tests/matrix.toml")
     parser.addini(
         "perf_paths",
@@ -130,6 +140,7 @@ def read_options(config: pytest.Config) -> Options:
         strict=config.getoption("perf_strict"),
         lock_wait_s=600.0 if (wait := config.getoption("perf_lock_wait")) is None else wait,
         cool_s=COOL_S if (cool := config.getoption("perf_cool")) is None else cool,
+        kernels=config.getoption("perf_kernels") or LOOKS[0],
         any_clock=config.getoption("perf_any_clock"),
         asked_for=any(value not in (None, False) for value in given) or _names_perf_path(config),
     )
@@ -145,6 +156,7 @@ _NAMES = (
     "strict",
     "lock_wait",
     "cool",
+    "kernels",
     "any_clock",
 )
 

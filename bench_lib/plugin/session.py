@@ -181,6 +181,31 @@ class PerfSession:
                         stack.callback(bench.close)
                 self._measure_again(benches, queues, process)
 
+    def look_into(self) -> None:
+        """Profile what changed and what has no baseline, each device's cases in one context."""
+        assert self.chronicle is not None
+        records = self.chronicle.to_look_into(self.options.kernels)
+        if not records:
+            return
+        everything = len(self.chronicle.records)
+        self.say(f"looking into the kernels of {len(records)} of {everything} cases")
+        try:
+            self._look_into(records)
+        except (LaunchError, DeviceBusyError) as error:  # the verdicts stand without
+            self.say(f"kernels could not be looked into: {error}")
+
+    def _look_into(self, records: list[Record]) -> None:
+        assert self.chronicle is not None
+        for place in dict.fromkeys(_place(self.chronicle.hardware_of(r)) for r in records):
+            here = [r for r in records if _place(self.chronicle.hardware_of(r)) == place]
+            with contextlib.ExitStack() as stack:
+                bench = self.bench
+                if bench is None or _place(bench.device) != place:
+                    bench = self._open_bench(self.chronicle.hardware_of(here[0]))
+                    stack.callback(bench.close)
+                for case, found in bench.profile(record.case for record in here):
+                    self.chronicle.note_kernels(case.id, found)
+
     def _measure_again(
         self, benches: Mapping[str, Bench], queues: Mapping[str, list[Record]], process: int
     ) -> None:
@@ -217,6 +242,7 @@ class PerfSession:
         if not self.interrupted and self.failed is None:
             try:
                 self.confirm()
+                self.look_into()
             except (LaunchError, DeviceBusyError) as error:
                 self.failed = f"suspicious cases could not be measured again: {error}"
             except KeyboardInterrupt:

@@ -9,11 +9,13 @@ import os
 import resource
 import sys
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from bench_lib.model import Case, Kernel, KernelTable
 from bench_lib.wire import ClosedError, connect, decode_case
+from bench_lib.worker import profiling
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.device import (
     compile_cache_state,
@@ -22,8 +24,11 @@ from bench_lib.worker.device import (
     open_device,
 )
 from bench_lib.worker.launches import compare_streams
-from bench_lib.worker.measure import Context, measure
-from bench_lib.worker.workloads import Setting, UnsupportedError
+from bench_lib.worker.measure import LEAST_WARMUP_STEPS, Context, clean, measure
+from bench_lib.worker.workloads import Setting, UnsupportedError, build
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def serve_cases(name: str) -> int:
@@ -67,17 +72,64 @@ def serve_cases(name: str) -> int:
             if "take_turn" in order:
                 context.clock.take_turn()
                 connection.send({"turn_taken": True})
+            elif "profile" in order:
+                connection.send(answer(order["profile"], context, kernels_of))
             else:
                 connection.send(answer(order["measure"], context))
     except ClosedError:
         return 0
 
 
-def answer(fields: dict[str, Any], context: Context) -> dict[str, Any]:
-    """Measure the case that ``fields`` describe and put the outcome into a message."""
+PROFILED = 5
+"""Steps under the profiler."""
+WARMUP_S = 0.3
+"""Before them; GPU clocks take about that long to ramp."""
+
+
+def measured(case: Case, context: Context) -> dict[str, Any]:
+    """Return a case's measurement as a message's part."""
+    return {"measurement": dataclasses.asdict(measure(case, context))}
+
+
+def kernels_of(case: Case, context: Context) -> dict[str, Any]:
+    """Return what the device does in one of a case's steps as a message's part."""
+    clean(context)
     try:
-        measurement = dataclasses.asdict(measure(decode_case(fields), context))
-        json.dumps(measurement, allow_nan=False)  # what a workload says of itself may not fit
+        seen = _profiled(case, context)
+    finally:
+        clean(context)
+    n = seen.steps
+    kernels = [Kernel(name, calls / n, total_s / n) for name, calls, total_s in seen.kernels]
+    busy_s = None if seen.busy_s is None else seen.busy_s / n
+    return {"kernels": dataclasses.asdict(KernelTable(seen.source, n, kernels, busy_s))}
+
+
+def _profiled(case: Case, context: Context) -> profiling.Work:
+    clock = context.clock
+    context.phase("build")
+    step = build(case, context.setting).step
+    context.phase("first step")
+    step()
+    clock.synchronize()
+    context.phase("warm-up")
+    begin, steps = clock.now(), 0
+    while steps < LEAST_WARMUP_STEPS or clock.now() - begin < WARMUP_S:
+        step()
+        clock.synchronize()
+        steps += 1
+    context.phase("profile")
+    return profiling.kernels(step, clock, PROFILED)
+
+
+def answer(
+    fields: dict[str, Any],
+    context: Context,
+    look: Callable[[Case, Context], dict[str, Any]] = measured,
+) -> dict[str, Any]:
+    """Measure the case that ``fields`` describe, or look into it; returns the message to send."""
+    try:
+        message = look(decode_case(fields), context)
+        json.dumps(message, allow_nan=False)  # what a workload says of itself may not fit
     except UnsupportedError as reason:
         return {"skipped": str(reason)}
     except (Exception, SystemExit) as error:  # noqa: BLE001 - it stays in its case
@@ -90,7 +142,7 @@ def answer(fields: dict[str, Any], context: Context) -> dict[str, Any]:
                 "traceback": traceback.format_exc(),
             }
         }
-    return {"measurement": measurement}
+    return message
 
 
 OUT_OF_MEMORY = (

@@ -107,14 +107,15 @@ class Context:
 
 def measure(case: Case, context: Context) -> Measurement:
     """Measure one case; whatever goes wrong is raised, with nothing left on the device."""
-    _clean(context)
+    clean(context)
     try:
         return _measure(case, context)
     finally:
-        _clean(context)
+        clean(context)
 
 
-def _clean(context: Context) -> None:
+def clean(context: Context) -> None:
+    """Leave nothing of a case behind: no compiled code, no tensors, no cached memory."""
     context.forget()
     gc.collect()
     context.clock.release()

@@ -1,0 +1,293 @@
+"""Kernels by name, and the difference of two profiles."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench_lib.kernels import (
+    ENOUGH,
+    LONGEST_NAME,
+    MOST_KERNELS,
+    REST,
+    causes,
+    diff,
+    family,
+    readable,
+    reason,
+    role,
+    short,
+    table,
+    tidy,
+)
+from bench_lib.model import Kernel, KernelTable
+
+ADD = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::Half>, "
+    "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<c10::Half>, std::array<char*, 3ul>)"
+)
+CLAMP = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::"
+    "launch_clamp_scalar(at::TensorIteratorBase&, c10::Scalar)::{lambda()#1}::operator()() const::"
+    "{lambda(float)#1}, std::array<char*, 2ul> >(int, std::array<char*, 2ul>)"
+)
+MEAN = (
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<c10::BFloat16, "
+    "at::native::MeanOps<c10::BFloat16, float, float, c10::BFloat16>, unsigned int, 4> >(int)"
+)
+CUTLASS = "void cutlass::Kernel2<cutlass_80_tensorop_s16816gemm_f16_128x64_64x6_nt_align8>(Params)"
+XMMA = (
+    "sm90_xmma_wgrad_indexed_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize64x128x64_"
+    "warpgroupsize1x1x1_g1_execute_segment_k_off_kernel__5x_cudnn"
+)
+IGEMM = "igemm_wrw_gtcx3_nhwc_fp16_bx0_ex1_bt256x128x32_wt32x32x8_ws2x2_wr2x2_ta1x4x1x8_gkgs"
+TENSILE = "Cijk_Ailk_Bljk_HHS_BH_MT128x96x16_MI16x16x16_SN_1LDSB0_APM1_ABV0_WGM8.kd"
+NVJET = "nvjet_sm90_hsh_256x128_64x4_1x2_h_bz_coopA_NNT"
+
+
+@pytest.mark.parametrize(
+    ("name", "does", "shown"),
+    [
+        (ADD, "elementwise", "vectorized_elementwise_kernel add fp16"),
+        (CLAMP, "elementwise", "vectorized_elementwise_kernel launch_clamp_scalar fp32"),
+        (MEAN, "reduction", "reduce_kernel Mean bf16"),
+        (CUTLASS, "GEMM", "cutlass_80_tensorop_s16816gemm_f16_128x64_64x6_nt_align8"),
+        (
+            XMMA,
+            "conv bwd-weights",
+            "sm90_xmma_wgrad_indexed_implicit_gemm_f16f…32_nhwckrsc_64x128x64",
+        ),
+        (IGEMM, "conv bwd-weights", "igemm_wrw_gtcx3_nhwc_fp16_256x128x32"),
+        (TENSILE, "GEMM", "Cijk_Ailk_Bljk_HHS_BH_MT128x96x16"),
+        (NVJET, "GEMM", NVJET),
+        ("MIOpenBatchNormBwdSpatial", "batch norm", "MIOpenBatchNormBwdSpatial"),
+        ("__amd_rocclr_copyBuffer", "copy", "__amd_rocclr_copyBuffer"),
+        ("Memcpy HtoD (Pinned -> Device)", "copy", "Memcpy HtoD"),
+        ("Memset (Device)", "fill", "Memset"),
+        (
+            "rccl_main_kernel(ncclDevComm*, unsigned long, ncclWork*)",
+            "collective",
+            "rccl_main_kernel",
+        ),
+        (
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+            "collective",
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+        ),
+        ("triton_poi_fused_native_batch_norm_relu_3", "fused elementwise", None),
+        ("triton_red_fused_mean_7", "fused reduction", None),
+        ("triton_tem_fused_mm_2", "GEMM", None),
+        ("void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128>, false>(P)", "attention", None),
+        ("aten::mkldnn_convolution", "conv", None),
+        ("aten::addmm", "GEMM", None),
+        ("aten::batch_norm", "batch norm", None),
+        ("void my_kernel(float*)", "other", "my_kernel"),
+        ("", "other", ""),
+    ],
+)
+def test_a_kernel_is_known_by_what_it_does_and_by_a_short_name(name, does, shown):
+    """As NVIDIA's and AMD's libraries, ATen, Triton and the profilers themselves name them."""
+    assert role(name) == does
+    assert shown is None or short(name) == shown
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (XMMA, XMMA.replace("64x128x64", "128x128x32")),
+        (IGEMM, IGEMM.replace("bt256x128x32_wt32x32x8", "bt128x128x32_wt16x16x16")),
+        (TENSILE, TENSILE.replace("MT128x96x16_MI16x16x16", "MT256x256x32_MI32x32x8")),
+        (NVJET, NVJET.replace("256x128_64x4", "128x256_64x6")),
+        (CUTLASS, CUTLASS.replace("128x64_64x6", "256x128_32x3")),
+        (ADD, ADD.replace("<4, ", "<8, ").replace("3ul", "2ul")),
+        ("triton_poi_fused_add_relu_3", "triton_poi_fused_add_relu_11"),
+        ("void f<128, 4, true>(int)", "void f<256, 2, false>(int, int)"),
+    ],
+)
+def test_tiles_and_template_numbers_do_not_make_another_family(old, new):
+    """A new version of a library changes them."""
+    assert family(old) == family(new)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (ADD, CLAMP),
+        (ADD, ADD.replace("Half", "BFloat16")),
+        (XMMA, XMMA.replace("wgrad", "dgrad")),
+        (IGEMM, IGEMM.replace("nhwc", "nchw")),
+        (TENSILE, TENSILE.replace("Ailk_Bljk", "Alik_Bljk")),
+        (NVJET, NVJET.replace("NNT", "TNT")),
+        ("triton_poi_fused_add_relu_3", "triton_poi_fused_add_3"),
+    ],
+)
+def test_other_work_types_and_layouts_are_other_families(one, other):
+    """They are not the same work."""
+    assert family(one) != family(other)
+
+
+def test_mangled_names_are_read_and_broken_ones_left():
+    """What rocprof of old, and a library without symbols, print."""
+    assert readable("_Z10add_kernelPfS_i.kd") == "add_kernel(float*, float*, int)"
+    assert readable("_Z10add_kernelPfS_i [clone .kd]") == "add_kernel(float*, float*, int)"
+    assert readable("_ZN17cutlass__5x_cudnn6KernelINS_4conv6ker") == (
+        "_ZN17cutlass__5x_cudnn6KernelINS_4conv6ker"
+    )
+    assert readable("plain.kd") == "plain"
+
+
+@given(st.text(alphabet="<>()[]{},:_ aZ09*&~", max_size=80) | st.text(max_size=40))
+def test_no_name_is_too_odd_to_be_shown(name):
+    """Kernels have any name that a compiler makes."""
+    assert len(short(name)) <= LONGEST_NAME
+    assert isinstance(role(name), str)
+    assert isinstance(family(name), str)
+
+
+# --- two profiles --------------------------------------------------------------------------
+
+
+def profile(*kernels: tuple[str, float, float]) -> KernelTable:
+    """Return a table of names, calls and milliseconds."""
+    return KernelTable("torch.profiler", 5, [Kernel(n, c, ms / 1e3) for n, c, ms in kernels])
+
+
+def test_kernels_are_matched_by_name_then_without_tiles_then_by_their_work():
+    """What is left is new, or gone."""
+    naive = "naive_conv_ab_packed_wrw_nhwc_half_double_half"
+    before = profile((ADD, 3, 1), (NVJET, 2, 4), (IGEMM, 61, 1.9), ("gone_kernel", 1, 0.5))
+    after = profile(
+        (ADD, 3, 1.25),
+        (NVJET.replace("64x4", "64x8"), 2, 3),
+        (naive, 61, 4),
+        ("Memcpy DtoD (Device -> Device)", 3, 0.2),
+    )
+    found = diff(before, after)
+    assert [(c.kind, c.role, round(c.delta_s * 1e3, 6)) for c in found.changes] == [
+        ("replaced", "conv bwd-weights", 2.1),
+        ("replaced", "GEMM", -1.0),
+        ("gone", "other", -0.5),
+        ("slower", "elementwise", 0.25),
+        ("new", "copy", 0.2),
+    ]
+    assert found.delta_s == pytest.approx(1.05e-3)
+    assert found.share(found.changes[0]) == pytest.approx(2.1 / 2.55)
+    assert found.changes[0].name == f"igemm_wrw_gtcx3_nhwc_fp16_256x128x32 → {short(naive)}"
+
+
+def test_the_reason_names_what_costs_most_and_nothing_small():
+    """In the words of the morning after."""
+    naive = "naive_conv_ab_packed_wrw_nhwc"
+    before = profile((IGEMM, 61, 1.9), (ADD, 3, 10), (NVJET, 2, 4))
+    after = profile(
+        (naive, 61, 4), (ADD, 3, 10.01), (NVJET, 2, 4), ("Memcpy DtoD (Device -> Device)", 1, 0.3)
+    )
+    assert reason(diff(before, after)) == (
+        "+2.41 ms in kernels: conv bwd-weights igemm_wrw_gtcx3_nhwc_fp16_256x128x32 → "
+        "naive_conv_ab_packed_wrw_nhwc 1.9 ms → 4 ms, 61 calls; new copy Memcpy DtoD 300 us, 1 call"
+    )
+
+
+def test_several_kernels_of_one_role_are_named_by_it():
+    """Fifty convolutions that are each a little slower are one cause."""
+    names = [XMMA.replace("wgrad", f"fprop{letter}") for letter in "abcdefgh"]
+    before = profile(*[(name, 1, 1.0) for name in names], (ADD, 3, 8.0))
+    after = profile(*[(name, 1, 1.1 + i / 100) for i, name in enumerate(names)], (ADD, 3, 8.0))
+    assert reason(diff(before, after)) == "+1.08 ms in kernels: conv 8 ms → 9.08 ms, 8 kernels"
+
+
+def test_more_calls_of_the_same_kernel_are_said():
+    """A cast before every layer is no slower kernel."""
+    found = diff(profile((ADD, 3, 1), (NVJET, 1, 1)), profile((ADD, 30, 10), (NVJET, 1, 1)))
+    assert reason(found) == (
+        "+9 ms in kernels: elementwise vectorized_elementwise_kernel add fp16 1 ms → 10 ms, "
+        "3 → 30 calls"
+    )
+
+
+def test_a_slower_device_is_not_blamed_on_a_kernel():
+    """All alike are slower: the clock, the memory, the power."""
+    names = [f"kernel_{letter}" for letter in "abcdefghij"]
+    before = profile(*[(name, 1, 1 + i) for i, name in enumerate(names)])
+    after = profile(*[(name, 1, (1 + i) * 1.031) for i, name in enumerate(names)])
+    assert reason(diff(before, after)) == (
+        "all kernels alike are slower, +3.1%: the device, and no kernel of it"
+    )
+    assert "in kernels" in reason(diff(profile(*_few(1.0)), profile(*_few(1.031))))
+
+
+def _few(factor: float) -> list[tuple[str, float, float]]:
+    return [(f"kernel_{letter}", 1, factor) for letter in "abc"]
+
+
+def test_time_that_no_kernel_took_is_said_to_lie_between_them():
+    """The host, or waiting."""
+    same = profile((ADD, 3, 1), (NVJET, 1, 1))
+    assert reason(diff(same, same), 2e-3) == (
+        "2 ms of it lie between the kernels (launches, waiting), not in them"
+    )
+    some = diff(same, profile((ADD, 3, 1.4), (NVJET, 1, 1)))
+    assert reason(some, 2e-3) == (
+        "1.6 ms of it lie between the kernels (launches, waiting), not in them; +400 us in "
+        "kernels: elementwise vectorized_elementwise_kernel add fp16 1 ms → 1.4 ms, 3 calls"
+    )
+    assert reason(some, 0.5e-3).startswith("+400 us in kernels")
+    faster = diff(same, profile((ADD, 3, 0.5), (NVJET, 1, 1)))
+    assert reason(faster) == "the kernels are no slower (2 ms a step)"
+    assert reason(faster, 2e-3) == (
+        "2 ms of it lie between the kernels (launches, waiting), not in them"
+    )
+
+
+def test_causes_are_sums_by_role_the_dearest_first():
+    """What became faster is last."""
+    found = diff(
+        profile((ADD, 1, 1), (NVJET, 1, 5), (CUTLASS, 1, 1)),
+        profile((ADD, 1, 2), (NVJET, 1, 4), (CUTLASS, 1, 1.5)),
+    )
+    assert [(c.role, round(c.delta_s * 1e3, 6)) for c in causes(found)] == [
+        ("elementwise", 1.0),
+        ("GEMM", -0.5),
+    ]
+
+
+def test_profiles_with_nothing_in_them_are_alike():
+    """A step that did nothing on the device."""
+    found = diff(profile(), profile())
+    assert (found.changes, found.delta_s) == ([], 0)
+    assert reason(found) == "the kernels are no slower (0 ns a step)"
+
+
+names = st.sampled_from([ADD, CLAMP, MEAN, XMMA, IGEMM, TENSILE, NVJET, CUTLASS, "a", "b", REST])
+tables = st.lists(st.tuples(names, st.integers(1, 9), st.floats(0, 9))).map(lambda k: profile(*k))
+
+
+@given(tables, tables)
+def test_no_time_is_lost_or_found_by_matching(before, after):
+    """The changes add up to the difference."""
+    found = diff(before, after)
+    assert sum(c.delta_s for c in found.changes) == pytest.approx(found.delta_s, abs=1e-12)
+    assert reason(found)
+
+
+# --- tables --------------------------------------------------------------------------------
+
+
+def test_a_table_is_of_one_step_the_longest_first_with_each_name_once():
+    """What several streams and shapes did under one name is one line."""
+    seen = [Kernel("b", 10, 0.5), Kernel("_Z1av", 5, 1.0), Kernel("b.kd", 10, 1.0)]
+    assert table(seen, 5, "rocprofv3", busy_s=2.0) == KernelTable(
+        "rocprofv3", 5, [Kernel("b", 4, 0.3), Kernel("a()", 1, 0.2)], 0.4
+    )
+
+
+def test_short_kernels_at_the_end_are_one_line():
+    """A file of baselines is to be reviewed."""
+    many = [Kernel(f"k{i:03}", 1, 1 + i / 1000) for i in range(MOST_KERNELS + 20)]
+    found = tidy(KernelTable("torch.profiler", 1, many)).kernels
+    assert len(found) == MOST_KERNELS + 1
+    assert (found[-1].name, found[-1].calls) == (REST, 20)
+    assert sum(k.total_s for k in found) == pytest.approx(sum(k.total_s for k in many))
+    few = tidy(KernelTable("x", 1, [Kernel("long", 1, ENOUGH), Kernel("s", 1, 0.0001)])).kernels
+    assert [k.name for k in few] == ["long", REST]
