@@ -165,7 +165,7 @@ def test_a_users_mistake_is_one_line_and_no_traceback():
 def test_the_commands_are_these(cli):
     """A name that people and pipelines type is not changed by accident."""
     names = {
-        (): ["env", "judge", "ab", "selfcheck", "micro", "baseline", "history", "exercise"],
+        (): ["env", "judge", "ab", "selfcheck", "micro", "ops", "baseline", "history", "exercise"],
         ("exercise",): ["precision", "largest-batch", "compile", "depth", "batch-sweep", "sheet"],
         ("baseline",): ["show", "diff", "accept", "record", "quarantine"],
         ("history",): ["list", "show", "export"],
@@ -935,7 +935,7 @@ def test_recording_is_into_and_from_the_folders_that_were_named(cli, tmp_path, f
     """Pytest is told the same."""
     said = fake_pytest()
     answer = record(cli, "--history", "h", "--baselines", "b")
-    assert said[3:] == ["--perf-history", "h", "--perf-baselines", "b"]
+    assert said[5:] == ["--perf-history", "h", "--perf-baselines", "b"]
     assert (answer.status, answer.err) == (
         2,
         "bench-lib: error: pytest measured nothing; nothing was accepted\n",

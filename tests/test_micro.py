@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import functools
 import json
@@ -11,20 +12,30 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from builders import make_attempt, make_measurement, make_record
 from typer.testing import CliRunner
 
+from bench_lib import acceptance, baselines, roofline, station
 from bench_lib.cli import app, micro
-from bench_lib.history import files, read
-from bench_lib.micro import program, session
-from bench_lib.micro.flags import AMP, read_options
+from bench_lib.history import HistoryError, files, read
+from bench_lib.micro import keeping, program, session
+from bench_lib.micro.beside import Beside
+from bench_lib.micro.flags import read_options
+from bench_lib.micro.keeping import Keeper
 from bench_lib.micro.places import Place
 from bench_lib.micro.session import case_from
-from bench_lib.model import Sampling, Status, UserError
+from bench_lib.model import Accepted, Case, Measurement, Sampling, Status, UserError
+from bench_lib.worker.capture import Capture
+from bench_lib.worker.clock import HostClock
+from bench_lib.worker.measure import Context
+from bench_lib.worker.workload import Setting, Workload
 
 TINY = "shufflenet_v2_x05"
 """The fewest weights of all, by the name that ROCm's tool gives it."""
@@ -36,6 +47,8 @@ def _quickly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     short = functools.partial(Sampling, warmup_s=0.01, warmup_max_s=0.02)
     monkeypatch.setattr(session, "Sampling", short)
+    monkeypatch.setattr(session, "disturbance", lambda _measurement: None)
+    monkeypatch.setattr(program, "FIRST_SPEAKS_S", 0.0)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     threads = torch.get_num_threads()
@@ -72,8 +85,8 @@ def test_a_run_prints_the_lines_of_rocms_tool_and_of_its_guide(run: Run) -> None
             r"^Mode: training \(",
             r"^Device: cpu: torch sees no GPU here",
             r"^INFO: running forward and backward for warmup\.$",
-            r"^INFO: running the benchmark\.\.$",
             r"^Warmup iteration 0: Loss = \d+\.\d{4}, Time = \d+\.\d+ seconds$",
+            r"^INFO: running the benchmark\.\.$",
             r"^Epoch 1: Loss = \d+\.\d{4}, Time = \d+\.\d+ seconds$",
             r"^OK: finished running benchmark\.\.$",
             r"^Microbenchmark for network : shufflenet_v2_x05$",
@@ -82,10 +95,10 @@ def test_a_run_prints_the_lines_of_rocms_tool_and_of_its_guide(run: Run) -> None
             r"^Mini batch size \[img\] : 2$",
             r"^Throughput \[img/sec\] : \d+\.\d+$",
             r"^Time per mini-batch : \d+\.\d+$",
-            r"^Benchmark result saved to benchmark_summary\.csv$",
             r"^Standard deviation: \d\.\d{6} seconds$",
             r"^First iteration: .* times a steady one",
             r"^Loss: first .*; ln\(1000\) is 6\.9078: as it should be$",
+            r"^Benchmark result saved to \./benchmark_summary\.csv$",
         )
     ]
     places = [match.start() for match in found if match]
@@ -95,8 +108,8 @@ def test_a_run_prints_the_lines_of_rocms_tool_and_of_its_guide(run: Run) -> None
 
 def test_results_are_written_with_the_keys_of_rocms_tool(run: Run, tmp_path: Path) -> None:
     """A JSON file where it is given a name, and a line more in the CSV each time."""
-    printed = run("--output-file", "one")
-    run()
+    printed = run("--output-file", "one", "--mode", "inference")
+    run("--mode", "inference")
     result = json.loads((tmp_path / "one.json").read_text())
     assert list(result) == [
         "Name",
@@ -177,20 +190,14 @@ def test_a_case_is_the_suites_own_wherever_it_has_such_a_case() -> None:
 
 def test_iterations_are_measured_as_many_as_asked_for(run: Run) -> None:
     """No more and no fewer."""
-    printed = run("--iterations", "4")
+    printed = run("--iterations", "4", "--mode", "inference")
     assert re.findall(r"^Epoch (\d+):", printed, re.MULTILINE) == ["0", "1", "2", "3"]
-
-
-def test_dtypes_are_called_what_rocms_tool_calls_them(run: Run) -> None:
-    """Half of them is told by the precision."""
-    assert "\nDtype: FP16\n" in run("--fp16", "1", "--mode", "inference")
-    assert f"\nDtype: {AMP}\n" in run("--amp", "--mode", "inference")
 
 
 def test_inference_runs_the_forward_pass_alone(run: Run) -> None:
     """Its loss is that of one and the same answer."""
     printed = run("--mode", "inference")
-    assert "INFO: running forward for warmup." in printed
+    assert "INFO: in inference that is the forward pass alone." in printed
     losses = re.findall(r"^(?:Warmup iteration|Epoch) \d+: Loss = ([\d.]+)", printed, re.MULTILINE)
     assert len(set(losses)) == 1
     assert "Beside FP32 eager: largest difference 0" in printed
@@ -211,43 +218,135 @@ def test_the_trace_is_named_as_asked_for(run: Run, tmp_path: Path) -> None:
     assert "traceEvents" in json.loads((tmp_path / "mine.json").read_text())
 
 
-@pytest.mark.parametrize("flag", ["--autograd_profiler", "--autograd-profiler"])
-def test_the_autograd_profiler_prints_the_tables_of_the_guide(run: Run, flag: str) -> None:
+def test_the_autograd_profiler_prints_the_tables_of_the_guide(run: Run) -> None:
     """By CPU time and by memory, and on a GPU by its time."""
-    printed = run(flag, "--mode", "inference")
+    printed = run("--autograd_profiler", "--mode", "inference")
     assert "PyTorch Profiler Results:" in printed
     assert "Top 10 operations by total CPU time:" in printed
     assert "Memory Profiling:" in printed
 
 
-def test_a_disturbed_measurement_is_made_once_more(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+def looks(
+    monkeypatch: pytest.MonkeyPatch, *seen: Measurement, others: list[float] | None = None
+) -> tuple[session.Looks, list[str]]:
+    """Look at a case whose measurements are a script; ``others`` are another rank's words."""
+    script = iter(seen)
+
+    def measure(_case: Case, context: Context) -> Measurement:
+        for phase in ("first step", "warm-up", "give way", "measure"):
+            context.phase(phase)
+        return next(script)
+
+    monkeypatch.setattr(session, "measure", measure)
+    monkeypatch.setattr(session, "disturbance", station.disturbance)
+    said: list[str] = []
+    options = read_options(["--network", TINY, "--mode", "inference"])
+    agreed = iter(others or [])
+    context = Context(
+        Setting(torch.device("cpu")),
+        HostClock(),
+        "context",
+        agree=lambda value: max(value, next(agreed, 0.0)),
+    )
+    looked = session.Looks(options, case_from(options, Place(), "fp32"), context, said.append)
+    looked.take()
+    assert next(script, None) is None
+    return looked, said
+
+
+STEADY = make_measurement(iteration_s=[1.0] * 4, first_step_s=2.0, compile_s=1.0)
+SHAKEN = make_measurement(iteration_s=[1.0, 1.2, 1.0, 1.2], first_step_s=60.0, compile_s=59.0)
+WILD = make_measurement(iteration_s=[1.0, 9.0, 1.0, 9.0], first_step_s=3.0, compile_s=2.0)
+
+
+def test_a_steady_measurement_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the suite does."""
+    looked, said = looks(monkeypatch, STEADY)
+    assert looked.measurement == STEADY
+    assert not any("once more" in text for text in said)
+
+
+def test_a_disturbed_measurement_is_made_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it took to begin is the first's: the second found the caches that it had filled."""
+    looked, said = looks(monkeypatch, replace(SHAKEN, compile_cache="cold"), STEADY)
+    assert looked.measurement == replace(
+        STEADY, first_step_s=60.0, compile_s=59.0, compile_cache="cold"
+    )
+    assert [seen.seconds for seen in looked.measured] == [1.0] * 4
+    assert said.count("INFO: running the benchmark..") == 2
+    assert "INFO: measuring once more: iterations spread by 10.5%" in said
+    for words in ("INFO: running forward and backward for warmup.", "Warmup complete."):
+        assert said.count(words) == 1
+    assert sum(text.startswith("Epoch ") for text in said) == 4
+
+
+def test_what_is_disturbed_by_nature_is_taken_as_it_is_then(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As the suite does; what is so by nature is so again, and is taken."""
-    asked: list[int] = []
-
-    def disturbance(measurement: Any) -> str | None:
-        asked.append(len(measurement.iteration_s))
-        return "the device waited for the host"
-
-    monkeypatch.setattr(session, "disturbance", disturbance)
-    printed = run("--mode", "inference")
-    assert printed.count("INFO: running the benchmark..") == 2
-    assert "INFO: measuring once more: the device waited for the host" in printed
-    assert asked == [2]
-    assert printed.count("\nEpoch ") == 2
+    """The second is the suite's too."""
+    looked, _ = looks(monkeypatch, WILD, SHAKEN)
+    assert looked.measurement.iteration_s == SHAKEN.iteration_s
+    assert looked.measurement.first_step_s == WILD.first_step_s
 
 
-def test_what_cannot_be_profiled_loses_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The measurement is printed and written."""
+def test_a_second_look_that_was_disturbed_more_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was to be the better one."""
+    looked, said = looks(monkeypatch, SHAKEN, WILD)
+    assert looked.measurement == SHAKEN
+    assert [seen.seconds for seen in looked.measured] == SHAKEN.iteration_s
+    assert "INFO: that was disturbed more; the first is kept" in said
+
+
+def test_ranks_look_again_together_and_keep_the_same_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them was disturbed, the second time more than any the first time."""
+    looked, _ = looks(monkeypatch, SHAKEN, STEADY, others=[1.0, 1.9, 1.05])
+    assert looked.measurement == SHAKEN
+    _, said = looks(monkeypatch, STEADY, STEADY, others=[1.0])
+    assert "INFO: measuring once more: another rank was disturbed" in said
+
+
+def test_what_cannot_be_profiled_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The measurement is printed and written; that something failed is told to scripts too."""
 
     def fail(*_arguments: Any, **_named: Any) -> None:
-        raise RuntimeError("no counters here\nand more")
+        raise AssertionError("no counters here\nand more")
 
     monkeypatch.setattr(session.layers, "profile", fail)
-    printed = run("--flops-prof-step", "1", "--mode", "inference")
-    assert "Not profiled: RuntimeError: no counters here\n" in printed
-    assert "Throughput [img/sec]" in printed
+    words = ["--batch-size", "2", "--iterations", "2", "--mode", "inference"]
+    assert program.main(["--network", TINY, *words, "--flops-prof-step", "1"]) == 1
+    printed, complaint = capsys.readouterr()
+    assert "Not profiled: AssertionError: no counters here\n" in printed
+    assert "Benchmark result saved to" in printed
+    assert complaint == "bench-lib micro: error: not profiled: AssertionError: no counters here\n"
+
+
+def test_a_range_is_emitted_for_every_operation_and_then_tables_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The ranges are for profilers outside, around steps of their own."""
+    log: list[str] = []
+
+    @contextlib.contextmanager
+    def ranges() -> Iterator[None]:
+        log.append("[")
+        yield
+        log.append("]")
+
+    def tabled(_step: object, iterations: int) -> Capture:
+        log.append(f"{iterations} tabled")
+        return Capture(iterations)
+
+    monkeypatch.setattr(session.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(session.capture, "ranges", ranges)
+    monkeypatch.setattr(session.capture, "tabled", tabled)
+    options = read_options(["--network", TINY, "--autograd-profiler", "--iterations", "2"])
+    passes = session.Passes(options, Place(), lambda _text: None)
+    passes._autograd(Workload(lambda: log.append("step")))
+    assert log == ["[", "step", "step", "]", "2 tabled"]
 
 
 def test_a_loss_is_expected_to_hold_what_auxiliary_heads_add() -> None:
@@ -270,21 +369,16 @@ def test_without_profilers_nothing_is_profiled(run: Run, tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["benchmark_summary.csv"]
 
 
-@pytest.mark.parametrize("mode", ["training", "inference"])
-def test_flops_are_profiled_by_layer_at_the_step_asked_for(run: Run, mode: str) -> None:
-    """ROCm's tool returned before it printed them in inference."""
-    printed = run("--flops-prof-step", "1", "--mode", mode)
+@pytest.mark.parametrize(("mode", "step"), [("training", "1"), ("inference", "10")])
+def test_flops_are_profiled_by_layer_at_the_step_asked_for(run: Run, mode: str, step: str) -> None:
+    """ROCm's tool returned before it printed them in inference; a step past the last is it."""
+    printed = run("--flops-prof-step", step, "--mode", mode)
+    note = "NOTE: --flops-prof-step 10 is past the last of 2 iterations; profiled is 1"
+    assert (note in printed) == (step == "10")
     assert "DeepSpeed Flops Profiler" in printed
     assert "Profile Summary at step 1:" in printed
     assert "fwd FLOPS per GPU" in printed
     assert "activation memory" in printed
-
-
-def test_a_step_past_the_last_is_the_last_with_a_word(run: Run) -> None:
-    """As ROCm's tool has it, without the word."""
-    printed = run("--flops-prof-step", "10", "--mode", "inference")
-    assert "NOTE: --flops-prof-step 10 is past the last of 2 iterations; profiled is 1" in printed
-    assert "Profile Summary at step 1:" in printed
 
 
 def test_files_go_where_they_are_asked_to(run: Run, tmp_path: Path) -> None:
@@ -296,7 +390,7 @@ def test_files_go_where_they_are_asked_to(run: Run, tmp_path: Path) -> None:
         "benchmark_summary.csv",
     }
     printed = run("--mode", "inference", "--output-dir", "out", "--csv-file", "all.csv")
-    assert "Benchmark result saved to all.csv" in printed
+    assert "Benchmark result saved to all.csv\n" in printed
     assert (tmp_path / "all.csv").read_text().startswith("Name,GPUs,")
 
 
@@ -337,26 +431,189 @@ def test_a_run_is_judged_where_that_is_asked_for(run: Run, tmp_path: Path) -> No
     assert record.status is Status.NO_BASELINE
 
 
-def test_nothing_is_kept_unasked(run: Run, tmp_path: Path) -> None:
-    """Years of scripts do not want a history in every folder."""
-    run("--mode", "inference")
-    assert not (tmp_path / "history").exists()
+def test_a_run_that_is_slower_than_its_baseline_fails(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the folder that was named; what was looked at again is told apart, and nothing twice."""
+    monkeypatch.setattr(keeping, "PLANNED", 2)
+    run("--history", "kept", "--mode", "inference")
+    accept_as_if_much_faster(tmp_path / "kept", tmp_path / "accepted")
+    printed = run("--judge", "--baselines", "accepted", "--mode", "inference", status=1)
+    assert "Verdict: REGRESSED" in printed
+    assert "The summary above is of the first process of 2" in printed
+    told = [line for line in printed.splitlines() if "not steady after" in line]
+    assert len(told) == len(set(told))
+
+
+def accept_as_if_much_faster(history: Path, folder: Path) -> None:
+    """Accept five processes so much faster than the one that was kept that no noise hides it."""
+    [path] = files(history)
+    kept = read(path)
+    [record] = kept.records.values()
+    [hardware] = kept.hardware
+    empty = baselines.load(folder, hardware.key)
+    accepted = Accepted(kept.run_id, "a test", "2026-01-02")
+    [change] = acceptance.propose(
+        empty, {kept.run_id: [record]}, hardware, accepted, environments=kept.environments
+    )
+    assert change.new is not None
+    [process] = change.new.processes
+    faster = [
+        replace(process, log_median=process.log_median - 8 + i / 1000, worker=f"w{i}")
+        for i in range(5)
+    ]
+    new = replace(change.new, processes=faster)
+    baselines.write(empty, [replace(change, new=new)], hardware, kept.environments)
+
+
+def test_a_warning_is_not_told_twice(tmp_path: Path) -> None:
+    """The summary has it, and the record too."""
+    measurement = make_measurement(warnings=["not steady after 1 s"])
+    other = make_measurement(warnings=["not steady after 1 s", "another"])
+    attempts = [make_attempt(measurement=measurement), make_attempt(measurement=other, process=1)]
+    record = make_record(attempts=attempts, status=Status.OK)
+    series = SimpleNamespace(records=[record], path=tmp_path)
+    keeper = Keeper(None, series, None, None, None, 0.0)  # type: ignore[arg-type]
+    assert keeper.in_words() == [
+        "Verdict: OK",
+        f"{record.case.id}: warning: another",
+        "The summary above is of the first process of 2",
+        f"History: {tmp_path}",
+    ]
+
+
+def test_what_the_hardware_spoilt_is_kept_and_not_accepted(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the cause."""
+    monkeypatch.setattr(keeping.validity, "blame", lambda *_arguments: "its clock was held back")
+    run("--history", "kept", "--mode", "inference")
+    [path] = files(tmp_path / "kept")
+    [record] = read(path).records.values()
+    [attempt] = record.attempts
+    assert (attempt.accepted, attempt.invalid) == (False, True)
+    assert attempt.discarded == "its clock was held back"
+
+
+# ---- nothing measured is lost -----------------------------------------------------------------
+
+SHORT_INFERENCE = ["--batch-size", "2", "--iterations", "2", "--mode", "inference"]
+
+
+def measured_though(*words: str) -> int:
+    """Measure shortly, whatever is in the way; returns the exit status."""
+    return program.main(["--network", TINY, *SHORT_INFERENCE, *words])
+
+
+def test_a_disk_that_is_full_loses_no_more_than_the_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """All is printed, kept, and written elsewhere; the question was right, so it is no 2."""
+    words = ["--csv-file", "/dev/full", "--history", "kept", "--output-file", "x"]
+    assert measured_though(*words) == 1
+    printed, complaint = capsys.readouterr()
+    assert "Performance Summary:" in printed
+    assert "Benchmark result saved" not in printed
+    assert complaint == (
+        "bench-lib micro: error: /dev/full cannot be written: No space left on device\n"
+    )
+    assert "Time per mini-batch" in (tmp_path / "x.json").read_text()
+    assert read(files(tmp_path / "kept")[0]).finished
+
+
+@pytest.mark.parametrize("step", ["keep", "finish"])
+def test_a_history_that_cannot_be_written_loses_no_more_than_itself(
+    step: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Nor does a judgement that nobody can be asked for."""
+
+    def fail(*_arguments: object) -> None:
+        raise HistoryError("cannot write history to there")
+
+    monkeypatch.setattr(Keeper, step, fail)
+    assert measured_though("--history", "kept", "--json") == 1
+    printed, complaint = capsys.readouterr()
+    assert json.loads(printed)["status"] is None
+    assert "Performance Summary:" in complaint
+    assert "Benchmark result saved to ./benchmark_summary.csv" in complaint
+    assert complaint.endswith("bench-lib micro: error: cannot write history to there\n")
+    assert (tmp_path / "benchmark_summary.csv").exists()
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_a_reader_who_has_seen_enough_ends_nothing(
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """As head -1 has."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert measured_though("--history", "kept", "--output-file", "x", *words) == 0
+    assert "error" not in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"benchmark_summary.csv", "kept", "x.json"}
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_an_output_that_cannot_be_written_is_told_at_the_end(
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Results are written all the same."""
+    with Path("/dev/full").open("w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert measured_though(*words) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == ("bench-lib micro: error: the output cannot be written: No space left on device")
+    assert (tmp_path / "benchmark_summary.csv").exists()
+
+
+def test_other_columns_in_the_csv_are_remarked_on(run: Run, tmp_path: Path) -> None:
+    """The row is there."""
+    (tmp_path / "benchmark_summary.csv").write_text("model,rate\n")
+    assert "NOTE: the columns of benchmark_summary.csv are 'model,rate'" in run(
+        "--mode", "inference"
+    )
+
+
+def test_an_interrupted_run_is_one_line_and_leaves_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With the shell's own status for it."""
+
+    def interrupt(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "measure", interrupt)
+    assert measured_though("--history", "kept") == 130
+    assert capsys.readouterr().err == "bench-lib micro: error: interrupted\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_history_that_was_there_stays(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Empty as it was."""
+    (tmp_path / "kept").mkdir()
+    monkeypatch.setattr(session, "measure", no_memory)
+    assert measured_though("--history", "kept") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def no_memory(*_arguments: object) -> None:
+    """Fail as torch does on a GPU."""
+    raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 # ---- several ranks ----------------------------------------------------------------------------
-
-
-def launched(*words: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the program in processes of its own."""
-    return subprocess.run(
-        [sys.executable, *words],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
 
 
 def test_one_rank_under_torchrun_speaks_as_a_rank_and_for_all(
@@ -370,6 +627,37 @@ def test_one_rank_under_torchrun_speaks_as_a_rank_and_for_all(
     assert "--------Overall (all ranks)" in printed
 
 
+SCRIPT = """
+import functools
+import sys
+
+from bench_lib.micro import program, session
+from bench_lib.model import Sampling
+
+session.Sampling = functools.partial(Sampling, warmup_s=0.01, warmup_max_s=0.02)
+session.disturbance = lambda measurement: None
+if __name__ == "__main__":
+    sys.exit(program.main())
+"""
+"""The program, which hardly warms up."""
+
+
+def launched(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the program in processes of its own."""
+    (folder / "script.py").write_text(SCRIPT)
+    alone = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+    short = ["--network", TINY, "--batch-size", "4", "--iterations", "2"]
+    return subprocess.run(
+        [sys.executable, *words, *short],
+        env={**alone, "OMP_NUM_THREADS": "1"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
 def free_port() -> int:
     """Return a port that nobody has now."""
     with socket.socket() as listener:
@@ -377,15 +665,12 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-SHORT = ["--network", TINY, "--batch-size", "4", "--iterations", "2", "--mode", "training"]
-
-
 def test_ranks_under_torchrun_split_the_batch_and_the_first_speaks_for_all(tmp_path: Path) -> None:
     """Every rank prints its own summary and writes its own trace."""
     done = launched(
-        *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
-        *("-m", "bench_lib.micro", *SHORT, "--kineto", "--output-file", "two"),
-        folder=tmp_path,
+        tmp_path,
+        *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "script.py"),
+        *("--kineto", "--output-file", "two"),
     )
     assert done.returncode == 0, done.stderr
     printed = done.stdout
@@ -398,6 +683,7 @@ def test_ranks_under_torchrun_split_the_batch_and_the_first_speaks_for_all(tmp_p
         r"Overall.*\nNum devices: 2\nDtype: FP32\nMini batch size \[img\] : 4\n", printed
     )
     assert printed.count("Mini batch size [img] : 2\n") == 2
+    assert "Global batch size: 4\nLocal batch size: 2\n" in printed
     result = json.loads((tmp_path / "two.json").read_text())
     assert (result["GPUs"], result["Mini batch size [img]"]) == (2, 4)
     assert result["Mini batch size [img/gpu]"] == 2
@@ -407,14 +693,87 @@ def test_ranks_under_torchrun_split_the_batch_and_the_first_speaks_for_all(tmp_p
 def test_distributed_dataparallel_starts_a_process_for_each_device(tmp_path: Path) -> None:
     """They meet where --dist-url says, with the backend that --dist-backend says."""
     done = launched(
-        *("-m", "bench_lib.micro", *SHORT, "--distributed_dataparallel", "--device_ids", "0,1"),
+        tmp_path,
+        *("script.py", "--distributed_dataparallel", "--device_ids", "0,1"),
         *("--rank", "0", "--world-size", "1", "--dist-backend", "gloo"),
         *("--dist-url", f"tcp://127.0.0.1:{free_port()}"),
-        folder=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     assert "INFO: Rank 1 running distributed_dataparallel on devices: [1]" in done.stdout
     assert re.search(r"Overall.*\nNum devices: 2\n", done.stdout)
+
+
+def test_the_module_is_the_program(tmp_path: Path) -> None:
+    """With its exit status."""
+    done = launched(tmp_path, "-m", "bench_lib.micro", "--no-such-flag")
+    assert done.returncode == 2
+    assert done.stderr.startswith("bench-lib micro: error: unrecognized arguments: --no-such-flag")
+
+
+def test_ranks_meet_as_they_are_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where, with which backend, and as which of how many."""
+    told: list[tuple[Any, ...]] = []
+
+    def joined(*arguments: Any, **named: Any) -> session.Group:
+        told.append((arguments, named))
+        return session.Group()
+
+    monkeypatch.setattr(session, "joined", joined)
+    place = Place(rank=1, ranks=2, backend="gloo", url="tcp://a:1", launched=True)
+    cpu = torch.device("cpu")
+    session._met(place, cpu, lambda _text: None)
+    assert told == [((cpu, 2), {"backend": "gloo", "url": "tcp://a:1", "rank": 1})]
+
+
+RANKS = [Place(rank=rank, ranks=2, share=2, launched=True) for rank in (0, 1)]
+
+
+def failed(
+    place: Place, error: Exception, monkeypatch: pytest.MonkeyPatch, *, when: str
+) -> int | str | None:
+    """Be a rank that an error ends at once; returns the exit status."""
+
+    def fail(*_arguments: object, **_named: object) -> None:
+        raise error
+
+    monkeypatch.setattr(session, when, fail)
+    monkeypatch.setattr(program.os, "_exit", sys.exit)
+    with pytest.raises(SystemExit) as caught:
+        program._rank(read_options(["--network", TINY]), place)
+    return caught.value.code
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "speakers"),
+    [
+        (UserError("no"), 2, [0]),
+        (session.RankError("no"), 2, [0, 1]),
+        (session.NotMeasuredError("no"), 1, [0, 1]),
+    ],
+)
+def test_what_every_rank_sees_the_first_one_says(
+    error: Exception,
+    status: int,
+    speakers: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What may be so on one of them alone is for that one to say."""
+    for place in RANKS:
+        assert failed(place, error, monkeypatch, when="prepared") == status
+    assert capsys.readouterr().err.splitlines() == [
+        f"bench-lib micro: error: rank {rank}: no" for rank in speakers
+    ]
+
+
+def test_another_rank_lets_the_first_speak_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since its end is the end of all."""
+    slept: list[float] = []
+    monkeypatch.setattr(program, "FIRST_SPEAKS_S", 7.0)
+    monkeypatch.setattr(program.time, "sleep", slept.append)
+    for place in RANKS:
+        failed(place, UserError("no"), monkeypatch, when="prepared")
+    assert slept == [7.0]
 
 
 # ---- what is refused --------------------------------------------------------------------------
@@ -428,11 +787,15 @@ def test_distributed_dataparallel_starts_a_process_for_each_device(tmp_path: Pat
         (["--compile", "--compileContext", "open('/etc/passwd')"], "a Python literal"),
         (["--compile", "--compileContext", "{'mod': 1}"], "unknown key 'mod'; did you mean mode"),
         (
-            ["--compile", "--compileContext", "{'options': {'no_such': 'True'}}"],
-            "Unexpected optimization option no_such",
+            ["--compile", "--compileContext", "{'options': {'no-such': 'True'}}"],
+            "Unexpected optimization option no-such",
         ),
         (["--compile", "--compileContext", "{'backend': 'none'}"], "no backend 'none'"),
         (["--rank", "1"], "--rank is given and --world-size is not"),
+        (
+            ["--compile", "--compileContext", "{'options': {'matmul-padding': 2}}"],
+            "matmul-padding is '2'; it has to be True or False",
+        ),
         (["--output-dir", "nowhere"], "there is no folder nowhere"),
         (["--fp16", "2"], "--fp16: invalid choice: 2"),
         (["--dist-backend", "nccl", "--batch-size", "x"], "invalid int value: 'x'"),
@@ -473,34 +836,78 @@ def test_what_this_device_cannot_do_is_one_line_and_exit_status_1(
     assert "this cannot be measured here: reduce-overhead records CUDA graphs" in complaint
 
 
-def test_ranks_that_cannot_share_the_batch_are_refused_by_one_of_them(tmp_path: Path) -> None:
-    """With the batches that they could; ROCm's tool drops the rest without a word."""
-    done = launched(
-        *("-m", "bench_lib.micro", *SHORT, "--batch-size", "5"),
-        folder=tmp_path,
-        RANK="0",
-        LOCAL_RANK="0",
-        WORLD_SIZE="2",
-    )
-    assert done.returncode == 2
-    assert "--batch-size 5 cannot be split over 2 ranks evenly" in done.stderr
-    assert "take 4 or 6" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_memory_that_runs_out_is_one_line_with_what_to_do(
+def test_ranks_that_cannot_share_the_batch_are_refused_before_they_meet(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And no traceback."""
+    """With the batches that they could; ROCm's tool drops the rest without a word."""
+    monkeypatch.setattr(program.os, "_exit", sys.exit)
+    options = read_options(["--network", TINY, "--batch-size", "5"])
+    with pytest.raises(SystemExit) as caught:
+        program._rank(options, RANKS[0])
+    assert caught.value.code == 2
+    complaint = capsys.readouterr().err
+    assert "--batch-size 5 cannot be split over 2 ranks evenly" in complaint
+    assert "take 4 or 6" in complaint
 
-    def out_of_memory(*_arguments: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(session, "measure", out_of_memory)
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), "out of memory with 64 images on "),
+        (MemoryError(), "out of memory with 64 images on "),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+            "out of memory with 64 images on ",
+        ),
+        (
+            RuntimeError("backend='x' raised:\nImportError: no x\n\nand much more"),
+            "-eager-train cannot be run: backend='x' raised: ImportError: no x\n",
+        ),
+        (ImportError("no module"), "-eager-train cannot be run: no module\n"),
+    ],
+)
+def test_what_torch_cannot_do_is_one_line(
+    error: Exception,
+    expected: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And no traceback; with what to do where that is known."""
+
+    def fail(*_arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr(session, "measure", fail)
     assert program.main(["--network", TINY]) == 1
     complaint = capsys.readouterr().err
-    assert "out of memory with 64 images" in complaint
-    assert "bench-lib exercise largest-batch" in complaint
+    assert complaint.startswith("bench-lib micro: error: ")
+    assert expected in complaint
+    assert complaint.count("\n") == 1
+    assert ("bench-lib exercise largest-batch" in complaint) == ("out of memory" in expected)
+
+
+def test_a_rank_that_torch_fails_ends_with_1_and_so_ends_all(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others would wait for it in a collective."""
+    monkeypatch.setattr(session, "joined", lambda *_a, **_n: session.Group())
+    assert failed(RANKS[1], RuntimeError("boom"), monkeypatch, when="measure") == 1
+    assert "error: rank 1: " in capsys.readouterr().err
+
+
+def test_a_device_that_cannot_be_opened_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver may be broken."""
+
+    def fail(_index: int) -> None:
+        raise RuntimeError("no driver\nand more")
+
+    monkeypatch.setattr(session, "open_device", fail)
+    assert program.main(["--network", TINY]) == 1
+    assert capsys.readouterr().err == (
+        "bench-lib micro: error: device 0 cannot be opened: no driver\n"
+    )
 
 
 def test_what_torch_refuses_is_one_line_with_the_case(
@@ -529,3 +936,56 @@ def test_a_place_that_does_not_exist_is_refused_by_its_number() -> None:
     options = read_options(["--network", TINY])
     with pytest.raises(UserError, match="nccl needs GPUs"):
         session.run(options, Place(backend="nccl"), print)
+
+
+# ---- what the measurement is lent -------------------------------------------------------------
+
+
+def test_the_measurement_gives_way_and_forgets_as_the_suites_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or it would be of another state than its baseline."""
+    lent: list[Context] = []
+
+    def measure(_case: Case, context: Context) -> None:
+        lent.append(context)
+        raise session.UnsupportedError("enough")
+
+    def give_way() -> None:
+        """Do nothing."""
+
+    monkeypatch.setattr(session, "measure", measure)
+    monkeypatch.setattr(
+        program, "_other_context", lambda *_arguments: contextlib.nullcontext(Beside(give_way))
+    )
+    assert measured_though() == 1
+    [context] = lent
+    assert context.forget is session.forget_compiled
+    assert context.cache_state is session.compile_cache_state
+    assert context.give_way.__func__ is Beside.give_way  # type: ignore[attr-defined]
+    assert context.give_way.__self__.companion is give_way  # type: ignore[attr-defined]
+
+
+def test_truth_values_of_inductor_are_known_from_torch(run: Run) -> None:
+    """The seed's notes give them as 1, and they are compiled with as such."""
+    context = "{'options': {'matmul-padding': 1, 'triton.cudagraphs': '', 'epilogue-fusion': '1'}}"
+    options = read_options(["--network", TINY, "--compile", "--compileContext", context])
+    assert session.prepared(options, Place()).compiling.options == (
+        "shape_padding=True,triton.cudagraphs=False,epilogue_fusion=True"
+    )
+
+
+def test_the_roofline_is_told_how_the_network_was_compiled(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph of eager operations moves what they move."""
+    told: list[tuple[Any, ...]] = []
+    placed = roofline.place
+
+    def place(*arguments: Any) -> roofline.Roofline:
+        told.append(arguments[2:])
+        return placed(*arguments)
+
+    monkeypatch.setattr(roofline, "place", place)
+    run("--mode", "inference", "--fp16", "1")
+    assert told == [("fp16-bn32", "eager")]

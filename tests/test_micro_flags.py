@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,11 @@ OURS: dict[str, tuple[Any, ...]] = {
 
 NETWORK = ["--network", "resnet50"]
 
+DISTRIBUTED = (
+    *("--rank", "0", "--world-size", "1"),
+    *("--dist-backend", "gloo", "--dist-url", "tcp://127.0.0.1:4332"),
+)
+
 SAID: dict[str, list[str]] = {
     "--network": ["resnet18"],
     "--batch-size": ["8"],
@@ -83,10 +89,7 @@ SAID: dict[str, list[str]] = {
     "--output-file": ["mine"],
     "--profiler-output": ["mine"],
     "--amp-opt-level": ["1"],
-    "--distributed_dataparallel": [
-        *("--rank", "0", "--world-size", "1"),
-        *("--dist-backend", "gloo", "--dist-url", "tcp://127.0.0.1:4332"),
-    ],
+    "--distributed_dataparallel": [*DISTRIBUTED],
 }
 """What follows each flag in a command line that can be meant; nothing after the others."""
 
@@ -316,6 +319,20 @@ def test_the_words_for_amp_are_rocms_tools() -> None:
             "--compileContext: static-memory is ignored: ",
         ),
         (["--opt-step", "3", "--mode", "inference"], "--opt-step 3 does nothing in inference"),
+        (["--profiler-output", "x"], "--profiler-output does nothing without --kineto"),
+        (["--baselines", "x"], "--baselines does nothing without --judge"),
+        (
+            ["--dist-backend", "gloo"],
+            "--dist-backend does nothing without --distributed_dataparallel",
+        ),
+        (
+            ["--dist-backend", "gloo", "--dist-url", "anything"],
+            "--dist-backend and --dist-url do nothing without --distributed_dataparallel",
+        ),
+        (
+            ["--rank", "0", "--world-size", "2", "--dist-url", "anything"],
+            ("--rank, --world-size and --dist-url do nothing without --distributed_dataparallel"),
+        ),
     ],
 )
 def test_what_is_done_differently_than_asked_is_said_once(words: list[str], remark: str) -> None:
@@ -335,6 +352,10 @@ def test_what_is_done_differently_than_asked_is_said_once(words: list[str], rema
         ["--compileContext", "{}"],
         ["--compile", "--compileContext", "{'mode': 'max-autotune', 'fullgraph': 'True'}"],
         ["--flops-prof-step", "19"],
+        ["--kineto", "--profiler-output", "x"],
+        ["--judge", "--baselines", "x"],
+        ["--baselines", "baselines"],
+        ["--distributed_dataparallel", *SAID["--distributed_dataparallel"]],
     ],
 )
 def test_what_is_done_as_asked_needs_no_remark(words: list[str]) -> None:
@@ -431,8 +452,8 @@ def test_what_is_judged_is_kept(words: list[str], history: Path | None) -> None:
 @pytest.mark.parametrize(
     ("words", "csv", "result"),
     [
-        ([], "benchmark_summary.csv", None),
-        (["--output-file", "mine"], "benchmark_summary.csv", "mine.json"),
+        ([], "./benchmark_summary.csv", None),
+        (["--output-file", "mine"], "./benchmark_summary.csv", "mine.json"),
         (["--output-dir", "out"], "out/benchmark_summary.csv", None),
         (
             ["--output-dir", "out", "--output-file", "mine"],
@@ -441,8 +462,8 @@ def test_what_is_judged_is_kept(words: list[str], history: Path | None) -> None:
         ),
         (["--csv-file", "new.csv"], "new.csv", None),
         (["--csv-file", "new.csv", "--output-dir", "out"], "new.csv", None),
-        (["--csv-file", ""], "benchmark_summary.csv", None),
-        (["--output-file", "a.b"], "benchmark_summary.csv", "a.b.json"),
+        (["--csv-file", ""], "./benchmark_summary.csv", None),
+        (["--output-file", "a.b"], "./benchmark_summary.csv", "a.b.json"),
     ],
 )
 def test_results_are_written_where_rocms_tool_writes_them(
@@ -451,7 +472,7 @@ def test_results_are_written_where_rocms_tool_writes_them(
     """Without a name for it there is no JSON file, and never one called ``.json``."""
     Path("out").mkdir()
     options = read(*words)
-    assert options.csv == Path(csv)
+    assert (options.csv_name, options.csv) == (csv, Path(csv))
     assert options.result == (None if result is None else Path(result))
 
 
@@ -510,6 +531,35 @@ def test_a_name_that_no_file_system_takes_is_refused(flag: str) -> None:
     assert " cannot be written: " in refusal(flag, "x" * 300)
 
 
+def test_a_pipe_is_not_opened_to_see_whether_it_can_be_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That would wait for somebody to read it."""
+    os.mkfifo("pipe")
+    monkeypatch.setattr(Path, "open", lambda *_arguments: pytest.fail("it was opened"))
+    assert read("--csv-file", "pipe").csv == Path("pipe")
+
+
+def test_a_name_that_has_no_room_for_a_part_of_it_is_refused() -> None:
+    """The result is written beside its place first."""
+    assert "x.json.part cannot be written: " in refusal("--output-file", "x" * 248)
+    assert read("--output-file", "x" * 240).result is not None
+
+
+def test_values_of_any_length_are_cut_in_what_is_said() -> None:
+    """Whatever is wrong with them."""
+    for words in (
+        ["--csv-file", "x/" * 3000 + "y"],
+        ["--mode", "x" * 3000],
+        ["--" + "x" * 3000],
+        ["x" * 3000],
+        ["--dist-backend", "x" * 3000],
+        ["--batch-size", "-" + "9" * 3000],
+        ["--distributed_dataparallel", *DISTRIBUTED, "--dist-url", "x" * 3000],
+    ):
+        assert len(refusal(*words)) < 500
+
+
 @pytest.mark.parametrize("flag", ["--output-dir", "--output-file", "--csv-file"])
 def test_a_name_that_is_no_text_is_refused(flag: str) -> None:
     """A CSV could not hold it, and a terminal not print it."""
@@ -550,8 +600,10 @@ def test_a_count_that_no_case_may_have_is_refused(flag: str, value: int) -> None
 @pytest.mark.parametrize("value", ["x", "1.5", "", "1e3", "0x10", DIGITS])
 def test_what_is_no_number_is_refused(flag: str, value: str) -> None:
     """By the flag's name."""
-    expected = f"argument {flag}: invalid int value: {value!r}; bench-lib micro --help lists"
-    assert refusal(flag, value).startswith(expected)
+    words = refusal(flag, value)
+    assert words.startswith(f"argument {flag}: invalid int value: {value[:100]!r}"[:100])
+    assert words.endswith("'; bench-lib micro --help lists the flags")
+    assert len(words) < 400
 
 
 @pytest.mark.parametrize(
@@ -560,6 +612,8 @@ def test_what_is_no_number_is_refused(flag: str, value: str) -> None:
         (["--fp16", "2"], r"argument --fp16: invalid choice: '?2'? \(choose from '?0"),
         (["--amp-opt-level", "4"], r"argument --amp-opt-level: invalid choice: '?4'? \("),
         (["--mode", "train"], r"argument --mode: invalid choice: 'train' \(choose from '?trai"),
+        (["--iteration5"], r"unrecognized arguments: --iteration5; did you mean --iterations; ben"),
+        (["-iterations", "5"], r"unrecognized arguments: -iterations; did you mean --iterations"),
         (["--no-such-flag"], r"unrecognized arguments: --no-such-flag; bench-lib micro --help"),
         (["--iterations", "5", "7"], r"unrecognized arguments: 7; bench-lib micro --help lists"),
         (["--batch-size"], r"argument --batch-size: expected one argument; bench-lib micro"),
@@ -580,11 +634,50 @@ def test_a_network_is_needed() -> None:
         read_options([])
 
 
-@pytest.mark.parametrize("text", ["x", "0,x", "-1", "0,0", "0,", ",", "0;1", "1.0", DIGITS])
+@pytest.mark.parametrize("flag", ["--netwrk", "--network_", "-network"])
+def test_a_misspelt_flag_is_what_is_named_and_not_the_one_that_is_missing_for_it(flag: str) -> None:
+    """With the nearest."""
+    with pytest.raises(UserError) as caught:
+        read_options([flag, "resnet50"])
+    assert str(caught.value) == (
+        f"unrecognized arguments: {flag}; did you mean --network; bench-lib micro --help lists "
+        "the flags"
+    )
+
+
+def test_words_after_two_dashes_are_no_flags() -> None:
+    """Nor are they misspelt ones."""
+    assert "did you mean" not in refusal("--", "--netwrk")
+
+
+@pytest.mark.parametrize("url", ["tcp://[::1]:4332", "file:///tmp/x", "env://", "tcp://a-b:1"])
+def test_ranks_meet_where_torch_lets_them(url: str) -> None:
+    """By an address, a shared file, or the environment."""
+    words = ["--distributed_dataparallel", *DISTRIBUTED, "--dist-url", url]
+    assert read(*words).dist_url == url
+
+
+@pytest.mark.parametrize("url", ["", "tcp://", "tcp://host", "tcp://host:", "http://a:1", "gloo"])
+def test_a_place_that_is_none_is_refused_even_for_a_single_rank(url: str) -> None:
+    """It would be found out by the first run on two devices."""
+    words = ["--distributed_dataparallel", *DISTRIBUTED, "--dist-url", url]
+    assert refusal(*words).startswith(f"--dist-url is {url!r}; ")
+
+
+def test_a_backend_may_be_written_in_capitals() -> None:
+    """Torch takes NCCL, and so did ROCm's tool."""
+    assert read("--dist-backend", "NCCL").dist_backend == "nccl"
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "0,x", "-1", "0,0", "0,", ",", "0;1", "1.0", "9" * 99, DIGITS]
+)
 def test_device_ids_that_are_not_different_numbers_are_refused(text: str) -> None:
     """With what was given."""
-    expected = f"--device_ids is {text!r}; it has to be different numbers from 0 on, such as 0,1"
-    assert refusal(f"--device_ids={text}") == expected
+    words = refusal(f"--device_ids={text}")
+    assert words.startswith(f"--device_ids is {text[:20]!r}"[:30])
+    assert words.endswith("; it has to be different numbers from 0 on, such as 0,1")
+    assert len(words) < 200
 
 
 @pytest.mark.parametrize(
@@ -609,6 +702,13 @@ def test_device_ids_that_are_not_different_numbers_are_refused(text: str) -> Non
         (
             ["--rank", "0", "--world-size", "0"],
             "--world-size is 0; it has to be a whole number of 1 or more",
+        ),
+        (
+            ["--distributed_dataparallel", *DISTRIBUTED, "--dist-url", "127.0.0.1:4332"],
+            (
+                "--dist-url is '127.0.0.1:4332'; it has to be the host and the port of the first "
+                "rank, such as tcp://172.23.2.1:54321, or file:// or env://"
+            ),
         ),
         (["--dist-backend", "mpi"], "--dist-backend is 'mpi'; there is nccl, gloo"),
         (
@@ -646,6 +746,19 @@ def test_torchrun_says_what_these_flags_would_need(
     """Scripts give them to ROCm's tool under torchrun too."""
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert read(*words) != read()
+
+
+def test_under_torchrun_what_it_says_itself_is_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in ROCm's tool, which overwrites these; with a word."""
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    options = read("--rank", "7", "--dist-url", "anything", "--dist-backend", "gloo")
+    assert (options.rank, options.dist_url) == (None, None)
+    assert options.remarks == ["--rank and --dist-url are as torchrun has it, and not as given"]
+    assert read("--world-size", "0").remarks == [
+        "--world-size is as torchrun has it, and not as given"
+    ]
 
 
 def test_the_context_of_the_compiler_is_read_even_where_nothing_is_compiled() -> None:

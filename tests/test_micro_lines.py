@@ -161,7 +161,9 @@ def test_what_scripts_search_for_is_found_as_often_as_in_rocms_tool(ranks: int, 
     for rank in range(ranks):
         place = Place(rank=rank, ranks=ranks, share=ranks)
         printed += lines.header(asked, place, 64, "cuda:0 (a GPU)")
-        printed += lines.iterations([AT_LN_1000] * 5, 9, [AT_LN_1000] * 20)
+        printed += lines.before_warmup(asked)
+        printed += lines.warming_up([AT_LN_1000] * 5, 9)
+        printed += lines.timed([AT_LN_1000] * 20, 9, steady=False)
         printed += lines.rank_summary(asked, place, figures)
     if ranks > 1:
         printed += lines.overall_summary(asked, Place(ranks=ranks), figures)
@@ -205,23 +207,57 @@ def test_the_header_says_what_else_was_asked_for() -> None:
     assert printed[-2:] == ["World size: 2", "Local batch size: 64"]
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], ["INFO: running forward and backward for warmup."]),
+        (
+            ["--mode", "inference"],
+            [
+                "INFO: running forward and backward for warmup.",
+                "INFO: in inference that is the forward pass alone.",
+            ],
+        ),
+        (
+            ["--compile"],
+            [
+                "Compiling model... (minutes where nothing is cached)",
+                "INFO: running forward and backward for warmup.",
+            ],
+        ),
+    ],
+)
+def test_before_the_warm_up_there_is_rocms_tools_line_in_either_mode(
+    words: list[str], expected: list[str]
+) -> None:
+    """It says backward in inference too, and scripts search for it."""
+    assert lines.before_warmup(options(*words)) == expected
+
+
+def timed(*measured: Iteration) -> list[str]:
+    """Return the lines of iterations after a warm-up that sufficed."""
+    return lines.timed(measured, 9, steady=True)
+
+
 def test_an_iteration_is_the_guides_line_to_the_letter() -> None:
     """The example of the guide."""
     seen = Iteration(6.9078, 0.063)
-    printed = lines.iterations([seen] * 5, 5, [seen] * 5)
-    assert printed[-1] == "Epoch 4: Loss = 6.9078, Time = 0.063 seconds"
+    assert timed(*[seen] * 5)[-1] == "Epoch 4: Loss = 6.9078, Time = 0.063 seconds"
+    printed = lines.warming_up([seen] * 5, 5)
     assert printed[5] == "Warmup iteration 4: Loss = 6.9078, Time = 0.063 seconds"
 
 
-def test_warm_up_lines_stand_before_those_of_the_iterations() -> None:
-    """In the guide's order."""
+def test_the_lines_of_warming_up_and_of_measuring_are_the_guides() -> None:
+    """In its order."""
     warmup = [Iteration(6.9078, 0.242), Iteration(6.9, 0.065)]
-    assert lines.iterations(warmup, 2, [Iteration(6.8, 0.0625)]) == [
+    assert lines.warming_up(warmup, 2) == [
         "Warming up (2 iterations)...",
         "Warmup iteration 0: Loss = 6.9078, Time = 0.242 seconds",
         "Warmup iteration 1: Loss = 6.9000, Time = 0.065 seconds",
         "Warmup complete.",
         "",
+    ]
+    assert timed(Iteration(6.8, 0.0625)) == [
         "Running timed iterations...",
         "Epoch 0: Loss = 6.8000, Time = 0.062 seconds",
     ]
@@ -229,9 +265,15 @@ def test_warm_up_lines_stand_before_those_of_the_iterations() -> None:
 
 def test_warm_up_iterations_that_are_not_shown_are_counted() -> None:
     """There may be thousands of them."""
-    printed = lines.iterations([AT_LN_1000] * 5, 70, [])
+    printed = lines.warming_up([AT_LN_1000] * 5, 70)
     assert printed[0] == "Warming up (70 iterations)..."
-    assert printed[6] == "... 65 more, until three blocks in a row agreed"
+    assert printed[6] == "... 65 more"
+
+
+def test_a_warm_up_that_did_not_suffice_is_said_to() -> None:
+    """Nothing is claimed that was not so."""
+    printed = lines.timed([AT_LN_1000], 70, steady=False)
+    assert printed[-1] == "NOTE: not steady yet after 70 iterations for warming up"
 
 
 @pytest.mark.parametrize(
@@ -246,7 +288,7 @@ def test_warm_up_iterations_that_are_not_shown_are_counted() -> None:
 )
 def test_short_times_have_more_places(seconds: float, text: str) -> None:
     """Three of them would say 0.000."""
-    (*_, printed) = lines.iterations([], 0, [Iteration(6.9078, seconds)])
+    (*_, printed) = timed(Iteration(6.9078, seconds))
     assert printed == f"Epoch 0: Loss = 6.9078, Time = {text} seconds"
 
 
@@ -256,7 +298,7 @@ def test_short_times_have_more_places(seconds: float, text: str) -> None:
 )
 def test_a_loss_is_printed_as_it_is(loss: float, text: str) -> None:
     """Four places, and not finite where it is not."""
-    (*_, printed) = lines.iterations([], 0, [Iteration(loss, 0.063)])
+    (*_, printed) = timed(Iteration(loss, 0.063))
     assert printed == f"Epoch 0: Loss = {text}, Time = 0.063 seconds"
 
 
@@ -277,6 +319,7 @@ def test_the_performance_summary_on_a_gpu() -> None:
         "========================================",
         "Network: resnet50",
         "Mode: training",
+        "Batch size: 64",
         "Iterations: 20 (excluding warmup)",
         "Precision: FP32 (fp32)",
         "",
@@ -305,18 +348,27 @@ def test_the_performance_summary_on_a_cpu() -> None:
 
 
 def test_iterations_that_differ_are_in_the_summary() -> None:
-    """Median, mean, standard deviation and tail are each their own."""
+    """Median, mean, deviation and tail are each their own; a batch takes the mean, as ever."""
     printed = performance(make_measurement(iteration_s=[0.010, 0.010, 0.011, 0.033]))
     assert line(printed, "Average") == "Average time per iteration: 0.016000 seconds"
     assert line(printed, "Standard") == "Standard deviation: 0.011343 seconds"
     assert line(printed, "Latency") == "Latency: median 10.5 ms, 99th percentile 33 ms"
-    assert line(printed, "Milliseconds") == "Milliseconds per batch: 10.5"
-    assert line(printed, "Microseconds") == "Microseconds per sample: 2625"
+    assert line(printed, "Milliseconds") == "Milliseconds per batch: 16"
+    assert line(printed, "Microseconds") == "Microseconds per sample: 4000"
     assert line(printed, "Images per second") == "Images per second: 250.0"
     assert line(printed, "Spread") == (
         "Spread: 70.89% of the mean (NOT stable: something else ran, or a clock changed; see "
         "bench-lib env)"
     )
+
+
+def test_a_slow_step_has_no_exponent() -> None:
+    """Scripts read plain digits."""
+    printed = performance(make_measurement(iteration_s=[123.456] * 4, first_step_s=2e6))
+    assert line(printed, "Latency") == "Latency: median 123500 ms, 99th percentile 123500 ms"
+    assert line(printed, "Milliseconds") == "Milliseconds per batch: 123500"
+    assert line(printed, "Microseconds") == "Microseconds per sample: 30860000"
+    assert ", 16200 times a steady one" in line(printed, "First iteration")
 
 
 def test_a_single_iteration_has_no_spread() -> None:
@@ -332,6 +384,9 @@ def test_several_ranks_have_their_mean_rate_and_the_fullest_devices_memory() -> 
     measurement = make_measurement(per_rank=samples, items_per_step=8, peak_memory_bytes=10**9)
     printed = performance(measurement)
     assert line(printed, "Images per second:") == "Images per second: 1024.0"
+    assert line(printed, "Batch size") == "Batch size: 64"
+    assert line(printed, "Global") == "Global batch size: 8"
+    assert line(printed, "Local") == "Local batch size: 4"
     assert line(printed, "Images per second and") == "Images per second and rank: 512.0"
     assert line(printed, "Images per second per") == "Images per second per GB: 512.0"
 
@@ -348,7 +403,7 @@ def test_a_compiled_network_says_what_that_took(cache: str | None, text: str) ->
     measurement = make_measurement(compile_s=41.23, compile_cache=cache, first_step_s=41.25)
     printed = performance(measurement)
     assert line(printed, "Compilation time") == text
-    assert line(printed, "First iteration: 41.250 seconds, 5.28e+03 times a steady one")
+    assert line(printed, "First iteration: 41.250 seconds, 5280 times a steady one")
 
 
 def test_an_eager_network_was_not_compiled() -> None:

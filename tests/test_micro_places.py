@@ -33,7 +33,9 @@ def torchrun(**variables: Any) -> dict[str, str]:
 def manual(*words: str) -> Options:
     """Read a command line that starts the ranks of this host."""
     meeting = ["--dist-backend", "gloo", "--dist-url", "tcp://127.0.0.1:4332"]
-    return options("--distributed_dataparallel", *meeting, *words)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("LOCAL_RANK")
+        return options("--distributed_dataparallel", *meeting, *words)
 
 
 # ---- alone ------------------------------------------------------------------------------------

@@ -216,7 +216,7 @@ def test_a_training_that_tells_no_loss_has_no_lines() -> None:
     watched = machine.watched()
     measured = machine.measure(watched)
     assert watched.measured(measured.iteration_s) == []
-    assert watched.warmup(measured.first_step_s) == []
+    assert watched.warmup() == []
 
 
 # ---- iterations -------------------------------------------------------------------------------
@@ -248,8 +248,8 @@ def test_the_very_first_step_is_the_first_warm_up_iteration(queued: bool) -> Non
     """It is timed by the host; the others by marks before each, so that the last has no end."""
     machine = Machine([8.0, 1 / 2, 1 / 4, 1 / 8], queued=queued)
     watched = machine.watched()
-    measured = machine.measure(watched)
-    assert watched.warmup(measured.first_step_s) == [
+    machine.measure(watched)
+    assert watched.warmup() == [
         Iteration(0.0, 8.0),
         Iteration(1.0, 1 / 2),
         Iteration(2.0, 1 / 4),
@@ -260,9 +260,9 @@ def test_no_more_warm_up_iterations_are_shown_than_the_guide_shows() -> None:
     """However many there were."""
     machine = Machine([8.0, 1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 4])
     watched = machine.watched()
-    measured = machine.measure(watched, LONGER)
+    machine.measure(watched, LONGER)
     expected = [(0.0, 8.0), (1.0, 1.0), (2.0, 1 / 2), (3.0, 1 / 4), (4.0, 1 / 8)]
-    shown = watched.warmup(measured.first_step_s)
+    shown = watched.warmup()
     assert len(shown) == SHOWN
     assert shown == [Iteration(loss, seconds) for loss, seconds in expected]
 
@@ -270,7 +270,7 @@ def test_no_more_warm_up_iterations_are_shown_than_the_guide_shows() -> None:
 @pytest.mark.parametrize("steps", [0, 1])
 def test_a_warm_up_without_an_interval_shows_the_first_step_alone(steps: int) -> None:
     """One mark tells no time."""
-    machine = Machine()
+    machine = Machine([8.0, 1 / 4])
     watched = machine.watched()
     step = watched.prepare(machine.workload()).step
     watched.enter("first step")
@@ -278,7 +278,7 @@ def test_a_warm_up_without_an_interval_shows_the_first_step_alone(steps: int) ->
     watched.enter("warm-up")
     for _ in range(steps):
         step()
-    assert watched.warmup(8.0) == [Iteration(0.0, 8.0)]
+    assert watched.warmup() == [Iteration(0.0, 8.0)]
 
 
 def test_marks_are_made_beforehand_and_placed_while_warming_up_alone() -> None:
@@ -293,18 +293,42 @@ def test_marks_are_made_beforehand_and_placed_while_warming_up_alone() -> None:
 # ---- inference --------------------------------------------------------------------------------
 
 
-def test_in_inference_the_loss_is_asked_for_once_when_all_is_measured() -> None:
-    """It costs a pass of its own, and every answer is the same."""
-    machine = Machine()
+def test_in_inference_the_loss_is_asked_for_once_when_warming_up_is_over() -> None:
+    """It costs a pass of its own, and every answer is the same; another context runs after it."""
+    machine = Machine([8.0, 1 / 4])
     watched = machine.watched(training=False)
     measured = machine.measure(watched)
-    assert machine.log[-4:] == [f"step {MEASURED[-1]}", "mark 2", "loss", "numerics"]
     assert machine.log.count("loss") == 1
-    assert watched.answer_loss == MEASURED[-1]
-    assert watched.measured(measured.iteration_s) == [Iteration(float(MEASURED[-1]), 1 / 4)] * 2
-    assert watched.warmup(8.0) == [
-        Iteration(float(MEASURED[-1]), seconds) for seconds in (8.0, 1 / 4, 1 / 4)
+    assert machine.log.index("loss") == machine.log.index(f"step {WARM[-1]}") + 1
+    assert machine.log[-3:] == [f"step {MEASURED[-1]}", "mark 2", "numerics"]
+    assert watched.answer_loss == WARM[-1]
+    assert watched.measured(measured.iteration_s) == [Iteration(float(WARM[-1]), 1 / 4)] * 2
+    assert watched.warmup() == [
+        Iteration(float(WARM[-1]), seconds) for seconds in (8.0, 1 / 4, 1 / 4)
     ]
+
+
+@pytest.mark.parametrize("queued", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_the_first_iterations_can_be_told_before_anything_is_measured(
+    queued: bool, training: bool
+) -> None:
+    """So that somebody who waits sees something; what is measured is the same afterwards."""
+    told: list[tuple[list[Iteration], int]] = []
+    machine = Machine([8.0, 1 / 2, 1 / 4, 1 / 8], queued=queued)
+    watched = machine.watched(training=training)
+
+    def entered(phase: str) -> None:
+        if phase == "give way":
+            told.append((watched.warmup(), watched.steps))
+
+    watched.entered = entered
+    measured = machine.measure(watched)
+    [(shown, steps)] = told
+    assert [seen.seconds for seen in shown] == [8.0, 1 / 2, 1 / 4]
+    assert [seen.loss for seen in shown] == ([0.0, 1.0, 2.0] if training else [3.0] * 3)
+    assert steps == 1 + measured.warmup_iterations
+    assert measured.iteration_s == [1 / 8, 1 / 8]
 
 
 def test_an_inference_that_tells_no_loss_has_lines_without_one() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +12,8 @@ from typing import NoReturn
 
 from bench_lib.axes import LARGEST
 from bench_lib.micro.compiling import Compiling, read_context
+from bench_lib.micro.files import check_file, part_of
+from bench_lib.micro.words import cut, listed, nearest, shown
 from bench_lib.model import UserError
 
 APEX_LEVELS = {
@@ -28,6 +30,10 @@ SHORTEST = {
     "--help": "--h",
 }
 """Flags that could be cut down to so much before there were others that begin like them."""
+_FLAG = re.compile(r"--?[A-Za-z]")
+BASELINES = Path("baselines")
+URL = re.compile(r"tcp://[^/\s]+:[0-9]{1,5}(\?.*)?|(file|env)://\S*")
+"""Where ranks can meet, as torch has it."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ class Options:
     profiler_output: str
     history: Path | None = None
     judge: bool = False
-    baselines: Path = Path("baselines")
+    baselines: Path = BASELINES
     json: bool = False
     remarks: list[str] = field(default_factory=list)
     """What is done differently from what was asked, to be said before anything is measured."""
@@ -77,9 +83,14 @@ class Options:
         return AMP if self.amp or self.amp_opt_level else "FP32"
 
     @property
+    def csv_name(self) -> str:
+        """The file that a line is appended to, as ROCm's tool calls it."""
+        return self.csv_file or f"{self.output_dir or '.'}/benchmark_summary.csv"
+
+    @property
     def csv(self) -> Path:
         """The file that a line is appended to."""
-        return Path(self.csv_file or Path(self.output_dir or ".", "benchmark_summary.csv"))
+        return Path(self.csv_name)
 
     @property
     def result(self) -> Path | None:
@@ -98,11 +109,29 @@ class Options:
 
 
 class _Parser(argparse.ArgumentParser):
+    words: Sequence[str] = ()
+    """What is parsed."""
+
     def error(self, message: str) -> NoReturn:
+        message = cut(message, 300)
+        if message.startswith(("the following arguments are required", "unrecognized")):
+            message = self._unknown() or message
         raise UserError(f"{message}; bench-lib micro --help lists the flags")
 
+    def _unknown(self) -> str:
+        """Name the first flag that there is not, with the nearest; empty where all are known."""
+        known = list(self._option_string_actions)
+        for word in self.words:
+            flag = word.partition("=")[0]
+            if flag == "--":
+                break
+            if _FLAG.match(flag) and not any(other.startswith(flag) for other in known):
+                hint = nearest(flag, known, 1).rstrip("?")
+                return f"unrecognized arguments: {cut(flag)}{hint and '; '}{hint}"
+        return ""
 
-def parser() -> argparse.ArgumentParser:
+
+def parser() -> _Parser:
     """Return the parser; the first group is frozen."""
     made = _Parser(
         prog="bench-lib micro",
@@ -166,31 +195,28 @@ def _add_our_flags(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--history", type=Path, metavar="DIR", help="keep the run (--judge: in history)")
     add("--judge", action="store_true", help="hold it against the baseline; exit 1 if it fails")
-    add("--baselines", type=Path, metavar="DIR", default=Path("baselines"), help="(baselines)")
+    add("--baselines", type=Path, metavar="DIR", default=BASELINES, help="(baselines)")
     add("--json", action="store_true", help="print JSON; the lines go to stderr")
 
 
 def read_options(words: Sequence[str]) -> Options:
     """Read a command line; raises UserError, which names the flag and its value."""
-    given = parser().parse_args([_spelt_out(word) for word in words])
+    given = _parsed([_spelt_out(word) for word in words])
     for flag in ("batch_size", "iterations", "opt_step"):
         _counts(flag, getattr(given, flag))
-    remarks: list[str] = []
     compiling = read_context(given.compileContext)
-    if not given.compile:
-        if given.compileContext.strip() not in ("", "{}"):
-            remarks.append("--compileContext does nothing without --compile")
-        compiling = Compiling()
-    remarks += compiling.remarks
-    remarks += _on_precision(given)
     step, on_step = _profiled_step(given.flops_prof_step, given.iterations)
-    remarks += on_step
-    if given.rank is not None and not (
-        given.distributed_dataparallel or "LOCAL_RANK" in os.environ
-    ):
-        remarks.append("--rank and --world-size do nothing without --distributed_dataparallel")
+    remarks = [
+        *(compiling.remarks if given.compile else []),
+        *_on_precision(given),
+        *on_step,
+        *_idle(given),
+    ]
     if given.opt_step > 1 and given.mode == "inference":
         remarks.append(f"--opt-step {given.opt_step} does nothing in inference")
+    launched = "LOCAL_RANK" in os.environ
+    if launched:
+        remarks += _overruled(given)
     options = Options(
         network=given.network,
         batch_size=given.batch_size,
@@ -203,11 +229,11 @@ def read_options(words: Sequence[str]) -> Options:
         amp_opt_level=given.amp_opt_level,
         distributed_dataparallel=given.distributed_dataparallel,
         device_ids=_device_ids(given.device_ids),
-        rank=given.rank,
-        world_size=given.world_size,
-        dist_backend=given.dist_backend,
-        dist_url=given.dist_url,
-        compiling=compiling,
+        rank=None if launched else given.rank,
+        world_size=None if launched else given.world_size,
+        dist_backend=given.dist_backend and given.dist_backend.lower(),
+        dist_url=None if launched else given.dist_url,
+        compiling=compiling if given.compile else Compiling(),
         csv_file=given.csv_file,
         mode=given.mode,
         nhwc=given.nhwc,
@@ -226,6 +252,51 @@ def read_options(words: Sequence[str]) -> Options:
     return options
 
 
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    made = parser()
+    made.words = words
+    return made.parse_args(words)
+
+
+def _idle(given: argparse.Namespace) -> list[str]:
+    """Say which flags do nothing, since another is not there."""
+    idle = {
+        "--compile": {
+            "--compileContext": given.compileContext.strip() not in ("", "{}"),
+        },
+        "--kineto": {"--profiler-output": given.profiler_output},
+        "--judge": {"--baselines": given.baselines != BASELINES},
+    }
+    there = {"--compile": given.compile, "--kineto": given.kineto, "--judge": given.judge}
+    if "LOCAL_RANK" not in os.environ:
+        needed = "--distributed_dataparallel"
+        idle[needed] = _meeting(given, "--rank", "--world-size", "--dist-backend", "--dist-url")
+        there[needed] = given.distributed_dataparallel
+    remarks = []
+    for needed, flags in idle.items():
+        said = [flag for flag, is_said in flags.items() if is_said]
+        if said and not there[needed]:
+            verb = "does" if len(said) == 1 else "do"
+            remarks.append(f"{listed(said)} {verb} nothing without {needed}")
+    return remarks
+
+
+def _meeting(given: argparse.Namespace, *flags: str) -> dict[str, bool]:
+    """Return which of these flags are given; they have no default."""
+    names = {flag: flag.strip("-").replace("-", "_") for flag in flags}
+    return {flag: getattr(given, name) is not None for flag, name in names.items()}
+
+
+def _overruled(given: argparse.Namespace) -> list[str]:
+    """Say which flags a launcher knows better, as ROCm's tool has it."""
+    flags = _meeting(given, "--rank", "--world-size", "--dist-url")
+    said = [flag for flag, is_said in flags.items() if is_said]
+    if not said:
+        return []
+    verb = "is" if len(said) == 1 else "are"
+    return [f"{listed(said)} {verb} as torchrun has it, and not as given"]
+
+
 def _spelt_out(word: str) -> str:
     flag, given, value = word.partition("=")
     for whole, shortest in SHORTEST.items():
@@ -237,7 +308,7 @@ def _spelt_out(word: str) -> str:
 def _counts(flag: str, value: int) -> None:
     name = flag.replace("_", "-")
     if value < 1:
-        raise UserError(f"--{name} is {value}; it has to be a whole number of 1 or more")
+        raise UserError(f"--{name} is {cut(str(value))}; it has to be a whole number of 1 or more")
     if value > LARGEST:
         raise UserError(f"--{name} is above {LARGEST}, the most that is taken")
 
@@ -250,7 +321,8 @@ def _profiled_step(asked: int, iterations: int) -> tuple[int, list[str]]:
     what = f"profiled is {step}"
     if step == 0:
         what = "nothing is profiled" + ("" if asked < 0 else ": have more --iterations")
-    return step, [f"--flops-prof-step {asked} is {where} of {iterations} iterations; {what}"]
+    said = f"--flops-prof-step {cut(str(asked))}"
+    return step, [f"{said} is {where} of {iterations} iterations; {what}"]
 
 
 def _on_precision(given: argparse.Namespace) -> list[str]:
@@ -273,9 +345,9 @@ def _device_ids(text: str | None) -> tuple[int, ...]:
         ids = tuple(int(part) for part in text.split(","))
     except ValueError:
         ids = (-1,)
-    if min(ids) < 0 or len(set(ids)) < len(ids):
+    if min(ids) < 0 or max(ids) > LARGEST or len(set(ids)) < len(ids):
         raise UserError(
-            f"--device_ids is {text!r}; it has to be different numbers from 0 on, such as 0,1"
+            f"--device_ids is {shown(text)}; it has to be different numbers from 0 on, such as 0,1"
         )
     return ids
 
@@ -290,11 +362,11 @@ def _check_ranks(options: Options) -> None:
         _counts("world_size", options.world_size)
         if not 0 <= options.rank < options.world_size:
             raise UserError(
-                f"--rank is {options.rank}; of --world-size {options.world_size} there are the "
-                f"ranks 0 to {options.world_size - 1}"
+                f"--rank is {cut(str(options.rank))}; of --world-size {options.world_size} there "
+                f"are the ranks 0 to {options.world_size - 1}"
             )
     if options.dist_backend not in (None, "nccl", "gloo"):
-        raise UserError(f"--dist-backend is {options.dist_backend!r}; there is nccl, gloo")
+        raise UserError(f"--dist-backend is {shown(options.dist_backend)}; there is nccl, gloo")
     if "LOCAL_RANK" in os.environ:
         return  # torchrun says it all
     if options.distributed_dataparallel:
@@ -310,6 +382,11 @@ def _check_ranks(options: Options) -> None:
                 f"--distributed_dataparallel needs {', '.join(missing_flags)} too; "
                 "torchrun --nproc-per-node N -m bench_lib.micro needs none of them"
             )
+        if not URL.fullmatch(options.dist_url or ""):
+            raise UserError(
+                f"--dist-url is {shown(options.dist_url)}; it has to be the host and the port of "
+                "the first rank, such as tcp://172.23.2.1:54321, or file:// or env://"
+            )
     elif len(options.device_ids) > 1:
         raise UserError(
             f"--device_ids names {len(options.device_ids)} devices, and one process uses one; "
@@ -320,25 +397,10 @@ def _check_ranks(options: Options) -> None:
 
 def _check_files(options: Options) -> None:
     """Have it found out before measuring that a result could not be written."""
-    files = [options.csv, *([options.result] if options.result else [])]
+    files = [options.csv]
+    if options.result is not None:
+        files += [options.result, part_of(options.result)]
     if options.kineto:
         files.append(Path(f"{options.profiler_output or 'trace'}.json"))
     for file in files:
-        _check_file(file)
-
-
-def _check_file(file: Path) -> None:
-    try:
-        str(file).encode()
-        if not file.parent.is_dir():
-            why = f"there is no folder {file.parent}; make it first, or name another"
-            raise UserError(f"{file} cannot be written: {why}")
-        if file.exists():
-            file.open("a").close()
-        else:
-            tempfile.TemporaryFile(dir=file.parent).close()
-    except OSError as error:
-        why = f"{file} cannot be written: {error.strerror}; name another place for it"
-        raise UserError(why) from error
-    except UnicodeEncodeError as error:
-        raise UserError(f"{str(file)!r} cannot be written: it is no text; name another") from error
+        check_file(file)

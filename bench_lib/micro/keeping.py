@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from bench_lib import acceptance, baselines, fingerprint, hardware, history, report, validity
 from bench_lib.exercises.series import PLANNED, Series, open_series
@@ -32,28 +33,41 @@ class Keeper:
     other: Beside
     began_s: float
 
-    def keep(self, seen: Seen) -> bool:
-        """Write it down and judge it, where that was asked for; returns whether it passes."""
+    def keep(self, seen: Seen) -> None:
+        """Write it down; raises UserError where it was another device, and HistoryError."""
         if differing := hardware.confirm(self.device, seen.device):
             raise UserError(f"this ran on another device than {self.device.key}: {differing[0]}")
         self.series.note(self._outcome(seen))
+
+    def finish(self) -> bool:
+        """Judge what is kept, where that was asked for; returns whether it passes.
+
+        Raises LaunchError, HistoryError and BaselineError.
+        """
         self.sampler.close()
         return self.series.finish()
 
     @property
-    def record(self) -> Record:
-        """The record, judged where that was asked for."""
-        return self.series.records[0]
+    def record(self) -> Record | None:
+        """The record, judged where that was asked for; None before anything is kept."""
+        return next(iter(self.series.records), None)
 
     def in_words(self) -> list[str]:
-        """Say how the case stands, and where it is kept."""
+        """Say how the case stands, and where it is kept; not what the summary says already."""
         record = self.record
+        if record is None:
+            return []
         kept = [f"History: {self.series.path}"]
         if record.status is None:
             return kept
+        measured = [a.measurement for a in record.attempts if a.measurement]
+        said = {f"{record.case.id}: warning: {text}" for text in measured[0].warnings}
+        words = report.explanations([record], every=True)
+        processes = len({attempt.process for attempt in record.attempts})
         return [
             f"Verdict: {record.status.value}",
-            *report.explanations([record], every=True),
+            *(text for text in words if text not in said),
+            *_on_processes(processes),
             *kept,
         ]
 
@@ -93,6 +107,12 @@ class Keeper:
         return acceptance.level_of(accepted.get(seen.case.id), seen.case, self.device)
 
 
+def _on_processes(processes: int) -> list[str]:
+    if processes == 1:
+        return []
+    return [f"The summary above is of the first process of {processes}"]
+
+
 def _log_median(measurement: Measurement) -> float | None:
     median = 0.0 if measurement.host_bound else statistics.median(measurement.iteration_s)
     return math.log(median) if median > 0 else None
@@ -115,6 +135,8 @@ def keeper(
         yield None
         return
     with contextlib.ExitStack() as stack:
+        if not options.history.exists():
+            stack.callback(_remove_if_empty, options.history)
         series = stack.enter_context(
             open_series(
                 "micro",
@@ -130,3 +152,8 @@ def keeper(
         )
         sampler = stack.enter_context(Sampler(device))
         yield Keeper(options, series, device, sampler, other, time.monotonic())
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()

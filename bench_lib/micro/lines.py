@@ -64,14 +64,32 @@ def header(options: Options, place: Place, batch: int, device: str) -> list[str]
     return lines
 
 
-def iterations(warmup: Sequence[Iteration], steps: int, measured: Sequence[Iteration]) -> list[str]:
-    """Return a line for each iteration; of ``steps`` for warming up only the first ones'."""
+def before_warmup(options: Options) -> list[str]:
+    """Return the lines before the first step; in inference the same, as people search them."""
+    lines = ["INFO: running forward and backward for warmup."]
+    if options.task == "infer":
+        lines.append("INFO: in inference that is the forward pass alone.")
+    if options.compiling.mode != "eager":
+        lines.insert(0, "Compiling model... (minutes where nothing is cached)")
+    return lines
+
+
+def warming_up(warmup: Sequence[Iteration], steps: int) -> list[str]:
+    """Return a line for each of the first iterations of ``steps`` for warming up."""
     lines = [f"Warming up ({steps} iterations)..."]
     lines += [f"Warmup iteration {i}: {_iteration(seen)}" for i, seen in enumerate(warmup)]
     if steps > len(warmup):
-        lines.append(f"... {steps - len(warmup)} more, until three blocks in a row agreed")
-    lines += ["Warmup complete.", "", "Running timed iterations..."]
-    return lines + [f"Epoch {i}: {_iteration(seen)}" for i, seen in enumerate(measured)]
+        lines.append(f"... {steps - len(warmup)} more")
+    return [*lines, "Warmup complete.", ""]
+
+
+def timed(measured: Sequence[Iteration], steps: int, *, steady: bool) -> list[str]:
+    """Return a line for each measured iteration, and whether ``steps`` for warming up sufficed."""
+    lines = ["Running timed iterations..."]
+    lines += [f"Epoch {i}: {_iteration(seen)}" for i, seen in enumerate(measured)]
+    if not steady:
+        lines.append(f"NOTE: not steady yet after {steps} iterations for warming up")
+    return lines
 
 
 def _iteration(seen: Iteration) -> str:
@@ -135,7 +153,7 @@ def performance(
     """
     figures, samples = figures_of(measurement), measurement.iteration_s
     ranks = max(1, len(measurement.per_rank))
-    median = statistics.median(samples)
+    mean, median = statistics.fmean(samples), statistics.median(samples)
     deviation = statistics.stdev(samples) if len(samples) > 1 else 0.0
     slowest = summary.percentile(samples, 0.99)
     lines = [
@@ -144,16 +162,18 @@ def performance(
         RULE,
         f"Network: {options.network}",
         f"Mode: {options.mode}",
+        f"Batch size: {options.batch_size}",
+        *_shares(figures.batch, ranks),
         f"Iterations: {len(samples)} (excluding warmup)",
         f"Precision: {precision}",
         "",
-        f"Average time per iteration: {statistics.fmean(samples):.6f} seconds",
+        f"Average time per iteration: {mean:.6f} seconds",
         f"Standard deviation: {deviation:.6f} seconds",
         f"Spread: {summary.spread(samples):.2%} of the mean{_stability(samples)}",
-        f"Latency: median {median * 1e3:.4g} ms, 99th percentile {slowest * 1e3:.4g} ms",
+        f"Latency: median {_digits(median * 1e3)} ms, 99th percentile {_digits(slowest * 1e3)} ms",
         f"Images per second: {figures.rate:.1f}",
-        f"Milliseconds per batch: {median * 1e3:.4g}",
-        f"Microseconds per sample: {median * 1e6 / figures.batch:.4g}",
+        f"Milliseconds per batch: {_digits(mean * 1e3)}",
+        f"Microseconds per sample: {_digits(mean * 1e6 / figures.batch)}",
     ]
     if ranks > 1:
         lines.append(f"Images per second and rank: {figures.rate / ranks:.1f}")
@@ -166,6 +186,17 @@ def performance(
         lines.append(f"Roofline: {roofline.sentence}")
     lines += [f"Warning: {text}" for text in measurement.warnings]
     return [*lines, RULE]
+
+
+def _shares(batch: int, ranks: int) -> list[str]:
+    if ranks == 1:
+        return []
+    return [f"Global batch size: {batch}", f"Local batch size: {batch // ranks}"]
+
+
+def _digits(value: float, digits: int = 4) -> str:
+    """Return a number in so many digits, as plain as people's scripts read it: 12980."""
+    return f"{float(f'{value:.{digits}g}'):.15g}"
 
 
 def _stability(samples: Sequence[float]) -> str:
@@ -188,7 +219,7 @@ def _memory(measurement: Measurement, rate: float) -> list[str]:
 
 def _beginning(measurement: Measurement, median: float) -> list[str]:
     first = measurement.first_step_s
-    times = f"{first / median:.3g} times a steady one"
+    times = f"{_digits(first / median, 3)} times a steady one"
     lines = [f"First iteration: {first:.3f} seconds, {times} ({median:.6f} seconds)"]
     if measurement.compile_s is not None:
         cache = f", caches {measurement.compile_cache}" if measurement.compile_cache else ""

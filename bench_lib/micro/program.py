@@ -1,22 +1,24 @@
 """The program: alone, a rank under torchrun, or starting a process for each device.
 
-Exit status: 0 done, 1 it could not be measured or fails its judgement, 2 the question was
-wrong.
+Exit status: 0 done, 1 it could not be measured, kept or written, or fails its judgement, 2 the
+question was wrong, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import contextlib
-import csv
-import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from bench_lib.micro.files import append_row, write_json
 from bench_lib.micro.flags import Options, read_options
+from bench_lib.micro.output import Output, complain
 from bench_lib.micro.places import Place, place_of, places_here, under_torchrun
-from bench_lib.model import Hardware, UserError
+from bench_lib.model import Hardware, Measurement, UserError
 
 if TYPE_CHECKING:
     from bench_lib.micro.beside import Beside
@@ -24,28 +26,31 @@ if TYPE_CHECKING:
     from bench_lib.micro.session import Seen
     from bench_lib.roofline import Roofline
 
+FIRST_SPEAKS_S = 10.0
+"""How long other ranks wait with their end, which ends them all, for the first to say why."""
+INTERRUPTED = 130
+
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
+    speaks = os.environ.get("RANK", "0") == "0"
     try:
         options = read_options(sys.argv[1:] if words is None else words)
     except UserError as error:
-        if os.environ.get("RANK", "0") == "0":  # every rank reads the same flags
-            _complain(error)
+        if speaks:  # every rank reads the same flags
+            complain(error)
         return 2
     try:
         if under_torchrun(os.environ) or not options.distributed_dataparallel:
             return _rank(options, place_of(options, os.environ))
         return _start_ranks(options)
     except UserError as error:
-        _complain(error)
+        complain(error)
         return 2
-
-
-def _complain(error: Exception, place: Place | None = None) -> None:
-    where = f"rank {place.rank}: " if place is not None and place.ranks > 1 else ""
-    sys.stderr.write(f"bench-lib micro: error: {where}{error}\n")
-    sys.stderr.flush()
+    except KeyboardInterrupt:
+        if speaks:
+            complain("interrupted")
+        return INTERRUPTED
 
 
 def _start_ranks(options: Options) -> int:
@@ -68,25 +73,39 @@ def _spawned(index: int, options: Options, places: Sequence[Place]) -> None:
 
 
 def _rank(options: Options, place: Place) -> int:
-    from bench_lib.micro.session import NotMeasuredError
+    """Be a rank; where it fails, the others may wait for it, in a collective or at the door."""
+    from bench_lib.micro.session import NotMeasuredError, RankError
 
     try:
         return _measured(options, place)
-    except (UserError, NotMeasuredError) as error:
-        _complain(error, place)
-        if place.ranks > 1:  # the others may wait for this one, in a collective or at the door
-            os._exit(2 if isinstance(error, UserError) else 1)
-        return 2 if isinstance(error, UserError) else 1
+    except UserError as error:
+        status = 2
+        if place.is_first or isinstance(error, RankError):
+            complain(error, place)
+        else:
+            time.sleep(FIRST_SPEAKS_S)
+    except NotMeasuredError as error:
+        status = 1
+        complain(error, place)
+    except KeyboardInterrupt:
+        if place.ranks == 1:
+            raise
+        status = INTERRUPTED  # whoever started the ranks says so
+    if place.ranks > 1:
+        os._exit(status)
+    return status
 
 
 def _measured(options: Options, place: Place) -> int:
     from bench_lib import hardware
     from bench_lib.micro import lines
     from bench_lib.micro.keeping import keeper as keeping
-    from bench_lib.micro.session import printer, run
+    from bench_lib.micro.session import prepared, run
 
-    say = printer(place, to_stderr=options.json)
-    plain = printer(Place(), to_stderr=options.json)
+    options = prepared(options, place)
+    output = Output(sys.stderr if options.json else sys.stdout)
+    say, plain = output.printer(place), output.printer(Place())
+    passes, trouble = True, []
     with contextlib.ExitStack() as stack:
         # One that torch cannot open is the session's to name.
         found = hardware.detect() if place.is_first else []
@@ -94,13 +113,17 @@ def _measured(options: Options, place: Place) -> int:
         other = stack.enter_context(_other_context(place, device))
         keeper = stack.enter_context(keeping(options, place, device, other, say))
         seen = run(options, place, say, other.give_way)
-        for text in lines.iterations(seen.warmup, seen.warmup_steps, seen.measured):
-            say(text)
+        trouble += seen.failed
         plain("\n".join(seen.captured))
         plain("\n".join(lines.rank_summary(options, place, lines.figures_of(seen.measurement))))
-        if device is None:
-            return 0
-        return _conclude(options, seen, device, keeper, plain)
+        if device is not None:
+            ending = Ending(options, seen, keeper, plain, trouble)
+            passes = ending.conclude(device)
+    if output.trouble is not None:
+        trouble.append(output.trouble)
+    for words in dict.fromkeys(trouble):
+        complain(words, place)
+    return 0 if passes and not trouble else 1
 
 
 @contextlib.contextmanager
@@ -117,76 +140,102 @@ def _other_context(place: Place, device: Hardware | None) -> Iterator[Beside]:
         yield other
 
 
-def _conclude(
-    options: Options,
-    seen: Seen,
-    device: Hardware,
-    keeper: Keeper | None,
-    say: Callable[[str], None],
-) -> int:
-    """Print and write what the first rank does for all; returns the exit status."""
-    from bench_lib.micro import lines
-    from bench_lib.roofline import place as place_on_roofline
+@dataclass
+class Ending:
+    """What the first rank does for all once it is measured: print, keep, write, judge.
 
-    folded, precision = seen.folded, str(seen.case.params["precision"])
-    figures = lines.figures_of(folded)
-    if seen.place.is_rank:
-        say("\n".join(lines.overall_summary(options, seen.place, figures)))
-    result = lines.result(options, seen.place, figures)
-    _write(options, result)
-    say(f"Benchmark result saved to {options.csv}\n")
-    roofline = place_on_roofline(folded, device, precision)
-    below = lines.performance(
-        options,
-        folded,
-        seen.measured,
-        precision=f"{options.dtype.partition(':')[0]} ({precision})",
-        classes=seen.classes,
-        auxiliary=seen.auxiliary,
-        roofline=roofline,
-    )
-    say("\n".join(below))
-    passes = keeper is None or keeper.keep(seen)
-    if keeper is not None:
-        say("\n".join(keeper.in_words()))
-    if options.json:
-        _print_json(options, seen, result, roofline, keeper)
-    return 0 if passes else 1
+    Nothing measured is to be lost: each of them is done, whatever becomes of the others.
+    """
 
+    options: Options
+    seen: Seen
+    keeper: Keeper | None
+    say: Callable[[str], None]
+    trouble: list[str] = field(default_factory=list)
+    """What went wrong."""
 
-def _write(options: Options, result: dict[str, Any]) -> None:
-    try:
+    def conclude(self, device: Hardware) -> bool:
+        """Do all of it; returns whether the case passes."""
+        from bench_lib.micro import lines
+
+        seen, keeper = self.seen, self.keeper
+        folded = seen.folded
+        figures = lines.figures_of(folded)
+        result = lines.result(self.options, seen.place, figures)
+        if seen.place.is_rank:
+            self.say("\n".join(lines.overall_summary(self.options, seen.place, figures)))
+        roofline = self._summarise(folded, device)
+        if keeper is not None:
+            with self._going_on():
+                keeper.keep(seen)
+        self._write(result)
+        passes = True
+        if keeper is not None and keeper.record is not None:
+            with self._going_on():
+                passes = keeper.finish()
+            self.say("\n".join(keeper.in_words()))
+        if self.options.json:
+            self._print_json(folded, result, roofline)
+        return passes
+
+    @contextlib.contextmanager
+    def _going_on(self) -> Iterator[None]:
+        try:
+            yield
+        except UserError as error:
+            self.trouble.append(str(error))
+
+    def _summarise(self, folded: Measurement, device: Hardware) -> Roofline:
+        from bench_lib.micro import lines
+        from bench_lib.roofline import place as place_on_roofline
+
+        params = self.seen.case.params
+        precision, mode = str(params["precision"]), str(params["compile_mode"])
+        roofline = place_on_roofline(folded, device, precision, mode)
+        below = lines.performance(
+            self.options,
+            folded,
+            self.seen.measured,
+            precision=f"{self.options.dtype.partition(':')[0]} ({precision})",
+            classes=self.seen.classes,
+            auxiliary=self.seen.auxiliary,
+            roofline=roofline,
+        )
+        self.say("\n".join(["", *below]))
+        return roofline
+
+    def _write(self, result: dict[str, Any]) -> None:
+        options = self.options
         if options.result is not None:
-            options.result.write_text(json.dumps(result, indent=2))
-        is_new = not options.csv.exists()
-        with options.csv.open("a", newline="") as file:
-            writer = csv.writer(file)
-            if is_new:
-                writer.writerow(result.keys())
-            writer.writerow(result.values())
-    except OSError as error:
-        raise UserError(f"{error.filename} cannot be written: {error.strerror}") from error
+            with self._going_on():
+                write_json(options.result, result)
+        with self._going_on():
+            odd = append_row(options.csv, result)
+            self.say(f"Benchmark result saved to {options.csv_name}")
+            if odd is not None:
+                self.say(f"NOTE: {odd}")
 
+    def _print_json(self, folded: Measurement, result: dict[str, Any], roofline: Roofline) -> None:
+        import msgspec
 
-def _print_json(
-    options: Options, seen: Seen, result: dict[str, Any], roofline: Roofline, keeper: Keeper | None
-) -> None:
-    import msgspec
-
-    record = keeper.record if keeper else None
-    told: dict[str, Any] = {
-        "case": seen.case,
-        "dtype": options.dtype,
-        "result": result,
-        "measurement": seen.folded,
-        "device": seen.device,
-        "roofline": roofline,
-        "iterations": seen.measured,
-        "warmup": seen.warmup,
-        "remarks": options.remarks,
-        "status": record.status if record else None,
-        "verdicts": record.verdicts if record else [],
-        "history": str(keeper.series.path) if keeper else None,
-    }
-    text = msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
-    sys.stdout.write(f"{text}\n")
+        seen, keeper = self.seen, self.keeper
+        record = keeper.record if keeper else None
+        told: dict[str, Any] = {
+            "case": seen.case,
+            "dtype": self.options.dtype,
+            "result": result,
+            "measurement": folded,
+            "device": seen.device,
+            "roofline": roofline,
+            "iterations": seen.measured,
+            "warmup": seen.warmup,
+            "remarks": self.options.remarks,
+            "status": record.status if record else None,
+            "verdicts": record.verdicts if record else [],
+            "history": str(keeper.series.path) if keeper else None,
+        }
+        text = msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
+        output = Output(sys.stdout)
+        output.write(f"{text}\n")
+        if output.trouble is not None:
+            self.trouble.append(output.trouble)

@@ -8,23 +8,27 @@ import difflib
 import importlib.util
 import io
 import os
-import sys
-from collections.abc import Callable
+import typing
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from bench_lib import summary
 from bench_lib.axes import case_of, network_axes
 from bench_lib.launch.ranks import fold
 from bench_lib.micro import lines
+from bench_lib.micro.compiling import Compiling
 from bench_lib.micro.flags import Options
 from bench_lib.micro.places import Place, batch_of
 from bench_lib.micro.steps import Iteration, Watched
+from bench_lib.micro.words import first_line, listed, shown
 from bench_lib.model import Case, Device, Measurement, Sampling, UserError
 from bench_lib.station import disturbance
 from bench_lib.worker import capture, layers
 from bench_lib.worker.clock import clock_of
+from bench_lib.worker.context import kind_of
 from bench_lib.worker.device import AUTOCAST, compile_cache_state, forget_compiled, open_device
 from bench_lib.worker.launches import compare_streams
 from bench_lib.worker.measure import LEAST_WARMUP_STEPS, Context, measure
@@ -43,6 +47,10 @@ class NotMeasuredError(Exception):
     """The flags can be meant, and this device or this torch cannot do it; says why."""
 
 
+class RankError(UserError):
+    """What may be wrong on this rank alone, and is for it to say."""
+
+
 @dataclass
 class Seen:
     """What a rank saw."""
@@ -56,11 +64,8 @@ class Seen:
     outcomes: list[dict[str, Any]]
     """Every rank's."""
     captured: list[str] = field(default_factory=list)
-
-    @property
-    def warmup_steps(self) -> int:
-        """Steps before the measured ones, the first included."""
-        return 1 + self.measurement.warmup_iterations
+    failed: list[str] = field(default_factory=list)
+    """What could not be profiled, and why."""
 
     @property
     def classes(self) -> int:
@@ -87,7 +92,7 @@ def case_from(options: Options, place: Place, fp32: str) -> Case:
     known = networks()
     if name not in known:
         near = _nearest(options.network, [*known, *SEED_NAMES])
-        raise UserError(f"--network is {options.network!r}, and there is no such; {near}")
+        raise UserError(f"--network is {shown(options.network)}, and there is no such; {near}")
     size = known[name].image_size if name.startswith("inception") else SIZE
     values: dict[str, Any] = {
         "network": name,
@@ -109,7 +114,7 @@ def case_from(options: Options, place: Place, fp32: str) -> Case:
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name[:99], known, n=3, cutoff=0.5)
     if near:
         return f"did you mean {' or '.join(near)}?"
     return f"there are {len(known)}, such as resnet50, vit_b_16 and fcn_resnet50"
@@ -123,6 +128,19 @@ def plain_fp32(device: torch.device) -> str:
     return "tf32-conv" if major >= 8 else "fp32"
 
 
+def prepared(options: Options, place: Place) -> Options:
+    """Return the options as this torch takes them; raises UserError, on every rank the same."""
+    compiling = options.compiling
+    if compiling.mode not in ("eager", "graph"):
+        compiling = compiling.typed(_truths())
+        _check_compiler(compiling)
+    options = dataclasses.replace(options, compiling=compiling)
+    case_from(options, place, "fp32")
+    if options.flops_prof_step and importlib.util.find_spec("deepspeed") is None:
+        raise UserError("--flops-prof-step needs DeepSpeed; pip install deepspeed")
+    return options
+
+
 def run(
     options: Options,
     place: Place,
@@ -132,59 +150,35 @@ def run(
     """Measure on this rank; raises UserError, NotMeasuredError, and whatever else goes wrong."""
     device, seen = _opened(place)
     case = case_from(options, place, plain_fp32(device))
-    _check_compiler(options)
-    if options.flops_prof_step and importlib.util.find_spec("deepspeed") is None:
-        raise UserError("--flops-prof-step needs DeepSpeed; pip install deepspeed")
     if place.is_first:
         for text in options.remarks:
             say(f"NOTE: {text}")
     _say(say, lines.header(options, place, int(case.params["batch_size"]), _in_words(device, seen)))
     group = _met(place, device, say)
-    clock, setting = clock_of(device), Setting(device, place.rank, place.local_rank, place.ranks)
-    launches = compare_streams(device)
-
-    def look() -> tuple[Measurement, Watched]:
-        watched = Watched(
-            clock,
-            training=options.task == "train",
-            keeps_losses=_writes_over_losses(options),
-            entered=lambda phase: _on_phase(phase, options, say),
+    with _not_measured(case, seen):
+        clock, setting = (
+            clock_of(device),
+            Setting(device, place.rank, place.local_rank, place.ranks),
         )
         context = Context(
             setting=setting,
             clock=clock,
             context_id=f"rank-{place.rank}" if place.ranks > 1 else f"micro-{os.getpid()}",
             device_uuid=seen.uuid,
-            launches=launches,
-            phase=watched.enter,
+            launches=compare_streams(device),
             agree=group.agree,
             cache_state=compile_cache_state,
-            prepare=watched.prepare,
             give_way=give_way,
             forget=forget_compiled,
         )
-        return measure(case, context), watched
-
-    try:
-        measurement, watched = look()
-        cause = disturbance(measurement)
-        if group.agree(float(cause is not None)):
-            say(f"INFO: measuring once more: {cause or 'another rank was disturbed'}")
-            measurement, watched = look()
-    except UnsupportedError as reason:
-        raise NotMeasuredError(f"this cannot be measured here: {reason}") from reason
-    except ValueError as error:  # torch's own, such as batch norm over a single value
-        raise NotMeasuredError(f"{case.id} cannot be run: {error}") from error
-    except torch.OutOfMemoryError as error:
-        raise NotMeasuredError(
-            f"out of memory with {case.params['batch_size']} images on {seen.name}; take a "
-            "smaller --batch-size (bench-lib exercise largest-batch finds the largest)"
-        ) from error
+        looks = Looks(options, case, context, say)
+        looks.take()
     passes = Passes(options, place, say)
     passes.run(case, setting)
-    measurement = dataclasses.replace(measurement, operations_s=passes.operations_s)
+    measurement = dataclasses.replace(looks.measurement, operations_s=passes.operations_s)
     outcome = {"measurement": dataclasses.asdict(measurement), **about_rank(setting, seen)}
-    outcomes = group.gathered(outcome)
+    with _not_measured(case, seen):
+        outcomes = group.gathered(outcome)
     group.leave()
     clock.release()  # others may be measured on this device while this process is there
     return Seen(
@@ -192,11 +186,101 @@ def run(
         case=case,
         device=seen,
         measurement=measurement,
-        warmup=watched.warmup(measurement.first_step_s),
-        measured=watched.measured(measurement.iteration_s),
+        warmup=looks.warmup,
+        measured=looks.measured,
         outcomes=outcomes,
         captured=passes.lines,
+        failed=passes.failed,
     )
+
+
+@contextlib.contextmanager
+def _not_measured(case: Case, seen: Device) -> Iterator[None]:
+    """Say in a line what torch cannot do here; raises NotMeasuredError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except UnsupportedError as reason:
+        raise NotMeasuredError(f"this cannot be measured here: {reason}") from reason
+    except (RuntimeError, ValueError, ImportError, MemoryError) as error:
+        if kind_of(error) == "out of memory":
+            raise NotMeasuredError(
+                f"out of memory with {case.params['batch_size']} images on {seen.name}; take a "
+                "smaller --batch-size (bench-lib exercise largest-batch finds the largest)"
+            ) from error
+        raise NotMeasuredError(f"{case.id} cannot be run: {first_line(error)}") from error
+
+
+class Looks:
+    """A case looked at, and once more where something disturbed that, as the suite does."""
+
+    def __init__(
+        self, options: Options, case: Case, context: Context, say: Callable[[str], None]
+    ) -> None:
+        """Do nothing yet."""
+        self._options = options
+        self._case = case
+        self._context = context
+        self._say = say
+        self.measurement: Measurement
+        self.warmup: list[Iteration]
+        self.measured: list[Iteration]
+
+    def take(self) -> None:
+        """Measure, and print each iteration; raises what torch raises.
+
+        The first look alone tells what it took to begin: the second finds the caches that it
+        filled.  Of the two the second is kept, unless that was disturbed more.
+        """
+        first, watched = self._look(shows_warmup=True)
+        self.measurement, self.measured = first, watched.measured(first.iteration_s)
+        agree, cause = self._context.agree, disturbance(first)
+        if agree(float(cause is not None)):
+            self._say(f"INFO: measuring once more: {cause or 'another rank was disturbed'}")
+            second, again = self._look(shows_warmup=False)
+            if agree(_disturbed(second)) <= agree(_disturbed(first)):
+                self.measurement = dataclasses.replace(
+                    second,
+                    first_step_s=first.first_step_s,
+                    compile_s=first.compile_s,
+                    compile_cache=first.compile_cache,
+                )
+                self.measured = again.measured(second.iteration_s)
+            else:
+                self._say("INFO: that was disturbed more; the first is kept")
+        steps = 1 + self.measurement.warmup_iterations
+        _say(
+            self._say,
+            lines.timed(self.measured, steps, steady=self.measurement.steady),
+        )
+
+    def _look(self, *, shows_warmup: bool) -> tuple[Measurement, Watched]:
+        def entered(phase: str) -> None:
+            if phase == "first step" and shows_warmup:
+                _say(self._say, lines.before_warmup(self._options))
+            if phase == "give way" and shows_warmup:
+                self.warmup = watched.warmup()
+                _say(self._say, lines.warming_up(self.warmup, watched.steps))
+            if phase == "measure":
+                self._say("INFO: running the benchmark..")
+
+        options = self._options
+        watched = Watched(
+            self._context.clock,
+            training=options.task == "train",
+            keeps_losses=_writes_over_losses(options),
+            entered=entered,
+        )
+        context = dataclasses.replace(self._context, phase=watched.enter, prepare=watched.prepare)
+        return measure(self._case, context), watched
+
+
+def _disturbed(measurement: Measurement) -> float:
+    """Return how much: 0 where it was not."""
+    if disturbance(measurement) is None:
+        return 0.0
+    return 1.0 + summary.spread(measurement.iteration_s)
 
 
 def _writes_over_losses(options: Options) -> bool:
@@ -208,30 +292,43 @@ def _writes_over_losses(options: Options) -> bool:
 def _opened(place: Place) -> tuple[torch.device, Device]:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count and place.device_index >= count:
-        raise UserError(
+        raise RankError(
             f"rank {place.rank} is to use device {place.device_index}, and there are {count} "
             "(0 is the first); start fewer ranks, or name others with --device_ids"
         )
     if not count and place.backend == "nccl":
         raise UserError("--dist-backend nccl needs GPUs, and there are none; take gloo")
-    return open_device(place.device_index)
-
-
-def _check_compiler(options: Options) -> None:
-    """Have wrong options found out now, and not minutes later inside the compiler."""
-    mode = options.compiling.mode
-    if mode in ("eager", "graph"):
-        return
     try:
-        arguments = arguments_of(mode, options.compiling.options)
+        return open_device(place.device_index)
+    except RuntimeError as error:
+        why = f"device {place.device_index} cannot be opened: {first_line(error)}"
+        raise NotMeasuredError(why) from error
+
+
+def _truths() -> dict[str, bool]:
+    """Return which of Inductor's options are truth values, by name."""
+    from torch._inductor import config
+
+    known: Any = config
+    kinds = {name: known.get_type(name) for name in known.get_config_copy()}
+    truths = ({bool}, {bool, type(None)})
+    return {name: set(typing.get_args(kind) or [kind]) in truths for name, kind in kinds.items()}
+
+
+def _check_compiler(compiling: Compiling) -> None:
+    """Have wrong options found out now, and not minutes later inside the compiler."""
+    try:
+        arguments = arguments_of(compiling.mode, compiling.options)
     except ValueError as error:
-        raise UserError(f"--compileContext: {error}") from error
+        why = compiling.in_their_words(str(error))
+        raise UserError(f"--compileContext: {why}") from error
     backend = arguments.get("backend", "inductor")
     from torch import _dynamo
 
     known = _dynamo.list_backends(exclude_tags=())
     if backend not in known:
-        raise UserError(f"--compileContext: no backend {backend!r}; there is {', '.join(known)}")
+        words = f"no backend {shown(backend)}; there is {listed(known)}"
+        raise UserError(f"--compileContext: {words}")
 
 
 def _in_words(device: torch.device, seen: Device) -> str:
@@ -247,23 +344,13 @@ def _met(place: Place, device: torch.device, say: Callable[[str], None]) -> Grou
     try:
         group = joined(device, place.ranks, backend=place.backend, url=place.url, rank=place.rank)
     except (RuntimeError, ValueError) as error:
-        raise UserError(f"the ranks cannot meet: {error}") from error
+        raise RankError(f"the ranks cannot meet: {first_line(error)}") from error
     say("Rendezvous complete. Created process group...")
     say(
         f"INFO: Rank {place.rank} running distributed_dataparallel on devices: "
         f"[{place.device_index}]"
     )
     return group
-
-
-def _on_phase(phase: str, options: Options, say: Callable[[str], None]) -> None:
-    if phase == "first step":
-        if options.compiling.mode != "eager":
-            say("Compiling model... (minutes where nothing is cached)")
-        what = "forward and backward" if options.task == "train" else "forward"
-        say(f"INFO: running {what} for warmup.")
-    if phase == "measure":
-        say("INFO: running the benchmark..")
 
 
 class Passes:
@@ -278,6 +365,7 @@ class Passes:
         self._place = place
         self._say = say
         self.lines: list[str] = []
+        self.failed: list[str] = []
         self.operations_s: dict[str, float] = {}
 
     def run(self, case: Case, setting: Setting) -> None:
@@ -298,7 +386,7 @@ class Passes:
             workload = build(case, setting)
             for _ in range(LEAST_WARMUP_STEPS):
                 workload.step()
-        except (RuntimeError, UnsupportedError) as error:
+        except Exception as error:  # noqa: BLE001 - what is measured is not lost for it
             self._failed(error)
             return
         for look in passes:
@@ -307,12 +395,13 @@ class Passes:
     def _try(self, look: Callable[[Workload], None], workload: Workload) -> None:
         try:
             look(workload)
-        except (RuntimeError, OSError, UserError) as error:
+        except Exception as error:  # noqa: BLE001 - as above
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        first = str(error).strip().partition("\n")[0]
-        self.lines.append(f"Not profiled: {type(error).__name__}: {first}")
+        why = f"{type(error).__name__}: {first_line(error)}"
+        self.lines.append(f"Not profiled: {why}")
+        self.failed.append(f"not profiled: {why}")
 
     def _autograd(self, workload: Workload) -> None:
         n = self._options.iterations
@@ -375,16 +464,3 @@ class Passes:
 def _say(say: Callable[[str], None], texts: list[str]) -> None:
     for text in texts:
         say(text)
-
-
-def printer(place: Place, *, to_stderr: bool) -> Callable[[str], None]:
-    """Return what prints a line of this rank, with its number where there are several."""
-    stream = sys.stderr if to_stderr else sys.stdout
-    prefix = f"[GPU {place.rank}] " if place.ranks > 1 else ""
-
-    def say(text: str) -> None:
-        # One write for a line, so that ranks do not write into each other's.
-        stream.write(f"{prefix}{text}\n" if text else "\n")
-        stream.flush()
-
-    return say

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from bench_lib.model import Numerics
 from bench_lib.worker.clock import Clock, Marks
 from bench_lib.worker.workload import Workload
 
@@ -38,6 +37,10 @@ class Watched:
     losses: dict[str, list[Tensor]] = field(default_factory=dict)
     answer_loss: float = float("nan")
     """In inference: the answer's, the same for every iteration."""
+    steps: int = 0
+    """For warming up, the very first included."""
+    first_step_s: float = float("nan")
+    _ask: Callable[[], Tensor | None] = lambda: None
     _marks: Marks | None = None
     _marked: int = 0
 
@@ -48,27 +51,39 @@ class Watched:
         if phase == "warm-up":
             self._marks = self.clock.marks(SHOWN + 1)
             self._marked = 0
+        if phase == "give way" and not self.training and (seen := self._ask()) is not None:
+            self.answer_loss = float(seen)
         self.entered(phase)
 
     def prepare(self, workload: Workload) -> Workload:
         """Put what watches around a workload's step."""
         step, loss = workload.step, workload.loss
-        keeps = self.keeps_losses
+        keeps, self._ask = self.keeps_losses, loss
 
         def watched_step() -> object:
-            if self._marked <= SHOWN and self.phase == "warm-up":
-                self._mark()
-            answer = step()
+            if self.phase == "warm-up":
+                self._count()
+            answer = self._first(step) if self.phase == "first step" else step()
             if self._shows() and (seen := loss()) is not None:
                 self.losses[self.phase].append(seen.clone() if keeps else seen)
             return answer
 
-        def numerics() -> Numerics | None:
-            if not self.training and (seen := loss()) is not None:
-                self.answer_loss = float(seen)
-            return workload.numerics()
+        return replace(workload, step=watched_step)
 
-        return replace(workload, step=watched_step, numerics=numerics)
+    def _first(self, step: Callable[[], object]) -> object:
+        begin = self.clock.now()
+        answer = step()
+        self.clock.synchronize()
+        self.first_step_s = self.clock.now() - begin
+        self.steps = 1
+        return answer
+
+    def _count(self) -> None:
+        self.steps += 1
+        if self._marked <= SHOWN:
+            assert self._marks is not None
+            self._marks.mark(self._marked)
+            self._marked += 1
 
     def _shows(self) -> bool:
         """Whether a line will show this step's loss; the others' would be memory for nothing."""
@@ -76,16 +91,11 @@ class Watched:
             return False
         return self.phase != "warm-up" or len(self.losses[self.phase]) < SHOWN
 
-    def _mark(self) -> None:
-        assert self._marks is not None
-        self._marks.mark(self._marked)
-        self._marked += 1
-
-    def warmup(self, first_step_s: float) -> list[Iteration]:
-        """Return the first iterations, the very first included."""
+    def warmup(self) -> list[Iteration]:
+        """Return the first iterations, the very first included, once all are done."""
         assert self._marks is not None
         # A mark stands before its step, so that the last step seen has no end.
-        seconds = [first_step_s]
+        seconds = [self.first_step_s]
         if self._marked > 1:
             seconds += self._marks_passed()
         losses = self._losses("first step") + self._losses("warm-up")
@@ -95,6 +105,7 @@ class Watched:
         assert self._marks is not None
         for i in range(self._marked, SHOWN + 1):
             self._marks.mark(i)  # unused ones have to be somewhere to be read
+        self.clock.synchronize()
         return self._marks.intervals()[: self._marked - 1]
 
     def measured(self, seconds: list[float]) -> list[Iteration]:
