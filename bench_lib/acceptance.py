@@ -43,7 +43,7 @@ def processes_of(record: Record, run_id: str | None = None) -> list[ProcessSumma
         first_looks.setdefault(attempt.process, attempt.measurement)
         if attempt.accepted:
             first.setdefault(attempt.process, attempt)
-    prefix = "" if run_id is None else f"{run_id}/"
+    prefix, cold = "" if run_id is None else f"{run_id}/", record.case.launch.cold
     return [
         replace(
             summary.summarise(
@@ -55,6 +55,7 @@ def processes_of(record: Record, run_id: str | None = None) -> list[ProcessSumma
             worker=prefix + attempt.measurement.context_id,
             compile_s=first_looks[attempt.process].compile_s,
             compile_cache=first_looks[attempt.process].compile_cache,
+            first_step_s=first_looks[attempt.process].first_step_s if cold else None,
         )
         for attempt in first.values()
         if attempt.measurement is not None
@@ -83,6 +84,8 @@ def conditions_of(
         return conditions
     if hardware.vendor == "cpu":
         conditions["governor"] = environment.governor
+    if case.launch.cold:
+        return {**conditions, "caches": "cold"}
     caches = environment.caches
     if hardware.vendor == "amd" and "miopen" in caches:
         conditions["miopen_cache"] = fingerprint.state_of(caches["miopen"])
@@ -301,6 +304,7 @@ def _rounded(process: ProcessSummary) -> ProcessSummary:
         log_throughput=places(process.log_throughput, 6),
         p99_s=places(process.p99_s, 9),
         compile_s=places(process.compile_s, 2),
+        first_step_s=places(process.first_step_s, 3),
         cosine=None if process.cosine is None else 1 - float(f"{1 - process.cosine:.3g}"),
         loss_error=digits(process.loss_error),
         grad_norm_error=digits(process.grad_norm_error),

@@ -76,6 +76,10 @@ def positive(kind: str) -> Callable[[Any], str | None]:
     return check
 
 
+def _truth(value: Any) -> str | None:
+    return None if isinstance(value, bool) else f"cold is {value!r}; it has to be true or false"
+
+
 def network_axes(sizes: Mapping[str, int]) -> WorkloadAxes:
     """Return the axes of ``networks`` for the networks at hand and their input sizes."""
     return WorkloadAxes(
@@ -160,11 +164,11 @@ def _options_in_id(value: str) -> str:
 def case_of(workload: WorkloadAxes, values: Mapping[str, Any], base: Case | None = None) -> Case:
     """Return the case that has these values, and the defaults of the axes they leave out.
 
-    ``ranks`` is an axis of every workload; ``base`` has what is no axis: tier, sampling,
+    The axes of ``LAUNCH`` are every workload's; ``base`` has what is no axis: tier, sampling,
     limits, time limit.  Raises UserError, naming the value.
     """
     base = base or Case(id="", workload="")
-    axes = (*workload.axes, RANKS)
+    axes = (*workload.axes, *LAUNCH)
     if unknown := sorted(values.keys() - {axis.name for axis in axes}):
         raise UserError(f"{workload.workload} has no {', '.join(unknown)}")
     chosen = {axis.name: values.get(axis.name, axis.default) for axis in axes}
@@ -174,13 +178,23 @@ def case_of(workload: WorkloadAxes, values: Mapping[str, Any], base: Case | None
     return named(workload, chosen, base)
 
 
-RANKS = Axis("ranks", positive("ranks"), 1, in_id=lambda n: f"x{n}" if n > 1 else "")
-"""An axis of every workload: how many processes measure together."""
+LAUNCH = (
+    Axis("ranks", positive("ranks"), 1, in_id=lambda n: f"x{n}" if n > 1 else ""),
+    Axis("cold", _truth, default=False, in_id=lambda cold: "cold" if cold else ""),
+)
+"""Axes of every workload: how many processes measure together, and whether with cold caches."""
+
+
+def cold(case: Case) -> Case:
+    """Return the case that is measured with cold caches, by a name of its own."""
+    if case.launch.cold:
+        return case
+    return replace(case, id=f"{case.id}-cold", launch=replace(case.launch, cold=True))
 
 
 def named(workload: WorkloadAxes, chosen: Mapping[str, Any], base: Case) -> Case:
     """Return the case with these values, one for every axis and none that cannot be meant."""
-    axes = (*workload.axes, RANKS)
+    axes = (*workload.axes, *LAUNCH)
     chosen = {axis.name: axis.canonical(chosen[axis.name]) for axis in axes}
     parts = [axis.in_id(chosen[axis.name]) for axis in axes]
     return replace(
@@ -192,5 +206,5 @@ def named(workload: WorkloadAxes, chosen: Mapping[str, Any], base: Case) -> Case
             for axis in workload.axes
             if axis.told or chosen[axis.name] != axis.default
         },
-        launch=Launch(ranks=chosen["ranks"]),
+        launch=Launch(**{axis.name: chosen[axis.name] for axis in LAUNCH}),
     )

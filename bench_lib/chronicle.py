@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench_lib import acceptance, baselines, fingerprint, history, judge, kernels
+from bench_lib import acceptance, baselines, fingerprint, history, judge
 from bench_lib.baselines import BaselineFile
 from bench_lib.judge import FAILING, Evidence
 from bench_lib.model import (
@@ -21,6 +21,7 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
+from bench_lib.profiling import kernels
 from bench_lib.runner import Outcome
 
 NIGHTS = 20
@@ -71,6 +72,8 @@ class Chronicle:
         """Write a case's attempts down; raises HistoryError."""
         self.writer.environment(outcome.environment, outcome.hardware)
         case_id = outcome.case.id
+        if outcome.tuned:
+            self.writer.tuned(case_id, outcome.tuned)
         record = self.records.setdefault(case_id, Record(outcome.case, nodeid))
         self._outcomes[case_id] = outcome
         self._began.setdefault(case_id, outcome.environment)

@@ -89,6 +89,10 @@ class Writer:
         """Note one try at a case."""
         self._write("attempt", case=case, nodeid=nodeid, attempt=attempt)
 
+    def tuned(self, case_id: str, database: str) -> None:
+        """Note what tuning did to MIOpen's database before a case was measured."""
+        self._write("tuned", case_id=case_id, database=database)
+
     def kernels(self, case_id: str, kernels: KernelTable) -> None:
         """Note what a look into a case's step found."""
         self._write("kernels", case_id=case_id, kernels=kernels)
@@ -172,6 +176,8 @@ class Run:
     environments: dict[str, Environment] = field(default_factory=dict)
     hardware: list[Hardware] = field(default_factory=list)
     records: dict[str, Record] = field(default_factory=dict)
+    tuned: dict[str, str] = field(default_factory=dict)
+    """By case, what became of MIOpen's database, where it was filled first."""
     problems: list[str] = field(default_factory=list)
     """What could not be read, by line number."""
 
@@ -249,6 +255,8 @@ def _fold(run: Run, line: dict[str, Any]) -> None:
         case = msgspec.convert(line["case"], Case)
         attempt = msgspec.convert(line["attempt"], Attempt)
         run.records.setdefault(case.id, Record(case, about.nodeid)).attempts.append(attempt)
+    elif kind == "tuned":
+        run.tuned[msgspec.convert(line["case_id"], str)] = msgspec.convert(line["database"], str)
     elif kind == "kernels":
         old = run.records[line["case_id"]]
         kernels = msgspec.convert(line["kernels"], KernelTable)

@@ -424,6 +424,7 @@ def _untimed(evidence: Evidence, baseline: Baseline) -> list[Verdict]:
     verdicts.append(secondary.stability(candidate, old, spread))
     verdicts += secondary.memory(candidate, old, limits)
     verdicts += secondary.compile_time(candidate, old, limits)
+    verdicts += secondary.first_step(candidate, old, limits)
     verdicts += secondary.numerics(candidate, old)
     if _waits_as_before(evidence) and not _device_is_told(candidate, old):
         here, there = (

@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from bench_lib.axes import LARGEST, RANKS, Axis, WorkloadAxes, named
+from bench_lib.axes import LARGEST, LAUNCH, Axis, WorkloadAxes, named, network_axes
 from bench_lib.model import (
     ID_RULE,
     PARAM_RULE,
@@ -27,6 +27,7 @@ from bench_lib.model import (
     is_case_id,
     is_param,
 )
+from bench_lib.operators import operator_axes
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -38,6 +39,11 @@ MOST_CASES = 100_000
 
 class MatrixError(UserError):
     """The matrix says something that cannot be meant; names the file, the table, the key."""
+
+
+def tables(sizes: Mapping[str, int]) -> dict[str, WorkloadAxes]:
+    """Return what a matrix's tables can be about, by name; ``sizes`` are the networks' inputs."""
+    return {"networks": network_axes(sizes), "ops": operator_axes()}
 
 
 def read_matrix(path: Path, workloads: Mapping[str, WorkloadAxes]) -> dict[str, list[Case]]:
@@ -145,7 +151,7 @@ class _Reader:
     def _product(
         self, where: str, workload: WorkloadAxes, table: Mapping[str, Any], base: Case
     ) -> Iterable[Case]:
-        axes = (*workload.axes, RANKS)
+        axes = (*workload.axes, *LAUNCH)
         names = [axis.name for axis in axes]
         self._known(where, table, (*_TABLE_KEYS, "exclude", *names))
         choices = [self._choices(where, axis, table) for axis in axes]

@@ -103,6 +103,8 @@ class Launch:
     """How a case is started: one process, or several ranks under torchrun."""
 
     ranks: int = 1
+    cold: bool = False
+    """In a context of its own, and with empty caches of compilers and of MIOpen."""
 
 
 @dataclass(frozen=True)
@@ -463,6 +465,8 @@ class ProcessSummary:
     peak_memory_bytes: int | None = None
     compile_s: float | None = None
     compile_cache: str | None = None
+    first_step_s: float | None = None
+    """Of cases that begin with cold caches: from the call to the end of the very first step."""
     finite: bool | None = None
     cosine: float | None = None
     loss_error: float | None = None

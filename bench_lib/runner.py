@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,6 +30,10 @@ def start_workers(environment: Mapping[str, str]) -> Workers:
     return Zygote(environment=environment)
 
 
+def _miopen() -> str:
+    return fingerprint.caches().get("miopen", "unknown")
+
+
 @dataclass(frozen=True)
 class Outcome:
     """All attempts at one case in this run, and what they were made in."""
@@ -37,6 +42,8 @@ class Outcome:
     attempts: list[Attempt]
     environment: Environment
     hardware: Hardware
+    tuned: str = ""
+    """What became of MIOpen's database before the case was measured, where it was to be filled."""
 
     @property
     def fault(self) -> Fault | None:
@@ -72,16 +79,20 @@ class Bench:
         now: Callable[[], str] = history.utc_now,
         lock: DeviceLock | None = None,
         ours: Sequence[int] = (),
+        tune: bool = False,
     ) -> None:
         """Take the device; raises DeviceBusyError where somebody else keeps it.
 
         Workers start with the first case, with ``variables`` in their environment.  What the
         hardware spoils is measured again after up to ``cool_s`` seconds; ``expected`` is what
         the clock was when a case's baseline was recorded; ``ours`` are processes that have the
-        device open besides, and are no strangers.
+        device open besides, and are no strangers.  With ``tune`` MIOpen searches for a case's
+        kernels before the case is measured.
         """
         self.device = device
         self._ours = ours
+        self._tunes = tune
+        self._say = say
         self._processes = processes
         self._start_watching = watch
         self._watcher: Watcher | None = None
@@ -110,7 +121,8 @@ class Bench:
 
         Raises LaunchError where workers cannot be started at all.
         """
-        return self._measured(case, range(self._processes))
+        tuned = self._tune(case) if self._tunes else ""
+        return replace(self._measured(case, range(self._processes)), tuned=tuned)
 
     def glance(self, case: Case) -> Outcome:
         """Look at a case once in the first context, and take it as it is; raises LaunchError."""
@@ -163,6 +175,22 @@ class Bench:
             if attempts[-1].measurement is None:
                 break
         return Outcome(case, attempts, self.environment(), self.device)
+
+    def _tune(self, case: Case) -> str:
+        """Have MIOpen search, in a context that ends with it; say what became of its database."""
+        before, begin = _miopen(), time.monotonic()
+        context = self._station.fork()
+        try:
+            context.tune(case)
+        except CaseSkipped as reason:
+            return f"not tuned: {reason}"
+        except CaseFault as error:
+            return f"not tuned: {error.fault.kind}: {error.fault.message}"
+        finally:
+            context.close()
+        words = f"{before} before, {_miopen()} after {time.monotonic() - begin:.1f} s"
+        self._say(f"{case.id}: MIOpen's database: {words}")
+        return words
 
     def _watch(self) -> None:
         if self._watcher is None:

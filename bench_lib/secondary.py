@@ -99,6 +99,30 @@ def _compile_times(processes: Sequence[ProcessSummary], state: str | None) -> li
     return [p.compile_s for p in processes if p.compile_cache == state and p.compile_s is not None]
 
 
+def first_step(
+    candidate: Sequence[ProcessSummary], old: Sequence[ProcessSummary], limits: Limits
+) -> list[Verdict]:
+    """Hold the time to the end of the first step, of cases with cold caches, as compile time is."""
+    new = [p.first_step_s for p in candidate if p.first_step_s is not None]
+    before = [p.first_step_s for p in old if p.first_step_s is not None]
+    if not new or not before:
+        return []
+    value, most = min(new), max(before)
+    slow = value > most * (1 + limits.compile_time) + COMPILE_ALLOWANCE_S
+    return [
+        Verdict(
+            Status.REGRESSED if slow else Status.OK,
+            "first_step",
+            f"{value:.1f} s from cold caches ({most:.1f} s in the baseline)",
+            value=value,
+            baseline=most,
+            unit="s",
+            ratio=value / most if most > 0 else None,
+            tolerance=limits.compile_time,
+        )
+    ]
+
+
 def numerics(candidate: Sequence[ProcessSummary], old: Sequence[ProcessSummary]) -> list[Verdict]:
     """Distances from FP32 may grow tenfold over the baseline's, above a floor of rounding."""
     if any(p.finite is False for p in candidate) and not any(p.finite is False for p in old):

@@ -46,6 +46,9 @@ class Context(Protocol):
     def profile(self, case: Case) -> KernelTable:
         """Look into a case's step, or raise CaseSkipped or CaseFault."""
 
+    def tune(self, case: Case) -> None:
+        """Have libraries search for a case's kernels, or raise CaseSkipped or CaseFault."""
+
     def take_turn(self) -> None:
         """Work on the device for a moment, or raise LaunchError."""
 
@@ -285,6 +288,8 @@ class Station:
             measurement = self._measure_ranks(case)
             self._measured_by = [r.pid for r in measurement.per_rank if r.pid is not None]
             return replace(measurement, context_id=f"ranks-{secrets.token_hex(4)}")
+        if case.launch.cold:
+            self.drop(process)  # what ran in it has libraries loaded and kernels found
         context = self.open(process)
         self._measured_by = [context.pid]
         measurement = context.measure(case)
@@ -294,7 +299,7 @@ class Station:
             measurement = replace(measurement, warnings=[*measurement.warnings, warning])
         # Zygotes count their contexts from one, and a run may have several of them.
         measurement = replace(measurement, context_id=f"{self._name}-{measurement.context_id}")
-        if measurement.device_source == "kernels":
+        if measurement.device_source == "kernels" or case.launch.cold:
             self.drop(process)  # a profiler, once used, stays and costs every launch
         return measurement
 

@@ -20,10 +20,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench_lib import hardware
-from bench_lib.axes import network_axes
 from bench_lib.launch import Zygote
 from bench_lib.launch.catalogue import network_sizes
-from bench_lib.matrix import read_matrix
+from bench_lib.matrix import read_matrix, tables
 from bench_lib.model import Case, Sampling
 from bench_lib.worker.zygote import PRELOAD_VARIABLE
 
@@ -41,7 +40,7 @@ def main() -> int:
     parser.add_argument("cases", nargs="*", default=CASES, metavar="CASE")
     parser.add_argument("--contexts", type=int, default=5)
     options = parser.parse_args()
-    tiers = read_matrix(MATRIX, {"networks": network_axes(network_sizes())})
+    tiers = read_matrix(MATRIX, tables(network_sizes()))
     known = {case.id: case for tier in tiers.values() for case in tier}
     if unknown := [name for name in options.cases if name not in known]:
         parser.error(f"{MATRIX} has no case {', '.join(unknown)}")

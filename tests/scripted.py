@@ -48,6 +48,8 @@ class Contexts:
         self.asks_to_give_way = False
         self.are_dear = False
         self.no_turns = False
+        self.tuning: dict[str, str | Fault] = {}
+        """Why a case cannot be tuned; all others can."""
         self.kernels: dict[str, KernelTable | str | Fault] = {}
         """What a look into a case's step finds; one kernel of 5 ms where nothing is said."""
 
@@ -109,6 +111,15 @@ class Context:
             iteration_s=answer,
             device_uuid=self.contexts.device.uuid,
         )
+
+    def tune(self, case: Case) -> None:
+        """Search, or be unable to."""
+        self.contexts.log.append(f"{self.name} tunes {case.id}")
+        found = self.contexts.tuning.get(case.id)
+        if isinstance(found, Fault):
+            raise CaseFault(found)
+        if isinstance(found, str):
+            raise CaseSkipped(found)
 
     def profile(self, case: Case) -> KernelTable:
         """Give the script's kernels of this case."""

@@ -165,7 +165,10 @@ def test_a_users_mistake_is_one_line_and_no_traceback():
 def test_the_commands_are_these(cli):
     """A name that people and pipelines type is not changed by accident."""
     names = {
-        (): ["env", "judge", "ab", "selfcheck", "micro", "ops", "baseline", "history", "exercise"],
+        (): [
+            *("env", "judge", "ab", "selfcheck", "profile", "micro", "ops", "baseline", "history"),
+            "exercise",
+        ],
         ("exercise",): ["precision", "largest-batch", "compile", "depth", "batch-sweep", "sheet"],
         ("baseline",): ["show", "diff", "accept", "record", "quarantine"],
         ("history",): ["list", "show", "export"],

@@ -23,12 +23,11 @@ from scripted import bench_class, gpus
 
 import bench_lib
 from bench_lib import baselines, history
-from bench_lib.axes import network_axes
 from bench_lib.cli import main
 from bench_lib.exercises import batches
 from bench_lib.exercises.compiling import MODES
 from bench_lib.exercises.series import Series
-from bench_lib.matrix import read_matrix
+from bench_lib.matrix import read_matrix, tables
 from bench_lib.model import PRECISIONS, Numerics
 
 DEVICE = gpus(1)[0]
@@ -764,7 +763,7 @@ def test_the_pages_rows_of_the_matrix_are_the_cases_that_exercises_measure(exerc
     (block,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "both.toml").write_text(f"{MATRIX.read_text()}\n{block}")
     networks = re.findall(r'"([a-z][a-z0-9_]+)"', MATRIX.read_text())
-    axes = {"networks": network_axes(dict.fromkeys(networks, 224) | SIZES)}
+    axes = tables(dict.fromkeys(networks, 224) | SIZES)
     rows = {case.id: case.params for case in read_matrix(tmp_path / "both.toml", axes)["nightly"]}
     measured = [
         *exercise("precision", "resnet50", "--precision", "fp32,fp16,bf16").measured,

@@ -808,8 +808,9 @@ def test_the_profiler_is_shown_with_its_words(tmp_path: Path, write: Write) -> N
     tool = write("bin/rocprofv3", "#!/bin/sh\n")
     tool.chmod(0o755)
     found = check("profiler", checks(tmp_path, environ, [GPU]))
-    words = "--stats --kernel-trace --output-format csv -d FOLDER -o NAME -- APP"
-    assert (found.ok, found.detail) == (True, f"{tool} {words}")
+    words = "--stats --kernel-trace --marker-trace --memory-copy-trace --output-format csv"
+    where = "-d FOLDER -o NAME_%pid% -- APP"
+    assert (found.ok, found.detail) == (True, f"{tool} {words} {where}")
 
 
 def test_a_compiler_is_the_one_the_variable_names(tmp_path: Path, write: Write) -> None:

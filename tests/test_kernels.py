@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_lib.kernels import (
+from bench_lib.model import Kernel, KernelTable
+from bench_lib.profiling.kernels import (
     ENOUGH,
     LONGEST_NAME,
     MOST_KERNELS,
@@ -21,7 +22,6 @@ from bench_lib.kernels import (
     table,
     tidy,
 )
-from bench_lib.model import Kernel, KernelTable
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::Half>, "

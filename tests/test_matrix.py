@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bench_lib.axes import case_of, network_axes
 from bench_lib.launch.catalogue import network_sizes
-from bench_lib.matrix import MatrixError, read_matrix
+from bench_lib.matrix import MatrixError, read_matrix, tables
 from bench_lib.model import TIERS, Case, Launch, Limits, Sampling, UserError
 
 SIZES = {
@@ -280,6 +280,8 @@ def test_values_that_are_no_case_are_refused_by_name(values, expected):
         ('compile_mode = "default"\ncompile_options = "a=True,b.c=2"', "default-a--True.b.c--2"),
         ('compile_mode = "default"\ncompile_options = "' + "o" * 60 + '"', "default-options."),
         ('task = "train"\noptimizer_every = 4', "eager-train-opt4"),
+        ("cold = true", "-eager-infer-cold"),
+        ("ranks = 2\ncold = true", "-x2-cold"),
     ],
 )
 def test_an_option_that_is_set_is_in_the_id_and_one_that_is_not_is_nowhere(tmp_path, keys, part):
@@ -357,7 +359,7 @@ TABLE = "gate.networks, table 1"
             (
                 f"{TABLE}: unknown key 'mode'; there is sampling, limits, time_limit_s, exclude, "
                 "network, batch_size, precision, memory_format, image_size, compile_mode, "
-                "compile_options, task, optimizer_every, ranks"
+                "compile_options, task, optimizer_every, ranks, cold"
             ),
         ),
         (
@@ -728,7 +730,7 @@ def test_any_bytes_are_either_cases_or_a_matrix_error(scratch, data):
 def shipped(tmp_path_factory) -> dict[str, list[Case]]:
     """Read the shipped matrix with the networks that the installed torchvision has."""
     sizes = network_sizes(tmp_path_factory.mktemp("cache"))
-    return read_matrix(SHIPPED, {"networks": network_axes(sizes)})
+    return read_matrix(SHIPPED, tables(sizes))
 
 
 def test_the_shipped_matrix_holds_cases_for_every_tier(shipped):

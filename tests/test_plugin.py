@@ -209,6 +209,33 @@ def test_kernels_that_cannot_be_looked_into_cost_no_verdict(suite, pytester):
     assert runs_in(pytester)[0].finished
 
 
+def test_cold_cases_have_names_of_their_own(suite, pytester):
+    """Both have a baseline."""
+    result = suite()("--perf-cold")
+    result.assert_outcomes(passed=2)
+    (kept,) = runs_in(pytester)
+    assert [(id_, r.case.launch.cold) for id_, r in kept.records.items()] == [
+        *[("alpha-cold", True), ("beta-cold", True)]
+    ]
+
+
+def test_tuning_is_for_amd_and_said_so(suite):
+    """Before anything is measured; on AMD it is done, case by case."""
+    result = suite()("--perf-tune")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        ["*--perf-tune fills MIOpen's database, which is for AMD; here is*"]
+    )
+
+
+def test_tuning_is_done_case_by_case_and_kept(suite, pytester):
+    """Before each is measured."""
+    result = suite(devices="gpus(1)")("--perf-tune", "--perf-tier", "smoke")
+    result.assert_outcomes(passed=2)
+    (kept,) = runs_in(pytester)
+    assert list(kept.tuned) == ["alpha", "beta"]
+
+
 def test_only_what_looks_different_is_measured_again_and_only_while_it_does(suite, pytester):
     """Beta was slow once: the processes that follow outvote it, and it is left alone."""
     fast = [0.01] * 20
@@ -709,7 +736,7 @@ def test_a_table_that_does_not_exist_is_an_error_and_not_an_empty_test(suite, py
     )
     result = run()
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["perf_cases names *; it takes one of networks, factory"])
+    result.stdout.fnmatch_lines(["perf_cases names *; it takes one of networks, ops, factory"])
 
 
 def test_xdist_without_perf_paths_says_what_to_set(suite, pytester):

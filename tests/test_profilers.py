@@ -1,23 +1,71 @@
-"""ROCm's profilers: which is chosen, how it is started, and its files read by column."""
+"""ROCm's profilers: which is chosen, how it is started, and what it left read back.
+
+The profilers are stand-ins (`rocm_profilers`) that refuse flags which their release has not, and
+really run the application.
+"""
 
 from __future__ import annotations
 
+import json
+import sqlite3
+import string
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from rocm_profilers.app import ADD, GEMM
+from rocm_profilers.installation import app, install
 
-from bench_lib.rocm.profilers import Kernel, Profiler, find, read
+from bench_lib import model
+from bench_lib.rocm import profilers, results, tables
+from bench_lib.rocm.profilers import Kernel, Profiler, find, read, require
+from bench_lib.rocm.results import Call, Copy, Process, Results
 from bench_lib.rocm.tool import ToolError
 
 APP = ["python3", "train.py", "--lr", "0.1"]
 HEADER = '"Name","Calls","TotalDurationNs","AverageNs","Percentage","MinNs","MaxNs","StdDev"\n'
+TRACE = '"Kind","Kernel_Name","Start_Timestamp","End_Timestamp","Grid_Size_Z"\n'
+MARKERS = "Domain,Function,Process_Id,Start_Timestamp,End_Timestamp\n"
+COPIES = "Kind,Direction,Start_Timestamp,End_Timestamp\n"
+GEMM_PLAIN = "Cijk_Ailk_Bljk_HHS_BH_MT64x64x16"
+ADD_PLAIN = "void add<float>(float*, float const*, int)"
+ALL = [
+    ("rocprofv3", "6.2.0"),
+    ("rocprofv3", "6.4.1"),
+    ("rocprofv3", "7.13.0"),
+    ("rocprofv3", "10.0.0"),
+    ("rocprofv2", "6.1.2"),
+    ("rocprof", "6.1.2"),
+    ("rocprof-compute", "6.4.0"),
+    ("rocprof-compute", "7.1.0"),
+]
+
+
+def run(
+    folder: Path, tool: str, version: str, *, processes: int = 1, counters: tuple[str, ...] = ()
+) -> Profiler:
+    """Install a profiler, and profile the application as ``case`` in ``out``."""
+    environ = install(folder / "rocm", tool, version=version)
+    profiler = require(tool, environ)
+    out = folder / "out"
+    profiler.prepare(out, "case", counters=counters)
+    words = profiler.command(app(processes), out, "case", counters=counters)
+    subprocess.run(words, check=True, env=environ, timeout=60)
+    return profiler
+
+
+# --- which, and its version --------------------------------------------------------------
 
 
 @pytest.fixture
 def rocm(tmp_path: Path):
     """Install a ROCm of some version with some of its profilers; returns its environment."""
 
-    def install(*tools: str, version: str | None = None) -> dict[str, str]:
+    def lay_out(*tools: str, version: str | None = None) -> dict[str, str]:
         folder = tmp_path / "rocm"
         (folder / "bin").mkdir(parents=True)
         for tool in tools:
@@ -28,7 +76,7 @@ def rocm(tmp_path: Path):
             (folder / ".info/version").write_text(version)
         return {"PATH": str(folder / "bin"), "ROCM_PATH": str(tmp_path / "nowhere")}
 
-    return install
+    return lay_out
 
 
 @pytest.mark.parametrize(
@@ -45,7 +93,7 @@ def rocm(tmp_path: Path):
 )
 def test_the_newest_profiler_that_the_release_supports_is_chosen(rocm, version, tool):
     """Versions are compared as numbers; where there is none the tool itself says enough."""
-    environ = rocm("rocprofv3", "rocprofv2", "rocprof", version=version)
+    environ = rocm("rocprofv3", "rocprofv2", "rocprof", "rocprof-compute", version=version)
     chosen = find(environ)
     assert chosen is not None
     assert (chosen.tool, chosen.path) == (tool, f"{environ['PATH']}/{tool}")
@@ -69,13 +117,91 @@ def test_a_rocprofv3_of_too_old_a_release_alone_is_none(rocm):
     assert find(rocm("rocprofv3", version="6.1.0")) is None
 
 
+def test_a_profiler_that_is_not_on_path_is_found_in_rocm_s_folder(tmp_path):
+    """Images of ROCm do not always put it on PATH."""
+    environ = install(tmp_path / "rocm", "rocprofv3", version="7.0.2")
+    found = find({"PATH": "", "ROCM_PATH": environ["ROCM_PATH"]})
+    assert found == Profiler("rocprofv3", str(tmp_path / "rocm/bin/rocprofv3"), (7, 0, 2))
+
+
+def test_a_tool_that_is_asked_for_is_taken_and_no_other(tmp_path):
+    """Though a newer one is there."""
+    environ = install(tmp_path / "rocm", "rocprofv3", "rocprof", version="6.4.0")
+    chosen = require("rocprof", environ)
+    assert chosen.tool == "rocprof"
+    assert find(environ, "rocprof-compute") is None
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        (None, "none of rocprofv3, rocprofv2, rocprof is on PATH or in ROCM_PATH/bin; install"),
+        ("rocprofv3", "package rocprofiler-sdk, which is in ROCm 6.2 and later"),
+        ("rocprof-compute", "rocprof-compute is not installed, or not on PATH .*rocprofiler-comp"),
+        ("rocprof", "install ROCm's package rocprofiler$"),
+        ("nvprof", "no profiler 'nvprof'; there are rocprofv3, rocprofv2, rocprof, rocprof-comp"),
+    ],
+)
+def test_a_profiler_that_is_not_installed_is_told_with_what_to_install(rocm, tool, words):
+    """And one that ROCm never had, with those it has."""
+    with pytest.raises(ToolError, match=words):
+        require(tool, rocm())
+
+
+@pytest.mark.parametrize(
+    ("tool", "release", "version"),
+    [
+        ("rocprofv3", "7.0.2", "1.0.0"),
+        ("rocprofv3", "6.4.0", None),  # which has no --version
+        ("rocprofv2", "6.1.2", "2.0"),
+        ("rocprof-compute", "7.0.2", "3.2.1"),
+    ],
+)
+def test_a_profiler_tells_its_own_version(tmp_path, tool, release, version):
+    """That of ROCm beside it is not taken for it."""
+    environ = install(tmp_path / "rocm", tool, version=release)
+    assert require(tool, environ).version(environ) == version
+
+
+def test_without_rocm_s_file_of_its_version_the_tool_is_asked(tmp_path):
+    """ROCm as Python wheels has none."""
+    tool = tmp_path / "bin/rocprofv3"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho 'version: 1.0.0'\necho '  rocm_version: 7.13.0'\n")
+    tool.chmod(0o755)
+    found = find({"PATH": f"{tool.parent}:/usr/bin:/bin", "ROCM_PATH": str(tmp_path)})
+    assert found is not None
+    assert found.rocm == (7, 13, 0)
+
+
+# --- how it is started -------------------------------------------------------------------
+
+
 def test_rocprofv3_is_always_told_its_output_format():
-    """Without it ROCm 7 writes a database and no CSV."""
+    """Without it ROCm 7 writes a database and no CSV; each rank has files of its own."""
     command = Profiler("rocprofv3", "/r/rocprofv3").command(APP, Path("/out"), "case")
     assert command == [
-        *("/r/rocprofv3", "--stats", "--kernel-trace", "--output-format", "csv"),
-        *("-d", "/out", "-o", "case", "--", *APP),
+        *("/r/rocprofv3", "--stats", "--kernel-trace", "--marker-trace", "--memory-copy-trace"),
+        *("--output-format", "csv", "-d", "/out", "-o", "case_%pid%", "--", *APP),
     ]
+
+
+def test_a_timeline_for_perfetto_is_written_where_it_is_asked_for(tmp_path):
+    """In the same run, of each rank."""
+    environ = install(tmp_path / "rocm", "rocprofv3", version="6.2.0")
+    profiler, out = require(None, environ), tmp_path / "out"
+    words = profiler.command(app(2), out, "case", timeline=True)
+    subprocess.run(words, check=True, env=environ, timeout=60)
+    names = [path.name for path in profiler.timelines(out, "case")]
+    assert names == ["case_4000_results.pftrace", "case_4001_results.pftrace"]
+    assert profiler.results(out, "case").problems == []
+
+
+@pytest.mark.parametrize("tool", ["rocprofv2", "rocprof", "rocprof-compute"])
+def test_a_profiler_that_writes_no_timeline_beside_its_tables_says_so(tool):
+    """Instead of leaving it out."""
+    with pytest.raises(ToolError, match=f"{tool} writes no timeline .* rocprofv3 does"):
+        Profiler(tool, tool).command(APP, Path("/out"), "case", timeline=True)
 
 
 def test_older_profilers_take_the_application_without_a_border():
@@ -83,10 +209,236 @@ def test_older_profilers_take_the_application_without_a_border():
     v2 = Profiler("rocprofv2", "/r/rocprofv2").command(APP, Path("/out"), "case")
     v1 = Profiler("rocprof", "/r/rocprof").command(APP, Path("/out"), "case")
     assert v2 == [
-        *("/r/rocprofv2", "--kernel-trace", "--plugin", "file"),
+        *("/r/rocprofv2", "--kernel-trace", "--roctx-trace", "--plugin", "file"),
         *("-d", "/out", "-o", "case", *APP),
     ]
     assert v1 == ["/r/rocprof", "--stats", "-o", "/out/case.csv", *APP]
+
+
+@pytest.mark.parametrize(
+    ("release", "words"),
+    [
+        ((6, 2, 4), ["-i", "/out/case_counters.txt"]),
+        ((6, 3), ["--pmc", "FETCH_SIZE", "SQ_WAVES"]),
+        ((6, 13), ["--pmc", "FETCH_SIZE", "SQ_WAVES"]),
+        (None, ["--pmc", "FETCH_SIZE", "SQ_WAVES"]),
+    ],
+)
+def test_counters_are_asked_for_as_the_release_takes_them(release, words):
+    """In a file before ROCm 6.3."""
+    profiler = Profiler("rocprofv3", "rocprofv3", release)
+    command = profiler.command(APP, Path("/out"), "case", counters=("FETCH_SIZE", "SQ_WAVES"))
+    assert command == [
+        *("rocprofv3", *words, "--output-format", "csv", "-d", "/out", "-o", "case_%pid%"),
+        *("--", *APP),
+    ]
+
+
+@pytest.mark.parametrize(("release", "blocks"), [((6, 4), []), ((7, 0), ["-b", "2"])])
+def test_rocprof_compute_collects_one_part_of_its_report_where_it_can(release, blocks):
+    """Before ROCm 7.0 ``-b`` meant parts of the hardware."""
+    profiler = Profiler("rocprof-compute", "rocprof-compute", release)
+    assert profiler.command(APP, Path("/out"), "case") == [
+        *("rocprof-compute", "profile", "-n", "case", "-p", "/out/case", *blocks, "--no-roof"),
+        *("--", *APP),
+    ]
+
+
+@pytest.mark.parametrize("tool", ["rocprofv3", "rocprofv2", "rocprof"])
+def test_a_tool_without_an_analysis_says_so(tmp_path, tool):
+    """Only rocprof-compute has one."""
+    with pytest.raises(ToolError, match=f"{tool} has no analysis"):
+        Profiler(tool, tool).analysis(tmp_path, "case")
+
+
+# --- whole runs --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("tool", "version"), ALL)
+def test_every_release_takes_its_command_and_its_kernels_are_read(tmp_path, tool, version):
+    """By the stand-ins, which take nothing that the release does not."""
+    profiler = run(tmp_path, tool, version)
+    found = profiler.results(tmp_path / "out", "case")
+    assert [(k.name, k.calls) for k in found.kernels] == [(GEMM_PLAIN, 5), (ADD_PLAIN, 10)]
+    assert found.kernels[0].total_s == pytest.approx(5 * 300e-6 + 3 * 100e-6)
+    assert found.kernels[1].total_s == pytest.approx(10 * 5e-6)
+    assert len(found.calls) == 15
+    assert found.problems == []
+
+
+@pytest.mark.parametrize(("tool", "version"), [*ALL[:2], ALL[4]])
+def test_warm_up_is_not_counted_where_a_range_is_named(tmp_path, tool, version):
+    """Only kernels that began between its begin and its end."""
+    found = run(tmp_path, tool, version).results(tmp_path / "out", "case", "steps")
+    assert [(k.name, k.calls) for k in found.kernels] == [(GEMM_PLAIN, 2), (ADD_PLAIN, 4)]
+    assert found.kernels[0].total_s == pytest.approx(2 * 300e-6)
+    assert [process.ranges for process in found.processes] == [1]
+    assert found.calls[0] == Call(GEMM_PLAIN, 0.0, pytest.approx(300e-6))
+    assert found.problems == []
+
+
+def test_copies_are_told_by_direction_and_only_those_of_the_range(tmp_path):
+    """How many bytes rocprofv3 does not write into CSV."""
+    found = run(tmp_path, "rocprofv3", "7.0.0").results(tmp_path / "out", "case", "steps")
+    assert found.copies == [Copy("host to device", 2, pytest.approx(100e-6), None)]
+
+
+def test_every_rank_has_its_own_kernels(tmp_path):
+    """Files carry the process; without it ranks would write over each other's."""
+    found = run(tmp_path, "rocprofv3", "6.4.0", processes=3).results(tmp_path / "out", "case")
+    assert [process.label for process in found.processes] == ["4000", "4001", "4002"]
+    ns = [round(process.kernels[0].total_s * 1e9) for process in found.processes]
+    assert ns == [1_800_000, 1_805_000, 1_810_000]
+    together = found.kernels[0]
+    assert (together.calls, together.total_s) == (15, pytest.approx(sum(ns) / 1e9))
+    assert found.copies == [Copy("host to device", 15, pytest.approx(15 * 50e-6), None)]
+    assert found.calls == found.processes[2].calls
+
+
+def test_without_names_files_are_found_in_the_host_s_folder(tmp_path):
+    """Where somebody ran rocprofv3 without -o: ``HOST/PID_kernel_trace.csv``."""
+    environ = install(tmp_path / "rocm", "rocprofv3", version="7.0.0")
+    profiler = require(None, environ)
+    words = [profiler.path, "--kernel-trace", "-d", str(tmp_path / "out"), "--output-format"]
+    subprocess.run([*words, "csv", "--", *app()], check=True, env=environ, timeout=60)
+    found = profiler.results(tmp_path / "out", "")
+    assert [(p.label, len(p.calls)) for p in found.processes] == [("4000", 15)]
+
+
+def test_a_database_where_csv_was_expected_is_read_and_told(tmp_path):
+    """Written by ROCm 7 where no format is named; it tells the copies' bytes too."""
+    environ = install(tmp_path / "rocm", "rocprofv3", version="7.0.0")
+    profiler = require(None, environ)
+    out = tmp_path / "out"
+    words = profiler.command(app(), out, "case")
+    at = words.index("--output-format")
+    subprocess.run([*words[:at], *words[at + 2 :]], check=True, env=environ, timeout=60)
+    assert [path.name for path in out.iterdir()] == ["case_4000_results.db"]
+    found = profiler.results(out, "case", "steps")
+    assert [(k.name, k.calls) for k in found.kernels] == [(GEMM_PLAIN, 2), (ADD_PLAIN, 4)]
+    assert found.copies == [Copy("host to device", 2, pytest.approx(100e-6), 8192)]
+    (problem,) = found.problems
+    assert "case_4000_results.db is a rocpd database" in problem
+    assert "--output-format csv" in problem
+    assert [kernel.calls for kernel in read(profiler.kernel_stats(out, "case"))] == [5, 10]
+
+
+def test_what_was_asked_for_counts_and_not_the_database_beside_it(tmp_path):
+    """``--output-format csv rocpd`` writes everything twice."""
+    (tmp_path / "case_7_results.db").write_bytes(b"garbage")
+    (tmp_path / "case_7_kernel_trace.csv").write_text(TRACE + '"K","gemm",10,30,1\n')
+    found = Profiler("rocprofv3", "r").results(tmp_path, "case")
+    assert found == Results(
+        [Process("7", [model.Kernel("gemm", 1, 20e-9)], [], [Call("gemm", 0.0, 20e-9)])]
+    )
+
+
+# --- ranges ------------------------------------------------------------------------------
+
+
+def write(folder: Path, **files: str) -> Profiler:
+    """Write files of a case with a name of its own."""
+    for name, text in files.items():
+        (folder / f"case_{name}.csv").write_text(text)
+    return Profiler("rocprofv3", "rocprofv3")
+
+
+def rows(*spans: tuple[str, int, int]) -> str:
+    """Return a kernel trace."""
+    return TRACE + "".join(f'"KERNEL_DISPATCH","{n}",{b},{e},1\n' for n, b, e in spans)
+
+
+def marked(*spans: tuple[str, int, int]) -> str:
+    """Return a trace of markers."""
+    return MARKERS + "".join(f"MARKER_CORE_API,{n},7,{b},{e}\n" for n, b, e in spans)
+
+
+def test_a_kernel_belongs_to_the_range_in_which_it_began(tmp_path):
+    """At its very begin and end too; ranges of a name may come again, overlap, and be nested."""
+    kernels = [("k", moment, moment + 1) for moment in (9, 10, 20, 21, 29, 30, 35, 41)]
+    ranges = [("step", 30, 40), ("step", 10, 20), ("step", 12, 15), ("other", 0, 100)]
+    profiler = write(tmp_path, kernel_trace=rows(*kernels), marker_api_trace=marked(*ranges))
+    (process,) = profiler.results(tmp_path, "case", "step").processes
+    assert process.kernels == [model.Kernel("k", 4, pytest.approx(4e-9))]
+    assert process.ranges == 3
+
+
+def test_ranges_of_rocprofv2_end_with_the_last_that_began(tmp_path):
+    """It writes a row for each push, and one without a message for each pop."""
+    trace = "Kernel_Name,Start_Timestamp,End_Timestamp\n"
+    spans = "".join(f"k,{moment},{moment + 1}\n" for moment in (5, 15, 25, 35, 45))
+    (tmp_path / "results_case.csv").write_text(trace + spans)
+    (tmp_path / "roctx_trace_case.csv").write_text(
+        "Domain,ROCTX_ID,Message,Timestamp\n\n"
+        'R,0,"step",10\nR,0,"inner",20\nR,0,,30\nR,0,,40\nR,0,,50\nR,0,"step",60\n'
+    )
+    profiler = Profiler("rocprofv2", "rocprofv2")
+    assert [profiler.results(tmp_path, "case", n).kernels[0].calls for n in ("step", "inner")] == [
+        *(3, 1)
+    ]
+
+
+def test_where_no_range_has_the_name_everything_counts_and_that_is_told(tmp_path):
+    """With the names that there are."""
+    files = {"kernel_trace": rows(("k", 1, 2)), "marker_api_trace": marked(("warm", 0, 9))}
+    found = write(tmp_path, **files).results(tmp_path, "case", "step")
+    assert [kernel.calls for kernel in found.kernels] == [1]
+    (problem,) = found.problems
+    assert problem == "no range 'step', so everything counts, warm-up included: the ranges are warm"
+
+
+def test_an_application_that_marks_nothing_is_told_apart(tmp_path):
+    """No file of markers is written for it."""
+    found = write(tmp_path, kernel_trace=rows(("k", 1, 2))).results(tmp_path, "case", "step")
+    assert "warm-up included: the application marked none, or this is ROCm 6.2" in found.problems[0]
+
+
+def test_a_process_without_the_range_is_left_out_where_another_has_it(tmp_path):
+    """A launcher, or a process that loads data, marks nothing."""
+    write(tmp_path, **{"1_kernel_trace": rows(("launcher's", 1, 2))})
+    files = {"2_kernel_trace": rows(("k", 1, 2)), "2_marker_api_trace": marked(("step", 0, 9))}
+    found = write(tmp_path, **files).results(tmp_path, "case", "step")
+    assert [process.label for process in found.processes] == ["2"]
+
+
+def test_a_range_in_which_nothing_ran_is_told(tmp_path):
+    """Nobody reads a table of nothing."""
+    files = {"kernel_trace": rows(("k", 1, 2)), "marker_api_trace": marked(("step", 50, 90))}
+    found = write(tmp_path, **files).results(tmp_path, "case", "step")
+    assert found.processes == []
+    assert found.problems == ["rocprofv3 saw no kernel inside 'step': nothing ran on a GPU there"]
+
+
+@pytest.mark.parametrize(("tool", "why"), [("rocprof", "rocprofv3 does"), ("rocprof-compute", "")])
+def test_a_profiler_that_tells_no_ranges_says_so(tmp_path, tool, why):
+    """And all of its kernels count."""
+    profiler = run(tmp_path, tool, "6.4.0")
+    found = profiler.results(tmp_path / "out", "case", "steps")
+    assert found.kernels[0].calls == 5
+    assert f"{tool} does not tell ranges with its kernels" in found.problems[0]
+    assert why in found.problems[0]
+
+
+def test_statistics_without_a_trace_are_read_and_have_no_ranges(tmp_path):
+    """Where somebody left --kernel-trace's file behind."""
+    profiler = write(tmp_path, kernel_stats=HEADER + '"gemm",4,4000,1000,100,1,1,0\n')
+    found = profiler.results(tmp_path, "case", "step")
+    assert found.kernels == [model.Kernel("gemm", 4, 4e-6)]
+    assert found.calls == []
+    assert found.problems[0].endswith("there are statistics and no trace")
+
+
+def test_of_very_many_kernels_all_are_counted_and_the_first_are_kept(tmp_path, monkeypatch):
+    """A trace of gigabytes does not fill the memory."""
+    monkeypatch.setattr(results, "MOST_CALLS", 2)
+    trace = rows(*[("k", moment, moment + 1) for moment in range(5)])
+    found = write(tmp_path, kernel_trace=trace).results(tmp_path, "case")
+    assert found.kernels == [model.Kernel("k", 5, pytest.approx(5e-9))]
+    assert len(found.calls) == 2
+    assert found.problems == ["gaps and spread are those of the first 2 kernels"]
+
+
+# --- files -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -108,11 +460,19 @@ def test_a_trace_of_rocprofv2_is_found_by_its_columns(tmp_path):
 
 
 @pytest.mark.parametrize("tool", ["rocprofv3", "rocprofv2", "rocprof"])
-def test_what_was_not_written_is_named_with_what_was(tmp_path, tool):
+@pytest.mark.parametrize("ask", [Profiler.kernel_stats, Profiler.results])
+def test_what_was_not_written_is_named_with_what_was(tmp_path, tool, ask):
     """An application that never used the device leaves no statistics."""
     (tmp_path / "case_agent_info.csv").write_text("Node_Id\n")
     with pytest.raises(ToolError, match=rf"{tool} left no statistics .*, but case_agent_info.csv"):
-        Profiler(tool, tool).kernel_stats(tmp_path, "case")
+        ask(Profiler(tool, tool), tmp_path, "case")
+
+
+def test_a_run_of_another_name_in_the_folder_is_not_read(tmp_path):
+    """Though its name begins with ours."""
+    write(tmp_path, fp16_7_kernel_trace=rows(("other", 1, 2)))
+    found = write(tmp_path, **{"7_kernel_trace": rows(("k", 1, 2))}).results(tmp_path, "case")
+    assert [kernel.name for kernel in found.kernels] == ["k"]
 
 
 def test_statistics_are_read_by_the_names_of_their_columns(tmp_path):
@@ -126,6 +486,19 @@ def test_statistics_are_read_by_the_names_of_their_columns(tmp_path):
     assert read(file) == [
         Kernel("gemm", 2, 3006.0, 1503.0, 75.0),
         Kernel("void add<float>(float*, int)", 4, 1002.0, 250.5, 25.0),
+    ]
+
+
+def test_numbers_may_be_texts_and_shares_have_a_sign(tmp_path):
+    """As the guide's own sample has them."""
+    file = tmp_path / "results.csv"
+    file.write_text(
+        '\ufeff"Name","Calls","TotalDurationNs","AverageNs","Percentage"\r\n'
+        f'"{GEMM}",42,"2000000","47619","80.00%"\r\n"{ADD}","6"," 5.0e5 ","83333","20.00%"\r\n'
+    )
+    assert [(k.name, k.calls, k.total_ns, k.percentage) for k in read(file)] == [
+        (GEMM_PLAIN, 42, 2e6, 80.0),
+        (ADD_PLAIN, 6, 5e5, 20.0),
     ]
 
 
@@ -149,8 +522,15 @@ def test_a_trace_is_summed_up_by_kernel(tmp_path):
         ("Name,Calls,AverageNs,Percentage\ngemm,1,2,3\n", "are Name, Calls, AverageNs, Percent"),
         ("Kernel_Name,Start_Timestamp\ngemm,1\n", "no column 'End_Timestamp'"),
         ("", "no column 'Name'; its columns are none"),
-        (HEADER + '"gemm",x,2,3,4,5,6,7\n', "cannot be read"),
-        (HEADER + '"gemm",1\n', "cannot be read"),
+        (HEADER + '"gemm",x,2,3,4,5,6,7\n', "cannot be read: row 1: 'x' is no number"),
+        (HEADER + '"gemm",1,nan,3,4,5,6,7\n', "cannot be read: row 1: 'nan' is no figure"),
+        (HEADER + '"gemm",1,-2,3,4,5,6,7\n', "cannot be read"),
+        (HEADER + '"gemm",1\n', "cannot be read: row 1: cells are missing"),
+        (rows(("a", 1, 2), ("b", 9, 3)), "row 2: it ended at 3 and began at 9"),
+        ("Kernel_Name,Start_Timestamp,End_Timestamp\nk,1e999,2\n", "cannot be read"),
+        ("Kernel_Name,Start_Timestamp,End_Timestamp\nk,1,1e308\nk,1,1e308\n", "no figure"),
+        (f"Kernel_Name,Start_Timestamp,End_Timestamp\nk,1,{'9' * 5000}\n", "cannot be read"),
+        ('"Name","Calls"\n"' + "x" * 200_000, "cannot be read|no column"),
     ],
 )
 def test_a_file_that_makes_no_sense_says_what_is_missing(tmp_path, text, words):
@@ -172,3 +552,160 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path):
     """And no traceback of the csv module's."""
     with pytest.raises(ToolError, match=r"nothing\.csv cannot be read"):
         read(tmp_path / "nothing.csv")
+
+
+WHOLE = rows(("gemm", 1000, 1900), ("add", 2000, 2500), ("add", 3000, 3700))
+
+
+@pytest.mark.parametrize("missing", range(3, len('"KERNEL_DISPATCH","add",3000,3700,1\n') - 1))
+def test_of_a_trace_that_was_cut_off_the_other_rows_are_kept(tmp_path, missing):
+    """Wherever in its last row, which is left out and told."""
+    profiler = write(tmp_path, kernel_trace=WHOLE[:-missing])
+    found = profiler.results(tmp_path, "case")
+    assert [(k.name, k.calls) for k in found.kernels] == [("gemm", 1), ("add", 1)]
+    assert found.problems == ["case_kernel_trace.csv is cut off: its last row, 3, is left out"]
+
+
+def test_a_file_without_an_end_of_line_that_is_whole_is_whole(tmp_path):
+    """An editor may have taken it."""
+    found = write(tmp_path, kernel_trace=WHOLE[:-1]).results(tmp_path, "case")
+    assert sum(kernel.calls for kernel in found.kernels) == 3
+    assert found.problems == []
+
+
+def test_an_end_that_was_cut_off_does_not_become_an_early_one(tmp_path):
+    """3700 without its last digit is before 3000."""
+    text = COPIES + "C,MEMORY_COPY_DEVICE_TO_HOST,10,30\nC,MEMORY_COPY_DEVICE_TO_HOST,3000,370"
+    profiler = write(tmp_path, memory_copy_trace=text, kernel_trace=WHOLE)
+    found = profiler.results(tmp_path, "case")
+    assert found.copies == [Copy("device to host", 1, 20e-9, None)]
+    assert len(found.problems) == 1
+
+
+def test_a_bad_row_in_the_middle_of_a_cut_off_file_is_an_error(tmp_path):
+    """Only the last may be bad."""
+    text = TRACE + '"K","gemm",x,1900,1\n"K","add",2000,2500,1\n"K","a'
+    with pytest.raises(ToolError, match="row 1: 'x' is no number"):
+        write(tmp_path, kernel_trace=text).results(tmp_path, "case")
+
+
+def test_a_header_without_rows_says_that_nothing_ran(tmp_path):
+    """Not that all is well."""
+    found = write(tmp_path, kernel_trace=TRACE).results(tmp_path, "case")
+    assert found == Results([], ["rocprofv3 saw no kernel: nothing ran on a GPU there"])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: path.write_bytes(b""), "cannot be read .*no such table"),
+        (lambda path: path.write_bytes(b"garbage" * 99), "not a database.*rocpd convert -i"),
+        (
+            lambda path: path.write_bytes(tables.DATABASE + b"\1" * 900),
+            r"case_results\.db is a database that cannot be read .*--output-format csv",
+        ),
+    ],
+)
+def test_a_database_that_cannot_be_read_says_how_to_get_csv(tmp_path, make, words):
+    """Empty, no database at all, and a torn one."""
+    make(tmp_path / "case_results.db")
+    with pytest.raises(ToolError, match=words):
+        Profiler("rocprofv3", "rocprofv3").results(tmp_path, "case")
+
+
+def test_a_database_under_a_csv_s_name_is_told(tmp_path):
+    """Renamed by somebody who wanted CSV."""
+    (tmp_path / "case_kernel_stats.csv").write_bytes(tables.DATABASE + b"\0" * 80)
+    with pytest.raises(ToolError, match="is a database and no CSV; profile again with"):
+        Profiler("rocprofv3", "rocprofv3").results(tmp_path, "case")
+
+
+def test_times_in_a_database_that_are_none_are_an_error(tmp_path):
+    """SQLite's columns hold anything."""
+    path = tmp_path / "case_results.db"
+    with sqlite3.connect(path) as made:
+        made.execute('CREATE TABLE rocpd_kernel_dispatch (kernel_id, guid, start, "end")')
+        made.execute("CREATE TABLE rocpd_info_kernel_symbol (id, guid, display_name)")
+        made.execute("INSERT INTO rocpd_kernel_dispatch VALUES (1, 'g', 5, 'soon')")
+        made.execute("INSERT INTO rocpd_info_kernel_symbol VALUES (1, 'g', 'k')")
+    made.close()
+    with pytest.raises(ToolError, match=r"5 to 'soon' is no stretch of time"):
+        Profiler("rocprofv3", "rocprofv3").results(tmp_path, "case")
+
+
+# --- anything at all ---------------------------------------------------------------------
+
+CELL = st.one_of(
+    st.sampled_from([*json.loads(f"[{HEADER.strip()}]"), "Kernel_Name", "Start_Timestamp"]),
+    st.sampled_from(["End_Timestamp", "Function", "Message", "Timestamp", "Direction"]),
+    st.text(st.sampled_from(string.printable + "\0é\ud800"), max_size=8).map(
+        lambda text: text.encode("utf-8", "replace").decode()
+    ),
+    st.integers().map(str),
+    st.floats().map(str),
+)
+LINES = st.lists(st.lists(CELL, max_size=6).map(",".join), max_size=6).map("\n".join)
+ANYTHING = st.one_of(
+    st.binary(max_size=300), LINES.map(str.encode), LINES.map(lambda text: (TRACE + text).encode())
+)
+QUICK = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def only_a_tool_error(ask: Callable[[], object]) -> None:
+    """Run; whatever it is asked of, nothing but a ToolError comes of it."""
+    with suppress(ToolError):
+        ask()
+
+
+@QUICK
+@given(content=ANYTHING, markers=ANYTHING)
+def test_whatever_is_in_a_csv_it_is_read_or_refused(tmp_path, content, markers):
+    """With a ToolError and nothing else."""
+    (tmp_path / "case_kernel_trace.csv").write_bytes(content)
+    (tmp_path / "case_marker_api_trace.csv").write_bytes(markers)
+    (tmp_path / "case_memory_copy_trace.csv").write_bytes(content)
+    only_a_tool_error(lambda: read(tmp_path / "case_kernel_trace.csv"))
+    profiler = Profiler("rocprofv3", "rocprofv3")
+    only_a_tool_error(lambda: profiler.results(tmp_path, "case"))
+    only_a_tool_error(lambda: profiler.results(tmp_path, "case", "step"))
+
+
+@QUICK
+@given(content=st.binary(max_size=600), at=st.integers(0, 20_000))
+@example(content=bytes(7) + b"\x80", at=3855)
+def test_whatever_is_in_a_database_it_is_read_or_refused(tmp_path, content, at):
+    """A real one with some bytes of it changed."""
+    path = tmp_path / "case_results.db"
+    if not (tmp_path / "good").exists():
+        with sqlite3.connect(tmp_path / "good") as made:
+            made.execute('CREATE TABLE rocpd_kernel_dispatch (kernel_id, guid, start, "end")')
+            made.execute("CREATE TABLE rocpd_info_kernel_symbol (id, guid, display_name)")
+            made.executemany(
+                "INSERT INTO rocpd_kernel_dispatch VALUES (1, 'g', ?, ?)",
+                [(moment, moment + 5) for moment in range(40)],
+            )
+            made.execute("INSERT INTO rocpd_info_kernel_symbol VALUES (1, 'g', 'k')")
+        made.close()
+    good = (tmp_path / "good").read_bytes()
+    at %= len(good)
+    path.write_bytes(good[:at] + content + good[at + len(content) :])
+    only_a_tool_error(lambda: Profiler("rocprofv3", "r").results(tmp_path, "case"))
+
+
+def test_the_folder_of_a_workload_may_be_that_of_the_device(tmp_path):
+    """Releases differ in whether they add it."""
+    (tmp_path / "case/MI300X").mkdir(parents=True)
+    (tmp_path / "case/MI300X/pmc_perf.csv").write_text(TRACE)
+    profiler = Profiler("rocprof-compute", "rocprof-compute")
+    assert profiler.analysis(tmp_path, "case") == [
+        *("rocprof-compute", "analyze", "-p", str(tmp_path / "case/MI300X"), "-b", "2")
+    ]
+    with pytest.raises(ToolError, match="rocprof-compute left no counters in"):
+        profiler.analysis(tmp_path, "other")
+
+
+def test_every_tool_has_a_package():
+    """To say what to install."""
+    assert set(profilers.PACKAGES) == set(profilers.TOOLS)

@@ -647,7 +647,7 @@ BREAKS = {
         lambda probe: right_figures(probe, "amd-smi"),
     ),
     "column": Break(
-        *("rocm/profilers.py", '"TotalDurationNs"', '"TotalNs"'), mi300x(), right_kernels
+        *("rocm/results.py", '"TotalDurationNs"', '"TotalNs"'), mi300x(), right_kernels
     ),
 }
 

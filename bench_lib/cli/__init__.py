@@ -12,7 +12,18 @@ from typing import Annotated
 import typer
 
 from bench_lib import __version__
-from bench_lib.cli import ab, baseline, env, exercise, history, judge, micro, selfcheck
+from bench_lib.cli import (
+    ab,
+    baseline,
+    env,
+    exercise,
+    history,
+    judge,
+    micro,
+    ops,
+    profile,
+    selfcheck,
+)
 from bench_lib.model import UserError
 
 app = typer.Typer(
@@ -28,7 +39,9 @@ app.command("env")(env.env)
 app.command("judge")(judge.judge)
 app.command("ab")(ab.ab)
 app.command("selfcheck")(selfcheck.selfcheck)
+app.command("profile")(profile.profile)
 app.command("micro", context_settings=micro.SETTINGS)(micro.micro)
+app.command("ops")(ops.ops)
 app.add_typer(baseline.app, name="baseline")
 app.add_typer(history.app, name="history")
 app.add_typer(exercise.app, name="exercise")

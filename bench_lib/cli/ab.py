@@ -143,14 +143,13 @@ def _variable(text: str, option: str) -> tuple[str, str]:
 
 def _cases(matrix: Path, tier: str | None, device: Hardware) -> list[Case]:
     """Return the cases of a tier; raises MatrixError."""
-    from bench_lib.axes import network_axes
     from bench_lib.launch.catalogue import network_sizes
-    from bench_lib.matrix import read_matrix
+    from bench_lib.matrix import read_matrix, tables
 
     if not matrix.is_file():
         raise typer.BadParameter(f"{matrix} is not a file", param_hint="--matrix")
     chosen = tier or ("smoke" if device.vendor == "cpu" else "gate")
-    cases = read_matrix(matrix, {"networks": network_axes(network_sizes())})[chosen]
+    cases = read_matrix(matrix, tables(network_sizes()))[chosen]
     if not cases:
         raise typer.BadParameter(f"{matrix} has no case in {chosen}", param_hint="--tier")
     return cases

@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-import signal
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from bench_lib.cli.measuring import Judge, Keeping, LimitsMatrix, Measuring, say
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
-    DEFAULT_MATRIX,
     BaselinesDir,
     HistoryDir,
     Json,
-    print_json,
-    print_tables,
 )
 from bench_lib.cli.sheet import sheet
 from bench_lib.model import MEMORY_FORMATS, TASKS, UserError
 
 if TYPE_CHECKING:
     from bench_lib.exercises.batches import Found, Search
-    from bench_lib.exercises.cells import Table
     from bench_lib.exercises.figures import Figures
     from bench_lib.exercises.series import Series, Template
-    from bench_lib.model import Case, Limits, Param, Record
+    from bench_lib.model import Case, Param
 
 app = typer.Typer(
     help="The workshop guide's exercises, each one command.",
@@ -74,18 +67,8 @@ class Common:
     ] = None
     history: HistoryDir = DEFAULT_HISTORY
     baselines: BaselinesDir = DEFAULT_BASELINES
-    matrix: Annotated[
-        Path | None,
-        typer.Option(
-            "--matrix",
-            metavar="FILE",
-            help=f"Where --judge takes limits of cases from (default: {DEFAULT_MATRIX}, if there).",
-        ),
-    ] = None
-    judge: Annotated[
-        bool,
-        typer.Option("--judge", help="Hold the cases against the baselines, as the suite does."),
-    ] = False
+    matrix: LimitsMatrix = None
+    judge: Judge = False
     json: Json = False
 
     def template(self, values: dict[str, Param]) -> Template:
@@ -107,17 +90,10 @@ class Common:
         chosen = {**{name: getattr(self, name) for name in of_all}, **values}
         return Template(network_sizes(), chosen, sampling, self.time_limit)
 
-    def limits(self) -> dict[str, Limits]:
-        """Return the limits of the matrix's cases; raises MatrixError."""
-        from bench_lib.axes import network_axes
-        from bench_lib.launch.catalogue import network_sizes
-        from bench_lib.matrix import read_matrix
-
-        if self.matrix is None and not DEFAULT_MATRIX.exists():
-            return {}
-        axes = {"networks": network_axes(network_sizes())}
-        tiers = read_matrix(self.matrix or DEFAULT_MATRIX, axes)
-        return {case.id: case.limits for cases in tiers.values() for case in cases}
+    @property
+    def keeping(self) -> Keeping:
+        """Where to keep what is measured, and what to hold it against."""
+        return Keeping(self.history, self.baselines, self.matrix, self.judge, self.json)
 
 
 def _measuring(command: Callable[..., None]) -> Callable[..., None]:
@@ -218,7 +194,7 @@ def largest_batch(
     for name in names:
         session.case(precision=name, batch_size=batch_size)  # refused before anything runs
     capacity = None if device.vendor == "cpu" else device.memory_bytes
-    _say(
+    say(
         f"{', '.join(names)} on {device.key}: about ten tries each, of seconds where nothing is "
         "compiled; a try that does not fit ends its context, and the next opens a fresh one"
     )
@@ -246,7 +222,7 @@ def _searched(
         return session.case(precision=name, batch_size=batch)
 
     looks = batches.Looks(series.glance, series.attempt)
-    found = batches.find_largest(search, case_of, looks, lambda line: _say(f"{name}: {line}"))
+    found = batches.find_largest(search, case_of, looks, lambda line: say(f"{name}: {line}"))
     accepted = batches.largest_accepted(case_of, series.accepted)
     found = batches.held_against(found, accepted, search, case_of, series.attempt)
     if found.outcome is not None:
@@ -356,22 +332,16 @@ def _precisions(text: str | None) -> list[str]:
 # ---- measuring --------------------------------------------------------------------------
 
 
-class Session:
+class Session(Measuring):
     """One exercise on this machine's first device: its cases, and then what came of them."""
 
     def __init__(self, name: str, common: Common, **values: Param) -> None:
         """Take what all cases have in common; raises UserError."""
         from bench_lib.hardware import detect
 
-        self.device = detect()[0]
-        self.figures: dict[str, Figures] = {}
-        """By case, of the processes that a verdict was made of too."""
-        self._name = name
-        self._common = common
+        super().__init__(name, detect()[0], common.keeping)
+        self._options = common.compile_options
         self._template = common.template(values)
-        self._records: list[Record] = []
-        self._passes = False
-        self._path: Path | None = None
 
     def case(self, **values: Param) -> Case:
         """Return the case with these values; raises UserError where they cannot be meant."""
@@ -387,94 +357,15 @@ class Session:
 
         Raises UserError where there are options for compiling and nothing compiles.
         """
-        options = self._common.compile_options
-        if options and not any(case.params.get("compile_options") for case in cases):
-            raise UserError(f"--compile-options {options}: none of these modes compiles anything")
-        with self.series() as series:
-            self._announce(cases)
-            for number, case in enumerate(cases, 1):
-                _say(f"[{number}/{len(cases)}] {case.id}")
-                series.measure(case)
-        return [self.figures[case.id] for case in cases]
-
-    @contextlib.contextmanager
-    def series(self) -> Iterator[Series]:
-        """Open what measures; what it noted is judged and in figures afterwards."""
-        from bench_lib.exercises.figures import figures_of
-        from bench_lib.exercises.series import open_series
-
-        common = self._common
-        with (
-            _leaving_when_told(),
-            open_series(
-                self._name,
-                self.device,
-                history=common.history,
-                baselines_folder=common.baselines,
-                judged=common.judge,
-                limits=common.limits() if common.judge else {},
-                say=_say,
-            ) as series,
-        ):
-            yield series
-            self._passes = series.finish(needs_figures=True)
-            self._records = series.records
-            self._path = series.path if self._records else None
-        self.figures = {record.case.id: figures_of(record, self.device) for record in self._records}
-
-    def _announce(self, cases: Sequence[Case]) -> None:
-        from bench_lib.exercises.series import least_s
-
-        seconds = round(least_s(cases))
-        least = f"{seconds} s" if seconds < 90 else f"{round(seconds / 60)} min"
-        count = f"{len(cases)} case{'s' if len(cases) > 1 else ''}"
-        words = f"{count} on {self.device.key}: {least} or more"
+        if self._options and not any(case.params.get("compile_options") for case in cases):
+            raise UserError(
+                f"--compile-options {self._options}: none of these modes compiles anything"
+            )
+        words = ""
         if any(case.params["compile_mode"] not in _PLAIN for case in cases):
-            words += "; compiling with cold caches adds 1 to 3 minutes a case, max-autotune 5 to 10"
-        limit = max(case.time_limit_s for case in cases)
-        _say(f"{words}; a case is given up after {limit:g} s")
-
-    def tell(self, rows: Sequence[Any], table: Table, **more: Any) -> NoReturn:
-        """Print the results, as JSON with ``more`` beside the rows; leave with the exit status."""
-        from bench_lib.report import explanations
-
-        judged = self._common.judge
-        if self._common.json:
-            about = {"exercise": self._name, "hardware": self.device.key, "rows": rows}
-            verdicts = [_verdict(record) for record in self._records] if judged else None
-            history = None if self._path is None else str(self._path)
-            print_json({**about, "judged": verdicts, "history": history, **more})
-        else:
-            print_tables(table.headings, table.rows, keys=table.keys)
-            trouble = [] if judged else table.trouble
-            for line in ["", *trouble, *table.lines, *explanations(self._records, every=judged)]:
-                print(line)
-            if self._path is not None:
-                print(f"written to {self._path}")
-        raise typer.Exit(0 if self._passes else 1)
+            words = "; compiling with cold caches adds 1 to 3 minutes a case, max-autotune 5 to 10"
+        return self.figures_of_all(cases, words)
 
 
 _PLAIN = ("eager", "graph")
 """Modes that compile nothing."""
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def _leaving_when_told() -> Iterator[None]:
-    """Let SIGTERM end what is under way as Ctrl-C does, so that nothing half-made stays."""
-
-    def leave(number: int, _frame: object) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _verdict(record: Record) -> dict[str, Any]:
-    return {"case": record.case.id, "status": record.status, "verdicts": record.verdicts}

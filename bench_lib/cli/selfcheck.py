@@ -159,12 +159,11 @@ def _minutes(seconds: float) -> str:
 def _case(path: Path, case_id: str) -> Case:
     import difflib
 
-    from bench_lib.axes import network_axes
     from bench_lib.launch.catalogue import network_sizes
-    from bench_lib.matrix import read_matrix
+    from bench_lib.matrix import read_matrix, tables
     from bench_lib.selfcheck import SelfcheckError
 
-    tiers = read_matrix(path, {"networks": network_axes(network_sizes())})
+    tiers = read_matrix(path, tables(network_sizes()))
     cases = {case.id: case for tier in tiers.values() for case in tier}
     if case_id not in cases:
         near = difflib.get_close_matches(case_id, cases, n=3) or sorted(cases)[:3]

@@ -47,10 +47,7 @@ def run_ranks(
     such launcher; no process is left behind.
     """
     ranks = case.launch.ranks
-    words = launcher or (
-        *(python, "-m", "torch.distributed.run", "--standalone"),
-        f"--nproc-per-node={ranks}",
-    )
+    words = launcher or torchrun(ranks, python)
     with tempfile.TemporaryDirectory(prefix="bench-lib-") as directory:
         folder = Path(directory)
         (folder / "case.json").write_text(json.dumps(dataclasses.asdict(case)))
@@ -75,7 +72,7 @@ def run_ranks(
         except subprocess.TimeoutExpired:
             late = last_output(log)  # before the launcher adds how it was ended
         finally:
-            _end(process)
+            end(process)
         outcomes = _outcomes(folder)
         for outcome in outcomes:
             if "skipped" in outcome:
@@ -95,6 +92,11 @@ def run_ranks(
         ended = how_it_ended(process.returncode)
         message = f"{ended}; no result from rank {', '.join(map(str, missing))}"
         raise CaseFault(Fault("died", message, "ranks", last_output(log)))
+
+
+def torchrun(ranks: int, python: str) -> tuple[str, ...]:
+    """Return the words that start so many ranks of what follows them on this host."""
+    return (python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}")
 
 
 def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:
@@ -152,7 +154,7 @@ def _outcomes(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in folder.glob("rank-*.json")]
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
     """End the launcher, which ends its ranks; they end themselves if it cannot."""
     if process.poll() is None:
         process.terminate()

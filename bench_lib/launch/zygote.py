@@ -57,7 +57,7 @@ def _nothing() -> None:
     return None
 
 
-Answer = TypeVar("Answer", Measurement, KernelTable)
+Answer = TypeVar("Answer", Measurement, KernelTable, bool)
 
 
 class Context:
@@ -99,6 +99,10 @@ class Context:
         Raises as ``measure`` does.
         """
         return self._answer("profile", case, "kernels", KernelTable)
+
+    def tune(self, case: Case) -> None:
+        """Have MIOpen search for the kernels of a case; raises as ``measure`` does."""
+        self._answer("tune", case, "tuned", bool)
 
     def _answer(self, order: str, case: Case, name: str, kind: type[Answer]) -> Answer:
         offset = self._log.stat().st_size if self._log.exists() else 0

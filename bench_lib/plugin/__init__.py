@@ -91,6 +91,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "default::bench_lib.model.MachineWarning")
     for name in (*TIERS, *TASKS):
         config.addinivalue_line("markers", f"{name}: cases of this tier or task (bench_lib)")
+    if session.options.tune and session.devices[0].vendor != "amd":
+        here = session.devices[0].key
+        raise pytest.UsageError(
+            f"--perf-tune fills MIOpen's database, which is for AMD; here is {here}"
+        )
     if session.options.asked_for and getattr(config.option, "tx", None):
         devices.refuse_too_many(config, session.devices)
         config.option.benchmark_disable = True  # it would do so itself, and warn of it

@@ -34,6 +34,10 @@ class Options:
     """How long to wait for a device that was throttled or shared before measuring again."""
     kernels: str
     """Whose kernels are looked into, one of LOOKS."""
+    cold: bool
+    """Whether every case begins with cold caches, under a name of its own."""
+    tune: bool
+    """Whether MIOpen searches for a case's kernels before it is measured."""
     any_clock: bool
     """Whether a clock below the baseline's is taken as it is."""
     asked_for: bool
@@ -110,6 +114,18 @@ def add_options(parser: pytest.Parser) -> None:
         help="whose kernels to look into, once at the end: of what changed and of what has no "
         "baseline yet, of all, or of none (default: auto)",
     )
+    group.addoption(
+        "--perf-cold",
+        action="store_true",
+        help="measure every case in a process of its own with empty caches of Inductor, Triton "
+        "and MIOpen, and judge the time to its first step; its id ends in -cold",
+    )
+    group.addoption(
+        "--perf-tune",
+        action="store_true",
+        help="AMD: have MIOpen search for each case's kernels before it is measured, and keep what "
+        "became of its database",
+    )
     parser.addini("perf_matrix", "matrix to take cases from", default="perf_tests/matrix.toml")
     parser.addini(
         "perf_paths",
@@ -141,6 +157,8 @@ def read_options(config: pytest.Config) -> Options:
         lock_wait_s=600.0 if (wait := config.getoption("perf_lock_wait")) is None else wait,
         cool_s=COOL_S if (cool := config.getoption("perf_cool")) is None else cool,
         kernels=config.getoption("perf_kernels") or LOOKS[0],
+        cold=config.getoption("perf_cold"),
+        tune=config.getoption("perf_tune"),
         any_clock=config.getoption("perf_any_clock"),
         asked_for=any(value not in (None, False) for value in given) or _names_perf_path(config),
     )
@@ -157,6 +175,8 @@ _NAMES = (
     "lock_wait",
     "cool",
     "kernels",
+    "cold",
+    "tune",
     "any_clock",
 )
 

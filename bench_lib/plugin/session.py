@@ -19,7 +19,7 @@ from _pytest._code.code import ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
 
 from bench_lib import acceptance, baselines, fingerprint, hardware, judge, matrix, report, validity
-from bench_lib.axes import WorkloadAxes, network_axes
+from bench_lib.axes import WorkloadAxes, cold
 from bench_lib.chronicle import Chronicle, fails
 from bench_lib.devicelock import DeviceBusyError
 from bench_lib.history import utc_today
@@ -73,12 +73,18 @@ class PerfSession:
     @cached_property
     def workloads(self) -> dict[str, WorkloadAxes]:
         """What a table of the matrix can be about."""
-        return {"networks": network_axes(network_sizes())}
+        return matrix.tables(network_sizes())
 
     @cached_property
     def cases(self) -> dict[str, list[Case]]:
         """The matrix, by tier."""
-        return matrix.read_matrix(self.options.matrix, self.workloads)
+        tiers = matrix.read_matrix(self.options.matrix, self.workloads)
+        if not self.options.cold:
+            return tiers
+        return {
+            tier: list({each.id: each for each in map(cold, cases)}.values())
+            for tier, cases in tiers.items()
+        }
 
     @property
     def tier(self) -> str:
@@ -120,6 +126,7 @@ class PerfSession:
             cool_s=self.options.cool_s,
             expected=functools.partial(self._expected_clock, device),
             say=self.say,
+            tune=self.options.tune,
         )
 
     def _expected_clock(self, device: Hardware, case: Case) -> validity.Level | None:

@@ -154,7 +154,7 @@ class GpuClock:
         """
         from torch.profiler import ProfilerActivity, profile
 
-        if _can_detach_profiler():
+        if can_detach_profiler():
             os.environ.setdefault("TEARDOWN_CUPTI", "1")
         torch.cuda.synchronize(self._device)
         with profile(activities=[ProfilerActivity.CUDA]) as profiler:
@@ -174,7 +174,7 @@ class GpuClock:
         return float(busy_us) / 1e6 / n
 
 
-def _can_detach_profiler() -> bool:
+def can_detach_profiler() -> bool:
     """Whether CUPTI may be told to leave the process after profiling.
 
     Attached it makes every later launch slower, by 10 to 20% of a step

@@ -15,7 +15,7 @@ import torch
 
 from bench_lib.model import Case, Kernel, KernelTable
 from bench_lib.wire import ClosedError, connect, decode_case
-from bench_lib.worker import profiling
+from bench_lib.worker import caches, profiling
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.device import (
     compile_cache_state,
@@ -72,6 +72,8 @@ def serve_cases(name: str) -> int:
             if "take_turn" in order:
                 context.clock.take_turn()
                 connection.send({"turn_taken": True})
+            elif "tune" in order:
+                connection.send(answer(order["tune"], context, tuned))
             elif "profile" in order:
                 connection.send(answer(order["profile"], context, kernels_of))
             else:
@@ -89,6 +91,23 @@ WARMUP_S = 0.3
 def measured(case: Case, context: Context) -> dict[str, Any]:
     """Return a case's measurement as a message's part."""
     return {"measurement": dataclasses.asdict(measure(case, context))}
+
+
+def tuned(case: Case, context: Context) -> dict[str, Any]:
+    """Take two of a case's steps while MIOpen searches for the best kernels of each."""
+    if torch.version.hip is None:
+        raise UnsupportedError("MIOpen is for AMD GPUs, and this torch is built for others")
+    clean(context)
+    try:
+        with caches.searching():
+            context.phase("tune")
+            step = build(case, context.setting).step
+            for _ in range(2):
+                step()
+            context.clock.synchronize()
+    finally:
+        clean(context)
+    return {"tuned": True}
 
 
 def kernels_of(case: Case, context: Context) -> dict[str, Any]:

@@ -7,6 +7,7 @@ because their FP32 twin needs memory and compilation of its own.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 import statistics
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from bench_lib.model import Case, Measurement, Numerics, Sampling
+from bench_lib.worker import caches
 from bench_lib.worker.device_time import DeviceTime, device_time
 from bench_lib.worker.launches import Launches
 from bench_lib.worker.probe import host_us, median_us
@@ -109,7 +111,8 @@ def measure(case: Case, context: Context) -> Measurement:
     """Measure one case; whatever goes wrong is raised, with nothing left on the device."""
     clean(context)
     try:
-        return _measure(case, context)
+        with caches.emptied() if case.launch.cold else contextlib.nullcontext():
+            return _measure(case, context)
     finally:
         clean(context)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch.profiler import ProfilerActivity, profile
 
-from bench_lib.worker.clock import _can_detach_profiler
+from bench_lib.worker.clock import can_detach_profiler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,7 +37,7 @@ def kernels(step: Callable[[], object], clock: Clock, steps: int) -> Work:
     """
     if not clock.asynchronous:
         return _operations(step, steps)
-    if _can_detach_profiler():
+    if can_detach_profiler():
         os.environ.setdefault("TEARDOWN_CUPTI", "1")
     clock.synchronize()
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:

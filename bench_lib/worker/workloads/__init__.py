@@ -21,6 +21,7 @@ __all__ = ["Setting", "UnsupportedError", "Workload", "build"]
 
 NAMED = {
     "network": "bench_lib.worker.workloads.networks:network",
+    "operator": "bench_lib.worker.workloads.operators:operator",
     "planted": "bench_lib.worker.workloads.planted:planted",
     "delay": "bench_lib.worker.workloads.planted:delay",
 }

@@ -53,7 +53,8 @@ def main(arguments: list[str]) -> int:
     machine = here(__file__)
     known = argparse.ArgumentParser(prog="rocprofv3", allow_abbrev=False)
     known.add_argument("-S", "--stats", action="store_true")
-    known.add_argument("--kernel-trace", action="store_true")
+    for trace in ("--kernel-trace", "--marker-trace", "--memory-copy-trace"):
+        known.add_argument(trace, action="store_true")
     known.add_argument("-d", "--output-directory", default=None)
     known.add_argument("-o", "--output-file", default=None)
     formats = ["csv", "json", "pftrace", "otf2"] + ["rocpd"] * (machine.version >= (7, 0))
@@ -69,7 +70,7 @@ def main(arguments: list[str]) -> int:
         kernels = json.loads(trace.read_text()) if trace.exists() else {}
     out = Path(options.output_directory or os.uname().nodename)
     out.mkdir(parents=True, exist_ok=True)
-    name = options.output_file or str(os.getpid())
+    name = (options.output_file or "%pid%").replace("%pid%", str(os.getpid()))
     chosen = options.output_format or (["rocpd"] if machine.version >= (7, 0) else ["csv"])
     if "rocpd" in chosen:
         (out / f"{name}_results.db").write_bytes(b"SQLite format 3\0")

@@ -1,0 +1,173 @@
+"""What commands that measure share: measuring, keeping, judging, and telling what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from bench_lib.cli.output import (
+    DEFAULT_BASELINES,
+    DEFAULT_HISTORY,
+    DEFAULT_MATRIX,
+    print_json,
+    print_tables,
+)
+
+if TYPE_CHECKING:
+    from bench_lib.exercises.cells import Table
+    from bench_lib.exercises.figures import Figures
+    from bench_lib.exercises.series import Series
+    from bench_lib.model import Case, Hardware, Limits, Record
+
+LimitsMatrix = Annotated[
+    Path | None,
+    typer.Option(
+        "--matrix",
+        metavar="FILE",
+        help=f"Where --judge takes limits of cases from (default: {DEFAULT_MATRIX}, if there).",
+    ),
+]
+Judge = Annotated[
+    bool,
+    typer.Option("--judge", help="Hold the cases against the baselines, as the suite does."),
+]
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Where what is measured is kept, what it is held against, and how it is told."""
+
+    history: Path = DEFAULT_HISTORY
+    baselines: Path = DEFAULT_BASELINES
+    matrix: Path | None = None
+    judge: bool = False
+    json: bool = False
+
+    def limits(self) -> dict[str, Limits]:
+        """Return the limits of the matrix's cases; raises MatrixError."""
+        from bench_lib.launch.catalogue import network_sizes
+        from bench_lib.matrix import read_matrix, tables
+
+        if self.matrix is None and not DEFAULT_MATRIX.exists():
+            return {}
+        tiers = read_matrix(self.matrix or DEFAULT_MATRIX, tables(network_sizes()))
+        return {case.id: case.limits for cases in tiers.values() for case in cases}
+
+
+class Measuring:
+    """One command on one device: its cases are measured, and then told."""
+
+    kind = "exercise"
+    """What the command is called in its JSON."""
+
+    def __init__(self, name: str, device: Hardware, keeping: Keeping) -> None:
+        """Take where to measure and to keep; nothing starts before it is needed."""
+        self.device = device
+        self.figures: dict[str, Figures] = {}
+        """By case, of the processes that a verdict was made of too."""
+        self._name = name
+        self._keeping = keeping
+        self._records: list[Record] = []
+        self._passes = False
+        self._path: Path | None = None
+
+    def figures_of_all(
+        self,
+        cases: Sequence[Case],
+        words: str = "",
+        each: Callable[[Record], None] = lambda _record: None,
+    ) -> list[Figures]:
+        """Measure cases, judge them where that was asked for, and return their figures.
+
+        ``words`` are added to how long that takes; ``each`` is told of every case at once.
+        """
+        with self.series() as series:
+            self._announce(cases, words)
+            for number, case in enumerate(cases, 1):
+                say(f"[{number}/{len(cases)}] {case.id}")
+                each(series.measure(case))
+        return [self.figures[case.id] for case in cases]
+
+    @contextlib.contextmanager
+    def series(self) -> Iterator[Series]:
+        """Open what measures; what it noted is judged and in figures afterwards."""
+        from bench_lib.exercises.figures import figures_of
+        from bench_lib.exercises.series import open_series
+
+        keeping = self._keeping
+        with (
+            _leaving_when_told(),
+            open_series(
+                self._name,
+                self.device,
+                history=keeping.history,
+                baselines_folder=keeping.baselines,
+                judged=keeping.judge,
+                limits=keeping.limits() if keeping.judge else {},
+                say=say,
+            ) as series,
+        ):
+            yield series
+            self._passes = series.finish(needs_figures=True)
+            self._records = series.records
+            self._path = series.path if self._records else None
+        self.figures = {record.case.id: figures_of(record, self.device) for record in self._records}
+
+    def _announce(self, cases: Sequence[Case], words: str) -> None:
+        from bench_lib.exercises.series import least_s
+
+        seconds = round(least_s(cases))
+        least = f"{seconds} s" if seconds < 90 else f"{round(seconds / 60)} min"
+        count = f"{len(cases)} case{'s' if len(cases) > 1 else ''}"
+        limit = max(case.time_limit_s for case in cases)
+        on = f"{count} on {self.device.key}: {least} or more{words}"
+        say(f"{on}; a case is given up after {limit:g} s")
+
+    def tell(self, rows: Sequence[Any], table: Table, **more: Any) -> NoReturn:
+        """Print the results, as JSON with ``more`` beside the rows; leave with the exit status."""
+        from bench_lib.report import explanations
+
+        judged = self._keeping.judge
+        if self._keeping.json:
+            about = {self.kind: self._name, "hardware": self.device.key, "rows": rows}
+            verdicts = [_verdict(record) for record in self._records] if judged else None
+            history = None if self._path is None else str(self._path)
+            print_json({**about, "judged": verdicts, "history": history, **more})
+        else:
+            print_tables(table.headings, table.rows, keys=table.keys)
+            trouble = [] if judged else table.trouble
+            for line in ["", *trouble, *table.lines, *explanations(self._records, every=judged)]:
+                print(line)
+            if self._path is not None:
+                print(f"written to {self._path}")
+        raise typer.Exit(0 if self._passes else 1)
+
+
+def say(line: str) -> None:
+    """Print a line beside the answer."""
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _leaving_when_told() -> Iterator[None]:
+    """Let SIGTERM end what is under way as Ctrl-C does, so that nothing half-made stays."""
+
+    def leave(number: int, _frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _verdict(record: Record) -> dict[str, Any]:
+    return {"case": record.case.id, "status": record.status, "verdicts": record.verdicts}

@@ -1,0 +1,268 @@
+"""``bench-lib ops``: TorchTensorOpsBench's command line, measured as the suite measures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench_lib.cli.measuring import Judge, Keeping, LimitsMatrix, Measuring, say
+from bench_lib.cli.output import (
+    DEFAULT_BASELINES,
+    DEFAULT_HISTORY,
+    BaselinesDir,
+    HistoryDir,
+    Json,
+)
+from bench_lib.model import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bench_lib.exercises.figures import Figures
+    from bench_lib.model import Case, Hardware, Param, Record, Sampling
+
+HEADLINE = "========= Milliseconds per iteration for PyTorch operators with {} dtype ========="
+LINE = "{:45} : {:.2f} ms/it"
+
+
+class _Operators(Measuring):
+    kind = "command"
+
+
+def ops(
+    *,
+    op: Annotated[
+        str, typer.Option("--op", help="add, add_, relu, sum, gemm, sdpa, conv2d, copy_h2d ...")
+    ] = "add",
+    dtype: Annotated[
+        str, typer.Option("--dtype", help="fp32, tf32, fp16, bf16; fp8 of gemm.")
+    ] = "fp32",
+    device: Annotated[
+        str | None,
+        typer.Option("--device", help="cuda, cuda:N or cpu (default: the first GPU, or the CPU)."),
+    ] = None,
+    input1_dim: Annotated[
+        str | None,
+        typer.Option(
+            "--input1-dim", help="Sizes (default: 64-1024-1024); of gemm M-N-K, of sdpa B-H-S-D."
+        ),
+    ] = None,
+    input2_dim: Annotated[
+        str | None,
+        typer.Option("--input2-dim", help="Of binary ops, weights, indices (default: as usual)."),
+    ] = None,
+    op_type: Annotated[
+        str | None, typer.Option("--op-type", help="unary, binary, reduction or sparse.")
+    ] = None,
+    inplace: Annotated[bool, typer.Option("--inplace", help="The in-place form.")] = False,
+    run_predefined: Annotated[
+        bool, typer.Option("--run-predefined", help="Every binary, unary and reduction.")
+    ] = False,
+    run_model_ops: Annotated[
+        bool, typer.Option("--run-model-ops", help="Shapes of BERT and DLRM.")
+    ] = False,
+    num_iters: Annotated[int, typer.Option("--num-iters", help="Measured steps.")] = 20,
+    num_warmup_iters: Annotated[
+        int,
+        typer.Option("--num-warmup-iters", help="Taken; warming up lasts until steps are steady."),
+    ] = 5,
+    enable_profiling: Annotated[
+        bool, typer.Option("--enable-profiling", help="The profiler's table of every operator.")
+    ] = False,
+    append_dtype: Annotated[
+        bool, typer.Option("--append-dtype", help="The dtype in every operator's name.")
+    ] = False,
+    layout: Annotated[
+        str | None,
+        typer.Option("--layout", help="NN, NT, TN, TT of gemm; nchw, nhwc of images."),
+    ] = None,
+    backward: Annotated[bool, typer.Option("--backward", help="The backward pass.")] = False,
+    causal: Annotated[bool, typer.Option("--causal", help="Causal attention.")] = False,
+    pinned: Annotated[bool, typer.Option("--pinned", help="Copies from or to pinned memory.")] = (
+        False
+    ),
+    stride: Annotated[int, typer.Option("--stride", help="Of a convolution.")] = 1,
+    rotate: Annotated[
+        bool,
+        typer.Option(
+            "--rotate/--no-rotate", help="Take turns in operands, so that no cache holds."
+        ),
+    ] = True,
+    history: HistoryDir = DEFAULT_HISTORY,
+    baselines: BaselinesDir = DEFAULT_BASELINES,
+    matrix: LimitsMatrix = None,
+    judge: Judge = False,
+    json: Json = False,
+) -> None:
+    """Measure operators: time of a call, GB/s, TFLOP/s, share of the hardware's ceiling."""
+    from bench_lib.exercises.operators import operator_row, operator_table
+    from bench_lib.operators import operator_case
+
+    sampling = _sampling(num_iters, num_warmup_iters)
+    asked = {"shape": input1_dim, "shape2": input2_dim, "precision": dtype, "layout": layout}
+    manner: dict[str, Param] = {
+        "direction": "bwd" if backward else "",
+        "causal": causal,
+        "pinned": pinned,
+        "stride": stride,
+        "rotate": rotate,
+    }
+    if run_predefined and run_model_ops:
+        raise UserError("--run-predefined and --run-model-ops are two lists; choose one")
+    if run_predefined:
+        values = _predefined(op_type, asked, inplace=inplace)
+    elif run_model_ops:
+        values = _of_models(dtype, inplace=inplace)
+    else:
+        values = [_one(op, op_type, asked, manner, inplace=inplace)]
+    if (run_predefined or run_model_ops) and not rotate:
+        values = [{**each, "rotate": False} for each in values]
+    base = _base(sampling)
+    cases = [operator_case(base, **each) for each in values]
+    keeping = Keeping(history, baselines, matrix, judge, json)
+    session = _Operators("ops", _device(device), keeping)
+
+    def each(record: Record) -> None:
+        if not json:
+            print(_line(record, session.device, append_dtype=append_dtype), flush=True)
+
+    if not json:
+        print(HEADLINE.format(dtype), flush=True)
+    figures = session.figures_of_all(cases, each=each)
+    rows = [operator_row(seen, session.device) for seen in figures]
+    more = {}
+    if enable_profiling:
+        more["profiles"] = _profiles(figures, cases, session.device)
+    if not json:
+        for case_id, text in more.get("profiles", {}).items():
+            print(f"\n{case_id}\n{text}")
+        print()
+    session.tell(rows, operator_table(rows), **more)
+
+
+def _sampling(iterations: int, warmup: int) -> Sampling:
+    from bench_lib.axes import LARGEST, positive
+    from bench_lib.model import Sampling
+
+    if problem := positive("--num-iters")(iterations):
+        raise UserError(problem)
+    if not 0 <= warmup <= LARGEST:
+        raise UserError(f"--num-warmup-iters is {warmup}; it has to be 0 or more")
+    return Sampling(iterations=iterations, max_iterations=iterations)
+
+
+def _base(sampling: Sampling) -> Case:
+    from bench_lib.model import Case
+
+    return Case("", "", sampling=sampling)
+
+
+def _predefined(
+    op_type: str | None, asked: dict[str, str | None], *, inplace: bool
+) -> list[dict[str, Param]]:
+    """Return the values of TorchTensorOpsBench's list; reductions have no in-place form."""
+    from bench_lib.operation import OPERATORS, asks
+    from bench_lib.operators import PREDEFINED, with_usual
+
+    if op_type is not None:
+        raise UserError("--op-type is for one op, and --run-predefined has several types")
+    names = [f"{op}_" if inplace and f"{op}_" in OPERATORS else op for op in PREDEFINED]
+    return [
+        with_usual(op, **{k: v for k, v in asked.items() if k != "shape2" or asks(op, "shape2")})
+        for op in names
+    ]
+
+
+def _of_models(dtype: str, *, inplace: bool) -> list[dict[str, Param]]:
+    from bench_lib.operators import model_operators
+
+    if inplace:
+        raise UserError("--inplace: --run-model-ops says itself which operators are in place")
+    return [{**values, "precision": dtype} for values in model_operators()]
+
+
+def _one(
+    op: str,
+    op_type: str | None,
+    asked: dict[str, str | None],
+    manner: dict[str, Param],
+    *,
+    inplace: bool,
+) -> dict[str, Param]:
+    from bench_lib.operation import asks
+    from bench_lib.operators import resolved, with_usual
+
+    name = resolved(op, op_type, inplace=inplace)
+    given: dict[str, Param | None] = {**manner, **asked}
+    if not asks(name, "shape2"):  # which the tool takes and does not need
+        given.pop("shape2")
+    layout = given.pop("layout")
+    if isinstance(layout, str):
+        is_of_images = layout.lower() in ("nchw", "nhwc")
+        field = "memory_format" if is_of_images else "layout"
+        given[field] = layout.lower() if is_of_images else layout.upper()
+    return with_usual(name, **given)
+
+
+def _device(name: str | None) -> Hardware:
+    """Return the device that ``cuda``, ``cuda:1`` or ``cpu`` means here; raises UserError."""
+    import re
+
+    from bench_lib.hardware import cpu, detect
+    from bench_lib.hardware.sysfs import ROOT
+
+    devices = detect()
+    if name is None:
+        return devices[0]
+    if name == "cpu":
+        return devices[0] if devices[0].vendor == "cpu" else cpu.device(ROOT)
+    match = re.fullmatch(r"cuda(?::([0-9]{1,3}))?", name)
+    if match is None:
+        raise UserError(f"--device {name}: there is cuda, cuda:N and cpu")
+    if devices[0].vendor == "cpu":
+        raise UserError(f"--device {name}: no GPU was found here; --device cpu, or bench-lib env")
+    index = int(match[1] or 0)
+    if index >= len(devices):
+        raise UserError(f"--device {name}: there are {len(devices)} GPUs, counted from 0")
+    return devices[index]
+
+
+def _line(record: Record, device: Hardware, *, append_dtype: bool) -> str:
+    """Return the tool's line of one operator."""
+    from bench_lib.exercises.figures import figures_of
+    from bench_lib.operators import label
+
+    seen = figures_of(record, device)
+    name = label(record.case, append_dtype=append_dtype)
+    if seen.step_s is None or not seen.items_per_step:
+        return f"{name:45} : {seen.status}: {seen.reason}"
+    return LINE.format(name, seen.step_s / seen.items_per_step * 1e3)
+
+
+def _profiles(
+    figures: Sequence[Figures], cases: Sequence[Case], device: Hardware
+) -> dict[str, str]:
+    """Return the profiler's table of each case that was measured, by id; a process for each."""
+    import tempfile
+    from pathlib import Path
+
+    from bench_lib.hardware import visibility
+    from bench_lib.launch import CaseFault, CaseSkipped
+    from bench_lib.launch.profiled import Asked, run_profile
+
+    tables = {}
+    for case in (case for case, seen in zip(cases, figures, strict=True) if seen.is_measured):
+        say(f"profiling {case.id}")
+        with tempfile.TemporaryDirectory(prefix="bench-lib-") as folder:
+            try:
+                first, *_ = run_profile(case, Path(folder), Asked(), environment=visibility(device))
+            except (CaseSkipped, CaseFault) as reason:
+                say(f"{case.id}: no profile: {reason}")
+                continue
+            name = first.tables.get("device time") or first.tables.get("cpu time")
+            if name is None:
+                say(f"{case.id}: no profile: {'; '.join(first.problems)}")
+            else:
+                tables[case.id] = (Path(folder) / name).read_text()
+    return tables

@@ -1,0 +1,197 @@
+"""A case that is looked into in a process of its own: alone, as ranks, or under a profiler."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError, how_it_ended, last_output
+from bench_lib.launch.ranks import end, torchrun
+from bench_lib.launch.zygote import import_path
+from bench_lib.model import Case, Device, Fault
+
+LOOK_S = 0.1
+"""How often the process's output is looked at."""
+LOG = "output.log"
+MEASURED = "bench-lib measured"
+"""The range around the steps that count, as the worker marks them for profilers outside."""
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """What one rank left in the folder: its ``result.json``."""
+
+    rank: int = 0
+    ranks: int = 1
+    steps: int = 1
+    steps_in_all: int | None = None
+    """With those that warmed up, where a profiler outside saw all."""
+    device: Device | None = None
+    versions: dict[str, str | None] = field(default_factory=dict)
+    cudnn: str | None = None
+    threads: int | None = None
+    first_step_s: float | None = None
+    peak_memory_bytes: int | None = None
+    trace: str | None = None
+    """Names of files are relative to the folder."""
+    tables: dict[str, str] = field(default_factory=dict)
+    stacks: dict[str, str] = field(default_factory=dict)
+    memory: list[tuple[str, int, int]] = field(default_factory=list)
+    """What operations of torch left allocated: name, bytes, calls."""
+    problems: list[str] = field(default_factory=list)
+    skipped: str | None = None
+    fault: dict[str, Any] | None = None
+    ended_s: float = 0.0
+    done: bool = False
+    """Whether the worker came to its end; what is around it may fail still."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How a case is to be looked into."""
+
+    steps: int = 5
+    stacks: bool = False
+    ranges: bool = False
+    """Have no profiler in the process, but ranges for the one around it."""
+
+
+def run_profile(
+    case: Case,
+    folder: Path,
+    asked: Asked,
+    *,
+    around: Callable[[Sequence[str]], Sequence[str]] = tuple,
+    environment: Mapping[str, str] | None = None,
+    say: Callable[[str], None] = lambda _line: None,
+    python: str = sys.executable,
+) -> list[Profiled]:
+    """Profile a case and leave what came of it in ``folder``; returns its ranks' results.
+
+    ``around`` makes the command line of a profiler of the worker's own.  ``say`` is told how far
+    it is.  Raises CaseSkipped, CaseFault, or LaunchError where nothing can be started or written;
+    no process is left behind, and what was written before a fault stays.
+    """
+    ranks = case.launch.ranks
+    command = order(case, folder, asked, python)
+    _clear(folder, asked)
+    log = folder / LOG
+    with tempfile.TemporaryDirectory(prefix="bench-lib-") as links:
+        variables = {**os.environ, **(environment or {}), "PYTHONUNBUFFERED": "1"}
+        variables["PYTHONPATH"] = import_path(Path(links), variables)
+        command = list(around(command))
+        try:
+            with log.open("wb") as output:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=variables,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise LaunchError(f"cannot start {command[0]}: {error.strerror}") from error
+        try:
+            in_time = _follow(process, log, case.time_limit_s, say)
+        finally:
+            end(process)
+    return _outcome(folder, ranks, process.returncode, case if not in_time else None)
+
+
+def order(case: Case, folder: Path, asked: Asked, python: str = sys.executable) -> list[str]:
+    """Write the case into ``folder`` and return the words that profile it there.
+
+    Raises LaunchError.
+    """
+    file = folder / "case.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(dataclasses.asdict(case)))
+    except OSError as error:
+        raise LaunchError(
+            f"cannot write to {folder}: {error.strerror}; name another folder with --out DIR"
+        ) from error
+    ranks = case.launch.ranks
+    words = torchrun(ranks, python) if ranks > 1 else (python,)
+    command = [*words, "-m", "bench_lib.worker", "profile", str(file), str(folder)]
+    command += ["--steps", str(asked.steps)]
+    return command + [f"--{name}" for name in ("stacks", "ranges") if getattr(asked, name)]
+
+
+_RESULTS = ("result*.json",)
+_WRITTEN = ("trace*.json.gz", "by_*.txt", "stacks_*.txt", ".part-*")
+
+
+def _clear(folder: Path, asked: Asked) -> None:
+    """Remove what the profile before left, so that nothing is taken for this one's."""
+    for pattern in _RESULTS if asked.ranges else (*_RESULTS, *_WRITTEN):
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)
+
+
+_PHASE = re.compile(r"^phase(?:_rank0)?: (.+)$", re.MULTILINE)
+"""Of several ranks the first one's."""
+
+
+def _follow(
+    process: subprocess.Popen[bytes], log: Path, limit_s: float, say: Callable[[str], None]
+) -> bool:
+    """Wait for the end and tell the phases; returns whether it came within the limit."""
+    deadline = time.monotonic() + limit_s
+    told = 0
+    running = True
+    while running:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(LOOK_S)
+            running = False
+        phases = _PHASE.findall(log.read_text(errors="replace")) if log.is_file() else []
+        for phase in phases[told:]:
+            say(phase)
+        told = len(phases)
+        if running and time.monotonic() > deadline:
+            return False
+    return True
+
+
+def _outcome(folder: Path, ranks: int, code: int | None, late: Case | None) -> list[Profiled]:
+    results = _results(folder)
+    for result in results:
+        if result.skipped is not None:
+            raise CaseSkipped(result.skipped)
+    output = last_output(folder / LOG)
+    if faults := [result for result in results if result.fault is not None]:
+        first = min(faults, key=lambda result: result.ended_s)  # it drags the others along
+        about = first.fault or {}
+        where = f"rank {first.rank}: " if ranks > 1 else ""
+        message = f"{where}{about.get('message', '')}"
+        raise CaseFault(Fault(str(about.get("kind")), message, str(about.get("phase")), output))
+    if late is not None:
+        message = f"not done within its time limit of {late.time_limit_s:g} s"
+        raise CaseFault(Fault("time limit", message, "profile", output))
+    if len(results) < ranks or not all(result.done for result in results):
+        raise CaseFault(Fault("died", how_it_ended(code), "profile", output))
+    if code != 0:
+        results[0].problems.append(f"after the steps {how_it_ended(code)}")
+    return results
+
+
+def _results(folder: Path) -> list[Profiled]:
+    found = []
+    for path in sorted(folder.glob("result*.json")):
+        with contextlib.suppress(OSError, msgspec.MsgspecError):  # torn by a full disk
+            found.append(msgspec.json.decode(path.read_bytes(), type=Profiled))
+    return sorted(found, key=lambda result: result.rank)

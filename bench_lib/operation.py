@@ -1,0 +1,465 @@
+"""One call of an operator: whether it can be meant, what it computes, moves and needs.
+
+All by formula, before anything is allocated; standard library only, because the matrix and the
+worker both ask.  Sizes are bytes; a multiply-accumulate is two FLOPs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from bench_lib.model import MEMORY_FORMATS, UserError
+
+BINARY = ("add", "mul", "div", "sub", "eq")
+UNARY = ("exp", "relu", "tanh", "sqrt")
+REDUCTIONS = ("sum", "prod", "norm", "max", "mean", "std", "var", "argmax", "argmin")
+COPIES = ("copy_h2d", "copy_d2h", "copy_d2d")
+DIFFERENTIABLE = ("sdpa", "conv2d", "batch_norm", "softmax", "embedding")
+"""Operators of which the forward and the backward pass are cases of their own."""
+LAYOUTS = ("NN", "NT", "TN", "TT")
+"""Of a product's two matrices: as they are, or stored transposed; rows lie together."""
+DIRECTIONS = ("fwd", "bwd")
+OPERATOR_PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
+ITEM_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
+INDEX_BYTES = 8
+MOST_DIMS = 8
+MOST_ELEMENTS = 2**40
+"""No tensor has more; a larger one is a slip of the keyboard."""
+FP8_MULTIPLE = 16
+"""torch._scaled_mm takes no other sizes."""
+
+_FAMILIES = {
+    **dict.fromkeys(BINARY, "binary"),
+    **{f"{name}_": "binary" for name in BINARY},
+    **dict.fromkeys(UNARY, "unary"),
+    **{f"{name}_": "unary" for name in UNARY},
+    **dict.fromkeys(REDUCTIONS, "reduction"),
+    **dict.fromkeys(("sparse_add", "sparse_add_"), "sparse"),
+    **dict.fromkeys(COPIES, "copy"),
+    **{name: name for name in ("gemm", *DIFFERENTIABLE)},
+}
+OPERATORS = tuple(_FAMILIES)
+
+_ASKS: dict[str, tuple[str, ...]] = {
+    "binary": ("shape2",),
+    "sparse": ("shape2",),
+    "gemm": ("layout",),
+    "sdpa": ("direction", "causal"),
+    "conv2d": ("shape2", "memory_format", "direction", "stride"),
+    "batch_norm": ("memory_format", "direction"),
+    "softmax": ("direction",),
+    "embedding": ("shape2", "direction"),
+    "copy": ("pinned",),
+}
+_NEEDED = ("layout", "memory_format", "direction")
+"""What has no usual value: where it concerns an operator it has to be named."""
+
+
+def family_of(op: str) -> str:
+    """Return what kind an operator is; raises UserError, with near names, where there is none."""
+    if op in _FAMILIES:
+        return _FAMILIES[op]
+    near = difflib.get_close_matches(op, OPERATORS, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(OPERATORS)}"
+    raise UserError(f"unknown op {op!r}; {hint}")
+
+
+def asks(op: str, field: str) -> bool:
+    """Whether an operator has a parameter besides op, shape, precision and rotate."""
+    return field in _ASKS.get(family_of(op), ())
+
+
+def sizes_in(text: object) -> tuple[int, ...]:
+    """Return the sizes in ``64-1024-1024`` or ``b8h16s2048d64``; raises UserError."""
+    rule = "write whole numbers with dashes between, as in 64-1024-1024"
+    if not isinstance(text, str):
+        raise UserError(f"shape is {text!r}; {rule}")
+    attention = _ATTENTION.fullmatch(text)
+    parts = list(attention.groups()) if attention else text.split("-")
+    if len(parts) > MOST_DIMS:
+        raise UserError(f"shape {_short(text)!r} has {len(parts)} sizes; at most {MOST_DIMS}")
+    for part in parts:
+        if not re.fullmatch(r"[0-9]+", part):  # int itself would take 1_000 and other scripts
+            raise UserError(f"shape {_short(text)!r}: {_short(part)!r} is no size; {rule}")
+        if not part.strip("0"):
+            raise UserError(f"shape {_short(text)!r}: a size of 0 leaves nothing to do")
+    # Digits first: Python refuses to read a number that has thousands of them.
+    if max(map(len, parts)) > 20 or max(map(int, parts)) > MOST_ELEMENTS:
+        raise UserError(f"shape {_short(text)!r}: a size is above {MOST_ELEMENTS}")
+    return tuple(map(int, parts))
+
+
+def _elements_in(text: str) -> tuple[int, ...]:
+    """Return a tensor's sizes; raises UserError where they are no shape or too many elements."""
+    sizes = sizes_in(text)
+    if math.prod(sizes) > MOST_ELEMENTS:
+        raise UserError(f"shape {_short(text)!r} is more than {MOST_ELEMENTS} elements")
+    return sizes
+
+
+_ATTENTION = re.compile(r"b([0-9]+)h([0-9]+)s([0-9]+)d([0-9]+)")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the shape of two tensors together by torch's rule; None where they do not fit."""
+    rank = max(len(one), len(other))
+    pairs = zip(_led(one, rank), _led(other, rank), strict=True)
+    sizes = [max(a, b) if 1 in (a, b) or a == b else 0 for a, b in pairs]
+    return tuple(sizes) if all(sizes) else None
+
+
+def _led(sizes: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    return (1,) * (rank - len(sizes)) + sizes
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """What one call computes, moves and keeps in the device's memory."""
+
+    flops: float
+    moved_bytes: int
+    """Traffic no implementation can avoid: operands read once, results written once."""
+    held_bytes: int
+    """Operands and results that are there at the same time."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operator on tensors of given shapes; raises UserError where that cannot be meant.
+
+    ``shape`` is that of the first tensor, of gemm M-N-K, of sdpa ``b8h16s2048d64`` (batch, heads,
+    length, width), of conv2d N-C-H-W.  ``shape2`` is that of the second one (left out where it is
+    the first's), of conv2d's weight (padded by half of it), of embedding's indices, and of
+    sparse_add how many rows are added.
+    """
+
+    op: str
+    shape: str
+    shape2: str = ""
+    precision: str = "fp32"
+    layout: str = ""
+    memory_format: str = ""
+    stride: int = 1
+    causal: bool = False
+    pinned: bool = False
+    direction: str = ""
+    rotate: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        for name, allowed in (
+            ("precision", OPERATOR_PRECISIONS),
+            ("layout", ("", *LAYOUTS)),
+            ("memory_format", ("", *MEMORY_FORMATS)),
+            ("direction", ("", *DIRECTIONS)),
+        ):
+            if getattr(self, name) not in allowed:
+                raise self._wrong(name, f"there is {', '.join(filter(None, allowed))}")
+        for name, usual in _USUAL.items():
+            given = getattr(self, name) != usual
+            if given and not asks(self.op, name):
+                raise self._wrong(name, f"{self.op} has none")
+            if not given and name in _NEEDED and asks(self.op, name):
+                known = {"layout": LAYOUTS, "direction": DIRECTIONS}.get(name, MEMORY_FORMATS)
+                raise UserError(f"{self.op} needs {name}: {' or '.join(known)}")
+        if self.precision == "tf32" and self.family not in ("gemm", "conv2d"):
+            raise self._wrong("precision", f"{self.op} multiplies no matrices")
+        if self.precision == "fp8" and self.family != "gemm":
+            raise self._wrong("precision", "of these operators only gemm has FP8")
+        _ = self.amounts
+
+    def _wrong(self, name: str, why: str) -> UserError:
+        return UserError(f"{name} is {getattr(self, name)!r}; {why}")
+
+    @property
+    def family(self) -> str:
+        """Operators that are built and counted alike."""
+        return family_of(self.op)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the result replaces the first operand."""
+        return self.op.endswith("_")
+
+    @property
+    def function(self) -> str:
+        """The operator's name in torch, without the mark of its in-place form."""
+        return self.op.removesuffix("_")
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether the gradients are what is computed."""
+        return self.direction == "bwd"
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one number."""
+        return ITEM_BYTES[self.precision]
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The first tensor's; of gemm M, N and K."""
+        return sizes_in(self.shape) if self.family == "gemm" else _elements_in(self.shape)
+
+    @cached_property
+    def sizes2(self) -> tuple[int, ...]:
+        """The second tensor's; the first's where it is not named."""
+        return _elements_in(self.shape2) if self.shape2 else self.sizes
+
+    @cached_property
+    def groups(self) -> int:
+        """Of a convolution: how many times its weight's channels make the input's."""
+        return self.sizes[1] // self.sizes2[1]
+
+    @cached_property
+    def padding(self) -> tuple[int, int]:
+        """Of a convolution: half the kernel, so that odd kernels keep the image's size."""
+        return (self.sizes2[2] // 2, self.sizes2[3] // 2)
+
+    @cached_property
+    def output(self) -> tuple[int, ...]:
+        """The result's sizes, of a forward pass where there are two; raises UserError."""
+        shaped = _OUTPUTS.get(self.family)
+        return self.sizes if shaped is None else shaped(self)
+
+    @cached_property
+    def amounts(self) -> Amounts:
+        """What one call computes, moves and keeps."""
+        output = math.prod(self.output)
+        if output > MOST_ELEMENTS:
+            raise UserError(f"{self.op} {self.shape}: the result has {output} elements")
+        return _AMOUNTS[self.family](self)
+
+    def dims(self, count: int, what: str) -> tuple[int, ...]:
+        """Return the first tensor's sizes where there are so many; raises UserError."""
+        if len(self.sizes) != count:
+            raise UserError(f"shape of {self.op} is {self.shape!r}; it has to be {what}")
+        return self.sizes
+
+
+_USUAL: dict[str, object] = {
+    "shape2": "",
+    "layout": "",
+    "memory_format": "",
+    "stride": 1,
+    "causal": False,
+    "pinned": False,
+    "direction": "",
+}
+
+
+# ---- the results' sizes ---------------------------------------------------------------------
+
+
+def _binary_output(o: Operation) -> tuple[int, ...]:
+    if o.shape2 and o.sizes2 == o.sizes:
+        raise UserError(f"shape2 is {o.shape2!r}, which is shape; leave it out")
+    together = broadcast(o.sizes, o.sizes2)
+    if together is None:
+        raise UserError(f"{o.op}: shapes {o.shape} and {o.shape2} do not broadcast")
+    if o.is_in_place and together != o.sizes:
+        result = "-".join(map(str, together))
+        raise UserError(f"{o.op}: the result's shape is {result}, and has to fit into {o.shape}")
+    return together
+
+
+def _gemm_output(o: Operation) -> tuple[int, ...]:
+    m, n, k = o.dims(3, "M-N-K, as in 8192-8192-8192")
+    if o.precision == "fp8":
+        if o.layout != "NT":
+            raise UserError(f"layout is {o.layout!r}; torch's FP8 product takes NT")
+        if any(size % FP8_MULTIPLE for size in (m, n, k)):
+            raise UserError(f"shape {o.shape!r}: FP8 takes multiples of {FP8_MULTIPLE} only")
+    if max(m * k, k * n) > MOST_ELEMENTS:
+        raise UserError(f"shape {o.shape!r}: an operand has more than {MOST_ELEMENTS} elements")
+    return (m, n)
+
+
+def _sdpa_output(o: Operation) -> tuple[int, ...]:
+    if not _ATTENTION.fullmatch(o.shape):
+        raise UserError(
+            f"shape of sdpa is {o.shape!r}; it has to be batch, heads, length and width, as in "
+            "b8h16s2048d64"
+        )
+    return o.sizes
+
+
+def _conv2d_output(o: Operation) -> tuple[int, ...]:
+    n, c, *image = o.dims(4, "N-C-H-W, as in 64-256-56-56")
+    if not o.shape2 or len(o.sizes2) != 4:
+        raise UserError(f"shape2 of conv2d is {o.shape2!r}; it has to be K-C-R-S, as in 64-64-3-3")
+    k, kernel = o.sizes2[0], o.sizes2[2:]
+    if c % o.sizes2[1] or k % o.groups:
+        raise UserError(
+            f"conv2d: {c} channels of {o.shape} and {o.shape2} do not fit; the weight's have to "
+            "be all of them, or divide them into groups that divide its outputs"
+        )
+    sides = [
+        (size + 2 * pad - width) // o.stride + 1
+        for size, pad, width in zip(image, o.padding, kernel, strict=True)
+    ]
+    if min(sides) < 1:
+        raise UserError(f"conv2d: a kernel of {o.shape2} is larger than the image of {o.shape}")
+    return (n, k, *sides)
+
+
+def _batch_norm_output(o: Operation) -> tuple[int, ...]:
+    n, _, *image = o.dims(4, "N-C-H-W, as in 64-256-56-56")
+    if n * math.prod(image) == 1:
+        raise UserError(f"batch_norm of {o.shape}: one value a channel has no variance")
+    return o.sizes
+
+
+def _embedding_output(o: Operation) -> tuple[int, ...]:
+    _, width = o.dims(2, "rows-width of the table, as in 50000-1024")
+    if not o.shape2:
+        raise UserError("embedding needs shape2, that of the indices, as in 32-512")
+    return (*o.sizes2, width)
+
+
+def _sparse_output(o: Operation) -> tuple[int, ...]:
+    o.dims(2, "rows-width, as in 1000000-128")
+    if not o.shape2 or len(o.sizes2) != 1:
+        raise UserError(f"shape2 of {o.op} is {o.shape2!r}; it has to be how many rows are added")
+    if o.sizes2[0] * o.sizes[1] > MOST_ELEMENTS:
+        raise UserError(f"shape2 {o.shape2!r}: more than {MOST_ELEMENTS} elements are added")
+    return o.sizes
+
+
+_OUTPUTS: dict[str, Callable[[Operation], tuple[int, ...]]] = {
+    "binary": _binary_output,
+    "reduction": lambda _o: (1,),
+    "gemm": _gemm_output,
+    "sdpa": _sdpa_output,
+    "conv2d": _conv2d_output,
+    "batch_norm": _batch_norm_output,
+    "embedding": _embedding_output,
+    "sparse": _sparse_output,
+}
+
+
+# ---- FLOPs and bytes ------------------------------------------------------------------------
+
+_PER_ELEMENT = {"norm": 2, "var": 3, "std": 3}
+"""FLOPs of a reduction for each element where it is not one: square and add; less the mean."""
+SOFTMAX = {"fwd": 5, "bwd": 4}
+"""FLOPs for each element: largest, difference, exponential, sum, quotient; product, sum,
+difference, product."""
+BATCH_NORM = {"fwd": 8, "bwd": 10}
+"""FLOPs for each element: mean 1, variance 3, normalised, scaled and shifted 4; backward the
+normalised input again 2, two sums 3, the input's gradient 5."""
+ATTENTION = {"fwd": 4, "bwd": 10}
+"""FLOPs for each batch, head, query, key and width: two products, and five backward, of which
+one computes the scores anew (Dao, FlashAttention-2, arXiv 2307.08691, section 4.1)."""
+
+
+def _binary(o: Operation) -> Amounts:
+    first, second = math.prod(o.sizes) * o.item_bytes, math.prod(o.sizes2) * o.item_bytes
+    elements = math.prod(o.output)
+    is_truth = o.function == "eq" and not o.is_in_place
+    result = elements * (1 if is_truth else o.item_bytes)
+    held = first + second + (0 if o.is_in_place else result)
+    return Amounts(elements, first + second + result, held)
+
+
+def _unary(o: Operation) -> Amounts:
+    size = math.prod(o.sizes) * o.item_bytes
+    return Amounts(math.prod(o.sizes), 2 * size, size if o.is_in_place else 2 * size)
+
+
+def _reduction(o: Operation) -> Amounts:
+    elements = math.prod(o.sizes)
+    result = INDEX_BYTES if o.op.startswith("arg") else o.item_bytes
+    size = elements * o.item_bytes + result
+    return Amounts(elements * _PER_ELEMENT.get(o.op, 1), size, size)
+
+
+def _sparse(o: Operation) -> Amounts:
+    (rows, width), (added,) = o.sizes, o.sizes2
+    values = added * (width * o.item_bytes + INDEX_BYTES)
+    dense = rows * width * o.item_bytes
+    touched = min(added, rows) * width * o.item_bytes
+    moved = values + 2 * (touched if o.is_in_place else dense)
+    held = values + (dense if o.is_in_place else 2 * dense)
+    return Amounts(added * width, moved, held)
+
+
+def _gemm(o: Operation) -> Amounts:
+    m, n, k = o.sizes
+    result_bytes = 2 if o.precision == "fp8" else o.item_bytes
+    size = (m * k + k * n) * o.item_bytes + m * n * result_bytes
+    return Amounts(2.0 * m * n * k, size, size)
+
+
+def _sdpa(o: Operation) -> Amounts:
+    batch, heads, length, width = o.sizes
+    size = math.prod(o.sizes) * o.item_bytes
+    scores = batch * heads * length * length * (0.5 if o.causal else 1)
+    # Query, key, value and result; backward its gradient too, and those of the three.
+    tensors = 8 if o.is_backward else 4
+    return Amounts(ATTENTION[o.direction] * scores * width, tensors * size, tensors * size)
+
+
+def _conv2d(o: Operation) -> Amounts:
+    n, k, *image = o.output
+    forward = 2.0 * n * k * math.prod(image) * math.prod(o.sizes2[1:])
+    operands = (math.prod(o.sizes) + math.prod(o.sizes2)) * o.item_bytes
+    result = math.prod(o.output) * o.item_bytes
+    if not o.is_backward:
+        return Amounts(forward, operands + result, operands + result)
+    return Amounts(2 * forward, 2 * operands + result, 2 * (operands + result))
+
+
+def _pointwise(flops: dict[str, int], extra: int) -> Callable[[Operation], Amounts]:
+    """Count what reads one tensor and writes one; backward it reads two.
+
+    ``extra`` is how many more tensors a backward pass holds than it moves.
+    """
+
+    def amounts(o: Operation) -> Amounts:
+        elements = math.prod(o.sizes)
+        size = elements * o.item_bytes
+        moved, held = (3, 3 + extra) if o.is_backward else (2, 2)
+        return Amounts(elements * flops[o.direction], moved * size, held * size)
+
+    return amounts
+
+
+def _embedding(o: Operation) -> Amounts:
+    (rows, width), looked_up = o.sizes, math.prod(o.sizes2)
+    indices = looked_up * INDEX_BYTES
+    table, result = rows * width * o.item_bytes, looked_up * width * o.item_bytes
+    if o.is_backward:
+        return Amounts(looked_up * width, indices + result + table, indices + 2 * (result + table))
+    read = min(rows, looked_up) * width * o.item_bytes
+    return Amounts(0, indices + read + result, indices + table + result)
+
+
+def _copy(o: Operation) -> Amounts:
+    size = math.prod(o.sizes) * o.item_bytes
+    sides = 2 if o.op == "copy_d2d" else 1
+    return Amounts(0, sides * size, sides * size)
+
+
+_AMOUNTS: dict[str, Callable[[Operation], Amounts]] = {
+    "binary": _binary,
+    "unary": _unary,
+    "reduction": _reduction,
+    "sparse": _sparse,
+    "gemm": _gemm,
+    "sdpa": _sdpa,
+    "conv2d": _conv2d,
+    "batch_norm": _pointwise(BATCH_NORM, extra=1),
+    "softmax": _pointwise(SOFTMAX, extra=1),
+    "embedding": _embedding,
+    "copy": _copy,
+}

@@ -1,0 +1,183 @@
+"""Profiles as files: a case's kernels in one step, kept, found again and compared.
+
+``kernels.json`` lies in the folder of each profile.  Whatever else names kernels and their times
+can be compared with it: a trace, a CSV of ROCm's profilers, a baseline.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from bench_lib import baselines, fingerprint
+from bench_lib.model import SCHEMA, Case, Environment, Kernel, KernelTable, UserError
+from bench_lib.profiling import traces
+from bench_lib.profiling.kernels import Diff, diff, reason, table
+from bench_lib.rocm import profilers
+from bench_lib.rocm.tool import ToolError
+
+FILE = "kernels.json"
+BASELINE = "baseline"
+"""Names the kernels that a case's baseline has, where a file or folder is asked for."""
+
+
+class ProfileError(UserError):
+    """A profile cannot be read or kept, or is not there; says which, why and what to do."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The device's work in one step of a case, and where it was seen."""
+
+    kernels: KernelTable
+    case: Case | None = None
+    hardware: str | None = None
+    """Its key."""
+    environment: Environment | None = None
+    time: str = ""
+    """UTC, ISO 8601."""
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two profiles and what changed from one to the other."""
+
+    before: Profile
+    after: Profile
+    diff: Diff
+    reason: str
+    remarks: list[str] = field(default_factory=list)
+    """What keeps the two from being comparable, or explains why they differ."""
+
+
+def keep(profile: Profile, path: Path) -> None:
+    """Write a profile, whole or not at all; raises ProfileError."""
+    partial = path.with_suffix(".part")
+    try:
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n")
+        partial.replace(path)
+    except OSError as error:
+        raise ProfileError(f"cannot write {path}: {error.strerror}") from error
+
+
+def load(source: str, *, steps: int = 1) -> Profile:
+    """Read a profile: a folder, ``kernels.json``, a trace, or a CSV of ROCm's profilers.
+
+    ``steps`` are those of a CSV, which does not tell.  Raises ProfileError or TraceError.
+    """
+    path = Path(source)
+    if path.is_dir():
+        path = _in_folder(path)
+    if not path.is_file():
+        raise ProfileError(
+            f"there is no {path}; name a folder of bench-lib profile, a {FILE}, a trace (.json or "
+            f".json.gz), a CSV of ROCm's profilers, or {BASELINE!r}"
+        )
+    if path.suffix in (".csv", ".db"):
+        return Profile(_from_rocm(path, steps))
+    if path.name.startswith("kernels") and path.suffix == ".json":
+        return _decoded(path)
+    if path.suffix == ".json" or path.name.endswith(".json.gz"):
+        return Profile(traces.read(path).table())
+    raise ProfileError(f"{path} is neither JSON nor CSV; name a {FILE}, a trace or a CSV")
+
+
+def _in_folder(folder: Path) -> Path:
+    for pattern in (FILE, "trace*.json.gz", "*.json.gz", "*kernel_stats*.csv", "*.stats.csv"):
+        if found := sorted(folder.rglob(pattern)):
+            return found[0]
+    raise ProfileError(f"{folder} holds no {FILE}, no trace and no statistics of kernels")
+
+
+def _from_rocm(path: Path, steps: int) -> KernelTable:
+    try:
+        found = profilers.read(path)
+    except ToolError as error:
+        raise ProfileError(str(error)) from error
+    each = [Kernel(k.name, k.calls, k.total_ns / 1e9) for k in found]
+    return table(each, steps, "rocprof")
+
+
+def _decoded(path: Path) -> Profile:
+    try:
+        profile = msgspec.json.decode(path.read_bytes(), type=Profile)
+    except OSError as error:
+        raise ProfileError(f"cannot read {path}: {error.strerror}") from error
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ProfileError(f"{path} is no profile of bench-lib: {error}") from error
+    if profile.schema > SCHEMA:
+        raise ProfileError(
+            f"{path} has schema {profile.schema}, newer than {SCHEMA}, the newest that this "
+            "version of bench-lib reads; upgrade bench-lib"
+        )
+    figures = [figure for k in profile.kernels.kernels for figure in (k.calls, k.total_s)]
+    if any(figure < 0 or not math.isfinite(figure) for figure in figures):
+        raise ProfileError(f"{path} is no profile: a kernel in it takes less than no time")
+    return profile
+
+
+# ---- two of them --------------------------------------------------------------------------------
+
+
+def compare(
+    before: str, after: str, *, folder: Path, case_id: str | None, key: str | None, steps: int = 1
+) -> Comparison:
+    """Compare two sources as ``load`` takes them; either may be ``baseline``.
+
+    A baseline is looked for in ``folder``, of the case and the hardware that the other profile
+    says, or else of ``case_id`` and ``key``.  Raises UserError.
+    """
+    if before == after == BASELINE:
+        raise ProfileError("a baseline is no different from itself; name another profile")
+    known = {name: load(name, steps=steps) for name in (before, after) if name != BASELINE}
+    if BASELINE in (before, after):
+        other = next(iter(known.values()))
+        about = other.case.id if other.case else case_id
+        known[BASELINE] = _pinned(folder, about, other.hardware or key)
+    a, b = known[before], known[after]
+    found = diff(a.kernels, b.kernels)
+    return Comparison(a, b, found, reason(found), list(_remarks(a, b)))
+
+
+def _pinned(folder: Path, case_id: str | None, key: str | None) -> Profile:
+    """Return the kernels that a case's baseline has."""
+    if case_id is None or key is None:
+        raise ProfileError("whose baseline? name its case: bench-lib profile CASE --diff A B")
+    file = baselines.load(folder, key)
+    pinned = file.measured.get(case_id)
+    if pinned is None:
+        raise ProfileError(
+            f"{case_id} has no baseline in {file.path}; run `pytest perf_tests -k {case_id}` and "
+            "`bench-lib baseline accept`"
+        )
+    if pinned.kernels is None:
+        raise ProfileError(
+            f"the baseline of {case_id} in {file.path} was accepted without its kernels; record "
+            f"it again: `pytest perf_tests -k {case_id}`, then `bench-lib baseline accept`"
+        )
+    environment = None
+    if pinned.processes:
+        environment = file.environments.get(pinned.processes[-1].environment)
+    return Profile(pinned.kernels, None, key, environment, pinned.accepted.date)
+
+
+def _is_torchs(profile: Profile) -> bool:
+    return profile.kernels.source.startswith(traces.SOURCE)
+
+
+def _remarks(a: Profile, b: Profile) -> Iterator[str]:
+    if a.case and b.case and a.case.id != b.case.id:
+        yield f"these are two cases: {a.case.id} and {b.case.id}"
+    if a.hardware and b.hardware and a.hardware != b.hardware:
+        yield f"these were on different hardware: {a.hardware} and {b.hardware}"
+    if _is_torchs(a) != _is_torchs(b):
+        yield f"these are from different profilers: {a.kernels.source} and {b.kernels.source}"
+    if a.environment and b.environment:
+        changes = fingerprint.difference(a.environment, b.environment)
+        if changes:
+            yield f"what else is different: {'; '.join(changes)}"

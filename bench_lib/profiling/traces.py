@@ -1,0 +1,505 @@
+"""Chrome traces of torch's profiler: what the device did, when it waited, and for what.
+
+A trace is read whole, but only the fields of it that are asked about are kept: of 500 MB about
+1 GiB.  ROCm names its calls ``hip…``, puts them into the category ``cuda_runtime``, and counts
+devices from another number than zero; nothing here depends on either.
+"""
+
+from __future__ import annotations
+
+import bisect
+import gzip
+import re
+import statistics
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from bench_lib.model import Kernel, KernelTable, UserError
+from bench_lib.profiling.kernels import role, table
+from bench_lib.rocm.results import Call
+
+MOST_BYTES = 4 * 2**30
+"""Of JSON: larger traces hold more steps than anybody looks at."""
+GAP_S = 10e-6
+"""From here on a pause between kernels is worth a look (workshop guide, 9.8)."""
+MOST_GAPS = 5
+"""Pauses that are told one by one."""
+
+_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+_CALLS = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver")
+_RANGES = (re.compile(r"iteration \d+"), re.compile(r"ProfilerStep#\d+"))
+"""What a step is called, ours before torch's own."""
+_WAITS = re.compile(r"Synchronize|hipMemcpyWithStream")
+"""Calls in which the host waits for the device."""
+
+
+class TraceError(UserError):
+    """A trace cannot be read or does not tell what was asked; says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A stretch in which the device had nothing to do."""
+
+    duration_s: float
+    before: str
+    """The kernel or copy that ended last."""
+    after: str
+    operation: str | None = None
+    """The operation of torch that launched what came after, where the trace tells."""
+
+
+@dataclass(frozen=True)
+class Busy:
+    """The device that did most, from its first kernel to its last."""
+
+    busy_s: float
+    """How long at least one kernel, copy or fill ran."""
+    window_s: float
+    pauses: int
+    """How often it had nothing to do."""
+    long_pauses: int
+    """How many of them lasted more than ``GAP_S``."""
+    longest: list[Pause]
+
+    @property
+    def idle_s(self) -> float:
+        """How long nothing ran."""
+        return self.window_s - self.busy_s
+
+    @property
+    def idle_share(self) -> float:
+        """Of the whole stretch, 0 to 1."""
+        return self.idle_s / self.window_s if self.window_s else 0.0
+
+
+@dataclass(frozen=True)
+class Launches:
+    """The host's calls that put kernels onto the device, a graph's replay among them."""
+
+    calls: int
+    host_s: float
+    """In those calls."""
+    delay_s: float
+    """Median from the end of a call to the begin of what it launched."""
+    least_delay_s: float
+    """On a device with nothing else to do."""
+    queued: float
+    """Median of launches that were not done yet when another came."""
+    most_queued: int
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Copies of memory in one direction."""
+
+    direction: str
+    """``HtoD (Pinned -> Device)``, as the profiler has it."""
+    calls: int
+    total_s: float
+    bytes: int | None = None
+    """In all; None where the trace does not tell."""
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One range of the trace that is a step."""
+
+    name: str
+    host_s: float
+    """From the begin to the end of the range on the host."""
+    device_s: float | None = None
+    """From the first to the last thing that the step had the device do."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a trace tells; times are of all steps together."""
+
+    steps: int
+    """How many it holds; 1 where it names none."""
+    kernels: list[Kernel]
+    """With copies and fills; empty where the trace has no device events."""
+    operations: list[Kernel]
+    """Torch's operations by the time of what they launched, the longest first."""
+    host_operations: list[Kernel]
+    """The same by the host's time in each itself."""
+    convolutions_s: float = 0.0
+    """Of the kernels' time what convolutions launched, or kernels named so."""
+    host_s: float = 0.0
+    """In which the host worked on the steps and did not wait for the device."""
+    busy: Busy | None = None
+    launches: Launches | None = None
+    copies: list[Copies] = field(default_factory=list)
+    iterations: list[Iteration] = field(default_factory=list)
+    devices: int = 0
+    calls: list[Call] = field(default_factory=list, repr=False)
+    """Each kernel of the device that did most, in order."""
+
+    @property
+    def device_s(self) -> float:
+        """Sum of all kernels, copies and fills."""
+        return sum(kernel.total_s for kernel in self.kernels)
+
+    @property
+    def host_ratio(self) -> float | None:
+        """CPU time over device time; None where there is no device."""
+        return self.host_s / self.busy.busy_s if self.busy and self.busy.busy_s else None
+
+    def table(self) -> KernelTable:
+        """Return the kernels of one step; without a device, the operations of torch."""
+        if self.busy is None:
+            return table(self.host_operations, self.steps, HOST_SOURCE)
+        return table(self.kernels, self.steps, SOURCE, busy_s=self.busy.busy_s)
+
+
+SOURCE = "torch.profiler"
+HOST_SOURCE = "torch.profiler, CPU"
+
+
+def read(path: Path, *, needs_device: bool = True) -> Trace:
+    """Read a trace, ``.json`` or ``.json.gz``.
+
+    Raises TraceError where it cannot be read, is torn, is no trace, or, unless told that it
+    may, holds nothing that a device did.
+    """
+    found = _sorted_out(path)
+    if not found.device and needs_device:
+        held = f"{found.operations} operations of the CPU" if found.operations else "no operation"
+        raise TraceError(
+            f"{path} holds no device events ({held}): record it where torch sees the GPU, with "
+            "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], on AMD too; "
+            "`bench-lib profile CASE` does"
+        )
+    if not found.device and not found.operations:
+        raise TraceError(f"{path} holds neither operations nor device events")
+    return found.trace()
+
+
+# ---- decoding -----------------------------------------------------------------------------------
+
+
+class _About(msgspec.Struct, frozen=True, gc=False):
+    """What a trace's event says of itself, as far as anybody asks."""
+
+    correlation: int | None = None
+    external: int | None = msgspec.field(name="External id", default=None)
+    device: int | str | None = None
+    bytes: int | None = None
+
+
+_NOTHING = _About()
+
+
+class _Event(msgspec.Struct, gc=False):
+    ph: str = ""
+    cat: str | None = ""
+    name: str = ""
+    ts: float = 0.0
+    dur: float = 0.0
+    tid: int | str | None = None
+    args: _About = _NOTHING
+    end: float = msgspec.field(name="(end)", default=0.0)
+    """Filled in after decoding: a property would cost seconds of a large trace."""
+
+
+class _Document(msgspec.Struct, gc=False):
+    events: list[_Event] = msgspec.field(name="traceEvents")
+
+
+def _events(path: Path) -> list[_Event]:
+    try:
+        data = _bytes(path)
+        document = msgspec.json.decode(data, type=_Document | list[_Event])
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise TraceError(f"cannot read {path}: {reason}") from error
+    except (EOFError, zlib.error) as error:
+        raise TraceError(f"{path} is {_TORN} ({error})") from error
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise TraceError(f"{path} is no Chrome trace of torch's profiler: {error}") from error
+    except (msgspec.DecodeError, ValueError) as error:
+        if "truncated" in str(error):
+            raise TraceError(f"{path} is {_TORN}") from error
+        raise TraceError(f"{path} is no Chrome trace: {error}") from error
+    return document.events if isinstance(document, _Document) else document
+
+
+_TORN = (
+    "torn: it ends before it should, because what wrote it was ended or the disk was full; "
+    "profile again"
+)
+
+
+def _bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        zipped = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        if not zipped:
+            data = file.read(MOST_BYTES + 1)
+        else:
+            with gzip.open(file) as inner:
+                data = inner.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise TraceError(
+            f"{path} holds more than {MOST_BYTES / 2**30:.0f} GiB of JSON; "
+            "profile fewer steps, or without stacks"
+        )
+    return data
+
+
+# ---- what the events mean -----------------------------------------------------------------------
+
+
+class _Found:
+    """The events of a trace by what they are; times in microseconds, as there."""
+
+    def __init__(self) -> None:
+        self.device: list[_Event] = []
+        self.calls: list[_Event] = []
+        self.host: list[_Event] = []
+        self.ranges: list[_Event] = []
+        self.device_ranges: list[_Event] = []
+
+    @property
+    def operations(self) -> int:
+        return len(self.host)
+
+    def trace(self) -> Trace:
+        names: dict[int | None, str] = {
+            e.args.external: e.name for e in self.host if e.args.external
+        }
+        ranges = _steps(self.ranges)
+        most = _busiest(self.device)
+        return Trace(
+            steps=len(ranges) or 1,
+            kernels=_summed((e.name, e.dur) for e in self.device),
+            operations=_summed((_launched_by(e, names) or e.name, e.dur) for e in self.device),
+            host_operations=_summed(_own_times(self.host)),
+            convolutions_s=_convolutions(self.device, names),
+            host_s=_host_s(ranges or [*self.host, *self.calls], self.calls),
+            busy=_busy(most, names),
+            launches=_launches(self.device, self.calls),
+            copies=_copies(self.device),
+            iterations=_iterations(ranges, self.device_ranges),
+            devices=len({e.args.device for e in self.device}),
+            calls=[Call(e.name, e.ts / 1e6, e.end / 1e6) for e in most if e.cat == "kernel"],
+        )
+
+
+def _sorted_out(path: Path) -> _Found:
+    found = _Found()
+    kinds = {
+        **dict.fromkeys(_DEVICE, found.device),
+        **dict.fromkeys(_CALLS, found.calls),
+        "cpu_op": found.host,
+        "user_annotation": found.ranges,
+        "gpu_user_annotation": found.device_ranges,
+    }
+    for event in _events(path):
+        if event.ph == "X" and event.cat in kinds:
+            if not (abs(event.ts) < _MOST_US and 0 <= event.dur < _MOST_US):
+                raise TraceError(
+                    f"{path}: {event.name!r} lasts {event.dur:g} us from {event.ts:g} us on, "
+                    "which no event can"
+                )
+            event.end = event.ts + event.dur
+            kinds[event.cat].append(event)
+    return found
+
+
+_MOST_US = 1e18
+LEAST_US = 0.01
+"""Less than this between two events is rounding: time stamps have three digits behind the point."""
+
+
+def _launched_by(event: _Event, names: dict[int | None, str]) -> str | None:
+    external = event.args.external
+    return names.get(external) if external else None
+
+
+def _summed(times: Iterable[tuple[str, float]]) -> list[Kernel]:
+    """Add up microseconds by name, the most first."""
+    calls: Counter[str] = Counter()
+    totals: defaultdict[str, float] = defaultdict(float)
+    for name, microseconds in times:
+        calls[name] += 1
+        totals[name] += microseconds
+    ordered = sorted(totals, key=lambda name: (-totals[name], name))
+    return [Kernel(name, calls[name], totals[name] / 1e6) for name in ordered]
+
+
+def _own_times(events: Sequence[_Event]) -> Iterable[tuple[str, float]]:
+    """Tell each operation's time without that of the operations inside it."""
+    by_thread: defaultdict[int | str | None, list[_Event]] = defaultdict(list)
+    for event in events:
+        by_thread[event.tid].append(event)
+    for thread in by_thread.values():
+        around: list[tuple[_Event, float]] = []
+        for event in sorted(thread, key=lambda e: (e.ts, -e.dur)):
+            while around and around[-1][0].end <= event.ts:
+                yield _own(*around.pop())
+            if around:
+                outer, inside = around[-1]
+                within = min(event.end, outer.end) - event.ts
+                around[-1] = (outer, inside + within)
+            around.append((event, 0.0))
+        yield from (_own(*pair) for pair in around)
+
+
+def _own(event: _Event, inside: float) -> tuple[str, float]:
+    return event.name, max(0.0, event.dur - inside)
+
+
+def _convolutions(events: Iterable[_Event], names: dict[int | None, str]) -> float:
+    """Sum up what convolutions did, in seconds.
+
+    The operation tells where there is one: a convolution of 1 × 1 is a GEMM by its name.  In a
+    graph there are kernels alone.
+    """
+    roles: dict[str, bool] = {}
+    total = 0.0
+    for event in events:
+        operation = _launched_by(event, names) or ""
+        if event.name not in roles:
+            roles[event.name] = role(event.name).startswith("conv")
+        if "conv" in operation or roles[event.name]:
+            total += event.dur
+    return total / 1e6
+
+
+def _steps(ranges: Sequence[_Event]) -> list[_Event]:
+    for pattern in _RANGES:
+        if found := [event for event in ranges if pattern.fullmatch(event.name)]:
+            return sorted(found, key=lambda event: event.ts)
+    return []
+
+
+def _host_s(spans: Iterable[_Event], calls: Iterable[_Event]) -> float:
+    working = _merged((event.ts, event.end) for event in spans)
+    waiting = _merged((event.ts, event.end) for event in calls if _WAITS.search(event.name))
+    whole = sum(end - begin for begin, end in working)
+    return max(0.0, whole - _common(working, waiting)) / 1e6
+
+
+def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return stretches without overlap that cover what the spans cover, in order."""
+    merged: list[tuple[float, float]] = []
+    for begin, end in sorted(spans):
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def _common(a: Sequence[tuple[float, float]], b: Sequence[tuple[float, float]]) -> float:
+    """Return how long both last, of spans as ``_merged`` returns them."""
+    total, i, j = 0.0, 0, 0
+    while i < len(a) and j < len(b):
+        total += max(0.0, min(a[i][1], b[j][1]) - max(a[i][0], b[j][0]))
+        if a[i][1] < b[j][1]:
+            i += 1
+        else:
+            j += 1
+    return total
+
+
+def _busiest(events: Sequence[_Event]) -> list[_Event]:
+    """Return what one device did, in order: that one which did most."""
+    by_device: defaultdict[int | str | None, list[_Event]] = defaultdict(list)
+    for event in events:
+        by_device[event.args.device].append(event)
+    most = max(by_device.values(), key=lambda each: sum(e.dur for e in each), default=[])
+    return sorted(most, key=lambda event: event.ts)
+
+
+def _busy(ordered: Sequence[_Event], names: dict[int | None, str]) -> Busy | None:
+    if not ordered:
+        return None
+    begin = ordered[0].ts
+    last = ordered[0]
+    busy, pauses = last.dur, []
+    for event in ordered[1:]:
+        until = last.end
+        if event.ts - until > LEAST_US:
+            pauses.append((event.ts - until, last, event))
+        if event.end > until:
+            busy += event.end - max(event.ts, until)
+            last = event
+    longest = sorted(pauses, key=lambda pause: -pause[0])[:MOST_GAPS]
+    return Busy(
+        busy_s=busy / 1e6,
+        window_s=(last.end - begin) / 1e6,
+        pauses=len(pauses),
+        long_pauses=sum(duration / 1e6 > GAP_S for duration, _, _ in pauses),
+        longest=[
+            Pause(duration / 1e6, before.name, after.name, _launched_by(after, names))
+            for duration, before, after in longest
+        ],
+    )
+
+
+def _launches(events: Iterable[_Event], calls: Iterable[_Event]) -> Launches | None:
+    """Match kernels with the calls that launched them; of a graph the first kernel counts."""
+    by_correlation = {e.args.correlation: e for e in calls if e.args.correlation}
+    started: dict[int, _Event] = {}
+    done: dict[int, float] = {}
+    for event in events:
+        correlation = event.args.correlation
+        if event.cat != "kernel" or not correlation or correlation not in by_correlation:
+            continue
+        first = started.setdefault(correlation, event)
+        if event.ts < first.ts:
+            started[correlation] = event
+        done[correlation] = max(done.get(correlation, event.end), event.end)
+    if not started:
+        return None
+    ordered = sorted(started, key=lambda correlation: by_correlation[correlation].ts)
+    ends = sorted(done.values())
+    delays = [max(0.0, started[c].ts - by_correlation[c].end) for c in ordered]
+    queued = [
+        max(0, i - bisect.bisect_right(ends, by_correlation[c].ts)) for i, c in enumerate(ordered)
+    ]
+    idle = [delay for delay, depth in zip(delays, queued, strict=True) if not depth]
+    return Launches(
+        calls=len(ordered),
+        host_s=sum(by_correlation[c].dur for c in ordered) / 1e6,
+        delay_s=statistics.median(delays) / 1e6,
+        least_delay_s=(statistics.median(idle) if idle else min(delays)) / 1e6,
+        queued=statistics.median(queued),
+        most_queued=max(queued),
+    )
+
+
+def _copies(events: Iterable[_Event]) -> list[Copies]:
+    by_direction: defaultdict[str, list[_Event]] = defaultdict(list)
+    for event in events:
+        if event.cat == "gpu_memcpy":
+            by_direction[event.name.removeprefix("Memcpy ")].append(event)
+    found = []
+    for direction, copies in by_direction.items():
+        sizes = [size for event in copies if (size := event.args.bytes) is not None]
+        whole = sum(sizes) if len(sizes) == len(copies) else None
+        total_s = sum(event.dur for event in copies) / 1e6
+        found.append(Copies(direction, len(copies), total_s, whole))
+    return sorted(found, key=lambda copies: -copies.total_s)
+
+
+def _iterations(ranges: Iterable[_Event], device: Iterable[_Event]) -> list[Iteration]:
+    spans: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for event in device:
+        spans[event.name].append((event.ts, event.end))
+    found = []
+    for event in ranges:
+        ends = spans.get(event.name)
+        device_s = None
+        if ends:
+            device_s = (max(end for _, end in ends) - min(begin for begin, _ in ends)) / 1e6
+        found.append(Iteration(event.name, event.dur / 1e6, device_s))
+    return found

@@ -1,0 +1,52 @@
+"""Caches of compilers and of MIOpen: empty ones, and MIOpen's database filled."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+FOLDERS = {
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "MIOPEN_USER_DB_PATH": "miopen",
+    "MIOPEN_CUSTOM_CACHE_DIR": "miopen-kernels",
+    "CUDA_CACHE_PATH": "cuda",
+}
+"""Variables that name the caches' folders; each library reads its own when it first needs it."""
+TUNING = {"MIOPEN_FIND_ENFORCE": "3", "MIOPEN_FIND_MODE": "1"}
+"""Search for every convolution that is not in the database yet, among all solvers
+(MIOpen's documentation, "Find and immediate mode")."""
+
+
+@contextlib.contextmanager
+def emptied() -> Iterator[None]:
+    """Have compilers and MIOpen find nothing, in a process in which none has looked yet."""
+    with contextlib.ExitStack() as stack:
+        prefix = "bench-lib-cold-"
+        kept = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+        folder = Path(stack.enter_context(kept))
+        stack.enter_context(told({name: str(folder / part) for name, part in FOLDERS.items()}))
+        yield
+
+
+def searching() -> contextlib.AbstractContextManager[None]:
+    """Have MIOpen search for what it does not know yet; what the user says of it stands."""
+    return told({name: value for name, value in TUNING.items() if name not in os.environ})
+
+
+@contextlib.contextmanager
+def told(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for a while."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

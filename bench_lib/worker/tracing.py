@@ -1,0 +1,324 @@
+"""A case in a process of its own that is looked into: traces, tables, stacks, or ranges."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+
+from bench_lib.wire import decode_case
+from bench_lib.worker.capture import external_profiler
+from bench_lib.worker.clock import clock_of
+from bench_lib.worker.context import in_words, kind_of
+from bench_lib.worker.device import open_device
+from bench_lib.worker.measure import Steadiness
+from bench_lib.worker.ranks import about_rank, joined
+from bench_lib.worker.workloads import Setting, UnsupportedError, build
+from bench_lib.worker.zygote import die_with_parent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bench_lib.model import Case
+    from bench_lib.worker.clock import Clock
+
+STEPS = 5
+ROWS = 30
+"""Operations in each table."""
+MEASURED = "bench-lib measured"
+"""The range around the steps that count, for profilers outside; what is before is warming up."""
+WARMUP_S, MOST_WARMUP_S = 0.5, 2.0
+PART = ".part"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be profiled, and how."""
+
+    case: Case
+    out: Path
+    steps: int = STEPS
+    stacks: bool = False
+    ranges: bool = False
+    """Have no profiler here, but tell one outside what is what."""
+
+
+def main(arguments: list[str]) -> int:
+    """Profile a case on this rank and write what came of it into a folder.
+
+    ``result.json`` (``result_rank<N>.json`` of several ranks) says what else is there; it is
+    written whenever something new is, and last with the reason if the case was skipped or
+    failed.  Returns 0 where there is a profile or a skip; at a fault the process leaves at
+    once.  A wrong command line ends the process with status 2.
+    """
+    order = _order(arguments)
+    die_with_parent()
+    rank = int(os.environ.get("RANK", "0"))
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    kept = Kept(order.out, "" if ranks == 1 else f"_rank{rank}")
+    leave: Callable[[], None] = _nothing
+    try:
+        leave = _profile(order, kept, rank, ranks)
+    except UnsupportedError as reason:
+        kept.add(skipped=str(reason))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - it becomes the result
+        traceback.print_exc()
+        fault = {"kind": kind_of(error), "message": in_words(error), "phase": kept.phase}
+        kept.add(fault=fault, ended_s=time.time())
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)  # the other ranks may be in a collective that will not end now
+    kept.add(done=True)
+    kept.enter("done")
+    leave()
+    return 0
+
+
+def _nothing() -> None:
+    return None
+
+
+def _order(arguments: list[str]) -> Order:
+    parser = argparse.ArgumentParser(prog="python -m bench_lib.worker profile")
+    parser.add_argument("case", type=Path, metavar="CASE.json")
+    parser.add_argument("out", type=Path, metavar="OUT")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--stacks", action="store_true")
+    parser.add_argument("--ranges", action="store_true")
+    words = parser.parse_args(arguments)
+    if words.steps < 1:
+        parser.error(f"--steps {words.steps}: at least 1")
+    try:
+        case = decode_case(json.loads(words.case.read_text()))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        parser.error(f"{words.case} is no case: {error}")
+    return Order(case, words.out, words.steps, words.stacks, words.ranges)
+
+
+class Kept:
+    """The files of one rank, and the result that names them."""
+
+    def __init__(self, folder: Path, suffix: str) -> None:
+        """Write into ``folder``; ``suffix`` tells the ranks apart."""
+        self.phase = "start"
+        self.problems: list[str] = []
+        self._folder = folder
+        self._suffix = suffix
+        self._result: dict[str, Any] = {}
+
+    def path(self, name: str) -> Path:
+        """Return where this rank keeps a file: ``trace.json.gz``, ``trace_rank1.json.gz``."""
+        stem, dot, ending = name.partition(".")
+        return self._folder / f"{stem}{self._suffix}{dot}{ending}"
+
+    def enter(self, phase: str) -> None:
+        """Say where in the case we are, for whoever waits."""
+        self.phase = phase
+        sys.stdout.write(f"phase{self._suffix}: {phase}\n")
+        sys.stdout.flush()
+
+    def add(self, **fields: Any) -> None:
+        """Put more into the result, and the result onto the disk: whole or not at all."""
+        self._result |= {**fields, "problems": self.problems}
+        path = self.path("result.json")
+        partial = path.with_suffix(PART)
+        partial.write_text(json.dumps(self._result))
+        partial.replace(path)
+
+    @contextlib.contextmanager
+    def trying(self, what: str) -> Iterator[None]:
+        """Turn a failure to keep something into a problem; what is kept stays."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - one file less is no reason to lose the others
+            self.problems.append(f"{what}: {in_words(error)}")
+
+
+def _profile(order: Order, kept: Kept, rank: int, ranks: int) -> Callable[[], None]:
+    """Do it all; returns what leaves the other ranks."""
+    if not order.ranges and (variable := external_profiler()):
+        raise UnsupportedError(
+            f"{variable} is set, so a profiler outside is at work, and two cannot listen to one "
+            "GPU; leave it out, or use --ranges"
+        )
+    kept.enter("open the device")
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    device, seen = open_device(local_rank)
+    if order.ranges and device.type != "cuda":
+        raise UnsupportedError("profilers outside look at GPUs, and torch sees none here")
+    group = joined(device, ranks)
+    setting = Setting(device, rank=rank, local_rank=local_rank, ranks=ranks)
+    clock = clock_of(device)
+    kept.add(steps=order.steps, **about_rank(setting, seen))
+
+    kept.enter("build")
+    workload = build(order.case, setting)
+    kept.problems += workload.warnings
+    kept.enter("first step")
+    first_step_s = _timed(clock, workload.step, 1)
+    workload.first_step_done()
+    kept.add(first_step_s=first_step_s)
+    kept.enter("warm up")
+    warmup_steps = _warm_up(clock, workload.step, first_step_s, group.agree)
+
+    kept.enter("profile")
+    clock.reset_peak()
+    if order.ranges:
+        _in_ranges(workload.step, clock, order.steps)
+        kept.add(peak_memory_bytes=clock.peak_bytes(), steps_in_all=1 + warmup_steps + order.steps)
+    else:
+        _traced(workload.step, clock, order, kept)
+    return group.leave
+
+
+def _timed(clock: Clock, step: Callable[[], object], n: int) -> float:
+    clock.synchronize()
+    begin = clock.now()
+    for _ in range(n):
+        step()
+    clock.synchronize()
+    return clock.now() - begin
+
+
+def _warm_up(
+    clock: Clock,
+    step: Callable[[], object],
+    first_step_s: float,
+    agree: Callable[[float], float],
+) -> int:
+    """Run until clocks and caches are where they stay; returns the steps, equal on all ranks."""
+    steady = Steadiness(WARMUP_S, MOST_WARMUP_S)
+    while not steady.is_finished:
+        steps = steady.next_block(agree(first_step_s))
+        steady.add(steps, agree(_timed(clock, step, steps)))
+    return steady.steps
+
+
+def _in_ranges(step: Callable[[], object], clock: Clock, steps: int) -> None:
+    """Run the steps with a range for each operation: NVTX's, on AMD ROCTX's."""
+    mark: Any = torch.cuda.nvtx
+    with torch.autograd.profiler.emit_nvtx():
+        clock.synchronize()
+        mark.range_push(MEASURED)
+        for i in range(steps):
+            mark.range_push(f"iteration {i}")
+            step()
+            mark.range_pop()
+        clock.synchronize()
+        mark.range_pop()
+
+
+def _traced(step: Callable[[], object], clock: Clock, order: Order, kept: Kept) -> None:
+    """Run the steps under torch's profiler; the trace is kept first, then what is made of it."""
+    with profile(
+        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] * clock.asynchronous)],
+        schedule=schedule(wait=0, warmup=1, active=order.steps, repeat=1),
+        record_shapes=True,
+        profile_memory=True,
+        with_stack=order.stacks,
+        experimental_config=_verbose() if order.stacks else None,
+        acc_events=True,
+    ) as profiler:
+        step()
+        clock.synchronize()  # or the trace would begin with what this one left to do
+        profiler.step()
+        for i in range(order.steps):
+            with record_function(f"iteration {i}"):
+                step()
+            if i == order.steps - 1:
+                clock.synchronize()
+            profiler.step()
+    kept.add(peak_memory_bytes=clock.peak_bytes())
+    kept.enter("write the trace")
+    with kept.trying("no trace"):
+        _export(profiler, kept)
+    kept.enter("tabulate")
+    with kept.trying("the profiler's events could not be summed up"):
+        _tabulate(profiler.key_averages(), clock, kept)
+    with kept.trying("memory by operation is not known"):
+        kept.add(memory=_memory(profiler.events(), "device" if clock.asynchronous else "cpu"))
+    if order.stacks:
+        kept.enter("write the stacks")
+        _export_stacks(profiler, clock, kept)
+
+
+def _verbose() -> Any:
+    """Return the setting without which the profiler keeps no stacks (pytorch/pytorch#100253)."""
+    return torch._C._profiler._ExperimentalConfig(verbose=True)  # noqa: SLF001 - no public name
+
+
+def _export(profiler: Any, kept: Kept) -> None:
+    """Write the trace; raises OSError where it is not there then, as the profiler does not."""
+    path = kept.path("trace.json.gz")
+    partial = path.with_name(f"{PART}-{path.name}")  # its ending says that it is compressed
+    profiler.export_chrome_trace(str(partial))
+    partial.replace(path)
+    kept.add(trace=path.name)
+
+
+def _tabulate(averages: Any, clock: Clock, kept: Kept) -> None:
+    on = "device" if clock.asynchronous else "cpu"
+    memory = f"self_{on}_memory_usage"
+    orders = {"cpu time": "self_cpu_time_total", "memory": memory}
+    if clock.asynchronous:
+        orders = {"device time": "self_device_time_total", **orders}
+    tables = {}
+    for title, column in orders.items():
+        with kept.trying(f"no table by {title}"):
+            path = kept.path(f"by_{title.replace(' ', '_')}.txt")
+            path.write_text(
+                averages.table(sort_by=column, row_limit=ROWS, max_name_column_width=80)
+            )
+            tables[title] = path.name
+    kept.add(tables=tables)
+
+
+def _memory(events: Iterable[Any], on: str) -> list[tuple[str, int, int]]:
+    """Return what operations left allocated that none is around: name, bytes, calls; most first."""
+    held: dict[str, int] = {}
+    calls: dict[str, int] = {}
+    for event in events:
+        if event.name.startswith(_AROUND) or not _is_outermost(event):
+            continue
+        held[event.name] = held.get(event.name, 0) + int(getattr(event, f"{on}_memory_usage"))
+        calls[event.name] = calls.get(event.name, 0) + 1
+    most = sorted(held, key=lambda name: -held[name])[:ROWS]
+    return [(name, held[name], calls[name]) for name in most if held[name] > 0]
+
+
+_AROUND = ("iteration ", "ProfilerStep#")
+"""Ranges in which operations are, and no operations themselves."""
+
+
+def _is_outermost(event: Any) -> bool:
+    parent = event.cpu_parent
+    return event.device_type.name == "CPU" and (parent is None or parent.name.startswith(_AROUND))
+
+
+def _export_stacks(profiler: Any, clock: Clock, kept: Kept) -> None:
+    """Write stacks as flame graphs are drawn from: frames with semicolons, then microseconds."""
+    stacks = {}
+    metrics = {"cpu": "self_cpu_time_total"}
+    if clock.asynchronous:
+        metrics["device"] = "self_cuda_time_total"
+    for title, metric in metrics.items():
+        with kept.trying(f"no stacks by {title} time"):
+            path = kept.path(f"stacks_{title}.txt")
+            profiler.export_stacks(str(path), metric)
+            if path.stat().st_size:
+                stacks[title] = path.name
+            else:
+                path.unlink()
+                kept.problems.append(f"the profiler kept no stacks by {title} time")
+    kept.add(stacks=stacks)

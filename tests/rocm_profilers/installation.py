@@ -1,0 +1,26 @@
+"""ROCm of some release, with some of its profilers, laid out in a folder."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def install(folder: Path, *tools: str, version: str) -> dict[str, str]:
+    """Install, and return the environment in which the tools are found."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / ".info").mkdir()
+    (folder / ".info/version").write_text(f"{version}\n")
+    for tool in tools:
+        path = folder / "bin" / tool
+        path.write_text(
+            f"#!{sys.executable} -IS\nimport sys\nsys.path.insert(0, {str(HERE)!r})\n"
+            f"import {tool.replace('-', '_')} as tool\nsys.exit(tool.main())\n"
+        )
+        path.chmod(0o755)
+    return {"PATH": str(folder / "bin"), "ROCM_PATH": str(folder)}
+
+
+def app(processes: int = 1) -> list[str]:
+    """Return the words that run the application."""
+    return [sys.executable, "-IS", str(HERE / "app.py"), str(processes)]

@@ -1,0 +1,202 @@
+"""Cold caches and a tuned database: in the worker, and what is judged and kept of them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from builders import make_attempt, make_case, make_measurement, make_process, make_record
+from scripted import Contexts, Watch, gpus
+
+from bench_lib import fingerprint, history
+from bench_lib.acceptance import conditions_of, processes_of
+from bench_lib.axes import cold
+from bench_lib.chronicle import Chronicle
+from bench_lib.devicelock import DeviceLock
+from bench_lib.model import Fault, Launch, Limits, Status
+from bench_lib.runner import Bench
+from bench_lib.secondary import first_step
+from bench_lib.worker import caches
+
+DEVICE = gpus(1)[0]
+
+
+def test_cold_caches_are_empty_folders_of_their_own_and_gone_afterwards(monkeypatch):
+    """Whatever the user's variables say; those are as before in the end."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/kept")
+    monkeypatch.delenv("MIOPEN_USER_DB_PATH", raising=False)
+    with caches.emptied():
+        inside = {name: Path(os.environ[name]) for name in caches.FOLDERS}
+        assert len(set(inside.values())) == len(inside)
+        (folder,) = {path.parent for path in inside.values()}
+        assert list(folder.iterdir()) == []
+        found = fingerprint.caches({**os.environ})
+        assert {found[name] for name in ("inductor", "triton", "miopen")} == {"cold"}
+    assert not folder.exists()
+    assert os.environ["TRITON_CACHE_DIR"] == "/kept"
+    assert "MIOPEN_USER_DB_PATH" not in os.environ
+
+
+def test_searching_leaves_what_the_user_says_of_it(monkeypatch):
+    """Somebody may want every record made anew."""
+    monkeypatch.setenv("MIOPEN_FIND_ENFORCE", "4")
+    monkeypatch.delenv("MIOPEN_FIND_MODE", raising=False)
+    with caches.searching():
+        assert (os.environ["MIOPEN_FIND_ENFORCE"], os.environ["MIOPEN_FIND_MODE"]) == ("4", "1")
+    assert "MIOPEN_FIND_MODE" not in os.environ
+
+
+def test_inductor_compiles_into_the_cold_folder(monkeypatch):
+    """The one that torch asks for, not the one it was first told."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/nowhere")
+    with caches.emptied():
+        assert cache_dir() == os.environ["TORCHINDUCTOR_CACHE_DIR"]
+
+
+def test_a_cold_case_is_another_case_by_name_once():
+    """Its baseline is its own."""
+    case = make_case(id="a")
+    assert (cold(case).id, cold(case).launch) == ("a-cold", Launch(cold=True))
+    assert cold(cold(case)) == cold(case)
+    assert case.launch == Launch()
+
+
+@pytest.fixture
+def workers():
+    """Workers that follow a script."""
+    return Contexts({}, DEVICE)
+
+
+@pytest.fixture
+def bench(tmp_path, workers):
+    """Open a bench over them."""
+    opened = []
+
+    def make(**options):
+        opened.append(
+            Bench(
+                DEVICE,
+                workers=lambda _: workers,
+                watch=lambda _: Watch(),
+                lock=DeviceLock(DEVICE, tmp_path),
+                **options,
+            )
+        )
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.close()
+
+
+def test_a_cold_case_has_a_context_to_itself(bench, workers):
+    """What ran before has libraries loaded; what runs after would find its caches gone."""
+    one = bench()
+    for case in (make_case(id="a"), cold(make_case(id="b")), make_case(id="c")):
+        one.measure(case)
+    assert [line for line in workers.log if not line.startswith("fork")] == [
+        *("context-1 a", "end context-1", "context-2 b-cold", "end context-2", "context-3 c"),
+    ]
+
+
+def test_the_first_look_tells_a_cold_case_s_first_step():
+    """It is kept of no other case, whose caches are as they may be."""
+    looks = [
+        make_attempt(measurement=make_measurement(first_step_s=s), accepted=s < 5) for s in (9.0, 1)
+    ]
+    warm = make_record(attempts=looks)
+    (process,) = processes_of(replace(warm, case=cold(warm.case)))
+    assert process.first_step_s == 9.0
+    assert [p.first_step_s for p in processes_of(warm)] == [None]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "status"), [(10.0, Status.OK), (20.0, Status.OK), (20.1, Status.REGRESSED)]
+)
+def test_the_time_to_the_first_step_is_judged_as_compile_time_is(seconds, status):
+    """Half as much again and 5 s on top are allowed."""
+    old = [make_process(first_step_s=s) for s in (9.0, 10.0)]
+    (verdict,) = first_step([make_process(first_step_s=seconds)], old, Limits())
+    assert (verdict.metric, verdict.status) == ("first_step", status)
+    assert verdict.reason == f"{seconds:.1f} s from cold caches (10.0 s in the baseline)"
+    assert first_step([make_process()], old, Limits()) == []
+    assert first_step(old, [make_process()], Limits()) == []
+
+
+def test_cold_caches_are_a_condition_and_the_users_own_are_none():
+    """A cold case finds what it finds, however full they are."""
+    environment = make_record_environment("warm, 3 entries, 0123456789ab")
+    assert conditions_of(cold(make_case()), DEVICE, environment)["caches"] == "cold"
+    assert "miopen_cache" not in conditions_of(cold(make_case()), DEVICE, environment)
+    assert conditions_of(make_case(), DEVICE, environment)["miopen_cache"] == "warm"
+
+
+def make_record_environment(miopen):
+    """Return an environment with such a database."""
+    from builders import make_environment
+
+    return make_environment(caches={"miopen": miopen})
+
+
+# --- tuning --------------------------------------------------------------------------------
+
+
+def test_a_case_is_tuned_in_a_context_of_its_own_before_it_is_measured(
+    bench, workers, monkeypatch, tmp_path
+):
+    """What became of the database is said, and kept."""
+    states = iter(["cold", "warm, 41 entries, 0123456789ab"])
+    monkeypatch.setattr("bench_lib.runner._miopen", lambda: next(states))
+    said = []
+    one = bench(tune=True, say=said.append)
+    outcome = one.measure(make_case(id="a"))
+    words = "cold before, warm, 41 entries, 0123456789ab after"
+    assert outcome.tuned.startswith(words)
+    assert said == [f"a: MIOpen's database: {outcome.tuned}"]
+    assert workers.log == [
+        *("fork context-1", "context-1 tunes a", "end context-1", "fork context-2", "context-2 a")
+    ]
+    run = Chronicle(tmp_path / "history", tmp_path / "baselines", DEVICE)
+    run.note(outcome, None)
+    run.writer.close()
+    assert history.read(run.writer.path).tuned == {"a": outcome.tuned}
+
+
+@pytest.mark.parametrize(
+    ("trouble", "words"),
+    [
+        ("MIOpen is for AMD GPUs", "not tuned: MIOpen is for AMD GPUs"),
+        (Fault("out of memory", "HIP out of memory", "tune"), "not tuned: out of memory: HIP out"),
+    ],
+)
+def test_what_cannot_be_tuned_is_measured_all_the_same(bench, workers, trouble, words):
+    """With the reason beside it."""
+    workers.tuning = {"a": trouble}
+    outcome = bench(tune=True).measure(make_case(id="a"))
+    assert outcome.tuned.startswith(words)
+    assert outcome.attempts[-1].measurement is not None
+    assert workers.alive == {"context-2"}
+
+
+def test_nothing_is_tuned_unless_asked_for(bench):
+    """A search takes minutes."""
+    assert bench().measure(make_case(id="a")).tuned == ""
+
+
+@pytest.mark.skipif(torch.version.hip is not None, reason="this torch is AMD's")
+def test_a_torch_for_others_has_nothing_to_tune():
+    """A skip, with the reason."""
+    import dataclasses
+
+    from bench_lib.worker.clock import HostClock
+    from bench_lib.worker.context import Context, answer, tuned
+    from bench_lib.worker.workload import Setting
+
+    context = Context(Setting(torch.device("cpu")), HostClock(), "c")
+    answered = answer(dataclasses.asdict(make_case()), context, tuned)
+    assert answered == {"skipped": "MIOpen is for AMD GPUs, and this torch is built for others"}

@@ -1,0 +1,447 @@
+"""``bench-lib ops``: TorchTensorOpsBench's flags and lines, our table, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from builders import (
+    make_baseline,
+    make_environment,
+    make_fault,
+    make_hardware,
+    make_measurement,
+    make_process,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scripted import bench_class, gpus
+
+import bench_lib
+from bench_lib import baselines, history
+from bench_lib.cli import main, ops
+from bench_lib.launch import CaseFault
+from bench_lib.launch.profiled import Profiled
+
+DEVICE = gpus(1)[0]
+CPU = make_hardware(vendor="cpu", key="cpu-2c", uuid=None, bdf=None, peak_tflops={})
+HEADLINE = "========= Milliseconds per iteration for PyTorch operators with fp32 dtype ========="
+ADD = "op-add-64x1024x1024-fp32"
+TEN_MS = (-4.6062, -4.6052, -4.6047, -4.6057, -4.6042)
+
+
+class Answer:
+    """How the command ended and what it printed."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        """Keep all three."""
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def lines(self) -> list[str]:
+        """What it printed, by line."""
+        return self.out.splitlines()
+
+    @property
+    def told(self) -> list[str]:
+        """The tool's lines."""
+        return self.lines[1 : self.lines.index("")]
+
+    @property
+    def table(self) -> list[list[str]]:
+        """The cells of our table."""
+        begin = next(i for i, line in enumerate(self.lines) if line.startswith("operator "))
+        rows = self.lines[begin : self.lines.index("", begin)]
+        return [re.split("  +", row.strip()) for row in rows]
+
+    @property
+    def measured(self) -> list[str]:
+        """The cases that it said it measured, in order."""
+        return re.findall(r"^\[\d+/\d+\] (\S+)$", self.err, re.MULTILINE)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Return a function that runs the command in an empty folder, on workers with a script."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words, script=None, devices=(DEVICE,)) -> Answer:
+        monkeypatch.setattr("bench_lib.hardware.detect", lambda: list(devices))
+        monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", dict)
+        monkeypatch.setattr(
+            "bench_lib.exercises.series.Bench", bench_class(script or {}, tmp_path / "locks")
+        )
+        monkeypatch.setattr("sys.argv", ["bench-lib", "ops", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return Answer(int(ended.value.code or 0), captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Return a function that has every measurement say this besides."""
+
+    def say(**fields) -> None:
+        usual = make_measurement(**fields)
+        monkeypatch.setattr("scripted.make_measurement", lambda **f: replace(usual, **f))
+
+    return say
+
+
+def the_run(tmp_path):
+    """Return the only run in the history."""
+    (path,) = history.files(tmp_path / "history")
+    return history.read(path)
+
+
+# ---- the tool's lines -------------------------------------------------------------------
+
+
+def test_without_flags_it_is_an_addition_in_the_tools_lines(run, seen, tmp_path):
+    """The headline, then a line an operator; what is measured is kept."""
+    seen(items_per_step=1, item="op")
+    answer = run()
+    assert answer.status == 0
+    assert answer.lines[:3] == [
+        HEADLINE,
+        "add(64-1024-1024,64-1024-1024)                : 10.00 ms/it",
+        "",
+    ]
+    (record,) = the_run(tmp_path).records.values()
+    assert record.case.id == ADD
+    assert record.nodeid == f"bench-lib/ops::{ADD}"
+    sampling = record.case.sampling
+    assert (sampling.iterations, sampling.max_iterations) == (20, 20)
+
+
+def test_a_step_of_several_calls_is_told_by_the_call(run, seen):
+    """Ten milliseconds for four."""
+    seen(items_per_step=4, item="op", flops_per_step=4e9)
+    answer = run("--op", "exp", "--append-dtype")
+    assert answer.told == ["exp(fp32)(64-1024-1024)                       : 2.50 ms/it"]
+
+
+def test_the_predefined_list_is_measured_in_order(run):
+    """18 operators; in place where there is such a form."""
+    answer = run("--run-predefined", "--dtype", "bf16", "--input1-dim", "8-8")
+    names = [line.partition("(")[0] for line in answer.told]
+    expected = "add mul div sub eq exp relu tanh sqrt sum prod norm max mean std var argmax argmin"
+    assert names == expected.split()
+    assert answer.measured[0] == "op-add-8x8-bf16"
+    in_place = run("--run-predefined", "--inplace")
+    assert in_place.measured[0] == "op-add_-64x1024x1024-fp32"
+    assert in_place.measured[-1] == "op-argmin-64x1024x1024-fp32"
+
+
+def test_a_second_shape_is_for_binary_operators_of_the_list(run):
+    """The others have one operand."""
+    answer = run("--run-predefined", "--input1-dim", "8-8", "--input2-dim", "8")
+    assert answer.measured[0] == "op-add-8x8-8-fp32"
+    assert answer.measured[5] == "op-exp-8x8-fp32"
+
+
+def test_the_model_list_has_its_own_shapes(run):
+    """Of BERT and DLRM, sparse included."""
+    answer = run("--run-model-ops", "--dtype", "fp16")
+    assert len(answer.told) == len(answer.measured) == 36
+    assert answer.measured[0] == "op-add-32x128x1024-fp16"
+    assert "op-sparse_add_-32709138x128-851968-fp16" in answer.measured
+
+
+def test_an_operator_that_cannot_be_measured_says_so_in_its_line_and_below(run):
+    """And the others are measured."""
+    need = "exp needs 9.0 GiB for its tensors, and the device has 8.0 GiB"
+    script = {
+        "op-exp-8x8-fp32": [need],
+        "op-mul-8x8-fp32": [make_fault()],
+    }
+    answer = run("--run-predefined", "--input1-dim", "8-8", script=script)
+    assert answer.status == 0
+    assert answer.told[5] == f"{'exp(8-8)':45} : skipped: {need}"
+    assert answer.told[1].startswith("mul(8-8,8-8)                                  : ERROR: out")
+    assert f"op-exp-8x8-fp32: skipped: {need}" in answer.lines
+    assert sum(" ms/it" in line for line in answer.told) == 16
+
+
+# ---- our table --------------------------------------------------------------------------
+
+
+def test_the_table_has_rates_and_the_nearer_ceiling(run, seen):
+    """805 MB in a millisecond are 805 GB/s of 5300."""
+    flops = 2**26
+    seen(
+        item="op",
+        items_per_step=1,
+        flops_per_step=flops,
+        least_bytes_per_step=12 * flops,
+        traffic_bytes_per_step=12.0 * flops,
+    )
+    head, row = run(script={ADD: [[1e-3] * 20]}).table
+    assert head == [
+        *("operator", "call", "TFLOP/s", "GB/s", "share", "of", "bound", "calls/step"),
+    ]
+    assert row == [ADD, "1 ms", "0.06711", "805.3", "15.2%", "GB/s", "memory-bound", "1"]
+
+
+def test_a_host_bound_operator_is_told_by_the_device(run, seen):
+    """The line has what a caller waits for; rates are while the device works."""
+    seen(
+        item="op",
+        items_per_step=10,
+        host_bound=True,
+        device_s=0.001,
+        device_source="graph",
+        flops_per_step=10 * 2**18,
+        least_bytes_per_step=30 * 2**20,
+        traffic_bytes_per_step=30.0 * 2**20,
+    )
+    answer = run("--input1-dim", "512-512", "--input2-dim", "512-512")
+    assert answer.told[0].endswith(" : 1.00 ms/it")
+    head, row = answer.table
+    cells = dict(zip(head, row, strict=True))
+    assert (cells["call"], cells["device"], cells["calls/step"]) == ("1 ms", "100 us", "10")
+    assert (cells["GB/s"], cells["bound"]) == ("31.46", "host-bound")
+    assert any(line.startswith("host-bound: issuing a call takes longer") for line in answer.lines)
+
+
+def test_what_a_cache_holds_is_faster_than_memory_and_said(run, seen):
+    """Above the ceiling."""
+    seen(item="op", items_per_step=1, flops_per_step=2**26, least_bytes_per_step=12 * 2**26)
+    answer = run("--no-rotate", script={f"{ADD}-cached": [[1e-4] * 20]})
+    assert dict(zip(*answer.table, strict=True))["share"] == "151.9%"
+    held = f"faster than memory, because caches hold some of it: {ADD}-cached"
+    assert held in answer.lines
+
+
+def test_a_copy_over_the_link_has_no_ceiling_that_anybody_knows(run, seen):
+    """One inside the device has its memory's."""
+    seen(item="op", items_per_step=1, flops_per_step=0.0, least_bytes_per_step=2**28)
+    link = dict(zip(*run("--op", "copy_h2d", "--pinned").table, strict=True))
+    assert link["GB/s"] == "26.84"
+    assert "share" not in link
+    assert "bound" not in link
+    inside = dict(zip(*run("--op", "copy_d2d").table, strict=True))
+    assert (inside["share"], inside["of"], inside["bound"]) == ("1.0%", "GB/s", "memory-bound")
+
+
+def test_as_json_it_is_rows_and_where_they_are_kept(run, tmp_path):
+    """And nothing of the tool's lines."""
+    found = json.loads(run("--json", "--op", "gemm", "--layout", "nt").out)
+    assert list(found) == ["command", "hardware", "rows", "judged", "history"]
+    assert (found["command"], found["hardware"], found["judged"]) == ("ops", "mi300x", None)
+    (row,) = found["rows"]
+    assert row["figures"]["case_id"] == "op-gemm-8192x8192x8192-nt-fp32"
+    assert row["call_s"] == pytest.approx(0.01 / row["calls"])
+    assert found["history"] == f"history/{the_run(tmp_path).path.name}"
+
+
+# ---- flags ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "case_id"),
+    [
+        ("--op add --inplace", "op-add_-64x1024x1024-fp32"),
+        ("--op exp --input1-dim 8-8 --input2-dim 9", "op-exp-8x8-fp32"),
+        ("--op add_ --op-type sparse --input1-dim 9-8 --input2-dim 4", "op-sparse_add_-9x8-4-fp32"),
+        ("--op gemm --dtype fp8", "op-gemm-8192x8192x8192-nt-fp8"),
+        ("--op gemm --dtype tf32", "op-gemm-8192x8192x8192-nn-tf32"),
+        (
+            "--op sdpa --input1-dim 1-2-8-4 --causal --backward",
+            "op-sdpa-b1h2s8d4-fp32-causal-bwd",
+        ),
+        (
+            "--op conv2d --layout NHWC --stride 2 --dtype fp16",
+            "op-conv2d-64x256x56x56-256x256x3x3-fp16-nhwc-s2-fwd",
+        ),
+        ("--op copy_d2h --pinned --no-rotate", "op-copy_d2h-64x1024x1024-fp32-pinned-cached"),
+    ],
+)
+def test_flags_say_which_case_it_is(run, words, case_id):
+    """Each is in its id."""
+    assert run(*words.split()).measured == [case_id]
+
+
+def test_iterations_and_folders_are_as_asked(run, tmp_path):
+    """The count of warm-up steps is taken, and steadiness decides."""
+    run("--num-iters", "7", "--num-warmup-iters", "0", "--history", "there")
+    (path,) = history.files(tmp_path / "there")
+    (record,) = history.read(path).records.values()
+    assert record.case.sampling.iterations == 7
+
+
+def test_a_device_is_chosen_as_in_torch(run):
+    """By number, counted from 0; or the CPU."""
+    devices = gpus(2)
+    assert "mi300x" in run("--device", "cuda:1", devices=devices).err
+    assert "mi300x" in run("--device", "cuda", devices=devices).err
+    assert "cpu-2c" in run("--device", "cpu", devices=[CPU]).err
+    assert ops._device("cpu").vendor == "cpu"
+
+
+def test_cases_are_judged_as_the_suite_judges(run, tmp_path):
+    """What was ten milliseconds and is twenty fails."""
+    processes = [
+        make_process(log_median=x, worker=f"0a0a0a0a/{i}", device_uuid=DEVICE.uuid)
+        for i, x in enumerate(TEN_MS)
+    ]
+    change = baselines.Change(ADD, None, make_baseline(case_id=ADD, processes=processes))
+    file = baselines.load(tmp_path / "baselines", DEVICE.key)
+    baselines.write(file, [change], DEVICE, {"e0e0e0e0": make_environment()})
+    assert run("--judge").status == 0
+    answer = run("--judge", script={ADD: [[0.02] * 20]})
+    assert answer.status == 1
+    assert any(line.startswith(f"{ADD}: REGRESSED latency: ") for line in answer.lines)
+
+
+# ---- profiles ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def profiled(monkeypatch):
+    """Have the profiler answer without a process; returns what it was asked."""
+    asked = []
+
+    def profile(case, folder: Path, _asked, *, environment):
+        asked.append((case.id, environment))
+        if case.params["op"] == "mul":
+            raise CaseFault(make_fault())
+        if case.params["op"] == "div":
+            return [Profiled(problems=["no table by cpu time: full"])]
+        (folder / "by_device_time.txt").write_text(f"table of {case.params['op']}\n")
+        return [Profiled(tables={"device time": "by_device_time.txt"})]
+
+    monkeypatch.setattr("bench_lib.launch.profiled.run_profile", profile)
+    return asked
+
+
+def test_profiles_are_tables_between_the_lines_and_ours(run, profiled):
+    """Of every operator that was measured, on its device; one that fails loses no other."""
+    words = ("--run-predefined", "--enable-profiling", "--input1-dim", "8-8")
+    answer = run(*words, script={"op-sub-8x8-fp32": ["no"]})
+    assert answer.status == 0
+    assert len(profiled) == 17
+    assert "op-sub-8x8-fp32" not in dict(profiled)
+    assert set(dict(profiled)["op-add-8x8-fp32"]) == {"HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}
+    begin = answer.lines.index("op-add-8x8-fp32")
+    assert answer.lines[begin + 1] == "table of add"
+    assert begin < answer.lines.index("op-exp-8x8-fp32")
+    assert "op-mul-8x8-fp32: no profile: out of memory in first step" in answer.err
+    assert "op-div-8x8-fp32: no profile: no table by cpu time: full" in answer.err
+
+
+def test_profiles_are_in_the_json(run, profiled):
+    """By case."""
+    found = json.loads(run("--enable-profiling", "--json").out)
+    assert found["profiles"] == {ADD: "table of add\n"}
+
+
+# ---- bad input --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("--op ad", "unknown op 'ad'; did you mean add"),
+        ("--op nothing-like-it", "unknown op 'nothing-like-it'; there is add, mul"),
+        ("--input1-dim 64-x-1", "shape '64-x-1': 'x' is no size; write whole numbers with"),
+        ("--input1-dim 64-0", "shape '64-0': a size of 0 leaves nothing to do"),
+        ("--input2-dim 3", "add: shapes 64-1024-1024 and 3 do not broadcast"),
+        ("--input1-dim 9999999-9999999", "shape '9999999-9999999' is more than"),
+        ("--dtype fp61", "unknown precision 'fp61'; did you mean fp16"),
+        ("--dtype fp8", "precision is 'fp8'; of these operators only gemm has FP8"),
+        ("--op gemm --layout NZ", "unknown layout 'NZ'; did you mean"),
+        ("--op add --layout NT", "layout is 'NT'; add has none"),
+        ("--op add --backward", "direction is 'bwd'; add has none"),
+        ("--op add --causal", "causal is True; add has none"),
+        ("--op conv2d --stride 0", "stride is 0; it has to be a whole number"),
+        ("--op-type binry", "--op-type: unknown op type 'binry'"),
+        ("--op exp --op-type binary", "--op-type binary: exp is unary"),
+        ("--op sum --inplace", "--inplace: sum has no in-place form"),
+        ("--run-model-ops --inplace", "--inplace: --run-model-ops says itself"),
+        ("--run-model-ops --run-predefined", "--run-predefined and --run-model-ops are two"),
+        ("--run-predefined --op-type binary", "--op-type is for one op"),
+        ("--num-iters 0", "--num-iters is 0; it has to be a whole number"),
+        ("--num-warmup-iters -1", "--num-warmup-iters is -1; it has to be 0 or more"),
+        ("--device gpu", "--device gpu: there is cuda, cuda:N and cpu"),
+        ("--device cuda:4", "--device cuda:4: there are 1 GPUs, counted from 0"),
+        ("--judge --matrix no.toml", "no.toml: No such file"),
+    ],
+)  # fmt: skip
+def test_a_question_put_wrongly_is_one_line_and_measures_nothing(run, tmp_path, words, error):
+    """Exit status 2, before a device is taken or a file written."""
+    answer = run(*words.split())
+    assert answer.status == 2
+    assert answer.err.startswith(f"bench-lib: error: {error}")
+    assert answer.err.count("\n") == 1
+    assert answer.measured == []
+    assert not (tmp_path / "history").exists()
+
+
+def test_without_a_gpu_cuda_is_refused(run):
+    """With what to do."""
+    answer = run("--device", "cuda", devices=[CPU])
+    assert answer.status == 2
+    assert "no GPU was found here; --device cpu, or bench-lib env" in answer.err
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None
+)
+@given(text=st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20))
+def test_no_shape_ends_in_a_traceback(run, text):
+    """It is one, or a mistake in a line."""
+    answer = run(f"--input1-dim={text}", "--op", "exp")
+    assert answer.status in (0, 2)
+    if answer.status == 2:
+        assert answer.err.startswith("bench-lib: error: shape ")
+
+
+# ---- the page about it ------------------------------------------------------------------
+
+PAGE = Path(bench_lib.__file__).parents[1] / "docs" / "operators.md"
+
+
+def test_every_command_of_the_page_runs(run, profiled):
+    """As it is written there."""
+    commands = re.findall(r"^bench-lib ops(.*?)(?:  +#.*)?$", PAGE.read_text(), re.MULTILINE)
+    assert len(commands) >= 6
+    for words in commands:
+        assert run(*words.split()).status == 0, words
+
+
+def test_the_page_names_every_operator_and_flag(run):
+    """So that nobody has to read the code for them."""
+    from bench_lib.operation import OPERATORS
+
+    text = PAGE.read_text()
+    for op in OPERATORS:
+        assert f"`{op.removesuffix('_')}" in text, op
+    flags = set(re.findall(r"--[a-z0-9-]+", run("--help").out)) - {"--help"}
+    assert {flag for flag in flags if f"`{flag}" not in text} == set()
+
+
+# ---- for real ---------------------------------------------------------------------------
+
+
+def test_a_product_is_measured_on_this_machine(tmp_path, monkeypatch, capsys):
+    """A worker is started, and numerics are there."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.setenv(name, "-1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    words = "--op gemm --input1-dim 32-32-32 --layout TN --num-iters 3 --json"
+    monkeypatch.setattr("sys.argv", ["bench-lib", "ops", *words.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["figures"]["finite"] is True
+    assert row["figures"]["cosine"] == pytest.approx(1)
+    assert row["tflop_per_s"] > 0

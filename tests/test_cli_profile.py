@@ -1,0 +1,666 @@
+"""``bench-lib profile``: which case, what is told and kept, what two profiles differ in."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import make_case, make_environment, make_hardware
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rocm_profilers.installation import install
+from tracefiles import copy, iteration, kernel, launch, on_rocm, operation, write
+
+from bench_lib.cli import main
+from bench_lib.devicelock import DeviceLock
+from bench_lib.history import Writer
+from bench_lib.launch import profiled
+from bench_lib.model import Attempt, Case, Kernel, KernelTable
+from bench_lib.profiling import store
+from bench_lib.profiling.store import Profile
+
+DEVICE = make_hardware()
+CASE = "resnet18-b4-fp32-eager-infer"
+MATRIX = """
+[[smoke.networks]]
+network = "resnet18"
+batch_size = 4
+"""
+GEMM = "Cijk_Ailk_Bljk_SB_MT64x64x16"
+CONV = "miopenSp3AsmConv_v30_3_1_gfx94x"
+STEPS = on_rocm(
+    [
+        iteration(0, 0, 100),
+        operation("aten::miopen_convolution", 5, 30, external=1),
+        launch(10, 5, 1),
+        operation("aten::addmm", 40, 20, external=2),
+        launch(45, 5, 2),
+        iteration(1, 100, 100),
+        kernel(CONV, 20, 300, 1),
+        kernel(GEMM, 330, 100, 2),
+        copy("HtoD (Pinned -> Device)", 440, 20, bytes=4096),
+    ]
+)
+TABLE = KernelTable("torch.profiler", 5, [Kernel(CONV, 2, 0.002), Kernel(GEMM, 1, 0.001)], 0.003)
+
+
+class Answer:
+    """How a command ended and what it printed."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        """Keep all three."""
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def lines(self) -> list[str]:
+        """What it printed, by line."""
+        return self.out.splitlines()
+
+    @property
+    def json(self) -> Any:
+        """What it printed, decoded."""
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def profile(tmp_path, monkeypatch, capsys):
+    """Return a function that runs the command in an empty folder with a small matrix."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.toml").write_text(MATRIX)
+    monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", lambda: {"resnet18": 224})
+    monkeypatch.setattr("bench_lib.fingerprint.collect", make_environment)
+    monkeypatch.setattr(
+        "bench_lib.devicelock.DeviceLock", functools.partial(DeviceLock, folder=tmp_path / "locks")
+    )
+
+    def run(*words: str, device=DEVICE, matrix: str = "matrix.toml") -> Answer:
+        monkeypatch.setattr("bench_lib.hardware.detect", lambda: [device])
+        monkeypatch.setattr(sys, "argv", ["bench-lib", "profile", *words, "--matrix", matrix])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Answer(int(ended.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def worker(tmp_path, monkeypatch):
+    """Return a function that lays out what a stand-in leaves in the worker's place."""
+    laid_out = tmp_path / "laid out"
+    laid_out.mkdir()
+    monkeypatch.setenv("STANDIN", str(laid_out))
+    standin = Path(__file__).with_name("standin_worker.py")
+    orders: list[tuple[Case, profiled.Asked]] = []
+
+    def order(case, folder, asked, _python="") -> list[str]:
+        folder.mkdir(parents=True, exist_ok=True)
+        orders.append((case, asked))
+        return [sys.executable, "-IS", str(standin), str(folder)]
+
+    monkeypatch.setattr(profiled, "order", order)
+
+    def leave(*, told: dict[str, Any] | None = None, output: str = "", **result: Any) -> list[Any]:
+        whole = {"done": True, "steps": 2, "versions": {"torch": "2.12.0"}, **result}
+        (laid_out / "result.json").write_text(json.dumps(whole))
+        (laid_out / "output").write_text(output)
+        if told is not None:
+            (laid_out / "told.json").write_text(json.dumps(told))
+        return orders
+
+    leave.folder = laid_out
+    return leave
+
+
+@pytest.fixture
+def traced(worker):
+    """Lay out a trace of two steps."""
+    write(worker.folder, STEPS, "trace.json.gz")
+    return worker(
+        trace="trace.json.gz",
+        peak_memory_bytes=3 * 2**20,
+        memory=[["aten::miopen_convolution", 4 * 2**20, 2]],
+        tables={"device time": "by_device_time.txt"},
+        output="phase: build\nphase: profile\n",
+    )
+
+
+# ---- which case ---------------------------------------------------------------------------------
+
+
+def test_a_case_of_the_matrix_is_profiled_and_told_in_words(profile, traced) -> None:
+    """Kernels of one step, the guide's questions, and where everything lies."""
+    answer = profile(CASE)
+    assert answer.status == 0
+    assert answer.lines[:6] == [
+        f"{CASE} on mi300x: kernels of one step, the mean of 2 by torch.profiler",
+        "",
+        "kernel                           share  calls   total  average  role",
+        "miopenSp3AsmConv_v30_3_1_gfx94x  71.4%    0.5  150 us   300 us  conv",
+        "Cijk_Ailk_Bljk_SB_MT64x64x16     23.8%    0.5   50 us   100 us  GEMM",
+        "Memcpy HtoD                       4.8%    0.5   10 us    20 us  copy",
+    ]
+    told = dict(line.split(": ", 1) for line in answer.lines if ": " in line)
+    assert told["share of convolutions"].endswith("(convolution is the main bottleneck)")
+    assert told["CPU time over device time"].startswith("0.48: ")
+    assert told["memory by operation"].startswith("aten::miopen_convolution 2 MiB")
+    assert told["memory copies"].startswith("0.5, 10 us, 4.8%")
+    assert told["peak memory"] == "3 MiB in the profiled steps"
+    assert told["trace"] == f"profiles/{CASE}/trace.json.gz (open in ui.perfetto.dev)"
+    assert told["table by device time"] == f"profiles/{CASE}/by_device_time.txt"
+    assert answer.err.splitlines()[1:] == ["build", "profile", "read the trace"]
+
+
+def test_what_is_kept_can_be_read_again(profile, traced) -> None:
+    """With the case, the hardware, and the versions that the worker told."""
+    profile(CASE, "--out", "kept")
+    kept = store.load("kept")
+    assert kept.case is not None
+    assert (kept.case.id, kept.hardware) == (CASE, "mi300x")
+    assert kept.environment is not None
+    assert kept.environment.torch == "2.12.0"
+    assert (kept.kernels.steps, kept.kernels.busy_s) == (2, pytest.approx(210e-6))
+    assert store.load("kept/kernels.json") == kept
+
+
+def test_options_reach_the_worker(profile, traced) -> None:
+    """And are the guide's where nothing is said."""
+    profile(CASE)
+    profile(CASE, "--steps", "3", "--stacks")
+    assert [asked for _, asked in traced] == [
+        profiled.Asked(5),
+        profiled.Asked(3, stacks=True),
+    ]
+
+
+def test_json_has_everything(profile, traced) -> None:
+    """All kernels, all answers, all files."""
+    document = profile(CASE, "--json", "--top", "1").json
+    assert document["case"]["id"] == CASE
+    assert (document["hardware"], document["tool"]) == ("mi300x", "torch.profiler")
+    (rank,) = document["ranks"]
+    assert [k["name"] for k in rank["kernels"]["kernels"]] == [
+        CONV,
+        GEMM,
+        "Memcpy HtoD (Pinned -> Device)",
+    ]
+    assert {"question", "words", "reading"} == set(rank["answers"][0])
+    assert rank["trace"] == f"profiles/{CASE}/trace.json.gz"
+    assert document["problems"] == []
+
+
+def test_of_a_long_table_the_rest_is_one_line(profile, traced) -> None:
+    """So that nobody takes the shown part for the whole."""
+    answer = profile(CASE, "--top", "1")
+    assert "all others: 60 us (28.6%)" in answer.lines
+
+
+def test_a_narrow_terminal_has_all_columns(profile, traced, monkeypatch) -> None:
+    """Names are what is shortened."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "62")
+    lines = profile(CASE).lines
+    assert lines[2].split() == ["kernel", "share", "calls", "total", "average", "role"]
+    assert all(len(line) <= 62 for line in lines[2:6])
+    assert lines[3].startswith("miopenSp3AsmConv")
+    assert "…" in lines[3]
+
+
+def test_a_case_of_the_history_is_found_in_the_newest_run(profile, traced, tmp_path) -> None:
+    """With the parameters that it had there."""
+    for batch, now in ((8, "2026-01-01T00:00:00Z"), (9, "2026-01-02T00:00:00Z")):
+        writer = Writer(tmp_path / "history", "mi300x", now=now)
+        params = {**make_case().params, "batch_size": batch}
+        attempt = Attempt("mine", 0, now, "mi300x", None, "e0e0e0e0", skipped="no")
+        writer.attempt(make_case(id="mine", params=params), None, attempt)
+        writer.close()
+    assert profile("mine").status == 0
+    ((case, _),) = traced
+    assert case.params["batch_size"] == 9
+
+
+def test_an_unknown_case_is_refused_with_what_is_near(profile) -> None:
+    """As a wrong question."""
+    answer = profile("resnet18-b4-fp16-eager-infer")
+    assert answer.status == 2
+    assert f"did you mean {CASE}?" in answer.err
+    assert "--matrix FILE" in profile("zzz").err
+
+
+@pytest.mark.parametrize(
+    ("words", "word"),
+    [
+        ((), "which case?"),
+        ((CASE, "--steps", "0"), "at least 1"),
+        ((CASE, "--tool", "nvprof"), "there is torch, rocm, rocprofv3"),
+        ((CASE, "--tool", "rocm", "--stacks"), "--stacks"),
+        ((CASE, "--counters"), "--tool rocm"),
+        (("--diff", "a", "b", "--stacks"), "--diff measures nothing; leave out --stacks"),
+        (("--diff", "a", "b", "--out", "c"), "leave out --out"),
+        (("--diff", "a", "b"), "there is no a"),
+        (("--diff", "baseline", "baseline"), "no different from itself"),
+        ((CASE, "--matrix", "no.toml"), "no.toml"),
+    ],
+)
+def test_a_wrong_question_is_one_line_and_status_2(profile, words, word) -> None:
+    """Before anything runs."""
+    answer = profile(*words, **({"matrix": "no.toml"} if "--matrix" in words else {}))
+    assert answer.status == 2
+    assert word in answer.err
+    assert "Traceback" not in answer.err
+
+
+# ---- what goes wrong ----------------------------------------------------------------------------
+
+
+def test_a_skip_and_a_fault_are_status_1(profile, worker) -> None:
+    """With the reason, and the last of what the worker said."""
+    worker(skipped="this GPU has no bf16 arithmetic")
+    answer = profile(CASE)
+    assert (answer.status, answer.out) == (1, "")
+    assert "skipped: this GPU has no bf16 arithmetic" in answer.err
+    fault = {"kind": "out of memory", "message": "no room", "phase": "build"}
+    worker(fault=fault, output="the last words\n")
+    answer = profile(CASE)
+    assert answer.status == 1
+    assert "out of memory in build: no room" in answer.err
+    assert "the last words" in answer.err
+
+
+def test_a_trace_without_device_events_is_status_1_and_stays(profile, worker, tmp_path) -> None:
+    """On a GPU, where the profiler may not be allowed to look."""
+    write(worker.folder, [operation("aten::add", 0, 5)], "trace.json.gz")
+    worker(trace="trace.json.gz")
+    answer = profile(CASE)
+    assert answer.status == 1
+    assert "holds no device events" in answer.err
+    assert (tmp_path / "profiles" / CASE / "trace.json.gz").exists()
+
+
+def test_on_a_cpu_its_operations_are_told_and_said_to_be_that(profile, worker) -> None:
+    """There is no device."""
+    write(worker.folder, [iteration(0, 0, 9), operation("aten::add", 0, 5)], "trace.json.gz")
+    worker(trace="trace.json.gz", steps=1)
+    answer = profile(CASE, device=make_hardware(vendor="cpu", key="cpu-2c"))
+    assert answer.status == 0
+    assert answer.lines[0].startswith(f"{CASE} on cpu-2c: operations on the CPU of one step")
+    assert answer.lines[3].split() == ["aten::add", "100.0%", "1", "5", "us", "5", "us", "other"]
+
+
+def test_a_file_that_is_missing_is_a_note(profile, worker) -> None:
+    """All else is told."""
+    write(worker.folder, STEPS, "trace.json.gz")
+    worker(trace="trace.json.gz", problems=["no table by memory: OSError: disk full"])
+    assert "note: no table by memory: OSError: disk full" in profile(CASE).lines
+
+
+def test_ctrl_c_is_status_130(profile, monkeypatch) -> None:
+    """Without a traceback."""
+
+    def interrupted(*_args, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bench_lib.profiling.run.with_torch", interrupted)
+    answer = profile(CASE)
+    assert answer.status == 130
+    assert "Traceback" not in answer.err
+
+
+def test_a_folder_that_cannot_be_written_is_status_1(profile, tmp_path) -> None:
+    """With the option that names another."""
+    (tmp_path / "file").write_text("")
+    answer = profile(CASE, "--out", "file")
+    assert (answer.status, "--out DIR" in answer.err) == (1, True)
+
+
+# ---- profilers outside --------------------------------------------------------------------------
+
+NS = 5_000_000_000_000
+TOLD = {
+    "kernels": [
+        ["warming_up_kernel", NS, NS + 900_000],
+        [f"{CONV}.kd", NS + 1_000_000, NS + 1_300_000],
+        [GEMM, NS + 1_400_000, NS + 1_500_000],
+        [GEMM, NS + 1_600_000, NS + 1_700_000],
+    ],
+    "copies": [["HOST_TO_DEVICE", NS + 1_350_000, NS + 1_370_000, 4096]],
+    "ranges": [[profiled.MEASURED, NS + 990_000, NS + 2_000_000]],
+}
+
+
+@pytest.fixture
+def rocm(tmp_path, monkeypatch):
+    """Return a function that installs one of ROCm's profilers."""
+
+    def installed(tool: str, version: str) -> None:
+        for name, value in install(tmp_path / "rocm", tool, version=version).items():
+            monkeypatch.setenv(name, value)
+
+    return installed
+
+
+def test_rocprofv3_sees_the_steps_that_count(profile, worker, rocm) -> None:
+    """Warm-up is cut away; figures are of one step of two."""
+    rocm("rocprofv3", "7.0.2")
+    orders = worker(told=TOLD, steps_in_all=9)
+    answer = profile(CASE, "--tool", "rocm", "--steps", "2")
+    assert answer.status == 0, answer.err
+    assert orders[0][1] == profiled.Asked(2, ranges=True)
+    assert answer.lines[0].endswith("kernels of one step, the mean of 2 by rocprofv3")
+    assert [line.split()[:2] for line in answer.lines[3:6]] == [
+        ["miopenSp3AsmConv_v30_3_1_gfx94x", "57.7%"],
+        ["Cijk_Ailk_Bljk_SB_MT64x64x16", "38.5%"],
+        ["Memcpy", "HtoD"],
+    ]
+    assert any(line.startswith("memory copies: 0.5, 10 us") for line in answer.lines)
+    kept = store.load(f"profiles/{CASE}")
+    assert kept.kernels.source == "rocprofv3"
+    assert kept.kernels.kernels[1] == Kernel(GEMM, 1, pytest.approx(100e-6))
+
+
+def test_without_ranges_the_steps_that_warmed_up_are_divided_by_too(profile, worker, rocm) -> None:
+    """And that is said."""
+    rocm("rocprof", "6.1.2")
+    worker(told={**TOLD, "ranges": []}, steps_in_all=4)
+    document = profile(CASE, "--tool", "rocprof", "--json").json
+    kernels = {k["name"]: k["calls"] for k in document["ranks"][0]["kernels"]["kernels"]}
+    assert kernels[GEMM] == 0.5
+    assert "warming_up_kernel" in kernels
+    assert document["problems"]
+
+
+def test_counters_are_told_with_their_readings(profile, worker, rocm) -> None:
+    """From as many further runs as they need."""
+    rocm("rocprofv3", "7.0.2")
+    orders = worker(told=TOLD, steps_in_all=9, output="phase: build\n")
+    answer = profile(CASE, "--tool", "rocprofv3", "--counters")
+    assert answer.status == 0, answer.err
+    assert len(orders) > 2
+    assert any("occupancy" in line and "%" in line for line in answer.lines)
+    assert any("L2 hit rate" in line for line in answer.lines)
+    assert "counters, run 1 of 2: build" in answer.err
+
+
+def test_counters_that_cannot_be_had_cost_no_kernels(profile, worker, rocm) -> None:
+    """As on an architecture whose counters nobody told us."""
+    rocm("rocprofv3", "7.0.2")
+    worker(told=TOLD, steps_in_all=9)
+    device = make_hardware(arch="gfx1100")
+    answer = profile(CASE, "--tool", "rocm", "--counters", device=device)
+    assert answer.status == 0, answer.err
+    assert answer.lines[3].startswith(CONV)
+    assert any(line.startswith("note: no counters: ") for line in answer.lines)
+
+
+def test_rocprof_compute_tells_counters_of_the_application(profile, worker, rocm) -> None:
+    """By its own analysis."""
+    rocm("rocprof-compute", "7.1.0")
+    worker(told=TOLD, steps_in_all=9)
+    answer = profile(CASE, "--tool", "rocprof-compute")
+    assert answer.status == 0, answer.err
+    assert any(line.startswith("L2 hit rate: ") for line in answer.lines)
+
+
+def test_a_profiler_that_is_not_installed_is_status_1_with_what_to_install(
+    profile, monkeypatch, tmp_path
+) -> None:
+    """On any machine."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
+    answer = profile(CASE, "--tool", "rocprofv3")
+    assert answer.status == 1
+    assert "install ROCm's package rocprofiler-sdk" in answer.err
+
+
+def test_for_any_other_profiler_the_command_is_printed(profile, tmp_path) -> None:
+    """With the case beside it, and a trace of before left alone."""
+    out = tmp_path / "profiles" / CASE
+    out.mkdir(parents=True)
+    (out / "trace.json.gz").write_text("kept")
+    answer = profile(CASE, "--tool", "ranges", "--steps", "7")
+    assert answer.status == 0
+    assert answer.lines == [
+        (
+            f"{sys.executable} -m bench_lib.worker profile profiles/{CASE}/case.json "
+            f"profiles/{CASE} --steps 7 --ranges"
+        )
+    ]
+    assert json.loads((out / "case.json").read_text())["id"] == CASE
+    assert (out / "trace.json.gz").read_text() == "kept"
+    assert "bench-lib measured" in answer.err
+
+
+def test_each_rank_has_its_table_and_its_file(profile, worker, monkeypatch, tmp_path) -> None:
+    """Kept beside each other."""
+    (tmp_path / "matrix.toml").write_text(MATRIX + "ranks = 2\n")
+    for rank in (0, 1):
+        name = f"trace_rank{rank}.json.gz"
+        write(worker.folder, [kernel(f"of_rank_{rank}", 0, 5 + rank)], name)
+        result = {"done": True, "rank": rank, "ranks": 2, "trace": name, "peak_memory_bytes": rank}
+        (worker.folder / f"result_rank{rank}.json").write_text(json.dumps(result))
+    answer = profile(f"{CASE}-x2")
+    assert answer.status == 0, answer.err
+    titles = [line for line in answer.lines if line.startswith(f"{CASE}-x2 on mi300x, rank")]
+    assert len(titles) == 2
+    assert store.load(f"profiles/{CASE}-x2/kernels_rank1.json").kernels.kernels == [
+        Kernel("of_rank_1", 1, pytest.approx(6e-6))
+    ]
+
+
+# ---- two profiles -------------------------------------------------------------------------------
+
+
+def kept(folder: Path, name: str, *times: tuple[str, float, float], **about: Any) -> str:
+    """Keep a profile with so many seconds and calls of each kernel; returns its file."""
+    table = KernelTable("torch.profiler", 5, [Kernel(n, calls, s) for n, s, calls in times])
+    path = folder / name / "kernels.json"
+    path.parent.mkdir()
+    made = Profile(table, make_case(), "mi300x", make_environment(), "2026-01-02T03:04:05Z")
+    store.keep(replace(made, **about), path)
+    return str(path.parent)
+
+
+def test_a_diff_names_what_is_slower_new_and_gone(profile, tmp_path) -> None:
+    """By how much, in a table, and then in a sentence."""
+    a = kept(tmp_path, "a", (CONV, 0.001, 61), (GEMM, 0.002, 5), ("old_kernel", 0.0001, 1))
+    b = kept(tmp_path, "b", (CONV, 0.004, 61), (GEMM, 0.0019, 5), ("new_copy_kernel", 0.0002, 9))
+    answer = profile("--diff", a, b)
+    assert answer.status == 0, answer.err
+    rows = [re.split("  +", line) for line in answer.lines[:5]]
+    assert rows == [
+        ["kernel", "what", "before", "after", "change", "calls", "share", "role"],
+        ["miopenSp3AsmConv_v30_3_1_gfx94x", "slower", "1 ms", "4 ms", "+3 ms", "61", "94%", "conv"],
+        ["new_copy_kernel", "new", "-", "200 us", "+200 us", "0 → 9", "6%", "copy"],
+        ["Cijk_Ailk_Bljk_SB_MT64x64x16", "faster", "2 ms", "1.9 ms", "-100 us", "5", "50%", "GEMM"],
+        ["old_kernel", "gone", "100 us", "-", "-100 us", "1 → 0", "50%", "other"],
+    ]
+    assert answer.lines[5:] == [
+        "all kernels: 3.1 ms → 6.1 ms a step, +3 ms",
+        "",
+        "+3 ms in kernels: conv miopenSp3AsmConv_v30_3_1_gfx94x 1 ms → 4 ms, 61 calls",
+    ]
+    assert profile("--diff", a, b, "--top", "3").lines[4] == "1 more: -100 us"
+
+
+def test_a_diff_as_json_is_whole(profile, tmp_path) -> None:
+    """Every change, with the sentence."""
+    a = kept(tmp_path, "a", (CONV, 0.001, 61))
+    b = kept(tmp_path, "b", (CONV, 0.003, 61), ("copy_kernel", 0.001, 2))
+    document = profile("--diff", a, b, "--json", "--top", "1").json
+    assert set(document) == {"before", "after", "delta_s", "reason", "remarks", "changes"}
+    assert document["before"] == {
+        "from": a,
+        "case": make_case().id,
+        "hardware": "mi300x",
+        "source": "torch.profiler",
+        "steps": 5,
+        "time": "2026-01-02T03:04:05Z",
+        "total_s": 0.001,
+    }
+    slower, new = document["changes"]
+    assert (slower["kind"], slower["role"], slower["delta_s"]) == ("slower", "conv", 0.002)
+    assert slower["before"] == {"name": CONV, "calls": 61.0, "total_s": 0.001}
+    assert (new["kind"], new["before"]) == ("new", None)
+    assert new["share"] == pytest.approx(1 / 3)
+
+
+def test_traces_and_csvs_are_profiles_too(profile, tmp_path) -> None:
+    """Of a CSV somebody has to tell the steps."""
+    trace = write(tmp_path, STEPS, "mine.json.gz")
+    csv = tmp_path / "kernel_stats.csv"
+    csv.write_text(
+        '"Name","Calls","TotalDurationNs","AverageNs","Percentage"\n'
+        f'"{GEMM}",4,1000000,250000,62.5\n"{CONV}.kd",2,600000,300000,37.5\n'
+    )
+    document = profile("--diff", str(trace), str(csv), "--steps", "2", "--json").json
+    changes = {change["name"]: change for change in document["changes"]}
+    assert changes["Cijk_Ailk_Bljk_SB_MT64x64x16"]["after"]["total_s"] == pytest.approx(500e-6)
+    assert changes["Cijk_Ailk_Bljk_SB_MT64x64x16"]["before"]["total_s"] == pytest.approx(50e-6)
+    assert "these are from different profilers: torch.profiler and rocprof" in document["remarks"]
+
+
+def test_what_else_is_different_is_a_note(profile, tmp_path) -> None:
+    """Cases, hardware and environment."""
+    a = kept(tmp_path, "a", (CONV, 0.001, 1))
+    b = kept(
+        tmp_path,
+        "b",
+        (CONV, 0.002, 1),
+        case=make_case(id="other"),
+        hardware="mi325x",
+        environment=make_environment(torch="2.99.0"),
+    )
+    notes = [line for line in profile("--diff", a, b).lines if line.startswith("note: ")]
+    assert notes[:2] == [
+        f"note: these are two cases: {make_case().id} and other",
+        "note: these were on different hardware: mi300x and mi325x",
+    ]
+    assert "2.99.0" in notes[2]
+
+
+def test_equal_profiles_have_no_table(profile, tmp_path) -> None:
+    """And a sentence that says so."""
+    a = kept(tmp_path, "a", (CONV, 0.001, 1))
+    assert profile("--diff", a, a).lines == [
+        "all kernels: 1 ms → 1 ms a step, +0 ns",
+        "",
+        "the kernels are no slower (1 ms a step)",
+    ]
+
+
+def baseline(folder: Path, **kernels: KernelTable | None) -> None:
+    """Write a baseline file of mi300x with the kernels of each case."""
+    process = {"log_median": -4.8, "spread": 0.01, "n": 20, "environment": "e0", "time": "t"}
+    accepted = {"run_id": "r", "reason": "first", "date": "2026-01-01"}
+    cases = {}
+    for name, table in kernels.items():
+        cases[name] = {"processes": [process], "accepted": accepted}
+        if table is not None:
+            each = [vars(k) for k in table.kernels]
+            cases[name]["kernels"] = {**vars(table), "kernels": each}
+    document = {
+        "schema": 1,
+        "key": "mi300x",
+        "cases": cases,
+        "environments": {"e0": {"python": "3.11", "host": "n", "torch": "2.1"}},
+    }
+    (folder / "baselines").mkdir()
+    (folder / "baselines/mi300x.json").write_text(json.dumps(document))
+
+
+def test_a_baselines_kernels_can_be_compared_with(profile, tmp_path) -> None:
+    """Of the case and the hardware that the other profile says."""
+    baseline(tmp_path, **{CASE: TABLE})
+    a = kept(tmp_path, "a", (CONV, 0.003, 2), (GEMM, 0.001, 1))
+    answer = profile("--diff", "baseline", a)
+    assert answer.status == 0, answer.err
+    assert "all kernels: 3 ms → 4 ms a step, +1 ms" in answer.lines
+    assert "2.1" in answer.lines[-1], "and the environments differ"
+    trace = write(tmp_path, STEPS)
+    assert "whose baseline?" in profile("--diff", "baseline", str(trace)).err
+    assert profile(CASE, "--diff", str(trace), "baseline").status == 0
+
+
+def test_a_baseline_without_kernels_says_how_to_store_them(profile, tmp_path) -> None:
+    """And so does a case that has none at all."""
+    baseline(tmp_path, **{CASE: None})
+    a = kept(tmp_path, "a", (CONV, 0.003, 2))
+    answer = profile("--diff", "baseline", a)
+    assert answer.status == 2
+    assert "was accepted without its kernels" in answer.err
+    b = kept(tmp_path, "b", (CONV, 0.003, 2), case=make_case(id="other"))
+    assert "other has no baseline" in profile("--diff", "baseline", b).err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "word"),
+    [
+        ("kernels.json", "{", "is no profile of bench-lib"),
+        ("kernels.json", '{"kernels": {"source": "x"}}', "is no profile of bench-lib"),
+        (
+            "kernels.json",
+            '{"schema": 99, "kernels": {"source": "x", "steps": 1, "kernels": []}}',
+            "upgrade bench-lib",
+        ),
+        (
+            "kernels.json",
+            (
+                '{"kernels": {"source": "x", "steps": 1, "kernels": [{"name": "a", "calls": 1,'
+                ' "total_s": -1}]}}'
+            ),
+            "less than no time",
+        ),
+        ("trace.json", '{"traceEvents": [', "torn"),
+        ("stats.csv", "a,b\n1,2\n", "column"),
+        ("stats.csv", "SQLite format 3\0 and more", ""),
+        ("notes.txt", "hello", "neither JSON nor CSV"),
+    ],
+)
+def test_a_file_that_is_no_profile_is_refused(profile, tmp_path, name, text, word) -> None:
+    """As a wrong question, in a line."""
+    (tmp_path / name).write_text(text)
+    good = kept(tmp_path, "good", (CONV, 0.001, 1))
+    answer = profile("--diff", good, name)
+    assert answer.status == 2
+    assert word in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_a_folder_with_nothing_to_compare_is_refused(profile, tmp_path) -> None:
+    """And one of traces alone is taken for its first."""
+    (tmp_path / "empty").mkdir()
+    good = kept(tmp_path, "good", (CONV, 0.001, 1))
+    assert "holds no kernels.json" in profile("--diff", good, "empty").err
+    write(tmp_path / "empty", STEPS, "trace_rank0.json.gz")
+    assert profile("--diff", good, "empty").status == 0
+
+
+names = st.sampled_from([CONV, GEMM, "a", "", "void at::native::x<1>(int)", "_ZN", "Memcpy HtoD"])
+times = st.floats(0, 1e3, allow_subnormal=False)
+tables = st.builds(
+    KernelTable,
+    st.text(max_size=5),
+    st.integers(1, 10),
+    st.lists(st.builds(Kernel, names | st.text(max_size=9), times, times), max_size=6),
+    st.none() | times,
+)
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25
+)
+@given(tables, tables)
+def test_whatever_two_profiles_hold_the_difference_is_told(profile, tmp_path, a, b) -> None:
+    """And adds up."""
+    for name, table in (("a", a), ("b", b)):
+        store.keep(Profile(table), tmp_path / f"kernels-{name}.json")
+    sides = ("kernels-a.json", "kernels-b.json")
+    assert profile("--diff", *sides).status == 0
+    document = profile("--diff", *sides, "--json").json
+    whole = sum(change["delta_s"] for change in document["changes"])
+    assert whole == pytest.approx(document["delta_s"], abs=1e-6)

@@ -1,0 +1,463 @@
+"""Operators by formula and as cases: shapes, FLOPs, bytes, ids, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench_lib.axes import case_of
+from bench_lib.matrix import MatrixError, read_matrix, tables
+from bench_lib.model import UserError, is_case_id
+from bench_lib.operation import (
+    MOST_ELEMENTS,
+    OPERATORS,
+    Operation,
+    asks,
+    broadcast,
+    family_of,
+    sizes_in,
+)
+from bench_lib.operators import (
+    PREDEFINED,
+    label,
+    model_operators,
+    operator_axes,
+    operator_case,
+    resolved,
+    with_usual,
+)
+
+MIB = 2**20
+
+
+def refused(**values: Any) -> str:
+    """Return why an operation cannot be meant."""
+    with pytest.raises(UserError) as caught:
+        Operation(**values)
+    return str(caught.value)
+
+
+def amounts(**values: Any) -> tuple[float, int, int]:
+    """Return FLOPs, bytes moved and bytes held of one call."""
+    counted = Operation(**values).amounts
+    return counted.flops, counted.moved_bytes, counted.held_bytes
+
+
+# ---- shapes -----------------------------------------------------------------------------
+
+
+def test_a_shape_is_sizes_with_dashes_between() -> None:
+    """As TorchTensorOpsBench has them; attention's have letters."""
+    assert sizes_in("64-1024-1024") == (64, 1024, 1024)
+    assert sizes_in("1") == (1,)
+    assert sizes_in("b8h16s2048d64") == (8, 16, 2048, 64)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("64-x-1", "shape '64-x-1': 'x' is no size; write whole numbers with dashes between"),
+        ("", "shape '': '' is no size"),
+        ("64--1", "shape '64--1': '' is no size"),
+        ("-64", "shape '-64': '' is no size"),
+        ("64,1024", "'64,1024' is no size"),
+        ("1_000", "'1_000' is no size"),
+        ("٣-4", "'٣' is no size"),
+        ("64-0-1", "shape '64-0-1': a size of 0 leaves nothing to do"),
+        ("000", "a size of 0 leaves nothing to do"),
+        ("1-1-1-1-1-1-1-1-1", "has 9 sizes; at most 8"),
+        (f"2-{MOST_ELEMENTS + 1}", f"a size is above {MOST_ELEMENTS}"),
+        ("9" * 5000, f"a size is above {MOST_ELEMENTS}"),
+        (64, "shape is 64; write whole numbers with dashes between, as in 64-1024-1024"),
+    ],
+)
+def test_what_is_no_shape_is_refused_in_words(text: Any, why: str) -> None:
+    """With the part that is wrong."""
+    with pytest.raises(UserError) as caught:
+        sizes_in(text)
+    assert why in str(caught.value)
+    assert len(str(caught.value)) < 250
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=8))
+def test_every_shape_that_is_written_is_read_again(sizes: list[int]) -> None:
+    """Leading zeros are no matter."""
+    assert sizes_in("-".join(map(str, sizes))) == tuple(sizes)
+    assert sizes_in("-".join(f"0{size}" for size in sizes)) == tuple(sizes)
+
+
+@given(st.one_of(st.text(max_size=40), st.text("0123456789-xbhsd", max_size=40)))
+def test_no_text_is_more_than_a_shape_or_a_refusal(text: str) -> None:
+    """Nothing else is raised, and no size is below 1 or beyond what a tensor can have."""
+    try:
+        sizes = sizes_in(text)
+    except UserError:
+        return
+    assert min(sizes) >= 1
+    assert max(sizes) <= MOST_ELEMENTS
+
+
+def test_shapes_broadcast_as_in_torch() -> None:
+    """From the right; sizes of 1 stretch."""
+    assert broadcast((32, 16, 128, 128), (32, 1, 1, 128)) == (32, 16, 128, 128)
+    assert broadcast((32, 128, 1024), (1024,)) == (32, 128, 1024)
+    assert broadcast((1,), (4, 1)) == (4, 1)
+    assert broadcast((3, 4), (4, 3)) is None
+
+
+# ---- what a call computes, moves and needs ----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "flops", "moved", "held"),
+    [
+        ({"op": "add", "shape": "512-512"}, 2**18, 3 * MIB, 3 * MIB),
+        ({"op": "add_", "shape": "512-512"}, 2**18, 3 * MIB, 2 * MIB),
+        ({"op": "add", "shape": "4-4", "shape2": "4"}, 16, 144, 144),
+        ({"op": "eq", "shape": "4-4"}, 16, 144, 144),
+        ({"op": "eq_", "shape": "4-4"}, 16, 192, 128),
+        ({"op": "exp", "shape": "4-4", "precision": "bf16"}, 16, 64, 64),
+        ({"op": "relu_", "shape": "4-4"}, 16, 128, 64),
+        ({"op": "sum", "shape": "4-4"}, 16, 68, 68),
+        ({"op": "var", "shape": "4-4"}, 48, 68, 68),
+        ({"op": "norm", "shape": "4-4", "precision": "fp16"}, 32, 34, 34),
+        ({"op": "argmax", "shape": "4-4", "precision": "fp16"}, 16, 40, 40),
+        ({"op": "gemm", "shape": "2-3-4", "layout": "NT"}, 48, 104, 104),
+        (
+            {"op": "gemm", "shape": "16-32-64", "layout": "NT", "precision": "fp8"},
+            2 * 16 * 32 * 64,
+            16 * 64 + 64 * 32 + 2 * 16 * 32,
+            16 * 64 + 64 * 32 + 2 * 16 * 32,
+        ),
+        ({"op": "sdpa", "shape": "b1h2s8d4", "direction": "fwd"}, 2048, 1024, 1024),
+        ({"op": "sdpa", "shape": "b1h2s8d4", "direction": "fwd", "causal": True}, 1024, 1024, 1024),
+        ({"op": "sdpa", "shape": "b1h2s8d4", "direction": "bwd"}, 5120, 2048, 2048),
+        ({"op": "softmax", "shape": "4-4", "direction": "fwd"}, 80, 128, 128),
+        ({"op": "softmax", "shape": "4-4", "direction": "bwd"}, 64, 192, 256),
+        ({"op": "copy_h2d", "shape": "4-4"}, 0, 64, 64),
+        ({"op": "copy_d2d", "shape": "4-4"}, 0, 128, 128),
+        ({"op": "sparse_add_", "shape": "9-4", "shape2": "2"}, 8, 48 + 64, 48 + 144),
+        ({"op": "sparse_add", "shape": "9-4", "shape2": "2"}, 8, 48 + 288, 48 + 288),
+    ],
+)
+def test_flops_and_bytes_are_those_of_the_formula(
+    values: dict[str, Any], flops: float, moved: int, held: int
+) -> None:
+    """Operands are read once and results written once."""
+    assert amounts(**values) == (flops, moved, held)
+
+
+def test_a_convolution_counts_its_output_and_backward_computes_two() -> None:
+    """Two images of 3 channels, 4 filters of 3x3 with stride 2: 4x4 pixels each."""
+    values = {"op": "conv2d", "shape": "2-3-8-8", "shape2": "4-3-3-3", "stride": 2}
+    forward = Operation(**values, memory_format="nchw", direction="fwd")  # type: ignore[arg-type]
+    assert forward.output == (2, 4, 4, 4)
+    flops = 2 * (2 * 4 * 4 * 4) * (3 * 3 * 3)
+    x, w, y = (4 * n for n in (2 * 3 * 8 * 8, 4 * 3 * 3 * 3, 2 * 4 * 4 * 4))
+    assert amounts(**values, memory_format="nchw", direction="fwd") == (flops, x + w + y, x + w + y)
+    backward = amounts(**values, memory_format="nchw", direction="bwd")
+    assert backward == (2 * flops, 2 * (x + w) + y, 2 * (x + w + y))
+
+
+def test_a_weight_of_fewer_channels_makes_groups() -> None:
+    """Depthwise: each filter sees one channel."""
+    shapes = {"shape": "1-8-5-5", "shape2": "8-1-3-3", "memory_format": "nhwc"}
+    operation = Operation("conv2d", **shapes, direction="fwd")  # type: ignore[arg-type]
+    assert (operation.groups, operation.padding) == (8, (1, 1))
+    assert operation.amounts.flops == 2 * 8 * 25 * 9
+
+
+def test_looking_up_reads_no_more_rows_than_there_are() -> None:
+    """Each row once, however often it is asked for."""
+    few = amounts(op="embedding", shape="1000-4", shape2="3-2", direction="fwd")
+    assert few == (0, 6 * 8 + 6 * 16 + 6 * 16, 6 * 8 + 1000 * 16 + 6 * 16)
+    many = amounts(op="embedding", shape="2-4", shape2="3-2", direction="fwd")
+    assert many[1] == 6 * 8 + 2 * 16 + 6 * 16
+    backward = amounts(op="embedding", shape="1000-4", shape2="3-2", direction="bwd")
+    assert backward[:2] == (24, 6 * 8 + 6 * 16 + 1000 * 16)
+
+
+# ---- what cannot be meant ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"op": "ad", "shape": "4"}, "unknown op 'ad'; did you mean add"),
+        ({"op": "add", "shape": "3-4", "shape2": "4-3"}, "shapes 3-4 and 4-3 do not broadcast"),
+        ({"op": "add", "shape": "3-4", "shape2": "3-4"}, "which is shape; leave it out"),
+        ({"op": "add_", "shape": "4", "shape2": "3-4"}, "the result's shape is 3-4, and has to"),
+        ({"op": "exp", "shape": "4", "shape2": "3"}, "shape2 is '3'; exp has none"),
+        ({"op": "exp", "shape": "4", "layout": "NT"}, "layout is 'NT'; exp has none"),
+        ({"op": "exp", "shape": "4", "stride": 2}, "stride is 2; exp has none"),
+        ({"op": "exp", "shape": "4", "pinned": True}, "pinned is True; exp has none"),
+        ({"op": "exp", "shape": "4", "precision": "fp61"}, "there is fp32, tf32, fp16, bf16, fp8"),
+        ({"op": "exp", "shape": "4", "precision": "tf32"}, "exp multiplies no matrices"),
+        ({"op": "add", "shape": "4", "precision": "fp8"}, "only gemm has FP8"),
+        ({"op": "gemm", "shape": "4-4-4"}, "gemm needs layout: NN or NT or TN or TT"),
+        ({"op": "gemm", "shape": "4-4", "layout": "NN"}, "it has to be M-N-K"),
+        (
+            {"op": "gemm", "shape": "16-16-16", "layout": "NN", "precision": "fp8"},
+            "torch's FP8 product takes NT",
+        ),
+        (
+            {"op": "gemm", "shape": "16-16-17", "layout": "NT", "precision": "fp8"},
+            "FP8 takes multiples of 16 only",
+        ),
+        ({"op": "gemm", "shape": "16384-16384-32768", "layout": "NN"}, None),
+        ({"op": "gemm", "shape": "1-1048576-1048577", "layout": "NN"}, "an operand has more than"),
+        ({"op": "exp", "shape": "1048576-1048577"}, f"is more than {MOST_ELEMENTS} elements"),
+        ({"op": "sdpa", "shape": "8-16-64-64", "direction": "fwd"}, "as in b8h16s2048d64"),
+        ({"op": "sdpa", "shape": "b8h16s64d64"}, "sdpa needs direction: fwd or bwd"),
+        ({"op": "softmax", "shape": "4", "direction": "back"}, "there is fwd, bwd"),
+        (
+            {"op": "batch_norm", "shape": "1-8-1-1", "memory_format": "nchw", "direction": "fwd"},
+            "one value a channel has no variance",
+        ),
+        ({"op": "batch_norm", "shape": "4-8-2-2", "direction": "fwd"}, "needs memory_format: nchw"),
+        ({"op": "embedding", "shape": "4-8", "direction": "fwd"}, "embedding needs shape2"),
+        ({"op": "sparse_add", "shape": "4-8"}, "it has to be how many rows are added"),
+        ({"op": "sparse_add", "shape": "4-8", "shape2": "2-2"}, "how many rows are added"),
+        ({"op": "add", "shape": "1048576-1", "shape2": "1048577"}, "the result has"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_refused_in_words(values: dict[str, Any], why: str | None) -> None:
+    """One that is merely large is not."""
+    if why is None:
+        assert Operation(**values).amounts.flops == 2**44
+    else:
+        assert why in refused(**values)
+
+
+@pytest.mark.parametrize(
+    ("shape", "shape2", "why"),
+    [
+        ("2-3-8-8", "", "it has to be K-C-R-S"),
+        ("2-3-8", "4-3-3-3", "it has to be N-C-H-W"),
+        ("2-3-8-8", "4-2-3-3", "3 channels of 2-3-8-8 and 4-2-3-3 do not fit"),
+        ("2-4-8-8", "3-2-3-3", "divide them into groups that divide its outputs"),
+        ("2-3-1-1", "4-3-4-4", None),
+        ("2-3-1-1", "4-3-4-9", None),
+    ],
+)
+def test_a_weight_has_to_fit_its_image(shape: str, shape2: str, why: str | None) -> None:
+    """Padding makes an image of one pixel large enough for any kernel of twice its size."""
+    values = {"shape": shape, "shape2": shape2, "memory_format": "nchw", "direction": "fwd"}
+    if why is None:
+        assert min(Operation("conv2d", **values).output) >= 1  # type: ignore[arg-type]
+    else:
+        assert why in refused(op="conv2d", **values)
+
+
+@given(
+    op=st.sampled_from(OPERATORS),
+    shape=st.text("0123456789-bhsd", max_size=16),
+    shape2=st.text("0123456789-", max_size=12),
+    precision=st.sampled_from(("fp32", "fp8", "tf32")),
+    direction=st.sampled_from(("", "fwd", "bwd")),
+    layout=st.sampled_from(("", "NT")),
+    memory_format=st.sampled_from(("", "nhwc")),
+)
+def test_whatever_is_asked_for_is_an_operation_or_a_refusal(**values: Any) -> None:
+    """And what is one has an id that can stand in a file's name."""
+    try:
+        case = operator_case(**values)
+    except UserError:
+        return
+    assert is_case_id(case.id)
+    assert Operation(**case.params).amounts.held_bytes > 0  # type: ignore[arg-type]
+
+
+# ---- cases ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "case_id"),
+    [
+        ({"op": "add", "shape": "64-1024-1024"}, "op-add-64x1024x1024-fp32"),
+        ({"op": "add_", "shape": "32-8", "shape2": "8"}, "op-add_-32x8-8-fp32"),
+        ({"op": "add", "shape": "64", "rotate": False}, "op-add-64-fp32-cached"),
+        (
+            {"op": "gemm", "shape": "8192-8192-8192", "layout": "NT", "precision": "bf16"},
+            "op-gemm-8192x8192x8192-nt-bf16",
+        ),
+        (
+            {"op": "sdpa", "shape": "8-16-2048-64", "precision": "bf16", "direction": "fwd"},
+            "op-sdpa-b8h16s2048d64-bf16-fwd",
+        ),
+        (
+            {"op": "sdpa", "shape": "b1h1s8d8", "direction": "bwd", "causal": True},
+            "op-sdpa-b1h1s8d8-fp32-causal-bwd",
+        ),
+        (
+            {
+                "op": "conv2d",
+                "shape": "64-3-224-224",
+                "shape2": "64-3-7-7",
+                "stride": 2,
+                "memory_format": "nhwc",
+                "direction": "fwd",
+            },
+            "op-conv2d-64x3x224x224-64x3x7x7-fp32-nhwc-s2-fwd",
+        ),
+        ({"op": "copy_h2d", "shape": "64", "pinned": True}, "op-copy_h2d-64-fp32-pinned"),
+    ],
+)
+def test_an_id_says_what_is_measured(values: dict[str, Any], case_id: str) -> None:
+    """And stays as it is: baselines have it."""
+    case = operator_case(**values)
+    assert (case.id, case.workload) == (case_id, "operator")
+
+
+def test_a_case_has_only_the_parameters_that_are_not_usual() -> None:
+    """So that one that comes later does not change the cases that are there."""
+    assert operator_case(op="add", shape="64").params == {
+        "op": "add",
+        "shape": "64",
+        "precision": "fp32",
+    }
+
+
+def test_one_case_has_one_id_however_it_is_written() -> None:
+    """Leading zeros, a second shape like the first, attention with dashes."""
+    plain = operator_case(op="add", shape="8-8")
+    assert operator_case(op="add", shape="08-8", shape2="8-08") == plain
+    assert operator_case(op="add", shape="08-8") == plain
+    letters = operator_case(op="sdpa", shape="b1h2s3d4", direction="fwd")
+    assert operator_case(op="sdpa", shape="1-2-3-4", direction="fwd") == letters
+    zeros = {"op": "sdpa", "shape": "b01h2s3d04", "direction": "fwd"}
+    assert case_of(operator_axes(), zeros) == letters
+
+
+def test_a_matrix_has_operators_as_it_has_networks(tmp_path) -> None:
+    """A table stands for the product of its lists."""
+    path = tmp_path / "matrix.toml"
+    path.write_text(
+        '[[gate.ops]]\nop = "gemm"\nshape = ["64-64-64", "8-8-8"]\nlayout = ["NN", "NT"]\n'
+    )
+    found = read_matrix(path, tables({}))["gate"]
+    assert [case.id for case in found] == [
+        *("op-gemm-64x64x64-nn-fp32", "op-gemm-64x64x64-nt-fp32"),
+        *("op-gemm-8x8x8-nn-fp32", "op-gemm-8x8x8-nt-fp32"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ('op = "ad"\nshape = "4"', "ops, table 1, op: unknown op 'ad'; did you mean add"),
+        ('op = "add"\nshape = "4-x"', "ops, table 1, shape: shape '4-x': 'x' is no size"),
+        ('op = "add"\nshape = 4', "ops, table 1, shape: shape is 4; write whole numbers"),
+        ('op = "add"', "ops, table 1: shape is missing"),
+        ('op = "gemm"\nshape = "4-4-4"', "gemm needs layout: NN or NT or TN or TT; leave it out"),
+        ('op = "gemm"\nshape = "4-4-4"\nlayout = "nt"', "layout: unknown layout 'nt'"),
+        ('op = "add"\nshape = "4"\nrotate = 1', "rotate: rotate is 1; true or false"),
+        ('op = "add"\nshape = "4"\nranks = 2', "an operator is one device's, and ranks is 2"),
+        ('op = "add"\nshape = "4"\nstride = 0', "stride: stride is 0; it has to be"),
+    ],
+)
+def test_a_matrix_refuses_operators_with_the_table_and_the_key(tmp_path, keys, why) -> None:
+    """As it does networks."""
+    path = tmp_path / "matrix.toml"
+    path.write_text(f"[[gate.ops]]\n{keys}\n")
+    with pytest.raises(MatrixError) as caught:
+        read_matrix(path, tables({}))
+    assert why in str(caught.value)
+
+
+# ---- the tool's lists and spelling ------------------------------------------------------
+
+
+def test_the_predefined_list_is_the_tools() -> None:
+    """Binary, unary, reductions, in its order."""
+    expected = "add mul div sub eq exp relu tanh sqrt sum prod norm max mean std var argmax argmin"
+    assert list(PREDEFINED) == expected.split()
+    for op in PREDEFINED:
+        assert operator_case(**with_usual(op)).params["shape"] == "64-1024-1024"
+
+
+def test_the_model_list_has_the_shapes_of_bert_and_dlrm() -> None:
+    """36 rows, none of them twice, sparse included."""
+    cases = [operator_case(**values) for values in model_operators()]
+    assert len(cases) == 36
+    labels = [label(case) for case in cases]
+    assert len(set(labels)) == 36
+    assert {
+        "add(32-128-1024,32-128-1024)",
+        "add(8-16-512-512,8-1-1-512)",
+        "add_(4-512-1024,1024)",
+        "add_(1,1)",
+        "div(4-16-512-512,1)",
+        "sum(8-512-1024)",
+        "add_(sparse)(32709138-128,851968-128)",
+        "relu_(32768-1024)",
+    } <= set(labels)
+
+
+def test_a_label_says_what_the_tool_says_and_what_it_did_not_know() -> None:
+    """Layouts and directions come last."""
+    values = with_usual("gemm", shape="8-8-8", layout="TN", precision="fp16")
+    assert label(operator_case(**values), append_dtype=True) == "gemm(fp16)(8-8-8,TN)"
+    copy = operator_case(op="copy_d2h", shape="8", pinned=True)
+    assert label(copy) == "copy_d2h(8,pinned)"
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_every_operator_has_usual_values(op: str) -> None:
+    """So that its name alone can be measured."""
+    case = operator_case(**with_usual(op))
+    assert case.params["op"] == op
+    assert family_of(op)
+
+
+def test_what_is_given_is_kept_beside_what_is_usual() -> None:
+    """False is given, and nothing is not."""
+    values = with_usual("conv2d", memory_format="nhwc", rotate=False, direction="", shape=None)
+    assert (values["memory_format"], values["rotate"]) == ("nhwc", False)
+    assert (values["direction"], values["shape2"]) == ("fwd", "256-256-3-3")
+    assert with_usual("gemm", precision="fp8")["layout"] == "NT"
+
+
+@pytest.mark.parametrize(
+    ("op", "op_type", "inplace", "name"),
+    [
+        ("add", None, False, "add"),
+        ("add", "binary", True, "add_"),
+        ("add_", None, True, "add_"),
+        ("add_", "sparse", False, "sparse_add_"),
+        ("add", "sparse", True, "sparse_add_"),
+        ("sum", "reduction", False, "sum"),
+    ],
+)
+def test_a_name_a_type_and_in_place_are_one_operator(op, op_type, inplace, name) -> None:
+    """As the tool puts them together."""
+    assert resolved(op, op_type, inplace=inplace) == name
+
+
+@pytest.mark.parametrize(
+    ("op", "op_type", "inplace", "why"),
+    [
+        ("add", "binry", False, "--op-type: unknown op type 'binry'; did you mean binary"),
+        ("exp", "binary", False, "--op-type binary: exp is unary"),
+        ("gemm", "binary", False, "--op-type binary: gemm is a product of matrices"),
+        ("mul", "sparse", False, "--op-type sparse: mul has no sparse form; add has"),
+        ("sum", None, True, "--inplace: sum has no in-place form"),
+        ("sofmax", None, False, "unknown op 'sofmax'; did you mean softmax"),
+    ],
+)
+def test_what_does_not_go_together_is_said(op, op_type, inplace, why) -> None:
+    """With the flag."""
+    with pytest.raises(UserError) as caught:
+        resolved(op, op_type, inplace=inplace)
+    assert str(caught.value).startswith(why)
+
+
+def test_operators_say_what_concerns_them() -> None:
+    """And an unknown one is refused."""
+    assert asks("conv2d", "stride")
+    assert not asks("add", "stride")
+    with pytest.raises(UserError, match="unknown op 'nope'"):
+        asks("nope", "stride")

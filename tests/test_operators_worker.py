@@ -1,0 +1,385 @@
+"""Operators in the worker: what a step does, in which order, and what it cannot do here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from bench_lib.model import Case, Sampling, UserError
+from bench_lib.operation import OPERATORS, asks
+from bench_lib.operators import operator_case, with_usual
+from bench_lib.worker.clock import clock_of
+from bench_lib.worker.measure import Context, measure
+from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, build
+from bench_lib.worker.workloads import operators as module
+
+CPU = torch.device("cpu")
+AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
+TINY: dict[str, tuple[str, str]] = {
+    "gemm": ("16-8-12", ""),
+    "sdpa": ("b2h2s8d4", ""),
+    "conv2d": ("2-4-6-6", "8-4-3-3"),
+    "batch_norm": ("2-3-4-4", ""),
+    "embedding": ("10-4", "3-2"),
+    "sparse_add": ("10-4", "5"),
+    "sparse_add_": ("10-4", "5"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have a cache of some kilobytes and one thread; give torch's switches back."""
+    monkeypatch.setitem(module.CACHE_BYTES, "cpu", 2048)
+    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(matmul)
+    torch.backends.cudnn.allow_tf32 = cudnn
+
+
+def tiny(op: str, **values: Any) -> Case:
+    """Return a case of few elements."""
+    shape, shape2 = TINY.get(op, ("6-8", ""))
+    return operator_case(**with_usual(op, **{"shape": shape, "shape2": shape2, **values}))
+
+
+def built(case: Case) -> Workload:
+    """Build a case on the CPU."""
+    return build(case, Setting(CPU))
+
+
+ON_A_CPU = [op for op in OPERATORS if op not in ("copy_h2d", "copy_d2h")]
+
+
+@pytest.mark.parametrize("op", ON_A_CPU)
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_every_operator_runs_and_its_answer_is_near_fp64s(op: str, direction: str) -> None:
+    """Where there is an answer to hold against anything."""
+    if direction == "bwd" and not asks(op, "direction"):
+        return
+    workload = built(tiny(op, **({"direction": direction} if asks(op, "direction") else {})))
+    for _ in range(3):
+        workload.step()
+    numerics = workload.numerics()
+    if op.endswith("_") or op in ("eq", "prod", "argmax", "argmin", "sparse_add", "copy_d2d"):
+        assert numerics is None
+        return
+    assert numerics is not None
+    assert numerics.finite
+    assert numerics.cosine == pytest.approx(1, abs=1e-9)
+    assert numerics.max_abs_diff is not None
+    assert numerics.max_abs_diff < 1e-5
+
+
+@pytest.mark.parametrize("op", ["add", "gemm", "sdpa", "conv2d", "softmax", "batch_norm"])
+def test_a_shorter_precision_is_held_against_fp32(op: str) -> None:
+    """It is near, and not the same."""
+    numerics = built(tiny(op, precision="bf16")).numerics()
+    assert numerics is not None
+    assert numerics.cosine is not None
+    assert 0.999 < numerics.cosine < 1
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_a_products_layout_is_how_its_matrices_lie(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T is stored transposed, so that its columns lie together."""
+    seen: list[tuple[torch.Size, bool]] = []
+    product = torch.mm
+
+    def looked(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        seen.extend((x.shape, x.is_contiguous()) for x in (a, b))
+        return product(a, b)
+
+    monkeypatch.setattr(torch, "mm", looked)
+    built(tiny("gemm", layout=layout))
+    a, b = seen[:2]
+    assert a == (torch.Size([16, 12]), layout[0] == "N")
+    assert b == (torch.Size([12, 8]), layout[1] == "N")
+
+
+@pytest.mark.parametrize("op", ["conv2d", "batch_norm"])
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_channels_last_is_the_layout_of_the_image(
+    op: str, direction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And of what comes out."""
+    results: list[Any] = []
+    monkeypatch.setattr(module, "_step", lambda calls, _n: lambda: results.append(calls[0].run()))
+    built(tiny(op, memory_format="nhwc", direction=direction)).step()
+    result = results[0][0] if direction == "bwd" else results[0]
+    assert result.is_contiguous(memory_format=torch.channels_last)
+    assert not result.is_contiguous()
+
+
+# ---- turns ------------------------------------------------------------------------------
+
+
+def logged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Have calls that note which set they ran on, and return the notes."""
+    notes: list[int] = []
+    sets: list[Callable[[], int]] = []
+
+    def family(_operation: object, _fresh: object) -> module.Call:
+        number = len(sets)
+        sets.append(lambda: number)
+        return module.Call(lambda: notes.append(number))
+
+    monkeypatch.setitem(module._FAMILIES, "unary", family)
+    monkeypatch.setattr(module, "_try", lambda _call: None)
+    return notes
+
+
+def test_operands_take_turns_until_a_cache_is_filled_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """6x8 numbers in and out are 384 bytes; eleven of those are beyond twice 2048."""
+    notes = logged(monkeypatch)
+    workload = built(tiny("exp"))
+    for _ in range(13):
+        workload.step()
+    assert notes == [*range(11), 0, 1]
+    assert workload.items_per_step == 1
+
+
+def test_without_rotation_there_is_one_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which a cache may hold."""
+    notes = logged(monkeypatch)
+    workload = built(tiny("exp", rotate=False))
+    for _ in range(3):
+        workload.step()
+    assert notes == [0, 0, 0]
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Setting]:
+    """Return a function that makes torch see a GPU, as far as building asks for one."""
+
+    def make(memory: int = 2**30, **properties: Any) -> Setting:
+        seen = SimpleNamespace(total_memory=memory, **properties)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: seen)
+        monkeypatch.setattr(module, "set_precision", lambda _precision, _device: None)
+        monkeypatch.setattr(module, "_Fresh", lambda *_: None)
+        monkeypatch.setitem(module.CACHE_BYTES, "cuda", 2048)
+        return Setting(torch.device("cuda", 0))
+
+    return make
+
+
+def test_on_a_gpu_a_step_of_small_calls_goes_through_all_sets(monkeypatch, gpu) -> None:
+    """So that a graph of one step replays them all; the figures are of so many calls."""
+    notes = logged(monkeypatch)
+    workload = build(tiny("exp"), gpu())
+    workload.step()
+    workload.step()
+    assert notes == [*range(11)] * 2
+    assert (workload.items_per_step, workload.item) == (11, "op")
+    assert workload.flops_per_step() == 11 * 48
+    assert workload.least_bytes_per_step == workload.traffic_bytes_per_step() == 11 * 384
+
+
+def test_on_a_gpu_a_call_that_moves_much_is_a_step(monkeypatch, gpu) -> None:
+    """Three sets are enough to be beyond a cache, and each outlasts being issued."""
+    notes = logged(monkeypatch)
+    workload = build(tiny("exp", shape="12-16"), gpu())
+    for _ in range(4):
+        workload.step()
+    assert notes == [0, 1, 2, 0]
+    assert workload.items_per_step == 1
+
+
+def test_without_rotation_a_step_has_as_many_calls(monkeypatch, gpu) -> None:
+    """All on one set."""
+    notes = logged(monkeypatch)
+    workload = build(tiny("exp", rotate=False), gpu())
+    workload.step()
+    assert notes == [0] * 11
+    assert workload.items_per_step == 11
+
+
+def test_sets_are_as_many_as_the_memory_holds(monkeypatch, gpu) -> None:
+    """Of 80% of it; the rest is for libraries."""
+    logged(monkeypatch)
+    assert build(tiny("exp"), gpu(memory=2000)).items_per_step == 4
+    assert build(tiny("exp"), gpu(memory=400)).items_per_step == 1
+
+
+def test_tiny_calls_are_not_too_many(monkeypatch, gpu) -> None:
+    """A graph of thousands would take long to record."""
+    logged(monkeypatch)
+    assert build(tiny("exp", shape="1"), gpu()).items_per_step == module.MOST_SETS
+
+
+def test_results_stay_until_their_sets_turn_comes_again(monkeypatch) -> None:
+    """So that a call does not write where the one before did."""
+    made = iter(range(100))
+    kept: list[list[Any]] = []
+    calls = [module.Call(lambda: [next(made)]) for _ in range(3)]
+    step = module._step(calls, per_step=3)
+    cells = step.__closure__ or ()
+    kept = next(
+        cell.cell_contents
+        for cell in cells
+        if isinstance(cell.cell_contents, list) and None in cell.cell_contents
+    )
+    step()
+    assert kept == [[0], [1], [2]]
+    step()
+    assert kept == [[3], [4], [5]]
+
+
+# ---- what cannot be done here -----------------------------------------------------------
+
+
+def test_what_needs_more_memory_than_there_is_is_a_skip_with_both_figures(gpu) -> None:
+    """Before anything is allocated."""
+    case = operator_case(op="add", shape="64-1024-1024")
+    with pytest.raises(UnsupportedError) as caught:
+        build(case, gpu(memory=2**29))
+    assert str(caught.value) == ("add needs 0.8 GiB for its tensors, and the device has 0.5 GiB")
+
+
+def test_a_cpus_memory_is_the_machines(monkeypatch) -> None:
+    """In pages."""
+    pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 3}
+    monkeypatch.setattr(os, "sysconf", pages.__getitem__)
+    assert module.memory_bytes(CPU) == 12288
+    with pytest.raises(UnsupportedError, match=r"needs 0\.8 GiB .* has 0\.0 GiB"):
+        built(operator_case(op="add", shape="64-1024-1024"))
+
+
+@pytest.mark.parametrize("op", ["copy_h2d", "copy_d2h"])
+def test_a_cpu_copies_to_nowhere(op: str) -> None:
+    """Its memory is the host's."""
+    with pytest.raises(UnsupportedError, match="no memory apart from the host's"):
+        built(tiny(op))
+
+
+@pytest.mark.parametrize(
+    ("hip", "properties", "dtype"),
+    [
+        (None, {"major": 9, "minor": 0}, torch.float8_e4m3fn),
+        (None, {"major": 8, "minor": 9}, torch.float8_e4m3fn),
+        ("7.0", {"gcnArchName": "gfx942:sramecc+:xnack-"}, torch.float8_e4m3fnuz),
+        ("7.0", {"gcnArchName": "gfx950:sramecc+:xnack-"}, torch.float8_e4m3fn),
+    ],
+)
+def test_fp8_is_the_form_that_the_device_has(monkeypatch, gpu, hip, properties, dtype) -> None:
+    """MI300 has one of its own."""
+    monkeypatch.setattr(torch.version, "hip", hip)
+    assert module.fp8_dtype(gpu(**properties).device) is dtype
+
+
+@pytest.mark.parametrize(
+    ("hip", "properties", "why"),
+    [
+        (None, {"major": 8, "minor": 0}, "FP8 needs an NVIDIA GPU of compute capability 8.9"),
+        ("7.0", {"gcnArchName": "gfx90a:sramecc+:xnack-"}, "gfx90a has no FP8 products; MI300"),
+    ],
+)
+def test_where_there_is_no_fp8_its_cases_are_skipped(monkeypatch, gpu, hip, properties, why):
+    """And say what would have it."""
+    monkeypatch.setattr(torch.version, "hip", hip)
+    case = operator_case(op="gemm", shape="16-16-16", layout="NT", precision="fp8")
+    with pytest.raises(UnsupportedError, match=why):
+        build(case, gpu(**properties))
+    with pytest.raises(UnsupportedError, match="FP8 products need a GPU"):
+        built(case)
+
+
+def test_tf32_on_a_cpu_is_a_skip() -> None:
+    """As of networks."""
+    with pytest.raises(UnsupportedError, match="TF32 exists on GPUs only"):
+        built(tiny("gemm", precision="tf32"))
+
+
+def test_what_torch_has_not_for_a_precision_is_a_skip(monkeypatch) -> None:
+    """In torch's own words; anything else it refuses is a fault."""
+
+    def refuse(words: str) -> Callable[..., Any]:
+        def raising(_x: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError(words)
+
+        return raising
+
+    monkeypatch.setattr(torch, "exp", refuse("\"exp_cpu\" not implemented for 'Half'"))
+    with pytest.raises(UnsupportedError, match='this torch cannot: "exp_cpu" not implemented'):
+        built(tiny("exp", precision="fp16"))
+    monkeypatch.setattr(torch, "exp", refuse("device-side assert"))
+    with pytest.raises(RuntimeError, match="device-side assert"):
+        built(tiny("exp"))
+
+
+def test_parameters_that_cannot_be_meant_are_refused_in_the_worker_too() -> None:
+    """A case need not come from a matrix."""
+    with pytest.raises(UserError, match="shapes 3 and 4 do not broadcast"):
+        built(Case("x", "operator", {"op": "add", "shape": "3", "shape2": "4"}))
+
+
+def test_where_the_memory_is_too_small_for_a_twin_nothing_is_compared(monkeypatch) -> None:
+    """The case is measured all the same."""
+    workload = built(tiny("exp"))
+    call = module.Call(lambda: None, lambda: pytest.fail("a twin was made"))
+    operation = module.Operation("exp", "6-8")
+    assert module._numerics(call, operation, total=384 * 4) is None
+    assert workload.numerics() is not None
+
+
+def test_a_twin_that_does_not_fit_after_all_is_no_fault() -> None:
+    """Libraries want workspaces of their own."""
+
+    def full() -> tuple[torch.Tensor, torch.Tensor]:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    call = module.Call(lambda: None, full)
+    assert module._numerics(call, module.Operation("exp", "6-8"), total=2**30) is None
+
+
+# ---- measured ---------------------------------------------------------------------------
+
+
+def test_an_operator_is_measured_as_any_case_is() -> None:
+    """With its FLOPs, bytes and numerics."""
+    case = tiny("gemm")
+    context = Context(Setting(CPU), clock_of(CPU), "here")
+    seen = measure(Case(case.id, case.workload, case.params, sampling=AT_ONCE), context)
+    assert seen.case_id == "op-gemm-16x8x12-nn-fp32"
+    assert (seen.item, seen.items_per_step) == ("op", 1)
+    assert seen.flops_per_step == 2 * 16 * 8 * 12
+    assert seen.least_bytes_per_step == seen.traffic_bytes_per_step == 4 * (192 + 96 + 128)
+    assert seen.numerics is not None
+    assert seen.warnings == [
+        "not steady after 0.0 s of warm-up: the last blocks differ by more than 2%"
+    ]
+
+
+def test_a_backward_pass_is_prepared_anew_in_another_stream(monkeypatch) -> None:
+    """Torch would run it in the stream of its forward pass, which a graph does not record."""
+    stream = SimpleNamespace(cuda_stream=1)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    forwards = []
+
+    def double(x: torch.Tensor) -> torch.Tensor:
+        forwards.append(stream.cuda_stream)
+        return x * 2
+
+    class OnGpu:
+        is_cuda = True
+
+    x = torch.ones(3)
+    backward = module._Backward(double, (x,), torch.ones(3))
+    monkeypatch.setattr(backward, "_gradient", OnGpu())
+    monkeypatch.setattr(torch.autograd, "grad", lambda *_args, **_more: (x,))
+    backward()
+    backward()
+    stream.cuda_stream = 2
+    backward()
+    assert forwards == [1, 2]

@@ -1,0 +1,409 @@
+"""Looking into a case: kernels of a few steps, a worker of its own, and what is made of it."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from processes import LONG_S, ON_THE_CPU, all_gone, pids_in
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity
+
+from bench_lib.launch import CaseFault, CaseSkipped, LaunchError
+from bench_lib.launch import profiled as module
+from bench_lib.launch.profiled import MEASURED, Asked, run_profile
+from bench_lib.model import Case, Launch
+from bench_lib.profiling.traces import read
+from bench_lib.worker import __main__ as worker
+from bench_lib.worker import profiling, tracing
+from bench_lib.worker.clock import GpuClock, HostClock
+from bench_lib.worker.profiling import Work, kernels, union_s
+
+ENVIRONMENT = {**ON_THE_CPU, "OMP_NUM_THREADS": "1"}
+RELU = Case("relu", "tiny:relu", time_limit_s=LONG_S)
+
+
+# ---- a few steps in passing ---------------------------------------------------------------------
+
+
+class Profiler:
+    """torch.profiler.profile, which sees what it is told; microseconds."""
+
+    def __init__(self) -> None:
+        """See nothing."""
+        self.seen: list[Any] = []
+        self.activities: list[ProfilerActivity] = []
+
+    @contextlib.contextmanager
+    def profile(
+        self, *, activities: Iterable[ProfilerActivity], acc_events: bool
+    ) -> Iterator[Profiler]:
+        """Look at what happens in the body."""
+        assert acc_events
+        self.activities = list(activities)
+        yield self
+
+    def see(self, name: str, begin: float, end: float, on=DeviceType.CUDA, *, mark=False) -> None:
+        """Have seen something."""
+        time = SimpleNamespace(start=begin, end=end)
+        self.seen.append(
+            SimpleNamespace(name=name, time_range=time, device_type=on, is_user_annotation=mark)
+        )
+
+    def events(self) -> list[Any]:
+        """Return what the script says."""
+        return self.seen
+
+
+@pytest.fixture
+def profiler(monkeypatch) -> Profiler:
+    """Put a profiler in torch's place, on a device that is always done, with CUDA 13.2."""
+    profiler = Profiler()
+    monkeypatch.setattr(profiling, "profile", profiler.profile)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _device=None: None)
+    monkeypatch.setattr(torch.version, "cuda", "13.2")
+    monkeypatch.setenv("TEARDOWN_CUPTI", "")  # so that what is set is undone
+    monkeypatch.delenv("TEARDOWN_CUPTI")
+    return profiler
+
+
+GPU = GpuClock(torch.device("cuda", 0))
+
+
+def test_kernels_of_a_gpu_are_added_up_by_name_and_busy_once(profiler) -> None:
+    """Neither the host's calls nor named stretches are kernels."""
+    profiler.see("gemm", 0, 10)
+    profiler.see("relu", 5, 20)
+    profiler.see("gemm", 40, 50)
+    profiler.see("Memcpy HtoD (Pinned -> Device)", 45, 52)
+    profiler.see("cudaLaunchKernel", 0, 1000, DeviceType.CPU)
+    profiler.see("Optimizer.step#SGD.step", 0, 900, mark=True)
+    steps: list[int] = []
+    found = kernels(lambda: steps.append(1), GPU, 4)
+    assert found == Work(
+        [
+            ("gemm", 2, pytest.approx(20e-6)),
+            ("relu", 1, pytest.approx(15e-6)),
+            ("Memcpy HtoD (Pinned -> Device)", 1, pytest.approx(7e-6)),
+        ],
+        pytest.approx(32e-6),
+        4,
+    )
+    assert len(steps) == 4
+    assert profiler.activities == [ProfilerActivity.CUDA]
+    assert os.environ["TEARDOWN_CUPTI"] == "1"
+
+
+def test_a_profiler_that_sees_no_kernel_is_not_believed(profiler) -> None:
+    """It may not be allowed to look."""
+    profiler.see("cudaLaunchKernel", 0, 5, DeviceType.CPU)
+    with pytest.raises(RuntimeError, match="the profiler saw no work on the device"):
+        kernels(lambda: None, GPU, 1)
+
+
+def test_on_a_cpu_torchs_operations_stand_for_kernels() -> None:
+    """By torch's own profiler, each with its own time, and nothing is said of being busy."""
+    matrix = torch.ones(32, 32)
+    found = kernels(lambda: torch.relu(matrix @ matrix), HostClock(), 3)
+    assert (found.busy_s, found.steps, found.source) == (None, 3, "torch.profiler, CPU")
+    calls = {name: calls for name, calls, _ in found.kernels}
+    assert (calls["aten::mm"], calls["aten::relu"]) == (3, 3)
+    times = [total_s for *_, total_s in found.kernels]
+    assert times == sorted(times, reverse=True)
+    with pytest.raises(RuntimeError, match="the profiler saw no operation"):
+        kernels(lambda: None, HostClock(), 1)
+
+
+def test_what_overlaps_counts_once() -> None:
+    """In whatever order."""
+    assert union_s([]) == 0
+    assert union_s([(5, 7), (0, 4), (1, 2), (3, 5)]) == 7
+
+
+# ---- the worker, in this process ----------------------------------------------------------------
+
+
+@pytest.fixture
+def look(tmp_path, monkeypatch):
+    """Return a function that runs the worker here, without a GPU, and returns its result."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(tracing, "die_with_parent", lambda: None)
+    monkeypatch.setattr(tracing, "WARMUP_S", 0.0)
+    monkeypatch.setattr(tracing, "MOST_WARMUP_S", 0.0)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    for variable in tracing.external_profiler.__globals__["EXTERNAL"]:
+        monkeypatch.delenv(variable, raising=False)
+
+    def run(case: Case, *options: str) -> dict[str, Any]:
+        file = tmp_path / "case.json"
+        file.write_text(json.dumps(asdict(case)))
+        with contextlib.suppress(SystemExit):
+            worker.main(["profile", str(file), str(tmp_path), *options])
+        return json.loads((tmp_path / "result.json").read_text())
+
+    return run
+
+
+def test_a_worker_leaves_a_trace_of_just_the_steps_and_tables(look, tmp_path) -> None:
+    """Neither the first step, nor warming up, nor what the profiler takes to start."""
+    result = look(RELU, "--steps", "3")
+    assert (result["steps"], result["trace"], result["done"]) == (3, "trace.json.gz", True)
+    trace = read(tmp_path / "trace.json.gz", needs_device=False)
+    assert [i.name for i in trace.iterations] == ["iteration 0", "iteration 1", "iteration 2"]
+    assert {o.name: o.calls for o in trace.host_operations}["aten::mm"] == 3
+    assert result["tables"] == {"cpu time": "by_cpu_time.txt", "memory": "by_memory.txt"}
+    assert "aten::mm" in (tmp_path / "by_cpu_time.txt").read_text()
+    memory = {name: (size, calls) for name, size, calls in result["memory"]}
+    assert memory["aten::matmul"] == (3 * 32 * 32 * 4, 3)
+    assert "iteration 0" not in memory
+    assert result["problems"] == []
+    assert result["device"]["type"] == "cpu"
+    assert result["versions"]["torch"] == torch.__version__
+    assert not list(tmp_path.glob(".part*"))
+
+
+def test_shapes_are_in_the_trace(look, tmp_path) -> None:
+    """Which is where Perfetto shows them."""
+    look(RELU, "--steps", "1")
+    events = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["traceEvents"]
+    (product,) = [event for event in events if event.get("name") == "aten::mm"]
+    assert product["args"]["Input Dims"][:2] == [[32, 32], [32, 32]]
+
+
+def test_stacks_are_written_as_flame_graphs_take_them(look, tmp_path) -> None:
+    """Frames with semicolons between them and a number behind."""
+    result = look(RELU, "--steps", "1", "--stacks")
+    assert result["stacks"] == {"cpu": "stacks_cpu.txt"}
+    lines = (tmp_path / "stacks_cpu.txt").read_text().splitlines()
+    assert any("tiny.py" in line for line in lines)
+    assert all(line.rpartition(" ")[2].isdigit() for line in lines)
+
+
+def test_what_a_workload_warns_of_is_a_problem(look) -> None:
+    """In the result like any other."""
+    assert look(replace(RELU, workload="tiny:warning"))["problems"] == ["it is tiny"]
+
+
+def test_a_part_that_fails_costs_no_other(look, monkeypatch, tmp_path) -> None:
+    """Here the tables, and then the trace."""
+    monkeypatch.setattr(tracing, "_tabulate", lambda *_: 1 / 0)
+    result = look(RELU, "--steps", "1", "--stacks")
+    assert result["problems"] == [
+        "the profiler's events could not be summed up: ZeroDivisionError: division by zero"
+    ]
+    assert result["done"]
+    assert (tmp_path / "trace.json.gz").exists()
+    assert (tmp_path / "stacks_cpu.txt").exists()
+
+
+def test_a_trace_that_the_profiler_did_not_write_is_a_problem(look, monkeypatch) -> None:
+    """It does not say so itself."""
+    monkeypatch.setattr(tracing.profile, "export_chrome_trace", lambda *_: None)
+    result = look(RELU, "--steps", "1")
+    assert result["problems"][0].startswith("no trace: FileNotFoundError")
+    assert "trace" not in result
+    assert "cpu time" in result["tables"]
+
+
+def test_a_fault_is_in_the_result_with_its_phase(look) -> None:
+    """Like that of a measured case."""
+    result = look(replace(RELU, workload="faulty:raising", params={"phase": "first step"}))
+    assert result["fault"] == {
+        "kind": "exception",
+        "message": "ValueError: planted in first step",
+        "phase": "first step",
+    }
+    assert "done" not in result
+
+
+def test_two_profilers_at_once_are_refused(look, monkeypatch) -> None:
+    """Neither would see anything."""
+    monkeypatch.setenv("ROCP_TOOL_LIBRARIES", "/opt/rocm/lib/librocprofiler-sdk-tool.so")
+    assert look(RELU)["skipped"].startswith("ROCP_TOOL_LIBRARIES is set")
+
+
+def test_ranges_are_for_gpus(look) -> None:
+    """A CPU has no profiler outside that would read them."""
+    assert "torch sees none here" in look(RELU, "--ranges")["skipped"]
+
+
+def test_ranges_lie_around_the_steps_that_count_and_each_of_them(monkeypatch) -> None:
+    """With the device done before and after, so that its kernels lie inside as well."""
+    told: list[str] = []
+    nvtx = SimpleNamespace(range_push=told.append, range_pop=lambda: told.append("pop"))
+    monkeypatch.setattr(torch.cuda, "nvtx", nvtx)
+    monkeypatch.setattr(torch.autograd.profiler, "emit_nvtx", contextlib.nullcontext)
+    clock = SimpleNamespace(synchronize=lambda: told.append("done"))
+    tracing._in_ranges(lambda: told.append("step"), clock, 2)
+    assert told == [
+        *("done", "bench-lib measured", "iteration 0", "step", "pop"),
+        *("iteration 1", "step", "pop", "done", "pop"),
+    ]
+    assert tracing.MEASURED == MEASURED
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [(["--steps", "0"], "at least 1"), (["--steps", "x"], "invalid int"), (["--wat"], "--wat")],
+)
+def test_a_wrong_order_is_refused(look, options, word, capsys) -> None:
+    """With status 2, before anything is opened."""
+    with pytest.raises(FileNotFoundError):
+        look(RELU, *options)
+    assert word in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_case_is_refused(tmp_path, capsys) -> None:
+    """Whatever is in it."""
+    for text in ("{}", "[]", "no", '{"id": 1}'):
+        (tmp_path / "case.json").write_text(text)
+        with pytest.raises(SystemExit) as ended:
+            worker.main(["profile", str(tmp_path / "case.json"), str(tmp_path)])
+        assert ended.value.code == 2
+        assert "is no case" in capsys.readouterr().err
+
+
+# ---- the worker, in a process of its own --------------------------------------------------------
+
+
+def test_a_case_is_profiled_in_a_process_that_says_how_far_it_is(tmp_path) -> None:
+    """And what a profile before left is not taken for this one's."""
+    (tmp_path / "trace_rank7.json.gz").write_text("old")
+    (tmp_path / "notes.txt").write_text("mine")
+    said: list[str] = []
+    (result,) = run_profile(RELU, tmp_path, Asked(2), environment=ENVIRONMENT, say=said.append)
+    assert (result.steps, result.trace, result.done) == (2, "trace.json.gz", True)
+    assert said == [
+        *("open the device", "build", "first step", "warm up", "profile", "write the trace"),
+        *("tabulate", "done"),
+    ]
+    assert read(tmp_path / "trace.json.gz", needs_device=False).steps == 2
+    assert not (tmp_path / "trace_rank7.json.gz").exists()
+    assert (tmp_path / "notes.txt").exists()
+
+
+def test_each_of_several_ranks_leaves_a_trace(tmp_path) -> None:
+    """Through torchrun; their phases are told once."""
+    said: list[str] = []
+    case = replace(RELU, launch=Launch(2))
+    results = run_profile(case, tmp_path, Asked(1), environment=ENVIRONMENT, say=said.append)
+    assert [(r.rank, r.trace) for r in results] == [
+        (0, "trace_rank0.json.gz"),
+        (1, "trace_rank1.json.gz"),
+    ]
+    assert said.count("profile") == 1
+    for result in results:
+        assert read(tmp_path / result.trace, needs_device=False).steps == 1
+
+
+HANGS = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-IS", "-c", "import time; time.sleep(600)"])
+print("phase: build", flush=True)
+open(sys.argv[1] + ".part", "w").write(f"{os.getpid()} {child.pid}")
+os.rename(sys.argv[1] + ".part", sys.argv[1])
+time.sleep(600)
+"""
+
+
+def test_a_hanging_case_ends_at_its_limit_with_all_that_it_started(tmp_path) -> None:
+    """What it was doing is its last output."""
+    pids = tmp_path / "pids"
+    words = [sys.executable, "-IS", "-c", HANGS, str(pids)]
+    case = replace(RELU, time_limit_s=2)
+    with pytest.raises(CaseFault) as raised:
+        run_profile(case, tmp_path / "out", Asked(1), around=lambda _: words)
+    fault = raised.value.fault
+    assert (fault.kind, fault.message) == ("time limit", "not done within its time limit of 2 s")
+    assert fault.last_output == "phase: build"
+    assert all_gone(*pids_in(pids))
+
+
+# ---- outcomes, by a stand-in --------------------------------------------------------------------
+
+
+@pytest.fixture
+def outcome(tmp_path, monkeypatch):
+    """Return a function that has a stand-in leave results, and reads them."""
+
+    def run(*results: dict[str, Any] | str, status: int = 0, ranks: int = 1) -> Any:
+        laid_out = tmp_path / "laid out"
+        laid_out.mkdir()
+        for number, result in enumerate(results):
+            text = result if isinstance(result, str) else json.dumps(result)
+            (laid_out / f"result{f'_rank{number}' if ranks > 1 else ''}.json").write_text(text)
+        monkeypatch.setenv("STANDIN", str(laid_out))
+        monkeypatch.setenv("STANDIN_STATUS", str(status))
+        standin = Path(__file__).with_name("standin_worker.py")
+        out = tmp_path / "out"
+        out.mkdir()
+        monkeypatch.setattr(module, "order", lambda *_: [sys.executable, str(standin), str(out)])
+        return run_profile(replace(RELU, launch=Launch(ranks)), out, Asked())
+
+    return run
+
+
+def test_a_profiler_that_fails_after_the_steps_is_a_problem_and_no_fault(outcome) -> None:
+    """What the worker left is whole."""
+    (result,) = outcome({"done": True}, status=3)
+    assert result.problems == ["after the steps the worker left with exit status 3"]
+
+
+def test_a_worker_that_died_on_its_way_is_a_fault(outcome) -> None:
+    """Whatever its status says."""
+    with pytest.raises(CaseFault, match="died in profile"):
+        outcome({"steps": 5})
+
+
+def test_a_torn_result_is_none(outcome) -> None:
+    """As after a full disk."""
+    with pytest.raises(CaseFault, match="died in profile"):
+        outcome('{"done": tr')
+
+
+def test_a_rank_that_left_nothing_is_a_fault(outcome) -> None:
+    """Though the other is done."""
+    with pytest.raises(CaseFault, match="died in profile"):
+        outcome({"done": True}, ranks=2)
+
+
+def test_of_two_faults_the_first_is_told(outcome) -> None:
+    """It drags the other along."""
+    late = {"kind": "exception", "message": "collective timed out", "phase": "profile"}
+    first = {"kind": "out of memory", "message": "no memory", "phase": "build"}
+    with pytest.raises(CaseFault, match="out of memory in build: rank 1: no memory"):
+        outcome(
+            {"rank": 0, "ended_s": 9, "fault": late},
+            {"rank": 1, "ended_s": 8, "fault": first},
+            ranks=2,
+            status=1,
+        )
+
+
+def test_a_skip_is_a_skip(outcome) -> None:
+    """With its reason."""
+    with pytest.raises(CaseSkipped, match=r"^no bf16$"):
+        outcome({"skipped": "no bf16"})
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_anything_starts(tmp_path) -> None:
+    """With the option that names another."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LaunchError, match="--out DIR"):
+        run_profile(RELU, tmp_path / "file", Asked())
+
+
+def test_a_program_that_cannot_be_started_is_named(tmp_path) -> None:
+    """As a profiler that is gone."""
+    with pytest.raises(LaunchError, match="cannot start /no/profiler"):
+        run_profile(RELU, tmp_path, Asked(), around=lambda words: ["/no/profiler", *words])

@@ -1,0 +1,203 @@
+"""The guide's questions about kernels, answered in words from any profiler's kernels."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench_lib.model import Kernel
+from bench_lib.profiling.kernels import REST
+from bench_lib.profiling.readings import Answer, answers
+from bench_lib.rocm.results import Call
+
+GEMM = "Cijk_Ailk_Bljk_HHS_BH_MT64x64x16_SE_K1"
+MS = 1e-3
+
+
+def answer(question: str, *kernels: Kernel, **more) -> Answer:
+    """Return the answer to one question, which has to have exactly one."""
+    (found,) = [each for each in answers(kernels, **more) if each.question == question]
+    return found
+
+
+def questions(*kernels: Kernel, **more) -> list[str]:
+    """Return what can be answered."""
+    return [each.question for each in answers(kernels, **more)]
+
+
+def row(*spans: tuple[float, float], name: str = "k") -> list[Call]:
+    """Return calls of a kernel, in microseconds."""
+    return [Call(name, begin * 1e-6, end * 1e-6) for begin, end in spans]
+
+
+def test_the_slowest_kernel_is_named_with_its_time_share_and_work():
+    """In short, wherever in the list it is."""
+    found = answer("slowest kernel", Kernel("relu", 9, 1 * MS), Kernel(GEMM, 4, 3 * MS))
+    assert (
+        found.words
+        == "Cijk_Ailk_Bljk_HHS_BH_MT64x64x16: 3 ms, 75.0% of the device's time, in 4 calls"
+    )
+    assert found.reading == "what it does: GEMM"
+
+
+def test_launches_are_counted_over_all_kernels():
+    """Of a step they may be no whole number."""
+    found = answer("launches", Kernel("a", 2.5, 50 * MS), Kernel("b", 1, 20 * MS))
+    assert found.words == "3.5 launches of 2 kernels, 20 ms each on average"
+    assert found.reading == ""
+
+
+def test_many_short_launches_are_worth_fusing():
+    """The guide: a high call count may be an opportunity for fusion."""
+    assert "fusing" in answer("launches", Kernel("a", 1000, 9 * MS)).reading
+    assert answer("launches", Kernel("a", 1000, 10 * MS)).reading == ""
+
+
+def test_the_top_five_are_told_each_and_together():
+    """Of seven."""
+    kernels = [Kernel(f"k{n}_x", 1, n * MS) for n in range(1, 8)]
+    found = answer("top 5 kernels", *kernels)
+    assert found.words == (
+        "together 89.3%: k7_x 25.0%; k6_x 21.4%; k5_x 17.9%; k4_x 14.3%; k3_x 10.7%"
+    )
+
+
+def test_fewer_than_five_kernels_are_all_of_them():
+    """No question about kernels that there are not."""
+    assert answer("top 2 kernels", Kernel("a", 1, MS), Kernel("b", 1, MS)).words == (
+        "together 100.0%: a 50.0%; b 50.0%"
+    )
+
+
+def test_what_a_table_has_left_over_is_no_kernel():
+    """Its time is part of the whole, its calls are launches."""
+    kernels = (Kernel(REST, 90, 6 * MS), Kernel("a", 10, 4 * MS))
+    assert answer("slowest kernel", *kernels).words.startswith("a: 4 ms, 40.0%")
+    assert answer("launches", *kernels).words.startswith("100 launches of 1 kernels and others")
+    assert answer("top 1 kernels", *kernels).words == "together 40.0%: a 40.0%"
+
+
+@pytest.mark.parametrize(
+    ("copied", "words"),
+    [(11, "a bottleneck"), (10, "no bottleneck yet"), (6, "no bottleneck yet"), (4, "efficient")],
+)
+def test_copies_are_read_as_the_guide_reads_them(copied, words):
+    """Above a tenth of the time, and below a twentieth."""
+    kernels = Kernel("gemm", 1, (100 - copied) * MS)
+    found = answer("memory copies", kernels, copies=[Kernel("host to device", 3, copied * MS)])
+    assert words in found.reading
+    assert found.words == f"3, {copied} ms, {copied:.1f}%: host to device {copied} ms"
+
+
+def test_without_copies_apart_kernels_that_copy_are_taken():
+    """As torch's profiler and rocprof list them."""
+    kernels = [Kernel("Memcpy HtoD (Pinned -> Device)", 2, MS), Kernel("gemm", 2, 3 * MS)]
+    assert answer("memory copies", *kernels).words == "2, 1 ms, 25.0%: Memcpy HtoD 1 ms"
+
+
+def test_copies_by_kernels_are_added_to_those_apart():
+    """HIP copies with kernels too, and rocprofv3 lists these among the kernels."""
+    kernels = [Kernel("__amd_rocclr_copyBuffer", 2, MS), Kernel("direct_copy_kernel", 2, 2 * MS)]
+    found = answer("memory copies", *kernels, copies=[Kernel("host to device", 1, MS)])
+    assert found.words.startswith("3, 2 ms, 50.0%: ")
+
+
+def test_no_copies_are_an_answer():
+    """And nobody has to grep for it."""
+    found = answer("memory copies", Kernel("gemm", 2, 3 * MS))
+    assert (found.words, found.reading[:16]) == ("none", "nothing is moved")
+
+
+def test_shares_may_be_of_another_whole():
+    """Of the step, for example."""
+    found = answer("slowest kernel", Kernel("a", 1, MS), total_s=10 * MS)
+    assert "10.0% of the device's time" in found.words
+
+
+def test_without_single_calls_there_is_nothing_of_their_order():
+    """Statistics tell neither gaps nor spread."""
+    assert questions(Kernel("a", 9, MS)) == [
+        *("slowest kernel", "launches", "top 1 kernels", "memory copies")
+    ]
+
+
+def test_the_kernel_whose_spread_costs_most_is_told():
+    """And not the tiny one that varies more."""
+    big = row((0, 100), (100, 200), (200, 300), (300, 400), (400, 600), name="big")
+    tiny = row((600, 601), (602, 603), (604, 605), (606, 607), (608, 613), name="tiny")
+    found = answer("kernel durations", Kernel("big", 5, MS), calls=[*tiny, *big])
+    assert found.words == (
+        "big varies most in all: 100 us to 200 us, standard deviation 33% of its mean over 5 calls"
+    )
+    assert found.reading.startswith("varied: ")
+
+
+def test_a_kernel_that_always_takes_the_same_is_consistent():
+    """Within a fifth of its mean."""
+    calls = row(*[(100 * n, 100 * n + 50 + n) for n in range(6)])
+    assert answer("kernel durations", Kernel("k", 6, MS), calls=calls).reading == "consistent"
+
+
+def test_of_a_few_calls_no_spread_is_told():
+    """Four are too few."""
+    calls = row(*[(100 * n, 100 * n + 50) for n in range(4)])
+    assert "kernel durations" not in questions(Kernel("k", 4, MS), calls=calls)
+
+
+def test_gaps_of_more_than_ten_microseconds_are_told():
+    """With the longest and what is around it; shorter ones are launches."""
+    calls = [*row((0, 10), (19, 30)), *row((50, 100), name="late"), *row((111, 200), name="last")]
+    found = answer("gaps between kernels", Kernel("k", 4, MS), calls=calls)
+    assert found.words == (
+        "2 above 10 us, 31 us in all, 15.5% of the time from first kernel to last; "
+        "the longest, 20 us, is between k and late"
+    )
+    assert "fusion" in found.reading
+
+
+def test_kernels_side_by_side_leave_no_gap():
+    """Nor does a long one under which others come and go."""
+    calls = row((0, 1000), (10, 20), (500, 600), (1005, 1100))
+    found = answer("gaps between kernels", Kernel("k", 4, MS), calls=calls)
+    assert (found.words, found.reading) == ("none above 10 us", "the device is fed")
+
+
+def test_where_nothing_ran_that_is_the_answer():
+    """Instead of shares of nothing."""
+    assert [each.words for each in answers([])] == ["no kernel ran on the device"]
+
+
+def test_any_profiler_s_calls_will_do():
+    """They need a name, a begin and an end."""
+
+    class Event(NamedTuple):
+        name: str
+        begin_s: float
+        end_s: float
+
+    calls = [Event("a", 0.0, 1.0), Event("b", 3.0, 4.0)]
+    found = answer("gaps between kernels", Kernel("a", 2, 2.0), calls=calls)
+    assert found.words.startswith("1 above 10 us, 2 s in all, 50.0%")
+
+
+NAMES = st.one_of(st.sampled_from([GEMM, REST, "Memcpy HtoD", "_Z1kv", ""]), st.text(max_size=9))
+TIMES = st.floats(0, 1e6)
+KERNELS = st.lists(st.builds(Kernel, NAMES, TIMES, TIMES), max_size=7)
+
+
+@given(
+    kernels=KERNELS,
+    copies=KERNELS,
+    calls=st.lists(
+        st.builds(lambda name, at, took: Call(name, at, at + took), NAMES, TIMES, TIMES),
+        max_size=9,
+    ),
+)
+def test_whatever_was_profiled_is_answered(kernels, copies, calls):
+    """In sentences, and with no exception."""
+    for found in answers(kernels, copies=copies, calls=calls):
+        assert found.question
+        assert found.words
