@@ -19,7 +19,9 @@ from bench_lib.devicelock import DeviceLock
 from bench_lib.model import Fault, Launch, Limits, Status
 from bench_lib.runner import Bench
 from bench_lib.secondary import first_step
-from bench_lib.worker import caches
+from bench_lib.worker import caches, profiling
+from bench_lib.worker.clock import HostClock
+from bench_lib.worker.workload import Setting, Workload
 
 DEVICE = gpus(1)[0]
 
@@ -193,10 +195,38 @@ def test_a_torch_for_others_has_nothing_to_tune():
     """A skip, with the reason."""
     import dataclasses
 
-    from bench_lib.worker.clock import HostClock
     from bench_lib.worker.context import Context, answer, tuned
-    from bench_lib.worker.workload import Setting
 
     context = Context(Setting(torch.device("cpu")), HostClock(), "c")
     answered = answer(dataclasses.asdict(make_case()), context, tuned)
     assert answered == {"skipped": "MIOpen is for AMD GPUs, and this torch is built for others"}
+
+
+# --- looking into --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("step_s", "asynchronous", "steps"),
+    [(0.001, True, 5), (0.3, True, 3), (4.0, True, 1), (0.001, False, 2), (0.9, False, 1)],
+)
+def test_slow_steps_are_looked_into_less_often(monkeypatch, step_s, asynchronous, steps):
+    """A second under the profiler is enough, and on a CPU two steps."""
+    from bench_lib.worker import context as module
+
+    now, asked = [0.0], []
+
+    def step():
+        now[0] += step_s
+
+    class Scripted(HostClock):
+        def now(self):
+            return now[0]
+
+    clock = Scripted()
+    clock.asynchronous = asynchronous
+    monkeypatch.setattr(module, "build", lambda *_: Workload(step))
+    monkeypatch.setattr(
+        module.profiling, "kernels", lambda _s, _c, n: asked.append(n) or profiling.Work(steps=n)
+    )
+    module.kernels_of(make_case(), module.Context(Setting(torch.device("cpu")), clock, "c"))
+    assert asked == [steps]

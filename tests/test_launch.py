@@ -187,6 +187,34 @@ def test_a_companion_that_does_not_answer_is_ended(
         companion.take_turn()
 
 
+# --- looking into -------------------------------------------------------------------------
+
+
+def test_a_context_tells_what_a_step_is_made_of(context: Context) -> None:
+    """Of one step, by operation where the host is the device; for real."""
+    seen = context.profile(case("parallel"))
+    calls = {kernel.name: kernel.calls for kernel in seen.kernels}
+    assert (seen.source, seen.busy_s) == ("torch.profiler, CPU", None)
+    assert calls["aten::mm"] == 4 * 3  # forward, and backward for either factor
+    assert all(kernel.total_s > 0 for kernel in seen.kernels)
+
+
+def test_a_step_without_operations_is_a_skip_and_keeps_the_context(context: Context) -> None:
+    """Plain Python has none."""
+    with pytest.raises(CaseSkipped, match=r"^the profiler saw no operation$"):
+        context.profile(case("well"))
+    with pytest.raises(CaseSkipped, match=r"^no such arithmetic here$"):
+        context.profile(case("unsupported"))
+    assert context.profile(case("parallel")).kernels
+
+
+def test_a_fault_while_looking_names_its_phase(context: Context) -> None:
+    """As one while measuring does."""
+    with pytest.raises(CaseFault) as caught:
+        context.profile(case("raising", phase="first step"))
+    assert (caught.value.fault.kind, caught.value.fault.phase) == ("exception", "first step")
+
+
 # --- faults --------------------------------------------------------------------------------
 
 FAULTS = {

@@ -33,7 +33,9 @@ FIRST, WARM, AGAIN, MEASURED = 1, LEAST_WARMUP_STEPS, 1, AT_ONCE.iterations
 
 BEFORE = FIRST + WARM + AGAIN
 
-NO_WORKLOAD = "no workload 'nothing'; there is network, planted, delay, or package.module:"
+NO_WORKLOAD = (
+    "no workload 'nothing'; there is network, operator, planted, delay, or package.module:"
+)
 
 
 @pytest.fixture(autouse=True, scope="module")

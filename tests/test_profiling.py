@@ -28,6 +28,7 @@ from bench_lib.worker import __main__ as worker
 from bench_lib.worker import profiling, tracing
 from bench_lib.worker.clock import GpuClock, HostClock
 from bench_lib.worker.profiling import Work, kernels, union_s
+from bench_lib.worker.workload import UnsupportedError
 
 ENVIRONMENT = {**ON_THE_CPU, "OMP_NUM_THREADS": "1"}
 RELU = Case("relu", "tiny:relu", time_limit_s=LONG_S)
@@ -107,7 +108,7 @@ def test_kernels_of_a_gpu_are_added_up_by_name_and_busy_once(profiler) -> None:
 def test_a_profiler_that_sees_no_kernel_is_not_believed(profiler) -> None:
     """It may not be allowed to look."""
     profiler.see("cudaLaunchKernel", 0, 5, DeviceType.CPU)
-    with pytest.raises(RuntimeError, match="the profiler saw no work on the device"):
+    with pytest.raises(UnsupportedError, match="the profiler saw no work on the device"):
         kernels(lambda: None, GPU, 1)
 
 
@@ -120,7 +121,7 @@ def test_on_a_cpu_torchs_operations_stand_for_kernels() -> None:
     assert (calls["aten::mm"], calls["aten::relu"]) == (3, 3)
     times = [total_s for *_, total_s in found.kernels]
     assert times == sorted(times, reverse=True)
-    with pytest.raises(RuntimeError, match="the profiler saw no operation"):
+    with pytest.raises(UnsupportedError, match="the profiler saw no operation"):
         kernels(lambda: None, HostClock(), 1)
 
 

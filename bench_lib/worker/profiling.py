@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torch.profiler import ProfilerActivity, profile
 
 from bench_lib.worker.clock import can_detach_profiler
+from bench_lib.worker.workload import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,7 +33,7 @@ def kernels(step: Callable[[], object], clock: Clock, steps: int) -> Work:
     """Profile so many steps of a warm case and return its kernels, copies and fills.
 
     Only the device is listened to, which costs little; on a CPU it is torch's operations, each
-    with its own time.  Raises whatever keeps the steps from being profiled, and RuntimeError
+    with its own time.  Raises whatever keeps the steps from being profiled, and UnsupportedError
     where the profiler saw nothing.
     """
     if not clock.asynchronous:
@@ -51,7 +52,7 @@ def kernels(step: Callable[[], object], clock: Clock, steps: int) -> Work:
     ]
     clock.synchronize()  # a call is what the profiler detaches in
     if not seen:
-        raise RuntimeError("the profiler saw no work on the device")
+        raise UnsupportedError("the profiler saw no work on the device")
     return Work(
         _summed((name, end - begin) for name, begin, end in seen),
         union_s((begin, end) for _, begin, end in seen),
@@ -69,7 +70,7 @@ def _operations(step: Callable[[], object], steps: int) -> Work:
         if row.self_cpu_time_total > 0
     ]
     if not rows:
-        raise RuntimeError("the profiler saw no operation")
+        raise UnsupportedError("the profiler saw no operation")
     return Work(sorted(rows, key=lambda row: -row[2]), None, steps, "torch.profiler, CPU")
 
 
