@@ -89,6 +89,8 @@ def conditions_of(
     caches = environment.caches
     if hardware.vendor == "amd" and "miopen" in caches:
         conditions["miopen_cache"] = fingerprint.state_of(caches["miopen"])
+        if fingerprint.TUNED in caches:
+            conditions["miopen_cache"] = "tuned"
     if "tunableop" in caches:
         conditions["tunableop_cache"] = fingerprint.state_of(caches["tunableop"])
     return conditions

@@ -100,7 +100,8 @@ class Chronicle:
         """
         if which == "none":
             return []
-        measured = [r for r in self._judged() if _unmeasured(r) is None]
+        judged = (r for r in self._judged() if not r.case.launch.cold)  # caches would fill
+        measured = [r for r in judged if _unmeasured(r) is None]
         return measured if which == "all" else [r for r in measured if r.status in LOOKED_INTO]
 
     def note_kernels(self, case_id: str, found: KernelTable | str) -> None:

@@ -30,6 +30,10 @@ def start_workers(environment: Mapping[str, str]) -> Workers:
     return Zygote(environment=environment)
 
 
+TUNING_LIMIT_S = 3600.0
+"""A search through all kernels of a network takes minutes, the first time on a GPU more."""
+
+
 def _miopen() -> str:
     return fingerprint.caches().get("miopen", "unknown")
 
@@ -121,6 +125,7 @@ class Bench:
 
         Raises LaunchError where workers cannot be started at all.
         """
+        self._watch()
         tuned = self._tune(case) if self._tunes else ""
         return replace(self._measured(case, range(self._processes)), tuned=tuned)
 
@@ -180,22 +185,26 @@ class Bench:
         """Have MIOpen search, in a context that ends with it; say what became of its database."""
         before, begin = _miopen(), time.monotonic()
         context = self._station.fork()
+        words = ""
         try:
-            context.tune(case)
+            context.tune(replace(case, time_limit_s=max(case.time_limit_s, TUNING_LIMIT_S)))
         except CaseSkipped as reason:
-            return f"not tuned: {reason}"
+            words = f"not tuned: {reason}; "
         except CaseFault as error:
-            return f"not tuned: {error.fault.kind}: {error.fault.message}"
+            words = f"not tuned: {error.fault.kind}: {error.fault.message}; "
         finally:
             context.close()
-        words = f"{before} before, {_miopen()} after {time.monotonic() - begin:.1f} s"
+        words += f"{before} before, {_miopen()} after {time.monotonic() - begin:.1f} s"
         self._say(f"{case.id}: MIOpen's database: {words}")
         return words
 
     def _watch(self) -> None:
         if self._watcher is None:
             self._watcher = self._start_watching(self.device)
-            self._before = fingerprint.collect()  # measuring fills the caches
+            self._before = fingerprint.collect()  # measuring fills the caches, and so does tuning
+            if self._tunes:
+                filled = {**self._before.caches, fingerprint.TUNED: "searched first"}
+                self._before = replace(self._before, caches=filled)
 
     def environment(self) -> Environment:
         """Describe the software that measures here; the worker's own words where it spoke."""

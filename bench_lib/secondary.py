@@ -14,6 +14,7 @@ from bench_lib.summary import TRUST
 
 MEMORY_ALLOWANCE = 4 * 2**20
 COMPILE_ALLOWANCE_S = 5.0
+FIRST_STEP_ALLOWANCE_S = 0.5
 
 
 def stability(
@@ -102,13 +103,18 @@ def _compile_times(processes: Sequence[ProcessSummary], state: str | None) -> li
 def first_step(
     candidate: Sequence[ProcessSummary], old: Sequence[ProcessSummary], limits: Limits
 ) -> list[Verdict]:
-    """Hold the time to the end of the first step, of cases with cold caches, as compile time is."""
+    """Hold the time to the end of the first step of cases with cold caches, as compile time is.
+
+    What compiles nothing is allowed half a second on top, and not five.
+    """
     new = [p.first_step_s for p in candidate if p.first_step_s is not None]
     before = [p.first_step_s for p in old if p.first_step_s is not None]
     if not new or not before:
         return []
     value, most = min(new), max(before)
-    slow = value > most * (1 + limits.compile_time) + COMPILE_ALLOWANCE_S
+    compiles = any(p.compile_s is not None for p in candidate)
+    allowance = COMPILE_ALLOWANCE_S if compiles else FIRST_STEP_ALLOWANCE_S
+    slow = value > most * (1 + limits.compile_time) + allowance
     return [
         Verdict(
             Status.REGRESSED if slow else Status.OK,

@@ -122,12 +122,22 @@ def test_the_first_look_tells_a_cold_case_s_first_step():
 )
 def test_the_time_to_the_first_step_is_judged_as_compile_time_is(seconds, status):
     """Half as much again and 5 s on top are allowed."""
-    old = [make_process(first_step_s=s) for s in (9.0, 10.0)]
-    (verdict,) = first_step([make_process(first_step_s=seconds)], old, Limits())
+    old = [make_process(first_step_s=s, compile_s=s) for s in (9.0, 10.0)]
+    (verdict,) = first_step([make_process(first_step_s=seconds, compile_s=9.0)], old, Limits())
     assert (verdict.metric, verdict.status) == ("first_step", status)
     assert verdict.reason == f"{seconds:.1f} s from cold caches (10.0 s in the baseline)"
     assert first_step([make_process()], old, Limits()) == []
     assert first_step(old, [make_process()], Limits()) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "status"), [(0.8, Status.OK), (1.1, Status.OK), (1.2, Status.REGRESSED)]
+)
+def test_what_compiles_nothing_is_allowed_less(seconds, status):
+    """Five seconds would hide everything."""
+    old = [make_process(first_step_s=0.4)]
+    (verdict,) = first_step([make_process(first_step_s=seconds)], old, Limits())
+    assert verdict.status is status
 
 
 def test_cold_caches_are_a_condition_and_the_users_own_are_none():
@@ -136,6 +146,8 @@ def test_cold_caches_are_a_condition_and_the_users_own_are_none():
     assert conditions_of(cold(make_case()), DEVICE, environment)["caches"] == "cold"
     assert "miopen_cache" not in conditions_of(cold(make_case()), DEVICE, environment)
     assert conditions_of(make_case(), DEVICE, environment)["miopen_cache"] == "warm"
+    tuned = replace(environment, caches={**environment.caches, fingerprint.TUNED: "x"})
+    assert conditions_of(make_case(), DEVICE, tuned)["miopen_cache"] == "tuned"
 
 
 def make_record_environment(miopen):
@@ -159,6 +171,7 @@ def test_a_case_is_tuned_in_a_context_of_its_own_before_it_is_measured(
     outcome = one.measure(make_case(id="a"))
     words = "cold before, warm, 41 entries, 0123456789ab after"
     assert outcome.tuned.startswith(words)
+    assert fingerprint.TUNED in outcome.environment.caches
     assert said == [f"a: MIOpen's database: {outcome.tuned}"]
     assert workers.log == [
         *("fork context-1", "context-1 tunes a", "end context-1", "fork context-2", "context-2 a")
@@ -179,8 +192,10 @@ def test_a_case_is_tuned_in_a_context_of_its_own_before_it_is_measured(
 def test_what_cannot_be_tuned_is_measured_all_the_same(bench, workers, trouble, words):
     """With the reason beside it."""
     workers.tuning = {"a": trouble}
-    outcome = bench(tune=True).measure(make_case(id="a"))
+    said = []
+    outcome = bench(tune=True, say=said.append).measure(make_case(id="a"))
     assert outcome.tuned.startswith(words)
+    assert words in said[0]
     assert outcome.attempts[-1].measurement is not None
     assert workers.alive == {"context-2"}
 

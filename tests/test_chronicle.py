@@ -20,6 +20,7 @@ from builders import (
 from scripted import Contexts, Watch, gpus
 
 from bench_lib import baselines, history
+from bench_lib.axes import cold
 from bench_lib.chronicle import NIGHTS, Chronicle, fails, rolling
 from bench_lib.devicelock import DeviceLock
 from bench_lib.model import Fault, Kernel, KernelTable, Quarantine, Status
@@ -407,7 +408,7 @@ def test_time_outside_the_kernels_is_told_by_the_whole_steps_difference(
     run.note_kernels("a", kernels(gemm=8, relu=2))
     (record,) = run.judge()
     assert record.verdicts[0].reason.endswith(
-        "; 2.5 ms of it lie between the kernels (launches, waiting), not in them"
+        "; 2.5 ms of the 2.5 ms more lie between the kernels (launches, waiting)"
     )
 
 
@@ -433,6 +434,25 @@ def test_why_no_kernel_is_named_is_said(
     assert words in record.verdicts[0].reason or found is None
     if found is None:
         assert "kernel" not in record.verdicts[0].reason
+
+
+def test_a_cold_case_is_not_looked_into(tmp_path, chronicle, outcome_of):
+    """That would fill the user's caches, and its kernels are the warm case's."""
+    run = chronicle()
+    outcome = outcome_of("new", [0.01] * 20)
+    run.note(replace(outcome, case=cold(outcome.case)), None)
+    assert run.to_look_into("all") == []
+
+
+def test_more_memory_is_not_explained_by_kernels(tmp_path, bench, chronicle, outcome_of):
+    """They take time; what is said of memory stays as it is."""
+    accept(tmp_path, "a", kernels=kernels(gemm=8))
+    run = chronicle(planned=6)
+    slow(bench, run, outcome_of, seconds=0.01)
+    run.note_kernels("a", kernels(gemm=12))
+    record = run.records["a"]
+    worse = replace(record, verdicts=[make_verdict(status=Status.REGRESSED, metric="memory")])
+    assert run._explained(worse) == worse
 
 
 def test_kernels_of_what_is_no_slower_change_no_verdict(tmp_path, bench, chronicle, outcome_of):

@@ -228,6 +228,12 @@ def test_tuning_is_for_amd_and_said_so(suite):
     )
 
 
+def test_tuning_and_cold_caches_are_refused_together(suite):
+    """One fills what the other does not read."""
+    result = suite(devices="gpus(1)")("--perf-tune", "--perf-cold")
+    result.stderr.fnmatch_lines(["*--perf-tune fills a database that --perf-cold does not read*"])
+
+
 def test_tuning_is_done_case_by_case_and_kept(suite, pytester):
     """Before each is measured."""
     result = suite(devices="gpus(1)")("--perf-tune", "--perf-tier", "smoke")

@@ -5,8 +5,17 @@ says in words what two environments do not share, `checks` is what ``bench-lib e
 No torch is imported and no device opened; what cannot be read is None.
 """
 
-from bench_lib.fingerprint.cached import caches, state_of
+from bench_lib.fingerprint.cached import TUNED, caches, state_of
 from bench_lib.fingerprint.environment import collect, difference, with_versions
 from bench_lib.fingerprint.readiness import Check, checks
 
-__all__ = ["Check", "caches", "checks", "collect", "difference", "state_of", "with_versions"]
+__all__ = [
+    "TUNED",
+    "Check",
+    "caches",
+    "checks",
+    "collect",
+    "difference",
+    "state_of",
+    "with_versions",
+]

@@ -15,6 +15,8 @@ CONTENT_BYTES = 4 * 2**20
 MOST_FILES = 10_000
 """So many files of one folder are looked at; a count that reaches it may be more."""
 COLD = "cold"
+TUNED = "miopen search"
+"""What a run that fills MIOpen's database before it measures says so by, among the caches."""
 
 
 def caches(environ: Mapping[str, str] = os.environ, cwd: Path | None = None) -> dict[str, str]:

@@ -91,6 +91,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "default::bench_lib.model.MachineWarning")
     for name in (*TIERS, *TASKS):
         config.addinivalue_line("markers", f"{name}: cases of this tier or task (bench_lib)")
+    if session.options.tune and session.options.cold:
+        raise pytest.UsageError(
+            "--perf-tune fills a database that --perf-cold does not read; choose"
+        )
     if session.options.tune and session.devices[0].vendor != "amd":
         here = session.devices[0].key
         raise pytest.UsageError(

@@ -81,10 +81,17 @@ class PerfSession:
         tiers = matrix.read_matrix(self.options.matrix, self.workloads)
         if not self.options.cold:
             return tiers
-        return {
-            tier: list({each.id: each for each in map(cold, cases)}.values())
-            for tier, cases in tiers.items()
-        }
+        return {tier: self._cold(cases) for tier, cases in tiers.items()}
+
+    def _cold(self, cases: list[Case]) -> list[Case]:
+        """Return the cases with cold caches; one that is so already is the same as its twin."""
+        chosen: dict[str, Case] = {}
+        for each in map(cold, cases):
+            if chosen.setdefault(each.id, each) != each:
+                raise matrix.MatrixError(
+                    f"{self.options.matrix}: with --perf-cold two different cases are {each.id}"
+                )
+        return list(chosen.values())
 
     @property
     def tier(self) -> str:

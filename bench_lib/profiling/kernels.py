@@ -23,27 +23,34 @@ WORTH = 0.1
 """Of the whole change: a part that is smaller is not named in a sentence."""
 MOST = 3
 """Causes that a sentence names."""
+ONE = 0.8
+"""Of a role's change: a kernel that is so much of it is named alone."""
+OFFSET = 1.2
+"""Where what is named comes to more than so many times the change, what went the other way is
+named too."""
+NEGLIGIBLE = 0.1
 ALIKE = 0.8
 """Where so much of the kernels' time changed by about the same factor, no kernel is the cause."""
-ALIKE_WITHIN = 0.25
-"""What about the same is, as a fraction of the change itself."""
 LEAST_ALIKE = 8
 """Kernels that have to be there for that."""
-ONE = 0.8
-"""Of a role's change: a kernel that is so much of it is named, and not the role alone."""
-NEGLIGIBLE = 0.1
-MOST_KERNELS = 100
+NOISE = 0.015
+"""What single kernels differ by from one profile to the next."""
+AS_OFTEN = 0.02
+MOST_KERNELS = 200
 ENOUGH = 0.999
 """Of the time in all kernels that a table names one by one."""
 REST = "(all others)"
+KERNELS, OPERATIONS = "kernels", "operations"
+"""What a table is of: where the host is the device, of torch's operations."""
 
 OTHER = "other"
 NAMELESS = ("Kernel", "Kernel2", "device_kernel", "kernel")
 """Names of templates that run whatever their parameter is."""
 
 _ROLES: tuple[tuple[str, str], ...] = (
+    (OTHER, r"workspace"),
     ("collective", r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter"),
-    ("copy", r"\bmemcpy|memcpy\b|copybuffer|copy_?kernel|copykernel|catarray"),
+    ("copy", r"\bmemcpy|memcpy\b|copybuffer|copy_?kernel|copykernel|catarray|^copy_$"),
     ("fill", r"\bmemset|memset\b|fillbuffer|fillfunctor"),
     ("GEMM", r"triton_(tem|mm|bmm)"),
     ("fused reduction", r"triton_(per|red)_"),
@@ -52,19 +59,27 @@ _ROLES: tuple[tuple[str, str], ...] = (
     ("layer norm", r"layer_?norm|group_?norm|rms_?norm"),
     ("attention", r"flash|fmha|attention|attn|aotriton"),
     ("softmax", r"softmax"),
-    ("layout change", r"nchwtonhwc|nhwctonchw|transpose|tensor_?reorder|im2col|col2im"),
+    ("layout change", r"nchwtonhwc|nhwctonchw|transpose|tensor_?reorder|im2d?2?col|col2im"),
     ("pooling", r"pool"),
     ("conv bwd-weights", r"wgrad|wrw|bwd_?weight"),
     ("conv bwd-data", r"dgrad|bwd_?data|igemm_bwd|conv\w*bwd"),
-    ("conv", r"fprop|convolve|conv|igemm_fwd|winograd|scudnn|\bnaive_conv"),
+    ("conv", r"fprop|convolve|conv(?!ert)|igemm_fwd|winograd|scudnn|fft2d|flip_filter"),
     ("GEMM", r"gemm|gemv|cijk_|cutlass|matmul|nvjet|splitk|\b(add|b|baddb)?mm\b"),
     ("optimizer", r"multi_tensor_apply|fused_?(sgd|adam)"),
     ("embedding", r"embedding|indexselect|index_select|gather|scatter|index_put"),
-    ("reduction", r"reduce|reduction|cub::"),
-    ("elementwise", r"elementwise|subtensorop|tensorop"),
+    ("reduction", r"reduce|reduction|cub::|^(sum|mean|max|min|argmax|argmin|norm|var|std|prod)$"),
+    (
+        "elementwise",
+        (
+            r"elementwise|subtensorop|tensorop|^(add|sub|mul|div|relu|tanh|sqrt|exp|gelu|silu|sigmoid"
+            r"|clamp\w*|threshold|hard\w+)_?(_backward)?$"
+        ),
+    ),
 )
 _ROLE_PATTERNS = tuple((role, re.compile(text, re.IGNORECASE)) for role, text in _ROLES)
-_ALIKE_BY_WORK = {"conv", "conv bwd-data", "conv bwd-weights", "GEMM", "attention"} | {
+_PRODUCTS = {"conv", "conv bwd-data", "conv bwd-weights", "GEMM"}
+_ALIKE_BY_WORK = _PRODUCTS | {
+    "attention",
     "batch norm",
     "layer norm",
     "softmax",
@@ -122,6 +137,8 @@ def _body(name: str) -> tuple[str, list[str]]:
     name = re.sub(r"\(anonymous namespace\)", "anonymous", readable(name))
     if memory := re.match(r"Mem(?:cpy|set)[ \w]*", name):
         return memory[0].strip(), []
+    if name == REST:
+        return REST, []
     depth, cut = 0, len(name)
     for i, letter in enumerate(name):
         if letter == "<":
@@ -153,6 +170,7 @@ _DTYPES = (
     ("fp32", r"\bfloat\b"),
 )
 _LONG = (
+    (r"(cudnn_generated_\w+?_[fb]prop)\w*", r"\1"),
     (r"(Cijk_\w+?)_MT(\d+x\d+x\d+)", r"\1_MT\2"),
     (r"(igemm_\w+?)_bx\d+\w*?_bt(\d+x\d+x\d+)", r"\1_\2"),
     (r"(\w+?xmma_\w+?)_[a-z]+_tilesize(\d+x\d+x\d+)", r"\1_\2"),
@@ -164,15 +182,22 @@ _LONG = (
 def short(name: str) -> str:
     """Return a kernel's name as a line of a table can hold it."""
     plain, inside = _body(name)
+    if memory := re.match(r"Memcpy \w+ \((Pageable|Pinned)", name):
+        return f"{plain} {memory[1].lower()}"
     for pattern, enough in _LONG:
         if match := re.match(pattern, plain):
-            plain = match.expand(enough)
+            split = re.search(r"segment_k_on|split_k|splitK", plain[match.end() :])
+            plain = match.expand(enough) + (f"_{split[0]}" if split else "")
             break
     text = ", ".join(inside)
-    does = [next(filter(None, found)) for found in _DOES.findall(text)]
-    does = [word for word in does if word not in _VAGUE]
     dtype = next((dtype for dtype, pattern in _DTYPES if re.search(pattern, text)), "")
-    return _cut(" ".join(filter(None, (plain, does[-1] if does else "", dtype))))
+    return _cut(" ".join(filter(None, (plain, _does(inside), dtype))))
+
+
+def _does(inside: Sequence[str]) -> str:
+    """Return what a template is of, such as ``add``; empty where its parameters do not tell."""
+    found = [next(filter(None, groups)) for groups in _DOES.findall(", ".join(inside))]
+    return next((word for word in reversed(found) if word not in _VAGUE), "")
 
 
 def _cut(text: str) -> str:
@@ -203,9 +228,12 @@ def family(name: str) -> str:
 
 
 def _kinds(part: str) -> str:
-    """Return the types in a template's parameter, without its numbers."""
+    """Return the types in a template's parameter, without its numbers and kinds of array."""
     if re.fullmatch(r"(\(\w+\))?-?\w*\d\w*|true|false", part) and not re.search(r"[A-Z]", part):
         return ""
+    if re.match(r"(std::array|at::detail::Array)\b", part):
+        return "array"
+    part = re.sub(r",\s*(\(\w+\))?-?\d+\w*(?=[,>])", "", part)
     return re.sub(r"\b\d+\w*\b|\s|_+\d+\b", "", _TILES.sub("", part))
 
 
@@ -250,6 +278,8 @@ class Diff:
     """The largest first, whichever way they go."""
     before_s: float
     after_s: float
+    what: str = KERNELS
+    """``kernels``, or ``operations`` where the host is the device."""
 
     @property
     def delta_s(self) -> float:
@@ -265,19 +295,58 @@ class Diff:
 def diff(before: KernelTable, after: KernelTable) -> Diff:
     """Match the kernels of two profiles and return what changed.
 
-    Kernels of one name are one; what either profile only knows as a sum is compared as such.
+    By name where a family has the same names on both sides, else the family as a whole: tiles
+    move calls from one name to another, and compilers number anew.  Then by what they are
+    called and do, and what is left by its work.  What one side knows only as a sum, the
+    other's short kernels are compared with.
     """
     old, new = _by_name(before.kernels), _by_name(after.kernels)
-    changes = [Change(role(name), old.pop(name), new.pop(name)) for name in [*old] if name in new]
-    changes += _matched(old, new, family)
+    changes = _families(old, new)
+    changes += _matched(old, new, _called)
     changes += _matched(old, new, _work)
+    changes += _matched(old, new, _product)
+    changes += _rests(old, new)
     changes += [Change(role(kernel.name), kernel, None) for kernel in old.values()]
     changes += [Change(role(kernel.name), None, kernel) for kernel in new.values()]
+    hosts = before.source.endswith("CPU") and after.source.endswith("CPU")
     return Diff(
         sorted(changes, key=lambda change: -abs(change.delta_s)),
         sum(kernel.total_s for kernel in before.kernels),
         sum(kernel.total_s for kernel in after.kernels),
+        OPERATIONS if hosts else KERNELS,
     )
+
+
+def _families(old: dict[str, Kernel], new: dict[str, Kernel]) -> list[Change]:
+    """Take the families that are on both sides out of them."""
+    groups = [_grouped(side, family) for side in (old, new)]
+    changes = []
+    for name in [group for group in groups[0] if group != REST and group in groups[1]]:
+        before, after = (
+            [side.pop(n) for n in group[name]]
+            for side, group in zip((old, new), groups, strict=True)
+        )
+        if _is_told_apart(before, after):
+            later = {kernel.name: kernel for kernel in after}
+            changes += [Change(role(k.name), k, later[k.name]) for k in before]
+        else:
+            changes.append(_change(before, after))
+    return changes
+
+
+def _is_told_apart(before: Sequence[Kernel], after: Sequence[Kernel]) -> bool:
+    """Whether a family's names mean the same on both sides."""
+    if {kernel.name for kernel in before} != {kernel.name for kernel in after}:
+        return False
+    if not before[0].name.startswith("triton_") or len(before) == 1:
+        return True
+    calls = ({kernel.name: round(kernel.calls) for kernel in side} for side in (before, after))
+    return next(calls) == next(calls)
+
+
+def _change(before: Sequence[Kernel], after: Sequence[Kernel]) -> Change:
+    merged = _merged(before), _merged(after)
+    return Change(role(merged[0].name), *merged)
 
 
 def _matched(
@@ -285,14 +354,24 @@ def _matched(
 ) -> list[Change]:
     """Take kernels of equal keys out of both sides; several of one key are one kernel."""
     groups = [_grouped(side, key) for side in (old, new)]
-    changes = []
-    for name in [group for group in groups[0] if group and group in groups[1]]:
-        pair = [
-            _merged([side.pop(n) for n in group[name]])
-            for side, group in zip((old, new), groups, strict=True)
-        ]
-        changes.append(Change(role(pair[0].name), pair[0], pair[1]))
-    return changes
+    return [
+        _change([old.pop(n) for n in groups[0][name]], [new.pop(n) for n in groups[1][name]])
+        for name in [group for group in groups[0] if group and group in groups[1]]
+    ]
+
+
+def _rests(old: dict[str, Kernel], new: dict[str, Kernel]) -> list[Change]:
+    """Compare what one side only knows as a sum with the other's sum, and its short kernels."""
+    sums = [side.pop(REST, None) for side in (old, new)]
+    if not any(sums):
+        return []
+    sides = []
+    for side, own, other in ((old, sums[0], sums[1]), (new, sums[1], sums[0])):
+        most = other.total_s if other else 0.0
+        short_ones = [name for name, kernel in side.items() if kernel.total_s <= most]
+        sides.append([*([own] if own else []), *(side.pop(name) for name in short_ones)])
+    merged = [replace(_merged(kernels), name=REST) if kernels else None for kernels in sides]
+    return [Change(OTHER, *merged)]
 
 
 def _grouped(side: Iterable[str], key: Callable[[str], str]) -> dict[str, list[str]]:
@@ -302,9 +381,20 @@ def _grouped(side: Iterable[str], key: Callable[[str], str]) -> dict[str, list[s
     return groups
 
 
+def _called(name: str) -> str:
+    """Return a kernel's own name and what it is a template of, whatever its types."""
+    plain, inside = _body(name)
+    return "" if name == REST else f"{re.sub(r'_?[0-9]+$', '', plain)} {_does(inside)}"
+
+
 def _work(name: str) -> str:
     does = role(name)
     return does if does in _ALIKE_BY_WORK else ""
+
+
+def _product(name: str) -> str:
+    """Whether a kernel multiplies and adds, as convolutions and GEMMs both can be done."""
+    return "product" if role(name) in _PRODUCTS else ""
 
 
 def _merged(kernels: Sequence[Kernel]) -> Kernel:
@@ -334,6 +424,7 @@ class Cause:
 
     role: str
     changes: list[Change]
+    """Those that went most the cause's way first."""
 
     @property
     def delta_s(self) -> float:
@@ -342,75 +433,103 @@ class Cause:
 
     @property
     def words(self) -> str:
-        """Name it: the kernel where one is most of it, the role where several are."""
+        """Name the kernel that is most of it, and the role's sums where it is not nearly all."""
         first = self.changes[0]
-        if first.delta_s < ONE * self.delta_s:
-            return self._several()
-        before, after = first.before, first.after
-        if before is None or after is None:
-            kernel = after or before
-            assert kernel is not None
-            return (
-                f"{first.kind} {self.role} {short(kernel.name)} {seconds(kernel.total_s)}"
-                f"{_calls(kernel)}"
-            )
-        times = f"{seconds(before.total_s)} → {seconds(after.total_s)}"
-        calls = _calls(after)
-        if round(before.calls) != round(after.calls):
-            calls = f", {before.calls:.4g} → {after.calls:.4g} calls"
-        return f"{self.role} {first.name} {times}{calls}"
-
-    def _several(self) -> str:
+        named = _in_words(first)
+        if abs(first.delta_s) >= ONE * abs(self.delta_s):
+            return f"{self._kind} {named}".strip()
         before = sum(_total(change.before) for change in self.changes)
         after = sum(_total(change.after) for change in self.changes)
-        slower = sum(change.delta_s > 0 for change in self.changes)
-        return f"{self.role} {seconds(before)} → {seconds(after)}, {slower} kernels"
+        along = sum(change.delta_s * self.delta_s > 0 for change in self.changes) - 1
+        more = f"; {along} more" if along else ""
+        whole = f"{self._kind} {_span(before, after)}".strip()
+        return f"{whole} (most: {named}{more})"
+
+    @property
+    def _kind(self) -> str:
+        return "" if self.role == OTHER else self.role
+
+
+def _in_words(change: Change) -> str:
+    before, after = change.before, change.after
+    if before is None or after is None:
+        kernel = after or before
+        assert kernel is not None
+        return f"{change.kind} {short(kernel.name)} {seconds(kernel.total_s)}{_calls(kernel)}"
+    calls = _calls(after)
+    if round(before.calls) != round(after.calls):
+        calls = f", {before.calls:.4g} → {after.calls:.4g} calls"
+    return f"{change.name} {_span(before.total_s, after.total_s)}{calls}"
+
+
+def _span(before: float, after: float) -> str:
+    return f"{seconds(before)} → {seconds(after)}"
 
 
 def causes(found: Diff) -> list[Cause]:
-    """Return what the change comes from by role, what costs most first."""
+    """Return what the change comes from by role, what went most the whole's way first."""
+    way = -1 if found.delta_s < 0 else 1
     by_role: dict[str, list[Change]] = {}
     for change in found.changes:
         by_role.setdefault(change.role, []).append(change)
     parts = [
-        Cause(name, sorted(changes, key=lambda change: -change.delta_s))
+        Cause(name, sorted(changes, key=lambda change: -way * change.delta_s))
         for name, changes in by_role.items()
     ]
-    return sorted(parts, key=lambda cause: -cause.delta_s)
+    return sorted(parts, key=lambda cause: -way * cause.delta_s)
 
 
 def reason(found: Diff, step_delta_s: float | None = None) -> str:
-    """Say in a sentence what made a step slower.
+    """Say in a sentence what made a step slower, or faster.
 
     ``step_delta_s`` is what the whole step takes more, in seconds; where kernels explain less
     than half of it, that is said.
     """
     if step_delta_s is not None and found.delta_s < step_delta_s / 2:
         rest = seconds(step_delta_s - max(0.0, found.delta_s))
-        words = f"{rest} of it lie between the kernels (launches, waiting), not in them"
+        where = "outside torch's operations"
+        if found.what == KERNELS:
+            where = "between the kernels (launches, waiting)"
+        words = f"{rest} of the {seconds(step_delta_s)} more lie {where}"
         more = reason(found) if found.delta_s > NEGLIGIBLE * step_delta_s else ""
         return f"{words}; {more}" if more else words
-    if found.delta_s <= 0:
-        return f"the kernels are no slower ({seconds(found.before_s)} a step)"
-    if (factor := _alike(found)) is not None:
-        return f"all kernels alike are slower, {factor - 1:+.1%}: the device, and no kernel of it"
-    worth = [c for c in causes(found) if c.delta_s >= WORTH * found.delta_s][:MOST]
-    return f"+{seconds(found.delta_s)} in kernels: " + "; ".join(cause.words for cause in worth)
+    if not found.changes or abs(found.delta_s) < 1e-9:
+        return f"the {found.what} take as long as before, {seconds(found.after_s)} a step"
+    if (alike := _alike(found)) is not None:
+        return alike
+    parts, whole = causes(found), abs(found.delta_s)
+    worth = [c for c in parts if c.delta_s * found.delta_s > 0 and abs(c.delta_s) >= WORTH * whole]
+    named = worth[:MOST]
+    sign = "+" if found.delta_s > 0 else "-"
+    words = f"{sign}{seconds(whole)} in {found.what}: " + "; ".join(c.words for c in named)
+    against = [c for c in parts[::-1] if c.delta_s * found.delta_s < 0]
+    if against and sum(abs(c.delta_s) for c in named) > OFFSET * whole:
+        words += f"; against that {against[0].words}"
+    return words
 
 
-def _alike(found: Diff) -> float | None:
-    """Return by which factor nearly all kernels are slower; None where they differ in it."""
-    pairs = [(c.before, c.after) for c in found.changes if c.before and c.after]
+def _alike(found: Diff) -> str | None:
+    """Say that nearly all kernels changed alike; None where they did not."""
+    pairs = [
+        (c.before, c.after)
+        for c in found.changes
+        if c.before and c.after and c.before.total_s and c.before.calls and c.after.calls
+    ]
     if len(pairs) < LEAST_ALIKE or not found.before_s:
         return None
     factor = found.after_s / found.before_s
-    within = ALIKE_WITHIN * (factor - 1)
-    alike = sum(
-        before.total_s
-        for before, after in pairs
-        if before.total_s and abs(after.total_s / before.total_s - factor) <= within
-    )
-    return factor if alike >= ALIKE * found.before_s else None
+    away = abs(factor - 1)
+    within = max(away / 4, min(NOISE, 0.75 * away))
+    each = [(b.total_s, a.total_s / b.total_s, a.calls / b.calls) for b, a in pairs]
+    often = [s for s, _, calls in each if abs(calls - factor) <= within]
+    if sum(often) >= ALIKE * found.before_s:
+        return f"all {found.what} run {factor:.3g} times as often"
+    alike = [s for s, t, calls in each if abs(t - factor) <= within and abs(calls - 1) <= AS_OFTEN]
+    if sum(alike) >= ALIKE * found.before_s:
+        way = "slower" if factor > 1 else "faster"
+        whose = "the device, and no kernel of it" if found.what == KERNELS else "the CPU"
+        return f"all {found.what} alike are {way}, {factor - 1:+.1%}: {whose}"
+    return None
 
 
 def _calls(kernel: Kernel) -> str:

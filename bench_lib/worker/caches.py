@@ -13,9 +13,13 @@ FOLDERS = {
     "TRITON_CACHE_DIR": "triton",
     "MIOPEN_USER_DB_PATH": "miopen",
     "MIOPEN_CUSTOM_CACHE_DIR": "miopen-kernels",
-    "CUDA_CACHE_PATH": "cuda",
+    "AMD_COMGR_CACHE_DIR": "comgr",
+    "PYTORCH_KERNEL_CACHE_PATH": "jiterator",
+    "PYTORCH_TUNABLEOP_FILENAME": "tunableop.csv",
 }
-"""Variables that name the caches' folders; each library reads its own when it first needs it."""
+"""Variables that name the caches' folders and files; each is read when it is first needed.
+
+The driver's own cache is not among them: it is opened with the device."""
 TUNING = {"MIOPEN_FIND_ENFORCE": "3", "MIOPEN_FIND_MODE": "1"}
 """Search for every convolution that is not in the database yet, among all solvers
 (MIOpen's documentation, "Find and immediate mode")."""
