@@ -151,15 +151,12 @@ class Bench:
     def profile(self, cases: Iterable[Case]) -> Iterator[tuple[Case, KernelTable | str]]:
         """Look into the steps of cases, all in one context, which measures nothing else.
 
-        Gives each with its kernels, or why there are none; a case of several ranks has none.
+        Gives each with its kernels, or why there are none; each is of one rank.
         Raises LaunchError where workers cannot be started at all.
         """
         context: Context | None = None
         try:
             for case in cases:
-                if case.launch.ranks > 1:
-                    yield case, "several ranks are not looked into"
-                    continue
                 context = context or self._station.fork()
                 try:
                     yield case, context.profile(case)

@@ -73,7 +73,6 @@ def profile(tmp_path, monkeypatch, capsys):
     """Return a function that runs the command in an empty folder with a small matrix."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "matrix.toml").write_text(MATRIX)
-    monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", lambda: {"resnet18": 224})
     monkeypatch.setattr("bench_lib.fingerprint.collect", make_environment)
     monkeypatch.setattr(
         "bench_lib.devicelock.DeviceLock", functools.partial(DeviceLock, folder=tmp_path / "locks")
@@ -124,7 +123,9 @@ def traced(worker):
     return worker(
         trace="trace.json.gz",
         peak_memory_bytes=3 * 2**20,
-        memory=[["aten::miopen_convolution", 4 * 2**20, 2]],
+        memory=[["aten::miopen_convolution", 2 * 2**20, 1]],
+        plain_step_s=0.010,
+        profiled_step_s=0.0105,
         tables={"device time": "by_device_time.txt"},
         output="phase: build\nphase: profile\n",
     )
@@ -143,7 +144,7 @@ def test_a_case_of_the_matrix_is_profiled_and_told_in_words(profile, traced) -> 
         "kernel                           share  calls   total  average  role",
         "miopenSp3AsmConv_v30_3_1_gfx94x  71.4%    0.5  150 us   300 us  conv",
         "Cijk_Ailk_Bljk_SB_MT64x64x16     23.8%    0.5   50 us   100 us  GEMM",
-        "Memcpy HtoD                       4.8%    0.5   10 us    20 us  copy",
+        "Memcpy HtoD pinned                4.8%    0.5   10 us    20 us  copy",
     ]
     told = dict(line.split(": ", 1) for line in answer.lines if ": " in line)
     assert told["share of convolutions"].endswith("(convolution is the main bottleneck)")
@@ -153,7 +154,13 @@ def test_a_case_of_the_matrix_is_profiled_and_told_in_words(profile, traced) -> 
     assert told["peak memory"] == "3 MiB in the profiled steps"
     assert told["trace"] == f"profiles/{CASE}/trace.json.gz (open in ui.perfetto.dev)"
     assert told["table by device time"] == f"profiles/{CASE}/by_device_time.txt"
-    assert answer.err.splitlines()[1:] == ["build", "profile", "read the trace"]
+    phases = [re.fullmatch(r" *\d+\.\d s  (.+)", line) for line in answer.err.splitlines()[1:]]
+    assert [phase and phase[1] for phase in phases] == [
+        "build",
+        "profile",
+        "read the trace",
+        "told",
+    ]
 
 
 def test_what_is_kept_can_be_read_again(profile, traced) -> None:
@@ -165,6 +172,7 @@ def test_what_is_kept_can_be_read_again(profile, traced) -> None:
     assert kept.environment is not None
     assert kept.environment.torch == "2.12.0"
     assert (kept.kernels.steps, kept.kernels.busy_s) == (2, pytest.approx(210e-6))
+    assert kept.plain_step_s == 0.010
     assert store.load("kept/kernels.json") == kept
 
 
@@ -191,6 +199,7 @@ def test_json_has_everything(profile, traced) -> None:
     ]
     assert {"question", "words", "reading"} == set(rank["answers"][0])
     assert rank["trace"] == f"profiles/{CASE}/trace.json.gz"
+    assert (rank["plain_step_s"], rank["profiled_step_s"]) == (0.010, 0.0105)
     assert document["problems"] == []
 
 
@@ -289,7 +298,16 @@ def test_on_a_cpu_its_operations_are_told_and_said_to_be_that(profile, worker) -
     answer = profile(CASE, device=make_hardware(vendor="cpu", key="cpu-2c"))
     assert answer.status == 0
     assert answer.lines[0].startswith(f"{CASE} on cpu-2c: operations on the CPU of one step")
-    assert answer.lines[3].split() == ["aten::add", "100.0%", "1", "5", "us", "5", "us", "other"]
+    assert answer.lines[3].split() == [
+        "aten::add",
+        "100.0%",
+        "1",
+        "5",
+        "us",
+        "5",
+        "us",
+        "elementwise",
+    ]
 
 
 def test_a_file_that_is_missing_is_a_note(profile, worker) -> None:
@@ -433,6 +451,7 @@ def test_for_any_other_profiler_the_command_is_printed(profile, tmp_path) -> Non
     assert json.loads((out / "case.json").read_text())["id"] == CASE
     assert (out / "trace.json.gz").read_text() == "kept"
     assert "bench-lib measured" in answer.err
+    assert "--env-var=NSYS_NVTX_PROFILER_REGISTER_ONLY=0" in answer.err
 
 
 def test_each_rank_has_its_table_and_its_file(profile, worker, monkeypatch, tmp_path) -> None:
@@ -474,10 +493,28 @@ def test_a_diff_names_what_is_slower_new_and_gone(profile, tmp_path) -> None:
     rows = [re.split("  +", line) for line in answer.lines[:5]]
     assert rows == [
         ["kernel", "what", "before", "after", "change", "calls", "share", "role"],
-        ["miopenSp3AsmConv_v30_3_1_gfx94x", "slower", "1 ms", "4 ms", "+3 ms", "61", "94%", "conv"],
-        ["new_copy_kernel", "new", "-", "200 us", "+200 us", "0 → 9", "6%", "copy"],
-        ["Cijk_Ailk_Bljk_SB_MT64x64x16", "faster", "2 ms", "1.9 ms", "-100 us", "5", "50%", "GEMM"],
-        ["old_kernel", "gone", "100 us", "-", "-100 us", "1 → 0", "50%", "other"],
+        [
+            "miopenSp3AsmConv_v30_3_1_gfx94x",
+            "slower",
+            "1 ms",
+            "4 ms",
+            "+3 ms",
+            "61",
+            "+94%",
+            "conv",
+        ],
+        ["new_copy_kernel", "new", "-", "200 us", "+200 us", "0 → 9", "+6%", "copy"],
+        [
+            "Cijk_Ailk_Bljk_SB_MT64x64x16",
+            "faster",
+            "2 ms",
+            "1.9 ms",
+            "-100 us",
+            "5",
+            "-50%",
+            "GEMM",
+        ],
+        ["old_kernel", "gone", "100 us", "-", "-100 us", "1 → 0", "-50%", "other"],
     ]
     assert answer.lines[5:] == [
         "all kernels: 3.1 ms → 6.1 ms a step, +3 ms",
@@ -485,6 +522,60 @@ def test_a_diff_names_what_is_slower_new_and_gone(profile, tmp_path) -> None:
         "+3 ms in kernels: conv miopenSp3AsmConv_v30_3_1_gfx94x 1 ms → 4 ms, 61 calls",
     ]
     assert profile("--diff", a, b, "--top", "3").lines[4] == "1 more: -100 us"
+
+
+def test_a_new_name_stands_on_a_line_of_its_own(profile, tmp_path) -> None:
+    """And all of it is 100 characters wide where nobody says how wide it may be."""
+    old = "void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_f16_256x128_32x3_nn_align2>(p)"
+    new = "nvjet_sm90_hsh_320x128_64x3_4x2_h_bz_coopB_NNT_and_more_of_it_so_that_it_is_long"
+    a = kept(tmp_path, "a", (old, 0.001, 6))
+    b = kept(tmp_path, "b", (new, 0.003, 61))
+    lines = profile("--diff", a, b).lines[:3]
+    assert all(len(line) <= 100 for line in lines)
+    assert lines[1].startswith("cutlass_80_tensorop_f16")
+    assert lines[2].startswith("  → nvjet_sm90_hsh_320x128")
+    assert re.split("  +", lines[1])[1:] == [
+        *("replaced", "1 ms", "3 ms", "+2 ms", "6 → 61", "+100%", "GEMM")
+    ]
+
+
+def test_two_traces_of_cpus_are_compared_by_operations(profile, tmp_path) -> None:
+    """And not with kernels."""
+    for name, duration in (("a", 5), ("b", 8)):
+        write(tmp_path, [iteration(0, 0, 9), operation("aten::add", 0, duration)], f"{name}.json")
+    lines = profile("--diff", "a.json", "b.json").lines
+    assert lines[0].split()[0] == "operation"
+    assert "all operations: 5 us → 8 us a step, +3 us" in lines
+    assert "operations" in lines[-1]
+    assert "kernels" not in lines[-1]
+    write(tmp_path, STEPS, "device.json")
+    for sides in (("a.json", "device.json"), ("device.json", "a.json")):
+        answer = profile("--diff", *sides)
+        assert answer.status == 2
+        assert "a.json holds no device events but operations of the CPU" in answer.err
+
+
+STATISTICS = '"Name","Calls","TotalDurationNs","AverageNs","Percentage"\n'
+
+
+def test_what_a_torn_csv_lacks_is_a_note(profile, tmp_path) -> None:
+    """A kernel that is not there looks gone."""
+    whole, torn = tmp_path / "whole_kernel_stats.csv", tmp_path / "torn_kernel_stats.csv"
+    whole.write_text(f'{STATISTICS}"{GEMM}",4,1000,250,62.5\n"{CONV}",2,600,300,37.5\n')
+    torn.write_text(whole.read_text()[:-14])
+    lines = profile("--diff", str(whole), str(torn)).lines
+    assert "note: torn_kernel_stats.csv is cut off: its last row, 2, is left out" in lines
+    assert not [line for line in profile("--diff", str(whole), str(whole)).lines if "note" in line]
+
+
+def test_statistics_of_the_hosts_calls_are_no_kernels(profile, tmp_path) -> None:
+    """They have the same columns."""
+    calls = tmp_path / "hip_api_stats.csv"
+    rows = '"hipLaunchKernel",4,1000,250,60\n"hsa_queue_create",2,600,300,30\n"other",1,9,9,10\n'
+    calls.write_text(STATISTICS + rows)
+    answer = profile("--diff", str(calls), str(calls))
+    assert answer.status == 2
+    assert "hip_api_stats.csv is about the host's calls of HIP and HSA" in answer.err
 
 
 def test_a_diff_as_json_is_whole(profile, tmp_path) -> None:
@@ -549,7 +640,7 @@ def test_equal_profiles_have_no_table(profile, tmp_path) -> None:
     assert profile("--diff", a, a).lines == [
         "all kernels: 1 ms → 1 ms a step, +0 ns",
         "",
-        "the kernels are no slower (1 ms a step)",
+        "the kernels take as long as before, 1 ms a step",
     ]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from builders import make_case, make_hardware
 from processes import LONG_S, ON_THE_CPU, all_gone, pids_in
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity
@@ -22,7 +23,8 @@ from torch.profiler import ProfilerActivity
 from bench_lib.launch import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch import profiled as module
 from bench_lib.launch.profiled import MEASURED, Asked, run_profile
-from bench_lib.model import Case, Launch
+from bench_lib.model import Case, Fault, Kernel, KernelTable, Launch
+from bench_lib.profiling import run
 from bench_lib.profiling.traces import read
 from bench_lib.worker import __main__ as worker
 from bench_lib.worker import profiling, tracing
@@ -165,20 +167,65 @@ def test_a_worker_leaves_a_trace_of_just_the_steps_and_tables(look, tmp_path) ->
     assert result["tables"] == {"cpu time": "by_cpu_time.txt", "memory": "by_memory.txt"}
     assert "aten::mm" in (tmp_path / "by_cpu_time.txt").read_text()
     memory = {name: (size, calls) for name, size, calls in result["memory"]}
-    assert memory["aten::matmul"] == (3 * 32 * 32 * 4, 3)
-    assert "iteration 0" not in memory
+    assert memory == {"aten::matmul": (32 * 32 * 4, 1), "aten::relu": (32 * 32 * 4, 1)}
+    assert 0 < result["plain_step_s"] < 1
+    assert 0 < result["profiled_step_s"] < 1
     assert result["problems"] == []
     assert result["device"]["type"] == "cpu"
     assert result["versions"]["torch"] == torch.__version__
     assert not list(tmp_path.glob(".part*"))
 
 
-def test_shapes_are_in_the_trace(look, tmp_path) -> None:
-    """Which is where Perfetto shows them."""
-    look(RELU, "--steps", "1")
+def test_the_trace_is_light_and_shapes_are_beside_it(look, tmp_path) -> None:
+    """Shapes, memory and stacks make the host slower, and a timeline with them is of that."""
+    look(RELU, "--steps", "2", "--stacks")
     events = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["traceEvents"]
-    (product,) = [event for event in events if event.get("name") == "aten::mm"]
-    assert product["args"]["Input Dims"][:2] == [[32, 32], [32, 32]]
+    products = [event for event in events if event.get("name") == "aten::mm"]
+    assert len(products) == 2
+    assert all("Input Dims" not in product["args"] for product in products)
+    assert {event.get("cat") for event in events}.isdisjoint({"cpu_instant_event"})
+    assert "python_function" not in {event.get("cat") for event in events}
+    (product,) = [
+        line
+        for line in (tmp_path / "by_memory.txt").read_text().splitlines()
+        if line.split()[:1] == ["aten::mm"]
+    ]
+    assert "[[32, 32], [32, 32]" in product
+
+
+def happened(name: str, size: int = 0, around: Any = None, on: str = "CPU") -> Any:
+    """Return an event of torch's profiler."""
+    device = SimpleNamespace(name=on)
+    return SimpleNamespace(
+        name=name, device_type=device, cpu_parent=around, device_memory_usage=size
+    )
+
+
+def test_memory_is_told_of_operations_that_no_operation_is_around() -> None:
+    """Steps, frames of Python, modules and nodes of autograd are around them and are none."""
+    step = happened("ProfilerStep*", 900)
+    frame = happened("torch/nn/modules/conv.py(553): forward", 900, step)
+    wrapper = happened("DistributedDataParallel.forward", 900, frame)
+    conv = happened("aten::conv2d", 100, wrapper)
+    node = happened("autograd::engine::evaluate_function: ConvolutionBackward0", 300)
+    inside = happened("ConvolutionBackward0", 300, node)
+    custom = happened("mine::op", 20, step)
+    called = happened("mine.py(3): op", 10, custom)
+    events = [
+        *(step, frame, wrapper, conv, node, inside, custom, called),
+        happened("aten::convolution", 100, conv),
+        happened("aten::conv2d", 7, frame),
+        happened("aten::convolution_backward", 300, inside),
+        happened("aten::empty", 10, called),
+        happened("aten::freed", -5, step),
+        happened("aten::conv2d", 5, on="CUDA"),
+        happened("[memory]", 50),
+    ]
+    assert tracing._memory(events, "device") == [
+        ("aten::convolution_backward", 300, 1),
+        ("aten::conv2d", 107, 2),
+        ("mine::op", 20, 1),
+    ]
 
 
 def test_stacks_are_written_as_flame_graphs_take_them(look, tmp_path) -> None:
@@ -200,7 +247,8 @@ def test_a_part_that_fails_costs_no_other(look, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(tracing, "_tabulate", lambda *_: 1 / 0)
     result = look(RELU, "--steps", "1", "--stacks")
     assert result["problems"] == [
-        "the profiler's events could not be summed up: ZeroDivisionError: division by zero"
+        "the profiler's events could not be summed up: ZeroDivisionError: division by zero",
+        "memory by operation is not known: ZeroDivisionError: division by zero",
     ]
     assert result["done"]
     assert (tmp_path / "trace.json.gz").exists()
@@ -286,7 +334,7 @@ def test_a_case_is_profiled_in_a_process_that_says_how_far_it_is(tmp_path) -> No
     assert (result.steps, result.trace, result.done) == (2, "trace.json.gz", True)
     assert said == [
         *("open the device", "build", "first step", "warm up", "profile", "write the trace"),
-        *("tabulate", "done"),
+        *("tabulate", "look at one step in detail", "done"),
     ]
     assert read(tmp_path / "trace.json.gz", needs_device=False).steps == 2
     assert not (tmp_path / "trace_rank7.json.gz").exists()
@@ -408,3 +456,52 @@ def test_a_program_that_cannot_be_started_is_named(tmp_path) -> None:
     """As a profiler that is gone."""
     with pytest.raises(LaunchError, match="cannot start /no/profiler"):
         run_profile(RELU, tmp_path, Asked(), around=lambda words: ["/no/profiler", *words])
+
+
+# --- what a run looks into -----------------------------------------------------------------
+
+
+class Benched:
+    """A bench that has measured, and looks into one rank at a time."""
+
+    device = make_hardware()
+
+    def profile(self, cases):
+        """Give each case a table that names it."""
+        for each in cases:
+            yield each, KernelTable("x", 5, [Kernel(each.id, 1, 1.0)])
+
+
+def test_of_several_ranks_the_first_ones_kernels_are_looked_into(monkeypatch) -> None:
+    """They are started once more for it; the others are looked into where they were measured."""
+    table = KernelTable("torch.profiler", 5, [Kernel("gemm", 1, 1.0)])
+    asked = []
+
+    def with_torch(case, device, folder, _asked, **_others):
+        asked.append((case.id, device, folder.is_dir()))
+        return SimpleNamespace(seen=[SimpleNamespace(kernels=table), None])
+
+    monkeypatch.setattr(run, "with_torch", with_torch)
+    alone, several = make_case(id="a"), make_case(id="b", launch=Launch(ranks=2))
+    found = list(run.look_into(Benched(), [several, alone]))
+    assert [(case.id, seen.kernels[0].name) for case, seen in found] == [("a", "a"), ("b", "gemm")]
+    assert asked == [("b", Benched.device, True)]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "words"),
+    [
+        (CaseFault(Fault("died", "rank 1 left", "ranks")), "died in ranks: rank 1 left"),
+        (CaseSkipped("one GPU, and two ranks"), "one GPU, and two ranks"),
+        (run.UnprofiledError("no trace"), "no trace"),
+    ],
+)
+def test_ranks_that_cannot_be_looked_into_say_why(monkeypatch, trouble, words) -> None:
+    """The verdict stands without."""
+
+    def with_torch(*_given, **_others):
+        raise trouble
+
+    monkeypatch.setattr(run, "with_torch", with_torch)
+    case = make_case(launch=Launch(ranks=2))
+    assert list(run.look_into(Benched(), [case])) == [(case, words)]

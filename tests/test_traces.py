@@ -287,7 +287,7 @@ def test_iterations_have_their_time_on_the_host_and_on_the_device(tmp_path) -> N
 
 def test_the_guides_questions_are_answered_with_figures_of_one_step(tmp_path) -> None:
     """And each with its reading."""
-    found = answers(read(write(tmp_path, TWO_STEPS)), [("aten::conv2d", 3 * 2**20, 2)])
+    found = answers(read(write(tmp_path, TWO_STEPS)), [("aten::conv2d", 3 * 2**19, 2)])
     assert (
         found["slowest operations"][0]
         == "aten::cudnn_convolution 150 us (86%); aten::relu 25 us (14%)"
@@ -359,6 +359,21 @@ def test_the_cpus_time_is_read_as_the_guide_reads_it(tmp_path, host_us, reading)
     """Below 1.2, up to 2.0, above."""
     events = [iteration(0, 0, host_us), kernel(RELU, 10, 100)]
     assert answers(read(write(tmp_path, events)))["CPU time over device time"][1] == reading
+
+
+def test_what_the_profiler_itself_costs_the_host_is_not_read(tmp_path) -> None:
+    """Above 1.1 times; figures stay, and what the device did is read."""
+    trace = read(write(tmp_path, TWO_STEPS))
+    plain = {a.question: a for a in words.answers(trace)}
+    assert words.answers(trace, cost=words.Cost(0.010, 0.011)) == words.answers(trace)
+    slowed = {a.question: a for a in words.answers(trace, cost=words.Cost(0.010, 0.028))}
+    assert slowed.pop("time of a step").words == (
+        "10 ms without the profiler, 28 ms with it, 2.8 times"
+    )
+    assert {q: a.words for q, a in slowed.items()} == {q: a.words for q, a in plain.items()}
+    unread = {q for q, a in slowed.items() if a.reading.startswith("not read: the profiler")}
+    assert unread == {"CPU time over device time", "idle time", "launch overhead"}
+    assert all(slowed[q].reading == plain[q].reading for q in set(plain) - unread)
 
 
 def test_launches_that_nothing_waits_before_are_not_hidden(tmp_path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import re
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -27,6 +29,8 @@ from bench_lib.cli.output import (
 from bench_lib.model import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bench_lib.model import Case, Kernel, KernelTable
     from bench_lib.profiling.kernels import Change
     from bench_lib.profiling.run import Look, Seen
@@ -37,8 +41,12 @@ TOOLS = (TORCH, ROCM, "rocprofv3", "rocprofv2", "rocprof", "rocprof-compute", RA
 DEFAULT_OUT = Path("profiles")
 LEAST_NAME = 24
 """Characters of a kernel's name that are shown however narrow the terminal."""
+WIDTH = 100
+"""Of a table where the output is no terminal."""
 LOCK_WAIT_S = 600.0
 STEPS = 5
+NSYS = "--env-var=NSYS_NVTX_PROFILER_REGISTER_ONLY=0 --capture-range=nvtx"
+"""Without the variable nsys sees only ranges with registered names, which torch's are not."""
 
 
 def profile(
@@ -80,6 +88,7 @@ def profile(
     Keeps a Chrome trace, tables and kernels.json.  Exit status 1 where the case cannot be
     profiled here.
     """
+    began = time.monotonic()
     if steps is not None and steps < 1:
         raise UserError(f"--steps {steps}: at least 1")
     with _ended_with_a_status():
@@ -95,7 +104,11 @@ def profile(
         if tool == RANGES:
             _hand_over(found, folder, steps or STEPS)
             return
-        look = _look(found, folder, tool, steps=steps or STEPS, stacks=stacks, counted=counters)
+        say = _timed_since(began)
+        look = _look(
+            found, folder, tool, say, steps=steps or STEPS, stacks=stacks, counted=counters
+        )
+        say("told")
         _tell(look, top, json=json)
 
 
@@ -119,12 +132,11 @@ def _refuse_with_diff(**given: object) -> None:
 def _find(case_id: str, matrix: Path, folder: Path) -> Case:
     """Return the case of that id, from the matrix or else the newest run that has it."""
     from bench_lib import history
-    from bench_lib.launch.catalogue import network_sizes
     from bench_lib.matrix import read_matrix, tables
 
     known: dict[str, Case] = {}
     if matrix != DEFAULT_MATRIX or matrix.is_file():
-        tiers = read_matrix(matrix, tables(network_sizes()))
+        tiers = read_matrix(matrix, tables(dict.fromkeys(_words_in(matrix), 0)))
         known = {case.id: case for cases in tiers.values() for case in cases}
     if case_id in known:
         return known[case_id]
@@ -139,10 +151,30 @@ def _find(case_id: str, matrix: Path, folder: Path) -> Case:
     raise UserError(f"no case {case_id!r} in {matrix}, nor in a run in {folder}; {hint}")
 
 
+def _words_in(matrix: Path) -> list[str]:
+    """Return the texts of a file, networks among them: the worker says whether it has one.
+
+    To ask it beforehand takes as long as importing torchvision.
+    """
+    try:
+        return re.findall(r"""["']([^"'\n]+)["']""", matrix.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []  # whoever reads it as a matrix tells what is wrong
+
+
 # ---- looking into it ----------------------------------------------------------------------------
 
 
-def _look(case: Case, folder: Path, tool: str, *, steps: int, stacks: bool, counted: bool) -> Look:
+def _look(
+    case: Case,
+    folder: Path,
+    tool: str,
+    say: Callable[[str], None],
+    *,
+    steps: int,
+    stacks: bool,
+    counted: bool,
+) -> Look:
     from bench_lib.devicelock import DeviceLock
     from bench_lib.hardware import detect, visibility
     from bench_lib.launch.profiled import Asked
@@ -159,7 +191,7 @@ def _look(case: Case, folder: Path, tool: str, *, steps: int, stacks: bool, coun
     try:
         if tool == TORCH:
             asked = Asked(steps, stacks)
-            return run.with_torch(case, device, folder, asked, environment=environment, say=_say)
+            return run.with_torch(case, device, folder, asked, environment=environment, say=say)
         return run.with_rocm(
             case,
             device,
@@ -168,7 +200,7 @@ def _look(case: Case, folder: Path, tool: str, *, steps: int, stacks: bool, coun
             steps=steps,
             counted=counted,
             environment=environment,
-            say=_say,
+            say=say,
         )
     finally:
         lock.release()
@@ -184,8 +216,12 @@ def _hand_over(case: Case, folder: Path, steps: int) -> None:
     print(words)
     _say(
         f"put this behind a profiler's own words; the steps that count lie in the NVTX or ROCTX "
-        f"range {MEASURED!r}, as in: nsys profile --capture-range=nvtx --nvtx-capture={MEASURED!r}"
+        f"range {MEASURED!r}, as in: nsys profile {NSYS} --nvtx-capture={MEASURED!r}"
     )
+
+
+def _timed_since(began: float) -> Callable[[str], None]:
+    return lambda line: _say(f"{time.monotonic() - began:5.1f} s  {line}")
 
 
 def _say(line: str) -> None:
@@ -298,11 +334,10 @@ def _print_kernels(kernels: KernelTable, top: int) -> None:
 
 
 def _fitted(headings: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Shorten the first column so that all the others are beside it on a terminal."""
-    if not sys.stdout.isatty():
-        return list(rows)
+    """Shorten the first column so that all the others are beside it."""
+    across = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
     others = sum(max(len(row[i]) for row in [headings, *rows]) + 2 for i in range(1, len(headings)))
-    width = max(LEAST_NAME, shutil.get_terminal_size().columns - others)
+    width = max(LEAST_NAME, across - others)
     return [(_cut(row[0], width), *row[1:]) for row in rows]
 
 
@@ -339,6 +374,8 @@ def _as_document(look: Look) -> dict[str, Any]:
             {
                 "label": seen.label,
                 "trace": None if seen.trace is None else str(seen.trace),
+                "plain_step_s": seen.plain_step_s,
+                "profiled_step_s": seen.profiled_step_s,
                 "kernels": seen.kernels,
                 "answers": seen.answers,
             }
@@ -381,28 +418,40 @@ def _print_changes(found: Comparison, top: int) -> None:
     from bench_lib.report import seconds
 
     changes = [change for change in found.diff.changes if change.delta_s]
-    rows = [
-        (
-            change.name,
-            change.kind,
-            _time(change.before),
-            _time(change.after),
-            _difference(change.delta_s),
-            _calls(change),
-            "" if (share := found.diff.share(change)) is None else f"{share:.0%}",
-            change.role,
-        )
-        for change in changes[:top]
-    ]
-    headings = ("kernel", "what", "before", "after", "change", "calls", "share", "role")
+    rows = [row for change in changes[:top] for row in _rows(change, found)]
+    what = found.diff.what
+    headings = (
+        *(what.removesuffix("s"), "what", "before", "after"),
+        *("change", "calls", "share", "role"),
+    )
     print_tables(headings, _fitted(headings, rows))
     if rest := changes[top:]:
         print(f"{len(rest)} more: {_difference(sum(change.delta_s for change in rest))}")
     diff = found.diff
     print(
-        f"all kernels: {seconds(diff.before_s)} → {seconds(diff.after_s)} a step, "
+        f"all {what}: {seconds(diff.before_s)} → {seconds(diff.after_s)} a step, "
         f"{_difference(diff.delta_s)}"
     )
+
+
+def _rows(change: Change, found: Comparison) -> Iterator[tuple[str, ...]]:
+    """Yield a change's line, and below it the new name where that is another."""
+    share = found.diff.share(change)
+    old, *new = dict.fromkeys(
+        _short(kernel.name) for kernel in (change.before, change.after) if kernel is not None
+    )
+    yield (
+        old,
+        change.kind,
+        _time(change.before),
+        _time(change.after),
+        _difference(change.delta_s),
+        _calls(change),
+        "" if share is None else f"{share if change.delta_s > 0 else -share:+.0%}",
+        change.role,
+    )
+    for name in new:
+        yield f"  → {name}", *[""] * 7
 
 
 def _time(kernel: Kernel | None) -> str:

@@ -13,6 +13,7 @@ from bench_lib.axes import case_of, network_axes
 from bench_lib.chronicle import Chronicle, fails
 from bench_lib.history import utc_today
 from bench_lib.model import Baseline, Case, Hardware, Limits, Param, Record, Sampling
+from bench_lib.profiling import run
 from bench_lib.runner import Bench, Outcome
 
 PLANNED = 6
@@ -133,7 +134,7 @@ class Series:
 
     def _look_into(self) -> None:
         cases = [record.case for record in self._chronicle.to_look_into("auto")]
-        for case, found in self._bench.profile(cases):
+        for case, found in run.look_into(self._bench, cases):
             self._chronicle.note_kernels(case.id, found)
 
     def _confirm(self) -> None:

@@ -44,13 +44,17 @@ class Profiled:
     cudnn: str | None = None
     threads: int | None = None
     first_step_s: float | None = None
+    plain_step_s: float | None = None
+    """A step without a profiler, the mean of some just before."""
+    profiled_step_s: float | None = None
+    """A step under the profiler, the mean of all."""
     peak_memory_bytes: int | None = None
     trace: str | None = None
     """Names of files are relative to the folder."""
     tables: dict[str, str] = field(default_factory=dict)
     stacks: dict[str, str] = field(default_factory=dict)
     memory: list[tuple[str, int, int]] = field(default_factory=list)
-    """What operations of torch left allocated: name, bytes, calls."""
+    """What operations of torch left allocated in one step: name, bytes, calls."""
     problems: list[str] = field(default_factory=list)
     skipped: str | None = None
     fault: dict[str, Any] | None = None

@@ -28,6 +28,7 @@ from bench_lib.launch.catalogue import network_sizes
 from bench_lib.model import Case, Hardware, Quarantine, Record, Status, problem_of
 from bench_lib.plugin.devices import DEVICE
 from bench_lib.plugin.options import Options
+from bench_lib.profiling import run
 from bench_lib.runner import Bench, Outcome
 
 MEASURED = "measured"
@@ -217,7 +218,7 @@ class PerfSession:
                 if bench is None or _place(bench.device) != place:
                     bench = self._open_bench(self.chronicle.hardware_of(here[0]))
                     stack.callback(bench.close)
-                for case, found in bench.profile(record.case for record in here):
+                for case, found in run.look_into(bench, (record.case for record in here)):
                     self.chronicle.note_kernels(case.id, found)
 
     def _measure_again(

@@ -6,7 +6,8 @@ memory), what its 9.8 asks of a timeline, and, by ``readings``, those of 9.5 abo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from bench_lib.model import Kernel
 from bench_lib.profiling import readings
@@ -27,20 +28,44 @@ ALIKE = 1.2
 """The longest step over the shortest.  The guide names no figure."""
 FED = 1.0
 """Launches that wait on the device when one more comes: less, and it waits for the host."""
+SLOWED = 1.1
+"""A profiled step over one that is not: above, what the host did is not read."""
+UNREAD = "not read: the profiler itself slows the host, and without it this is less"
 
 _ASKED_ABOVE = "gaps between kernels"
 """What ``readings`` answers of calls, and a trace answers better."""
 
 
-def answers(trace: Trace, memory: Sequence[tuple[str, int, int]] = ()) -> list[Answer]:
+@dataclass(frozen=True)
+class Cost:
+    """What the profiler made of a step."""
+
+    plain_s: float
+    """A step without it."""
+    profiled_s: float
+
+    @property
+    def is_high(self) -> bool:
+        """Whether what the host did is the profiler's doing as well."""
+        return self.profiled_s > SLOWED * self.plain_s
+
+
+def answers(
+    trace: Trace,
+    memory: Sequence[tuple[str, int, int]] = (),
+    cost: Cost | None = None,
+) -> list[Answer]:
     """Answer what a trace can tell of a step; times are of one step.
 
-    ``memory`` is what operations left allocated: name, bytes and calls in all steps.
+    ``memory`` is what operations left allocated in one step: name, bytes and calls.  Where the
+    ``cost`` of the profiler is high, what the host did is told and not read.
     """
-    found = [*_operations(trace), *_convolutions(trace), *_ratio(trace), *_memory(trace, memory)]
+    found = [*_cost(cost), *_operations(trace), *_convolutions(trace)]
+    found += [*_of_the_host(_ratio(trace), cost), *_memory(memory)]
     if trace.busy is None:
         return found
-    found += [*_idle(trace, trace.busy), *_launching(trace, trace.launches), *_steps(trace)]
+    waiting = [*_idle(trace, trace.busy), *_launching(trace, trace.launches)]
+    found += [*_of_the_host(waiting, cost), *_steps(trace)]
     each = 1 / trace.steps
     copied = {f"Memcpy {copies.direction}" for copies in trace.copies}
     of_kernels = readings.answers(
@@ -49,6 +74,22 @@ def answers(trace: Trace, memory: Sequence[tuple[str, int, int]] = ()) -> list[A
         calls=trace.calls,
     )
     return [*found, *(answer for answer in of_kernels if answer.question != _ASKED_ABOVE)]
+
+
+def _cost(cost: Cost | None) -> Iterator[Answer]:
+    if cost is not None and cost.is_high:
+        words = (
+            f"{seconds(cost.plain_s)} without the profiler, {seconds(cost.profiled_s)} with it, "
+            f"{cost.profiled_s / cost.plain_s:.3g} times"
+        )
+        yield Answer("time of a step", words, "what the device did is told; the host's is not read")
+
+
+def _of_the_host(found: Iterable[Answer], cost: Cost | None) -> Iterator[Answer]:
+    """Take the readings from answers that the profiler's own time is in."""
+    high = cost is not None and cost.is_high
+    for answer in found:
+        yield replace(answer, reading=UNREAD) if high else answer
 
 
 def _scaled(kernel: Kernel, factor: float) -> Kernel:
@@ -106,9 +147,9 @@ def _ratio(trace: Trace) -> Iterator[Answer]:
     yield Answer("CPU time over device time", words, reading)
 
 
-def _memory(trace: Trace, memory: Sequence[tuple[str, int, int]]) -> Iterator[Answer]:
+def _memory(memory: Sequence[tuple[str, int, int]]) -> Iterator[Answer]:
     if memory:
-        words = "; ".join(f"{name} {_size(size / trace.steps)}" for name, size, _ in memory[:3])
+        words = "; ".join(f"{name} {_size(size)}" for name, size, _ in memory[:3])
         reading = "allocated in a step and left by the operation; what is freed later is in it"
         yield Answer("memory by operation", words, reading)
 

@@ -5,13 +5,14 @@ Whatever a profiler writes stays in the case's folder, beside ``kernels.json`` (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench_lib import fingerprint
 from bench_lib.history import utc_now
-from bench_lib.launch.faults import CaseFault
+from bench_lib.launch import CaseFault, CaseSkipped
 from bench_lib.launch.profiled import MEASURED, Asked, Profiled, run_profile
 from bench_lib.model import Case, Environment, Hardware, Kernel, KernelTable, UserError
 from bench_lib.profiling import answers, readings, store, traces
@@ -23,6 +24,7 @@ from bench_lib.rocm.counters import KernelCounters
 from bench_lib.rocm.profilers import Profiler
 from bench_lib.rocm.results import Process
 from bench_lib.rocm.tool import ToolError, ask
+from bench_lib.runner import Bench
 
 NAME = "rocprof"
 """How the files of ROCm's profilers begin."""
@@ -43,6 +45,9 @@ class Seen:
     kernels: KernelTable
     answers: list[Answer]
     trace: Path | None = None
+    plain_step_s: float | None = None
+    """A step without the profiler, and one with it."""
+    profiled_step_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ def with_torch(
     results = run_profile(case, folder, asked, environment=environment, say=say)
     problems = [problem for result in results for problem in result.problems]
     if asked.stacks:
-        problems.append("keeping stacks costs the CPU time, which is in the figures of the CPU")
+        problems.append("keeping stacks costs the CPU time, which is in the stacks by CPU time")
     seen = []
     for result in results:
         label = f"rank {result.rank}" if len(results) > 1 else ""
@@ -111,12 +116,40 @@ def with_torch(
     return _kept(look)
 
 
+def look_into(
+    bench: Bench, cases: Iterable[Case], say: Say = lambda _line: None
+) -> Iterator[tuple[Case, KernelTable | str]]:
+    """Look into cases that a bench has measured: the kernels of each, or why there are none.
+
+    Of several ranks they are the first one's.  Raises LaunchError where workers cannot be
+    started at all.
+    """
+    cases = list(cases)
+    yield from bench.profile(case for case in cases if case.launch.ranks == 1)
+    for case in cases:
+        if case.launch.ranks > 1:
+            yield case, _of_ranks(case, bench.device, say)
+
+
+def _of_ranks(case: Case, device: Hardware, say: Say) -> KernelTable | str:
+    with tempfile.TemporaryDirectory(prefix="bench-lib-") as folder:
+        try:
+            return with_torch(case, device, Path(folder), Asked(5), say=say).seen[0].kernels
+        except CaseFault as error:
+            return f"{error.fault.kind} in {error.fault.phase}: {error.fault.message}"
+        except (CaseSkipped, UserError) as error:
+            return str(error)
+
+
 def _in_trace(result: Profiled, label: str, folder: Path, device: Hardware) -> Seen:
     if result.trace is None:
         raise traces.TraceError("the profiler wrote no trace")
     path = folder / result.trace
     trace = traces.read(path, needs_device=device.vendor != "cpu")
-    return Seen(label, trace.table(), answers.answers(trace, result.memory), path)
+    plain_s, profiled_s = result.plain_step_s, result.profiled_step_s
+    cost = answers.Cost(plain_s, profiled_s) if plain_s and profiled_s else None
+    found = answers.answers(trace, result.memory, cost)
+    return Seen(label, trace.table(), found, path, plain_s, profiled_s)
 
 
 def with_rocm(
@@ -250,6 +283,13 @@ def _kept(look: Look) -> Look:
     now = utc_now()
     for number, seen in enumerate(look.seen):
         suffix = f"_rank{number}" if number else ""
-        about = Profile(seen.kernels, look.case, look.hardware.key, look.environment, now)
+        about = Profile(
+            seen.kernels,
+            look.case,
+            look.hardware.key,
+            look.environment,
+            now,
+            plain_step_s=seen.plain_step_s,
+        )
         store.keep(about, look.folder / f"kernels{suffix}.json")
     return look

@@ -41,6 +41,8 @@ class Profile:
     time: str = ""
     """UTC, ISO 8601."""
     schema: int = SCHEMA
+    plain_step_s: float | None = None
+    """A step of the case without a profiler."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,11 @@ def load(source: str, *, steps: int = 1) -> Profile:
 
     ``steps`` are those of a CSV, which does not tell.  Raises ProfileError or TraceError.
     """
+    return _loaded(source, steps)[0]
+
+
+def _loaded(source: str, steps: int) -> tuple[Profile, list[str]]:
+    """Read a profile as ``load`` does, and what is wrong with it."""
     path = Path(source)
     if path.is_dir():
         path = _in_folder(path)
@@ -79,11 +86,11 @@ def load(source: str, *, steps: int = 1) -> Profile:
             f".json.gz), a CSV of ROCm's profilers, or {BASELINE!r}"
         )
     if path.suffix in (".csv", ".db"):
-        return Profile(_from_rocm(path, steps))
+        return _from_rocm(path, steps)
     if path.name.startswith("kernels") and path.suffix == ".json":
-        return _decoded(path)
+        return _decoded(path), []
     if path.suffix == ".json" or path.name.endswith(".json.gz"):
-        return Profile(traces.read(path).table())
+        return Profile(traces.read(path, needs_device=False).table()), []
     raise ProfileError(f"{path} is neither JSON nor CSV; name a {FILE}, a trace or a CSV")
 
 
@@ -94,13 +101,13 @@ def _in_folder(folder: Path) -> Path:
     raise ProfileError(f"{folder} holds no {FILE}, no trace and no statistics of kernels")
 
 
-def _from_rocm(path: Path, steps: int) -> KernelTable:
+def _from_rocm(path: Path, steps: int) -> tuple[Profile, list[str]]:
     try:
-        found = profilers.read(path)
+        found, problems = profilers.read_with_problems(path)
     except ToolError as error:
         raise ProfileError(str(error)) from error
     each = [Kernel(k.name, k.calls, k.total_ns / 1e9) for k in found]
-    return table(each, steps, "rocprof")
+    return Profile(table(each, steps, "rocprof")), problems
 
 
 def _decoded(path: Path) -> Profile:
@@ -134,14 +141,26 @@ def compare(
     """
     if before == after == BASELINE:
         raise ProfileError("a baseline is no different from itself; name another profile")
-    known = {name: load(name, steps=steps) for name in (before, after) if name != BASELINE}
+    known: dict[str, Profile] = {}
+    problems: list[str] = []
+    for name in dict.fromkeys((before, after)):
+        if name != BASELINE:
+            known[name], wrong = _loaded(name, steps)
+            problems += wrong
     if BASELINE in (before, after):
         other = next(iter(known.values()))
         about = other.case.id if other.case else case_id
         known[BASELINE] = _pinned(folder, about, other.hardware or key)
     a, b = known[before], known[after]
+    if _is_of_the_host(a) != _is_of_the_host(b):
+        host, device = (before, after) if _is_of_the_host(a) else (after, before)
+        raise ProfileError(
+            f"{host} holds no device events but operations of the CPU, and {device} has kernels: "
+            "record it where torch sees the GPU, with activities=[ProfilerActivity.CPU, "
+            "ProfilerActivity.CUDA], on AMD too"
+        )
     found = diff(a.kernels, b.kernels)
-    return Comparison(a, b, found, reason(found), list(_remarks(a, b)))
+    return Comparison(a, b, found, reason(found), [*problems, *_remarks(a, b)])
 
 
 def _pinned(folder: Path, case_id: str | None, key: str | None) -> Profile:
@@ -168,6 +187,10 @@ def _pinned(folder: Path, case_id: str | None, key: str | None) -> Profile:
 
 def _is_torchs(profile: Profile) -> bool:
     return profile.kernels.source.startswith(traces.SOURCE)
+
+
+def _is_of_the_host(profile: Profile) -> bool:
+    return profile.kernels.source == traces.HOST_SOURCE
 
 
 def _remarks(a: Profile, b: Profile) -> Iterator[str]:

@@ -173,8 +173,7 @@ def read(path: Path, *, needs_device: bool = True) -> Trace:
         held = f"{found.operations} operations of the CPU" if found.operations else "no operation"
         raise TraceError(
             f"{path} holds no device events ({held}): record it where torch sees the GPU, with "
-            "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], on AMD too; "
-            "`bench-lib profile CASE` does"
+            "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], on AMD too"
         )
     if not found.device and not found.operations:
         raise TraceError(f"{path} holds neither operations nor device events")

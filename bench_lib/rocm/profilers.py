@@ -51,6 +51,7 @@ _V3_KINDS = {
     "marker_api_trace": "markers",
     None: "databases",
 }
+_HOST_CALL = re.compile(r"(__)?hip[A-Z]\w*|hsa_\w+")
 _RELEASE = re.compile(r"\s*(\d{1,4}(?:\.\d{1,4}){1,2})")
 _ROCM_TOLD = re.compile(r"(?i)rocm[ _]version\W+(\d{1,4}(?:\.\d{1,4}){1,2})")
 _OWN_VERSION = re.compile(r"(?mi)^\W*(?!rocm|system)[\w-]*\s*version\W+(\d+(?:\.\d+)+)")
@@ -265,21 +266,32 @@ def read(path: Path) -> list[Kernel]:
     """Read what kernels took, the longest first, from statistics or from a trace of calls.
 
     Columns are found by their names, in any order.  Raises ToolError where the file cannot
-    be read, a column is missing or a figure is none.
+    be read, a column is missing or a figure is none, or where it is of the host's calls.
     """
+    return read_with_problems(path)[0]
+
+
+def read_with_problems(path: Path) -> tuple[list[Kernel], list[str]]:
+    """Read as ``read`` does, and tell in sentences what is missing, such as a torn last row."""
     if tables.is_database(path):
         files = Files(databases=[path])
     elif _is_trace(path):
         files = Files(kernels=[path])
     else:
         files = Files(statistics=[path])
-    kernels = results.read([files], None, "the profiler").kernels
-    each = [(k.name, round(k.calls), float(round(k.total_s * 1e9))) for k in kernels]
+    found = results.read([files], None, "the profiler")
+    each = [(k.name, round(k.calls), float(round(k.total_s * 1e9))) for k in found.kernels]
+    if 2 * sum(bool(_HOST_CALL.fullmatch(name)) for name, *_ in each) > len(each):
+        raise ToolError(
+            f"{path.name} is about the host's calls of HIP and HSA, not about kernels; "
+            "rocprofv3 --stats --kernel-trace leaves those in kernel_stats.csv"
+        )
     whole = sum(total for _, _, total in each) or 1.0
-    return [
+    kernels = [
         Kernel(name, calls, total, total / max(1, calls), 100 * total / whole)
         for name, calls, total in each
     ]
+    return kernels, found.problems
 
 
 def _of_v3(folder: Path, name: str) -> Iterator[Files]:

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import sys
 import time
 import traceback
@@ -28,7 +29,7 @@ from bench_lib.worker.workloads import Setting, UnsupportedError, build
 from bench_lib.worker.zygote import die_with_parent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from bench_lib.model import Case
     from bench_lib.worker.clock import Clock
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 STEPS = 5
 ROWS = 30
 """Operations in each table."""
+MOST_PLAIN_S = 1.0
+"""Of steps without a profiler, to know what it costs; one runs in any case."""
 MEASURED = "bench-lib measured"
 """The range around the steps that count, for profilers outside; what is before is warming up."""
 WARMUP_S, MOST_WARMUP_S = 0.5, 2.0
@@ -59,8 +62,8 @@ def main(arguments: list[str]) -> int:
 
     ``result.json`` (``result_rank<N>.json`` of several ranks) says what else is there; it is
     written whenever something new is, and last with the reason if the case was skipped or
-    failed.  Returns 0 where there is a profile or a skip; at a fault the process leaves at
-    once.  A wrong command line ends the process with status 2.
+    failed.  The process leaves at once, with status 0 where there is a profile or a skip and 1 at a
+    fault; with ranges it returns 0.  A wrong command line ends the process with status 2.
     """
     order = _order(arguments)
     die_with_parent()
@@ -82,6 +85,10 @@ def main(arguments: list[str]) -> int:
     kept.add(done=True)
     kept.enter("done")
     leave()
+    if not order.ranges:  # a profiler outside writes when the process ends as it should
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # all is on the disk, and taking torch down takes a second
     return 0
 
 
@@ -170,14 +177,17 @@ def _profile(order: Order, kept: Kept, rank: int, ranks: int) -> Callable[[], No
     workload.first_step_done()
     kept.add(first_step_s=first_step_s)
     kept.enter("warm up")
-    warmup_steps = _warm_up(clock, workload.step, first_step_s, group.agree)
+    steady = _warm_up(clock, workload.step, first_step_s, group.agree)
 
     kept.enter("profile")
     clock.reset_peak()
     if order.ranges:
         _in_ranges(workload.step, clock, order.steps)
-        kept.add(peak_memory_bytes=clock.peak_bytes(), steps_in_all=1 + warmup_steps + order.steps)
+        kept.add(peak_memory_bytes=clock.peak_bytes(), steps_in_all=1 + steady.steps + order.steps)
     else:
+        # As many as are profiled, unless they take long: on all ranks alike.
+        plain = max(1, min(order.steps, int(MOST_PLAIN_S / max(steady.blocks[-1], 1e-9))))
+        kept.add(plain_step_s=_timed(clock, workload.step, plain) / plain)
         _traced(workload.step, clock, order, kept)
     return group.leave
 
@@ -196,13 +206,13 @@ def _warm_up(
     step: Callable[[], object],
     first_step_s: float,
     agree: Callable[[float], float],
-) -> int:
-    """Run until clocks and caches are where they stay; returns the steps, equal on all ranks."""
+) -> Steadiness:
+    """Run until clocks and caches are where they stay; steps and times are equal on all ranks."""
     steady = Steadiness(WARMUP_S, MOST_WARMUP_S)
     while not steady.is_finished:
         steps = steady.next_block(agree(first_step_s))
         steady.add(steps, agree(_timed(clock, step, steps)))
-    return steady.steps
+    return steady
 
 
 def _in_ranges(step: Callable[[], object], clock: Clock, steps: int) -> None:
@@ -220,37 +230,64 @@ def _in_ranges(step: Callable[[], object], clock: Clock, steps: int) -> None:
 
 
 def _traced(step: Callable[[], object], clock: Clock, order: Order, kept: Kept) -> None:
-    """Run the steps under torch's profiler; the trace is kept first, then what is made of it."""
-    with profile(
-        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] * clock.asynchronous)],
-        schedule=schedule(wait=0, warmup=1, active=order.steps, repeat=1),
-        record_shapes=True,
-        profile_memory=True,
-        with_stack=order.stacks,
-        experimental_config=_verbose() if order.stacks else None,
-        acc_events=True,
-    ) as profiler:
-        step()
-        clock.synchronize()  # or the trace would begin with what this one left to do
-        profiler.step()
-        for i in range(order.steps):
-            with record_function(f"iteration {i}"):
-                step()
-            if i == order.steps - 1:
-                clock.synchronize()
-            profiler.step()
+    """Trace the steps as lightly as can be, then look at one in detail.
+
+    Shapes, memory and stacks make the host several times slower, which a timeline would show as
+    a device that waits.
+    """
+    with _profiler(clock, order.steps) as profiler:
+        kept.add(profiled_step_s=_under(profiler, step, clock, order.steps) / order.steps)
     kept.add(peak_memory_bytes=clock.peak_bytes())
     kept.enter("write the trace")
     with kept.trying("no trace"):
         _export(profiler, kept)
     kept.enter("tabulate")
+    tables: dict[str, str] = {}
     with kept.trying("the profiler's events could not be summed up"):
-        _tabulate(profiler.key_averages(), clock, kept)
+        device = {"device time": "self_device_time_total"} if clock.asynchronous else {}
+        orders = {**device, "cpu time": "self_cpu_time_total"}
+        tables |= _tabulate(profiler.key_averages(), orders, kept)
+    kept.add(tables=tables)
+    kept.enter("look at one step in detail")
+    with _profiler(clock, 1, detailed=True, stacks=order.stacks) as profiler:
+        _under(profiler, step, clock, 1)
+    on = "device" if clock.asynchronous else "cpu"
     with kept.trying("memory by operation is not known"):
-        kept.add(memory=_memory(profiler.events(), "device" if clock.asynchronous else "cpu"))
+        averages = profiler.key_averages(group_by_input_shape=True)
+        tables |= _tabulate(averages, {"memory": f"self_{on}_memory_usage"}, kept)
+        kept.add(tables=tables, memory=_memory(profiler.events(), on))
     if order.stacks:
         kept.enter("write the stacks")
         _export_stacks(profiler, clock, kept)
+
+
+def _profiler(clock: Clock, steps: int, *, detailed: bool = False, stacks: bool = False) -> profile:
+    return profile(
+        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] * clock.asynchronous)],
+        schedule=schedule(wait=0, warmup=1, active=steps, repeat=1),
+        record_shapes=detailed,
+        profile_memory=detailed,
+        with_stack=stacks,
+        experimental_config=_verbose() if stacks else None,
+        acc_events=True,
+    )
+
+
+def _under(profiler: profile, step: Callable[[], object], clock: Clock, steps: int) -> float:
+    """Run the steps under a profiler, one before them; returns the seconds that they took."""
+    step()
+    clock.synchronize()  # or the trace would begin with what this one left to do
+    profiler.step()
+    begin = clock.now()
+    for i in range(steps):
+        if i:
+            profiler.step()
+        with record_function(f"iteration {i}"):
+            step()
+    clock.synchronize()
+    took = clock.now() - begin
+    profiler.step()
+    return took
 
 
 def _verbose() -> Any:
@@ -267,12 +304,8 @@ def _export(profiler: Any, kept: Kept) -> None:
     kept.add(trace=path.name)
 
 
-def _tabulate(averages: Any, clock: Clock, kept: Kept) -> None:
-    on = "device" if clock.asynchronous else "cpu"
-    memory = f"self_{on}_memory_usage"
-    orders = {"cpu time": "self_cpu_time_total", "memory": memory}
-    if clock.asynchronous:
-        orders = {"device time": "self_device_time_total", **orders}
+def _tabulate(averages: Any, orders: Mapping[str, str], kept: Kept) -> dict[str, str]:
+    """Write a table for each column of ``orders``, by title; returns their files."""
     tables = {}
     for title, column in orders.items():
         with kept.trying(f"no table by {title}"):
@@ -281,7 +314,7 @@ def _tabulate(averages: Any, clock: Clock, kept: Kept) -> None:
                 averages.table(sort_by=column, row_limit=ROWS, max_name_column_width=80)
             )
             tables[title] = path.name
-    kept.add(tables=tables)
+    return tables
 
 
 def _memory(events: Iterable[Any], on: str) -> list[tuple[str, int, int]]:
@@ -289,7 +322,7 @@ def _memory(events: Iterable[Any], on: str) -> list[tuple[str, int, int]]:
     held: dict[str, int] = {}
     calls: dict[str, int] = {}
     for event in events:
-        if event.name.startswith(_AROUND) or not _is_outermost(event):
+        if not _is_outermost(event):
             continue
         held[event.name] = held.get(event.name, 0) + int(getattr(event, f"{on}_memory_usage"))
         calls[event.name] = calls.get(event.name, 0) + 1
@@ -297,13 +330,17 @@ def _memory(events: Iterable[Any], on: str) -> list[tuple[str, int, int]]:
     return [(name, held[name], calls[name]) for name in most if held[name] > 0]
 
 
-_AROUND = ("iteration ", "ProfilerStep#")
-"""Ranges in which operations are, and no operations themselves."""
+_OPERATION = re.compile(r"(?!autograd::)\w+::[\w.]+")
+"""``aten::add``, and no range, frame of Python, node of autograd or module around operations."""
 
 
 def _is_outermost(event: Any) -> bool:
-    parent = event.cpu_parent
-    return event.device_type.name == "CPU" and (parent is None or parent.name.startswith(_AROUND))
+    if event.device_type.name != "CPU" or not _OPERATION.fullmatch(event.name):
+        return False
+    around = event.cpu_parent
+    while around is not None and not _OPERATION.fullmatch(around.name):
+        around = around.cpu_parent
+    return around is None
 
 
 def _export_stacks(profiler: Any, clock: Clock, kept: Kept) -> None:
