@@ -18,7 +18,8 @@ from bench_lib.model import MEMORY_FORMATS, UserError
 BINARY = ("add", "mul", "div", "sub", "eq")
 UNARY = ("exp", "relu", "tanh", "sqrt")
 REDUCTIONS = ("sum", "prod", "norm", "max", "mean", "std", "var", "argmax", "argmin")
-COPIES = ("copy_h2d", "copy_d2h", "copy_d2d")
+TRANSFERS = ("copy_h2d", "copy_d2h")
+"""Copies between the host's memory and the device's."""
 DIFFERENTIABLE = ("sdpa", "conv2d", "batch_norm", "softmax", "embedding")
 """Operators of which the forward and the backward pass are cases of their own."""
 LAYOUTS = ("NN", "NT", "TN", "TT")
@@ -31,7 +32,7 @@ MOST_DIMS = 8
 MOST_ELEMENTS = 2**40
 """No tensor has more; a larger one is a slip of the keyboard."""
 FP8_MULTIPLE = 16
-"""torch._scaled_mm takes no other sizes."""
+"""Of what torch._scaled_mm takes N and K only; M is any."""
 
 _FAMILIES = {
     **dict.fromkeys(BINARY, "binary"),
@@ -40,7 +41,8 @@ _FAMILIES = {
     **{f"{name}_": "unary" for name in UNARY},
     **dict.fromkeys(REDUCTIONS, "reduction"),
     **dict.fromkeys(("sparse_add", "sparse_add_"), "sparse"),
-    **dict.fromkeys(COPIES, "copy"),
+    **dict.fromkeys(TRANSFERS, "transfer"),
+    "copy_d2d": "copy",
     **{name: name for name in ("gemm", *DIFFERENTIABLE)},
 }
 OPERATORS = tuple(_FAMILIES)
@@ -54,7 +56,7 @@ _ASKS: dict[str, tuple[str, ...]] = {
     "batch_norm": ("memory_format", "direction"),
     "softmax": ("direction",),
     "embedding": ("shape2", "direction"),
-    "copy": ("pinned",),
+    "transfer": ("pinned",),
 }
 _NEEDED = ("layout", "memory_format", "direction")
 """What has no usual value: where it concerns an operator it has to be named."""
@@ -130,6 +132,15 @@ class Amounts:
     """Traffic no implementation can avoid: operands read once, results written once."""
     held_bytes: int
     """Operands and results that are there at the same time."""
+    shared_bytes: int = 0
+    """Of these, a table of which a call touches some rows: calls on other rows may share it."""
+    sharers: int = 1
+    """How many calls may share it, and touch rows for the most part of their own."""
+
+    @property
+    def distinct_bytes(self) -> int:
+        """What one call touches: in place it reads and writes the same, of a table some rows."""
+        return min(self.moved_bytes, self.held_bytes)
 
 
 @dataclass(frozen=True)
@@ -171,8 +182,11 @@ class Operation:
             if not given and name in _NEEDED and asks(self.op, name):
                 known = {"layout": LAYOUTS, "direction": DIRECTIONS}.get(name, MEMORY_FORMATS)
                 raise UserError(f"{self.op} needs {name}: {' or '.join(known)}")
+        for name in ("shape", "shape2"):
+            if self.family != "sdpa" and _ATTENTION.fullmatch(str(getattr(self, name))):
+                raise self._wrong(name, "letters are for sdpa; write sizes with dashes between")
         if self.precision == "tf32" and self.family not in ("gemm", "conv2d"):
-            raise self._wrong("precision", f"{self.op} multiplies no matrices")
+            raise self._wrong("precision", "of these operators only gemm and conv2d take TF32")
         if self.precision == "fp8" and self.family != "gemm":
             raise self._wrong("precision", "of these operators only gemm has FP8")
         _ = self.amounts
@@ -272,13 +286,19 @@ def _binary_output(o: Operation) -> tuple[int, ...]:
     return together
 
 
+def _reduction_output(o: Operation) -> tuple[int, ...]:
+    if o.op in ("std", "var") and math.prod(o.sizes) == 1:
+        raise UserError(f"{o.op} of {o.shape}: one value has no variance")
+    return (1,)
+
+
 def _gemm_output(o: Operation) -> tuple[int, ...]:
     m, n, k = o.dims(3, "M-N-K, as in 8192-8192-8192")
     if o.precision == "fp8":
         if o.layout != "NT":
             raise UserError(f"layout is {o.layout!r}; torch's FP8 product takes NT")
-        if any(size % FP8_MULTIPLE for size in (m, n, k)):
-            raise UserError(f"shape {o.shape!r}: FP8 takes multiples of {FP8_MULTIPLE} only")
+        if any(size % FP8_MULTIPLE for size in (n, k)):
+            raise UserError(f"shape {o.shape!r}: N and K of FP8 are multiples of {FP8_MULTIPLE}")
     if max(m * k, k * n) > MOST_ELEMENTS:
         raise UserError(f"shape {o.shape!r}: an operand has more than {MOST_ELEMENTS} elements")
     return (m, n)
@@ -337,7 +357,7 @@ def _sparse_output(o: Operation) -> tuple[int, ...]:
 
 _OUTPUTS: dict[str, Callable[[Operation], tuple[int, ...]]] = {
     "binary": _binary_output,
-    "reduction": lambda _o: (1,),
+    "reduction": _reduction_output,
     "gemm": _gemm_output,
     "sdpa": _sdpa_output,
     "conv2d": _conv2d_output,
@@ -387,10 +407,17 @@ def _sparse(o: Operation) -> Amounts:
     (rows, width), (added,) = o.sizes, o.sizes2
     values = added * (width * o.item_bytes + INDEX_BYTES)
     dense = rows * width * o.item_bytes
-    touched = min(added, rows) * width * o.item_bytes
-    moved = values + 2 * (touched if o.is_in_place else dense)
-    held = values + (dense if o.is_in_place else 2 * dense)
-    return Amounts(added * width, moved, held)
+    if not o.is_in_place:
+        return Amounts(added * width, values + 2 * dense, values + 2 * dense)
+    touched = _distinct(rows, added) * width * o.item_bytes
+    moved, held = values + 2 * touched, values + dense
+    return Amounts(added * width, moved, held, dense, dense // touched)
+
+
+def _distinct(rows: int, drawn: int) -> int:
+    """Return how many different rows are expected among so many drawn at random, one at least."""
+    seen = -math.expm1(drawn * math.log1p(-1 / rows)) if rows > 1 else 1.0
+    return max(1, round(rows * seen))
 
 
 def _gemm(o: Operation) -> Amounts:
@@ -440,13 +467,14 @@ def _embedding(o: Operation) -> Amounts:
     table, result = rows * width * o.item_bytes, looked_up * width * o.item_bytes
     if o.is_backward:
         return Amounts(looked_up * width, indices + result + table, indices + 2 * (result + table))
-    read = min(rows, looked_up) * width * o.item_bytes
-    return Amounts(0, indices + read + result, indices + table + result)
+    read = _distinct(rows, looked_up) * width * o.item_bytes
+    held = indices + table + result
+    return Amounts(0, indices + read + result, held, table, table // read)
 
 
 def _copy(o: Operation) -> Amounts:
     size = math.prod(o.sizes) * o.item_bytes
-    sides = 2 if o.op == "copy_d2d" else 1
+    sides = 2 if o.family == "copy" else 1
     return Amounts(0, sides * size, sides * size)
 
 
@@ -462,4 +490,5 @@ _AMOUNTS: dict[str, Callable[[Operation], Amounts]] = {
     "softmax": _pointwise(SOFTMAX, extra=1),
     "embedding": _embedding,
     "copy": _copy,
+    "transfer": _copy,
 }

@@ -170,12 +170,10 @@ def _spelt(values: Mapping[str, Param]) -> dict[str, Param]:
     for name in ("shape", "shape2"):
         if values.get(name):
             sizes = sizes_in(values[name])
-            is_attention = values.get("op") == "sdpa" and len(sizes) == 4
-            spelt[name] = (
-                "".join(f"{letter}{n}" for letter, n in zip("bhsd", sizes, strict=True))
-                if is_attention
-                else "-".join(map(str, sizes))
-            )
+            spelt[name] = _plain(str(values[name]))
+            if values.get("op") == "sdpa" and len(sizes) == 4:
+                pairs = zip("bhsd", sizes, strict=True)
+                spelt[name] = "".join(f"{letter}{size}" for letter, size in pairs)
     is_binary = values.get("op") in OPERATORS and family_of(str(values["op"])) == "binary"
     if is_binary and spelt.get("shape2") == spelt.get("shape"):
         spelt["shape2"] = ""

@@ -136,8 +136,8 @@ def numerics(candidate: Sequence[ProcessSummary], old: Sequence[ProcessSummary])
         return [Verdict(Status.REGRESSED, "numerics", reason)]
     distances = (
         ("1 - cosine to FP32", 1e-5, lambda p: None if p.cosine is None else 1 - p.cosine),
-        ("first loss off FP32's", 0.01, lambda p: p.loss_error),
-        ("gradient norm off FP32's", 0.05, lambda p: p.grad_norm_error),
+        ("loss or size off FP32's", 0.01, lambda p: p.loss_error),
+        ("gradients' norm off FP32's", 0.05, lambda p: p.grad_norm_error),
     )
     verdicts = []
     for name, floor, distance in distances:

@@ -154,6 +154,14 @@ def test_the_model_list_has_its_own_shapes(run):
     assert "op-sparse_add_-32709138x128-851968-fp16" in answer.measured
 
 
+@pytest.mark.parametrize("which", ["--run-predefined", "--run-model-ops"])
+def test_a_list_is_measured_without_rotation_where_that_is_asked(run, which):
+    """All of it."""
+    measured = run(which, "--no-rotate").measured
+    assert len(measured) >= 18
+    assert all(case_id.endswith("-cached") for case_id in measured)
+
+
 def test_an_operator_that_cannot_be_measured_says_so_in_its_line_and_below(run):
     """And the others are measured."""
     need = "exp needs 9.0 GiB for its tensors, and the device has 8.0 GiB"
@@ -366,7 +374,25 @@ def test_profiles_are_in_the_json(run, profiled):
         ("--op sum --inplace", "--inplace: sum has no in-place form"),
         ("--run-model-ops --inplace", "--inplace: --run-model-ops says itself"),
         ("--run-model-ops --run-predefined", "--run-predefined and --run-model-ops are two"),
-        ("--run-predefined --op-type binary", "--op-type is for one op"),
+        ("--run-predefined --op-type binary", "--op-type: --run-predefined says itself what"),
+        ("--run-predefined --op foo", "--op: --run-predefined says itself what it measures"),
+        ("--run-predefined --op add --causal", "--op, --causal: --run-predefined says itself"),
+        ("--run-predefined --layout NT", "--layout: --run-predefined says itself"),
+        ("--run-predefined --backward", "--backward: --run-predefined says itself"),
+        ("--run-predefined --pinned", "--pinned: --run-predefined says itself"),
+        ("--run-predefined --stride 2", "--stride: --run-predefined says itself"),
+        ("--run-model-ops --op add", "--op: --run-model-ops says itself"),
+        ("--run-model-ops --op-type binary", "--op-type: --run-model-ops says itself"),
+        ("--run-model-ops --stride 2", "--stride: --run-model-ops says itself"),
+        ("--run-model-ops --input1-dim 8", "--input1-dim: --run-model-ops says itself"),
+        ("--run-model-ops --input2-dim 8", "--input2-dim: --run-model-ops says itself"),
+        ("--input1-dim=", "--input1-dim is empty; leave it out for the default"),
+        ("--op exp --input2-dim=", "--input2-dim is empty"),
+        ("--dtype=", "--dtype is empty"),
+        ("--op gemm --layout=", "--layout is empty"),
+        ("--input1-dim b8h16s2048d64", "shape is 'b8h16s2048d64'; letters are for sdpa"),
+        ("--op copy_d2d --pinned", "pinned is True; copy_d2d has none"),
+        ("--num-iters 1000001", "--num-iters is 1000001; at most 1000000 is taken"),
         ("--num-iters 0", "--num-iters is 0; it has to be a whole number"),
         ("--num-warmup-iters -1", "--num-warmup-iters is -1; it has to be 0 or more"),
         ("--device gpu", "--device gpu: there is cuda, cuda:N and cpu"),
@@ -400,7 +426,8 @@ def test_no_shape_ends_in_a_traceback(run, text):
     answer = run(f"--input1-dim={text}", "--op", "exp")
     assert answer.status in (0, 2)
     if answer.status == 2:
-        assert answer.err.startswith("bench-lib: error: shape ")
+        about = "shape " if text else "--input1-dim is empty"
+        assert answer.err.startswith(f"bench-lib: error: {about}")
 
 
 # ---- the page about it ------------------------------------------------------------------

@@ -139,7 +139,8 @@ def test_shapes_broadcast_as_in_torch() -> None:
         ({"op": "softmax", "shape": "4-4", "direction": "bwd"}, 64, 192, 256),
         ({"op": "copy_h2d", "shape": "4-4"}, 0, 64, 64),
         ({"op": "copy_d2d", "shape": "4-4"}, 0, 128, 128),
-        ({"op": "sparse_add_", "shape": "9-4", "shape2": "2"}, 8, 48 + 64, 48 + 144),
+        ({"op": "sparse_add_", "shape": "9-4", "shape2": "2"}, 8, 48 + 2 * 32, 48 + 144),
+        ({"op": "sparse_add_", "shape": "2-4", "shape2": "2"}, 8, 48 + 2 * 32, 48 + 32),
         ({"op": "sparse_add", "shape": "9-4", "shape2": "2"}, 8, 48 + 288, 48 + 288),
     ],
 )
@@ -176,8 +177,35 @@ def test_looking_up_reads_no_more_rows_than_there_are() -> None:
     assert few == (0, 6 * 8 + 6 * 16 + 6 * 16, 6 * 8 + 1000 * 16 + 6 * 16)
     many = amounts(op="embedding", shape="2-4", shape2="3-2", direction="fwd")
     assert many[1] == 6 * 8 + 2 * 16 + 6 * 16
+    one = amounts(op="embedding", shape="1-4", shape2="3-2", direction="fwd")
+    assert one[1] == 6 * 8 + 1 * 16 + 6 * 16
     backward = amounts(op="embedding", shape="1000-4", shape2="3-2", direction="bwd")
     assert backward[:2] == (24, 6 * 8 + 6 * 16 + 1000 * 16)
+
+
+def test_rows_drawn_twice_are_read_once() -> None:
+    """Of 1000 rows 1000 draws see 632, which is 1000 less 1000 times 0.999 to the 1000th."""
+    fwd = amounts(op="embedding", shape="1000-4", shape2="1000", direction="fwd")
+    assert fwd[1] == 1000 * 8 + 632 * 16 + 1000 * 16
+    added = amounts(op="sparse_add_", shape="1000-4", shape2="1000")
+    assert added[1] == 1000 * (8 + 16) + 2 * 632 * 16
+
+
+def test_a_call_touches_no_more_than_it_moves_or_holds() -> None:
+    """In place it goes over the same twice; of a table it looks at some rows, and many may."""
+    assert Operation("relu_", "4-4").amounts.distinct_bytes == 64
+    few = Operation("embedding", "1000-4", "3-2", direction="fwd").amounts
+    assert few.distinct_bytes == few.moved_bytes == 6 * 8 + 6 * 16 + 6 * 16
+    assert (few.shared_bytes, few.sharers) == (16000, 166)
+    all_ = Operation("embedding", "10-4", "999", direction="fwd").amounts
+    assert (all_.shared_bytes, all_.sharers) == (160, 1)
+
+
+def test_of_fp8_any_number_of_rows_is_taken() -> None:
+    """One token has one row."""
+    tokens = {"op": "gemm", "layout": "NT", "precision": "fp8"}
+    assert amounts(shape="1-16-32", **tokens)[0] == 2 * 16 * 32
+    assert amounts(shape="17-16-32", **tokens)[0] == 17 * 2 * 16 * 32
 
 
 # ---- what cannot be meant ---------------------------------------------------------------
@@ -195,7 +223,7 @@ def test_looking_up_reads_no_more_rows_than_there_are() -> None:
         ({"op": "exp", "shape": "4", "stride": 2}, "stride is 2; exp has none"),
         ({"op": "exp", "shape": "4", "pinned": True}, "pinned is True; exp has none"),
         ({"op": "exp", "shape": "4", "precision": "fp61"}, "there is fp32, tf32, fp16, bf16, fp8"),
-        ({"op": "exp", "shape": "4", "precision": "tf32"}, "exp multiplies no matrices"),
+        ({"op": "exp", "shape": "4", "precision": "tf32"}, "only gemm and conv2d take TF32"),
         ({"op": "add", "shape": "4", "precision": "fp8"}, "only gemm has FP8"),
         ({"op": "gemm", "shape": "4-4-4"}, "gemm needs layout: NN or NT or TN or TT"),
         ({"op": "gemm", "shape": "4-4", "layout": "NN"}, "it has to be M-N-K"),
@@ -205,8 +233,22 @@ def test_looking_up_reads_no_more_rows_than_there_are() -> None:
         ),
         (
             {"op": "gemm", "shape": "16-16-17", "layout": "NT", "precision": "fp8"},
-            "FP8 takes multiples of 16 only",
+            "N and K of FP8 are multiples of 16",
         ),
+        (
+            {"op": "gemm", "shape": "16-17-16", "layout": "NT", "precision": "fp8"},
+            "N and K of FP8 are multiples of 16",
+        ),
+        ({"op": "sdpa", "shape": "b1h1s8d8", "precision": "tf32"}, "sdpa needs direction"),
+        (
+            {"op": "sdpa", "shape": "b1h1s8d8", "precision": "tf32", "direction": "fwd"},
+            "precision is 'tf32'; of these operators only gemm and conv2d take TF32",
+        ),
+        ({"op": "copy_d2d", "shape": "4", "pinned": True}, "pinned is True; copy_d2d has none"),
+        ({"op": "std", "shape": "1-1"}, "std of 1-1: one value has no variance"),
+        ({"op": "var", "shape": "1"}, "var of 1: one value has no variance"),
+        ({"op": "add", "shape": "b1h2s3d4"}, "shape is 'b1h2s3d4'; letters are for sdpa"),
+        ({"op": "add", "shape": "4", "shape2": "b1h2s3d4"}, "shape2 is 'b1h2s3d4'; letters are"),
         ({"op": "gemm", "shape": "16384-16384-32768", "layout": "NN"}, None),
         ({"op": "gemm", "shape": "1-1048576-1048577", "layout": "NN"}, "an operand has more than"),
         ({"op": "exp", "shape": "1048576-1048577"}, f"is more than {MOST_ELEMENTS} elements"),
@@ -330,6 +372,16 @@ def test_one_case_has_one_id_however_it_is_written() -> None:
     assert operator_case(op="sdpa", shape="1-2-3-4", direction="fwd") == letters
     zeros = {"op": "sdpa", "shape": "b01h2s3d04", "direction": "fwd"}
     assert case_of(operator_axes(), zeros) == letters
+
+
+@pytest.mark.parametrize("op", ["add", "exp", "softmax"])
+def test_letters_are_sdpas_whichever_way_a_case_is_made(op: str) -> None:
+    """Or the same would be measured by two ids."""
+    values = with_usual(op, shape="b8h16s20d64")
+    with pytest.raises(UserError, match="letters are for sdpa"):
+        operator_case(**values)
+    with pytest.raises(UserError, match="letters are for sdpa"):
+        case_of(operator_axes(), values)
 
 
 def test_a_matrix_has_operators_as_it_has_networks(tmp_path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -9,10 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from builders import make_measurement
+from torch.nn import functional
 
-from bench_lib.model import Case, Sampling, UserError
+from bench_lib.model import Case, ProcessSummary, Sampling, Status, UserError
 from bench_lib.operation import OPERATORS, asks
 from bench_lib.operators import operator_case, with_usual
+from bench_lib.secondary import numerics
+from bench_lib.summary import summarise
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.measure import Context, measure
 from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, build
@@ -73,7 +78,15 @@ def test_every_operator_runs_and_its_answer_is_near_fp64s(op: str, direction: st
         return
     assert numerics is not None
     assert numerics.finite
-    assert numerics.cosine == pytest.approx(1, abs=1e-9)
+    if op in ("sum", "mean", "norm", "max", "std", "var"):
+        assert numerics.cosine is None
+    else:
+        assert numerics.cosine == pytest.approx(1, abs=1e-9)
+    size, expected = numerics.loss, numerics.reference_loss
+    if direction == "bwd":
+        size, expected = numerics.grad_norm, numerics.reference_grad_norm
+    assert expected
+    assert size == pytest.approx(expected, rel=1e-5)
     assert numerics.max_abs_diff is not None
     assert numerics.max_abs_diff < 1e-5
 
@@ -100,7 +113,7 @@ def test_a_products_layout_is_how_its_matrices_lie(
         return product(a, b)
 
     monkeypatch.setattr(torch, "mm", looked)
-    built(tiny("gemm", layout=layout))
+    built(tiny("gemm", layout=layout)).step()
     a, b = seen[:2]
     assert a == (torch.Size([16, 12]), layout[0] == "N")
     assert b == (torch.Size([12, 8]), layout[1] == "N")
@@ -134,7 +147,6 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return module.Call(lambda: notes.append(number))
 
     monkeypatch.setitem(module._FAMILIES, "unary", family)
-    monkeypatch.setattr(module, "_try", lambda _call: None)
     return notes
 
 
@@ -148,6 +160,37 @@ def test_operands_take_turns_until_a_cache_is_filled_twice(
         workload.step()
     assert notes == [*range(11), 0, 1]
     assert workload.items_per_step == 1
+
+
+def tables_of(monkeypatch, shape: str, shape2: str, steps: int) -> tuple[int, int]:
+    """Return on how many tables and with how many sets of indices an embedding's steps went."""
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def looked(indices: torch.Tensor, table: torch.Tensor) -> None:
+        seen.append((indices, table))
+
+    monkeypatch.setattr(functional, "embedding", looked)
+    workload = built(tiny("embedding", shape=shape, shape2=shape2))
+    for _ in range(steps):
+        workload.step()
+    return len({id(table) for _, table in seen}), len({id(indices) for indices, _ in seen})
+
+
+def test_few_rows_of_a_large_table_are_others_at_every_turn(monkeypatch) -> None:
+    """A call moves 240 bytes, so 18 sets are needed; 16000 bytes of table are enough for all."""
+    assert tables_of(monkeypatch, "1000-4", "3-2", 40) == (1, 18)
+
+
+def test_many_rows_of_a_small_table_need_tables_of_their_own(monkeypatch) -> None:
+    """A call moves 5 of 10 rows, 224 bytes in all: 19 sets, two for each table."""
+    assert tables_of(monkeypatch, "10-4", "3-2", 40) == (10, 19)
+
+
+def test_building_calls_nothing(monkeypatch) -> None:
+    """What the first call loads and tunes is the first step's time."""
+    notes = logged(monkeypatch)
+    built(tiny("exp"))
+    assert notes == []
 
 
 def test_without_rotation_there_is_one_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +252,7 @@ def test_sets_are_as_many_as_the_memory_holds(monkeypatch, gpu) -> None:
     """Of 80% of it; the rest is for libraries."""
     logged(monkeypatch)
     assert build(tiny("exp"), gpu(memory=2000)).items_per_step == 4
-    assert build(tiny("exp"), gpu(memory=400)).items_per_step == 1
+    assert build(tiny("exp"), gpu(memory=480)).items_per_step == 1
 
 
 def test_tiny_calls_are_not_too_many(monkeypatch, gpu) -> None:
@@ -244,7 +287,41 @@ def test_what_needs_more_memory_than_there_is_is_a_skip_with_both_figures(gpu) -
     case = operator_case(op="add", shape="64-1024-1024")
     with pytest.raises(UnsupportedError) as caught:
         build(case, gpu(memory=2**29))
-    assert str(caught.value) == ("add needs 0.8 GiB for its tensors, and the device has 0.5 GiB")
+    assert str(caught.value) == (
+        "add needs 0.8 GiB for its tensors, and may take 80% of the device's 0.5 GiB"
+    )
+
+
+def test_fp8_is_drawn_in_a_wider_form_that_needs_memory(gpu, monkeypatch) -> None:
+    """1024 bytes of operands and result, and 512 for one matrix in bf16."""
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setitem(module._FAMILIES, "gemm", lambda *_: module.Call(lambda: None))
+    case = operator_case(op="gemm", shape="16-16-16", layout="NT", precision="fp8")
+    with pytest.raises(UnsupportedError, match=r"gemm needs .* 80% of the device's"):
+        build(case, gpu(memory=1900, major=9, minor=0))
+    assert build(case, gpu(memory=1940, major=9, minor=0)).items_per_step == 1
+
+
+def test_a_copy_needs_the_hosts_memory_too(gpu, monkeypatch) -> None:
+    """For as many sets as the device has."""
+    setting = gpu(memory=2**30)
+    pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1}
+    monkeypatch.setattr(os, "sysconf", pages.__getitem__)
+    monkeypatch.setitem(module._FAMILIES, "transfer", lambda *_: module.Call(lambda: None))
+    with pytest.raises(UnsupportedError, match="may take 80% of the host's"):
+        build(operator_case(op="copy_h2d", shape="1024"), setting)
+    assert build(operator_case(op="copy_h2d", shape="256"), setting).items_per_step == 3
+    monkeypatch.setitem(module._FAMILIES, "copy", lambda *_: module.Call(lambda: None))
+    assert build(operator_case(op="copy_d2d", shape="1024"), setting).items_per_step == 1
+
+
+def test_sets_that_share_a_table_are_counted_without_it(gpu) -> None:
+    """16000 bytes once, and 144 for every set besides; 80% of the memory for all."""
+    operation = module.Operation("embedding", "1000-4", "3-2", direction="fwd")
+    each = 144 + 16000 / 166
+    assert module.sets_that_fit(operation, 256, 30000, 0) == int((24000 - 16000) // each)
+    assert module.sets_that_fit(operation, 7, 10**9, 0) == 7
+    assert module.sets_that_fit(operation, 7, 20200, 0) == 1
 
 
 def test_a_cpus_memory_is_the_machines(monkeypatch) -> None:
@@ -252,7 +329,7 @@ def test_a_cpus_memory_is_the_machines(monkeypatch) -> None:
     pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 3}
     monkeypatch.setattr(os, "sysconf", pages.__getitem__)
     assert module.memory_bytes(CPU) == 12288
-    with pytest.raises(UnsupportedError, match=r"needs 0\.8 GiB .* has 0\.0 GiB"):
+    with pytest.raises(UnsupportedError, match=r"needs 0\.8 GiB .* 80% of the device's 0\.0 GiB"):
         built(operator_case(op="add", shape="64-1024-1024"))
 
 
@@ -312,10 +389,10 @@ def test_what_torch_has_not_for_a_precision_is_a_skip(monkeypatch) -> None:
 
     monkeypatch.setattr(torch, "exp", refuse("\"exp_cpu\" not implemented for 'Half'"))
     with pytest.raises(UnsupportedError, match='this torch cannot: "exp_cpu" not implemented'):
-        built(tiny("exp", precision="fp16"))
+        built(tiny("exp", precision="fp16")).step()
     monkeypatch.setattr(torch, "exp", refuse("device-side assert"))
     with pytest.raises(RuntimeError, match="device-side assert"):
-        built(tiny("exp"))
+        built(tiny("exp")).step()
 
 
 def test_parameters_that_cannot_be_meant_are_refused_in_the_worker_too() -> None:
@@ -336,11 +413,208 @@ def test_where_the_memory_is_too_small_for_a_twin_nothing_is_compared(monkeypatc
 def test_a_twin_that_does_not_fit_after_all_is_no_fault() -> None:
     """Libraries want workspaces of their own."""
 
-    def full() -> tuple[torch.Tensor, torch.Tensor]:
+    def full() -> module.Pairs:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     call = module.Call(lambda: None, full)
     assert module._numerics(call, module.Operation("exp", "6-8"), total=2**30) is None
+
+
+# ---- numerics ---------------------------------------------------------------------------
+
+
+def verdicts(monkeypatch, place: Any, name: str, wrong: Callable[..., Any], case: Case) -> set:
+    """Return how a case with a wrong function of torch is judged beside one with the right."""
+
+    def summary() -> ProcessSummary:
+        measured = make_measurement(numerics=built(case).numerics())
+        return summarise(measured, environment="e0e0e0e0", time="2026-01-01T00:00:00Z")
+
+    before = summary()
+    assert {verdict.status for verdict in numerics([before], [before])} == {Status.OK}
+    monkeypatch.setattr(place, name, wrong)
+    return {verdict.status for verdict in numerics([summary()], [before])}
+
+
+@pytest.mark.parametrize("op", ["sum", "mean", "norm", "max", "std", "var", "exp", "add", "gemm"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_an_answer_of_another_size_is_a_regression(monkeypatch, op: str, precision: str) -> None:
+    """Though it points where the reference does."""
+    name = "mm" if op == "gemm" else op
+    right = getattr(torch, name)
+
+    def wrong(*operands: torch.Tensor) -> torch.Tensor:
+        is_reference = operands[0].dtype != module.DTYPES[precision]
+        return right(*operands) * (1 if is_reference else 1.05)
+
+    case = tiny(op, precision=precision)
+    assert Status.REGRESSED in verdicts(monkeypatch, torch, name, wrong, case)
+
+
+INNER = slice(99, 200)
+
+
+@pytest.mark.parametrize("edge", [(0, INNER), (-1, INNER), (INNER, 0), (INNER, -1)])
+def test_every_edge_of_a_product_is_looked_at(monkeypatch, edge: tuple[Any, ...]) -> None:
+    """First and last rows and columns, where kernels have their odd tiles."""
+    right = torch.mm
+
+    def wrong(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        result = right(a, b)
+        if a.dtype == torch.float32:
+            result[edge] *= 2
+        return result
+
+    case = tiny("gemm", shape="300-310-8")
+    assert Status.REGRESSED in verdicts(monkeypatch, torch, "mm", wrong, case)
+
+
+@pytest.mark.parametrize(("op", "parameter"), [("conv2d", 1), ("batch_norm", 3), ("batch_norm", 4)])
+def test_of_a_backward_pass_all_gradients_are_judged(monkeypatch, op, parameter) -> None:
+    """A weight's that is 1.2 times what it should be, and all others right."""
+    right = getattr(functional, op)
+
+    def wrong(*operands: Any, **more: Any) -> torch.Tensor:
+        changed = list(operands)
+        weight = changed[parameter]
+        if operands[0].dtype == torch.float32:
+            changed[parameter] = weight.detach() + 1.2 * (weight - weight.detach())
+        return right(*changed, **more)
+
+    case = tiny(op, direction="bwd")
+    assert Status.REGRESSED in verdicts(monkeypatch, functional, op, wrong, case)
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_attention_that_looks_ahead_is_not_causal(monkeypatch, direction: str) -> None:
+    """The reference masks what is later by itself."""
+    right = functional.scaled_dot_product_attention
+
+    def wrong(*operands: torch.Tensor, is_causal: bool = False, **more: Any) -> torch.Tensor:
+        del is_causal
+        return right(*operands, **more)
+
+    case = tiny("sdpa", causal=True, direction=direction)
+    name = "scaled_dot_product_attention"
+    assert Status.REGRESSED in verdicts(monkeypatch, functional, name, wrong, case)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_first_position_of_causal_attention_sees_itself_alone(monkeypatch, causal) -> None:
+    """So that its answer is its value."""
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    right = functional.scaled_dot_product_attention
+
+    def looked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **more: Any) -> torch.Tensor:
+        seen.append((v, right(q, k, v, **more)))
+        return seen[-1][1]
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", looked)
+    built(tiny("sdpa", causal=causal)).step()
+    value, answer = seen[0]
+    assert torch.allclose(answer[:, :, 0], value[:, :, 0]) == causal
+
+
+def test_zeros_and_what_is_no_number_are_told_apart() -> None:
+    """A cosine with nothing is nothing; NaN is the farthest there is."""
+    zeros, ones = torch.zeros(3), torch.ones(3)
+    nothing = module._compared([(zeros, zeros)], is_backward=False)
+    assert (nothing.cosine, nothing.loss, nothing.reference_loss) == (None, 0, 0)
+    lost = module._compared([(ones * float("nan"), ones), (ones * 2, ones)], is_backward=True)
+    assert not lost.finite
+    assert lost.grad_norm is not None
+    assert math.isnan(lost.grad_norm)
+
+
+# ---- operands ---------------------------------------------------------------------------
+
+
+def call_of(op: str, *shapes: str, **values: Any) -> module.Call:
+    """Return one call on operands of the CPU, also where the CPU would be refused."""
+    operation = module.Operation(op, *shapes, **values)
+    return module._FAMILIES[operation.family](operation, module._Fresh(operation, CPU, 0))
+
+
+@pytest.mark.parametrize("op", ["copy_h2d", "copy_d2h", "copy_d2d"])
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_copy_waits_for_nothing_and_pins_the_hosts_side(monkeypatch, op, pinned) -> None:
+    """Only where that is asked, and only between host and device."""
+    if op == "copy_d2d" and pinned:
+        return
+    locked: list[torch.Tensor] = []
+    copied: list[tuple[torch.Tensor, torch.Tensor, bool]] = []
+
+    def copy(target: torch.Tensor, source: torch.Tensor, *, non_blocking: bool = False) -> None:
+        copied.append((target, source, non_blocking))
+
+    def lock(tensor: torch.Tensor) -> torch.Tensor:
+        locked.append(tensor)
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lock)
+    monkeypatch.setattr(torch.Tensor, "copy_", copy)
+    call_of(op, "4", pinned=pinned).run()
+    ((target, source, waits_not),) = copied
+    assert waits_not
+    host = target if op == "copy_d2h" else source
+    assert [tensor is host for tensor in locked] == [True] * pinned
+
+
+def test_weight_and_gradient_lie_as_the_image_does(monkeypatch) -> None:
+    """Or each call would begin with a copy into the other format."""
+    operands: list[torch.Tensor] = []
+    backward = module._Function.backward
+
+    def looked(function: module._Function, gradient: torch.Tensor) -> module.Call:
+        operands.extend((*function.inputs, gradient))
+        return backward(function, gradient)
+
+    monkeypatch.setattr(module._Function, "backward", looked)
+    for memory_format in ("nhwc", "nchw"):
+        operands.clear()
+        call_of("conv2d", "2-4-6-6", "8-4-3-3", memory_format=memory_format, direction="bwd")
+        assert len(operands) == 3
+        for each in operands:
+            last = each.is_contiguous(memory_format=torch.channels_last)
+            assert (last, each.is_contiguous()) == (
+                memory_format == "nhwc",
+                memory_format == "nchw",
+            )
+
+
+def test_rows_are_added_all_over_the_table(monkeypatch) -> None:
+    """As many different ones as are counted."""
+    seen: list[torch.Tensor] = []
+    made = torch.sparse_coo_tensor
+
+    def looked(indices: torch.Tensor, *more: Any, **options: Any) -> torch.Tensor:
+        seen.append(indices)
+        return made(indices, *more, **options)
+
+    monkeypatch.setattr(torch, "sparse_coo_tensor", looked)
+    call_of("sparse_add_", "1000-2", "1000")
+    assert abs(len(seen[0].unique()) - 632) < 50
+
+
+@pytest.mark.parametrize("op", ["mul_", "div_"])
+def test_in_place_factors_keep_a_numbers_size(op: str) -> None:
+    """However often: 1 and -1, both of them."""
+    call = call_of(op, "6-8")
+    before = call.run().clone()
+    after = call.run()
+    assert torch.equal(before.abs(), after.abs())
+    signs = after / before
+    assert (int(signs.min()), int(signs.max())) == (-1, 1)
+
+
+@pytest.mark.parametrize("op", ["add_", "sub_", "sparse_add_"])
+def test_what_is_added_in_place_is_little(op: str) -> None:
+    """A thousand times of it does not leave fp16."""
+    shape2 = "3" if op == "sparse_add_" else ""
+    call = call_of(op, "6-8", shape2, precision="fp16")
+    for _ in range(1000):
+        result = call.run()
+    assert float(result.abs().max()) < 10
 
 
 # ---- measured ---------------------------------------------------------------------------

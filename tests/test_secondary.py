@@ -265,7 +265,7 @@ def test_the_cosine_may_fall_tenfold_and_below_the_floor_freely(before, value, s
     assert found.reason.startswith("1 - cosine to FP32: ")
 
 
-LOSS, GRADIENTS = "first loss off FP32's", "gradient norm off FP32's"
+LOSS, GRADIENTS = "loss or size off FP32's", "gradients' norm off FP32's"
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,15 @@ from bench_lib.cli.output import (
 from bench_lib.model import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from bench_lib.exercises.figures import Figures
     from bench_lib.model import Case, Hardware, Param, Record, Sampling
 
 HEADLINE = "========= Milliseconds per iteration for PyTorch operators with {} dtype ========="
 LINE = "{:45} : {:.2f} ms/it"
+MOST_ITERATIONS = 10**6
+"""Each has a mark that is made beforehand, so that a slip of the keyboard takes no memory."""
 
 
 class _Operators(Measuring):
@@ -33,8 +35,11 @@ class _Operators(Measuring):
 def ops(
     *,
     op: Annotated[
-        str, typer.Option("--op", help="add, add_, relu, sum, gemm, sdpa, conv2d, copy_h2d ...")
-    ] = "add",
+        str | None,
+        typer.Option(
+            "--op", help="add, add_, relu, sum, gemm, sdpa, conv2d, copy_h2d ... (default: add)."
+        ),
+    ] = None,
     dtype: Annotated[
         str, typer.Option("--dtype", help="fp32, tf32, fp16, bf16; fp8 of gemm.")
     ] = "fp32",
@@ -108,14 +113,28 @@ def ops(
         "stride": stride,
         "rotate": rotate,
     }
+    given = {
+        "--op": op is not None,
+        "--op-type": op_type is not None,
+        "--layout": layout is not None,
+        "--backward": backward,
+        "--causal": causal,
+        "--pinned": pinned,
+        "--stride": stride != 1,
+    }
+    dims = {"--input1-dim": input1_dim, "--input2-dim": input2_dim}
+    _refuse_empty({**dims, "--dtype": dtype, "--layout": layout})
     if run_predefined and run_model_ops:
         raise UserError("--run-predefined and --run-model-ops are two lists; choose one")
     if run_predefined:
-        values = _predefined(op_type, asked, inplace=inplace)
+        _refuse_beside("--run-predefined", given)
+        values = _predefined(asked, inplace=inplace)
     elif run_model_ops:
+        with_dims = {flag: value is not None for flag, value in dims.items()}
+        _refuse_beside("--run-model-ops", {**given, **with_dims})
         values = _of_models(dtype, inplace=inplace)
     else:
-        values = [_one(op, op_type, asked, manner, inplace=inplace)]
+        values = [_one("add" if op is None else op, op_type, asked, manner, inplace=inplace)]
     if (run_predefined or run_model_ops) and not rotate:
         values = [{**each, "rotate": False} for each in values]
     base = _base(sampling)
@@ -147,6 +166,8 @@ def _sampling(iterations: int, warmup: int) -> Sampling:
 
     if problem := positive("--num-iters")(iterations):
         raise UserError(problem)
+    if iterations > MOST_ITERATIONS:
+        raise UserError(f"--num-iters is {iterations}; at most {MOST_ITERATIONS} is taken")
     if not 0 <= warmup <= LARGEST:
         raise UserError(f"--num-warmup-iters is {warmup}; it has to be 0 or more")
     return Sampling(iterations=iterations, max_iterations=iterations)
@@ -158,15 +179,23 @@ def _base(sampling: Sampling) -> Case:
     return Case("", "", sampling=sampling)
 
 
-def _predefined(
-    op_type: str | None, asked: dict[str, str | None], *, inplace: bool
-) -> list[dict[str, Param]]:
+def _refuse_empty(flags: Mapping[str, str | None]) -> None:
+    for flag, value in flags.items():
+        if value == "":
+            raise UserError(f"{flag} is empty; leave it out for the default")
+
+
+def _refuse_beside(which: str, given: Mapping[str, bool]) -> None:
+    """Raise UserError where a flag is given that a list of operators has no use for."""
+    if flags := [flag for flag, is_given in given.items() if is_given]:
+        raise UserError(f"{', '.join(flags)}: {which} says itself what it measures; leave it out")
+
+
+def _predefined(asked: dict[str, str | None], *, inplace: bool) -> list[dict[str, Param]]:
     """Return the values of TorchTensorOpsBench's list; reductions have no in-place form."""
     from bench_lib.operation import OPERATORS, asks
     from bench_lib.operators import PREDEFINED, with_usual
 
-    if op_type is not None:
-        raise UserError("--op-type is for one op, and --run-predefined has several types")
     names = [f"{op}_" if inplace and f"{op}_" in OPERATORS else op for op in PREDEFINED]
     return [
         with_usual(op, **{k: v for k, v in asked.items() if k != "shape2" or asks(op, "shape2")})

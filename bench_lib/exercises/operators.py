@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from bench_lib.exercises.cells import Table, doubts, number, percent, seconds_cell, trouble_lines
 from bench_lib.exercises.figures import GB, TERA, Figures
 from bench_lib.model import Hardware
-from bench_lib.operation import Operation
+from bench_lib.operation import TRANSFERS, Operation
 from bench_lib.roofline import COMPUTE_BOUND, HOST_BOUND, MEMORY_BOUND
-
-OVER_A_LINK = ("copy_h2d", "copy_d2h")
-"""What goes between host and device, whose link's peak nobody here knows."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ def operator_row(seen: Figures, hardware: Hardware) -> OperatorRow:
     device_call_s = seen.device_s / calls if seen.device_s else None
     working_s = device_call_s or seen.step_s / calls
     bytes_per_s = amounts.moved_bytes / working_s
-    is_over_link = operation.op in OVER_A_LINK
+    is_over_link = operation.op in TRANSFERS  # a link whose peak nobody here knows
     shares = {"TFLOP/s": seen.share_of_peak}
     if hardware.peak_gb_per_s and not is_over_link:
         shares["GB/s"] = bytes_per_s / (hardware.peak_gb_per_s * GB)

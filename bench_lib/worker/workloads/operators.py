@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,12 +20,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from bench_lib.model import Numerics
-from bench_lib.operation import Operation
+from bench_lib.operation import TRANSFERS, Operation
 from bench_lib.worker.device import set_precision
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 SEED = 1337
 CACHE_BYTES = {"cuda": 256 * 2**20, "cpu": 64 * 2**20}
@@ -38,8 +38,8 @@ FEW_SETS = 3
 """Up to so many sets a call moves enough to outlast issuing it, and is a step by itself."""
 USABLE = 0.8
 """Share of the device's memory that sets may take; libraries want workspaces of their own."""
-ROWS = 128
-"""Of a product's result that are held against the reference."""
+EDGES = 128
+"""Rows and columns of a product's result, first and last, that are held against the reference."""
 CALM = 1e-4
 """Scale of what is added in place again and again, so that fp16 does not overflow."""
 DTYPES = {
@@ -59,14 +59,14 @@ def operator(setting: Setting, **params: Any) -> Workload:
     operation = Operation(**params)
     device = setting.device
     total = memory_bytes(device)
-    _require(operation, device, total)
+    host = memory_bytes(torch.device("cpu"))
+    _require(operation, device, total, host)
     set_precision(operation.precision, device)
     fresh = _Fresh(operation, device, setting.rank)
     wanted = sets_wanted(operation, device)
-    count = sets_that_fit(operation, wanted, total) if operation.rotate else 1
+    count = sets_that_fit(operation, wanted, total, host) if operation.rotate else 1
     family = _FAMILIES[operation.family]
     calls = [family(operation, fresh) for _ in range(count)]
-    _try(calls[0])
     lasts = device.type != "cuda" or wanted <= FEW_SETS
     per_step = 1 if lasts else count if operation.rotate else wanted
     amounts = operation.amounts
@@ -90,24 +90,43 @@ def memory_bytes(device: torch.device) -> int:
 
 
 def sets_wanted(operation: Operation, device: torch.device) -> int:
-    """Return how many sets of operands together are beyond a cache; MOST_SETS at most."""
+    """Return of how many sets what is touched is beyond a cache; MOST_SETS at most."""
     enough = BEYOND * CACHE_BYTES[device.type]
-    return min(MOST_SETS, math.ceil(enough / operation.amounts.held_bytes))
+    return min(MOST_SETS, math.ceil(enough / operation.amounts.distinct_bytes))
 
 
-def sets_that_fit(operation: Operation, wanted: int, total: int) -> int:
-    """Return how many of them the memory holds; one at least."""
-    return max(1, min(wanted, int(USABLE * total // operation.amounts.held_bytes)))
+def sets_that_fit(operation: Operation, wanted: int, total: int, host: int) -> int:
+    """Return how many of them the memories of the device and the host hold; one at least."""
+    amounts = operation.amounts
+    shared = amounts.shared_bytes
+    each = amounts.held_bytes - shared + shared / amounts.sharers
+    # The last table may be there for one set alone.
+    room = USABLE * total - shared - _while_drawn(operation)
+    if operation.op in TRANSFERS:
+        room = min(room, USABLE * host)
+    return max(1, min(wanted, int(room // each)))
 
 
-def _require(operation: Operation, device: torch.device, total: int) -> None:
+def _while_drawn(operation: Operation) -> int:
+    """Return what the largest operand needs besides itself while it is made."""
+    if operation.precision != "fp8":
+        return 0
+    m, n, k = operation.sizes
+    return torch.bfloat16.itemsize * k * max(m, n)
+
+
+def _require(operation: Operation, device: torch.device, total: int, host: int) -> None:
     needed = operation.amounts.held_bytes
-    if needed > total:
-        raise UnsupportedError(
-            f"{operation.op} needs {needed / 2**30:.1f} GiB for its tensors, and the device has "
-            f"{total / 2**30:.1f} GiB"
-        )
-    if device.type != "cuda" and operation.op in ("copy_h2d", "copy_d2h"):
+    memories = {"device": (total, needed + _while_drawn(operation))}
+    if operation.op in TRANSFERS:
+        memories["host"] = (host, needed)
+    for name, (size, bytes_) in memories.items():
+        if bytes_ > USABLE * size:
+            raise UnsupportedError(
+                f"{operation.op} needs {bytes_ / 2**30:.1f} GiB for its tensors, and may take "
+                f"{USABLE:.0%} of the {name}'s {size / 2**30:.1f} GiB"
+            )
+    if device.type != "cuda" and operation.op in TRANSFERS:
         raise UnsupportedError("a CPU has no memory apart from the host's")
     if operation.precision == "fp8":
         fp8_dtype(device)
@@ -136,13 +155,16 @@ def fp8_dtype(device: torch.device) -> torch.dtype:
 # ---- steps ----------------------------------------------------------------------------------
 
 
+Pairs = list[tuple[Tensor, Tensor]]
+
+
 @dataclass(frozen=True)
 class Call:
     """One call on one set of operands."""
 
     run: Callable[[], Any]
-    answers: Callable[[], tuple[Tensor, Tensor]] | None = None
-    """The call's result, or a part of it, and the same in a wider precision."""
+    answers: Callable[[], Pairs] | None = None
+    """The call's results, or parts of them, each with the same in a wider precision."""
 
 
 def _step(calls: list[Call], per_step: int) -> Callable[[], None]:
@@ -152,28 +174,35 @@ def _step(calls: list[Call], per_step: int) -> Callable[[], None]:
         slots = [i % len(runs) for i in range(per_step)]
 
         def several() -> None:
-            for i in slots:
-                results[i] = runs[i]()
+            try:
+                for i in slots:
+                    results[i] = runs[i]()
+            except RuntimeError as error:
+                _tell(error)
+                raise
 
         return several
     turns = itertools.cycle(range(len(runs)))
 
     def one() -> None:
         i = next(turns)
-        results[i] = runs[i]()
+        try:
+            results[i] = runs[i]()
+        except RuntimeError as error:
+            _tell(error)
+            raise
 
     return one
 
 
-def _try(call: Call) -> None:
-    """Run a call once; raises UnsupportedError where torch has it not for this device."""
-    try:
-        call.run()
-    except RuntimeError as error:
-        words = str(error).partition("\n")[0]
-        if isinstance(error, NotImplementedError) or "not implemented for" in words:
-            raise UnsupportedError(f"this torch cannot: {words}") from error
-        raise
+def _tell(error: RuntimeError) -> None:
+    """Raise UnsupportedError where an error of a call says that torch has it not for this device.
+
+    Nothing is tried while building, because what a first call loads and tunes is its time.
+    """
+    words = str(error).partition("\n")[0]
+    if isinstance(error, NotImplementedError) or "not implemented for" in words:
+        raise UnsupportedError(f"this torch cannot: {words}") from error
 
 
 # ---- operands -------------------------------------------------------------------------------
@@ -188,12 +217,30 @@ class _Fresh:
         self.dtype = fp8_dtype(device) if fp8 else DTYPES[operation.precision]
         self.wide = torch.float64 if self.dtype == torch.float32 else torch.float32
         self._generator = torch.Generator(device).manual_seed(SEED + rank)
+        self._tables: Iterator[Tensor] | None = None
 
-    def normal(self, sizes: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
+    def normal(
+        self,
+        sizes: tuple[int, ...],
+        dtype: torch.dtype | None = None,
+        layout: torch.memory_format = torch.contiguous_format,
+    ) -> Tensor:
+        """Return normal numbers; only those of FP8 need more memory while they are drawn."""
         dtype = dtype or self.dtype
         drawn = torch.bfloat16 if dtype.itemsize == 1 else dtype
-        numbers = torch.randn(sizes, dtype=drawn, device=self.device, generator=self._generator)
-        return numbers.to(dtype)
+        numbers = torch.empty(sizes, dtype=drawn, device=self.device, memory_format=layout)
+        return numbers.normal_(generator=self._generator).to(dtype)
+
+    def table(self, operation: Operation) -> Tensor:
+        """Return a table of rows, the same for as many calls as may share it."""
+        if self._tables is None:
+            self._tables = self._shared(operation.sizes, operation.amounts.sharers)
+        return next(self._tables)
+
+    def _shared(self, sizes: tuple[int, ...], sharers: int) -> Iterator[Tensor]:
+        while True:
+            table = self.normal(sizes)
+            yield from itertools.repeat(table, sharers)
 
     def matrix(self, rows: int, columns: int, *, transposed: bool) -> Tensor:
         return self.normal((columns, rows)).t() if transposed else self.normal((rows, columns))
@@ -213,9 +260,9 @@ class _Function:
     compute: Callable[..., Tensor]
     wide: torch.dtype
     rows: int | None = None
-    """So many of the result's first rows are held against the reference; None takes all."""
+    """So many of the results' first rows are held against the reference; None takes all."""
     cut: tuple[int, ...] = ()
-    """Inputs that are cut to those rows with it."""
+    """Inputs that are cut to those rows with it, and whose gradients are."""
     exact: Callable[..., Tensor] | None = None
     """Computes the reference, where that is another function."""
 
@@ -229,16 +276,16 @@ class _Function:
             lambda: self._gradients(gradient),
         )
 
-    def _answers(self) -> tuple[Tensor, Tensor]:
+    def _answers(self) -> Pairs:
         exact = self.exact or self.compute
         with torch.no_grad():
-            return self.compute(*self.inputs)[: self.rows], exact(*self._widened())
+            return [(self.compute(*self.inputs)[: self.rows], exact(*self._widened()))]
 
-    def _gradients(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        run = _Backward(self.compute, self.inputs, gradient)
-        answer = run()[0][: self.rows]
+    def _gradients(self, gradient: Tensor) -> Pairs:
+        answers = _Backward(self.compute, self.inputs, gradient)()
         wider = gradient[: self.rows].to(self.wide)
-        return answer, _Backward(self.compute, self._widened(), wider)()[0]
+        references = _Backward(self.exact or self.compute, self._widened(), wider)()
+        return [(answer[: self.rows], one) for answer, one in zip(answers, references, strict=True)]
 
     def _widened(self) -> tuple[Tensor, ...]:
         return tuple(
@@ -273,10 +320,10 @@ class _Backward:
 
 def _binary(o: Operation, fresh: _Fresh) -> Call:
     first, second = fresh.normal(o.sizes), fresh.normal(o.sizes2)
-    if o.function in ("div", "mul") and o.is_in_place:
-        second = torch.where(second < 0, -torch.ones_like(second), torch.ones_like(second))
+    if o.function in ("div", "mul") and o.is_in_place:  # by 1 or -1, again and again
+        second.ge_(0).mul_(2).sub_(1)
     elif o.function == "div":
-        second = torch.where(second < 0, second - 0.5, second + 0.5)
+        second.abs_().add_(0.5)
     elif o.is_in_place:
         second *= CALM
     if o.is_in_place:
@@ -307,8 +354,8 @@ def _reduction(o: Operation, fresh: _Fresh) -> Call:
 
 def _sparse(o: Operation, fresh: _Fresh) -> Call:
     (rows, width), (added,) = o.sizes, o.sizes2
-    dense = fresh.normal(o.sizes)
-    values = fresh.normal((added, width)) * CALM
+    dense = fresh.table(o)
+    values = fresh.normal((added, width)).mul_(CALM)
     indices = fresh.whole(rows, (1, added))
     update = torch.sparse_coo_tensor(indices, values, o.sizes, check_invariants=False)
     if o.is_in_place:
@@ -321,7 +368,22 @@ def _gemm(o: Operation, fresh: _Fresh) -> Call:
     a = fresh.matrix(m, k, transposed=o.layout[0] == "T")
     b = fresh.matrix(k, n, transposed=o.layout[1] == "T")
     compute = _fp8_product(fresh.device) if o.precision == "fp8" else torch.mm
-    return _Function((a, b), compute, fresh.wide, rows=ROWS, cut=(0,), exact=torch.mm).forward()
+
+    def answers() -> Pairs:
+        answer, wide_a, wide_b = compute(a, b), a.to(fresh.wide), b.to(fresh.wide)
+        rows, columns = _edges(m, fresh.device), _edges(n, fresh.device)
+        return [
+            (answer[rows], torch.mm(wide_a[rows], wide_b)),
+            (answer[:, columns], torch.mm(wide_a, wide_b[:, columns])),
+        ]
+
+    return Call(lambda: compute(a, b), answers)
+
+
+def _edges(size: int, device: torch.device) -> Tensor:
+    """Return the first and the last positions, half of EDGES each; all where there are fewer."""
+    all_ = torch.arange(size, device=device)
+    return all_ if size <= EDGES else torch.cat((all_[: EDGES // 2], all_[-EDGES // 2 :]))
 
 
 def _fp8_product(device: torch.device) -> Callable[..., Tensor]:
@@ -341,26 +403,33 @@ def _sdpa(o: Operation, fresh: _Fresh) -> Call:
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return functional.scaled_dot_product_attention(q, k, v, is_causal=o.causal)
 
-    return _either(o, fresh, _Function(tensors, attention, fresh.wide, rows=1, cut=(0, 1, 2)))
+    def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        length = o.sizes[2]
+        earlier = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()
+        mask = earlier if o.causal else None
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    function = _Function(tensors, attention, fresh.wide, rows=1, cut=(0, 1, 2), exact=exact)
+    return _either(o, fresh, function)
 
 
 def _conv2d(o: Operation, fresh: _Fresh) -> Call:
     layout = _memory_format(o)
-    image = fresh.normal(o.sizes).contiguous(memory_format=layout)
-    scale = 1 / math.sqrt(math.prod(o.sizes2[1:]))
-    weight = (fresh.normal(o.sizes2) * scale).contiguous(memory_format=layout)
+    image = fresh.normal(o.sizes, layout=layout)
+    weight = fresh.normal(o.sizes2, layout=layout).mul_(1 / math.sqrt(math.prod(o.sizes2[1:])))
 
     def convolution(image: Tensor, weight: Tensor) -> Tensor:
         return functional.conv2d(image, weight, stride=o.stride, padding=o.padding, groups=o.groups)
 
-    return _either(
-        o, fresh, _Function((image, weight), convolution, fresh.wide, rows=1, cut=(0,)), layout
-    )
+    # The weight's gradient is of all images.
+    rows, cut = (None, ()) if o.is_backward else (1, (0,))
+    function = _Function((image, weight), convolution, fresh.wide, rows=rows, cut=cut)
+    return _either(o, fresh, function, layout)
 
 
 def _batch_norm(o: Operation, fresh: _Fresh) -> Call:
     layout = _memory_format(o)
-    image = fresh.normal(o.sizes).contiguous(memory_format=layout)
+    image = fresh.normal(o.sizes, layout=layout)
     channels = (o.sizes[1],)
     gain, shift = fresh.normal(channels, torch.float32), fresh.normal(channels, torch.float32)
 
@@ -383,13 +452,13 @@ def _embedding(o: Operation, fresh: _Fresh) -> Call:
     def embedding(table: Tensor) -> Tensor:
         return functional.embedding(indices, table)
 
-    return _either(o, fresh, _Function((fresh.normal(o.sizes),), embedding, fresh.wide))
+    return _either(o, fresh, _Function((fresh.table(o),), embedding, fresh.wide))
 
 
 def _copy(o: Operation, fresh: _Fresh) -> Call:
     here = torch.empty(o.sizes, dtype=fresh.dtype, device=fresh.device)
     there = torch.ones(
-        o.sizes, dtype=fresh.dtype, device=None if o.op != "copy_d2d" else fresh.device
+        o.sizes, dtype=fresh.dtype, device=fresh.device if o.family == "copy" else None
     )
     if o.pinned:
         there = there.pin_memory()
@@ -410,7 +479,7 @@ def _either(
     """Return the forward pass, or the backward one with a random gradient of its own."""
     if not o.is_backward:
         return function.forward()
-    return function.backward(fresh.normal(o.output).contiguous(memory_format=layout))
+    return function.backward(fresh.normal(o.output, layout=layout))
 
 
 _FAMILIES: dict[str, Callable[[Operation, _Fresh], Call]] = {
@@ -425,6 +494,7 @@ _FAMILIES: dict[str, Callable[[Operation, _Fresh], Call]] = {
     "softmax": _softmax,
     "embedding": _embedding,
     "copy": _copy,
+    "transfer": _copy,
 }
 
 
@@ -440,15 +510,66 @@ def _numerics(call: Call, operation: Operation, total: int) -> Numerics | None:
     if call.answers is None or operation.amounts.held_bytes * TWIN * widening > USABLE * total:
         return None
     with contextlib.suppress(torch.OutOfMemoryError):
-        answer, reference = call.answers()
-        answer, reference = (
-            answer.detach().flatten().double(),
-            reference.detach().flatten().double(),
+        return _compared(call.answers(), is_backward=operation.is_backward)
+    return None
+
+
+def _compared(pairs: Pairs, *, is_backward: bool) -> Numerics:
+    """Return how far results are from their references, of several the one that is farthest.
+
+    A cosine is blind to scale, and of a single number it is 1 or -1: so the norms, or the
+    numbers themselves, are told as a training step's losses or norms of gradients are.
+    """
+    seen = [_Distance.between(answer, reference) for answer, reference in pairs]
+    cosines = [one.cosine for one in seen if one.cosine is not None]
+    farthest = max(seen, key=lambda one: one.relative)
+    numerics = Numerics(
+        finite=all(one.finite for one in seen),
+        max_abs_diff=max(one.max_abs_diff for one in seen),
+        cosine=min(cosines, default=None),
+    )
+    size, expected = farthest.size, farthest.expected
+    if is_backward:
+        return replace(numerics, grad_norm=size, reference_grad_norm=expected)
+    return replace(numerics, loss=size, reference_loss=expected)
+
+
+@dataclass(frozen=True)
+class _Distance:
+    """How far a result is from its reference."""
+
+    finite: bool
+    max_abs_diff: float
+    cosine: float | None
+    """Of more than one number that are not all zero."""
+    size: float
+    """Norm of the result; of a single number itself."""
+    expected: float
+
+    @classmethod
+    def between(cls, answer: Tensor, reference: Tensor) -> _Distance:
+        answer = answer.detach().flatten().double()
+        reference = reference.detach().flatten().double()
+        is_one = answer.numel() == 1
+        size, expected = (
+            float(each if is_one else torch.linalg.vector_norm(each))
+            for each in (answer, reference)
         )
-        cosine = float(functional.cosine_similarity(answer, reference, dim=0))
-        return Numerics(
+        cosine = None
+        if not is_one and expected:
+            cosine = float(functional.cosine_similarity(answer, reference, dim=0))
+            cosine = max(-1.0, min(1.0, cosine))
+        return cls(
             finite=bool(torch.isfinite(answer).all()),
             max_abs_diff=float((answer - reference).abs().max()),
-            cosine=max(-1.0, min(1.0, cosine)),
+            cosine=cosine,
+            size=size,
+            expected=expected,
         )
-    return None
+
+    @property
+    def relative(self) -> float:
+        """How far the sizes are apart, of what is expected; the farthest where that is NaN."""
+        apart = abs(self.size - self.expected)
+        relative = apart / abs(self.expected) if self.expected else apart
+        return math.inf if math.isnan(relative) else relative
