@@ -95,7 +95,7 @@ def test_copies_are_read_as_the_guide_reads_them(copied, words):
 def test_without_copies_apart_kernels_that_copy_are_taken():
     """As torch's profiler and rocprof list them."""
     kernels = [Kernel("Memcpy HtoD (Pinned -> Device)", 2, MS), Kernel("gemm", 2, 3 * MS)]
-    assert answer("memory copies", *kernels).words == "2, 1 ms, 25.0%: Memcpy HtoD 1 ms"
+    assert answer("memory copies", *kernels).words == "2, 1 ms, 25.0%: Memcpy HtoD pinned 1 ms"
 
 
 def test_copies_by_kernels_are_added_to_those_apart():
