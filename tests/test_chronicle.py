@@ -417,23 +417,29 @@ def test_time_outside_the_kernels_is_told_by_the_whole_steps_difference(
     [
         (None, kernels(gemm=8), "; its baseline was accepted without kernels to compare with"),
         (kernels(gemm=8), "exception in build: gone\nmore", "; its kernels are not known: except"),
-        (kernels(gemm=8), None, " confirm it"),
     ],
 )
 def test_why_no_kernel_is_named_is_said(
     tmp_path, bench, chronicle, outcome_of, *, known, found, words
 ):
-    """Nobody looked, it failed, or there is nothing to hold it against."""
+    """It failed, or there is nothing to hold it against."""
     accept(tmp_path, "a", kernels=known)
     run = chronicle(planned=6)
     slow(bench, run, outcome_of)
-    if found is not None:
-        run.note_kernels("a", found)
+    run.note_kernels("a", found)
     (record,) = run.judge()
     assert record.status is Status.REGRESSED
-    assert words in record.verdicts[0].reason or found is None
-    if found is None:
-        assert "kernel" not in record.verdicts[0].reason
+    assert words in record.verdicts[0].reason
+
+
+def test_where_nobody_looked_nothing_is_said_of_kernels(tmp_path, bench, chronicle, outcome_of):
+    """The user did not want it."""
+    accept(tmp_path, "a", kernels=kernels(gemm=8))
+    run = chronicle(planned=6)
+    slow(bench, run, outcome_of)
+    (record,) = run.judge()
+    assert record.status is Status.REGRESSED
+    assert "kernel" not in record.verdicts[0].reason
 
 
 def test_a_cold_case_is_not_looked_into(tmp_path, chronicle, outcome_of):

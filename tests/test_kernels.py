@@ -7,21 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_lib.model import Kernel, KernelTable
-from bench_lib.profiling.kernels import (
-    ENOUGH,
-    LONGEST_NAME,
-    MOST_KERNELS,
-    REST,
-    causes,
-    diff,
-    family,
-    readable,
-    reason,
-    role,
-    short,
-    table,
-    tidy,
-)
+from bench_lib.profiling.kernels import ENOUGH, MOST_KERNELS, causes, diff, reason, table, tidy
+from bench_lib.profiling.names import LONGEST_NAME, REST, family, readable, role, short
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::Half>, "

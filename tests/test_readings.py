@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_lib.model import Kernel
-from bench_lib.profiling.kernels import REST
+from bench_lib.profiling.names import REST
 from bench_lib.profiling.readings import Answer, answers
 from bench_lib.rocm.results import Call
 

@@ -307,7 +307,7 @@ def _is_host(kernels: KernelTable) -> bool:
 
 
 def _print_kernels(kernels: KernelTable, top: int) -> None:
-    from bench_lib.profiling.kernels import REST, role, short
+    from bench_lib.profiling.names import REST, role, short
     from bench_lib.report import seconds
 
     whole = sum(kernel.total_s for kernel in kernels.kernels)
@@ -357,7 +357,7 @@ def _print_counters(look: Look) -> None:
 
 
 def _short(name: str) -> str:
-    from bench_lib.profiling.kernels import short
+    from bench_lib.profiling.names import short
 
     return short(name)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from bench_lib.model import Kernel
 from bench_lib.profiling import readings
-from bench_lib.profiling.kernels import short
+from bench_lib.profiling.names import short
 from bench_lib.profiling.readings import Answer
 from bench_lib.profiling.traces import GAP_S, Busy, Launches, Trace
 from bench_lib.report import seconds

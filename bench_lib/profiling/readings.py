@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bench_lib.model import Kernel
-from bench_lib.profiling.kernels import REST, role, short
+from bench_lib.profiling.names import REST, role, short
 from bench_lib.report import seconds
 
 TOP = 5

@@ -20,7 +20,8 @@ from pathlib import Path
 import msgspec
 
 from bench_lib.model import Kernel, KernelTable, UserError
-from bench_lib.profiling.kernels import role, table
+from bench_lib.profiling.kernels import table
+from bench_lib.profiling.names import role
 from bench_lib.rocm.results import Call
 
 MOST_BYTES = 4 * 2**30

@@ -133,7 +133,7 @@ def _measure(case: Case, context: Context) -> Measurement:
     warnings = [*context.launches.warnings, *workload.warnings]
 
     context.phase("first step")
-    first_step_s = _timed(clock, workload.step, 1)
+    first_step_s = timed(clock, workload.step, 1)
     workload.first_step_done()
     cache = context.cache_state() if workload.compiled else None
 
@@ -141,7 +141,7 @@ def _measure(case: Case, context: Context) -> Measurement:
     steady = Steadiness(sampling.warmup_s, sampling.warmup_max_s)
     while not steady.is_finished:
         steps = steady.next_block(context.agree(first_step_s))
-        steady.add(steps, context.agree(_timed(clock, workload.step, steps)))
+        steady.add(steps, context.agree(timed(clock, workload.step, steps)))
     if not steady.is_steady:
         warnings.append(
             f"not steady after {steady.elapsed_s:.1f} s of warm-up: the last blocks differ "
@@ -150,7 +150,7 @@ def _measure(case: Case, context: Context) -> Measurement:
 
     context.phase("give way")
     context.give_way()
-    _timed(clock, workload.step, steady.next_block(context.agree(first_step_s)))
+    timed(clock, workload.step, steady.next_block(context.agree(first_step_s)))
 
     n = iterations_for(sampling, steady.blocks[-1])
     marks = clock.marks(n + 1)
@@ -212,7 +212,8 @@ def _measure(case: Case, context: Context) -> Measurement:
     )
 
 
-def _timed(clock: Clock, step: Callable[[], object], n: int) -> float:
+def timed(clock: Clock, step: Callable[[], object], n: int) -> float:
+    """Return the seconds that so many steps take, from an idle device to an idle device."""
     clock.synchronize()
     begin = clock.now()
     for _ in range(n):

@@ -23,7 +23,7 @@ from bench_lib.worker.capture import external_profiler
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import in_words, kind_of
 from bench_lib.worker.device import open_device
-from bench_lib.worker.measure import Steadiness
+from bench_lib.worker.measure import Steadiness, timed
 from bench_lib.worker.ranks import about_rank, joined
 from bench_lib.worker.workloads import Setting, UnsupportedError, build
 from bench_lib.worker.zygote import die_with_parent
@@ -173,7 +173,7 @@ def _profile(order: Order, kept: Kept, rank: int, ranks: int) -> Callable[[], No
     workload = build(order.case, setting)
     kept.problems += workload.warnings
     kept.enter("first step")
-    first_step_s = _timed(clock, workload.step, 1)
+    first_step_s = timed(clock, workload.step, 1)
     workload.first_step_done()
     kept.add(first_step_s=first_step_s)
     kept.enter("warm up")
@@ -187,18 +187,9 @@ def _profile(order: Order, kept: Kept, rank: int, ranks: int) -> Callable[[], No
     else:
         # As many as are profiled, unless they take long: on all ranks alike.
         plain = max(1, min(order.steps, int(MOST_PLAIN_S / max(steady.blocks[-1], 1e-9))))
-        kept.add(plain_step_s=_timed(clock, workload.step, plain) / plain)
+        kept.add(plain_step_s=timed(clock, workload.step, plain) / plain)
         _traced(workload.step, clock, order, kept)
     return group.leave
-
-
-def _timed(clock: Clock, step: Callable[[], object], n: int) -> float:
-    clock.synchronize()
-    begin = clock.now()
-    for _ in range(n):
-        step()
-    clock.synchronize()
-    return clock.now() - begin
 
 
 def _warm_up(
@@ -211,7 +202,7 @@ def _warm_up(
     steady = Steadiness(WARMUP_S, MOST_WARMUP_S)
     while not steady.is_finished:
         steps = steady.next_block(agree(first_step_s))
-        steady.add(steps, agree(_timed(clock, step, steps)))
+        steady.add(steps, agree(timed(clock, step, steps)))
     return steady
 
 

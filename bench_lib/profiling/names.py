@@ -1,0 +1,226 @@
+"""Kernels' names: readable, in short, what a kernel does, and what stays of a name elsewhere.
+
+A new version of a library changes the tiles and template parameters in its kernels' names, or
+takes another kernel for the same work.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import cxxfilt
+
+LONGEST_NAME = 64
+"""Characters of a short name."""
+REST = "(all others)"
+"""What stands for the kernels that a table does not name."""
+OTHER = "other"
+NAMELESS = ("Kernel", "Kernel2", "device_kernel", "kernel")
+"""Names of templates that run whatever their parameter is."""
+
+_ROLES: tuple[tuple[str, str], ...] = (
+    (OTHER, r"workspace"),
+    ("collective", r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter"),
+    ("copy", r"\bmemcpy|memcpy\b|copybuffer|copy_?kernel|copykernel|catarray|^copy_$"),
+    ("fill", r"\bmemset|memset\b|fillbuffer|fillfunctor"),
+    ("GEMM", r"triton_(tem|mm|bmm)"),
+    ("fused reduction", r"triton_(per|red)_"),
+    ("fused elementwise", r"triton_"),
+    ("batch norm", r"batch_?norm|\bbn_|bn_fw|bn_bw"),
+    ("layer norm", r"layer_?norm|group_?norm|rms_?norm"),
+    ("attention", r"flash|fmha|attention|attn|aotriton"),
+    ("softmax", r"softmax"),
+    ("layout change", r"nchwtonhwc|nhwctonchw|transpose|tensor_?reorder|im2d?2?col|col2im"),
+    ("pooling", r"pool"),
+    ("conv bwd-weights", r"wgrad|wrw|bwd_?weight"),
+    ("conv bwd-data", r"dgrad|bwd_?data|igemm_bwd|conv\w*bwd"),
+    ("conv", r"fprop|convolve|conv(?!ert)|igemm_fwd|winograd|scudnn|fft2d|flip_filter"),
+    ("GEMM", r"gemm|gemv|cijk_|cutlass|matmul|nvjet|splitk|\b(add|b|baddb)?mm\b"),
+    ("optimizer", r"multi_tensor_apply|fused_?(sgd|adam)"),
+    ("embedding", r"embedding|indexselect|index_select|gather|scatter|index_put"),
+    ("reduction", r"reduce|reduction|cub::|^(sum|mean|max|min|argmax|argmin|norm|var|std|prod)$"),
+    (
+        "elementwise",
+        (
+            r"elementwise|subtensorop|tensorop|^(add|sub|mul|div|relu|tanh|sqrt|exp|gelu|silu|sigmoid"
+            r"|clamp\w*|threshold|hard\w+)_?(_backward)?$"
+        ),
+    ),
+)
+_ROLE_PATTERNS = tuple((role, re.compile(text, re.IGNORECASE)) for role, text in _ROLES)
+_PRODUCTS = {"conv", "conv bwd-data", "conv bwd-weights", "GEMM"}
+_ALIKE_BY_WORK = _PRODUCTS | {
+    "attention",
+    "batch norm",
+    "layer norm",
+    "softmax",
+    "pooling",
+    "optimizer",
+    "collective",
+}
+"""What one kernel may do as well as another, so that one can take another's place."""
+
+
+def readable(name: str) -> str:
+    """Return a kernel's name as its source has it: mangled ones demangled, no ``.kd`` behind."""
+    name = name.removesuffix(".kd").removesuffix(" [clone .kd]").strip()
+    if not name.startswith("_Z"):
+        return name
+    try:
+        return str(cxxfilt.demangle(name))
+    except (cxxfilt.InvalidName, OSError):
+        return name
+
+
+def role(name: str) -> str:
+    """Return what a kernel does: ``conv bwd-weights``, ``GEMM``, ``copy``; ``other`` if unknown.
+
+    Its own name decides, and only where that tells nothing what it is a template of.
+    """
+    plain, inside = _body(name)
+    for text in (plain, " ".join(inside)):
+        for found, pattern in _ROLE_PATTERNS:
+            if pattern.search(text):
+                return found
+    return OTHER
+
+
+def _split(text: str, separator: str = ",") -> list[str]:
+    """Split where no bracket is open."""
+    parts, depth, begin = [], 0, 0
+    for i, letter in enumerate(text):
+        if letter in "<([{":
+            depth += 1
+        elif letter in ">)]}" and depth:
+            depth -= 1
+        elif letter == separator and not depth:
+            parts.append(text[begin:i])
+            begin = i + 1
+    return [part.strip() for part in [*parts, text[begin:]]]
+
+
+def _body(name: str) -> tuple[str, list[str]]:
+    """Return a kernel's own name, and the parameters of the template that it is.
+
+    Without return type, namespaces and arguments; where the name only says that it is a
+    kernel, that of its first parameter.
+    """
+    name = re.sub(r"\(anonymous namespace\)", "anonymous", readable(name))
+    if memory := re.match(r"Mem(?:cpy|set)[ \w]*", name):
+        return memory[0].strip(), []
+    if name == REST:
+        return REST, []
+    depth, cut = 0, len(name)
+    for i, letter in enumerate(name):
+        if letter == "<":
+            depth += 1
+        elif letter == ">" and depth:
+            depth -= 1
+        elif letter == "(" and not depth:
+            cut = i
+            break
+    path, _, inside = name[:cut].strip().partition("<")
+    plain = re.split(r"\s|::", path.strip())[-1]
+    parts = _split(inside.rpartition(">")[0]) if inside else []
+    return _body(parts[0]) if plain in NAMELESS and parts else (plain, parts)
+
+
+_DOES = re.compile(
+    r"CUDAFunctor\w*?_(\w+)<"
+    r"|(\w+?)(?:_kernel)?(?:_cuda|_impl)?\(at::TensorIterator"
+    r"|\b(?!(?:[AB]?Unary|Binary|Opaque\w*)Functor)(\w+)Functor\b"
+    r"|\b(?!Reduce)(\w+)Ops?<"
+    r"|\b(\w+?)_functor\b"
+)
+"""What an elementwise kernel or a reduction is of, among its parameters."""
+_VAGUE = {"gpu_kernel_impl_nocast", "gpu_kernel_impl", "gpu_kernel", "launch"}
+_DTYPES = (
+    ("bf16", r"BFloat16|bfloat16|hip_bfloat16"),
+    ("fp16", r"\bHalf|__half"),
+    ("fp64", r"\bdouble\b"),
+    ("fp32", r"\bfloat\b"),
+)
+_LONG = (
+    (r"(cudnn_generated_\w+?_[fb]prop)\w*", r"\1"),
+    (r"(Cijk_\w+?)_MT(\d+x\d+x\d+)", r"\1_MT\2"),
+    (r"(igemm_\w+?)_bx\d+\w*?_bt(\d+x\d+x\d+)", r"\1_\2"),
+    (r"(\w+?xmma_\w+?)_[a-z]+_tilesize(\d+x\d+x\d+)", r"\1_\2"),
+    (r"(\w+?xmma_\w+?)_tilesize(\d+x\d+x\d+)", r"\1_\2"),
+)
+"""Names with dozens of parameters in them, and what is enough of each."""
+
+
+def short(name: str) -> str:
+    """Return a kernel's name as a line of a table can hold it."""
+    plain, inside = _body(name)
+    if memory := re.match(r"Memcpy \w+ \((Pageable|Pinned)", name):
+        return f"{plain} {memory[1].lower()}"
+    for pattern, enough in _LONG:
+        if match := re.match(pattern, plain):
+            split = re.search(r"segment_k_on|split_k|splitK", plain[match.end() :])
+            plain = match.expand(enough) + (f"_{split[0]}" if split else "")
+            break
+    text = ", ".join(inside)
+    dtype = next((dtype for dtype, pattern in _DTYPES if re.search(pattern, text)), "")
+    return _cut(" ".join(filter(None, (plain, _does(inside), dtype))))
+
+
+def _does(inside: Sequence[str]) -> str:
+    """Return what a template is of, such as ``add``; empty where its parameters do not tell."""
+    found = [next(filter(None, groups)) for groups in _DOES.findall(", ".join(inside))]
+    return next((word for word in reversed(found) if word not in _VAGUE), "")
+
+
+def _cut(text: str) -> str:
+    if len(text) <= LONGEST_NAME:
+        return text
+    keep = LONGEST_NAME - 1
+    return f"{text[: keep * 2 // 3]}…{text[-(keep - keep * 2 // 3) :]}"
+
+
+_TILES = re.compile(
+    r"_?(?:tilesize|warpgroupsize|cluster|tile|warp|wave|stages?|split_?k|align|MT|MI|bt|wt)?"
+    r"\d+x\d+(?:x\d+)*"
+    r"|_?(?:stages?|align|ldg|unroll|vec|kpack|warps?)_?\d+"
+)
+_ARCHITECTURES = re.compile(r"(?:cutlass_?|sm_?|gfx|gtc)\d*x?\d*_?|ampere_|hopper_|volta_|turing_")
+
+
+def family(name: str) -> str:
+    """Return what stays of a kernel's name where only tiles and template parameters changed."""
+    plain, inside = _body(name)
+    for pattern in (r"(Cijk_\w+?)_MT\d", r"(igemm_\w+?)_bx\d"):
+        if match := re.match(pattern, plain):
+            plain = match[1]
+    kinds = [_kinds(part) for part in inside]
+    plain = _ARCHITECTURES.sub("", _TILES.sub("", plain))
+    plain = re.sub(r"_?\d+$", "", plain)
+    return " ".join([plain, *filter(None, kinds)])
+
+
+def _kinds(part: str) -> str:
+    """Return the types in a template's parameter, without its numbers and kinds of array."""
+    if re.fullmatch(r"(\(\w+\))?-?\w*\d\w*|true|false", part) and not re.search(r"[A-Z]", part):
+        return ""
+    if re.match(r"(std::array|at::detail::Array)\b", part):
+        return "array"
+    part = re.sub(r",\s*(\(\w+\))?-?\d+\w*(?=[,>])", "", part)
+    return re.sub(r"\b\d+\w*\b|\s|_+\d+\b", "", _TILES.sub("", part))
+
+
+def called(name: str) -> str:
+    """Return a kernel's own name and what it is a template of, whatever its types."""
+    plain, inside = _body(name)
+    return "" if name == REST else f"{re.sub(r'_?[0-9]+$', '', plain)} {_does(inside)}"
+
+
+def work(name: str) -> str:
+    """Return what a kernel does where another kernel could do it as well; else nothing."""
+    does = role(name)
+    return does if does in _ALIKE_BY_WORK else ""
+
+
+def product(name: str) -> str:
+    """Whether a kernel multiplies and adds, as convolutions and GEMMs both can be done."""
+    return "product" if role(name) in _PRODUCTS else ""
