@@ -319,6 +319,15 @@ def test_what_went_the_other_way_is_named_where_it_hides_most_of_it():
     )
 
 
+def test_what_went_the_other_way_is_named_by_what_went_most_that_way():
+    """Of two softmaxes the one that became faster."""
+    found = diff(
+        profile(("gemm", 1, 2), ("softmax_a", 1, 3), ("softmax_b", 1, 0.1)),
+        profile(("gemm", 1, 5), ("softmax_a", 1, 1), ("softmax_b", 1, 0.2)),
+    )
+    assert reason(found).endswith("; against that softmax softmax_a 3 ms → 1 ms, 1 call")
+
+
 def test_short_kernels_that_one_side_only_knows_as_a_sum_are_neither_new_nor_gone():
     """One that is longer than that whole sum is."""
     before = profile((NVJET, 1, 9), (REST, 50, 1))

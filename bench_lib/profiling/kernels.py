@@ -266,11 +266,13 @@ def causes(found: Diff) -> list[Cause]:
     by_role: dict[str, list[Change]] = {}
     for change in found.changes:
         by_role.setdefault(change.role, []).append(change)
-    parts = [
-        Cause(name, sorted(changes, key=lambda change: -way * change.delta_s))
-        for name, changes in by_role.items()
-    ]
+    parts = [_cause(name, changes) for name, changes in by_role.items()]
     return sorted(parts, key=lambda cause: -way * cause.delta_s)
+
+
+def _cause(name: str, changes: list[Change]) -> Cause:
+    way = -1 if sum(change.delta_s for change in changes) < 0 else 1
+    return Cause(name, sorted(changes, key=lambda change: -way * change.delta_s))
 
 
 def reason(found: Diff, step_delta_s: float | None = None) -> str:
