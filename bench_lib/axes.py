@@ -76,8 +76,24 @@ def positive(kind: str) -> Callable[[Any], str | None]:
     return check
 
 
-def _truth(value: Any) -> str | None:
-    return None if isinstance(value, bool) else f"cold is {value!r}; it has to be true or false"
+def truth(kind: str) -> Callable[[Any], str | None]:
+    """Return a check that a value is true or false."""
+
+    def check(value: Any) -> str | None:
+        if isinstance(value, bool):
+            return None
+        return f"{kind} is {value!r}; it has to be true or false"
+
+    return check
+
+
+def count(kind: str) -> Callable[[Any], str | None]:
+    """Return a check that a value is a whole number of 0 or more."""
+
+    def check(value: Any) -> str | None:
+        return None if type(value) is int and value == 0 else positive(kind)(value)
+
+    return check
 
 
 def network_axes(sizes: Mapping[str, int]) -> WorkloadAxes:
@@ -96,7 +112,7 @@ def network_axes(sizes: Mapping[str, int]) -> WorkloadAxes:
             ),
             Axis(
                 "image_size",
-                lambda n: None if type(n) is int and n == 0 else positive("image_size")(n),
+                count("image_size"),
                 0,
                 in_id=lambda n: f"{n}px" if n else "",
                 told=False,
@@ -173,16 +189,37 @@ def case_of(workload: WorkloadAxes, values: Mapping[str, Any], base: Case | None
         raise UserError(f"{workload.workload} has no {', '.join(unknown)}")
     chosen = {axis.name: values.get(axis.name, axis.default) for axis in axes}
     problems = [axis.check(chosen[axis.name]) for axis in axes]
-    if problem := next(filter(None, problems), None) or workload.clash(chosen):
+    if problem := next(filter(None, problems), None) or clash(workload, chosen):
         raise UserError(problem)
     return named(workload, chosen, base)
 
 
 LAUNCH = (
     Axis("ranks", positive("ranks"), 1, in_id=lambda n: f"x{n}" if n > 1 else ""),
-    Axis("cold", _truth, default=False, in_id=lambda cold: "cold" if cold else ""),
+    Axis("strong", truth("strong"), default=False, in_id=lambda on: "strong" if on else ""),
+    Axis("threads", count("threads"), 0, in_id=lambda n: f"t{n}" if n else ""),
+    Axis("cold", truth("cold"), default=False, in_id=lambda on: "cold" if on else ""),
 )
-"""Axes of every workload: how many processes measure together, and whether with cold caches."""
+"""Axes of every workload: how many processes measure together, whether they share one batch, on
+how many threads each, and whether with cold caches."""
+
+
+def clash(workload: WorkloadAxes, chosen: Mapping[str, Any]) -> str | None:
+    """Say which of the values chosen, one for every axis, cannot go together, or return None."""
+    return workload.clash(chosen) or _launch_clash(workload, chosen)
+
+
+def _launch_clash(workload: WorkloadAxes, chosen: Mapping[str, Any]) -> str | None:
+    ranks, batch = chosen["ranks"], chosen.get("batch_size")
+    if not chosen["strong"]:
+        return None
+    if batch is None:
+        return f"strong divides a batch among ranks, and {workload.workload} has no batch_size"
+    if ranks == 1:
+        return "strong divides a batch among ranks, and ranks is 1"
+    if batch % ranks:
+        return f"batch_size {batch} cannot be divided among {ranks} ranks evenly"
+    return None
 
 
 def cold(case: Case) -> Case:

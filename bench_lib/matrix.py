@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from bench_lib.axes import LARGEST, LAUNCH, Axis, WorkloadAxes, named, network_axes
+from bench_lib.axes import LARGEST, LAUNCH, Axis, WorkloadAxes, clash, named, network_axes
 from bench_lib.model import (
     ID_RULE,
     PARAM_RULE,
@@ -170,8 +170,8 @@ class _Reader:
             if hits:
                 left -= 1
                 continue
-            if clash := workload.clash(chosen):
-                raise self.wrong(where, f"{clash}; leave it out with exclude")
+            if problem := clash(workload, chosen):
+                raise self.wrong(where, f"{problem}; leave it out with exclude")
             yield named(workload, chosen, base)
         for i in sorted(unused):
             raise self.wrong(f"{where}, exclude {i + 1}", f"{excludes[i]} leaves out no case")

@@ -94,6 +94,8 @@ class Limits:
     """Compile time, on top of an allowance of 5 s."""
     spread: float = 0.10
     """Coefficient of variation inside a process; 0.10 is the most any case is allowed."""
+    efficiency: float | None = None
+    """Least share, 0 to 1, of their number times one rank's throughput that ranks may reach."""
     tail: float | None = None
     """99th percentile of latency; judged only where set, and then 100 iterations are needed."""
 
@@ -105,6 +107,10 @@ class Launch:
     ranks: int = 1
     cold: bool = False
     """In a context of its own, and with empty caches of compilers and of MIOpen."""
+    strong: bool = False
+    """Whether ``batch_size`` is of all ranks together, and divided among them: strong scaling."""
+    threads: int = 0
+    """CPU threads of each rank; 0 leaves that to torch."""
 
 
 @dataclass(frozen=True)
@@ -266,6 +272,28 @@ class RankSample:
 
 
 @dataclass(frozen=True)
+class Training:
+    """What training came to while it was measured; figures of several ranks are their means."""
+
+    data: str
+    """What it learnt from: ``generated``, or the data set's files."""
+    samples: int
+    """In an epoch, of all ranks together."""
+    steps_per_epoch: int
+    losses: list[float]
+    """By step; by epoch where there are more than ``MOST_STEPS_TOLD``."""
+    accuracies: list[float]
+    """Share of the training samples, 0 to 1, that were right when they were learnt from; as
+    ``losses``."""
+    test_accuracy: float | None = None
+    """Afterwards, of samples that it did not learn from."""
+    test_samples: int | None = None
+
+
+MOST_STEPS_TOLD = 1000
+
+
+@dataclass(frozen=True)
 class Measurement:
     """What one device context saw of one case."""
 
@@ -314,6 +342,15 @@ class Measurement:
     """Costs that no case has a part in, which may tell why processes differ: ``launch_us``, the
     device's for a tiny kernel in this context; ``launch_ratio``, that over the least it could be;
     ``host_us``, some plain Python's."""
+    portions_s: dict[str, float] = field(default_factory=dict)
+    """Median time of each part of a step when each is waited for, in their order: ``load``,
+    ``forward``, ``backward``, ``optimizer``."""
+    training: Training | None = None
+    peak_host_bytes: int | None = None
+    """Most memory that the process and those that it started held, since the case began; pages
+    that they share count for each."""
+    cpu_s: float | None = None
+    """CPU time that they all used during the measured stretch."""
     operations_s: dict[str, float] = field(default_factory=dict)
     """The costliest operations' own time in a profiled step: the device's, or else the CPU's."""
     warnings: list[str] = field(default_factory=list)

@@ -359,7 +359,7 @@ TABLE = "gate.networks, table 1"
             (
                 f"{TABLE}: unknown key 'mode'; there is sampling, limits, time_limit_s, exclude, "
                 "network, batch_size, precision, memory_format, image_size, compile_mode, "
-                "compile_options, task, optimizer_every, ranks, cold"
+                "compile_options, task, optimizer_every, ranks, strong, threads, cold"
             ),
         ),
         (

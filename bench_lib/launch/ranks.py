@@ -7,11 +7,12 @@ import dataclasses
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -24,7 +25,7 @@ from bench_lib.launch.faults import (
     last_output,
 )
 from bench_lib.launch.zygote import import_path
-from bench_lib.model import Case, Fault, Measurement, Numerics, RankSample
+from bench_lib.model import Case, Fault, Measurement, Numerics, RankSample, Training
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -118,13 +119,12 @@ def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:
         for outcome, part in zip(ordered, parts, strict=True)
     ]
     peaks = [part.peak_memory_bytes for part in parts if part.peak_memory_bytes is not None]
-    flops = [part.flops_per_step for part in parts if part.flops_per_step is not None]
-    traffic = [p.traffic_bytes_per_step for p in parts if p.traffic_bytes_per_step is not None]
     compiles = [part.compile_s for part in parts if part.compile_s is not None]
     caches = {part.compile_cache for part in parts}
     enqueues = [part.enqueue_s for part in parts if part.enqueue_s is not None]
     numerics = [part.numerics for part in parts if part.numerics is not None]
     probed = set.intersection(*(set(part.probe) for part in parts))
+    timed = [name for name in parts[0].portions_s if all(name in p.portions_s for p in parts)]
     return dataclasses.replace(
         parts[0],
         context_id="ranks",
@@ -135,14 +135,44 @@ def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:
         compile_cache=caches.pop() if len(caches) == 1 else "mixed",
         enqueue_s=max(enqueues, default=None),
         items_per_step=sum(part.items_per_step for part in parts),
-        flops_per_step=sum(flops) if len(flops) == len(parts) else None,
-        traffic_bytes_per_step=sum(traffic) if len(traffic) == len(parts) else None,
+        flops_per_step=_sum([part.flops_per_step for part in parts]),
+        traffic_bytes_per_step=_sum([part.traffic_bytes_per_step for part in parts]),
         peak_memory_bytes=max(peaks, default=None),
         host_bound=any(part.host_bound for part in parts),
         numerics=min(numerics, key=_soundness, default=None),
         per_rank=samples,
+        portions_s={name: max(p.portions_s[name] for p in parts) for name in timed},
+        training=_training([part.training for part in parts]),
+        peak_host_bytes=_sum([part.peak_host_bytes for part in parts]),
+        cpu_s=_sum([part.cpu_s for part in parts]),
         probe={name: max(part.probe[name] for part in parts) for name in sorted(probed)},
         warnings=sorted({warning for part in parts for warning in part.warnings}),
+    )
+
+
+Number = TypeVar("Number", int, float)
+
+
+def _sum(values: Sequence[Number | None]) -> Number | None:
+    """Return the sum of what all ranks know; None where one does not."""
+    known = [value for value in values if value is not None]
+    return sum(known[1:], known[0]) if len(known) == len(values) else None
+
+
+def _training(parts: Sequence[Training | None]) -> Training | None:
+    """Return what the ranks' training came to together: means of what each saw."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    tested = [part.test_accuracy for part in known if part.test_accuracy is not None]
+    return dataclasses.replace(
+        known[0],
+        losses=[statistics.fmean(step) for step in zip(*(p.losses for p in known), strict=True)],
+        accuracies=[
+            statistics.fmean(step) for step in zip(*(p.accuracies for p in known), strict=True)
+        ],
+        test_accuracy=statistics.fmean(tested) if tested else None,
+        test_samples=_sum([part.test_samples for part in known]),
     )
 
 

@@ -14,15 +14,17 @@ import statistics
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from bench_lib.model import Case, Measurement, Numerics, Sampling
-from bench_lib.worker import caches
+from bench_lib.worker import caches, host
 from bench_lib.worker.device_time import DeviceTime, device_time
 from bench_lib.worker.launches import Launches
 from bench_lib.worker.probe import host_us, median_us
 from bench_lib.worker.workloads import Setting, Workload, build
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
     from bench_lib.worker.clock import Clock, Marks
 
@@ -111,10 +113,24 @@ def measure(case: Case, context: Context) -> Measurement:
     """Measure one case; whatever goes wrong is raised, with nothing left on the device."""
     clean(context)
     try:
-        with caches.emptied() if case.launch.cold else contextlib.nullcontext():
+        with (
+            caches.emptied() if case.launch.cold else contextlib.nullcontext(),
+            on_threads(case.launch.threads),
+        ):
             return _measure(case, context)
     finally:
         clean(context)
+
+
+@contextlib.contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    """Have torch compute on so many CPU threads; 0 leaves it as it is."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def clean(context: Context) -> None:
@@ -125,11 +141,16 @@ def clean(context: Context) -> None:
 
 
 def _measure(case: Case, context: Context) -> Measurement:
-    clock, sampling = context.clock, case.sampling
-    before = clock.allocated_bytes()
-
+    before = context.clock.allocated_bytes()
+    host.forget_peak()
     context.phase("build")
     workload = context.prepare(build(case, context.setting))
+    with contextlib.closing(workload):
+        return _measured(case, context, workload, before or 0)
+
+
+def _measured(case: Case, context: Context, workload: Workload, before: int) -> Measurement:
+    clock, sampling = context.clock, case.sampling
     warnings = [*context.launches.warnings, *workload.warnings]
 
     context.phase("first step")
@@ -152,20 +173,30 @@ def _measure(case: Case, context: Context) -> Measurement:
     context.give_way()
     timed(clock, workload.step, steady.next_block(context.agree(first_step_s)))
 
-    n = iterations_for(sampling, steady.blocks[-1])
+    n = workload.steps or iterations_for(sampling, steady.blocks[-1])
     marks = clock.marks(n + 1)
     context.phase("measure")
-    host = context.host_us()
+    workload.rewind()
+    python_us = context.host_us()
+    cpu_before = host.cpu_s()
     clock.reset_peak()
     begin_s, issued_s, end_s = _loop(clock, marks, workload.step, n)
     intervals = marks.intervals()
     peak = clock.peak_bytes()
-    host += context.host_us()
-    enqueue_s = _enqueue_time(clock, workload.step) if clock.asynchronous else None
+    cpu_after, host_peak = host.cpu_s(), host.peak_bytes()
+    python_us += context.host_us()
+    training = workload.training()
+    issues = clock.asynchronous and not workload.fed_by_host
+    enqueue_s = _enqueue_time(clock, workload.step) if issues else None
     step_s = statistics.median(intervals)
     host_bound = enqueue_s is not None and (
         enqueue_s >= HOST_BOUND * step_s or end_s - issued_s < BACKLOG * step_s
     )
+
+    portions = {}
+    if workload.portions:
+        context.phase("portions")
+        portions = _portions(clock, workload.portions, context.agree(step_s))
 
     device = DeviceTime()
     if host_bound and sampling.checks and context.setting.ranks == 1:  # or ranks fail together
@@ -200,14 +231,18 @@ def _measure(case: Case, context: Context) -> Measurement:
         device_source=device.source,
         compile_s=max(0.0, first_step_s - step_s) if workload.compiled else None,
         compile_cache=cache,
-        peak_memory_bytes=None if peak is None else peak - (before or 0),
+        peak_memory_bytes=None if peak is None else peak - before,
         parameters=workload.parameters,
         flops_per_step=flops,
         least_bytes_per_step=workload.least_bytes_per_step,
         traffic_bytes_per_step=traffic,
         reduced_flops_share=reduced,
         numerics=_storable(numerics),
-        probe={**context.launches.probe, "host_us": median_us(host)},
+        probe={**context.launches.probe, "host_us": median_us(python_us)},
+        portions_s=portions,
+        training=training,
+        peak_host_bytes=host_peak,
+        cpu_s=_grown(cpu_before, cpu_after),
         warnings=warnings,
     )
 
@@ -257,6 +292,25 @@ def _enqueue_time(clock: Clock, step: Callable[[], object]) -> float:
         times.append(clock.now() - begin)
     clock.synchronize()
     return statistics.median(times)
+
+
+def _grown(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else max(0.0, after - before)
+
+
+PORTIONED, PORTIONED_S = 20, 1.0
+"""Steps whose parts are timed: so many, unless they take longer than this in all."""
+
+
+def _portions(
+    clock: Clock, portions: Mapping[str, Callable[[], object]], step_s: float
+) -> dict[str, float]:
+    """Return the median time of each part of a step, the device idle between them."""
+    seen: dict[str, list[float]] = {name: [] for name in portions}
+    for _ in range(max(3, min(PORTIONED, int(PORTIONED_S / max(step_s, 1e-9))))):
+        for name, part in portions.items():
+            seen[name].append(timed(clock, part, 1))
+    return {name: statistics.median(times) for name, times in seen.items()}
 
 
 def _storable(numerics: Numerics | None) -> Numerics | None:

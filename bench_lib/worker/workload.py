@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from bench_lib.model import Numerics
+    from bench_lib.model import Numerics, Training
 
 
 class UnsupportedError(Exception):
@@ -51,6 +51,18 @@ class Workload:
     """Called after measuring; as ``Measurement.reduced_flops_share``."""
     first_step_done: Callable[[], None] = _nothing
     """Called once after the first step has ended on the device."""
+    steps: int | None = None
+    """How many steps the measured stretch has, where the work has an end of its own."""
+    rewind: Callable[[], None] = _nothing
+    """Called just before the measured stretch; takes back what warming up has changed."""
+    portions: dict[str, Callable[[], object]] = field(default_factory=dict)
+    """Parts of a step, by name; done in order they are one."""
+    fed_by_host: bool = False
+    """Whether the host makes every step's input, and the device is there to wait for it."""
+    training: Callable[[], Training | None] = _nothing
+    """Called after measuring; what was learnt in the measured stretch."""
+    close: Callable[[], None] = _nothing
+    """Called in the end, whatever happened; ends what the workload has started."""
     numerics: Callable[[], Numerics | None] = _nothing
     """Called last; may free what the step needs."""
     loss: Callable[[], Tensor | None] = _nothing

@@ -33,8 +33,19 @@ def build(case: Case, setting: Setting) -> Workload:
     Raises UnsupportedError where device or torch cannot do it, and LookupError or
     ImportError for a workload that does not exist.
     """
-    built: Any = _factory(case.workload)(setting, **case.params)
+    built: Any = _factory(case.workload)(setting, **_params(case, setting))
     return built if isinstance(built, Workload) else Workload(step=built)
+
+
+def _params(case: Case, setting: Setting) -> dict[str, Any]:
+    """Return what the factory is told: of a batch that the ranks share, this rank's part."""
+    if not case.launch.strong:
+        return case.params
+    share, left = divmod(int(case.params["batch_size"]), setting.ranks)
+    if left or not share:
+        batch = case.params["batch_size"]
+        raise ValueError(f"batch_size {batch} cannot be divided among {setting.ranks} ranks evenly")
+    return {**case.params, "batch_size": share}
 
 
 def _factory(name: str) -> Callable[..., Any]:
