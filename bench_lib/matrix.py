@@ -43,7 +43,10 @@ class MatrixError(UserError):
 
 def tables(sizes: Mapping[str, int]) -> dict[str, WorkloadAxes]:
     """Return what a matrix's tables can be about, by name; ``sizes`` are the networks' inputs."""
-    return {"networks": network_axes(sizes), "ops": operator_axes()}
+    return {
+        "networks": network_axes(sizes),
+        "ops": operator_axes(),
+    }
 
 
 def read_matrix(path: Path, workloads: Mapping[str, WorkloadAxes]) -> dict[str, list[Case]]:

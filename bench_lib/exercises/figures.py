@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass, field, replace
 
 from bench_lib import report, roofline, summary
-from bench_lib.model import Hardware, Measurement, Param, Record
+from bench_lib.model import Hardware, Measurement, Param, Record, Training
 
 MEASURED = "measured"
 GB = 1e9
@@ -70,6 +70,16 @@ class Figures:
     """Relative to FP32 eager's, as is ``grad_norm_error``."""
     grad_norm_error: float | None = None
     operations_s: dict[str, float] = field(default_factory=dict)
+    ranks: int = 1
+    wall_s: float | None = None
+    """Of the measured stretch."""
+    portions_s: dict[str, float] = field(default_factory=dict)
+    """Median time of each part of a step, by name, in their order."""
+    training: Training | None = None
+    host_memory_bytes: int | None = None
+    """Most that the processes held, of all ranks together."""
+    cpus: float | None = None
+    """How many CPUs were busy on average, of all ranks together."""
     notes: list[str] = field(default_factory=list)
     """Warnings of what was measured, and why other looks were discarded."""
 
@@ -161,6 +171,12 @@ def _figures(record: Record, seen: Measurement, hardware: Hardware | None) -> Fi
         loss_error=process.loss_error,
         grad_norm_error=process.grad_norm_error,
         operations_s=seen.operations_s,
+        ranks=case.launch.ranks,
+        wall_s=seen.wall_s,
+        portions_s=seen.portions_s,
+        training=seen.training,
+        host_memory_bytes=seen.peak_host_bytes,
+        cpus=seen.cpu_s / seen.wall_s if seen.cpu_s is not None and seen.wall_s > 0 else None,
         notes=_notes(record),
     )
 
