@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench_lib.axes import case_of, network_axes
+from bench_lib.axes import WorkloadAxes, case_of, network_axes
 from bench_lib.launch.catalogue import network_sizes
 from bench_lib.matrix import MatrixError, read_matrix, tables
 from bench_lib.model import TIERS, Case, Launch, Limits, Sampling, UserError
@@ -135,6 +135,49 @@ def test_an_exclude_leaves_out_what_has_all_its_values(tmp_path):
         "resnet50-b64-fp16-eager-infer",
         "resnet50-b64-bf16-eager-infer",
     ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "end", "launch"),
+    [
+        ("ranks = 4", "-x4", Launch(4)),
+        ("ranks = 4\nstrong = true", "-x4-strong", Launch(4, strong=True)),
+        ("threads = 8", "-t8", Launch(threads=8)),
+        ("ranks = 2\nthreads = 3\ncold = true", "-x2-t3-cold", Launch(2, cold=True, threads=3)),
+    ],
+)
+def test_how_a_case_is_launched_is_in_its_id(tmp_path, keys, end, launch):
+    """In one order, and nothing of what is usual."""
+    (case,) = read(tmp_path, one_table(keys))["gate"]
+    assert (case.id, case.launch) == (f"resnet50-b64-fp32-eager-infer{end}", launch)
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ("strong = true", ": strong divides a batch among ranks, and ranks is 1"),
+        (
+            "ranks = 3\nstrong = true",
+            ": batch_size 64 cannot be divided among 3 ranks evenly",
+        ),
+        (
+            "ranks = 128\nstrong = true",
+            ": batch_size 64 cannot be divided among 128 ranks evenly",
+        ),
+        ("strong = 1", ", strong: strong is 1; it has to be true or false"),
+        ("threads = -1", ", threads: threads is -1; it has to be a whole number of 1 or more"),
+    ],
+)
+def test_a_batch_that_ranks_cannot_share_is_refused(tmp_path, keys, expected):
+    """Before anything is measured."""
+    words = refusal(tmp_path, one_table(keys))
+    assert words.removeprefix(TABLE).removesuffix("; leave it out with exclude") == expected
+
+
+def test_what_has_no_batch_cannot_share_one():
+    """What it has instead is its own business."""
+    with pytest.raises(UserError, match="among ranks, and sum has no batch_size"):
+        case_of(WorkloadAxes("sum", ()), {"ranks": 2, "strong": True})
 
 
 def test_no_two_combinations_share_an_id(tmp_path):

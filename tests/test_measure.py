@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench_lib.model import Case, Measurement, Numerics, Sampling
+from bench_lib.model import Case, Launch, Measurement, Numerics, Sampling, Training
 from bench_lib.worker.clock import HostClock, clock_of
 from bench_lib.worker.launches import Launches
 from bench_lib.worker.measure import (
@@ -23,7 +23,7 @@ from bench_lib.worker.measure import (
     iterations_for,
     measure,
 )
-from bench_lib.worker.workloads import Setting, Workload
+from bench_lib.worker.workloads import NAMED, Setting, Workload, build
 
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
 """No more warm-up than the least number of steps, and two measured iterations."""
@@ -33,9 +33,7 @@ FIRST, WARM, AGAIN, MEASURED = 1, LEAST_WARMUP_STEPS, 1, AT_ONCE.iterations
 
 BEFORE = FIRST + WARM + AGAIN
 
-NO_WORKLOAD = (
-    "no workload 'nothing'; there is network, operator, planted, delay, or package.module:"
-)
+NO_WORKLOAD = f"no workload 'nothing'; there is {', '.join(NAMED)}, or package.module:"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -269,6 +267,126 @@ def test_a_host_that_is_its_own_device_is_not_asked_how_long_issuing_takes() -> 
     measured = machine.measure()
     assert machine.steps == BEFORE + MEASURED
     assert (measured.enqueue_s, measured.host_bound) == (None, False)
+
+
+# --- work that has parts, and an end of its own ----------------------------------------------
+
+
+def test_work_with_an_end_of_its_own_is_measured_to_that_end_from_a_fresh_start() -> None:
+    """However few steps the case asks for; and what was learnt is asked for right after."""
+    learnt = Training("generated", 64, 7, [2.0], [0.5])
+    log: list[str] = []
+    machine = Machine(
+        steps=7,
+        rewind=lambda: log.append("rewind"),
+        training=lambda: log.append("training") or learnt,
+        numerics=lambda: log.append("numerics"),
+    )
+    machine.during_step = lambda _i: log.append("step")
+    measured = machine.measure()
+    assert (len(measured.iteration_s), measured.training) == (7, learnt)
+    begin = log.index("rewind")
+    assert log[begin : begin + 9] == ["rewind", *["step"] * 7, "training"]
+    assert log[-1] == "numerics"
+
+
+def test_parts_of_a_step_are_timed_one_by_one_on_an_idle_device() -> None:
+    """By the median of some steps, after the measured stretch."""
+    machine = Machine()
+    seconds = {"load": iter([1.0, 2.0, 8.0] * 7), "forward": iter([4.0] * 20)}
+
+    def part(name: str) -> Callable[[], None]:
+        def work() -> None:
+            machine.log.append(name)
+            machine._busy_until = machine.device_now() + next(seconds[name])
+
+        return work
+
+    machine._about["portions"] = {name: part(name) for name in seconds}
+    measured = machine.measure()
+    assert measured.portions_s == {"load": 2.0, "forward": 4.0}
+    assert list(measured.portions_s) == ["load", "forward"]
+    first = machine.log.index("phase portions")
+    assert machine.log[first + 1 : first + 7] == [
+        *("synchronize", "load", "synchronize"),
+        *("synchronize", "forward", "synchronize"),
+    ]
+    assert machine.log.count("load") == 3, "a second holds three steps of 1/4 s and 1/64 s"
+
+
+@pytest.mark.parametrize(("step_s", "times"), [(1 / 1024, 20), (1 / 8, 8), (2.0, 3)])
+def test_long_steps_are_taken_apart_less_often(step_s: float, times: int) -> None:
+    """Three times at least, since the median needs them."""
+    seen: list[int] = []
+    machine = Machine(work_s=[step_s], issue_s=[0.0], portions={"all": lambda: seen.append(1)})
+    machine.measure()
+    assert len(seen) == times
+
+
+def test_a_device_that_waits_for_its_input_is_not_called_host_bound() -> None:
+    """That is what the case is about, and no accident."""
+    waiting = {"work_s": [1 / 64], "issue_s": [1 / 4]}
+    assert Machine(**waiting).measure().host_bound
+    measured = Machine(**waiting, fed_by_host=True).measure()
+    assert (measured.host_bound, measured.enqueue_s, measured.device_s) == (False, None, None)
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_what_a_workload_has_started_ends_with_the_case(failing: bool) -> None:
+    """Also where a step fails."""
+    log: list[str] = []
+    machine = Machine(close=lambda: log.append("close"))
+
+    def fail(_i: int) -> None:
+        if failing:
+            raise ValueError("planted")
+
+    machine.during_step = fail
+    with contextlib.suppress(ValueError):
+        machine.measure()
+    assert log == ["close"]
+
+
+def test_a_case_has_the_threads_that_it_asks_for_and_leaves_them_as_they_were() -> None:
+    """None asked for changes nothing."""
+    before = torch.get_num_threads()
+    machine = Machine()
+    seen: list[int] = []
+    machine.during_step = lambda _i: seen.append(torch.get_num_threads())
+    case = Case("scripted", f"{__name__}:scripted", {}, sampling=AT_ONCE)
+    for threads in (before + 1, 0):
+        measure(dataclasses.replace(case, launch=Launch(threads=threads)), machine.context())
+        assert set(seen) == {threads or before}
+        assert torch.get_num_threads() == before
+        seen.clear()
+
+
+def test_the_host_says_what_it_gave_for_a_case() -> None:
+    """Memory of this very process, and CPU time of the measured stretch."""
+    measured = Machine().measure()
+    assert measured.peak_host_bytes is not None
+    assert measured.peak_host_bytes > 2**24, "torch alone is larger"
+    assert measured.cpu_s is not None
+    assert measured.cpu_s >= 0
+
+
+def told(_setting: Setting, **params: Any) -> Workload:
+    """Build what only says what it was told."""
+    return Workload(step=lambda: None, items_per_step=params["batch_size"])
+
+
+@pytest.mark.parametrize(("strong", "share"), [(False, 64), (True, 16)])
+def test_ranks_that_share_a_batch_are_told_their_part(strong: bool, share: int) -> None:
+    """Where scaling is weak each has a batch of its own."""
+    case = Case("a", f"{__name__}:told", {"batch_size": 64}, launch=Launch(4, strong=strong))
+    assert build(case, Setting(torch.device("cpu"), ranks=4)).items_per_step == share
+
+
+def test_a_batch_that_cannot_be_divided_is_refused_by_the_worker_too() -> None:
+    """A case need not come from a matrix."""
+    case = Case("a", f"{__name__}:told", {"batch_size": 3}, launch=Launch(4, strong=True))
+    with pytest.raises(ValueError, match="batch_size 3 cannot be divided among 4 ranks evenly"):
+        build(case, Setting(torch.device("cpu"), ranks=4))
 
 
 def test_the_device_is_left_clean_when_a_step_raises() -> None:

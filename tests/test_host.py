@@ -1,0 +1,72 @@
+"""What the kernel's files say of a process and those that it started."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bench_lib.worker import host
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def process(proc: Path, pid: int, parent: int, *, user: int = 0, system: int = 0, kb: int = 0):
+    """Write what the kernel says of a process; its name is as awkward as a name can be."""
+    folder = proc / str(pid)
+    folder.mkdir(parents=True)
+    fields = ["R", str(parent), *["0"] * 9, str(user), str(system), *["0"] * 30]
+    (folder / "stat").write_text(f"{pid} (a) 1 (b) {' '.join(fields)}\n")
+    (folder / "status").write_text(f"Name:\ta\nVmPeak:\t99 kB\nVmHWM:\t  {kb} kB\n")
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    """Hold one process with a child and a grandchild, and a stranger."""
+    process(tmp_path, 10, 1, user=3 * TICKS, system=TICKS, kb=1000)
+    process(tmp_path, 30, 20, user=TICKS, kb=10)
+    process(tmp_path, 20, 10, system=2 * TICKS, kb=100)
+    process(tmp_path, 40, 1, user=50 * TICKS, kb=5000)
+    (tmp_path / "meminfo").write_text("")
+    return tmp_path
+
+
+def test_a_family_is_a_process_and_all_that_descend_from_it(proc: Path) -> None:
+    """The nearest first, and nobody else."""
+    assert host.family(proc, 10) == [10, 20, 30]
+    assert host.family(proc, 40) == [40]
+
+
+def test_a_familys_figures_are_summed(proc: Path) -> None:
+    """Most memory of each, and CPU time in the kernel or not."""
+    assert host.peak_bytes(proc, 10) == 1110 * 1024
+    assert host.cpu_s(proc, 10) == 7.0
+
+
+def test_what_ended_meanwhile_is_left_out(proc: Path) -> None:
+    """Files disappear between two looks."""
+    (proc / "20/status").unlink()
+    (proc / "30/stat").write_text("")
+    assert host.peak_bytes(proc, 10) == 1000 * 1024, "the child's child cannot be found any more"
+    assert host.cpu_s(proc, 10) == 6.0
+
+
+def test_without_the_kernels_files_nothing_is_known(tmp_path: Path) -> None:
+    """And nothing fails."""
+    assert host.peak_bytes(tmp_path, 10) is None
+    assert host.cpu_s(tmp_path, 10) is None
+    host.forget_peak(tmp_path)
+
+
+def test_this_process_has_figures_of_its_own() -> None:
+    """From the real files."""
+    block = bytearray(b"x" * 2**26)
+    high = host.peak_bytes()
+    del block
+    host.forget_peak()
+    low = host.peak_bytes()
+    assert high is not None
+    assert low is not None
+    assert high - low > 2**25, "the peak is counted anew"
+    assert (host.cpu_s() or 0) > 0
