@@ -23,7 +23,7 @@ from scripted import bench_class, gpus
 import bench_lib
 from bench_lib import baselines, history
 from bench_lib.cli import main, ops
-from bench_lib.launch import CaseFault
+from bench_lib.launch import CaseFault, LaunchError
 from bench_lib.launch.profiled import Profiled
 
 DEVICE = gpus(1)[0]
@@ -320,6 +320,8 @@ def profiled(monkeypatch):
         asked.append((case.id, environment))
         if case.params["op"] == "mul":
             raise CaseFault(make_fault())
+        if case.params["op"] == "relu":
+            raise LaunchError("cannot write to /tmp: No space left on device")
         if case.params["op"] == "div":
             return [Profiled(problems=["no table by cpu time: full"])]
         (folder / "by_device_time.txt").write_text(f"table of {case.params['op']}\n")
@@ -342,6 +344,7 @@ def test_profiles_are_tables_between_the_lines_and_ours(run, profiled):
     assert begin < answer.lines.index("op-exp-8x8-fp32")
     assert "op-mul-8x8-fp32: no profile: out of memory in first step" in answer.err
     assert "op-div-8x8-fp32: no profile: no table by cpu time: full" in answer.err
+    assert "op-relu-8x8-fp32: no profile: cannot write to /tmp: No space left" in answer.err
 
 
 def test_profiles_are_in_the_json(run, profiled):

@@ -478,7 +478,7 @@ def kept(folder: Path, name: str, *times: tuple[str, float, float], **about: Any
     """Keep a profile with so many seconds and calls of each kernel; returns its file."""
     table = KernelTable("torch.profiler", 5, [Kernel(n, calls, s) for n, s, calls in times])
     path = folder / name / "kernels.json"
-    path.parent.mkdir()
+    path.parent.mkdir(parents=True)
     made = Profile(table, make_case(), "mi300x", make_environment(), "2026-01-02T03:04:05Z")
     store.keep(replace(made, **about), path)
     return str(path.parent)
@@ -522,6 +522,19 @@ def test_a_diff_names_what_is_slower_new_and_gone(profile, tmp_path) -> None:
         "+3 ms in kernels: conv miopenSp3AsmConv_v30_3_1_gfx94x 1 ms → 4 ms, 61 calls",
     ]
     assert profile("--diff", a, b, "--top", "3").lines[4] == "1 more: -100 us"
+
+
+def test_of_several_kernels_that_are_one_change_it_is_said_how_many(profile, tmp_path) -> None:
+    """JSON names them."""
+    tiles = [f"Cijk_Ailk_Bljk_HHS_BH_MT{size}x64x32_x" for size in (128, 64, 32)]
+    a = kept(tmp_path, "a", (tiles[0], 0.003, 2), (tiles[1], 0.001, 1))
+    b = kept(tmp_path, "b", (tiles[2], 0.005, 3))
+    lines = profile("--diff", a, b).lines
+    assert re.split("  +", lines[1])[0] == "Cijk_Ailk_Bljk_HHS_BH_MT128x64x32"
+    assert lines[2].rstrip() == "  → Cijk_Ailk_Bljk_HHS_BH_MT32x64x32 (+1 more)"
+    (change,) = profile("--diff", a, b, "--json").json["changes"]
+    assert [kernel["name"] for kernel in change["before_kernels"]] == tiles[:2]
+    assert change["after_kernels"] == []
 
 
 def test_a_new_name_stands_on_a_line_of_its_own(profile, tmp_path) -> None:
@@ -613,6 +626,15 @@ def test_traces_and_csvs_are_profiles_too(profile, tmp_path) -> None:
     assert changes["Cijk_Ailk_Bljk_SB_MT64x64x16"]["after"]["total_s"] == pytest.approx(500e-6)
     assert changes["Cijk_Ailk_Bljk_SB_MT64x64x16"]["before"]["total_s"] == pytest.approx(50e-6)
     assert "these are from different profilers: torch.profiler and rocprof" in document["remarks"]
+
+
+def test_of_a_folder_with_several_profiles_it_is_said_which_was_read(profile, tmp_path) -> None:
+    """All cases' lie in one folder, and comparing another case than meant would mislead."""
+    a = kept(tmp_path, "all/a", (CONV, 0.001, 61))
+    kept(tmp_path, "all/b", (CONV, 0.002, 61))
+    lines = profile("--diff", str(tmp_path / "all"), a).lines
+    file = tmp_path / "all/a/kernels.json"
+    assert f"note: {tmp_path / 'all'} holds 2 profiles; this is {file}" in lines
 
 
 def test_what_else_is_different_is_a_note(profile, tmp_path) -> None:

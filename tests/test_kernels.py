@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from bench_lib.model import Kernel, KernelTable
 from bench_lib.profiling.kernels import ENOUGH, MOST_KERNELS, causes, diff, reason, table, tidy
-from bench_lib.profiling.names import LONGEST_NAME, REST, family, readable, role, short
+from bench_lib.profiling.names import (
+    LONGEST_NAME,
+    REST,
+    family,
+    is_convolution,
+    readable,
+    role,
+    short,
+)
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::Half>, "
@@ -22,6 +30,15 @@ CLAMP = (
 MEAN = (
     "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<c10::BFloat16, "
     "at::native::MeanOps<c10::BFloat16, float, float, c10::BFloat16>, unsigned int, 4> >(int)"
+)
+COPY = (
+    "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<"
+    "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() "
+    "const::{lambda(c10::Half)#1}>(at::TensorIteratorBase&)::{lambda(int)#1}>(int)"
+)
+FILL = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, "
+    "std::array<char*, 1ul> >(int, at::native::FillFunctor<float>, std::array<char*, 1ul>)"
 )
 CUTLASS = "void cutlass::Kernel2<cutlass_80_tensorop_s16816gemm_f16_128x64_64x6_nt_align8>(Params)"
 XMMA = (
@@ -50,6 +67,9 @@ NVJET = "nvjet_sm90_hsh_256x128_64x4_1x2_h_bz_coopA_NNT"
         (NVJET, "GEMM", NVJET),
         ("MIOpenBatchNormBwdSpatial", "batch norm", "MIOpenBatchNormBwdSpatial"),
         ("__amd_rocclr_copyBuffer", "copy", "__amd_rocclr_copyBuffer"),
+        (COPY, "copy", "elementwise_kernel direct_copy fp16"),
+        (FILL, "fill", "vectorized_elementwise_kernel Fill fp32"),
+        ("bwd_kernel_dk_dv", "attention", "bwd_kernel_dk_dv"),
         ("Memcpy HtoD (Pinned -> Device)", "copy", "Memcpy HtoD pinned"),
         ("Memset (Device)", "fill", "Memset"),
         (
@@ -112,6 +132,25 @@ def test_tiles_and_template_numbers_do_not_make_another_family(old, new):
 def test_other_work_types_and_layouts_are_other_families(one, other):
     """They are not the same work."""
     assert family(one) != family(other)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("aten::cudnn_convolution", True),
+        ("aten::convolution_backward", True),
+        ("aten::conv_transpose2d", True),
+        ("aten::mkldnn_convolution_transpose", True),
+        (XMMA, True),
+        ("aten::_convert_weight_to_int4pack", False),
+        ("aten::transpose", False),
+        ("batched_transpose_64x16_dword", False),
+        ("", False),
+    ],
+)
+def test_convolutions_are_told_from_what_only_sounds_so(name, is_one):
+    """Transposed ones are convolutions, and conversions are none."""
+    assert is_convolution(name) == is_one
 
 
 def test_mangled_names_are_read_and_broken_ones_left():
@@ -288,6 +327,32 @@ def test_tiles_that_take_calls_over_are_one_family():
     after = profile((NVJET.replace("256x128_64x4", "64x64_64x9"), 8, 9), (tile, 2, 2))
     (change,) = diff(before, after).changes
     assert [change.before.total_s, change.after.total_s] == pytest.approx([0.01, 0.011])
+    assert [k.name for k in change.before_kernels] == [NVJET, tile]
+    assert [k.calls for k in change.after_kernels] == [8, 2]
+    assert change.name == f"{NVJET} → {NVJET.replace('256x128_64x4', '64x64_64x9')} (+1 more)"
+
+
+def test_what_is_one_kernel_stands_for_no_other():
+    """On either side."""
+    found = diff(profile((NVJET, 1, 9)), profile((NVJET, 1, 8), ("new_kernel", 1, 1)))
+    for change in found.changes:
+        assert (change.before_kernels, change.after_kernels, change.more) == ((), (), "")
+
+
+def test_kernels_of_which_nobody_knows_what_they_do_are_others():
+    """A sentence says so, where it names what they take together."""
+    before = profile(("one", 1, 1), ("two", 1, 1), ("three", 1, 1))
+    after = profile(("one", 1, 2), ("two", 1, 2), ("three", 1, 1))
+    words = reason(diff(before, after))
+    assert words == "+2 ms in kernels: others 3 ms → 5 ms (most: one 1 ms → 2 ms, 1 call; 1 more)"
+
+
+def test_a_copy_that_torch_makes_itself_is_a_copy_in_the_reason():
+    """A change of layout or type, as a version adds them."""
+    found = diff(profile((NVJET, 1, 9)), profile((NVJET, 1, 9), (COPY, 2, 0.2)))
+    assert reason(found) == (
+        "+200 us in kernels: copy new elementwise_kernel direct_copy fp16 200 us, 2 calls"
+    )
 
 
 @pytest.mark.parametrize(

@@ -348,6 +348,22 @@ def test_a_worker_tells_what_quantizes_without_importing_it(monkeypatch: Any) ->
     assert worker_device.versions()["torchao"] is None
 
 
+def test_a_worker_tells_torchvisions_own_version_without_importing_it(
+    monkeypatch, tmp_path
+) -> None:
+    """With the build behind it, which what is installed may not tell; else that, or None."""
+    package = tmp_path / "torchvision"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise AssertionError('imported')\n")
+    (package / "version.py").write_text("__version__ = '0.99.1+rocm9.9'\ngit_version = 'f00'\n")
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(worker_device.metadata, "version", {"torchvision": "0.99.1"}.get)
+    assert worker_device.versions()["torchvision"] == "0.99.1+rocm9.9"
+    (package / "version.py").unlink()
+    assert worker_device.versions()["torchvision"] == "0.99.1"
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [

@@ -469,6 +469,65 @@ def test_every_edge_of_a_product_is_looked_at(monkeypatch, edge: tuple[Any, ...]
     assert Status.REGRESSED in verdicts(monkeypatch, torch, "mm", wrong, case)
 
 
+@pytest.mark.parametrize("fill", [0.0, 3.0, math.nan, math.inf])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_wrong_tile_in_the_middle_of_a_product_is_seen(monkeypatch, fill, precision) -> None:
+    """One of eight times eight, away from every edge."""
+    right = torch.mm
+
+    def wrong(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        result = right(a, b)
+        if a.dtype == module.DTYPES[precision]:
+            result[192:256, 192:256] = fill
+        return result
+
+    case = tiny("gemm", shape="512-512-8", precision=precision)
+    assert Status.REGRESSED in verdicts(monkeypatch, torch, "mm", wrong, case)
+
+
+def test_a_wrong_tile_of_a_large_product_is_far_above_rounding() -> None:
+    """One of 64 × 64 tiles left out, as 128 × 128 of 8192 × 8192, in bf16; the floor is 1e-5."""
+    fresh = module._Fresh(module.Operation("gemm", "8-8-8", layout="NN"), CPU, 0)
+    expected, signs = fresh.normal((2048, 2048)), fresh.signs(2048).float()
+    rounded = expected.bfloat16().float()
+    wrong = rounded.clone()
+    wrong[1024:1056, 1024:1056] = 0
+    right, off = (module._Distance.between(c @ signs, expected @ signs) for c in (rounded, wrong))
+    assert right.cosine == pytest.approx(1, abs=1e-5)
+    assert off.cosine is not None
+    assert 1 - off.cosine > 5e-5
+
+
+def test_an_answer_that_is_no_number_points_nowhere(monkeypatch) -> None:
+    """It is not alike: a cosine of 1 stood beside it."""
+    right = torch.exp
+    monkeypatch.setattr(torch, "exp", lambda x: right(x) * math.nan)
+    numerics = built(tiny("exp")).numerics()
+    assert numerics is not None
+    assert not numerics.finite
+    assert numerics.cosine is None
+
+
+@pytest.mark.parametrize("at", [0, -1])
+@pytest.mark.parametrize(
+    ("op", "name"), [("conv2d", "conv2d"), ("sdpa", "scaled_dot_product_attention")]
+)
+def test_the_first_and_the_last_of_a_batch_are_looked_at(monkeypatch, op, name, at) -> None:
+    """Where kernels that take a batch for one dimension have their odd tiles."""
+    right = getattr(functional, name)
+
+    def wrong(*operands: torch.Tensor, **more: Any) -> torch.Tensor:
+        result = right(*operands, **more)
+        if operands[0].dtype == torch.float32:
+            result[at] *= 2
+        return result
+
+    shape = {"conv2d": "5-4-6-6", "sdpa": "b5h2s8d4"}[op]
+    shape2 = {"conv2d": "8-4-3-3"}.get(op, "")
+    case = tiny(op, shape=shape, shape2=shape2, direction="fwd")
+    assert Status.REGRESSED in verdicts(monkeypatch, functional, name, wrong, case)
+
+
 @pytest.mark.parametrize(("op", "parameter"), [("conv2d", 1), ("batch_norm", 3), ("batch_norm", 4)])
 def test_of_a_backward_pass_all_gradients_are_judged(monkeypatch, op, parameter) -> None:
     """A weight's that is 1.2 times what it should be, and all others right."""

@@ -488,6 +488,41 @@ def test_of_several_ranks_the_first_ones_kernels_are_looked_into(monkeypatch) ->
     assert asked == [("b", Benched.device, True)]
 
 
+class Failing(Benched):
+    """A bench whose looks fail, each case so often as it is told."""
+
+    def __init__(self, **failures: list[str]) -> None:
+        """Take the reasons of each case, the first look's first."""
+        self.failures = failures
+        self.looked: list[list[str]] = []
+
+    def profile(self, cases):
+        """Note which cases one context was asked for."""
+        for each in self.looked.append([]) or cases:
+            self.looked[-1].append(each.id)
+            reasons = self.failures.get(each.id)
+            yield (each, reasons.pop(0)) if reasons else next(super().profile([each]))
+
+
+def test_a_look_that_fails_is_tried_once_more_in_another_context() -> None:
+    """What was there before it may have taken the memory, or the profiler."""
+    bench = Failing(a=["no memory in build: x"], c=["died in profile: x", "died in profile: y"])
+    said: list[str] = []
+    cases = [make_case(id=id_) for id_ in "abc"]
+    found = {case.id: seen for case, seen in run.look_into(bench, cases, said.append)}
+    assert bench.looked == [["a", "b", "c"], ["a", "c"]]
+    assert found["c"] == "died in profile: y"
+    assert all(isinstance(found[id_], KernelTable) for id_ in "ab")
+    assert said[0] == "a: looked into once more: no memory in build: x"
+
+
+def test_a_look_that_took_all_its_time_is_not_tried_again() -> None:
+    """It would take as long again."""
+    words = "time limit in profile: no answer within its time limit of 300 s"
+    bench = Failing(a=[words])
+    assert [seen for _, seen in run.look_into(bench, [make_case(id="a")])] == [words]
+
+
 @pytest.mark.parametrize(
     ("trouble", "words"),
     [

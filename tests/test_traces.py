@@ -376,6 +376,14 @@ def test_what_the_profiler_itself_costs_the_host_is_not_read(tmp_path) -> None:
     assert all(slowed[q].reading == plain[q].reading for q in set(plain) - unread)
 
 
+def test_on_a_cpu_the_profilers_cost_is_said_of_the_operations(tmp_path) -> None:
+    """There is no device whose time it leaves alone."""
+    events = [iteration(0, 0, 9), operation("aten::add", 0, 5)]
+    trace = read(write(tmp_path, events), needs_device=False)
+    slowed = {a.question: a for a in words.answers(trace, cost=words.Cost(0.010, 0.028))}
+    assert "device" not in slowed["time of a step"].reading
+
+
 def test_launches_that_nothing_waits_before_are_not_hidden(tmp_path) -> None:
     """The device is done each time before the next comes."""
     events = []

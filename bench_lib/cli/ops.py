@@ -277,7 +277,7 @@ def _profiles(
     from pathlib import Path
 
     from bench_lib.hardware import visibility
-    from bench_lib.launch import CaseFault, CaseSkipped
+    from bench_lib.launch import CaseFault, CaseSkipped, LaunchError
     from bench_lib.launch.profiled import Asked, run_profile
 
     tables = {}
@@ -286,7 +286,7 @@ def _profiles(
         with tempfile.TemporaryDirectory(prefix="bench-lib-") as folder:
             try:
                 first, *_ = run_profile(case, Path(folder), Asked(), environment=visibility(device))
-            except (CaseSkipped, CaseFault) as reason:
+            except (CaseSkipped, CaseFault, LaunchError) as reason:
                 say(f"{case.id}: no profile: {reason}")
                 continue
             name = first.tables.get("device time") or first.tables.get("cpu time")

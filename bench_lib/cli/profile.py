@@ -437,9 +437,8 @@ def _print_changes(found: Comparison, top: int) -> None:
 def _rows(change: Change, found: Comparison) -> Iterator[tuple[str, ...]]:
     """Yield a change's line, and below it the new name where that is another."""
     share = found.diff.share(change)
-    old, *new = dict.fromkeys(
-        _short(kernel.name) for kernel in (change.before, change.after) if kernel is not None
-    )
+    *names, last = change.names
+    old, *new = [*names, last + change.more]
     yield (
         old,
         change.kind,
@@ -485,6 +484,8 @@ def _diff_document(sides: tuple[str, str], found: Comparison) -> dict[str, Any]:
                 "role": change.role,
                 "before": change.before,
                 "after": change.after,
+                "before_kernels": change.before_kernels,
+                "after_kernels": change.after_kernels,
                 "delta_s": change.delta_s,
                 "share": found.diff.share(change),
             }

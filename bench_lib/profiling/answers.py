@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from bench_lib.model import Kernel
 from bench_lib.profiling import readings
-from bench_lib.profiling.names import short
+from bench_lib.profiling.names import is_convolution, short
 from bench_lib.profiling.readings import Answer
 from bench_lib.profiling.traces import GAP_S, Busy, Launches, Trace
 from bench_lib.report import seconds
@@ -30,6 +30,8 @@ FED = 1.0
 """Launches that wait on the device when one more comes: less, and it waits for the host."""
 SLOWED = 1.1
 """A profiled step over one that is not: above, what the host did is not read."""
+DEVICE_TOLD = "what the device did is told; the host's is not read"
+HOST_TOLD = "the profiler's own time is in the operations'; without it each is shorter"
 UNREAD = "not read: the profiler itself slows the host, and without it this is less"
 
 _ASKED_ABOVE = "gaps between kernels"
@@ -60,7 +62,11 @@ def answers(
     ``memory`` is what operations left allocated in one step: name, bytes and calls.  Where the
     ``cost`` of the profiler is high, what the host did is told and not read.
     """
-    found = [*_cost(cost), *_operations(trace), *_convolutions(trace)]
+    found = [
+        *_cost(cost, HOST_TOLD if trace.busy is None else DEVICE_TOLD),
+        *_operations(trace),
+        *_convolutions(trace),
+    ]
     found += [*_of_the_host(_ratio(trace), cost), *_memory(memory)]
     if trace.busy is None:
         return found
@@ -76,13 +82,13 @@ def answers(
     return [*found, *(answer for answer in of_kernels if answer.question != _ASKED_ABOVE)]
 
 
-def _cost(cost: Cost | None) -> Iterator[Answer]:
+def _cost(cost: Cost | None, reading: str) -> Iterator[Answer]:
     if cost is not None and cost.is_high:
         words = (
             f"{seconds(cost.plain_s)} without the profiler, {seconds(cost.profiled_s)} with it, "
             f"{cost.profiled_s / cost.plain_s:.3g} times"
         )
-        yield Answer("time of a step", words, "what the device did is told; the host's is not read")
+        yield Answer("time of a step", words, reading)
 
 
 def _of_the_host(found: Iterable[Answer], cost: Cost | None) -> Iterator[Answer]:
@@ -115,7 +121,7 @@ def _name(operation: Kernel) -> str:
 def _convolutions(trace: Trace) -> Iterator[Answer]:
     if trace.busy is None:
         whole = sum(operation.total_s for operation in trace.host_operations)
-        part = sum(o.total_s for o in trace.host_operations if "conv" in o.name)
+        part = sum(o.total_s for o in trace.host_operations if is_convolution(o.name))
     else:
         whole, part = trace.device_s, trace.convolutions_s
     if not whole:

@@ -43,6 +43,8 @@ MOST_KERNELS = 200
 """That a table names."""
 ENOUGH = 0.999
 """Of the time in all kernels that a table names one by one."""
+OTHERS = "others"
+"""What a sentence calls kernels together of which nobody knows what they do."""
 KERNELS, OPERATIONS = "kernels", "operations"
 """What a table is of: where the host is the device, of torch's operations."""
 
@@ -56,6 +58,9 @@ class Change:
     """None of what is new."""
     after: Kernel | None
     """None of what is gone."""
+    before_kernels: tuple[Kernel, ...] = ()
+    """What ``before`` is the sum of, the longest first; empty where that is one kernel."""
+    after_kernels: tuple[Kernel, ...] = ()
 
     @property
     def delta_s(self) -> float:
@@ -76,8 +81,20 @@ class Change:
     @property
     def name(self) -> str:
         """What it is called in short: the new name after the old where they differ."""
-        names = [short(k.name) for k in (self.before, self.after) if k is not None]
-        return " → ".join(dict.fromkeys(names))
+        return " → ".join(self.names) + self.more
+
+    @property
+    def names(self) -> list[str]:
+        """The short name before, and the one after where it is another."""
+        named = [short(k.name) for k in (self.before, self.after) if k is not None]
+        return list(dict.fromkeys(named))
+
+    @property
+    def more(self) -> str:
+        """How many kernels it stands for that are not in its name: `` (+3 more)``, or nothing."""
+        named = {k.name for k in (self.before, self.after) if k is not None}
+        others = {k.name for k in (*self.before_kernels, *self.after_kernels)} - named
+        return f" (+{len(others)} more)" if others and REST not in named else ""
 
 
 @dataclass(frozen=True)
@@ -156,7 +173,13 @@ def _is_told_apart(before: Sequence[Kernel], after: Sequence[Kernel]) -> bool:
 
 def _change(before: Sequence[Kernel], after: Sequence[Kernel]) -> Change:
     merged = _merged(before), _merged(after)
-    return Change(role(merged[0].name), *merged)
+    return Change(role(merged[0].name), *merged, _several(before), _several(after))
+
+
+def _several(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
+    if len(kernels) < 2:
+        return ()
+    return tuple(sorted(kernels, key=lambda kernel: (-kernel.total_s, kernel.name)))
 
 
 def _matched(
@@ -180,8 +203,8 @@ def _rests(old: dict[str, Kernel], new: dict[str, Kernel]) -> list[Change]:
         most = other.total_s if other else 0.0
         short_ones = [name for name, kernel in side.items() if kernel.total_s <= most]
         sides.append([*([own] if own else []), *(side.pop(name) for name in short_ones)])
-    merged = [replace(_merged(kernels), name=REST) if kernels else None for kernels in sides]
-    return [Change(OTHER, *merged)]
+    before, after = (replace(_merged(side), name=REST) if side else None for side in sides)
+    return [Change(OTHER, before, after, *map(_several, sides))]
 
 
 def _grouped(side: Iterable[str], key: Callable[[str], str]) -> dict[str, list[str]]:
@@ -236,7 +259,7 @@ class Cause:
         after = sum(_total(change.after) for change in self.changes)
         along = sum(change.delta_s * self.delta_s > 0 for change in self.changes) - 1
         more = f"; {along} more" if along else ""
-        whole = f"{self._kind} {_span(before, after)}".strip()
+        whole = f"{self._kind or OTHERS} {_span(before, after)}"
         return f"{whole} (most: {named}{more})"
 
     @property

@@ -6,6 +6,7 @@ takes another kernel for the same work.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -16,6 +17,7 @@ LONGEST_NAME = 64
 REST = "(all others)"
 """What stands for the kernels that a table does not name."""
 OTHER = "other"
+ELEMENTWISE = "elementwise"
 NAMELESS = ("Kernel", "Kernel2", "device_kernel", "kernel")
 """Names of templates that run whatever their parameter is."""
 
@@ -29,9 +31,15 @@ _ROLES: tuple[tuple[str, str], ...] = (
     ("fused elementwise", r"triton_"),
     ("batch norm", r"batch_?norm|\bbn_|bn_fw|bn_bw"),
     ("layer norm", r"layer_?norm|group_?norm|rms_?norm"),
-    ("attention", r"flash|fmha|attention|attn|aotriton"),
+    ("attention", r"flash|fmha|attention|attn|aotriton|^bwd_(preprocess|kernel_(dk_dv|dq|fuse))"),
     ("softmax", r"softmax"),
-    ("layout change", r"nchwtonhwc|nhwctonchw|transpose|tensor_?reorder|im2d?2?col|col2im"),
+    (
+        "layout change",
+        (
+            r"nchwtonhwc|nhwctonchw|(?<!conv_)(?<!convolution_)transpose|tensor_?reorder"
+            r"|im2d?2?col|col2im"
+        ),
+    ),
     ("pooling", r"pool"),
     ("conv bwd-weights", r"wgrad|wrw|bwd_?weight"),
     ("conv bwd-data", r"dgrad|bwd_?data|igemm_bwd|conv\w*bwd"),
@@ -41,7 +49,7 @@ _ROLES: tuple[tuple[str, str], ...] = (
     ("embedding", r"embedding|indexselect|index_select|gather|scatter|index_put"),
     ("reduction", r"reduce|reduction|cub::|^(sum|mean|max|min|argmax|argmin|norm|var|std|prod)$"),
     (
-        "elementwise",
+        ELEMENTWISE,
         (
             r"elementwise|subtensorop|tensorop|^(add|sub|mul|div|relu|tanh|sqrt|exp|gelu|silu|sigmoid"
             r"|clamp\w*|threshold|hard\w+)_?(_backward)?$"
@@ -49,6 +57,8 @@ _ROLES: tuple[tuple[str, str], ...] = (
     ),
 )
 _ROLE_PATTERNS = tuple((role, re.compile(text, re.IGNORECASE)) for role, text in _ROLES)
+_MOVES = (("copy", "copy_kernel_cuda"), ("fill", "FillFunctor"))
+"""What torch's elementwise kernels are templates of where they compute nothing."""
 _PRODUCTS = {"conv", "conv bwd-data", "conv bwd-weights", "GEMM"}
 _ALIKE_BY_WORK = _PRODUCTS | {
     "attention",
@@ -76,14 +86,25 @@ def readable(name: str) -> str:
 def role(name: str) -> str:
     """Return what a kernel does: ``conv bwd-weights``, ``GEMM``, ``copy``; ``other`` if unknown.
 
-    Its own name decides, and only where that tells nothing what it is a template of.
+    Its own name decides, and what it is a template of where that tells nothing, or only that
+    it goes through elements.
     """
     plain, inside = _body(name)
-    for text in (plain, " ".join(inside)):
-        for found, pattern in _ROLE_PATTERNS:
-            if pattern.search(text):
-                return found
-    return OTHER
+    does = _role(plain)
+    text = " ".join(inside)
+    if does == ELEMENTWISE:
+        return next((move for move, mark in _MOVES if mark in text), does)
+    return does or _role(text) or OTHER
+
+
+@functools.lru_cache(maxsize=4096)
+def is_convolution(name: str) -> bool:
+    """Whether a kernel, or an operation of torch, is a convolution or a gradient of one."""
+    return role(name).startswith("conv")
+
+
+def _role(text: str) -> str | None:
+    return next((found for found, pattern in _ROLE_PATTERNS if pattern.search(text)), None)
 
 
 def _split(text: str, separator: str = ",") -> list[str]:

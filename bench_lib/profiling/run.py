@@ -28,6 +28,8 @@ from bench_lib.runner import Bench
 
 NAME = "rocprof"
 """How the files of ROCm's profilers begin."""
+LATE = "time limit"
+"""The kind of a fault after which trying again would take as long again."""
 ANALYSIS_LIMIT_S = 300.0
 """rocprof-compute takes minutes to import what it prints with."""
 
@@ -121,11 +123,19 @@ def look_into(
 ) -> Iterator[tuple[Case, KernelTable | str]]:
     """Look into cases that a bench has measured: the kernels of each, or why there are none.
 
-    Of several ranks they are the first one's.  Raises LaunchError where workers cannot be
-    started at all.
+    Of several ranks they are the first one's.  What fails in the context that the cases share is
+    tried once more in another, unless it took all its time.  Raises LaunchError where workers
+    cannot be started at all.
     """
     cases = list(cases)
-    yield from bench.profile(case for case in cases if case.launch.ranks == 1)
+    again = []
+    for case, found in bench.profile(case for case in cases if case.launch.ranks == 1):
+        if isinstance(found, str) and not found.startswith(LATE):
+            say(f"{case.id}: looked into once more: {found}")
+            again.append(case)
+        else:
+            yield case, found
+    yield from bench.profile(again)
     for case in cases:
         if case.launch.ranks > 1:
             yield case, _of_ranks(case, bench.device, say)

@@ -79,7 +79,9 @@ def _loaded(source: str, steps: int) -> tuple[Profile, list[str]]:
     """Read a profile as ``load`` does, and what is wrong with it."""
     path = Path(source)
     if path.is_dir():
-        path = _in_folder(path)
+        path, of_several = _in_folder(path)
+        profile, problems = _loaded(str(path), steps)
+        return profile, [*of_several, *problems]
     if not path.is_file():
         raise ProfileError(
             f"there is no {path}; name a folder of bench-lib profile, a {FILE}, a trace (.json or "
@@ -94,10 +96,12 @@ def _loaded(source: str, steps: int) -> tuple[Profile, list[str]]:
     raise ProfileError(f"{path} is neither JSON nor CSV; name a {FILE}, a trace or a CSV")
 
 
-def _in_folder(folder: Path) -> Path:
+def _in_folder(folder: Path) -> tuple[Path, list[str]]:
+    """Choose a folder's own profile, or the first below it; tell where there are several."""
     for pattern in (FILE, "trace*.json.gz", "*.json.gz", "*kernel_stats*.csv", "*.stats.csv"):
-        if found := sorted(folder.rglob(pattern)):
-            return found[0]
+        if found := sorted(folder.rglob(pattern), key=lambda path: (len(path.parts), path)):
+            several = f"{folder} holds {len(found)} profiles; this is {found[0]}"
+            return found[0], [several] if len(found) > 1 else []
     raise ProfileError(f"{folder} holds no {FILE}, no trace and no statistics of kernels")
 
 

@@ -21,7 +21,7 @@ import msgspec
 
 from bench_lib.model import Kernel, KernelTable, UserError
 from bench_lib.profiling.kernels import table
-from bench_lib.profiling.names import role
+from bench_lib.profiling.names import is_convolution
 from bench_lib.rocm.results import Call
 
 MOST_BYTES = 4 * 2**30
@@ -362,15 +362,12 @@ def _convolutions(events: Iterable[_Event], names: dict[int | None, str]) -> flo
     The operation tells where there is one: a convolution of 1 × 1 is a GEMM by its name.  In a
     graph there are kernels alone.
     """
-    roles: dict[str, bool] = {}
-    total = 0.0
-    for event in events:
-        operation = _launched_by(event, names) or ""
-        if event.name not in roles:
-            roles[event.name] = role(event.name).startswith("conv")
-        if "conv" in operation or roles[event.name]:
-            total += event.dur
-    return total / 1e6
+    own = (
+        event.dur
+        for event in events
+        if is_convolution(event.name) or is_convolution(_launched_by(event, names) or "")
+    )
+    return sum(own) / 1e6
 
 
 def _steps(ranges: Sequence[_Event]) -> list[_Event]:

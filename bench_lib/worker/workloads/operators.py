@@ -39,7 +39,8 @@ FEW_SETS = 3
 USABLE = 0.8
 """Share of the device's memory that sets may take; libraries want workspaces of their own."""
 EDGES = 128
-"""Rows and columns of a product's result, first and last, that are held against the reference."""
+"""Rows and columns of a product's result, first and last, that are held against the reference
+one by one."""
 CALM = 1e-4
 """Scale of what is added in place again and again, so that fp16 does not overflow."""
 DTYPES = {
@@ -245,6 +246,10 @@ class _Fresh:
     def matrix(self, rows: int, columns: int, *, transposed: bool) -> Tensor:
         return self.normal((columns, rows)).t() if transposed else self.normal((rows, columns))
 
+    def signs(self, count: int) -> Tensor:
+        """Return a vector of length 1 of equal numbers with random signs, in the wide precision."""
+        return (2 * self.whole(2, (count,)) - 1).to(self.wide) / math.sqrt(count)
+
     def whole(self, below: int, sizes: tuple[int, ...]) -> Tensor:
         return torch.randint(below, sizes, device=self.device, generator=self._generator)
 
@@ -259,10 +264,9 @@ class _Function:
     inputs: tuple[Tensor, ...]
     compute: Callable[..., Tensor]
     wide: torch.dtype
-    rows: int | None = None
-    """So many of the results' first rows are held against the reference; None takes all."""
-    cut: tuple[int, ...] = ()
-    """Inputs that are cut to those rows with it, and whose gradients are."""
+    ends: tuple[int, ...] = ()
+    """Inputs of which the first and the last of the batch are enough, one after the other, with
+    the results' and gradients' there; none takes all."""
     exact: Callable[..., Tensor] | None = None
     """Computes the reference, where that is another function."""
 
@@ -279,17 +283,27 @@ class _Function:
     def _answers(self) -> Pairs:
         exact = self.exact or self.compute
         with torch.no_grad():
-            return [(self.compute(*self.inputs)[: self.rows], exact(*self._widened()))]
+            answer = self.compute(*self.inputs)
+            return [(answer[part], exact(*self._widened(part))) for part in self._parts()]
 
     def _gradients(self, gradient: Tensor) -> Pairs:
         answers = _Backward(self.compute, self.inputs, gradient)()
-        wider = gradient[: self.rows].to(self.wide)
-        references = _Backward(self.exact or self.compute, self._widened(), wider)()
-        return [(answer[: self.rows], one) for answer, one in zip(answers, references, strict=True)]
+        pairs = []
+        for part in self._parts():
+            wider = gradient[part].to(self.wide)
+            references = _Backward(self.exact or self.compute, self._widened(part), wider)()
+            pairs += [(each[part], one) for each, one in zip(answers, references, strict=True)]
+        return pairs
 
-    def _widened(self) -> tuple[Tensor, ...]:
+    def _parts(self) -> list[slice]:
+        if not self.ends:
+            return [slice(None)]
+        last = len(self.inputs[0]) - 1
+        return [slice(at, at + 1) for at in sorted({0, last})]
+
+    def _widened(self, part: slice) -> tuple[Tensor, ...]:
         return tuple(
-            (each[: self.rows] if i in self.cut else each).detach().to(self.wide)
+            (each[part] if i in self.ends else each).detach().to(self.wide)
             for i, each in enumerate(self.inputs)
         )
 
@@ -372,9 +386,12 @@ def _gemm(o: Operation, fresh: _Fresh) -> Call:
     def answers() -> Pairs:
         answer, wide_a, wide_b = compute(a, b), a.to(fresh.wide), b.to(fresh.wide)
         rows, columns = _edges(m, fresh.device), _edges(n, fresh.device)
+        signs = fresh.signs(n)
         return [
             (answer[rows], torch.mm(wide_a[rows], wide_b)),
             (answer[:, columns], torch.mm(wide_a, wide_b[:, columns])),
+            # Freivalds' check: all of the product, for the price of three products with a vector.
+            (torch.mv(answer.to(fresh.wide), signs), torch.mv(wide_a, torch.mv(wide_b, signs))),
         ]
 
     return Call(lambda: compute(a, b), answers)
@@ -409,7 +426,7 @@ def _sdpa(o: Operation, fresh: _Fresh) -> Call:
         mask = earlier if o.causal else None
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
-    function = _Function(tensors, attention, fresh.wide, rows=1, cut=(0, 1, 2), exact=exact)
+    function = _Function(tensors, attention, fresh.wide, ends=(0, 1, 2), exact=exact)
     return _either(o, fresh, function)
 
 
@@ -422,8 +439,8 @@ def _conv2d(o: Operation, fresh: _Fresh) -> Call:
         return functional.conv2d(image, weight, stride=o.stride, padding=o.padding, groups=o.groups)
 
     # The weight's gradient is of all images.
-    rows, cut = (None, ()) if o.is_backward else (1, (0,))
-    function = _Function((image, weight), convolution, fresh.wide, rows=rows, cut=cut)
+    ends = () if o.is_backward else (0,)
+    function = _Function((image, weight), convolution, fresh.wide, ends=ends)
     return _either(o, fresh, function, layout)
 
 
@@ -541,7 +558,7 @@ class _Distance:
     finite: bool
     max_abs_diff: float
     cosine: float | None
-    """Of more than one number that are not all zero."""
+    """Of more than one number, not all zero and none without end."""
     size: float
     """Norm of the result; of a single number itself."""
     expected: float
@@ -555,12 +572,12 @@ class _Distance:
             float(each if is_one else torch.linalg.vector_norm(each))
             for each in (answer, reference)
         )
-        cosine = None
-        if not is_one and expected:
+        finite, cosine = bool(torch.isfinite(answer).all()), None
+        if finite and expected and not is_one:
             cosine = float(functional.cosine_similarity(answer, reference, dim=0))
             cosine = max(-1.0, min(1.0, cosine))
         return cls(
-            finite=bool(torch.isfinite(answer).all()),
+            finite=finite,
             max_abs_diff=float((answer - reference).abs().max()),
             cosine=cosine,
             size=size,
