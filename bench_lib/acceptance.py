@@ -11,6 +11,7 @@ from typing import Any
 
 from bench_lib import fingerprint, judge, summary, validity
 from bench_lib.baselines import BaselineFile, Change
+from bench_lib.launch import launchers
 from bench_lib.model import (
     Accepted,
     Attempt,
@@ -75,9 +76,11 @@ def conditions_of(
     governor, where the CPU itself is measured, and whether the caches that choose kernels
     were filled; how full they are changes with every case that is added.
     """
+    variables = {} if environment is None else environment.variables
+    launcher = variables.get(launchers.VARIABLE, launchers.NAMES[0])
     conditions: dict[str, Any] = {
         "ranks": case.launch.ranks,
-        "launcher": "torchrun" if case.launch.ranks > 1 else "none",
+        "launcher": launcher if case.launch.ranks > 1 else "none",
     }
     conditions |= {name: getattr(hardware, name) for name in CONDITIONS}
     if environment is None:
@@ -102,7 +105,10 @@ def level_of(baseline: Baseline | None, case: Case, hardware: Hardware) -> valid
     None where that is not known, and where other conditions differ: then a lower clock is no
     surprise, and the case INCOMPARABLE.
     """
-    if baseline is None or judge.differing(conditions_of(case, hardware), baseline.conditions):
+    if baseline is None:
+        return None
+    known = {**conditions_of(case, hardware), "launcher": None}  # which the environment tells
+    if judge.differing(known, baseline.conditions):
         return None
     own = [p for p in baseline.processes if p.device_uuid and p.device_uuid == hardware.uuid]
     if len(own) >= AGREEING:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench_lib import acceptance, baselines, fingerprint, history, judge
+from bench_lib import acceptance, baselines, fingerprint, history, judge, scaling
 from bench_lib.baselines import BaselineFile
 from bench_lib.judge import FAILING, Evidence
 from bench_lib.model import (
@@ -33,8 +33,8 @@ MOST_RUNS = 3 * NIGHTS
 LOOKS = ("auto", "all", "none")
 """Whose kernels are looked into: ``auto`` is what changed, and what has no baseline."""
 LOOKED_INTO = (Status.REGRESSED, Status.IMPROVED, Status.NO_BASELINE)
-TIMES = ("latency", "device", "throughput")
-"""Metrics that kernels explain."""
+TIMES = ("latency", "device", "throughput", "efficiency")
+"""Metrics that kernels explain, and ranks that lag behind."""
 
 
 class Chronicle:
@@ -82,8 +82,20 @@ class Chronicle:
             self.writer.attempt(outcome.case, nodeid, attempt)
 
     def suspicious(self) -> list[Record]:
-        """Return the records whose answer fresh processes could change."""
-        return [record for record in self._judged() if judge.is_suspicious(record.verdicts)]
+        """Return the records whose answer fresh processes could change.
+
+        Where it is the efficiency of several ranks, one rank's are among them.
+        """
+        chosen: dict[str, Record] = {}
+        judged = {record.case.id: record for record in self._judged()}
+        for case_id, record in judged.items():
+            if judge.is_suspicious(record.verdicts):
+                chosen[case_id] = record
+            of_ranks = [v for v in record.verdicts if v.metric == "efficiency"]
+            one = self._alone(record) if judge.is_suspicious(of_ranks) else None
+            if one is not None:
+                chosen[one.case.id] = judged[one.case.id]
+        return [record for case_id, record in judged.items() if case_id in chosen]
 
     def spoilt(self) -> list[Record]:
         """Return the records that the hardware left without anything to judge."""
@@ -129,8 +141,11 @@ class Chronicle:
     def _explained(self, record: Record) -> Record:
         """Add to what a slower time says of itself which kernels it comes from."""
         slower = [v for v in record.verdicts if v.status is Status.REGRESSED and v.metric in TIMES]
-        words = self._cause(record, slower[0]) if slower else None
-        if words is None:
+        if not slower:
+            return record
+        causes = [self._cause(record, slower[0]), *_lagging(record)]
+        words = "; ".join(filter(None, causes))
+        if not words:
             return record
         verdicts = [
             replace(v, reason=f"{v.reason}; {words}") if v is slower[0] else v
@@ -189,7 +204,29 @@ class Chronicle:
             acceptance.conditions_of(case, outcome.hardware, self._began[case.id]),
             self._planned,
             self._any_clock,
+            case.launch.ranks,
+            self._evidence_alone(record),
         )
+
+    def _evidence_alone(self, record: Record) -> Evidence | None:
+        """Return what is known of one rank of the same, measured in this run; None if nothing."""
+        one = self._alone(record)
+        if one is None or _unmeasured(one) is not None:
+            return None
+        try:
+            return self._evidence(one, self._outcomes[one.case.id])
+        except ValueError:  # which its own verdict says
+            return None
+
+    def _alone(self, record: Record) -> Record | None:
+        key = self._outcomes[record.case.id].hardware.key
+        here = (
+            other.case
+            for case_id, other in self.records.items()
+            if self._outcomes[case_id].hardware.key == key
+        )
+        one = scaling.alone(record.case, here)
+        return None if one is None else self.records[one.id]
 
     def _file(self, key: str) -> BaselineFile:
         if key not in self._files:
@@ -258,6 +295,16 @@ def _unmeasured(record: Record) -> Verdict | None:
         return Verdict(Status.INVALID, "run", spoilt[-1])
     reason = next((a.discarded for a in record.attempts if a.discarded), "nothing measured")
     return Verdict(Status.ERROR, "run", reason)
+
+
+def _lagging(record: Record) -> list[str]:
+    """Name the ranks that were behind in the last of the launches that count."""
+    accepted = [a.measurement for a in record.attempts if a.accepted and a.measurement]
+    samples = accepted[-1].per_rank if accepted else []
+    found = scaling.stragglers(
+        {sample.rank: sample.own_s or sample.iteration_s for sample in samples}
+    )
+    return [straggler.in_words for straggler in found]
 
 
 def _nothing() -> Verdict:

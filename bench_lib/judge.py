@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from bench_lib import secondary, validity
+from bench_lib import scaling, secondary, validity
 from bench_lib.comparison import Comparison, Contrast, paired
 from bench_lib.comparison import compare as compare_suite
 from bench_lib.model import (
@@ -75,6 +75,9 @@ class Evidence:
     """How many candidate processes the case gets where it looks suspicious."""
     any_clock: bool = False
     """Whether nothing is to be excused by a lower clock."""
+    ranks: int = 1
+    alone: Evidence | None = None
+    """The same with one rank, measured in the same run; None where it was not."""
 
 
 def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
@@ -98,8 +101,9 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
     for case_id, evidence in suite.items():
         judged = not verdicts[case_id] or verdicts[case_id][0].status not in _UNJUDGED
         if judged and evidence.baseline is not None:
-            timed = sharper(_less_the_clock(verdicts[case_id], evidence))
+            timed = sharper(_as_a_whole(_less_the_clock(verdicts[case_id], evidence)))
             verdicts[case_id] = _weighed(timed + _untimed(evidence, evidence.baseline), evidence)
+        verdicts[case_id] += _efficient_enough(evidence, verdicts[case_id])
     return verdicts
 
 
@@ -285,7 +289,82 @@ def _questions(case_id: str, evidence: Evidence) -> list[Question]:
                     remark + (_clocks(candidate, old) if metric == "latency" else ""),
                 )
             )
+        questions += _efficiency(case_id, evidence, against, allowance)
     return questions
+
+
+def _efficiency(case_id: str, evidence: Evidence, against: str, allowance: float) -> list[Question]:
+    """Return whether ranks became less efficient: what one rank's change does not explain.
+
+    Nothing where one rank was not measured, or cannot be held against its baseline.
+    """
+    one = evidence.alone
+    if one is None or _unjudged(one):
+        return []
+    sides = [(evidence.candidate, one.candidate)]
+    if against == "rolling":
+        sides.append((evidence.rolling, one.rolling))
+    elif evidence.baseline is not None and one.baseline is not None:
+        sides.append((evidence.baseline.processes, one.baseline.processes))
+    new, old = (scaling.log_efficiencies(*side, evidence.ranks) for side in sides)
+    if not new or len(old) < (LEAST_PROCESSES if against == "rolling" else 1):
+        return []
+    waits = any(_mostly_waited(processes) for side in sides for processes in side)
+    now, before = (math.exp(statistics.fmean(side.values())) for side in (new, old))
+    remark = f"; {evidence.ranks} ranks reach {now:.1%} of {evidence.ranks} times one rank's "
+    return [
+        Question(
+            case_id,
+            "efficiency",
+            against,
+            Contrast(
+                {name: -value for name, value in new.items()},
+                {name: -value for name, value in old.items()},
+                evidence.planned,
+            ),
+            evidence.limits.throughput,
+            allowance + (BETWEEN_HOST_STATES if waits else 0.0),
+            "",
+            f"{remark}throughput ({before:.1%} in the baseline)",
+        )
+    ]
+
+
+def _as_a_whole(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Take efficiency together with the ranks' own time.
+
+    Ranks that became faster regressed in nothing, though one alone gained more; and that one
+    alone became slower is no gain of theirs.
+    """
+    changes = {v.against: v for v in verdicts if v.metric == "latency"}
+    return [_beside_its_time(verdict, changes.get(verdict.against)) for verdict in verdicts]
+
+
+def _beside_its_time(verdict: Verdict, time: Verdict | None) -> Verdict:
+    if verdict.metric != "efficiency" or time is None or time.ratio is None:
+        return verdict
+    are_faster = time.ratio * (1 + (time.tolerance or 0)) < 1
+    if are_faster and verdict.status in (Status.REGRESSED, Status.SUSPECT):
+        words = "these ranks became faster, one rank by more"
+    elif not are_faster and verdict.status is Status.IMPROVED:
+        words = "these ranks became no faster, one rank became slower"
+    else:
+        return verdict
+    return replace(verdict, status=Status.OK, reason=f"{verdict.reason}; {words}")
+
+
+def _efficient_enough(evidence: Evidence, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Hold efficiency against the case's own limit, which needs no baseline.
+
+    Without a limit it is said all the same, unless it was held against the baseline.
+    """
+    told = any(verdict.metric == "efficiency" for verdict in verdicts)
+    if evidence.alone is None or (told and evidence.limits.efficiency is None):
+        return []
+    found = scaling.log_efficiencies(evidence.candidate, evidence.alone.candidate, evidence.ranks)
+    return secondary.efficiency(
+        [math.exp(value) for value in found.values()], evidence.ranks, evidence.limits.efficiency
+    )
 
 
 def _negative(value: float | None) -> float | None:
@@ -480,7 +559,7 @@ def _mostly_waited(processes: Sequence[ProcessSummary]) -> bool:
 
 
 def _heard(verdict: Verdict, *, was_host_bound: bool, device_is_steady: bool) -> Verdict:
-    if verdict.metric not in ("latency", "throughput", "tail", "stability"):
+    if verdict.metric not in ("latency", "throughput", "tail", "efficiency", "stability"):
         return verdict
     if not was_host_bound:
         if verdict.status not in (Status.REGRESSED, Status.SUSPECT):

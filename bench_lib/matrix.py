@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from bench_lib.axes import LARGEST, LAUNCH, Axis, WorkloadAxes, clash, named, network_axes
+from bench_lib.collectives import collective_axes
+from bench_lib.language import language_axes
 from bench_lib.model import (
     ID_RULE,
     PARAM_RULE,
@@ -28,6 +30,7 @@ from bench_lib.model import (
     is_param,
 )
 from bench_lib.operators import operator_axes
+from bench_lib.training import training_axes
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -46,6 +49,9 @@ def tables(sizes: Mapping[str, int]) -> dict[str, WorkloadAxes]:
     return {
         "networks": network_axes(sizes),
         "ops": operator_axes(),
+        "collectives": collective_axes(),
+        "language_models": language_axes(),
+        "training": training_axes(),
     }
 
 
@@ -230,6 +236,8 @@ class _Reader:
                 raise self.wrong(where, f"{key} is {value!r}; it has to be {kind} above 0")
         if values.get("spread", 0) > Limits().spread:
             raise self.wrong(where, f"spread is {values['spread']}; at most {Limits().spread}")
+        if isinstance(defaults, Limits) and values.get("efficiency", 0) > 1:
+            raise self.wrong(where, f"efficiency is {values['efficiency']}; it is a share, up to 1")
         made = replace(defaults, **values)
         if isinstance(made, Sampling) and made.iterations > made.max_iterations:
             clash = f"iterations is {made.iterations}, above max_iterations {made.max_iterations}"

@@ -102,7 +102,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Launch:
-    """How a case is started: one process, or several ranks under torchrun."""
+    """How a case is started: one process, or several ranks that a launcher starts."""
 
     ranks: int = 1
     cold: bool = False
@@ -269,6 +269,8 @@ class RankSample:
     iteration_s: list[float]
     peak_memory_bytes: int | None
     pid: int | None = None
+    own_s: list[float] = field(default_factory=list)
+    """Time of each timed pass through the parts of a step but for those that wait for others."""
 
 
 @dataclass(frozen=True)
@@ -345,6 +347,8 @@ class Measurement:
     portions_s: dict[str, float] = field(default_factory=dict)
     """Median time of each part of a step when each is waited for, in their order: ``load``,
     ``forward``, ``backward``, ``optimizer``."""
+    own_s: list[float] = field(default_factory=list)
+    """Of several ranks: as in ``RankSample``, of this one; empty where every part may wait."""
     training: Training | None = None
     peak_host_bytes: int | None = None
     """Most memory that the process and those that it started held, since the case began; pages

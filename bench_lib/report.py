@@ -17,7 +17,10 @@ ESSENTIAL = 4
 """Columns of a table that are kept however narrow the terminal."""
 _FIGURES = ("", "+", "-", *"0123456789")
 """How the cells of a column of figures begin."""
-HEADINGS = ("case", "status", "median", "change", "visible", "rate", "spread", "memory")
+HEADINGS = (
+    *("case", "status", "median", "change", "visible", "rate", "spread", "memory"),
+    "efficiency",
+)
 
 
 def summary_rows(records: Iterable[Record]) -> list[tuple[str, ...]]:
@@ -50,6 +53,9 @@ def _row(record: Record) -> tuple[str, ...]:
         f"{quantity(rate)} {measurements[0].item}/s",
         f"{statistics.median(summary.spread(m.iteration_s) for m in measurements):.1%}",
         f"{max(peaks) / 2**20:.0f} MiB" if peaks else "",
+        next(
+            (f"{v.value:.1%}" for v in record.verdicts if v.metric == "efficiency" and v.value), ""
+        ),
     )
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from bench_lib import fingerprint, hardware, history, validity
 from bench_lib.cooling import COOL_S, Cooling
 from bench_lib.devicelock import DeviceLock
-from bench_lib.launch import CaseFault, CaseSkipped, Zygote, run_ranks
+from bench_lib.launch import CaseFault, CaseSkipped, Zygote, launchers, run_ranks
+from bench_lib.launch.launchers import Launcher
+from bench_lib.launch.sweep import Answer, Sweep, measure_together
 from bench_lib.model import (
     Attempt,
     Case,
@@ -22,12 +26,25 @@ from bench_lib.model import (
     Measurement,
     Telemetry,
 )
-from bench_lib.station import Companion, Context, Station, Watcher, Workers, start_watching
+from bench_lib.station import (
+    Companion,
+    Context,
+    Station,
+    Watcher,
+    Workers,
+    disturbance,
+    start_watching,
+)
 
 
 def start_workers(environment: Mapping[str, str]) -> Workers:
     """Start the workers of this interpreter."""
     return Zygote(environment=environment)
+
+
+def _order(device: Hardware) -> tuple[str, str, int]:
+    """Return by what devices are locked in turn, whichever of them a process sees."""
+    return (device.uuid or "", device.bdf or "", 0 if device.uuid else device.index)
 
 
 TUNING_LIMIT_S = 3600.0
@@ -82,10 +99,17 @@ class Bench:
         watch: Callable[[Hardware], Watcher] = start_watching,
         now: Callable[[], str] = history.utc_now,
         lock: DeviceLock | None = None,
+        lock_of: Callable[[Hardware], DeviceLock] = DeviceLock,
+        devices: Callable[[], Sequence[Hardware]] = hardware.detect,
         ours: Sequence[int] = (),
         tune: bool = False,
+        launcher: str | None = None,
     ) -> None:
         """Take the device; raises DeviceBusyError where somebody else keeps it.
+
+        ``devices`` are those of this host, of which a case of several ranks takes as many as it
+        has ranks, for as long as it lasts; ``launcher`` starts them, by default the one that
+        BENCH_LIB_LAUNCHER names.
 
         Workers start with the first case, with ``variables`` in their environment.  What the
         hardware spoils is measured again after up to ``cool_s`` seconds; ``expected`` is what
@@ -96,6 +120,10 @@ class Bench:
         self.device = device
         self._ours = ours
         self._tunes = tune
+        self._launcher = launcher
+        self._variables = dict(variables or {})
+        self._devices = devices
+        self._sweep: Sweep | None = None
         self._say = say
         self._processes = processes
         self._start_watching = watch
@@ -111,11 +139,13 @@ class Bench:
             give_way=self._let_companion_run,
             cooling=self._cooling,
             expected=expected,
-            measure_ranks=functools.partial(run_ranks, environment=variables),
+            measure_ranks=self._measure_ranks,
             described=lambda: self._before or fingerprint.collect(),
             now=now,
         )
-        self._lock = lock or DeviceLock(device)
+        self._lock_of = lock_of
+        self._lock_wait_s = lock_wait_s
+        self._lock = lock or lock_of(device)
         self._lock.acquire(lock_wait_s, say)
 
     def measure(self, case: Case) -> Outcome:
@@ -132,7 +162,8 @@ class Bench:
     def glance(self, case: Case) -> Outcome:
         """Look at a case once in the first context, and take it as it is; raises LaunchError."""
         self._watch()
-        attempt = self._station.glance(case, 0)
+        with self.holding(case):
+            attempt = self._station.glance(case, 0)
         return Outcome(case, [attempt], self.environment(), self.device)
 
     def measure_again(self, cases: Iterable[Case], process: int) -> Iterator[Outcome]:
@@ -172,11 +203,86 @@ class Bench:
     def _measured(self, case: Case, processes: Iterable[int]) -> Outcome:
         self._watch()
         attempts: list[Attempt] = []
-        for process in processes:
-            attempts += self._station.measure(case, process)
-            if attempts[-1].measurement is None:
-                break
+        with self.holding(case):
+            for process in processes:
+                attempts += self._station.measure(case, process)
+                if attempts[-1].measurement is None:
+                    break
         return Outcome(case, attempts, self.environment(), self.device)
+
+    @contextlib.contextmanager
+    def holding(self, case: Case) -> Iterator[None]:
+        """Hold all devices of this host that a case's ranks use, and not only this bench's.
+
+        Raises DeviceBusyError where somebody else keeps one, LaunchError without a launcher.
+        """
+        own = _order(self.device)
+        used = self._used_by(case)
+        with contextlib.ExitStack() as stack:
+
+            def take(devices: Iterable[Hardware]) -> None:
+                for lock in map(self._lock_of, devices):
+                    lock.acquire(self._lock_wait_s, self._say)
+                    stack.callback(lock.release)
+
+            if before := [device for device in used if _order(device) < own]:
+                # Everybody takes them in one order, or two runs would wait for each other.
+                self._lock.release()
+                try:
+                    take(before)
+                finally:
+                    self._lock.acquire(self._lock_wait_s, self._say)
+            take(device for device in used if _order(device) > own)
+            yield
+
+    def _used_by(self, case: Case) -> list[Hardware]:
+        """Return the GPUs that a case's ranks use; none where there is one, or too few."""
+        if case.launch.ranks == 1 or self.device.vendor == "cpu":
+            return []
+        launcher, devices = self._started_by(case), self._all_devices
+        if launchers.too_many(launcher, devices) is not None:
+            return []
+        used = devices if launcher.hosts != 1 else devices[: case.launch.ranks]
+        return sorted(used, key=_order)
+
+    @functools.cached_property
+    def _all_devices(self) -> list[Hardware]:
+        return list(self._devices())
+
+    def _started_by(self, case: Case) -> Launcher:
+        gpus = None if self.device.vendor == "cpu" else len(self._all_devices)
+        return launchers.chosen(
+            case.launch.ranks,
+            self._launcher,
+            environ={**os.environ, **self._variables},
+            gpus=gpus,
+        )
+
+    def expect(self, cases: Sequence[Case]) -> None:
+        """Take note of cases to come: those of equally many ranks are measured in one launch."""
+        self._sweep = Sweep(
+            cases,
+            again=lambda seen: disturbance(seen) is not None,
+            measure=self._measure_together,
+        )
+
+    def _measure_ranks(self, case: Case) -> Measurement:
+        if self._sweep is not None:
+            return self._sweep(case)
+        return run_ranks(case, **self._start(case))
+
+    def _measure_together(self, cases: Sequence[Case]) -> list[Answer]:
+        return measure_together(cases, **self._start(cases[0]))
+
+    def _start(self, case: Case) -> dict[str, Any]:
+        """Return how a case's ranks are started; raises CaseSkipped where they cannot be."""
+        launcher = self._started_by(case)
+        devices = [self.device] if self.device.vendor == "cpu" else self._all_devices
+        if (problem := launchers.too_many(launcher, devices)) is not None:
+            raise CaseSkipped(problem)
+        # Beside GPUs the ranks of a CPU's case would open these.
+        hidden = hardware.visibility(self.device) if self.device.vendor == "cpu" else {}
+        return {"launcher": launcher, "environment": {**hidden, **self._variables}}
 
     def _tune(self, case: Case) -> str:
         """Have MIOpen search, in a context that ends with it; say what became of its database."""
@@ -202,6 +308,7 @@ class Bench:
             if self._tunes:
                 filled = {**self._before.caches, fingerprint.TUNED: "searched first"}
                 self._before = replace(self._before, caches=filled)
+            self._before = launchers.noted_in(self._before, launchers.name_of(self._launcher))
 
     def environment(self) -> Environment:
         """Describe the software that measures here; the worker's own words where it spoke."""

@@ -129,6 +129,22 @@ def first_step(
     ]
 
 
+def efficiency(values: Sequence[float], ranks: int, limit: float | None) -> list[Verdict]:
+    """Hold the share of ``ranks`` times one rank's throughput against the least, where one is set.
+
+    Nothing where no share is known.
+    """
+    if not values:
+        return []
+    value = statistics.median(values)
+    reason = f"{ranks} ranks reach {value:.1%} of {ranks} times one rank's throughput"
+    status = Status.OK
+    if limit is not None:
+        reason += f"; the least allowed is {limit:.1%}"
+        status = Status.REGRESSED if value < limit else Status.OK
+    return [Verdict(status, "efficiency", reason, value=value, tolerance=limit)]
+
+
 def numerics(candidate: Sequence[ProcessSummary], old: Sequence[ProcessSummary]) -> list[Verdict]:
     """Distances from FP32 may grow tenfold over the baseline's, above a floor of rounding."""
     if any(p.finite is False for p in candidate) and not any(p.finite is False for p in old):

@@ -25,8 +25,10 @@ BLIND_ALPHA = 0.001
 """What it takes there to be called slower all the same."""
 MOVED_TOGETHER = 0.5
 """Where this share of a suite's cases moved the same way, the cause lies under all of them."""
-TIMING = ("latency", "device", "throughput", "tail")
+TIMING = ("latency", "device", "throughput", "tail", "efficiency")
 """Metrics that are compared process by process, each a family of its own."""
+MORE_IS_BETTER = ("throughput", "efficiency")
+"""Those whose logarithms are negated, so that more is slower in all."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ def _as_measured(judged: Contrast, measured: Contrast) -> Contrast:
 def _timing_reason(question: Question, comparison: Comparison, status: Status) -> str:
     contrast, n = comparison.contrast, len(comparison.contrast.candidate)
     low, high = (bound - 1 for bound in comparison.interval())
-    words = _change(comparison.ratio) + f" than {_whom(question)}"
+    words = _change(question, comparison.ratio) + f" than {_whom(question)}"
     words += f" (95% interval {_percent(low, '+')} to {_percent(high, '+')})"
     if direction := _direction(comparison):
         bound = math.log1p(comparison.tolerance)
@@ -178,8 +180,11 @@ def _explanation(explained: Explained | None) -> str:
     return f"{words}{explained.high:.4g} and not excused"
 
 
-def _change(ratio: float) -> str:
-    return f"{_percent(abs(ratio - 1))} {'slower' if ratio > 1 else 'faster'}"
+def _change(question: Question, ratio: float) -> str:
+    worse, better = "slower", "faster"
+    if question.metric == "efficiency":
+        worse, better = "less efficient", "more efficient"
+    return f"{_percent(abs(ratio - 1))} {worse if ratio > 1 else better}"
 
 
 def _percent(fraction: float, sign: str = "") -> str:
@@ -205,7 +210,8 @@ def _hunch(question: Question) -> Verdict:
     """Say what one process, or one pair, suggests; it cannot tell software from chance."""
     contrast = question.contrast
     slower = contrast.estimate > math.log1p(question.tolerance + question.allowance)
-    words = f"{_change(growth(contrast.estimate))} than {_whom(question)}; one alone cannot tell "
+    words = f"{_change(question, growth(contrast.estimate))} than {_whom(question)}; "
+    words += "one alone cannot tell "
     words += "software from chance"
     if contrast.baseline is not None:
         words += ": accept a baseline of five"
@@ -224,6 +230,6 @@ def _valued(verdict: Verdict, contrast: Contrast) -> Verdict:
     """Add what was compared, in the metric's unit; pairs have no value of their own."""
     if contrast.baseline is None:
         return verdict
-    sign = -1 if verdict.unit == "1/s" else 1
+    sign = -1 if verdict.metric in MORE_IS_BETTER else 1
     new, old = (statistics.fmean(side.values()) for side in (contrast.candidate, contrast.baseline))
     return replace(verdict, value=growth(sign * new), baseline=growth(sign * old))

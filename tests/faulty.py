@@ -133,10 +133,19 @@ def told(_setting: Setting, *, variable: str, value: str) -> Step:
 def by_rank(setting: Setting, *, pids: str, others: str, last: str) -> Step:
     """Meet the other ranks in every step, or, on the last rank, do something else.
 
-    ``others`` and ``last`` are ``meet``, ``raise`` or ``hang``.
+    ``others`` and ``last`` are ``meet``, ``raise``, ``hang``, ``die``, ``leave``, ``abort``,
+    ``starve``, or ``meet once``, which is ``hang`` from the second step on.
     """
     Path(pids, f"rank-{setting.rank}").write_text(str(os.getpid()))
     value = torch.ones(1)
+    met = 0
+
+    def meet_once() -> None:
+        nonlocal met
+        met += 1
+        if met > 1:
+            time.sleep(3600)
+        torch.distributed.all_reduce(value)
 
     def fail() -> NoReturn:
         raise ValueError(f"planted in rank {setting.rank}")
@@ -145,5 +154,10 @@ def by_rank(setting: Setting, *, pids: str, others: str, last: str) -> Step:
         "meet": lambda: torch.distributed.all_reduce(value),
         "raise": fail,
         "hang": lambda: time.sleep(3600),
+        "die": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "leave": lambda: os._exit(3),
+        "abort": os.abort,
+        "starve": lambda: torch.empty(1 << 60, dtype=torch.uint8),
+        "meet once": meet_once,
     }
     return steps[last if setting.rank == setting.ranks - 1 else others]

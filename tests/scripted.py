@@ -180,7 +180,7 @@ def bench_class(
             device,
             workers=lambda _environment: Contexts(script, device),
             watch=lambda _device: Watch(*seen),
-            lock=DeviceLock(device, locks),
+            lock_of=lambda each: DeviceLock(each, locks),
             **options,
         )
 

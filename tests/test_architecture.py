@@ -81,7 +81,7 @@ def test_a_worker_needs_only_torch_and_torchvision() -> None:
     first, second, modules = run(ALONE).splitlines()
     assert (first, second) == ("measurement", "measurement")
     ours = {name for name in modules.split() if not name.startswith("bench_lib.worker")}
-    assert ours == {"bench_lib", "bench_lib.model", "bench_lib.wire"}
+    assert ours == {"bench_lib", "bench_lib.model", "bench_lib.placement", "bench_lib.wire"}
 
 
 def test_the_contracts_between_layers_are_kept() -> None:

@@ -26,6 +26,7 @@ from builders import (
     make_hardware,
     make_measurement,
     make_process,
+    make_processes,
     make_record,
     make_telemetry,
     make_verdict,
@@ -36,6 +37,7 @@ from hypothesis import strategies as st
 import bench_lib
 from bench_lib.acceptance import (
     conditions_of,
+    level_of,
     mixed_conditions,
     processes_of,
     propose,
@@ -682,6 +684,27 @@ def test_several_ranks_are_launched_by_torchrun():
     """The launcher sets threads and affinities of its own."""
     conditions = conditions_of(make_case(launch=Launch(ranks=4)), make_hardware())
     assert (conditions["ranks"], conditions["launcher"]) == (4, "torchrun")
+
+
+@pytest.mark.parametrize(("ranks", "launcher"), [(1, "none"), (4, "mpirun")])
+def test_another_launcher_is_named_by_the_environment_that_it_was_used_in(ranks, launcher):
+    """A record says what started its ranks, long after."""
+    case = make_case(launch=Launch(ranks=ranks))
+    environment = make_environment(variables={"BENCH_LIB_LAUNCHER": "mpirun"})
+    found = conditions_of(case, make_hardware(), environment)
+    assert found["launcher"] == launcher
+
+
+def test_the_clock_of_a_baseline_is_known_whatever_started_its_ranks():
+    """Which launcher it is now is not asked for: other conditions say whether clocks compare."""
+    case, device = make_case(launch=Launch(ranks=4)), make_hardware()
+    processes = make_processes([-4.6] * 5, clock_mhz=2000.0)
+    found = [
+        level_of(make_baseline(processes=processes, conditions={"launcher": name}), case, device)
+        for name in ("torchrun", "srun")
+    ]
+    assert found[0] is not None
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from dataclasses import replace
 
 import pytest
@@ -23,7 +24,7 @@ from bench_lib import baselines, history
 from bench_lib.axes import cold
 from bench_lib.chronicle import NIGHTS, Chronicle, fails, rolling
 from bench_lib.devicelock import DeviceLock
-from bench_lib.model import Fault, Kernel, KernelTable, Quarantine, Status
+from bench_lib.model import Fault, Kernel, KernelTable, Launch, Quarantine, RankSample, Status
 from bench_lib.runner import Bench, Outcome
 
 DEVICE = gpus(1)[0]
@@ -471,3 +472,122 @@ def test_kernels_of_what_is_no_slower_change_no_verdict(tmp_path, bench, chronic
     assert record.status is Status.OK
     assert "kernels" not in record.verdicts[0].reason
     assert record.kernels == kernels(gemm=9)
+
+
+# ---- several ranks ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def launched(bench, chronicle):
+    """Note a case of so many ranks whose every step takes so long, by the run's process."""
+
+    def note(run, ranks: int, seconds: float, *, process: int = 0, slow_rank: float = 1.0) -> None:
+        tail = f"-x{ranks}" if ranks > 1 else ""
+        case = make_case(id=f"net{tail}", launch=Launch(ranks=ranks))
+        measurement = make_measurement(
+            case_id=case.id,
+            iteration_s=[seconds] * 20,
+            items_per_step=4 * ranks,
+            context_id=f"{case.id}-{process}",
+            device_uuid=DEVICE.uuid,
+            per_rank=[
+                RankSample(rank, rank, None, [seconds * (slow_rank if rank else 1.0)] * 20, None)
+                for rank in range(ranks)
+            ],
+        )
+        attempt = make_attempt(
+            case_id=case.id, process=process, measurement=measurement, device_uuid=DEVICE.uuid
+        )
+        run.note(Outcome(case, [attempt], make_environment(), DEVICE), None)
+
+    return note
+
+
+def accept_ranks(tmp_path) -> None:
+    """Accept ten milliseconds a step of one rank and of two, each of four images."""
+    file = baselines.load(tmp_path / "baselines", DEVICE.key)
+    changes = []
+    for case_id, ranks in (("net", 1), ("net-x2", 2)):
+        processes = [
+            make_process(
+                log_median=x,
+                log_throughput=math.log(4 * ranks) - x,
+                worker=f"0a0a0a0a/{case_id}-{i}",
+                device_uuid=DEVICE.uuid,
+            )
+            for i, x in enumerate(TEN_MS)
+        ]
+        new = make_baseline(case_id=case_id, processes=processes)
+        changes.append(baselines.Change(case_id, None, new))
+    baselines.write(file, changes, DEVICE, {"e0e0e0e0": make_environment()})
+
+
+def efficiency_of(record):
+    """Return the verdicts on a record's efficiency."""
+    return [v for v in record.verdicts if v.metric == "efficiency"]
+
+
+def test_ranks_are_judged_by_their_efficiency_where_one_rank_was_measured(
+    tmp_path, chronicle, launched
+):
+    """Two ranks take 11 ms for what each alone does in ten, in six processes."""
+    accept_ranks(tmp_path)
+    run = chronicle(planned=6)
+    for process in range(6):
+        launched(run, 1, 0.01, process=process)
+        launched(run, 2, 0.011, process=process)
+    one, two = run.judge()
+    assert one.status is Status.OK
+    assert efficiency_of(one) == []
+    assert two.status is Status.REGRESSED
+    (found,) = efficiency_of(two)
+    assert found.status is Status.REGRESSED
+    assert found.value == pytest.approx(1 / 1.1)
+    assert found.baseline == pytest.approx(1.0)
+
+
+def test_without_one_rank_in_the_run_efficiency_is_not_judged(tmp_path, chronicle, launched):
+    """Its baseline alone says nothing of tonight."""
+    accept_ranks(tmp_path)
+    run = chronicle()
+    launched(run, 2, 0.01)
+    (record,) = run.judge()
+    assert record.status is Status.OK
+    assert efficiency_of(record) == []
+
+
+def test_one_rank_that_failed_is_none(tmp_path, chronicle, launched, outcome_of):
+    """A fault, or times of no meaning: the ranks are judged by the rest."""
+    accept_ranks(tmp_path)
+    for wrong in (ABORT, [0.0] * 20):
+        run = chronicle()
+        run.note(outcome_of("net", wrong), None)
+        launched(run, 2, 0.01)
+        one, two = run.judge()
+        assert one.status is Status.ERROR
+        assert efficiency_of(two) == []
+
+
+def test_where_efficiency_is_in_doubt_one_rank_is_measured_again_too(tmp_path, chronicle, launched):
+    """Or every further launch would be held against one and the same process."""
+    accept_ranks(tmp_path)
+    run = chronicle(planned=6)
+    launched(run, 1, 0.01)
+    launched(run, 2, 0.011)
+    assert [record.case.id for record in run.suspicious()] == ["net", "net-x2"]
+    run = chronicle(planned=6)
+    launched(run, 1, 0.01)
+    launched(run, 2, 0.01)
+    assert run.suspicious() == []
+
+
+def test_slower_ranks_name_the_one_that_lags(tmp_path, chronicle, launched):
+    """Where their own times tell."""
+    accept_ranks(tmp_path)
+    run = chronicle(planned=6)
+    for process in range(6):
+        launched(run, 2, 0.011, process=process, slow_rank=1.08)
+    (record,) = run.judge()
+    assert record.status is Status.REGRESSED
+    said = [v.reason for v in record.verdicts if "rank 1 takes 8.0% longer" in v.reason]
+    assert len(said) == 1

@@ -1400,3 +1400,174 @@ def test_every_verdict_says_why(candidate, baseline):
         assert found.reason
         numbers = [found.value, found.baseline, found.ratio, *(found.interval or ())]
         assert all(math.isfinite(number) for number in numbers if number is not None)
+
+
+# ---- the efficiency of several ranks -----------------------------------------------------
+
+FIVE = (-0.002, -0.001, 0.0, 0.001, 0.002)
+
+
+def at_rates(rate: float, run: str, *offsets: float, **fields) -> list[ProcessSummary]:
+    """Return processes of about so many items a second."""
+    return [
+        make_process(
+            log_median=-math.log(rate) - x,
+            log_throughput=math.log(rate) + x,
+            worker=f"{run}/{i}",
+            **fields,
+        )
+        for i, x in enumerate(offsets)
+    ]
+
+
+def of_ranks(now: float, one_now: float, *, n: int = 6, limits: Limits | None = None, **fields):
+    """Return what four ranks do, which did 380 where one did 100, and one rank's share in it."""
+    offsets = (FIVE * 2)[:n]
+    here, one_here = at_rates(now, "new", *offsets), at_rates(one_now, "new", *offsets[::-1])
+    then, one_then = at_rates(380.0, "old", *FIVE), at_rates(100.0, "old", *FIVE[::-1])
+    alone = Evidence(one_here, of(one_then))
+    usual = {"baseline": of(then), "alone": alone, "ranks": 4, "planned": 6}
+    return Evidence(here, limits=limits or Limits(), **{**usual, **fields})
+
+
+def efficiencies(evidence: Evidence) -> list[Verdict]:
+    """Return the verdicts on a case's efficiency."""
+    return [v for v in judge({CASE: evidence})[CASE] if v.metric == "efficiency"]
+
+
+def test_ranks_that_became_slower_than_one_rank_explains_are_less_efficient():
+    """From 95 to 87.5 percent."""
+    (found,) = efficiencies(of_ranks(350.0, 100.0))
+    assert found.status is Status.REGRESSED
+    assert found.value == pytest.approx(0.875, abs=1e-3)
+    assert found.baseline == pytest.approx(0.95, abs=1e-3)
+    assert found.ratio == pytest.approx(380 / 350, abs=1e-3)
+    assert found.tolerance == 0.05
+    assert "less efficient than 5 baseline processes" in found.reason
+    said = "4 ranks reach 87.5% of 4 times one rank's throughput (95.0% in the baseline)"
+    assert said in found.reason
+
+
+@pytest.mark.parametrize("change", [0.7, 0.95, 1.0, 1.4])
+def test_what_one_rank_lost_or_gained_as_well_is_no_loss_of_efficiency(change):
+    """Slower kernels are the latency's business."""
+    (found,) = efficiencies(of_ranks(380.0 * change, 100.0 * change))
+    assert found.status is Status.OK
+    assert found.ratio == pytest.approx(1.0, abs=1e-9)
+
+
+def test_one_launch_decides_nothing():
+    """It is measured again, and so is one rank."""
+    (found,) = efficiencies(of_ranks(350.0, 100.0, n=1))
+    assert found.status is Status.SUSPECT
+    assert is_suspicious([found])
+
+
+def test_ranks_that_gain_less_than_one_did_are_less_efficient_but_not_worse():
+    """All of it is faster: nobody wants to be woken."""
+    (found,) = efficiencies(of_ranks(418.0, 130.0))
+    assert found.status is Status.OK
+    assert found.reason.endswith("these ranks became faster, one rank by more")
+
+
+def test_ranks_that_gain_nothing_where_one_does_are_less_efficient():
+    """Something holds them back that one rank does not meet."""
+    (found,) = efficiencies(of_ranks(380.0, 120.0))
+    assert found.status is Status.REGRESSED
+
+
+def test_that_one_rank_became_slower_is_no_gain_of_the_others():
+    """The ratio is better, and nothing is."""
+    (found,) = efficiencies(of_ranks(380.0, 85.0))
+    assert found.status is Status.OK
+    assert found.reason.endswith("these ranks became no faster, one rank became slower")
+    (found,) = efficiencies(of_ranks(396.0, 90.0))
+    assert found.status is Status.IMPROVED
+
+
+def test_restless_ranks_do_not_alarm():
+    """Processes that differ by a tenth tell of no twentieth."""
+    wild = (-0.1, 0.1, -0.07, 0.07, 0.0, 0.05)
+    evidence = of_ranks(360.0, 100.0)
+    evidence = replace(
+        evidence,
+        candidate=at_rates(355.0, "new", *wild),
+        baseline=of(at_rates(380.0, "old", *wild)),
+    )
+    (found,) = efficiencies(evidence)
+    assert found.status is Status.SUSPECT
+
+
+def test_clean_nights_do_not_alarm_about_efficiency():
+    """300 nights of unchanged software whose processes differ by two percent."""
+    chance = random.Random(8)
+
+    def processes(rate: float, run: str, n: int) -> list[ProcessSummary]:
+        return at_rates(rate, run, *(chance.gauss(0, 0.02) for _ in range(n)))
+
+    alarms = 0
+    for _ in range(300):
+        alone = Evidence(processes(100.0, "new", 6), of(processes(100.0, "old", 5)))
+        ranks = Evidence(
+            processes(380.0, "new", 6), of(processes(380.0, "old", 5)), alone=alone, ranks=4
+        )
+        alarms += sum(v.status is Status.REGRESSED for v in efficiencies(ranks))
+    assert alarms == 0
+
+
+def test_without_one_rank_or_its_baseline_efficiency_is_held_against_nothing():
+    """Absent, or no more than what it is; and not failing."""
+    ranks = of_ranks(350.0, 100.0)
+    assert efficiencies(replace(ranks, alone=None)) == []
+    (found,) = efficiencies(replace(ranks, alone=replace(ranks.alone, baseline=None)))
+    assert (found.status, found.ratio, found.baseline) == (Status.OK, None, None)
+    assert found.reason == "4 ranks reach 87.5% of 4 times one rank's throughput"
+    other = replace(ranks.alone, conditions={"power_cap_w": 500.0})
+    other = replace(other, baseline=replace(other.baseline, conditions={"power_cap_w": 750.0}))
+    (found,) = efficiencies(replace(ranks, alone=other))
+    assert (found.status, found.baseline) == (Status.OK, None)
+
+
+def test_accepted_nights_are_held_against_where_both_were_measured():
+    """A pair a night; four are too few."""
+    nights = [f"night-{i}" for i in range(5)]
+    rolling = [p for run in nights for p in at_rates(380.0, run, 0.001)]
+    ones = [p for run in nights for p in at_rates(100.0, run, -0.001)]
+    ranks = of_ranks(350.0, 100.0, rolling=rolling)
+    found = efficiencies(replace(ranks, alone=replace(ranks.alone, rolling=ones)))
+    assert [(v.against, v.status) for v in found] == [
+        ("pinned", Status.REGRESSED),
+        ("rolling", Status.REGRESSED),
+    ]
+    found = efficiencies(replace(ranks, alone=replace(ranks.alone, rolling=ones[:4])))
+    assert [v.against for v in found] == ["pinned"]
+
+
+def test_where_one_rank_waits_for_its_host_a_tenth_more_is_allowed():
+    """Its throughput is the host's, which changes from run to run."""
+    ranks = of_ranks(355.0, 100.0)
+    waiting = [replace(p, host_bound=True) for p in ranks.alone.candidate]
+    (found,) = efficiencies(replace(ranks, alone=replace(ranks.alone, candidate=waiting)))
+    assert found.status is Status.OK
+    assert found.tolerance == pytest.approx(0.15)
+
+
+@pytest.mark.parametrize(("limit", "status"), [(0.9, Status.REGRESSED), (0.85, Status.OK)])
+def test_a_case_may_say_how_efficient_its_ranks_have_to_be(limit, status):
+    """With or without a baseline."""
+    ranks = of_ranks(350.0, 100.0, limits=Limits(efficiency=limit), baseline=None)
+    verdicts = judge({CASE: ranks})[CASE]
+    assert [(v.metric, v.status) for v in verdicts] == [
+        ("latency", Status.NO_BASELINE),
+        ("efficiency", status),
+    ]
+    assert verdicts[1].value == pytest.approx(0.875, abs=1e-3)
+    assert f"the least allowed is {limit:.1%}" in verdicts[1].reason
+    assert overall(verdicts) is (status if status is Status.REGRESSED else Status.NO_BASELINE)
+    assert is_suspicious(verdicts) is (status is Status.REGRESSED)
+
+
+def test_the_limit_is_not_asked_where_one_rank_was_not_measured():
+    """Nothing is known."""
+    ranks = of_ranks(350.0, 100.0, limits=Limits(efficiency=0.99), alone=None)
+    assert efficiencies(ranks) == []

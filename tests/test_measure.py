@@ -293,7 +293,7 @@ def test_work_with_an_end_of_its_own_is_measured_to_that_end_from_a_fresh_start(
 def test_parts_of_a_step_are_timed_one_by_one_on_an_idle_device() -> None:
     """By the median of some steps, after the measured stretch."""
     machine = Machine()
-    seconds = {"load": iter([1.0, 2.0, 8.0] * 7), "forward": iter([4.0] * 20)}
+    seconds = {"load": iter([1.0, 2.0, 8.0] * 2), "forward": iter([4.0] * 6)}
 
     def part(name: str) -> Callable[[], None]:
         def work() -> None:
@@ -303,24 +303,40 @@ def test_parts_of_a_step_are_timed_one_by_one_on_an_idle_device() -> None:
         return work
 
     machine._about["portions"] = {name: part(name) for name in seconds}
+    machine.ranks = 2
     measured = machine.measure()
     assert measured.portions_s == {"load": 2.0, "forward": 4.0}
+    assert measured.own_s == [5.0, 6.0, 12.0, 5.0, 6.0, 12.0]
     assert list(measured.portions_s) == ["load", "forward"]
     first = machine.log.index("phase portions")
     assert machine.log[first + 1 : first + 7] == [
         *("synchronize", "load", "synchronize"),
         *("synchronize", "forward", "synchronize"),
     ]
-    assert machine.log.count("load") == 3, "a second holds three steps of 1/4 s and 1/64 s"
+    assert machine.log.count("load") == 6, "fewer than a second's would not tell"
 
 
-@pytest.mark.parametrize(("step_s", "times"), [(1 / 1024, 20), (1 / 8, 8), (2.0, 3)])
+@pytest.mark.parametrize(("step_s", "times"), [(1 / 1024, 20), (1 / 8, 8), (2.0, 6)])
 def test_long_steps_are_taken_apart_less_often(step_s: float, times: int) -> None:
-    """Three times at least, since the median needs them."""
+    """Six times at least, or a rank that lags behind could not be told from chance."""
     seen: list[int] = []
     machine = Machine(work_s=[step_s], issue_s=[0.0], portions={"all": lambda: seen.append(1)})
     machine.measure()
     assert len(seen) == times
+
+
+def test_where_ranks_wait_for_each_other_is_no_time_of_their_own() -> None:
+    """In the backward pass, unless a workload says otherwise."""
+
+    def passes(ranks: int, *parts: str, **about: Any) -> int:
+        machine = Machine(portions=dict.fromkeys(parts, lambda: None), **about)
+        machine.ranks = ranks
+        return len(machine.measure().own_s)
+
+    assert passes(2, "forward", "backward") == 6
+    assert passes(2, "backward") == 0
+    assert passes(2, "forward", "backward", waits=("forward", "backward")) == 0
+    assert passes(1, "forward", "backward") == 0, "one rank waits for nobody"
 
 
 def test_a_device_that_waits_for_its_input_is_not_called_host_bound() -> None:

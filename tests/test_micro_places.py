@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench_lib.micro.flags import Options, read_options
-from bench_lib.micro.places import Place, batch_of, place_of, places_here, under_torchrun
+from bench_lib.micro.places import Place, batch_of, place_of, places_here
 from bench_lib.model import UserError
 
 
@@ -58,8 +58,7 @@ def test_a_lone_process_uses_the_device_that_it_is_told() -> None:
 
 def test_only_a_local_rank_shows_a_launcher() -> None:
     """Cluster managers set the other variables too."""
-    assert under_torchrun({"LOCAL_RANK": "0"})
-    assert not under_torchrun({"RANK": "0", "WORLD_SIZE": "2"})
+    assert place_of(options(), {"LOCAL_RANK": "0"}).launched
     assert place_of(options(), {"RANK": "1", "WORLD_SIZE": "2"}) == Place()
 
 

@@ -98,12 +98,12 @@ def runs_in(pytester) -> list[history.Run]:
     return [history.read(path) for path in history.files(pytester.path / "history")]
 
 
-def accept(pytester, case_id, log_medians, key="cpu-test-2c", kernels=None, **fields):
+def accept(pytester, case_id, log_medians, key="cpu-test-2c", kernels=None, *, ranks=1, **fields):
     """Write a baseline as accepting would."""
     file = baselines.load(pytester.path / "baselines", key)
     processes = make_processes(log_medians, environment="e0e0e0e0", device_uuid=None, **fields)
     new = make_baseline(
-        case_id=case_id, processes=processes, conditions={"ranks": 1}, kernels=kernels
+        case_id=case_id, processes=processes, conditions={"ranks": ranks}, kernels=kernels
     )
     device = make_hardware(key=key)
     baselines.write(
@@ -551,6 +551,143 @@ def test_xdist_pins_each_worker_to_a_device_and_loses_no_record(suite, pytester)
     assert len({device.uuid for device in run.hardware}) == 3
 
 
+RANKS = """
+import os, threading
+import bench_lib.runner
+from bench_lib.devicelock import DeviceBusyError, DeviceLock
+from bench_lib.launch import CaseFault, CaseSkipped, LaunchError
+from builders import make_measurement
+
+def taken():
+    held = []
+    for device in DEVICES:
+        lock = DeviceLock(device, Path(__file__).parent / "locks")
+        try:
+            lock.acquire(0, lambda _line: None)
+        except DeviceBusyError:
+            held.append(device.index)
+        else:
+            lock.release()
+    return held
+
+def run_ranks(case, *, launcher, environment):
+    assert "PYTEST_XDIST_WORKER" not in os.environ
+    assert taken() == list(range(case.launch.ranks)), taken()
+    answer = ANSWERS.get(case.id, [0.01] * 20)
+    if isinstance(answer, Exception):
+        raise answer
+    return make_measurement(case_id=case.id, iteration_s=answer)
+
+bench_lib.runner.run_ranks = run_ranks
+ANSWERS = {answers}
+"""
+SEVERAL = "".join(f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(4))
+TWO = """
+import pytest
+from bench_lib.model import Case, Launch
+
+CASES = [Case(f"two-{i}", "steps:step", launch=Launch(ranks=2)) for i in range(2)]
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_two(case, perf):
+    perf.measure(case)
+"""
+
+
+UNSEEN = ("--perf-kernels", "none")
+
+
+def with_ranks(pytester, answers="{}"):
+    """Add cases of two ranks that follow a script, where all their devices are held."""
+    pytester.path.joinpath("perf_tests", "test_two.py").write_text(TWO)
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write(RANKS.replace("{answers}", answers))
+
+
+def test_under_xdist_cases_of_several_ranks_wait_until_all_devices_are_free(suite, pytester):
+    """Each worker holds one; the controller measures and judges, and nothing is lost."""
+    run = suite(devices="gpus(2)", matrix=SEVERAL)
+    with_ranks(pytester)
+    result = run("-n", "2", *UNSEEN, "--junitxml", "junit.xml")
+    result.assert_outcomes(passed=6)
+    result.stdout.fnmatch_lines(["measuring the cases of several ranks of 2 tests"])
+    (kept,) = runs_in(pytester)
+    assert kept.finished
+    assert set(kept.records) == {*(f"case-{i}" for i in range(4)), "two-0", "two-1"}
+    assert kept.records["two-0"].nodeid == "perf_tests/test_two.py::test_two[two-0]"
+    cases = ET.parse(pytester.path / "junit.xml").getroot().findall(".//testcase")
+    assert sorted(case.get("name").partition("[")[2].rstrip("]") for case in cases) == sorted(
+        kept.records
+    )
+    assert [case for case in cases if case.find("failure") is not None] == []
+
+
+def test_what_becomes_of_a_case_that_waited_is_what_would_have_become_of_it(suite, pytester):
+    """A skip is a skip and a fault fails the test, each once and under its own name."""
+    run = suite(devices="gpus(2)", matrix=SEVERAL)
+    with_ranks(
+        pytester,
+        '{"two-0": CaseSkipped("no such arithmetic"), "two-1": CaseFault(Fault("died", '
+        '"rank 1 was ended by SIGKILL", "first step", "the last words"))}',
+    )
+    result = run("-n", "2", *UNSEEN, "--junitxml", "junit.xml", "-rs")
+    result.assert_outcomes(passed=4, skipped=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "ERROR two-1: died in first step: rank 1 was ended by SIGKILL",
+            "the last words",
+            "SKIPPED * no such arithmetic",
+        ]
+    )
+    suite_of = ET.parse(pytester.path / "junit.xml").getroot().find("testsuite")
+    assert (suite_of.get("tests"), suite_of.get("failures"), suite_of.get("skipped")) == (
+        "6",
+        "1",
+        "1",
+    )
+    again = run("--lf", "--collect-only", "-q")
+    again.stdout.fnmatch_lines(["*[[]two-1[]]"])
+    again.stdout.no_fnmatch_line("*two-0*")
+
+
+def test_a_case_that_waited_and_is_slower_is_looked_at_again_and_fails(suite, pytester):
+    """With all devices in its hands, after the cases of one rank."""
+    run = suite("{'case-0': [[0.0105] * 20]}", devices="gpus(2)", matrix=SEVERAL)
+    with_ranks(pytester, '{"two-0": [0.0105] * 20}')
+    for name, ranks in (("case-0", 1), ("two-0", 2)):
+        accept(pytester, name, TEN_MS, key="mi300x", ranks=ranks)
+    result = run("-n", "2", *UNSEEN)
+    result.assert_outcomes(passed=4, failed=2)
+    (kept,) = runs_in(pytester)
+    assert kept.records["two-0"].status is Status.REGRESSED
+    assert [a.process for a in kept.records["two-0"].attempts] == list(range(6))
+
+
+def test_a_case_that_waited_in_quarantine_is_expected_to_fail(suite, pytester):
+    """As where it does not have to wait."""
+    run = suite(devices="gpus(2)", matrix=SEVERAL)
+    with_ranks(pytester, '{"two-0": CaseFault(Fault("died", "gone", "build"))}')
+    quarantine(pytester, "two-0", "2099-01-01", key="mi300x")
+    run("-n", "2", *UNSEEN).assert_outcomes(passed=5, xfailed=1)
+
+
+def test_without_a_launcher_what_waited_fails_with_its_word(suite, pytester):
+    """And so does what waited behind it."""
+    run = suite(devices="gpus(2)", matrix=SEVERAL)
+    with_ranks(pytester, '{"two-0": LaunchError("there is no mpirun in PATH")}')
+    result = run("-n", "2", *UNSEEN)
+    result.assert_outcomes(passed=4, failed=2)
+    result.stdout.fnmatch_lines(["stopped: there is no mpirun in PATH"])
+    assert result.ret != 0
+
+
+def test_an_unknown_launcher_is_refused_at_once(suite):
+    """With those there are."""
+    result = suite()("--perf-launcher", "prun -n 2")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*'prun -n 2'; it has to be torchrun, mpirun or srun*"])
+
+
 def test_auto_means_one_worker_a_device(suite):
     """Not one a CPU core."""
     result = suite(devices="gpus(2)")("-n", "auto")
@@ -742,7 +879,7 @@ def test_a_table_that_does_not_exist_is_an_error_and_not_an_empty_test(suite, py
     )
     result = run()
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["perf_cases names *; it takes one of networks, ops, factory"])
+    result.stdout.fnmatch_lines(["perf_cases names *; it takes one of networks, *factory"])
 
 
 def test_xdist_without_perf_paths_says_what_to_set(suite, pytester):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
+import socket
 import stat
+import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +21,9 @@ from processes import LONG_S, ON_THE_CPU, all_gone, pids_in
 
 from bench_lib.launch import CaseFault, CaseSkipped, LaunchError, run_ranks
 from bench_lib.launch import ranks as module
+from bench_lib.launch.launchers import Launcher, chosen, is_open_mpi
 from bench_lib.launch.ranks import fold
-from bench_lib.model import Case, Fault, Launch, Numerics, RankSample, Sampling
+from bench_lib.model import Case, Fault, Launch, Measurement, Numerics, RankSample, Sampling
 
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
 ENVIRONMENT = {**ON_THE_CPU, "OMP_NUM_THREADS": "1"}
@@ -36,14 +41,41 @@ def two_ranks(workload: str, *, time_limit_s: float = LONG_S, **params: Any) -> 
     )
 
 
-# --- the real launcher ---------------------------------------------------------------------
+# --- real launchers ------------------------------------------------------------------------
 
 
-def test_two_ranks_train_one_network_and_are_measured_as_one() -> None:
-    """Through torchrun, over gloo."""
-    measured = run_ranks(
+MPIRUN = shutil.which("mpirun")
+BOTH = (
+    "torchrun",
+    pytest.param(
+        "mpirun",
+        marks=pytest.mark.skipif(
+            MPIRUN is None or not is_open_mpi(MPIRUN), reason="no Open MPI: apt install openmpi-bin"
+        ),
+    ),
+)
+
+
+def measured_with(name: str, case: Case) -> Measurement:
+    """Measure a case with a real launcher."""
+    return run_ranks(case, launcher=chosen(2, name), environment=ENVIRONMENT)
+
+
+def fault_with(name: str, folder: Path, **planted: Any) -> Fault:
+    """Return what a real launcher's ranks come to, and see that none of them is left behind."""
+    case = two_ranks("faulty:by_rank", pids=str(folder), **planted)
+    with pytest.raises(CaseFault) as raised:
+        measured_with(name, case)
+    assert all_gone(*pids_in(folder / "rank-0"), *pids_in(folder / "rank-1"))
+    return raised.value.fault
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_two_ranks_train_one_network_and_are_measured_as_one(name: str) -> None:
+    """Over gloo, whoever starts them."""
+    measured = measured_with(
+        name,
         two_ranks("network", network="squeezenet1_1", batch_size=2, image_size=32, task="train"),
-        environment=ENVIRONMENT,
     )
     assert (measured.case_id, measured.context_id) == ("two", "ranks")
     assert (measured.items_per_step, measured.item) == (4, "img")
@@ -60,51 +92,164 @@ def test_two_ranks_train_one_network_and_are_measured_as_one() -> None:
 
 def test_a_rank_that_raises_is_named_and_takes_the_others_along(tmp_path: Path) -> None:
     """They wait for it in a collective that will not end."""
-    case = two_ranks("faulty:by_rank", pids=str(tmp_path), others="meet", last="raise")
-    with pytest.raises(CaseFault) as raised:
-        run_ranks(case, environment=ENVIRONMENT)
-    fault = raised.value.fault
+    fault = fault_with("torchrun", tmp_path, others="meet", last="raise")
     assert (fault.kind, fault.phase) == ("exception", "first step")
     assert fault.message == "rank 1: ValueError: planted in rank 1"
     assert fault.last_output.endswith("\nValueError: planted in rank 1")
-    zero, one = (tmp_path / "rank-0", tmp_path / "rank-1")
-    assert all_gone(*pids_in(zero), *pids_in(one))
 
 
-def test_a_rank_that_hangs_ends_the_case_at_its_limit(tmp_path: Path) -> None:
-    """With all ranks, and with what they were doing as last output."""
-    case = two_ranks(
-        "faulty:by_rank", time_limit_s=15, pids=str(tmp_path), others="meet", last="hang"
+@pytest.mark.parametrize("name", BOTH)
+def test_a_rank_that_dies_is_named_and_not_those_that_end_for_it(name: str, tmp_path: Path) -> None:
+    """As the kernel ends one when memory runs out: without a word of its own."""
+    fault = fault_with(name, tmp_path, others="meet", last="die")
+    assert (fault.kind, fault.phase) == ("died", "first step")
+    assert fault.message == (
+        "rank 1 was ended by SIGKILL (by hand, or by the kernel when memory ran out), in "
+        "'first step'"
     )
-    with pytest.raises(CaseFault) as raised:
-        run_ranks(case, environment=ENVIRONMENT)
-    fault = raised.value.fault
-    assert (fault.kind, fault.message) == ("time limit", "not done within its time limit of 15 s")
-    assert fault.phase == "ranks"
-    assert "rank 1: first step" in fault.last_output.splitlines()
-    zero, one = (tmp_path / "rank-0", tmp_path / "rank-1")
-    assert all_gone(*pids_in(zero), *pids_in(one))
+    assert "signal 9" in fault.last_output.lower()  # the launcher's word, since there is no other
+
+
+def test_a_rank_that_runs_out_of_memory_is_named(tmp_path: Path) -> None:
+    """With what it asked for."""
+    fault = fault_with("torchrun", tmp_path, others="meet", last="starve")
+    assert (fault.kind, fault.phase) == ("out of memory", "first step")
+    assert fault.message.startswith("rank 1: RuntimeError: ")
+    assert "1152921504606846976 bytes" in fault.last_output
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_a_rank_that_hangs_ends_the_case_at_its_limit(name: str, tmp_path: Path) -> None:
+    """Where each stood is told, and which one the others waited for."""
+    fault = fault_with(name, tmp_path, others="meet", last="hang", time_limit_s=25)
+    assert (fault.kind, fault.phase) == ("time limit", "first step")
+    assert fault.message.startswith(
+        "not done within its time limit of 25 s; all ranks in 'first step', and others waited for "
+        "rank 1; they stood: rank 0 in all_reduce (distributed_c10d.py:"
+    )
+    assert "rank 1 in <lambda> (faulty.py:" in fault.message
+    assert "faulty.py" in fault.last_output.splitlines()[1]
 
 
 def test_one_process_needs_no_launcher() -> None:
     """The words before the worker may be just an interpreter."""
     case = Case("one", "faulty:well", {}, sampling=AT_ONCE, time_limit_s=LONG_S)
-    measured = run_ranks(case, launcher=[sys.executable], environment=ENVIRONMENT)
+    alone = Launcher("none", (sys.executable,), 1)
+    measured = run_ranks(case, launcher=alone, environment=ENVIRONMENT)
     assert [sample.rank for sample in measured.per_rank] == [0]
+
+
+BY_HAND = """
+import os, torch
+from bench_lib.micro.flags import read_options
+from bench_lib.micro.places import place_of
+from bench_lib.worker.ranks import joined
+place = place_of(read_options(["--network", "resnet50", "--dist-backend", "gloo"]), os.environ)
+group = joined(
+    torch.device("cpu"), place.ranks, backend=place.backend, url=place.url, rank=place.rank
+)
+told = [place.rank, place.local_rank, place.ranks, group.agree(float(place.rank))]
+print(*told, flush=True)
+group.leave()
+"""
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_ranks_that_somebody_starts_by_hand_meet_without_being_told_where(
+    name: str, tmp_path: Path
+) -> None:
+    """As ``mpirun -np 2 python -m bench_lib.micro`` does."""
+    script = tmp_path / "script.py"
+    script.write_text(BY_HAND)
+    done = subprocess.run(
+        [*chosen(2, name).words, str(script)],
+        env={**os.environ, **ENVIRONMENT},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=4 * LONG_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split("\n")) == ["", "0 0 2 1.0", "1 1 2 1.0"]
+
+
+# --- ranks that do not go together ---------------------------------------------------------
+
+
+def by_hand(tmp_path: Path, *, both: str = "", file: str) -> Launcher:
+    """Write a launcher that starts two ranks itself, each with the file for its number."""
+    path = tmp_path / "by-hand"
+    script = f"""#!/bin/sh
+for rank in 0 1; do
+    file="$4"; [ $rank = 1 ] && [ -n "{file}" ] && file="{file}"
+    env RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 {both} \
+        {sys.executable} "$1" "$2" "$3" "$file" "$5" &
+done
+wait
+"""
+    path.write_text(script)
+    path.chmod(0o755)
+    return Launcher("by hand", (str(path),), 2)
+
+
+def test_ranks_of_different_cases_do_not_measure(tmp_path: Path) -> None:
+    """One that has an old file would wait for a collective that the others do not have."""
+    other = tmp_path / "other.json"
+    case = two_ranks("faulty:by_rank", pids=str(tmp_path), others="meet", last="meet")
+    other.write_text(json.dumps(asdict(replace(case, id="other"))))
+    with pytest.raises(CaseFault) as raised:
+        run_ranks(case, launcher=by_hand(tmp_path, file=str(other)), environment=ENVIRONMENT)
+    fault = raised.value.fault
+    assert (fault.kind, fault.phase) == ("protocol", "meet the other ranks")
+    assert fault.message.startswith("rank 1: the ranks disagree: rank 1 has case ")
+    assert ", and rank 0 has " in fault.message
+
+
+def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+    """Where somebody says which port; by themselves ranks take a free one."""
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        case = two_ranks("faulty:by_rank", pids=str(tmp_path), others="meet", last="meet")
+        with pytest.raises(CaseFault) as raised:
+            run_ranks(
+                case,
+                launcher=by_hand(
+                    tmp_path, both=f"MASTER_ADDR=127.0.0.1 MASTER_PORT={port}", file=""
+                ),
+                environment=ENVIRONMENT,
+            )
+    fault = raised.value.fault
+    assert fault.kind == "protocol"
+    assert re.fullmatch(
+        rf"rank 0: port {port} of \S+ is in use; set MASTER_PORT to another, or leave "
+        "MASTER_ADDR and MASTER_PORT out",
+        fault.message,
+    )
+
+
+def test_a_launcher_that_starts_others_than_asked_for_is_said() -> None:
+    """An mpirun of another MPI starts processes that each take themselves for the only one."""
+    alone = Launcher("none", (sys.executable,), 1)
+    with pytest.raises(CaseFault) as raised:
+        run_ranks(two_ranks("any"), launcher=alone, environment=ENVIRONMENT)
+    assert raised.value.fault.message == "rank 0: the case is of 2 ranks, and 1 were started"
 
 
 # --- launchers that stand in ---------------------------------------------------------------
 
 
 @pytest.fixture
-def launcher(tmp_path: Path) -> Callable[[str], list[str]]:
+def launcher(tmp_path: Path) -> Callable[[str], Launcher]:
     """Write a launcher that gets ``-m bench_lib.worker once CASE OUT``; $5 is the folder."""
 
-    def write(script: str) -> list[str]:
+    def write(script: str) -> Launcher:
         path = tmp_path / "launcher"
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
-        return [str(path)]
+        return Launcher("stand-in", (str(path),), 2)
 
     return write
 
@@ -132,7 +277,7 @@ def failed(rank: int, message: str, ended_s: float) -> dict[str, Any]:
     return {"rank": rank, "fault": fault, "ended_s": ended_s, "phase": "warm-up"}
 
 
-def fault_of(words: list[str], *, time_limit_s: float = LONG_S) -> Fault:
+def fault_of(words: Launcher, *, time_limit_s: float = LONG_S) -> Fault:
     """Run a stand-in for a launcher that must fail."""
     with pytest.raises(CaseFault) as raised:
         run_ranks(two_ranks("any", time_limit_s=time_limit_s), launcher=words)
@@ -140,7 +285,7 @@ def fault_of(words: list[str], *, time_limit_s: float = LONG_S) -> Fault:
 
 
 def test_the_rank_that_failed_first_is_the_one_to_name(
-    launcher: Callable[[str], list[str]],
+    launcher: Callable[[str], Launcher],
 ) -> None:
     """The others fail because it has gone."""
     victim = failed(0, "RuntimeError: Connection closed by peer", 1000.5)
@@ -151,7 +296,7 @@ def test_the_rank_that_failed_first_is_the_one_to_name(
 
 
 def test_a_fault_is_told_though_the_launcher_does_not_end(
-    launcher: Callable[[str], list[str]],
+    launcher: Callable[[str], Launcher],
 ) -> None:
     """What went wrong is of more use than that it took too long."""
     script = writing(failed(1, "ValueError: its own", 1.0)) + "exec sleep 3600"
@@ -159,7 +304,7 @@ def test_a_fault_is_told_though_the_launcher_does_not_end(
 
 
 def test_results_are_used_though_the_launcher_does_not_end(
-    launcher: Callable[[str], list[str]],
+    launcher: Callable[[str], Launcher],
 ) -> None:
     """Leaving a process group may hang after all has been measured."""
     words = launcher(writing(outcome(0), outcome(1)) + "exec sleep 3600")
@@ -167,33 +312,249 @@ def test_results_are_used_though_the_launcher_does_not_end(
     assert measured.items_per_step == 8
 
 
-def test_ranks_that_leave_nothing_are_named(launcher: Callable[[str], list[str]]) -> None:
+def leaving(rank: int, *phases: str, stack: str = "", log: str = "", pid: str = "") -> str:
+    """Return shell commands that leave how far a rank came, and what it said."""
+    parts = {"phases": "\n".join(phases), "stack": stack, "log": log, "pid": pid}
+    return "".join(
+        f"cat > \"$5/rank-{rank}.{ending}\" <<'END'\n{text}\nEND\n"
+        for ending, text in parts.items()
+        if text
+    )
+
+
+def stack_in(file: str, name: str) -> str:
+    """Return a stack as faulthandler writes it, the main thread last."""
+    return (
+        "Thread 0x00007f01 (most recent call first):\n"
+        '  File "/lib/threading.py", line 9 in wait\n\n'
+        f'Current thread 0x00007f02 (most recent call first):\n  File "{file}", line 7 in {name}\n'
+        '  File "/work/main.py", line 1 in <module>'
+    )
+
+
+WAITING = stack_in("/lib/torch/distributed/distributed_c10d.py", "all_reduce")
+WORKING = stack_in("/work/steps.py", "step")
+
+
+def test_ranks_that_leave_nothing_are_named(launcher: Callable[[str], Launcher]) -> None:
     """With how the launcher ended, and what it said."""
     script = writing(outcome(0)) + "echo the launcher says why; kill -ABRT $$"
     fault = fault_of(launcher(script))
     assert fault.kind == "died"
-    assert fault.message.startswith("the worker was ended by SIGABRT")
+    assert fault.message.startswith("stand-in was ended by SIGABRT")
     assert fault.message.endswith("; no result from rank 1")
     assert fault.last_output == "the launcher says why"
     fault = fault_of(launcher("exit 0"))
-    assert fault.message == "the worker left with exit status 0; no result from rank 0, 1"
+    assert fault.message == (
+        "stand-in left with exit status 0; no result from rank 0, 1, and none began"
+    )
 
 
-def test_a_skip_of_the_ranks_is_a_skip(launcher: Callable[[str], list[str]]) -> None:
+def test_on_several_hosts_a_rank_without_files_may_have_no_part_in_the_folder(
+    launcher: Callable[[str], Launcher],
+) -> None:
+    """What to do about it is said."""
+    words = replace(launcher(writing(outcome(0)) + "exit 1"), hosts=None)
+    assert fault_of(words).message == (
+        "stand-in left with exit status 1; no result from rank 1; of rank 1 there is no file "
+        "here: the hosts have to share the folder, so name one that they do in BENCH_LIB_SHARED"
+    )
+
+
+TORCHRUNS_TABLE = """\
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 7)
+  rank      : 1 (local_rank: 1)
+  exitcode  : -9 (pid: 8)
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "how"),
+    [
+        ("", "rank 1 is gone"),
+        (
+            TORCHRUNS_TABLE,
+            "rank 1 was ended by SIGKILL (by hand, or by the kernel when memory ran out)",
+        ),
+        (
+            "mpirun noticed that process rank 1 with PID 0 on node n1 exited on signal 11 (Segm).",
+            "rank 1 was ended by SIGSEGV (a crash inside a library)",
+        ),
+        ("  Process name: [[2300,1],1]\n  Exit code:    3", "rank 1 left with exit status 3"),
+        (
+            "=   PID 4711 RUNNING AT n1\n=   EXIT CODE: 9\nTHE EXIT STRING: Killed (signal 9)",
+            "rank 1 was ended by SIGKILL (by hand, or by the kernel when memory ran out)",
+        ),
+        (
+            "=   PID 4711 RUNNING AT n1\n=   EXIT CODE: 3\n=   CLEANING UP REMAINING PROCESSES",
+            "rank 1 left with exit status 3",
+        ),
+        ("srun: error: n1: task 1: Exited with exit code 3", "rank 1 left with exit status 3"),
+        (
+            "srun: error: n1: tasks 0-1: Killed",
+            "rank 1 was ended by SIGKILL (by hand, or by the kernel when memory ran out)",
+        ),
+        ("srun: error: n1: task 11: Exited with exit code 3", "rank 1 is gone"),
+    ],
+)
+def test_each_launcher_says_in_its_own_words_how_a_rank_ended(
+    launcher: Callable[[str], Launcher], said: str, how: str
+) -> None:
+    """The rank that ended of itself is named, not the one that was told to."""
+    script = (
+        leaving(0, "build", "first step", stack=WAITING)
+        + leaving(1, "build", "first step", log="its last word", pid="4711")
+        + f"cat <<'END'\n{said}\nEND\nexit 1"
+    )
+    fault = fault_of(launcher(script))
+    assert fault == Fault("died", f"{how}, in 'first step'", "first step", "its last word")
+
+
+def test_where_a_launcher_kills_the_others_the_one_that_it_names_counts(
+    launcher: Callable[[str], Launcher],
+) -> None:
+    """MPICH does not ask them to end, so that they say as little as the first."""
+    script = leaving(0, "build", pid="4710") + leaving(1, "build", pid="4711")
+    script += "echo '=   PID 4711 RUNNING AT n1'; echo '=   EXIT CODE: 3'; exit 3"
+    assert fault_of(launcher(script)).message == "rank 1 left with exit status 3, in 'build'"
+
+
+def test_a_rank_that_lost_another_is_not_the_one_to_name(
+    launcher: Callable[[str], Launcher],
+) -> None:
+    """It says so before its launcher has seen that one end."""
+    lost = failed(0, "RuntimeError: Connection closed by peer [127.0.0.1]:4711", 1000.5)
+    script = leaving(0, "build") + leaving(1, "build", log="terminate called") + writing(lost)
+    assert fault_of(launcher(script + "exit 1")).message == "rank 1 is gone, in 'build'"
+    own = failed(0, "ValueError: its own", 1000.5)
+    script = leaving(0, "build") + leaving(1, "build") + writing(own)
+    assert fault_of(launcher(script + "exit 1")).message == "rank 0: ValueError: its own"
+
+
+def test_ranks_that_their_launcher_ended_are_not_blamed(
+    launcher: Callable[[str], Launcher],
+) -> None:
+    """As where a job's own time limit comes, or somebody cancels it."""
+    script = (
+        leaving(0, "build", stack=WAITING)
+        + leaving(1, "build", stack=WORKING)
+        + "echo CANCELLED DUE TO TIME LIMIT; exit 143"
+    )
+    fault = fault_of(launcher(script))
+    assert fault.message == "stand-in left with exit status 143; no result from rank 0, 1"
+    assert (fault.phase, fault.last_output) == ("build", "CANCELLED DUE TO TIME LIMIT")
+
+
+def test_at_the_time_limit_the_rank_that_stayed_behind_is_named(
+    launcher: Callable[[str], Launcher],
+) -> None:
+    """With where it stood and what it said last."""
+    script = (
+        leaving(0, "build", "first step", "warm-up", stack=WAITING)
+        + leaving(1, "build", "first step", stack=WORKING, log="reading data")
+        + "exec sleep 3600"
+    )
+    fault = fault_of(launcher(script), time_limit_s=0.5)
+    assert fault.message == (
+        "not done within its time limit of 0.5 s; rank 1 in 'first step', when others had come to "
+        "'warm-up'; they stood: rank 0 in all_reduce (distributed_c10d.py:7), rank 1 in step "
+        "(steps.py:7)"
+    )
+    assert fault.phase == "first step"
+    assert fault.last_output.splitlines()[0] == "reading data"
+    assert fault.last_output.splitlines()[2] == '  File "/work/steps.py", line 7 in step'
+
+
+@pytest.mark.parametrize(
+    ("stacks", "words"),
+    [
+        ((WAITING, WORKING), "all ranks in 'build', and others waited for rank 1; they"),
+        ((WAITING, WAITING), "all ranks in 'build', where each waits for the others or its dev"),
+        ((WORKING, WORKING), "all ranks in 'build'; they stood: rank 0 in step (steps.py:7), r"),
+        (("", ""), "all ranks in 'build'"),
+    ],
+)
+def test_ranks_that_came_equally_far_are_told_apart_by_where_they_stood(
+    launcher: Callable[[str], Launcher], stacks: tuple[str, str], words: str
+) -> None:
+    """One that is not in a collective is the one that the others wait for."""
+    script = "".join(leaving(rank, "build", stack=stack) for rank, stack in enumerate(stacks))
+    fault = fault_of(launcher(script + "exec sleep 3600"), time_limit_s=0.5)
+    assert fault.message.startswith(f"not done within its time limit of 0.5 s; {words}")
+
+
+def test_a_rank_that_does_not_answer_at_the_time_limit_is_named(
+    launcher: Callable[[str], Launcher],
+) -> None:
+    """It left while the others wait in a collective, or its driver does not let go of it."""
+    script = leaving(0, "build", "first step", stack=WAITING) + leaving(1, "build", "first step")
+    fault = fault_of(launcher(script + "exec sleep 3600"), time_limit_s=0.5)
+    assert fault.message.startswith(
+        "not done within its time limit of 0.5 s; rank 1 in 'first step' did not say where it "
+        "stood: it had ended, or hangs in the driver; they stood: rank 0 in all_reduce ("
+    )
+
+
+def test_what_ranks_started_is_ended_in_whatever_session_it_is(
+    launcher: Callable[[str], Launcher], tmp_path: Path
+) -> None:
+    """Launchers put ranks into groups of their own, which outlive them."""
+    pids = tmp_path / "pids"
+    script = f"setsid sh -c 'echo $$ > {pids}.part; mv {pids}.part {pids}; exec sleep 3600' &\n"
+    fault = fault_of(launcher(script + f"while ! [ -f {pids} ]; do sleep 0.01; done; exit 1"))
+    assert fault.kind == "died"
+    assert all_gone(*pids_in(pids))
+
+
+def test_ranks_do_not_take_over_who_their_starter_is(
+    launcher: Callable[[str], Launcher], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A suite may itself run in a step or under mpirun."""
+    for name in ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_NAMESPACE"):
+        monkeypatch.setenv(name, "7")
+    monkeypatch.setenv("OMPI_MCA_btl", "tcp")
+    fault_of(launcher(f"env > {tmp_path}/env; exit 1"))
+    found = dict(line.partition("=")[::2] for line in (tmp_path / "env").read_text().splitlines())
+    assert not {name for name in found if "RANK" in name and name != "BENCH_LIB_RANKS"}
+    assert found["OMPI_MCA_btl"] == "tcp"
+    assert "PMIX_NAMESPACE" not in found
+
+
+def test_the_folder_lies_where_all_hosts_see_it(
+    launcher: Callable[[str], Launcher], tmp_path: Path
+) -> None:
+    """And is gone afterwards."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    words = replace(launcher(f'echo "$5" > {tmp_path}/said; exit 1'), hosts=2)
+    with pytest.raises(CaseFault):
+        run_ranks(two_ranks("any"), launcher=words, environment={"BENCH_LIB_SHARED": str(shared)})
+    assert Path((tmp_path / "said").read_text().strip()).parent == shared
+    assert list(shared.iterdir()) == []
+    with pytest.raises(
+        LaunchError, match=r"ranks are on 2 hosts; name a folder .*BENCH_LIB_SHARED"
+    ):
+        run_ranks(two_ranks("any"), launcher=words)
+    with pytest.raises(LaunchError, match=r"BENCH_LIB_SHARED is '/nowhere': No such file"):
+        run_ranks(two_ranks("any"), launcher=words, environment={"BENCH_LIB_SHARED": "/nowhere"})
+
+
+def test_a_skip_of_the_ranks_is_a_skip(launcher: Callable[[str], Launcher]) -> None:
     """With their reason."""
     skipped = [{"rank": rank, "skipped": "no such arithmetic here"} for rank in range(2)]
     with pytest.raises(CaseSkipped, match=r"^no such arithmetic here$"):
         run_ranks(two_ranks("any"), launcher=launcher(writing(*skipped)))
 
 
-def test_a_file_that_is_not_whole_is_not_an_outcome(launcher: Callable[[str], list[str]]) -> None:
+def test_a_file_that_is_not_whole_is_not_an_outcome(launcher: Callable[[str], Launcher]) -> None:
     """A rank that was ended while it wrote has no result."""
     script = writing(outcome(0)) + "echo '{' > \"$5/rank-1.part\""
     assert fault_of(launcher(script)).message.endswith("no result from rank 1")
 
 
 def test_a_launcher_that_will_not_go_is_ended_with_its_group(
-    launcher: Callable[[str], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launcher: Callable[[str], Launcher], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a time of grace."""
     monkeypatch.setattr(module, "GRACE_S", 0.1)
@@ -207,14 +568,14 @@ def test_a_launcher_that_will_not_go_is_ended_with_its_group(
 def test_a_launcher_that_is_not_there_is_named() -> None:
     """No case can be measured with it."""
     with pytest.raises(LaunchError) as raised:
-        run_ranks(two_ranks("any"), launcher=["/nowhere/mpirun", "-n", "2"])
+        run_ranks(two_ranks("any"), launcher=Launcher("mpirun", ("/nowhere/mpirun", "-n"), 2))
     assert str(raised.value) == (
         "cannot start ranks with /nowhere/mpirun: No such file or directory"
     )
 
 
 def test_an_interrupted_run_leaves_no_launcher(
-    launcher: Callable[[str], list[str]], tmp_path: Path
+    launcher: Callable[[str], Launcher], tmp_path: Path
 ) -> None:
     """As when somebody presses Ctrl-C."""
     pids = tmp_path / "pids"

@@ -51,7 +51,7 @@ def test_a_row_holds_the_middle_of_the_accepted_processes():
         ],
     )
     assert summary_rows([record]) == [
-        (CASE_ID, "OK", "250 ms", "+1.2%", "1.6%", "16 img/s", "0.0%", "30 MiB")
+        (CASE_ID, "OK", "250 ms", "+1.2%", "1.6%", "16 img/s", "0.0%", "30 MiB", "")
     ]
 
 
@@ -59,20 +59,27 @@ def test_a_row_without_a_baseline_or_an_allocator_leaves_the_cells_empty():
     """An empty cell is not a zero."""
     record = make_record(status=Status.NO_BASELINE, verdicts=[make_verdict(ratio=None)])
     assert summary_rows([record]) == [
-        (CASE_ID, "NO_BASELINE", "7.812 ms", "", "", "512 img/s", "0.0%", "")
+        (CASE_ID, "NO_BASELINE", "7.812 ms", "", "", "512 img/s", "0.0%", "", "")
     ]
 
 
 def test_a_row_of_a_fault_has_only_its_status():
     """There is nothing else to show."""
     record = make_record(status=Status.ERROR, attempts=[make_attempt(fault=make_fault())])
-    assert summary_rows([record]) == [(CASE_ID, "ERROR", *[""] * 6)]
+    assert summary_rows([record]) == [(CASE_ID, "ERROR", *[""] * 7)]
 
 
 def test_a_discarded_measurement_is_not_shown():
     """What was not accepted is no value of the case."""
     attempt = make_attempt(measurement=make_measurement(), accepted=False)
-    assert summary_rows([make_record(attempts=[attempt])]) == [(CASE_ID, "not judged", *[""] * 6)]
+    assert summary_rows([make_record(attempts=[attempt])]) == [(CASE_ID, "not judged", *[""] * 7)]
+
+
+def test_a_row_of_several_ranks_has_their_efficiency():
+    """The worst of what is said of it is in the verdicts."""
+    said = make_verdict(metric="efficiency", value=0.9787)
+    (row,) = summary_rows([make_record(verdicts=[make_verdict(), said])])
+    assert dict(zip(HEADINGS, row, strict=True))["efficiency"] == "97.9%"
 
 
 def test_the_worst_stand_first_and_the_rest_as_measured():

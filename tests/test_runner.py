@@ -32,8 +32,9 @@ def bench(tmp_path, workers):
 
     def make(**options):
         options = {
-            "lock": DeviceLock(DEVICE, tmp_path),
+            "lock_of": lambda device: DeviceLock(device, tmp_path),
             "watch": lambda _: Watch(),
+            "devices": lambda: [DEVICE, *gpus(4)[1:]],
             **options,
         }
         made.append(Bench(DEVICE, workers=lambda _: workers, lock_wait_s=0, **options))
@@ -74,13 +75,133 @@ def test_ranks_are_told_what_was_asked_for_and_see_every_device(bench, monkeypat
     """They choose their devices themselves."""
     told = []
 
-    def run_ranks(case, *, environment):
+    def run_ranks(case, *, launcher, environment):
+        assert (launcher.name, launcher.ranks) == ("torchrun", 2)
         told.append(environment)
         return make_measurement(case_id=case.id)
 
     monkeypatch.setattr(runner, "run_ranks", run_ranks)
     bench(variables=variables).measure(make_case(launch=Launch(ranks=2)))
-    assert told == [variables]
+    assert told == [variables or {}]
+
+
+# --- devices of several ranks --------------------------------------------------------------
+
+
+FOUR = Launch(ranks=4)
+
+
+def taken(folder, devices):
+    """Return which of the devices somebody holds, by index."""
+    held = []
+    for device in devices:
+        lock = DeviceLock(device, folder)
+        try:
+            lock.acquire(0, lambda _line: None)
+        except DeviceBusyError:
+            held.append(device.index)
+        else:
+            lock.release()
+    return held
+
+
+@pytest.mark.parametrize(("ranks", "held"), [(2, [0, 1]), (4, [0, 1, 2, 3])])
+def test_ranks_hold_as_many_devices_as_they_are_and_for_as_long(
+    bench, monkeypatch, tmp_path, ranks, held
+):
+    """Nobody else may measure there; afterwards only the bench's own stays."""
+    during = []
+
+    def run_ranks(case, **_):
+        during.append(taken(tmp_path, gpus(4)))
+        return make_measurement(case_id=case.id)
+
+    monkeypatch.setattr(runner, "run_ranks", run_ranks)
+    one = bench()
+    one.measure(make_case(launch=Launch(ranks=ranks)))
+    one.glance(make_case(launch=Launch(ranks=ranks)))
+    assert during == [held, held]
+    assert taken(tmp_path, gpus(4)) == [0]
+    one.measure(make_case())
+    assert taken(tmp_path, gpus(4)) == [0]
+
+
+def test_devices_are_taken_in_one_order_whichever_is_a_benchs_own(monkeypatch, tmp_path):
+    """Two runs that each wait for what the other holds would wait for ever."""
+    devices, order = gpus(3), []
+
+    class Noting(DeviceLock):
+        def acquire(self, wait_s, on_wait):
+            super().acquire(wait_s, on_wait)
+            order.append(("take", self._device.index))
+
+        def release(self):
+            order.append(("leave", self._device.index))
+            super().release()
+
+    monkeypatch.setattr(runner, "run_ranks", lambda case, **_: make_measurement(case_id=case.id))
+    one = Bench(
+        devices[1],
+        workers=lambda _: Contexts({}, devices[1]),
+        watch=lambda _: Watch(),
+        lock_of=lambda device: Noting(device, tmp_path),
+        devices=lambda: devices,
+        lock_wait_s=0,
+    )
+    one.measure(make_case(launch=Launch(ranks=3)))
+    one.close()
+    assert order == [
+        ("take", 1),
+        ("leave", 1),
+        *(("take", index) for index in (0, 1, 2)),
+        ("leave", 2),
+        ("leave", 0),
+        ("leave", 1),
+    ]
+
+
+@pytest.mark.parametrize("own", [0, 2])
+def test_a_device_that_somebody_keeps_is_said_and_the_own_one_stays(monkeypatch, tmp_path, own):
+    """And none of the others."""
+    devices = gpus(3)
+    other = DeviceLock(devices[1], tmp_path)
+    other.acquire(0, lambda _line: None)
+    one = Bench(
+        devices[own],
+        workers=lambda _: Contexts({}, devices[own]),
+        watch=lambda _: Watch(),
+        lock_of=lambda device: DeviceLock(device, tmp_path),
+        devices=lambda: devices,
+        lock_wait_s=0,
+    )
+    with pytest.raises(DeviceBusyError, match="0000000000000002"):
+        one.measure(make_case(launch=Launch(ranks=3)))
+    assert taken(tmp_path, devices) == sorted([own, 1])
+    one.close()
+    other.release()
+
+
+def test_more_ranks_than_gpus_are_skipped_with_the_figure(bench, monkeypatch, tmp_path):
+    """Before anything starts or is waited for."""
+    monkeypatch.setattr(runner, "run_ranks", None)
+    other = DeviceLock(gpus(2)[1], tmp_path)
+    other.acquire(0, lambda _line: None)
+    outcome = bench(devices=lambda: gpus(2)).measure(make_case(launch=FOUR))
+    assert outcome.skipped == "4 ranks need 4 GPUs; 2 are visible"
+    other.release()
+
+
+@pytest.mark.parametrize(("text", "name"), [(None, None), ("torchrun", None), ("mpirun", "mpirun")])
+def test_a_launcher_that_is_not_the_usual_one_is_part_of_the_environment(
+    bench, monkeypatch, text, name
+):
+    """The conditions of a case are read from there."""
+    monkeypatch.delenv("BENCH_LIB_LAUNCHER", raising=False)
+    variables = bench(launcher=text).measure(make_case()).environment.variables
+    assert variables.get("BENCH_LIB_LAUNCHER") == name
+
+
+# --- contexts ------------------------------------------------------------------------------
 
 
 def test_one_context_serves_many_cases(bench, workers):

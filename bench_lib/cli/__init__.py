@@ -15,6 +15,7 @@ from bench_lib import __version__
 from bench_lib.cli import (
     ab,
     baseline,
+    collectives,
     env,
     exercise,
     history,
@@ -22,7 +23,10 @@ from bench_lib.cli import (
     micro,
     ops,
     profile,
+    scaling,
     selfcheck,
+    submit,
+    train,
 )
 from bench_lib.model import UserError
 
@@ -42,6 +46,10 @@ app.command("selfcheck")(selfcheck.selfcheck)
 app.command("profile")(profile.profile)
 app.command("micro", context_settings=micro.SETTINGS)(micro.micro)
 app.command("ops")(ops.ops)
+app.command("collectives")(collectives.collectives)
+app.command("scaling")(scaling.scaling)
+app.command("submit")(submit.submit)
+app.add_typer(train.app, name="train")
 app.add_typer(baseline.app, name="baseline")
 app.add_typer(history.app, name="history")
 app.add_typer(exercise.app, name="exercise")

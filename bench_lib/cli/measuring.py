@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -67,9 +67,19 @@ class Measuring:
     kind = "exercise"
     """What the command is called in its JSON."""
 
-    def __init__(self, name: str, device: Hardware, keeping: Keeping) -> None:
-        """Take where to measure and to keep; nothing starts before it is needed."""
+    def __init__(
+        self,
+        name: str,
+        device: Hardware,
+        keeping: Keeping,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take where to measure and to keep; nothing starts before it is needed.
+
+        Workers have ``variables`` in their environment.
+        """
         self.device = device
+        self._variables = variables
         self.figures: dict[str, Figures] = {}
         """By case, of the processes that a verdict was made of too."""
         self._name = name
@@ -83,13 +93,18 @@ class Measuring:
         cases: Sequence[Case],
         words: str = "",
         each: Callable[[Record], None] = lambda _record: None,
+        *,
+        together: bool = False,
     ) -> list[Figures]:
         """Measure cases, judge them where that was asked for, and return their figures.
 
-        ``words`` are added to how long that takes; ``each`` is told of every case at once.
+        ``words`` are added to how long that takes; ``each`` is told of every case at once;
+        with ``together`` the ranks of all are started once.
         """
         with self.series() as series:
             self._announce(cases, words)
+            if together:
+                series.expect(cases)
             for number, case in enumerate(cases, 1):
                 say(f"[{number}/{len(cases)}] {case.id}")
                 each(series.measure(case))
@@ -112,6 +127,7 @@ class Measuring:
                 judged=keeping.judge,
                 limits=keeping.limits() if keeping.judge else {},
                 say=say,
+                variables=self._variables,
             ) as series,
         ):
             yield series

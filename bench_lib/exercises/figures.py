@@ -94,7 +94,7 @@ def figures_of(record: Record, hardware: Hardware | None = None) -> Figures:
     case = record.case
     accepted = [a.measurement for a in record.attempts if a.accepted and a.measurement]
     if not accepted:
-        return Figures(case.id, case.params, *_trouble(record))
+        return Figures(case.id, case.params, *_trouble(record), ranks=case.launch.ranks)
     ordered = sorted(accepted, key=lambda m: statistics.median(m.iteration_s or [0.0]))
     middle = ordered[(len(ordered) - 1) // 2]
     # What was measured once more found the caches that the first look had filled.

@@ -88,6 +88,10 @@ class Series:
         """The file of the history that this is written to."""
         return self._chronicle.writer.path
 
+    def expect(self, cases: Sequence[Case]) -> None:
+        """Take note of cases to come, so that their ranks are started once for all of them."""
+        self._bench.expect(cases)
+
     def measure(self, case: Case) -> Record:
         """Measure a case and write it down.
 
@@ -103,6 +107,24 @@ class Series:
     def glance(self, case: Case) -> Outcome:
         """Look at a case once, whatever disturbs it; raises LaunchError."""
         return self._bench.glance(case)
+
+    def apart(self, case: Case) -> Outcome:
+        """Measure a case in a fresh context that ends with it, and do not write it down.
+
+        Raises LaunchError.
+        """
+        (outcome,) = self._bench.measure_again([case], -1)
+        return outcome
+
+    def repeat(self, cases: Sequence[Case], nth: int) -> None:
+        """Measure cases in another fresh context that they share, the ``nth`` from 1.
+
+        Raises LaunchError and HistoryError.
+        """
+        # Its number is none of those that suspicious cases are given.
+        for outcome in self._bench.measure_again(cases, PLANNED + nth):
+            attempts = [replace(attempt, confirms=False) for attempt in outcome.attempts]
+            self.note(replace(outcome, attempts=attempts))
 
     def note(self, outcome: Outcome, found_by: str = "") -> Record:
         """Write down what was measured, and by which exercise; raises HistoryError."""
@@ -170,13 +192,14 @@ def open_series(
     limits: Mapping[str, Limits] | None = None,
     planned: int = PLANNED,
     ours: Sequence[int] = (),
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[Series]:
     """Open the history, the baselines and the device, so that all fail before measuring.
 
     ``limits`` are those that the suite judges cases by, where it has them.  ``planned`` is how
     many processes a suspicious case is given in all; ``ours`` have the device open besides, and
-    are no strangers.  Raises HistoryError, BaselineError and DeviceBusyError.  A run that measured
-    nothing leaves no file.
+    are no strangers; workers have ``variables`` in their environment.  Raises HistoryError,
+    BaselineError and DeviceBusyError.  A run that measured nothing leaves no file.
     """
     chronicle = Chronicle(history, baselines_folder, device, planned=planned if judged else 1)
     accepted = baselines.load(baselines_folder, device.key).measured if judged else {}
@@ -184,7 +207,7 @@ def open_series(
         stack.callback(chronicle.writer.close)
         stack.callback(chronicle.writer.discard_if_empty)
         expected = functools.partial(_expected_clock, accepted, device)
-        bench = Bench(device, expected=expected, say=say, ours=ours)
+        bench = Bench(device, expected=expected, say=say, ours=ours, variables=variables)
         stack.callback(bench.close)
         yield Series(
             name,

@@ -48,12 +48,12 @@ def last_lines(text: str) -> str:
     return "\n".join(text.splitlines()[-LAST_LINES:])
 
 
-def how_it_ended(code: int | None) -> str:
+def how_it_ended(code: int | None, who: str = "the worker") -> str:
     """Put an exit code into words; negative codes are signals, None is not known."""
     if code is None:
-        return "the worker is gone"
+        return f"{who} is gone"
     if code >= 0:
-        return f"the worker left with exit status {code}"
+        return f"{who} left with exit status {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
@@ -64,4 +64,4 @@ def how_it_ended(code: int | None) -> str:
         "SIGSEGV": " (a crash inside a library)",
         "SIGBUS": " (often a full /dev/shm)",
     }.get(name, "")
-    return f"the worker was ended by {name}{hint}"
+    return f"{who} was ended by {name}{hint}"

@@ -19,7 +19,8 @@ from typing import Any
 import msgspec
 
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError, how_it_ended, last_output
-from bench_lib.launch.ranks import end, torchrun
+from bench_lib.launch.launchers import chosen, without_ranks
+from bench_lib.launch.ranks import end
 from bench_lib.launch.zygote import import_path
 from bench_lib.model import Case, Device, Fault
 
@@ -94,7 +95,7 @@ def run_profile(
     _clear(folder, asked)
     log = folder / LOG
     with tempfile.TemporaryDirectory(prefix="bench-lib-") as links:
-        variables = {**os.environ, **(environment or {}), "PYTHONUNBUFFERED": "1"}
+        variables = without_ranks({**os.environ, **(environment or {}), "PYTHONUNBUFFERED": "1"})
         variables["PYTHONPATH"] = import_path(Path(links), variables)
         command = list(around(command))
         try:
@@ -130,7 +131,7 @@ def order(case: Case, folder: Path, asked: Asked, python: str = sys.executable) 
             f"cannot write to {folder}: {error.strerror}; name another folder with --out DIR"
         ) from error
     ranks = case.launch.ranks
-    words = torchrun(ranks, python) if ranks > 1 else (python,)
+    words = chosen(ranks, python=python).words if ranks > 1 else (python,)
     command = [*words, "-m", "bench_lib.worker", "profile", str(file), str(folder)]
     command += ["--steps", str(asked.steps)]
     return command + [f"--{name}" for name in ("stacks", "ranges") if getattr(asked, name)]

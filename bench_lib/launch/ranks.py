@@ -1,4 +1,4 @@
-"""Cases of several ranks: one torchrun per case, each rank's file folded into a measurement."""
+"""Cases of several ranks: one launch per case, each rank's file folded into a measurement."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,80 +26,360 @@ from bench_lib.launch.faults import (
     last_lines,
     last_output,
 )
+from bench_lib.launch.launchers import SHARED_VARIABLE, Launcher, chosen, without_ranks
 from bench_lib.launch.zygote import import_path
 from bench_lib.model import Case, Fault, Measurement, Numerics, RankSample, Training
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 GRACE_S = 10.0
-"""torchrun ends its ranks when asked to; after this it is ended itself."""
+"""Launchers end their ranks when asked to; after this they are ended themselves."""
+TELLING_S = 0.5
+"""For ranks to write where they stand."""
+FOLDER_VARIABLE = "BENCH_LIB_RANKS"
+"""Tells what was started for one case from everything else on this host."""
 
 
 def run_ranks(
     case: Case,
     *,
-    launcher: Sequence[str] = (),
+    launcher: Launcher | None = None,
     environment: Mapping[str, str] | None = None,
     python: str = sys.executable,
 ) -> Measurement:
     """Measure a case of several ranks.
 
-    ``launcher`` are the words before ``-m bench_lib.worker once CASE OUT``; by default
-    torchrun on this host.  Raises CaseSkipped, CaseFault, or LaunchError where there is no
-    such launcher; no process is left behind.
+    The launcher is the one that BENCH_LIB_LAUNCHER names unless one is given: torchrun on this
+    host where nothing does.  Raises CaseSkipped, CaseFault, which names the rank and has its last
+    output, or LaunchError where there is no such launcher; no process is left behind.
     """
-    ranks = case.launch.ranks
-    words = launcher or torchrun(ranks, python)
-    with tempfile.TemporaryDirectory(prefix="bench-lib-") as directory:
-        folder = Path(directory)
-        (folder / "case.json").write_text(json.dumps(dataclasses.asdict(case)))
-        log = folder / "output.log"
-        variables = {**os.environ, **(environment or {})}
-        variables["PYTHONPATH"] = import_path(folder, variables)
-        try:
-            with log.open("wb") as output:
-                process = subprocess.Popen(
-                    [*words, "-m", "bench_lib.worker", "once", f"{folder}/case.json", directory],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=variables,
-                    start_new_session=True,
-                )
-        except OSError as error:
-            raise LaunchError(f"cannot start ranks with {words[0]}: {error.strerror}") from error
-        late: str | None = None
-        try:
-            process.wait(case.time_limit_s)
-        except subprocess.TimeoutExpired:
-            late = last_output(log)  # before the launcher adds how it was ended
-        finally:
-            end(process)
-        outcomes = _outcomes(folder)
-        for outcome in outcomes:
-            if "skipped" in outcome:
-                raise CaseSkipped(outcome["skipped"])
-        if faults := [outcome for outcome in outcomes if "fault" in outcome]:
-            first = min(faults, key=lambda outcome: float(outcome["ended_s"]))  # drags the others
-            kind, message = first["fault"]["kind"], first["fault"]["message"]
-            traceback = last_lines(first["fault"]["traceback"])
-            message = f"rank {first['rank']}: {message}"
-            raise CaseFault(Fault(kind, message, first["phase"], traceback))
-        if len(outcomes) == ranks:
-            return fold(outcomes)
-        if late is not None:
-            limit = f"not done within its time limit of {case.time_limit_s:g} s"
-            raise CaseFault(Fault("time limit", limit, "ranks", late))
-        missing = sorted(set(range(ranks)) - {outcome["rank"] for outcome in outcomes})
-        ended = how_it_ended(process.returncode)
-        message = f"{ended}; no result from rank {', '.join(map(str, missing))}"
-        raise CaseFault(Fault("died", message, "ranks", last_output(log)))
+    outside = {**os.environ, **(environment or {})}
+    launcher = launcher or chosen(case.launch.ranks, python=python, environ=outside)
+    with folder_for(launcher, outside) as folder:
+        file = folder / "case.json"
+        file.write_text(json.dumps(dataclasses.asdict(case)))
+        ending = launch(
+            launcher,
+            ("bench_lib.worker", "once", str(file), str(folder)),
+            folder,
+            outside,
+            lambda process: ends_within(process, case.time_limit_s),
+        )
+        return measurement_of(case, read_ranks(folder, launcher.ranks), ending)
 
 
-def torchrun(ranks: int, python: str) -> tuple[str, ...]:
-    """Return the words that start so many ranks of what follows them on this host."""
-    return (python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}")
+def launch(
+    launcher: Launcher,
+    form: Sequence[str],
+    folder: Path,
+    environ: Mapping[str, str],
+    wait: Callable[[subprocess.Popen[bytes]], bool],
+) -> Ending:
+    """Start ranks of ``python -m FORM`` and see to it that all of them end.
+
+    ``wait`` waits for the launcher's end and says whether it came in time.  Raises LaunchError
+    where it cannot be started.
+    """
+    variables = {**without_ranks(environ), **launcher.environment}
+    variables["PYTHONPATH"] = import_path(folder, variables)
+    variables[FOLDER_VARIABLE] = str(folder)
+    log = folder / "output.log"
+    try:
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*launcher.words, "-m", *form],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=variables,
+                start_new_session=True,
+            )
+    except OSError as error:
+        words = f"cannot start ranks with {launcher.words[0]}: {error.strerror}"
+        raise LaunchError(words) from error
+    try:
+        in_time = wait(process)
+        if not in_time:
+            # srun would kill them outright, and then they could not say where they stand.
+            signal_all(folder, signal.SIGTERM, but=process.pid)
+            ends_within(process, TELLING_S)
+    finally:
+        end(process)
+        signal_all(folder, signal.SIGKILL)
+    return Ending(launcher, process.returncode, in_time, log)
+
+
+def ends_within(process: subprocess.Popen[bytes], limit_s: float) -> bool:
+    """Wait for a process, and say whether it has ended."""
+    try:
+        process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def folder_for(launcher: Launcher, environ: Mapping[str, str]) -> Iterator[Path]:
+    """Give a folder for the ranks' files, below BENCH_LIB_SHARED where that is set.
+
+    Raises LaunchError where nothing can be made there.
+    """
+    shared = environ.get(SHARED_VARIABLE)
+    if shared is None and launcher.hosts not in (1, None):
+        raise LaunchError(
+            f"the ranks are on {launcher.hosts} hosts; name a folder that all of them see in "
+            f"{SHARED_VARIABLE}"
+        )
+    try:
+        made = tempfile.TemporaryDirectory(
+            prefix="bench-lib-", dir=shared, ignore_cleanup_errors=shared is not None
+        )
+    except OSError as error:
+        raise LaunchError(
+            f"{SHARED_VARIABLE} is {shared!r}: {error.strerror}; it has to be a folder that all "
+            "hosts see and you may write to"
+        ) from error
+    with made as folder:
+        yield Path(folder)
+
+
+# --- what ranks left -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RankFiles:
+    """What one rank left in the folder."""
+
+    rank: int
+    outcome: dict[str, Any] | None = None
+    """Its result, where it came to one."""
+    pid: str = ""
+    """Its number on its host."""
+    phases: tuple[str, ...] = ()
+    """How far it got; empty where it never began."""
+    stood: str | None = None
+    """The frame that it was in when it was told to end: ``all_reduce (distributed_c10d.py:9)``."""
+    waited: bool = False
+    """Whether that was for other ranks, or for the device."""
+    stack: str = ""
+    output: str = ""
+    """The end of it."""
+
+    @property
+    def phase(self) -> str:
+        """Where it was last."""
+        return self.phases[-1] if self.phases else "not started"
+
+    @property
+    def died(self) -> bool:
+        """Whether it ended without a word and without being told to."""
+        return self.outcome is None and bool(self.phases) and not self.stack
+
+    @property
+    def last_output(self) -> str:
+        """What it said last, and where it stood where it was told to end."""
+        return "\n".join(part for part in (self.output, self.stack) if part)
+
+
+def read_ranks(folder: Path, ranks: int) -> list[RankFiles]:
+    """Return what the ranks of a case left, by rank."""
+    return [_files_of(folder, rank) for rank in range(ranks)]
+
+
+def _files_of(folder: Path, rank: int) -> RankFiles:
+    def text(ending: str) -> str:
+        with contextlib.suppress(OSError):
+            return (folder / f"rank-{rank}.{ending}").read_text(errors="replace")
+        return ""
+
+    found = text("json")
+    stack = text("stack")
+    frame = _FRAME.search(_main_thread(stack))
+    return RankFiles(
+        rank,
+        outcome=json.loads(found) if found else None,
+        pid=text("pid").strip(),
+        phases=tuple(text("phases").splitlines()),
+        stood=None if frame is None else _in_words(frame),
+        waited=frame is not None and _waits(frame),
+        stack=_main_thread(stack),
+        output=last_lines(text("log")),
+    )
+
+
+_FRAME = re.compile(
+    r'^  File "(?P<file>[^"]*)", line (?P<line>\d+|\?+) in (?P<name>.*)$', re.MULTILINE
+)
+STACK_LINES = 12
+
+
+def _main_thread(stack: str) -> str:
+    """Return the last thread's part of what faulthandler wrote: the main thread's."""
+    begin = max(stack.rfind("Thread 0x"), stack.rfind("Current thread 0x"), 0)
+    return "\n".join(stack[begin:].splitlines()[:STACK_LINES])
+
+
+def _in_words(frame: re.Match[str]) -> str:
+    return f"{frame['name']} ({Path(frame['file']).name}:{frame['line']})"
+
+
+def _waits(frame: re.Match[str]) -> bool:
+    return "/torch/distributed/" in frame["file"] or frame["name"] == "synchronize"
+
+
+# --- what that comes to --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a launch came to its end."""
+
+    launcher: Launcher
+    code: int | None
+    in_time: bool
+    log: Path
+    """What the launcher itself said."""
+
+    @property
+    def output(self) -> str:
+        """The end of that."""
+        return last_output(self.log)
+
+
+def measurement_of(case: Case, ranks: Sequence[RankFiles], ending: Ending) -> Measurement:
+    """Fold the ranks' results; raises CaseSkipped or CaseFault where there are not all."""
+    outcomes = [each.outcome for each in ranks if each.outcome is not None]
+    for outcome in outcomes:
+        if "skipped" in outcome:
+            raise CaseSkipped(outcome["skipped"])
+    died = [each for each in ranks if each.died] if ending.in_time else []
+    faults = [outcome for outcome in outcomes if "fault" in outcome]
+    first = min(faults, key=lambda outcome: float(outcome["ended_s"]), default=None)
+    # A rank that dies without a word drags the others along, and so does one with a fault.
+    if first is not None and not (died and _is_about_others(first["fault"]["message"])):
+        raise CaseFault(_told(first, ranks))
+    if len(outcomes) == len(ranks) and first is None:
+        return fold(outcomes)
+    if not ending.in_time:
+        raise CaseFault(_late(case, ranks, ending))
+    raise CaseFault(_dead(died, ranks, ending))
+
+
+_OTHERS = re.compile(
+    r"DistNetworkError|DistBackendError|[Cc]onnection (closed|reset|refused)|Broken pipe"
+    r"|remote process|[Ss]ocket (closed|Timeout)|NCCL|gloo"
+)
+"""What a rank says when another one has gone."""
+
+
+def _is_about_others(message: str) -> bool:
+    return bool(_OTHERS.search(message))
+
+
+def _told(outcome: Mapping[str, Any], ranks: Sequence[RankFiles]) -> Fault:
+    """Return the fault that a rank told itself."""
+    fault, rank = outcome["fault"], int(outcome["rank"])
+    output = ranks[rank].output if rank < len(ranks) else ""
+    words = f"rank {rank}: {fault['message']}"
+    return Fault(fault["kind"], words, outcome["phase"], output or last_lines(fault["traceback"]))
+
+
+def _late(case: Case, ranks: Sequence[RankFiles], ending: Ending) -> Fault:
+    """Say which ranks the others waited for, by how far they came or by where they stood."""
+    furthest = max(ranks, key=lambda each: len(each.phases))
+    behind = [each for each in ranks if len(each.phases) < len(furthest.phases)]
+    busy = [each for each in ranks if not each.waited]
+    mute = [each for each in ranks if each.died] if any(each.stack for each in ranks) else []
+    words = f"not done within its time limit of {case.time_limit_s:g} s; "
+    if mute:
+        culprits = mute
+        words += f"{_listed([f'{_rank(each.rank)} in {each.phase!r}' for each in mute])} did not "
+        words += "say where it stood: it had ended, or hangs in the driver"
+    elif behind:
+        culprits = behind
+        words += _listed([f"{_rank(each.rank)} in {each.phase!r}" for each in behind])
+        words += f", when others had come to {furthest.phase!r}"
+    elif busy and len(busy) < len(ranks):
+        culprits = busy
+        words += f"all ranks in {furthest.phase!r}, and others waited for "
+        words += _listed([_rank(each.rank) for each in busy])
+    else:
+        culprits = list(ranks)
+        words += f"all ranks in {furthest.phase!r}"
+        words += "" if busy else ", where each waits for the others or its device"
+    if stood := [f"{_rank(each.rank)} in {each.stood}" for each in ranks if each.stood]:
+        words += f"; they stood: {_listed(stood)}"
+    shown = culprits[0]
+    return Fault("time limit", words, shown.phase, shown.last_output or ending.output)
+
+
+def _dead(died: Sequence[RankFiles], ranks: Sequence[RankFiles], ending: Ending) -> Fault:
+    """Say which ranks ended without a word: by themselves, if any did."""
+    launcher = ending.launcher
+    if died:
+        codes = {each.rank: _code_of(each, ending) for each in died}
+        # MPICH kills the others outright, and names the one that was the cause.
+        named = [each for each in died if codes[each.rank] is not None] or died
+        shown = named[0]
+        how = [how_it_ended(codes[each.rank], _rank(each.rank)) for each in named]
+        words = f"{_listed(how)}, in {shown.phase!r}"
+        said = shown.output or ending.output
+        return Fault("died", words, shown.phase, said)
+    words = how_it_ended(ending.code, launcher.name)
+    missing = [each.rank for each in ranks if each.outcome is None]
+    words += f"; no result from rank {', '.join(map(str, missing))}"
+    never = [each.rank for each in ranks if each.outcome is None and not each.phases]
+    if len(never) == len(ranks):
+        words += ", and none began"
+    elif never and launcher.hosts != 1:
+        words += (
+            f"; of rank {', '.join(map(str, never))} there is no file here: the hosts have to "
+            f"share the folder, so name one that they do in {SHARED_VARIABLE}"
+        )
+    ended = [each for each in ranks if each.stack]
+    shown = ended[0] if ended else ranks[missing[0]]
+    phase = shown.phase if ended else "ranks"
+    return Fault("died", words, phase, ending.output or shown.last_output)
+
+
+def _rank(rank: int) -> str:
+    return f"rank {rank}"
+
+
+_LISTED = 8
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """Join what is said of ranks; of hundreds some are enough."""
+    more = len(parts) - _LISTED
+    return ", ".join(parts[:_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _code_of(files: RankFiles, ending: Ending) -> int | None:
+    """Return how a rank ended, as its launcher tells: negative for a signal, None unknown."""
+    said = ending.log.read_text(errors="replace") if ending.log.exists() else ""
+    rank = files.rank
+    of_slurm = rf"tasks? (?:[\d,-]*\b)?{rank}\b[\d,-]*: "
+    for pattern, sign in (
+        # torchrun's table of failures
+        (rf"rank +: {rank} \(local_rank: \d+\)\s+exitcode +: (-?\d+)", 1),
+        # Open MPI
+        (rf"process rank {rank} with PID \d+ on node \S+ exited on signal (\d+)", -1),
+        (rf"Process name: \[\[\d+,\d+\],{rank}\]\s+Exit code: +(\d+)", 1),
+        # MPICH
+        (rf"PID {files.pid or None} RUNNING AT [\s\S]*EXIT STRING: .*\(signal (\d+)\)", -1),
+        (rf"PID {files.pid or None} RUNNING AT .*\s+=\s+EXIT CODE: (\d+)", 1),
+        # Slurm
+        (rf"{of_slurm}Exited with exit code (\d+)", 1),
+    ):
+        if found := re.search(pattern, said):
+            return sign * int(found[1])
+    found = re.search(rf"{of_slurm}(Killed|Aborted|Segm\w+)", said)
+    return None if found is None else -_SIGNALS[found[1][:4]]
+
+
+_SIGNALS = {"Kill": signal.SIGKILL, "Abor": signal.SIGABRT, "Segm": signal.SIGSEGV}
 
 
 def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:
@@ -115,6 +397,7 @@ def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:
             iteration_s=part.iteration_s,
             peak_memory_bytes=part.peak_memory_bytes,
             pid=outcome.get("pid"),
+            own_s=part.own_s,
         )
         for outcome, part in zip(ordered, parts, strict=True)
     ]
@@ -141,6 +424,7 @@ def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:
         host_bound=any(part.host_bound for part in parts),
         numerics=min(numerics, key=_soundness, default=None),
         per_rank=samples,
+        own_s=[],
         portions_s={name: max(p.portions_s[name] for p in parts) for name in timed},
         training=_training([part.training for part in parts]),
         peak_host_bytes=_sum([part.peak_host_bytes for part in parts]),
@@ -180,10 +464,6 @@ def _soundness(numerics: Numerics) -> tuple[bool, float]:
     return numerics.finite, 1.0 if numerics.cosine is None else numerics.cosine
 
 
-def _outcomes(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in folder.glob("rank-*.json")]
-
-
 def end(process: subprocess.Popen[bytes]) -> None:
     """End the launcher, which ends its ranks; they end themselves if it cannot."""
     if process.poll() is None:
@@ -193,3 +473,17 @@ def end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def signal_all(folder: Path, number: signal.Signals, *, but: int | None = None) -> None:
+    """Send a signal to all processes of this host that were started for a folder.
+
+    Some launchers put their ranks into groups and sessions of their own, and a rank's own
+    processes may outlive it; all of them have the folder in their environment.
+    """
+    ours = f"{FOLDER_VARIABLE}={folder}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        pid = int(entry.name)
+        with contextlib.suppress(OSError):
+            if pid != but and ours in (entry / "environ").read_bytes().split(b"\0"):
+                os.kill(pid, number)

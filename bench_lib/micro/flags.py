@@ -15,6 +15,7 @@ from bench_lib.micro.compiling import Compiling, read_context
 from bench_lib.micro.files import check_file, part_of
 from bench_lib.micro.words import cut, listed, nearest, shown
 from bench_lib.model import UserError
+from bench_lib.placement import launcher_of
 
 APEX_LEVELS = {
     1: ("amp-fp16", "O1 is torch.amp's autocast"),
@@ -214,9 +215,10 @@ def read_options(words: Sequence[str]) -> Options:
     ]
     if given.opt_step > 1 and given.mode == "inference":
         remarks.append(f"--opt-step {given.opt_step} does nothing in inference")
-    launched = "LOCAL_RANK" in os.environ
-    if launched:
-        remarks += _overruled(given)
+    launcher = launcher_of(os.environ)
+    launched = launcher is not None
+    if launcher is not None:
+        remarks += _overruled(given, launcher)
     options = Options(
         network=given.network,
         batch_size=given.batch_size,
@@ -268,7 +270,7 @@ def _idle(given: argparse.Namespace) -> list[str]:
         "--judge": {"--baselines": given.baselines != BASELINES},
     }
     there = {"--compile": given.compile, "--kineto": given.kineto, "--judge": given.judge}
-    if "LOCAL_RANK" not in os.environ:
+    if launcher_of(os.environ) is None:
         needed = "--distributed_dataparallel"
         idle[needed] = _meeting(given, "--rank", "--world-size", "--dist-backend", "--dist-url")
         there[needed] = given.distributed_dataparallel
@@ -287,14 +289,14 @@ def _meeting(given: argparse.Namespace, *flags: str) -> dict[str, bool]:
     return {flag: getattr(given, name) is not None for flag, name in names.items()}
 
 
-def _overruled(given: argparse.Namespace) -> list[str]:
+def _overruled(given: argparse.Namespace, launcher: str) -> list[str]:
     """Say which flags a launcher knows better, as ROCm's tool has it."""
     flags = _meeting(given, "--rank", "--world-size", "--dist-url")
     said = [flag for flag, is_said in flags.items() if is_said]
     if not said:
         return []
     verb = "is" if len(said) == 1 else "are"
-    return [f"{listed(said)} {verb} as torchrun has it, and not as given"]
+    return [f"{listed(said)} {verb} as {launcher} has it, and not as given"]
 
 
 def _spelt_out(word: str) -> str:
@@ -367,8 +369,8 @@ def _check_ranks(options: Options) -> None:
             )
     if options.dist_backend not in (None, "nccl", "gloo"):
         raise UserError(f"--dist-backend is {shown(options.dist_backend)}; there is nccl, gloo")
-    if "LOCAL_RANK" in os.environ:
-        return  # torchrun says it all
+    if launcher_of(os.environ) is not None:
+        return  # it says it all
     if options.distributed_dataparallel:
         needed = {
             "--rank": options.rank,

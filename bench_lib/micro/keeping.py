@@ -13,11 +13,13 @@ from pathlib import Path
 
 from bench_lib import acceptance, baselines, fingerprint, hardware, history, report, validity
 from bench_lib.exercises.series import PLANNED, Series, open_series
+from bench_lib.launch import launchers
 from bench_lib.micro.beside import Beside
 from bench_lib.micro.flags import Options
 from bench_lib.micro.places import Place
 from bench_lib.micro.session import Seen
 from bench_lib.model import Attempt, Hardware, Measurement, Record, UserError
+from bench_lib.placement import launcher_of
 from bench_lib.runner import Outcome
 from bench_lib.telemetry import Sampler
 
@@ -81,6 +83,7 @@ class Keeper:
         described = fingerprint.with_versions(
             fingerprint.collect(), {**about["versions"], "cudnn": about["cudnn"]}
         )
+        described = launchers.noted_in(described, launcher_of(os.environ) or launchers.NAMES[0])
         environment = replace(described, threads=about["threads"])
         cause = validity.blame(telemetry, self.device, self._level(seen), _log_median(measurement))
         attempt = Attempt(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bench_lib.micro.flags import Options
 from bench_lib.model import UserError
+from bench_lib.placement import device_index, launcher_of, meeting_of, placement_of
 
 
 @dataclass(frozen=True)
@@ -36,41 +36,31 @@ class Place:
         return self.rank == 0
 
 
-def under_torchrun(environ: Mapping[str, str]) -> bool:
-    """Whether torchrun, or what sets its variables, has started this process."""
-    return "LOCAL_RANK" in environ
-
-
 def place_of(options: Options, environ: Mapping[str, str]) -> Place:
     """Return the place of a process that nobody else has to be started for."""
-    if not under_torchrun(environ):
+    if launcher_of(environ) is None:
         index = options.device_ids[0] if options.device_ids else 0
         return Place(device_index=index)
-    local_rank = _number(environ, "LOCAL_RANK", 0)
-    ranks = _number(environ, "WORLD_SIZE", 1)
-    rank = _number(environ, "RANK", local_rank)
-    if rank >= ranks:
-        raise UserError(
-            f"the rank is {rank} and WORLD_SIZE is {ranks} in the environment; a rank is below "
-            "WORLD_SIZE, and torchrun sets both"
-        )
-    index = local_rank
+    here = placement_of(environ)
+    index = device_index(here, environ)
     if options.device_ids:
         # Of all ranks here, so that every one of them says the same.
-        needed = max(local_rank + 1, _number(environ, "LOCAL_WORLD_SIZE", 1))
+        needed = max(here.local_rank + 1, here.local_ranks or 1)
         if needed > len(options.device_ids):
             raise UserError(
                 f"--device_ids names {len(options.device_ids)} devices, and {needed} ranks of this "
                 "host need one each"
             )
-        index = options.device_ids[local_rank]
+        index = options.device_ids[here.local_rank]
+    tells = here.launcher == "torchrun" or here.ranks == 1  # where to meet, or nobody has to
     return Place(
-        rank=rank,
-        local_rank=local_rank,
-        ranks=ranks,
-        share=ranks,
+        rank=here.rank,
+        local_rank=here.local_rank,
+        ranks=here.ranks,
+        share=here.ranks,
         device_index=index,
         backend=options.dist_backend,
+        url=None if tells else meeting_of(here, environ).url,
         launched=True,
     )
 
@@ -109,10 +99,3 @@ def batch_of(options: Options, place: Place) -> int:
             f"and no image is dropped; take {' or '.join(map(str, near))}"
         )
     return each
-
-
-def _number(environ: Mapping[str, str], name: str, default: int) -> int:
-    text = environ.get(name, str(default))
-    if not re.fullmatch(r"[0-9]{1,9}", text):
-        raise UserError(f"{name} is {text!r} in the environment; the launcher has to set a number")
-    return int(text)

@@ -1,4 +1,4 @@
-"""The program: alone, a rank under torchrun, or starting a process for each device.
+"""The program: alone, a rank of a launcher, or starting a process for each device.
 
 Exit status: 0 done, 1 it could not be measured, kept or written, or fails its judgement, 2 the
 question was wrong, 130 interrupted.
@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from bench_lib.micro.files import append_row, write_json
 from bench_lib.micro.flags import Options, read_options
 from bench_lib.micro.output import Output, complain
-from bench_lib.micro.places import Place, place_of, places_here, under_torchrun
+from bench_lib.micro.places import Place, place_of, places_here
 from bench_lib.model import Hardware, Measurement, UserError
+from bench_lib.placement import is_first, launcher_of
 
 if TYPE_CHECKING:
     from bench_lib.micro.beside import Beside
@@ -33,7 +34,7 @@ INTERRUPTED = 130
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    speaks = os.environ.get("RANK", "0") == "0"
+    speaks = is_first(os.environ)
     try:
         options = read_options(sys.argv[1:] if words is None else words)
     except UserError as error:
@@ -41,7 +42,7 @@ def main(words: Sequence[str] | None = None) -> int:
             complain(error)
         return 2
     try:
-        if under_torchrun(os.environ) or not options.distributed_dataparallel:
+        if launcher_of(os.environ) or not options.distributed_dataparallel:
             return _rank(options, place_of(options, os.environ))
         return _start_ranks(options)
     except UserError as error:

@@ -20,14 +20,25 @@ from bench_lib.history import HistoryError
 from bench_lib.launch import LaunchError
 from bench_lib.matrix import MatrixError
 from bench_lib.model import TASKS, TIERS, Case, Record, Status
-from bench_lib.plugin import devices, replay
+from bench_lib.plugin import devices, replay, shares
 from bench_lib.plugin.options import add_options, read_options
-from bench_lib.plugin.session import MEASURED, PerfSession, decode, encode, shown_path
+from bench_lib.plugin.session import (
+    MEASURED,
+    PerfSession,
+    decode,
+    decode_cases,
+    encode,
+    encode_cases,
+    fault_in_words,
+    shown_path,
+    xfail_reason,
+)
 from bench_lib.runner import Outcome
 from bench_lib.timing import LEAST_PROCESSES
 
 SESSION = pytest.StashKey[PerfSession]()
 OUTCOMES = pytest.StashKey[list[Outcome]]()
+DEFERRED = pytest.StashKey[list[Case]]()
 ASSIGNMENT = pytest.StashKey[devices.Assignment]()
 
 
@@ -43,11 +54,15 @@ class Perf:
         """Measure ``case`` on this process's device.
 
         Skips where the device cannot do it; fails where it has no measurement.  A slow-down
-        fails the test too, once the whole suite has been judged.
+        fails the test too, once the whole suite has been judged.  Under xdist a case of several
+        ranks is measured then.
         """
         __tracebackhide__ = True
         if (refusal := self._session.refusal(case)) is not None:
             pytest.fail(refusal, pytrace=False)
+        if self._session.defers(case):
+            self._request.node.stash.setdefault(DEFERRED, []).append(case)
+            return
         try:
             outcome = self._session.measure(case)
         except (LaunchError, DeviceBusyError) as error:
@@ -60,11 +75,9 @@ class Perf:
         if outcome.skipped is not None:
             pytest.skip(outcome.skipped)
         if (fault := outcome.fault) is not None:
-            words = f"ERROR {case.id}: {fault.kind} in {fault.phase}: {fault.message}"
+            words = fault_in_words(case, fault)
             if (quarantine := self._session.quarantine(case)) is not None:
-                pytest.xfail(f"in quarantine until {quarantine.until}: {words}")
-            if fault.last_output:
-                words += f"\n\nlast output of the worker:\n{fault.last_output}"
+                pytest.xfail(xfail_reason(quarantine, words))
             pytest.fail(words, pytrace=False)
         replay.replay(self._request, outcome)
 
@@ -84,6 +97,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Read the options; under xdist see that there is a device for every worker."""
     session = config.stash[SESSION] = PerfSession(config, read_options(config))
     config.pluginmanager.register(_Recorder(session), "bench_lib.recorder")
+    config.pluginmanager.register(shares, "bench_lib.shares")
     config.addinivalue_line(
         "markers", "perf_cases(workload): parametrize `case` over a workload of the matrix"
     )
@@ -268,8 +282,11 @@ def pytest_runtest_makereport(
     """Attach what was measured to the report of the call, in a form that crosses processes."""
     made = yield
     outcomes = item.stash.get(OUTCOMES, None)
-    if call.when == "call" and outcomes:
-        made.perf = encode(outcomes)  # type: ignore[attr-defined]
+    deferred = item.stash.get(DEFERRED, None)
+    if call.when == "call" and (outcomes or deferred):
+        made.perf = encode(outcomes or [])  # type: ignore[attr-defined]
+        if deferred:
+            made.perf_deferred = encode_cases(deferred)  # type: ignore[attr-defined]
         if made.passed:
             made.outcome = MEASURED  # type: ignore[assignment]
     return made
@@ -288,7 +305,8 @@ class _Recorder:
         if plain is None or hasattr(report, "perf_status") or self._session.is_worker:
             return
         try:
-            self._session.note(report, decode(plain))
+            deferred = decode_cases(getattr(report, "perf_deferred", []))
+            self._session.note(report, decode(plain), deferred)
         except (HistoryError, BaselineError) as error:
             self._session.failed = str(error)
             pytest.exit(str(error), returncode=pytest.ExitCode.INTERNAL_ERROR)
@@ -301,7 +319,7 @@ def pytest_report_teststatus(report: Any) -> Any:
     if (status := getattr(report, "perf_status", None)) and report.when == "call":
         if report.failed:
             return "failed", "F", (status, {"red": True})
-        return "passed", "", ""
+        return ("passed", "", "") if report.passed else None
     return None
 
 

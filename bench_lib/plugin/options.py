@@ -11,7 +11,9 @@ import pytest
 
 from bench_lib.chronicle import LOOKS
 from bench_lib.cooling import COOL_S
+from bench_lib.launch import LaunchError, launchers
 from bench_lib.model import TIERS
+from bench_lib.plugin.shares import share
 
 CONFIRM = 5
 """Fresh processes for a suspicious case; benchmarks/error_rates.py shows what that finds."""
@@ -40,6 +42,8 @@ class Options:
     """Whether MIOpen searches for a case's kernels before it is measured."""
     any_clock: bool
     """Whether a clock below the baseline's is taken as it is."""
+    launcher: str | None
+    """What starts cases of several ranks, with words of its own; None is BENCH_LIB_LAUNCHER's."""
     asked_for: bool
     """Whether this session is about performance: a path under ``perf_paths``, or an option."""
 
@@ -126,6 +130,21 @@ def add_options(parser: pytest.Parser) -> None:
         help="AMD: have MIOpen search for each case's kernels before it is measured, and keep what "
         "became of its database",
     )
+    group.addoption(
+        "--perf-share",
+        type=share,
+        metavar="K/N",
+        help="take the K-th of N parts of the cases, each case always in the same; for jobs that "
+        "have one device each",
+    )
+    group.addoption(
+        "--perf-launcher",
+        type=_launcher,
+        default=None,
+        metavar="WORDS",
+        help="what starts cases of several ranks: torchrun, mpirun or srun, and perhaps words of "
+        'its own, such as "srun -p gpu" (default: BENCH_LIB_LAUNCHER, or torchrun)',
+    )
     parser.addini("perf_matrix", "matrix to take cases from", default="perf_tests/matrix.toml")
     parser.addini(
         "perf_paths",
@@ -160,6 +179,7 @@ def read_options(config: pytest.Config) -> Options:
         cold=config.getoption("perf_cold"),
         tune=config.getoption("perf_tune"),
         any_clock=config.getoption("perf_any_clock"),
+        launcher=config.getoption("perf_launcher"),
         asked_for=any(value not in (None, False) for value in given) or _names_perf_path(config),
     )
 
@@ -178,6 +198,8 @@ _NAMES = (
     "cold",
     "tune",
     "any_clock",
+    "launcher",
+    "share",
 )
 
 
@@ -188,6 +210,14 @@ def _names_perf_path(config: pytest.Config) -> bool:
         if any(folder == path or folder in path.parents for folder in folders):
             return True
     return False
+
+
+def _launcher(text: str) -> str:
+    try:
+        launchers.words_of(text)
+    except LaunchError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def _at_least(kind: Callable[[str], float], least: float) -> Callable[[str], float]:

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 import queue
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from bench_lib.devicelock import DeviceBusyError
 from bench_lib.history import utc_today
 from bench_lib.launch import LaunchError
 from bench_lib.launch.catalogue import network_sizes
-from bench_lib.model import Case, Hardware, Quarantine, Record, Status, problem_of
+from bench_lib.model import Case, Fault, Hardware, Quarantine, Record, Status, problem_of
 from bench_lib.plugin.devices import DEVICE
 from bench_lib.plugin.options import Options
 from bench_lib.profiling import run
@@ -43,6 +44,16 @@ class Pending:
     case_ids: list[str]
 
 
+@dataclass(frozen=True)
+class Deferred:
+    """A test's report whose cases of several ranks wait until all devices are free."""
+
+    report: pytest.TestReport
+    cases: list[Case]
+    measured: list[str]
+    """The test's other cases, by id."""
+
+
 @dataclass
 class PerfSession:
     """What one process of a pytest session knows."""
@@ -52,6 +63,7 @@ class PerfSession:
     bench: Bench | None = None
     chronicle: Chronicle | None = None
     pending: list[Pending] = field(default_factory=list)
+    deferred: list[Deferred] = field(default_factory=list)
     judged: list[Record] = field(default_factory=list)
     seen: dict[str, Case] = field(default_factory=dict)
     """The cases measured in this process, by id: one id is one case."""
@@ -135,6 +147,8 @@ class PerfSession:
             expected=functools.partial(self._expected_clock, device),
             say=self.say,
             tune=self.options.tune,
+            launcher=self.options.launcher,
+            devices=lambda: self.devices,
         )
 
     def _expected_clock(self, device: Hardware, case: Case) -> validity.Level | None:
@@ -159,20 +173,78 @@ class PerfSession:
             )
         return self.chronicle
 
-    def note(self, test_report: pytest.TestReport, outcomes: list[Outcome]) -> None:
-        """Take in what a test measured, in the process that judges."""
+    def defers(self, case: Case) -> bool:
+        """Whether a case waits: it needs devices that other xdist workers hold."""
+        return self.is_worker and case.launch.ranks > 1
+
+    def note(
+        self, test_report: pytest.TestReport, outcomes: list[Outcome], deferred: list[Case]
+    ) -> None:
+        """Take in what a test measured and what it left, in the process that judges."""
         chronicle = self.open_chronicle()
         for outcome in outcomes:
             chronicle.note(outcome, test_report.nodeid)
-        if test_report.outcome == MEASURED:
-            self.pending.append(Pending(test_report, [o.case.id for o in outcomes]))
+        if test_report.outcome != MEASURED:
+            return
+        measured = [outcome.case.id for outcome in outcomes]
+        if deferred:
+            self.deferred.append(Deferred(test_report, deferred, measured))
+        else:
+            self.pending.append(Pending(test_report, measured))
+
+    def catch_up(self) -> None:
+        """Measure what xdist's workers left, now that they have ended and devices are free."""
+        waiting, self.deferred = self.deferred, []
+        if not waiting:
+            return
+        self.say(f"measuring the cases of several ranks of {len(waiting)} tests")
+        try:
+            with contextlib.closing(self._open_bench(self.devices[0])) as bench:
+                while waiting:
+                    self._catch_up(bench, waiting[0])
+                    waiting.pop(0)
+        except (LaunchError, DeviceBusyError) as error:
+            self.failed = str(error)
+            raise
+        finally:
+            why = self.failed or "the run was interrupted"
+            for each in waiting:
+                self._report_unmeasured(each.report, f"not measured: {why}")
+
+    def _catch_up(self, bench: Bench, test: Deferred) -> None:
+        """Measure one test's cases up to the first that has no measurement, as the test would."""
+        assert self.chronicle is not None
+        test.report.duration = 0.0
+        for case in test.cases:
+            begin = time.monotonic()
+            outcome = bench.measure(case)
+            test.report.duration += time.monotonic() - begin
+            self.chronicle.note(outcome, test.report.nodeid)
+            if outcome.skipped is not None:
+                self._report_skipped(test.report, outcome.skipped)
+                return
+            if outcome.fault is not None:
+                words, quarantine = fault_in_words(case, outcome.fault), self.quarantine(case)
+                if quarantine is None:
+                    self._report_unmeasured(test.report, words)
+                else:
+                    reason = xfail_reason(quarantine, words)
+                    self._report_skipped(test.report, reason, xfail=True)
+                return
+        ids = [*test.measured, *(case.id for case in test.cases)]
+        self.pending.append(Pending(test.report, ids))
 
     def confirm(self) -> None:
         """Measure what looks different again, in fresh processes that all such cases share.
 
         A case leaves as soon as it does not look different any more.  Under xdist its
-        workers have ended by now, and their devices are idle.
+        workers have ended by now, and their devices are idle.  Cases of several ranks come
+        after the others, when no device is held by a bench of its own.
         """
+        self._confirm(of_several_ranks=False)
+        self._confirm(of_several_ranks=True)
+
+    def _confirm(self, *, of_several_ranks: bool) -> None:
         assert self.chronicle is not None
         everything = len(self.chronicle.records)
         benches = {} if self.bench is None else {_place(self.bench.device): self.bench}
@@ -181,6 +253,7 @@ class PerfSession:
                 records = self.chronicle.suspicious()
                 if process == self.options.processes:
                     records += self.chronicle.spoilt()  # whatever it was may be over by now
+                records = [r for r in records if (r.case.launch.ranks > 1) == of_several_ranks]
                 if not records:
                     return
                 self.say(
@@ -218,7 +291,13 @@ class PerfSession:
                 if bench is None or _place(bench.device) != place:
                     bench = self._open_bench(self.chronicle.hardware_of(here[0]))
                     stack.callback(bench.close)
-                for case, found in run.look_into(bench, (record.case for record in here)):
+                cases = [record.case for record in here]
+                alone = [case for case in cases if case.launch.ranks == 1]
+                for case, found in run.look_into(bench, alone):
+                    self.chronicle.note_kernels(case.id, found)
+                for case in (case for case in cases if case.launch.ranks > 1):
+                    with bench.holding(case):
+                        ((_, found),) = run.look_into(bench, [case])
                     self.chronicle.note_kernels(case.id, found)
 
     def _measure_again(
@@ -256,10 +335,12 @@ class PerfSession:
             return
         if not self.interrupted and self.failed is None:
             try:
+                self.catch_up()
                 self.confirm()
                 self.look_into()
             except (LaunchError, DeviceBusyError) as error:
-                self.failed = f"suspicious cases could not be measured again: {error}"
+                if self.failed is None:
+                    self.failed = f"suspicious cases could not be measured again: {error}"
             except KeyboardInterrupt:
                 self.interrupted = True
                 self._report_all()
@@ -285,19 +366,46 @@ class PerfSession:
         shown = (failing or records)[0]
         status = report.standing(shown, today)
         final.outcome = "failed" if failing else "passed"
-        final.duration = 0.0  # counted when it was measured
-        final.perf_status = status  # type: ignore[attr-defined]
-        final.user_properties = [*waiting.user_properties, ("perf_status", status)]
         if failing:
             words = "\n\n".join(report.in_words(record) for record in failing)
             verdict = judge.leading(failing[0].verdicts)
             summary = f"{verdict.metric}: {verdict.reason.splitlines()[0]}"
             final.longrepr = VerdictRepr(words, summary, waiting.location)
+        self._finish(final, status)
+
+    def _report_unmeasured(self, waiting: pytest.TestReport, words: str) -> None:
+        """Fail a test that was deferred and has no measurement."""
+        final = copy.copy(waiting)
+        final.outcome = "failed"
+        final.longrepr = VerdictRepr(words, words.splitlines()[0], waiting.location)
+        self._finish(final, Status.ERROR.value)
+
+    def _report_skipped(
+        self, waiting: pytest.TestReport, reason: str, *, xfail: bool = False
+    ) -> None:
+        """Skip a test that was deferred, as pytest.skip or pytest.xfail in it would have."""
+        final = copy.copy(waiting)
+        final.outcome = "skipped"
+        path, line, _ = waiting.location
+        final.longrepr = (path, (line or 0) + 1, f"Skipped: {reason}")
+        if xfail:
+            final.wasxfail = reason
+        self._finish(final, Status.SKIPPED.value)
+
+    def _finish(self, final: pytest.TestReport, status: str) -> None:
+        """Report a test's outcome, and then its end."""
+        waited = getattr(final, "perf_deferred", None) is not None
+        if not waited:
+            final.duration = 0.0  # counted when it was measured
+        final.perf_status = status  # type: ignore[attr-defined]
+        final.user_properties = [*final.user_properties, ("perf_status", status)]
         self.config.hook.pytest_runtest_logreport(report=final)
         # The teardown's report closes the test for JUnit, so it comes after the verdict.
         end = copy.copy(final)
         end.when, end.outcome, end.longrepr, end.duration = "teardown", "passed", None, 0.0
         end.sections = []
+        if hasattr(end, "wasxfail"):
+            del end.wasxfail
         self.config.hook.pytest_runtest_logreport(report=end)
 
     def close(self) -> None:
@@ -346,6 +454,19 @@ class PerfSession:
         return record.case.id in self._baselines(key).measured
 
 
+def fault_in_words(case: Case, fault: Fault) -> str:
+    """Return what a test says of a case that has no measurement."""
+    words = f"ERROR {case.id}: {fault.kind} in {fault.phase}: {fault.message}"
+    if fault.last_output:
+        words += f"\n\nlast output of the worker:\n{fault.last_output}"
+    return words
+
+
+def xfail_reason(quarantine: Quarantine, words: str) -> str:
+    """Return why a fault does not fail a test."""
+    return f"in quarantine until {quarantine.until}: {words.splitlines()[0]}"
+
+
 def _place(device: Hardware) -> str:
     """Name one device among those of this machine."""
     return device.uuid or f"{device.key} {device.index}"
@@ -375,6 +496,17 @@ def encode(outcomes: list[Outcome]) -> list[Any]:
 def decode(plain: list[Any]) -> list[Outcome]:
     """Return the outcomes that ``encode`` made plain."""
     return msgspec.convert(plain, list[Outcome])
+
+
+def encode_cases(cases: list[Case]) -> list[Any]:
+    """Return cases as plain objects, as a report can carry them between processes."""
+    plain: list[Any] = msgspec.to_builtins(cases)
+    return plain
+
+
+def decode_cases(plain: list[Any]) -> list[Case]:
+    """Return the cases that ``encode_cases`` made plain."""
+    return msgspec.convert(plain, list[Case])
 
 
 def shown_path(path: Path) -> str:

@@ -17,9 +17,7 @@ def main(arguments: list[str]) -> int:
 
         return serve()
     if arguments[:1] == ["once"] and len(arguments) == 3:
-        from bench_lib.worker.ranks import once
-
-        return once(arguments[1], arguments[2])
+        return _once(arguments[1], arguments[2])
     if arguments[:1] == ["profile"]:
         from bench_lib.worker import tracing
 
@@ -30,6 +28,34 @@ def main(arguments: list[str]) -> int:
         return describe()
     sys.stderr.write(f"{USAGE}\n")
     return 2
+
+
+def _once(case: str, out: str) -> int:
+    """Be a rank; its output is its own from here on, torch's import included."""
+    import os
+    import socket
+    from pathlib import Path
+
+    from bench_lib.model import UserError
+    from bench_lib.placement import placement_of
+    from bench_lib.worker.rank_log import RankLog
+
+    try:
+        place = placement_of(os.environ)
+        log = RankLog(Path(out), place.rank)
+    except UserError as error:
+        sys.stderr.write(f"bench-lib: {error}\n")
+        return 2
+    except OSError as error:
+        sys.stderr.write(
+            f"bench-lib: rank {place.rank} on {socket.gethostname()}: {out}: {error.strerror}; the "
+            "ranks' folder has to be one that all hosts see: name one in BENCH_LIB_SHARED\n"
+        )
+        return 2
+    log.enter("import torch")
+    from bench_lib.worker.ranks import once
+
+    return once(Path(case), Path(out), place, log)
 
 
 if __name__ == "__main__":

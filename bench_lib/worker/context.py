@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import faulthandler
 import json
@@ -104,10 +105,10 @@ def tuned(case: Case, context: Context) -> dict[str, Any]:
     try:
         with caches.searching():
             context.phase("tune")
-            step = build(case, context.setting).step
-            for _ in range(2):
-                step()
-            context.clock.synchronize()
+            with contextlib.closing(build(case, context.setting)) as workload:
+                for _ in range(2):
+                    workload.step()
+                context.clock.synchronize()
     finally:
         clean(context)
     return {"tuned": True}
@@ -127,9 +128,13 @@ def kernels_of(case: Case, context: Context) -> dict[str, Any]:
 
 
 def _profiled(case: Case, context: Context) -> profiling.Work:
-    clock = context.clock
     context.phase("build")
-    step = build(case, context.setting).step
+    with contextlib.closing(build(case, context.setting)) as workload:
+        return _profiled_steps(workload.step, context)
+
+
+def _profiled_steps(step: Callable[[], object], context: Context) -> profiling.Work:
+    clock = context.clock
     context.phase("first step")
     step()
     clock.synchronize()

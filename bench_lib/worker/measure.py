@@ -24,7 +24,7 @@ from bench_lib.worker.probe import host_us, median_us
 from bench_lib.worker.workloads import Setting, Workload, build
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from bench_lib.worker.clock import Clock, Marks
 
@@ -193,7 +193,7 @@ def _measured(case: Case, context: Context, workload: Workload, before: int) -> 
         enqueue_s >= HOST_BOUND * step_s or end_s - issued_s < BACKLOG * step_s
     )
 
-    portions = {}
+    portions: dict[str, list[float]] = {}
     if workload.portions:
         context.phase("portions")
         portions = _portions(clock, workload.portions, context.agree(step_s))
@@ -239,7 +239,8 @@ def _measured(case: Case, context: Context, workload: Workload, before: int) -> 
         reduced_flops_share=reduced,
         numerics=_storable(numerics),
         probe={**context.launches.probe, "host_us": median_us(python_us)},
-        portions_s=portions,
+        portions_s={name: statistics.median(times) for name, times in portions.items()},
+        own_s=_own_times(portions, workload.waits) if context.setting.ranks > 1 else [],
         training=training,
         peak_host_bytes=host_peak,
         cpu_s=_grown(cpu_before, cpu_after),
@@ -300,17 +301,25 @@ def _grown(before: float | None, after: float | None) -> float | None:
 
 PORTIONED, PORTIONED_S = 20, 1.0
 """Steps whose parts are timed: so many, unless they take longer than this in all."""
+LEAST_PORTIONED = 6
+"""Fewer would not tell a slow rank from chance."""
 
 
 def _portions(
     clock: Clock, portions: Mapping[str, Callable[[], object]], step_s: float
-) -> dict[str, float]:
-    """Return the median time of each part of a step, the device idle between them."""
+) -> dict[str, list[float]]:
+    """Return the times of each part of some steps, the device idle between the parts."""
     seen: dict[str, list[float]] = {name: [] for name in portions}
-    for _ in range(max(3, min(PORTIONED, int(PORTIONED_S / max(step_s, 1e-9))))):
+    for _ in range(max(LEAST_PORTIONED, min(PORTIONED, int(PORTIONED_S / max(step_s, 1e-9))))):
         for name, part in portions.items():
             seen[name].append(timed(clock, part, 1))
-    return {name: statistics.median(times) for name, times in seen.items()}
+    return seen
+
+
+def _own_times(portions: Mapping[str, list[float]], waits: Collection[str]) -> list[float]:
+    """Return what each of these steps took but for the parts that wait for other ranks."""
+    own = [times for name, times in portions.items() if name not in waits]
+    return [math.fsum(step) for step in zip(*own, strict=True)]
 
 
 def _storable(numerics: Numerics | None) -> Numerics | None:

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
+import socket
 import sys
 import time
+import traceback
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
 
-from bench_lib.model import Device
+from bench_lib.model import Device, UserError
+from bench_lib.placement import (
+    LOCALHOST,
+    Meeting,
+    Placement,
+    device_index,
+    meeting_of,
+    told_meeting,
+)
 from bench_lib.worker.clock import clock_of
-from bench_lib.worker.context import answer
+from bench_lib.worker.context import answer, in_words, kind_of
 from bench_lib.worker.device import (
     compile_cache_state,
     cudnn_version,
@@ -29,42 +42,45 @@ from bench_lib.worker.measure import Context
 from bench_lib.worker.workloads import Setting
 from bench_lib.worker.zygote import die_with_parent
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
-def once(case_path: str, out: str) -> int:
+    from bench_lib.worker.rank_log import RankLog
+
+MEETING_S = 300.0
+"""Nodes of a cluster may start minutes apart; the case's own time limit is often shorter."""
+MEETING_FILE = "meeting"
+LOOK_S = 0.05
+STORES: Any = dist
+"""Its stores have no types."""
+
+
+class MeetingError(RuntimeError):
+    """The ranks cannot meet, or are not ranks of the same case."""
+
+
+def once(case_path: Path, out: Path, place: Placement, log: RankLog) -> int:
     """Measure the case in ``case_path`` on this rank and write ``rank-N.json`` into ``out``.
 
-    Rank, local rank and world size come from the launcher's variables (torchrun's names).
     The file appears whole or not at all.  Returns 0 where there is a measurement or a skip;
     with a fault the process leaves at once.
     """
     die_with_parent()
-    rank = int(os.environ.get("RANK", "0"))
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    device, seen = open_device(local_rank)
-    launches = compare_streams(device)
-    group = joined(device, ranks)
     phases = ["start"]
 
     def enter(phase: str) -> None:
         phases.append(phase)
-        sys.stdout.write(f"rank {rank}: {phase}\n")
-        sys.stdout.flush()
+        log.enter(phase)
 
-    context = Context(
-        setting=Setting(device, rank=rank, local_rank=local_rank, ranks=ranks),
-        clock=clock_of(device),
-        context_id=f"rank-{rank}",
-        device_uuid=seen.uuid,
-        launches=launches,
-        phase=enter,
-        agree=group.agree,
-        cache_state=compile_cache_state,
-        forget=forget_compiled,
-    )
-    outcome = answer(json.loads(Path(case_path).read_text()), context)
-    outcome |= {"ended_s": time.time(), "phase": phases[-1], **about_rank(context.setting, seen)}
-    target = Path(out, f"rank-{rank}.json")
+    text = case_path.read_text()
+    try:
+        context, group, about = prepared(text, out, place, enter)
+        outcome = {**answer(json.loads(text), context), **about}
+    except (RuntimeError, OSError, UserError) as error:
+        traceback.print_exc()
+        group, outcome = Group(), fault_of(error)
+    outcome |= {"rank": place.rank, "ended_s": time.time(), "phase": phases[-1]}
+    target = out / f"rank-{place.rank}.json"
     partial = target.with_suffix(".part")
     partial.write_text(json.dumps(outcome, allow_nan=False))
     partial.replace(target)
@@ -73,8 +89,50 @@ def once(case_path: str, out: str) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
+    enter("leave")
     group.leave()
     return 0
+
+
+def prepared(
+    case: str, out: Path, place: Placement, enter: Callable[[str], None]
+) -> tuple[Context, Group, dict[str, Any]]:
+    """Open the device and join the others; returns what a case is measured with, and about us.
+
+    Raises MeetingError where the ranks cannot meet or are not alike, RuntimeError where the
+    device does not open.
+    """
+    if (asked := json.loads(case)["launch"]["ranks"]) != place.ranks:
+        raise MeetingError(f"the case is of {asked} ranks, and {place.ranks} were started")
+    enter("open the device")
+    device, seen = open_device(device_index(place, os.environ))
+    launches = compare_streams(device)
+    enter("meet the other ranks")
+    store = met(place, out)
+    if store is not None:
+        compare(store, place.rank, facts_of(case, place.ranks))
+        refuse_shared_gpu(store, place.rank, seen)
+    group = joined(device, place.ranks, rank=place.rank, store=store)
+    setting = Setting(device, rank=place.rank, local_rank=place.local_rank, ranks=place.ranks)
+    context = Context(
+        setting=setting,
+        clock=clock_of(device),
+        context_id=f"rank-{place.rank}",
+        device_uuid=seen.uuid,
+        launches=launches,
+        phase=enter,
+        agree=group.agree,
+        cache_state=compile_cache_state,
+        forget=forget_compiled,
+    )
+    return context, group, about_rank(setting, seen)
+
+
+def fault_of(error: Exception) -> dict[str, Any]:
+    """Return as an outcome what kept a rank from measuring at all."""
+    kind = "protocol" if isinstance(error, (MeetingError, UserError)) else kind_of(error)
+    words = str(error) if kind == "protocol" else in_words(error)
+    return {"fault": {"kind": kind, "message": words, "traceback": traceback.format_exc()}}
 
 
 def about_rank(setting: Setting, seen: Device) -> dict[str, Any]:
@@ -89,6 +147,109 @@ def about_rank(setting: Setting, seen: Device) -> dict[str, Any]:
         "cudnn": cudnn_version(setting.device),
         "threads": torch.get_num_threads(),
     }
+
+
+# --- meeting -------------------------------------------------------------------------------
+
+
+def met(place: Placement, folder: Path | None = None) -> Any | None:
+    """Return the store in which the ranks of a launch find each other; None for one rank.
+
+    It is where MASTER_ADDR and MASTER_PORT say; else rank 0 takes a free port and writes it into
+    the ranks' ``folder``.  Raises MeetingError or UserError where they cannot meet.
+    """
+    if place.ranks == 1:
+        return None
+    told = told_meeting(os.environ)
+    if told is not None:
+        # Under torchrun its agent listens already.
+        listens = place.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        return _store(told, listens=listens)
+    if folder is None:
+        return _store(meeting_of(place, os.environ), listens=place.rank == 0)
+    file = folder / MEETING_FILE
+    if place.rank == 0:
+        host = LOCALHOST if place.is_on_one_host else socket.gethostname()
+        store = _store(Meeting(host, 0), listens=True)
+        partial = file.with_suffix(".part")
+        partial.write_text(json.dumps([host, store.port]))
+        partial.replace(file)
+        return store
+    return _store(_written_meeting(file), listens=False)
+
+
+def _store(at: Meeting, *, listens: bool) -> Any:
+    limit = timedelta(seconds=MEETING_S)
+    try:
+        return STORES.TCPStore(at.host, at.port, None, listens, limit, wait_for_workers=False)
+    except RuntimeError as error:
+        raise MeetingError(_why_not(at.host, at.port, error)) from error
+
+
+def _why_not(host: str, port: int, error: Exception) -> str:
+    """Say why the ranks cannot meet at a port."""
+    if "EADDRINUSE" in str(error) or "already in use" in str(error):
+        return (
+            f"port {port} of {socket.gethostname()} is in use; set MASTER_PORT to another, or "
+            "leave MASTER_ADDR and MASTER_PORT out"
+        )
+    first = str(error).strip().partition("\n")[0]
+    return f"nobody is to be met at {host}:{port}: {first}"
+
+
+def _written_meeting(file: Path) -> Meeting:
+    deadline = time.monotonic() + MEETING_S
+    while time.monotonic() < deadline:
+        list(file.parent.iterdir())  # or a network's file system would keep that it was not there
+        if file.exists():
+            host, port = json.loads(file.read_text())
+            return Meeting(host, port)
+        time.sleep(LOOK_S)
+    raise MeetingError(
+        f"rank 0 did not say within {MEETING_S:g} s where to meet, in {file}; where the hosts "
+        "do not share that folder, name one that they do in BENCH_LIB_SHARED"
+    )
+
+
+def facts_of(case: str, ranks: int) -> dict[str, str]:
+    """Return what has to be the same on all ranks, by name."""
+    return {
+        "case": hashlib.sha256(case.encode()).hexdigest()[:12],
+        "torch": str(torch.__version__),
+        "world size": str(ranks),
+        "python": sys.version.partition(" ")[0],
+    }
+
+
+def compare(store: Any, rank: int, facts: Mapping[str, str]) -> None:
+    """Hold this rank's facts against rank 0's; raises MeetingError, which says what differs."""
+    if rank == 0:
+        store.set("facts", json.dumps(facts))
+        return
+    first = json.loads(store.get("facts"))
+    differing = [
+        f"{name} {value}, and rank 0 has {first.get(name)}"
+        for name, value in facts.items()
+        if value != first.get(name)
+    ]
+    if differing:
+        raise MeetingError(f"the ranks disagree: rank {rank} has {'; '.join(differing)}")
+
+
+def refuse_shared_gpu(store: Any, rank: int, seen: Device) -> None:
+    """Raise MeetingError where another rank has this rank's GPU.
+
+    Not on AMD, where partitions of one GPU may share its uuid; RCCL refuses there.
+    """
+    if seen.uuid is None or torch.version.hip is not None:
+        return
+    key = f"gpu {seen.uuid}"
+    holder = store.compare_set(key, "", str(rank)).decode()
+    if holder != str(rank):
+        raise MeetingError(
+            f"rank {rank} has the same GPU as rank {holder}, {seen.uuid}; each needs its own: with "
+            "srun --gpus-per-task=1, or no CUDA_VISIBLE_DEVICES"
+        )
 
 
 class Group:
@@ -128,16 +289,26 @@ def joined(
     backend: str | None = None,
     url: str | None = None,
     rank: int = -1,
+    store: Any | None = None,
 ) -> Group:
-    """Join the ranks of a launch, by the launcher's variables or at a ``url``.
+    """Join the ranks of a launch: in a store, at a ``url``, or by torchrun's variables.
 
     Raises RuntimeError or ValueError where they cannot meet.
     """
     if ranks == 1:
         return Group()
     backend = backend or ("nccl" if device.type == "cuda" else "gloo")
-    if url is None:
+    if store is not None:
+        own = STORES.PrefixStore("group", store)
+        dist.init_process_group(backend, store=own, rank=rank, world_size=ranks)
+    elif url is None:
         dist.init_process_group(backend)
     else:
-        dist.init_process_group(backend, init_method=url, rank=rank, world_size=ranks)
+        try:
+            dist.init_process_group(backend, init_method=url, rank=rank, world_size=ranks)
+        except RuntimeError as error:
+            at = urlsplit(url)
+            if at.scheme != "tcp" or at.hostname is None or at.port is None:
+                raise
+            raise MeetingError(_why_not(at.hostname, at.port, error)) from error
     return Group(dist.new_group(backend="gloo"))

@@ -18,14 +18,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
+from bench_lib.model import UserError
+from bench_lib.placement import Placement, device_index, placement_of
 from bench_lib.wire import decode_case
 from bench_lib.worker.capture import external_profiler
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import in_words, kind_of
 from bench_lib.worker.device import open_device
 from bench_lib.worker.measure import Steadiness, timed
-from bench_lib.worker.ranks import about_rank, joined
-from bench_lib.worker.workloads import Setting, UnsupportedError, build
+from bench_lib.worker.ranks import about_rank, joined, met
+from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, build
 from bench_lib.worker.zygote import die_with_parent
 
 if TYPE_CHECKING:
@@ -67,12 +69,15 @@ def main(arguments: list[str]) -> int:
     """
     order = _order(arguments)
     die_with_parent()
-    rank = int(os.environ.get("RANK", "0"))
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    kept = Kept(order.out, "" if ranks == 1 else f"_rank{rank}")
+    try:
+        place = placement_of(os.environ)
+    except UserError as error:
+        sys.stderr.write(f"bench-lib: {error}\n")
+        return 2
+    kept = Kept(order.out, "" if place.ranks == 1 else f"_rank{place.rank}")
     leave: Callable[[], None] = _nothing
     try:
-        leave = _profile(order, kept, rank, ranks)
+        leave = _profile(order, kept, place)
     except UnsupportedError as reason:
         kept.add(skipped=str(reason))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - it becomes the result
@@ -152,7 +157,7 @@ class Kept:
             self.problems.append(f"{what}: {in_words(error)}")
 
 
-def _profile(order: Order, kept: Kept, rank: int, ranks: int) -> Callable[[], None]:
+def _profile(order: Order, kept: Kept, place: Placement) -> Callable[[], None]:
     """Do it all; returns what leaves the other ranks."""
     if not order.ranges and (variable := external_profiler()):
         raise UnsupportedError(
@@ -160,24 +165,34 @@ def _profile(order: Order, kept: Kept, rank: int, ranks: int) -> Callable[[], No
             "GPU; leave it out, or use --ranges"
         )
     kept.enter("open the device")
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    device, seen = open_device(local_rank)
+    device, seen = open_device(device_index(place, os.environ))
     if order.ranges and device.type != "cuda":
         raise UnsupportedError("profilers outside look at GPUs, and torch sees none here")
-    group = joined(device, ranks)
-    setting = Setting(device, rank=rank, local_rank=local_rank, ranks=ranks)
+    group = joined(device, place.ranks, rank=place.rank, store=met(place, order.out))
+    setting = Setting(device, rank=place.rank, local_rank=place.local_rank, ranks=place.ranks)
     clock = clock_of(device)
     kept.add(steps=order.steps, **about_rank(setting, seen))
 
     kept.enter("build")
-    workload = build(order.case, setting)
+    with contextlib.closing(build(order.case, setting)) as workload:
+        _profile_steps(workload, clock, order, kept, group.agree)
+    return group.leave
+
+
+def _profile_steps(
+    workload: Workload,
+    clock: Clock,
+    order: Order,
+    kept: Kept,
+    agree: Callable[[float], float],
+) -> None:
     kept.problems += workload.warnings
     kept.enter("first step")
     first_step_s = timed(clock, workload.step, 1)
     workload.first_step_done()
     kept.add(first_step_s=first_step_s)
     kept.enter("warm up")
-    steady = _warm_up(clock, workload.step, first_step_s, group.agree)
+    steady = _warm_up(clock, workload.step, first_step_s, agree)
 
     kept.enter("profile")
     clock.reset_peak()
@@ -189,7 +204,6 @@ def _profile(order: Order, kept: Kept, rank: int, ranks: int) -> Callable[[], No
         plain = max(1, min(order.steps, int(MOST_PLAIN_S / max(steady.blocks[-1], 1e-9))))
         kept.add(plain_step_s=timed(clock, workload.step, plain) / plain)
         _traced(workload.step, clock, order, kept)
-    return group.leave
 
 
 def _warm_up(

@@ -57,6 +57,8 @@ class Workload:
     """Called just before the measured stretch; takes back what warming up has changed."""
     portions: dict[str, Callable[[], object]] = field(default_factory=dict)
     """Parts of a step, by name; done in order they are one."""
+    waits: tuple[str, ...] = ("backward",)
+    """Parts in which one of several ranks waits for the others."""
     fed_by_host: bool = False
     """Whether the host makes every step's input, and the device is there to wait for it."""
     training: Callable[[], Training | None] = _nothing

@@ -21,6 +21,9 @@ __all__ = ["Setting", "UnsupportedError", "Workload", "build"]
 
 NAMED = {
     "network": "bench_lib.worker.workloads.networks:network",
+    "training": "bench_lib.worker.workloads.training:training",
+    "language_model": "bench_lib.worker.workloads.language_model:language_model",
+    "collective": "bench_lib.worker.workloads.collectives:collective",
     "operator": "bench_lib.worker.workloads.operators:operator",
     "planted": "bench_lib.worker.workloads.planted:planted",
     "delay": "bench_lib.worker.workloads.planted:delay",

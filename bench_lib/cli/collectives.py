@@ -1,0 +1,219 @@
+"""``bench-lib collectives``: nccl-tests' sweep over sizes, measured as the suite measures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench_lib.cli.measuring import Judge, Keeping, LimitsMatrix, Measuring, say
+from bench_lib.cli.output import (
+    DEFAULT_BASELINES,
+    DEFAULT_HISTORY,
+    BaselinesDir,
+    HistoryDir,
+    Json,
+)
+from bench_lib.model import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bench_lib.exercises.collectives import CollectiveRow
+    from bench_lib.model import Case, Hardware, Record
+
+RANKS_ON_A_CPU = 2
+WARMUP_S, WARMUP_MAX_S, MEASURE_S = 0.3, 1.5, 0.15
+"""Of each of a hundred sizes; what was measured before has warmed the GPU."""
+MOST_RANKS = 1024
+
+
+class _Collectives(Measuring):
+    kind = "command"
+
+    def fail(self) -> None:
+        """Have the command end with exit status 1, whatever was judged."""
+        self._passes = False
+
+
+def collectives(
+    *,
+    op: Annotated[
+        str,
+        typer.Option("--op", help="all_reduce, all_gather, reduce_scatter, broadcast, all_to_all."),
+    ] = "all_reduce,all_gather,reduce_scatter",
+    least: Annotated[
+        str, typer.Option("--minbytes", "-b", help="First size; K, M and G are powers of 1024.")
+    ] = "8",
+    most: Annotated[str, typer.Option("--maxbytes", "-e", help="Last size.")] = "128M",
+    factor: Annotated[
+        int | None,
+        typer.Option("--stepfactor", "-f", help="Each size times so much (default: 2)."),
+    ] = None,
+    step: Annotated[
+        str | None, typer.Option("--stepbytes", "-i", help="Each size and so much.")
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option("--datatype", "-d", help="float, half, bfloat16, int32, uint8 ...")
+    ] = "float",
+    ranks: Annotated[
+        int | None,
+        typer.Option("--ranks", "-g", help="Processes (default: one a GPU; 2 on a CPU)."),
+    ] = None,
+    both: Annotated[
+        bool,
+        typer.Option("--both/--in-place", help="Out of place too, where torch has that form."),
+    ] = True,
+    graph: Annotated[
+        bool,
+        typer.Option("--graph/--no-graph", help="Short calls replayed as a CUDA or HIP graph."),
+    ] = True,
+    history: HistoryDir = DEFAULT_HISTORY,
+    baselines: BaselinesDir = DEFAULT_BASELINES,
+    matrix: LimitsMatrix = None,
+    judge: Judge = False,
+    json: Json = False,
+) -> None:
+    """Measure collectives by size: time of a call, algorithm and bus bandwidth, wrong elements."""
+    from bench_lib.exercises.collectives import collective_row, collective_table
+    from bench_lib.hardware import detect
+
+    devices = detect()
+    count, ops = _ranks(ranks, devices), _ops(op)
+    asked = _asked(least, most, factor, step)
+    by_op = {one: _sizes(one, asked, dtype, count) for one in ops}
+    cases = [
+        case
+        for one, sizes in by_op.items()
+        for case in _cases(one, sizes, dtype, count, both=both, graph=graph)
+    ]
+    keeping = Keeping(history, baselines, matrix, judge, json)
+    session = _Collectives("collectives", devices[0], keeping)
+    lines = _Lines(cases, session.device)
+    told = session.figures_of_all(cases, each=_nothing if json else lines.take, together=True)
+    rows = [collective_row(seen, count) for seen in told]
+    if any(row.wrong for row in rows):
+        session.fail()
+    if not json:
+        lines.end()
+    session.tell(rows, collective_table(rows))
+
+
+def _ranks(asked: int | None, devices: Sequence[Hardware]) -> int:
+    """Return how many ranks there are to be; raises UserError where that cannot be."""
+    on_cpu = devices[0].vendor == "cpu"
+    ranks = asked if asked is not None else RANKS_ON_A_CPU if on_cpu else len(devices)
+    if asked is None and ranks < 2:
+        raise UserError("a collective is of 2 GPUs or more, and there is 1 here")
+    if not 2 <= ranks <= MOST_RANKS:
+        raise UserError(f"--ranks is {ranks}; a collective is of 2 to {MOST_RANKS}")
+    if not on_cpu and ranks > len(devices):
+        raise UserError(f"--ranks is {ranks}, and there are {len(devices)} GPUs")
+    return ranks
+
+
+def _ops(words: str) -> list[str]:
+    from bench_lib.axes import one_of
+    from bench_lib.collective import OPS
+
+    ops = [word.strip() for word in words.split(",")]
+    for word in ops:
+        if problem := one_of("op", OPS)(word):
+            raise UserError(f"--op: {problem}")
+    return list(dict.fromkeys(ops))
+
+
+def _asked(least: str, most: str, factor: int | None, step: str | None) -> list[int]:
+    """Return the sizes that were asked for; raises UserError."""
+    from bench_lib.collectives import sizes
+
+    if factor is not None and step is not None:
+        raise UserError("--stepfactor and --stepbytes are two ways; choose one")
+    begin, end = _bytes("--minbytes", least), _bytes("--maxbytes", most)
+    by = None if step is None else _bytes("--stepbytes", step)
+    return sizes(begin, end, factor=2 if factor is None else factor, step=by)
+
+
+def _sizes(op: str, asked: Sequence[int], dtype: str, ranks: int) -> list[int]:
+    """Return the sizes of an operation as nccl-tests rounds them, each once; says what it did."""
+    from bench_lib.collective import SPLIT, rounded
+
+    found = [rounded(op, size, dtype, ranks) for size in asked]
+    kept = list(dict.fromkeys(size for size in found if size))
+    if not kept:
+        raise UserError(f"--maxbytes: {asked[-1]} bytes of {dtype} leave {ranks} ranks nothing")
+    if kept != asked:
+        what = f"16 bytes for each of {ranks} ranks" if op in SPLIT else f"elements of {dtype}"
+        fewer = f"; {len(asked)} became {len(kept)}" if len(kept) < len(asked) else ""
+        say(f"{op}: sizes are rounded down to whole {what}, as nccl-tests does{fewer}")
+    return kept
+
+
+def _bytes(flag: str, words: str) -> int:
+    from bench_lib.collectives import bytes_in
+
+    try:
+        return bytes_in(int(words) if words.isdecimal() else words)
+    except UserError as error:
+        raise UserError(f"{flag}: {error}") from error
+
+
+def _cases(
+    op: str, sizes: Sequence[int], dtype: str, ranks: int, *, both: bool, graph: bool
+) -> list[Case]:
+    from bench_lib.collective import EITHER
+    from bench_lib.collectives import collective_case
+    from bench_lib.model import Case, Sampling
+
+    if op == "all_to_all" and not both:
+        raise UserError("--in-place: torch's all_to_all has no such form")
+    forms = [False] if op not in EITHER else [False, True] if both else [True]
+    sampling = Sampling(warmup_s=WARMUP_S, warmup_max_s=WARMUP_MAX_S, measure_s=MEASURE_S)
+    base = Case("", "", sampling=sampling)
+    return [
+        collective_case(
+            base, op=op, bytes=size, dtype=dtype, in_place=form, graph=graph, ranks=ranks
+        )
+        for size in sizes
+        for form in forms
+    ]
+
+
+def _nothing(_record: Record) -> None:
+    return None
+
+
+class _Lines:
+    """Prints what nccl-tests prints of an operation, a size as soon as its last form is known."""
+
+    def __init__(self, cases: Sequence[Case], device: Hardware) -> None:
+        self._cases = list(cases)
+        self._device = device
+        self._of_size: list[CollectiveRow] = []
+        self._of_op: list[CollectiveRow] = []
+
+    def take(self, record: Record) -> None:
+        """Take in a case, in the order of the cases."""
+        from bench_lib.exercises.collectives import HEADER, collective_row, sweep_line
+        from bench_lib.exercises.figures import figures_of
+
+        row = collective_row(figures_of(record, self._device), record.case.launch.ranks)
+        if not self._of_op or self._of_op[0].op != row.op:
+            self.end()
+            about = f"# Collective: {row.op}, ranks: {row.ranks}, by torch.distributed"
+            print("\n".join((about, "#", *HEADER)))
+        self._of_size.append(row)
+        self._of_op.append(row)
+        self._cases.pop(0)
+        following = self._cases[0].params if self._cases else {}
+        if (following.get("op"), following.get("bytes")) != (row.op, row.size):
+            print(sweep_line(self._of_size), flush=True)
+            self._of_size = []
+
+    def end(self) -> None:
+        """Close an operation, if one was begun."""
+        from bench_lib.exercises.collectives import footer
+
+        if self._of_op:
+            print("\n".join((*footer(self._of_op), "")), flush=True)
+        self._of_op = []

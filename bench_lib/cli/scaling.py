@@ -1,0 +1,462 @@
+"""``bench-lib scaling``: what more threads, processes and GPUs bring, and what to ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from bench_lib.cli.measuring import Judge, Keeping, LimitsMatrix, Measuring, say
+from bench_lib.cli.output import (
+    DEFAULT_BASELINES,
+    DEFAULT_HISTORY,
+    DEFAULT_MATRIX,
+    BaselinesDir,
+    HistoryDir,
+    Json,
+)
+from bench_lib.model import TASKS, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from bench_lib.exercises.figures import Figures
+    from bench_lib.exercises.scaling import Forecast, Point, ScalingRow, Subject
+    from bench_lib.model import Case, Hardware, Param, Record
+
+MNIST, NETWORK = "mnist", "network"
+BATCH_SIZE = 64
+LONG_S = 3600.0
+"""An epoch on one thread of a slow CPU takes minutes."""
+SHORT_STEPS = 10
+MOST_REPEATS = 100
+
+
+def scaling(
+    what: Annotated[
+        str, typer.Argument(help="mnist, network (with --network), or a case's id in the matrix.")
+    ],
+    *,
+    over: Annotated[
+        str | None,
+        typer.Option("--over", help="Of mnist: threads, processes, gpus (default: what there is)."),
+    ] = None,
+    ranks: Annotated[
+        str | None,
+        typer.Option("--ranks", help="Of a network or case, as in 1,2,4 (default: up to all)."),
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--most", help="Most workers (default: the machine's).")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", help=f"Of one worker (default: {BATCH_SIZE}).")
+    ] = None,
+    batch_sizes: Annotated[
+        str | None, typer.Option("--batch-sizes", help="Several, as in 16,64,256.")
+    ] = None,
+    network: Annotated[
+        str | None, typer.Option("--network", help="A network of torchvision.")
+    ] = None,
+    networks: Annotated[
+        str | None, typer.Option("--networks", help="Several, as in resnet18,resnet50.")
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option("--precision", help="One precision (default: fp32).")
+    ] = None,
+    mode: Annotated[
+        str | None, typer.Option("--mode", help="Compile mode (default: eager).")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", help=f"Of a network: {' or '.join(TASKS)} (train).")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", help="Of mnist (default: 1); 0 measures some steps.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Of mnist's loader (default: 0, none).")
+    ] = None,
+    weak: Annotated[bool, typer.Option("--weak", help="Each worker has as much to do.")] = False,
+    strong: Annotated[bool, typer.Option("--strong", help="The work of one is divided.")] = False,
+    both: Annotated[bool, typer.Option("--both", help="Strong and weak.")] = False,
+    repeat: Annotated[
+        int, typer.Option("--repeat", help="Fresh processes that measure each point.")
+    ] = 1,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw the curves.")
+    ] = None,
+    time_limit: Annotated[
+        float | None, typer.Option("--time-limit", help="Seconds for a case.")
+    ] = None,
+    history: HistoryDir = DEFAULT_HISTORY,
+    baselines: BaselinesDir = DEFAULT_BASELINES,
+    matrix: LimitsMatrix = None,
+    judge: Judge = False,
+    json: Json = False,
+) -> None:
+    """Measure speed-up and efficiency over threads, processes and GPUs; fit the laws of it."""
+    asked = _Asked(
+        over=over,
+        ranks=ranks,
+        batch_size=batch_size,
+        batch_sizes=batch_sizes,
+        network=network,
+        networks=networks,
+        precision=precision,
+        mode=mode,
+        task=task,
+        epochs=epochs,
+        workers=workers,
+        most=most,
+        kinds=_kinds(weak=weak, strong=strong, both=both),
+        matrix=matrix or DEFAULT_MATRIX,
+        time_limit=time_limit,
+    )
+    _check(what, asked, repeat, plot)
+    study = _Study(Keeping(history, baselines, matrix, judge, json), repeat, plot)
+    if what == MNIST:
+        _measure_mnist(study, asked)
+    else:
+        subjects = _networks(asked) if what == NETWORK else [_of_matrix(what, asked)]
+        _measure_over_ranks(study, subjects, asked)
+    study.tell(what)
+
+
+# ---- what is asked ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The options that say what to measure; None is the default."""
+
+    over: str | None
+    ranks: str | None
+    batch_size: int | None
+    batch_sizes: str | None
+    network: str | None
+    networks: str | None
+    precision: str | None
+    mode: str | None
+    task: str | None
+    epochs: int | None
+    workers: int | None
+    most: int | None
+    kinds: list[str]
+    """Nothing where the command's own way is meant."""
+    matrix: Path
+    time_limit: float | None
+
+    @property
+    def values(self) -> dict[str, Param]:
+        """What networks and mnist have in common."""
+        return {"precision": self.precision or "fp32", "compile_mode": self.mode or "eager"}
+
+
+_ANYTHING = ("most", "kinds", "matrix", "time_limit", "batch_size")
+_OF_MNIST = ("over", "precision", "mode", "epochs", "workers")
+_OF_NETWORKS = ("ranks", "batch_sizes", "network", "networks", "precision", "mode", "task")
+_OF_CASES = ("ranks",)
+
+
+def _check(what: str, asked: _Asked, repeat: int, plot: Path | None) -> None:
+    """Raise UserError for an option that cannot be meant, or that this has no use for."""
+    from bench_lib.axes import count, positive
+    from bench_lib.exercises.lists import above_zero
+
+    known = {MNIST: _OF_MNIST, NETWORK: _OF_NETWORKS}.get(what, _OF_CASES)
+    wrong = [
+        _flag(name)
+        for name, value in vars(asked).items()
+        if value is not None and name not in (*known, *_ANYTHING)
+    ]
+    if wrong:
+        takes = ", ".join(map(_flag, (*known, "batch_size")))
+        raise UserError(f"{', '.join(wrong)}: scaling {what} takes {takes}")
+    numbers = {"--most": asked.most, "--batch-size": asked.batch_size, "--repeat": repeat}
+    checks = [positive(flag)(n) for flag, n in numbers.items() if n is not None]
+    numbers = {"--epochs": asked.epochs, "--workers": asked.workers}
+    checks += [count(flag)(n) for flag, n in numbers.items() if n is not None]
+    if problem := next(filter(None, checks), None):
+        raise UserError(problem)
+    if repeat > MOST_REPEATS:
+        raise UserError(f"--repeat is {repeat}; at most {MOST_REPEATS} is taken")
+    if asked.time_limit is not None:
+        above_zero(asked.time_limit, "--time-limit", "a time in seconds")
+    if plot is not None and (plot.suffix.lower() != ".png" or not plot.absolute().parent.is_dir()):
+        raise UserError(f"--plot {plot}: it has to be a file .png in a folder that is there")
+    if asked.batch_size is not None and asked.batch_sizes is not None:
+        raise UserError("--batch-size and --batch-sizes say the same; choose one")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _kinds(*, weak: bool, strong: bool, both: bool) -> list[str]:
+    """Return what was asked for; nothing where the command's own way is meant."""
+    from bench_lib.exercises.scaling import STRONG, WEAK
+
+    if weak + strong + both > 1:
+        raise UserError("--weak, --strong and --both are three ways; choose one")
+    return [STRONG, WEAK] if both else [WEAK] if weak else [STRONG] if strong else []
+
+
+def _networks(asked: _Asked) -> list[Subject]:
+    """Return every network with every batch size; raises UserError for what cannot be meant."""
+    from bench_lib.exercises.lists import names_in, numbers_in
+    from bench_lib.launch.catalogue import network_sizes
+
+    if (asked.network is None) == (asked.networks is None):
+        raise UserError("scaling network needs --network NAME, or --networks with several")
+    sizes = network_sizes()
+    flag = "--network" if asked.networks is None else "--networks"
+    names = names_in(asked.network or asked.networks or "", flag, "network", sorted(sizes))
+    batches = [asked.batch_size or BATCH_SIZE]
+    if asked.batch_sizes is not None:
+        batches = numbers_in(asked.batch_sizes, "--batch-sizes")
+    return [_network(name, batch, sizes, asked) for name in names for batch in batches]
+
+
+def _network(name: str, batch: int, sizes: Mapping[str, int], asked: _Asked) -> Subject:
+    from bench_lib.exercises.scaling import Subject
+    from bench_lib.exercises.series import Template
+
+    own: dict[str, Param] = {"task": asked.task or "train", "network": name, "batch_size": batch}
+    template = Template(sizes, {**asked.values, **own}, time_limit_s=asked.time_limit)
+    template.case()  # refused before anything runs
+    return Subject(lambda values: template.case(**values), name, batch)
+
+
+def _of_matrix(case_id: str, asked: _Asked) -> Subject:
+    """Return a case of the matrix, whatever its ranks; raises UserError where it is not there."""
+    import difflib
+
+    from bench_lib.axes import case_of
+    from bench_lib.exercises.scaling import Subject
+    from bench_lib.launch.catalogue import network_sizes
+    from bench_lib.matrix import read_matrix, tables
+
+    workloads = tables(network_sizes())
+    tiers = read_matrix(asked.matrix, workloads)
+    cases = {case.id: case for of_tier in tiers.values() for case in of_tier}
+    if case_id not in cases:
+        near = difflib.get_close_matches(case_id, [*cases, MNIST, NETWORK], n=3, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        where = f"there is mnist, network, or a case in {asked.matrix}"
+        raise UserError(f"scaling {case_id}: {where}{hint}")
+    base = cases[case_id]
+    axes = {each.workload: each for each in workloads.values()}.get(base.workload)
+    if axes is None:
+        raise UserError(
+            f"{case_id} is made by {base.workload}, which says itself what it does with ranks; "
+            "declare a case for each number"
+        )
+    if asked.time_limit is not None:
+        base = replace(base, time_limit_s=asked.time_limit)
+    own = {**base.params, "threads": base.launch.threads, "cold": base.launch.cold}
+    if asked.batch_size is not None:
+        own["batch_size"] = asked.batch_size
+    case_of(axes, own, base)  # refused before anything runs
+    batch = own.get("batch_size")
+    return Subject(
+        lambda values: case_of(axes, {**own, **values}, base),
+        str(own.get("network", "")),
+        batch if isinstance(batch, int) else None,
+    )
+
+
+# ---- what is measured ---------------------------------------------------------------------
+
+
+def _measure_over_ranks(study: _Study, subjects: Sequence[Subject], asked: _Asked) -> None:
+    """Measure subjects over ranks, one a GPU, or a CPU's core where there is none."""
+    from bench_lib.exercises.lists import numbers_in
+    from bench_lib.exercises.scaling import GPUS, RANKS, WEAK, points, powers_of_two
+    from bench_lib.hardware import detect
+
+    devices = detect()
+    is_gpu = devices[0].vendor != "cpu"
+    cores = devices[0].compute_units or 1
+    numbers = powers_of_two(asked.most or (len(devices) if is_gpu else cores))
+    if asked.ranks is not None:
+        chosen = numbers_in(asked.ranks, "--ranks")
+        numbers = sorted({1, *(n for n in chosen if asked.most is None or n <= asked.most)})
+    way, available = (GPUS, None) if is_gpu else (RANKS, cores)
+    kinds = asked.kinds or [WEAK]
+    curves = [
+        points(subject, way, kind, numbers, available=available)
+        for subject in subjects
+        for kind in kinds
+    ]
+    study.measure(devices[0], [point for curve in curves for point in curve])
+
+
+def _measure_mnist(study: _Study, asked: _Asked) -> None:
+    """Measure a small network on MNIST, from one thread to all GPUs, as seed 004 does by hand."""
+    from bench_lib.exercises.lists import names_in
+    from bench_lib.exercises.scaling import GPUS, OVER, STRONG, Subject, points, powers_of_two
+    from bench_lib.hardware import cpu, detect
+    from bench_lib.hardware.sysfs import ROOT
+    from bench_lib.model import Case, Sampling
+    from bench_lib.training import training_case
+
+    found = detect()
+    gpus = [device for device in found if device.vendor != "cpu"]
+    machine = cpu.device(ROOT) if gpus else found[0]
+    ways = list(OVER if gpus else OVER[:2])
+    if asked.over is not None:
+        ways = names_in(asked.over, "--over", "way to have more workers", OVER)
+    batch = asked.batch_size or BATCH_SIZE
+    own: dict[str, Param] = {
+        **asked.values,
+        "dataset": "mnist",
+        "network": "cnn",
+        "batch_size": batch,
+        "feed": "loader",
+        "workers": asked.workers or 0,
+        "epochs": 1 if asked.epochs is None else asked.epochs,
+    }
+    base = Case("", "", time_limit_s=asked.time_limit or LONG_S)
+    subject = Subject(lambda values: training_case(base, **{**own, **values}), "cnn", batch)
+    subject.case({})  # refused before anything runs
+
+    def curves(way: str) -> list[Point]:
+        cores = machine.compute_units or 1
+        workers = powers_of_two(asked.most or (max(1, len(gpus)) if way == GPUS else cores))
+        available = cores if way != GPUS else None if gpus else 0
+        kinds = asked.kinds or [STRONG]
+        found = [points(subject, way, kind, workers, available=available) for kind in kinds]
+        return [point for curve in found for point in curve]
+
+    on_cpu = [point for way in ways if way != GPUS for point in curves(way)]
+    if on_cpu:
+        few = Sampling(0.0, 0.0, SHORT_STEPS, SHORT_STEPS, checks=False)
+        short = training_case(replace(base, sampling=few), **{**own, "threads": 1, "epochs": 0})
+        study.measure(machine, on_cpu, short)
+    if GPUS in ways:
+        study.measure(gpus[0] if gpus else machine, curves(GPUS))
+
+
+# ---- measuring and telling ----------------------------------------------------------------
+
+
+class _Session(Measuring):
+    """The points on one device."""
+
+    kind = "command"
+
+    def __init__(self, device: Hardware, keeping: Keeping) -> None:
+        super().__init__("scaling", device, keeping)
+        self.short: Figures | None = None
+
+    @property
+    def records(self) -> list[Record]:
+        """What was measured."""
+        return self._records
+
+    def measure(self, cases: Sequence[Case], repeat: int, short: Case | None) -> None:
+        """Measure cases in turn, before them ``short`` in a process of its own."""
+        from bench_lib.exercises.figures import figures_of
+        from bench_lib.model import Record
+
+        with self.series() as series:
+            self._announce(cases, f", {repeat} times" if repeat > 1 else "")
+            if short is not None:
+                say(f"some steps of {short.id}, to foretell what it takes")
+                seen = Record(short, attempts=series.apart(short).attempts)
+                self.short = figures_of(seen, self.device)
+            for number, case in enumerate(cases, 1):
+                say(f"[{number}/{len(cases)}] {case.id}")
+                series.measure(case)
+            for nth in range(1, repeat):
+                say(f"all again, in fresh process {nth + 1} of {repeat}")
+                series.repeat(cases, nth)
+
+    def join(self, other: _Session) -> None:
+        """Tell of another device's cases too."""
+        self.figures |= other.figures
+        self._records += other._records
+        self._passes &= other._passes
+        say(f"{other.device.key}: written to {other._path}")
+
+
+class _Study:
+    """Points on one or two devices, measured and then told together."""
+
+    def __init__(self, keeping: Keeping, repeat: int, plot: Path | None) -> None:
+        self._keeping = keeping
+        self._repeat = repeat
+        self._plot = plot
+        self._points: list[Point] = []
+        self._sessions: list[_Session] = []
+
+    def measure(self, device: Hardware, points: Sequence[Point], short: Case | None = None) -> None:
+        """Measure points on a device; raises UserError where that is nothing on any."""
+        from bench_lib.exercises.scaling import cases_of
+
+        self._points += points
+        if cases := cases_of(points):
+            session = _Session(device, self._keeping)
+            session.measure(cases, self._repeat, short)
+            self._sessions.append(session)
+
+    def tell(self, what: str) -> NoReturn:
+        """Print what came of it, draw it where that was asked for, and leave."""
+        from bench_lib.exercises import scaling as exercise
+
+        if not self._sessions:
+            problems = dict.fromkeys(point.problem for point in self._points)
+            raise UserError(f"scaling {what}: nothing can be measured: {'; '.join(problems)}")
+        session = self._sessions[-1]
+        for other in self._sessions[:-1]:
+            session.join(other)
+        rows = exercise.rows_of(self._points, session.records, session.figures)
+        curves = exercise.curves_of(rows)
+        table = exercise.scaling_table(rows)
+        more: dict[str, Any] = {}
+        sections = [table.lines, exercise.efficiency_lines(rows)]
+        sections.append([exercise.law_line(curve) for curve in curves])
+        if what == MNIST:
+            told, more = self._about_the_job(rows)
+            sections += told
+        lines = [line for section in sections if section for line in (*section, "")]
+        if self._plot is not None and curves:
+            from bench_lib.exercises.plot import draw
+
+            devices = " and ".join(each.device.key for each in self._sessions)
+            try:
+                draw(curves, self._plot, f"{_title(what, self._points)} on {devices}")
+                say(f"drawn to {self._plot}")
+            except UserError as error:  # what was measured is told all the same
+                say(f"not drawn: {error}")
+        laws = [exercise.law_of(curve) for curve in curves]
+        session.tell(rows, replace(table, lines=lines), laws=laws, **more)
+
+    def _about_the_job(self, rows: Sequence[ScalingRow]) -> tuple[list[list[str]], dict[str, Any]]:
+        """Return lines on the serial run, forecasts, the GPU's worth and what to ask for."""
+        from bench_lib.exercises import scaling as exercise
+
+        sections: list[list[str]] = []
+        serial = next((r.figures for r in rows if r.workers == 1 and r.over != exercise.GPUS), None)
+        short = next((each.short for each in self._sessions if each.short), None)
+        found: list[Forecast] = []
+        if serial is not None and serial.is_measured:
+            sections.append(exercise.portion_lines(serial))
+            if short is not None and short.is_measured:
+                found = exercise.forecasts(short, serial)
+                sections.append(exercise.forecast_lines(found, short))
+        gpu = exercise.worth(rows)
+        requests = exercise.requests(rows)
+        sections.append([*([gpu[1]] if gpu else []), *exercise.request_lines(requests)])
+        return sections, {
+            "forecasts": [{**vars(each), "error": each.error} for each in found],
+            "gpu": gpu and {"ratio": gpu[0], "in_words": gpu[1]},
+            "requests": [{**vars(each), "options": each.options} for each in requests],
+        }
+
+
+def _title(what: str, points: Sequence[Point]) -> str:
+    """Return what the picture is of: the only case that one worker has, or the command's word."""
+    ones = {point.case.id for point in points if point.case and point.case.launch.ranks == 1}
+    return ones.pop() if len(ones) == 1 else what

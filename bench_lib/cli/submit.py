@@ -1,0 +1,376 @@
+"""``bench-lib submit``: the suite as jobs of a Slurm cluster, and what became of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import secrets
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, print_json, print_table
+from bench_lib.model import UserError
+
+if TYPE_CHECKING:
+    from bench_lib.slurm.asked import Request, Task
+    from bench_lib.slurm.collecting import Outcome, Submission
+    from bench_lib.slurm.job import Got
+
+DEFAULT_TESTS = "perf_tests"
+
+
+def submit(
+    pytest_arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- PYTEST ARGUMENTS]", help=f"Passed to pytest (default: {DEFAULT_TESTS})."
+        ),
+    ] = None,
+    *,
+    slurm: Annotated[bool, typer.Option("--slurm", help="Submit to Slurm, by sbatch.")] = False,
+    collect: Annotated[
+        str | None,
+        typer.Option("--collect", metavar="JOB", help="Say what became of a job; fetch its runs."),
+    ] = None,
+    tier: Annotated[
+        str | None,
+        typer.Option(metavar="TIER,...", help="Tiers (default: the one that fits the machine)."),
+    ] = None,
+    array: Annotated[
+        str | None,
+        typer.Option(metavar="tiers|gpus", help="An array: a task a tier, or a task a GPU."),
+    ] = None,
+    partition: Annotated[str | None, typer.Option(help="Partition (default: Slurm's).")] = None,
+    account: Annotated[str | None, typer.Option(help="Account (default: Slurm's).")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Nodes (default: 1).")] = None,
+    gpus: Annotated[
+        int | None,
+        typer.Option(help="GPUs of each node; with --array gpus of them all, a task each."),
+    ] = None,
+    cpus: Annotated[int | None, typer.Option(help="Cores of each node, as Slurm counts.")] = None,
+    mem: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory of each node: 64G, 500M.")
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Limit: 2:00:00, 1-12 (default: the partition's)."),
+    ] = None,
+    launcher: Annotated[
+        str | None,
+        typer.Option(
+            metavar="torchrun|srun", help="What starts several ranks (default: torchrun)."
+        ),
+    ] = None,
+    container: Annotated[
+        str | None,
+        typer.Option(metavar="WORDS", help="Words that run python in a container."),
+    ] = None,
+    python: Annotated[
+        str | None,
+        typer.Option(help="Interpreter (default: this one; python3 with --container)."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the script; submit nothing.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait to the end, and collect.")] = False,
+    history: HistoryDir = DEFAULT_HISTORY,
+    json: Json = False,
+) -> None:
+    """Submit the suite to a cluster, or say what became of a job.
+
+    Exit status 0 where everything was submitted or passed, 1 where a task failed, a case
+    regressed or not all is over, 2 where the question was wrong.
+    """
+    wanted = _Wanted(
+        slurm=slurm or None,
+        tier=tier,
+        array=array,
+        partition=partition,
+        account=account,
+        nodes=nodes,
+        gpus=gpus,
+        cpus=cpus,
+        mem=mem,
+        time=time,
+        launcher=launcher,
+        container=container,
+        python=python,
+        dry_run=dry_run or None,
+        pytest_arguments=pytest_arguments,
+    )
+    folder = history.absolute()
+    if collect is not None:
+        _refuse_beside_collect(wanted)
+        _collect(collect, folder, wait=wait, json=json)
+        return
+    if not slurm:
+        raise UserError("name what to submit to: --slurm; or --collect JOB what was submitted")
+    request = _request(wanted)
+    name = f"{dt.datetime.now(dt.timezone.utc):%Y%m%dT%H%M%SZ}_{secrets.token_hex(4)}"
+    if dry_run:
+        _show(request, folder, name, json=json)
+        return
+    submission = _submit(request, folder, name)
+    if wait:
+        _say_submitted(submission, folder, to=sys.stderr)
+        _wait_and_collect(submission, folder, json=json)
+    elif json:
+        print_json(_as_submitted(submission, folder))
+    else:
+        _say_submitted(submission, folder)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What was typed of the options that are about a new job; None where nothing was."""
+
+    slurm: bool | None
+    tier: str | None
+    array: str | None
+    partition: str | None
+    account: str | None
+    nodes: int | None
+    gpus: int | None
+    cpus: int | None
+    mem: str | None
+    time: str | None
+    launcher: str | None
+    container: str | None
+    python: str | None
+    dry_run: bool | None
+    pytest_arguments: list[str] | None
+
+
+def _refuse_beside_collect(wanted: _Wanted) -> None:
+    given = [name for name, value in vars(wanted).items() if value is not None]
+    if given:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UserError(f"{options}: --collect asks about a job that was submitted; leave it out")
+
+
+def _request(wanted: _Wanted) -> Request:
+    """Return what is asked for; raises UserError, naming the option and its value."""
+    from bench_lib.slurm import asked
+
+    directory = Path.cwd()
+    launcher = wanted.launcher or asked.LAUNCHERS[0]
+    _refuse_unknown("--launcher", launcher, asked.LAUNCHERS)
+    _refuse_unknown("--array", wanted.array, asked.ARRAYS)
+    tiers = asked.named_tiers(wanted.tier)
+    if wanted.array == "tiers" and not tiers:
+        raise UserError("--array tiers makes a task of each tier; name them: --tier gate,nightly")
+    partition = asked.name("--partition", wanted.partition)
+    nodes = asked.count("--nodes", wanted.nodes) or 1
+    gpus, shares = asked.count("--gpus", wanted.gpus), 1
+    if wanted.array == "gpus":
+        if nodes > 1:
+            raise UserError(f"--nodes {nodes}: each task of --array gpus has one GPU of one node")
+        gpus, shares = 1, gpus or _gpus_of(partition)
+    container = asked.words("--container", wanted.container)
+    given = tuple(wanted.pytest_arguments or ())
+    return asked.Request(
+        resources=asked.Resources(
+            nodes=nodes,
+            cpus=asked.count("--cpus", wanted.cpus),
+            gpus=gpus,
+            memory_bytes=None if wanted.mem is None else asked.memory(wanted.mem),
+            time_s=None if wanted.time is None else asked.seconds(wanted.time),
+        ),
+        tiers=tiers,
+        array=wanted.array,
+        shares=shares,
+        partition=partition,
+        account=asked.name("--account", wanted.account),
+        launcher=launcher,
+        container=container,
+        python=wanted.python or ("python3" if container else sys.executable),
+        pytest=asked.pytest_arguments(given, directory, DEFAULT_TESTS),
+        directory=directory,
+    )
+
+
+def _refuse_unknown(option: str, value: str | None, known: Sequence[str]) -> None:
+    if value is not None and value not in known:
+        raise UserError(f"{option} {value!r} is none of {', '.join(known)}")
+
+
+def _gpus_of(partition: str | None) -> int:
+    """Return how many GPUs the partition has; raises UserError where none is known."""
+    from bench_lib.slurm import tools
+
+    chosen = tools.meant(tools.partitions(), partition)
+    gpus = sum(each.nodes * each.gpus for each in chosen)
+    if not gpus:
+        where = "the default partition" if partition is None else f"partition {partition!r}"
+        raise UserError(
+            f"--array gpus: Slurm knows of no GPU in {where}; say how many with --gpus N, or name "
+            "another --partition (sinfo -o '%P %G' lists them)"
+        )
+    return gpus
+
+
+def _show(request: Request, history: Path, name: str, *, json: bool) -> None:
+    from bench_lib.slurm.collecting import FOLDER
+    from bench_lib.slurm.script import sbatch_script
+
+    script = sbatch_script(request, history / FOLDER / name, _command())
+    if json:
+        print_json({"script": script, "tasks": request.tasks()})
+    else:
+        print(script, end="")
+
+
+def _submit(request: Request, history: Path, name: str) -> Submission:
+    """Write the script, submit it and note the job; raises UserError."""
+    from bench_lib.history import utc_now
+    from bench_lib.slurm import collecting, script, tools
+
+    folder = history / collecting.FOLDER / name
+    path = folder.with_name(f"{name}.sbatch")
+    text = script.sbatch_script(request, folder, _command())
+    try:
+        folder.mkdir(parents=True)
+        path.write_text(text)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror}; name another folder with --history"
+        ) from error
+    try:
+        job = tools.submit(path, request)
+    except UserError:
+        path.unlink()
+        folder.rmdir()
+        raise
+    submission = collecting.Submission(
+        job=job,
+        name=name,
+        submitted=utc_now(),
+        command=_command(),
+        resources=request.resources,
+        tasks=request.tasks(),
+        is_array=request.array is not None,
+    )
+    collecting.keep(history, submission)
+    return submission
+
+
+def _command() -> list[str]:
+    return ["bench-lib", *sys.argv[1:]]
+
+
+def _as_submitted(submission: Submission, history: Path) -> dict[str, Any]:
+    from bench_lib.slurm.collecting import FOLDER
+    from bench_lib.slurm.script import log_of
+
+    folder = history / FOLDER / submission.name
+    return {
+        "job": submission.job,
+        "script": str(folder.with_name(f"{submission.name}.sbatch")),
+        "tasks": [
+            {
+                "task": submission.id_of(task),
+                "part": _part(task),
+                "log": str(log_of(folder, task.number)),
+            }
+            for task in submission.tasks
+        ],
+    }
+
+
+def _say_submitted(submission: Submission, history: Path, *, to: Any = None) -> None:
+    told = _as_submitted(submission, history)
+    lines = [
+        f"submitted job {submission.job}: {told['script']}",
+        *(f"  {each['task']}: {each['part']}, log {each['log']}" for each in told["tasks"]),
+        f"follow:  squeue --job {submission.job}",
+        f"         tail -F {shlex.quote(told['tasks'][0]['log'])}",
+        f"collect: bench-lib submit --collect {submission.job}{_where(history)}",
+    ]
+    print("\n".join(lines), file=to or sys.stdout, flush=True)
+
+
+def _where(history: Path) -> str:
+    same = history == DEFAULT_HISTORY.absolute()
+    return "" if same else f" --history {shlex.quote(str(history))}"
+
+
+def _collect(job: str, history: Path, *, wait: bool, json: bool) -> None:
+    from bench_lib.slurm.collecting import submission_of
+
+    submission = submission_of(history, job)
+    if wait:
+        _wait_and_collect(submission, history, json=json)
+    else:
+        _tell(submission, history, json=json)
+
+
+def _wait_and_collect(submission: Submission, history: Path, *, json: bool) -> None:
+    from bench_lib.slurm.collecting import wait
+
+    try:
+        wait(submission, history, say=lambda line: print(line, file=sys.stderr, flush=True))
+    except KeyboardInterrupt:
+        print(
+            f"job {submission.job} goes on; bench-lib submit --collect {submission.job}"
+            f"{_where(history)} asks again, scancel {submission.job} ends it",
+            file=sys.stderr,
+        )
+        raise typer.Exit(1) from None
+    _tell(submission, history, json=json)
+
+
+def _tell(submission: Submission, history: Path, *, json: bool) -> None:
+    """Collect what there is, say what became of each task, and leave with the exit status."""
+    from bench_lib.slurm.collecting import collect
+
+    found = collect(submission, history)
+    if json:
+        print_json({"job": submission.job, "resources": submission.resources, "tasks": found})
+    else:
+        _print(found)
+    raise typer.Exit(0 if all(each.is_well for each in found) else 1)
+
+
+def _print(found: Sequence[Outcome]) -> None:
+    for each in found:
+        print(f"{each.job_id} ({_part(each.task)}) {each.words}")
+        for got in each.got:
+            print(f"  got {_given(got)}")
+        if each.used_words:
+            print(f"  used {each.used_words}")
+        for line in each.last_output.splitlines():
+            print(f"  | {line}")
+        if each.last_output or not each.is_well:
+            print(f"  log {each.log}")
+    rows = [
+        (
+            each.job_id,
+            _part(each.task),
+            each.state,
+            each.nodes,
+            ", ".join(each.runs) or "-",
+            ", ".join(f"{n} {status}" for status, n in each.counts.items()),
+        )
+        for each in found
+    ]
+    print()
+    print_table(("task", "part", "state", "node", "runs", "verdicts"), rows)
+
+
+def _part(task: Task) -> str:
+    tiers = ", ".join(task.tiers) or "the tier that fits"
+    return f"{tiers}, share {task.share}" if task.share else tiers
+
+
+def _given(got: Got) -> str:
+    from bench_lib.slurm.asked import many
+    from bench_lib.slurm.job import gib
+
+    parts = [many(got.cpus, "core") if got.cpus else "", gib(got.memory_bytes) or ""]
+    parts += got.gpus or ["no GPU"]
+    return f"on {got.node}: {', '.join(part for part in parts if part)}"

@@ -1,0 +1,42 @@
+"""What a rank leaves of itself in the ranks' folder, from before torch is imported.
+
+``rank-N.log`` is its output, ``rank-N.pid`` its number, ``rank-N.phases`` how far it got,
+``rank-N.stack`` where it stood when somebody told it to end.  Standard library only.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+
+
+class RankLog:
+    """One rank's files, and its output turned into one of them."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        """Take over the process's output; raises OSError where the folder is not there.
+
+        A rank that dies by itself leaves its stack in the log, where it could; one that is told
+        to end, by its launcher, leaves it in a file of its own, so that they can be told apart.
+        """
+        stem = str(folder / f"rank-{rank}")
+        Path(f"{stem}.pid").write_text(str(os.getpid()))
+        self._phases = Path(f"{stem}.phases").open("a", buffering=1)  # noqa: SIM115 - as long as we live
+        log = os.open(f"{stem}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._stack = Path(f"{stem}.stack").open("w")  # noqa: SIM115 - as above
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        faulthandler.enable()
+        faulthandler.register(signal.SIGTERM, file=self._stack, chain=True)
+
+    def enter(self, phase: str) -> None:
+        """Say where in the case we are."""
+        self._phases.write(f"{phase}\n")

@@ -1,0 +1,239 @@
+"""Collectives: all ranks' calls of torch.distributed's default group.
+
+A call of a few bytes takes a GPU less time than Python needs to issue it.  So a step is as many
+calls as move TOGETHER bytes, and on a GPU several of them are recorded once and replayed as a
+graph.  The answer is checked afterwards, element by element, against what it has to be.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from bench_lib.collective import REDUCING, Collective
+from bench_lib.model import Numerics
+from bench_lib.worker.workload import Setting, UnsupportedError, Workload
+from bench_lib.worker.workloads.compilation import Recorded
+from bench_lib.worker.workloads.operators import USABLE, memory_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+DTYPES = {
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+    "int32": torch.int32,
+    "int64": torch.int64,
+    "half": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float": torch.float32,
+    "double": torch.float64,
+}
+TOGETHER = {"cuda": 64 * 2**20, "cpu": 2**20}
+"""Bytes that the calls of a step move together, unless they are MOST_CALLS."""
+MOST_CALLS = 50
+CHECKED = 2**22
+"""Elements that are checked at once; their positions are numbers of eight bytes."""
+LARGEST_SUM = 120
+"""Sums of all ranks' elements are below this, so that every dtype has them exactly."""
+UNTOUCHED = 121
+"""What is in the result before it is checked; no right element is."""
+
+_CALLS: dict[str, Callable[[Tensor, Tensor], object]] = {
+    "all_reduce": lambda _given, got: dist.all_reduce(got),
+    "all_gather": lambda given, got: dist.all_gather_into_tensor(got, given),
+    "reduce_scatter": lambda given, got: dist.reduce_scatter_tensor(got, given),
+    "broadcast": lambda _given, got: dist.broadcast(got, src=0),
+    "all_to_all": lambda given, got: dist.all_to_all_single(got, given),
+}
+
+
+def collective(setting: Setting, **params: Any) -> Workload:
+    """Build a step of calls; ``params`` are op, bytes, dtype, in_place and graph.
+
+    Raises UserError for what cannot be meant, and UnsupportedError for what the device has not
+    the memory for; what its backend cannot do is told by the first step.
+    """
+    call = Collective(
+        op=params["op"],
+        size=params["bytes"],
+        dtype=params.get("dtype", "float"),
+        ranks=setting.ranks,
+        in_place=params.get("in_place", False),
+    )
+    _require_memory(call, setting)
+    calls = calls_in_a_step(call.size, setting.device)
+    buffers = Buffers(call, setting)
+    step = _step(buffers, calls)
+    recorded = None
+    if setting.device.type == "cuda" and calls > 1 and params.get("graph", True):
+        recorded = Recorded(step)
+
+    def release() -> None:
+        """Give the graph back before its group ends, which would wait for it."""
+        if recorded is not None:
+            recorded.release()
+
+    def numerics() -> Numerics:
+        release()
+        return buffers.check()
+
+    return Workload(
+        step=recorded or step,
+        # A call is all ranks' together, and what ranks do adds up: the first one counts it.
+        items_per_step=calls if setting.rank == 0 else 0,
+        item="call",
+        numerics=numerics,
+        close=release,
+    )
+
+
+def calls_in_a_step(size: int, device: torch.device) -> int:
+    """Return of how many calls a step is; the same on all ranks."""
+    return max(1, min(MOST_CALLS, TOGETHER[device.type] // size))
+
+
+def _require_memory(call: Collective, setting: Setting) -> None:
+    total = memory_bytes(setting.device)
+    sharers = 1 if setting.device.type == "cuda" else setting.ranks
+    if sharers * call.held_bytes > USABLE * total:
+        raise UnsupportedError(
+            f"{call.op} needs {call.held_bytes / 2**30:.1f} GiB for each rank's buffers, and "
+            f"{USABLE:.0%} of {total / 2**30:.1f} GiB of memory may be taken"
+        )
+
+
+def _step(buffers: Buffers, calls: int) -> Callable[[], None]:
+    call = buffers.call
+
+    def several() -> None:
+        try:
+            for _ in range(calls):
+                call()
+        except RuntimeError as error:
+            _tell(error)
+            raise
+
+    return several
+
+
+_CANNOT = ("not supported", "not support", "unsupported", "scalar type", "unconvertible")
+
+
+def _tell(error: RuntimeError) -> None:
+    """Raise UnsupportedError where a backend says that it has no such call."""
+    words = str(error).partition("\n")[0]
+    if isinstance(error, NotImplementedError) or any(one in words.lower() for one in _CANNOT):
+        raise UnsupportedError(f"{dist.get_backend()} cannot: {words}") from error
+
+
+class Buffers:
+    """What one rank gives and gets, and how its answer is checked."""
+
+    def __init__(self, collective: Collective, setting: Setting) -> None:
+        """Allocate and fill them.
+
+        What is summed in place again and again is zero, because nothing else would stay finite.
+        """
+        self._collective = collective
+        self._rank = setting.rank
+        self._device = setting.device
+        self._dtype = DTYPES[collective.dtype]
+        self._given, self._got = self._allocated()
+        self._call = _CALLS[collective.op]
+        if not (collective.is_in_place and collective.op in REDUCING):
+            self._give()
+
+    def call(self) -> None:
+        """Take part in one call."""
+        self._call(self._given, self._got)
+
+    def check(self) -> Numerics:
+        """Do one call with known numbers and compare.
+
+        The elements of all ranks are told as a size, those that are right beside all that
+        there are, and a single wrong one makes the answer unusable.
+        """
+        self._got.fill_(UNTOUCHED)
+        self._give()
+        self.call()
+        wrong, farthest = 0, 0.0
+        for begin, expected in self._expected():
+            seen = self._got[begin : begin + len(expected)]
+            differs = seen != expected.to(self._dtype)
+            if found := int(differs.sum()):
+                wrong += found
+                distances = (seen.double() - expected.double()).abs()[differs]
+                farthest = max(farthest, float(distances.max()))
+        elements = self._got.numel() * self._collective.ranks
+        wrong = max(wrong, self._of_all(wrong))
+        return Numerics(
+            finite=wrong == 0,
+            max_abs_diff=farthest,
+            loss=float(elements - wrong),
+            reference_loss=float(elements),
+        )
+
+    def _of_all(self, count: int) -> int:
+        counts = torch.tensor([count], device=self._device)
+        dist.all_reduce(counts)
+        return int(counts)
+
+    def _allocated(self) -> tuple[Tensor, Tensor]:
+        one = self._collective
+        if not one.is_in_place:
+            return self._zeros(one.given), self._zeros(one.got)
+        whole = self._zeros(max(one.given, one.got))
+        part = whole[self._rank * one.count :][: one.count]
+        return {
+            "all_gather": (part, whole),
+            "reduce_scatter": (whole, part),
+        }.get(one.op, (whole, whole))
+
+    def _zeros(self, elements: int) -> Tensor:
+        return torch.zeros(elements, dtype=self._dtype, device=self._device)
+
+    def _give(self) -> None:
+        """Fill what this rank gives; of a broadcast that is the root's alone."""
+        if self._collective.op == "broadcast" and self._rank:
+            return
+        for begin in range(0, len(self._given), CHECKED):
+            part = self._given[begin : begin + CHECKED]
+            part.copy_(self._numbers(self._rank, begin, begin + len(part)))
+
+    def _expected(self) -> Iterator[tuple[int, Tensor]]:
+        """Yield where in the result a stretch begins, and what has to be there."""
+        one, rank = self._collective, self._rank
+        if one.op in REDUCING:
+            offset = rank * one.count if one.op == "reduce_scatter" else 0
+            for begin, end in _stretches(one.got):
+                yield begin, self._sums(offset + begin, offset + end)
+        elif one.op == "broadcast":
+            for begin, end in _stretches(one.got):
+                yield begin, self._numbers(0, begin, end)
+        else:
+            offset = rank * one.count if one.op == "all_to_all" else 0
+            for source in range(one.ranks):
+                for begin, end in _stretches(one.count):
+                    numbers = self._numbers(source, offset + begin, offset + end)
+                    yield source * one.count + begin, numbers
+
+    def _sums(self, begin: int, end: int) -> Tensor:
+        total = self._numbers(0, begin, end)
+        for rank in range(1, self._collective.ranks):
+            total += self._numbers(rank, begin, end)
+        return total
+
+    def _numbers(self, rank: int, begin: int, end: int) -> Tensor:
+        """Return what a rank gives from one position to another: small whole numbers."""
+        below = max(2, LARGEST_SUM // self._collective.ranks)
+        positions = torch.arange(begin, end, device=self._device)
+        return (31 * positions + 17 * (positions // 251) + 7 * rank) % below
+
+
+def _stretches(elements: int) -> Iterator[tuple[int, int]]:
+    for begin in range(0, elements, CHECKED):
+        yield begin, min(begin + CHECKED, elements)

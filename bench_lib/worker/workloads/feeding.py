@@ -1,0 +1,322 @@
+"""How training gets its batches: one that stays, a data set on the device, or torch's DataLoader.
+
+A feed has two halves.  What the host does for a batch (``fetch``) can be in no graph; what the
+device does (``batch``) can, and gives images and targets as the network takes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.distributed import DistributedSampler
+
+from bench_lib.worker.workload import Setting, UnsupportedError
+from bench_lib.worker.workloads.cifar import Augmentation, Transforms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bench_lib.worker.workloads.datasets import Data, Split
+
+FEEDS = ("fixed", "device", "loader")
+PREFETCHED = 2
+"""Batches that a worker makes ahead, torch's default."""
+WORKERS_A_CPU = 4
+"""More loader processes than that for each CPU are refused."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a network takes."""
+
+    batch_size: int
+    """Images a step of this rank."""
+    image_size: int
+    dtype: torch.dtype
+    layout: torch.memory_format
+
+
+class Feed(Protocol):
+    """Where batches come from."""
+
+    steps_per_epoch: int
+    fed_by_host: bool
+    at_once: int
+    """Batches that come together, one of each of a loader's processes."""
+    warnings: list[str]
+
+    def fetch(self) -> None:
+        """Have the host do its part of the next batch."""
+
+    def batch(self) -> tuple[Tensor, Tensor]:
+        """Return images and targets on the device; does nothing that a graph cannot record."""
+
+    def rewind(self) -> None:
+        """Start again with the first epoch."""
+
+    def close(self) -> None:
+        """End what was started."""
+
+
+def feed_of(
+    kind: str, data: Data, transforms: Transforms, shape: Shape, setting: Setting, **more: Any
+) -> Feed:
+    """Return a feed of ``fixed``, ``device`` or ``loader``; a loader is told its ``workers``.
+
+    ``seed`` decides the order of the images.  Raises ValueError where an epoch has not one step,
+    and UnsupportedError for more workers than this machine has use for.
+    """
+    if kind == "fixed":
+        return Fixed(data.train, transforms, shape, setting)
+    if len(data.train) < shape.batch_size * setting.ranks:
+        raise ValueError(
+            f"{setting.ranks} x {shape.batch_size} images a step are more than the "
+            f"{len(data.train)} there are for training"
+        )
+    if kind == "device":
+        return OnDevice(data.train, transforms, shape, setting, seed=more["seed"])
+    if kind == "loader":
+        return Loader(data.train, transforms, shape, setting, **more)
+    raise ValueError(f"feed is {kind!r}; there is {', '.join(FEEDS)}")
+
+
+def on_device(split: Split, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return all images, (n, height, width, channels) bytes, and all targets on the device."""
+    return torch.from_numpy(split.images).to(device), torch.from_numpy(split.targets).to(device)
+
+
+class Fixed:
+    """One batch of the data, not augmented, which never changes."""
+
+    steps_per_epoch = 1
+    fed_by_host = False
+    at_once = 1
+
+    def __init__(
+        self, split: Split, transforms: Transforms, shape: Shape, setting: Setting
+    ) -> None:
+        """Take this rank's batch from the beginning of the data."""
+        places = torch.arange(shape.batch_size) + setting.rank * shape.batch_size
+        places %= len(split)
+        images = torch.from_numpy(split.images)[places].to(setting.device)
+        self._images = transforms.plain(images, shape.image_size)
+        self._images = self._images.to(shape.dtype, memory_format=shape.layout)
+        self._targets = torch.from_numpy(split.targets)[places].to(setting.device)
+        self.warnings: list[str] = []
+
+    def fetch(self) -> None:
+        """Nothing to do."""
+
+    def batch(self) -> tuple[Tensor, Tensor]:
+        """Return the one batch."""
+        return self._images, self._targets
+
+    def rewind(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class OnDevice:
+    """The whole data set on the device; shuffled once an epoch, augmented batch by batch."""
+
+    fed_by_host = False
+    at_once = 1
+
+    def __init__(
+        self,
+        split: Split,
+        transforms: Transforms,
+        shape: Shape,
+        setting: Setting,
+        *,
+        seed: int,
+    ) -> None:
+        """Copy the data; ranks share one order and take turns in it."""
+        self._shape, self._setting, self._seed = shape, setting, seed
+        self._augment: Augmentation = transforms.augment
+        device = setting.device
+        self._images, self._targets = on_device(split, device)
+        self.steps_per_epoch = len(split) // setting.ranks // shape.batch_size
+        self._order = torch.arange(len(split), device=device)
+        self._offsets = torch.arange(shape.batch_size, device=device) * setting.ranks + setting.rank
+        self._begin = torch.zeros((), dtype=torch.int64, device=device)
+        self._generator = torch.Generator(device)
+        self.warnings: list[str] = []
+        self.rewind()
+
+    def fetch(self) -> None:
+        """Shuffle where an epoch begins."""
+        if self._step % self.steps_per_epoch == 0:
+            n = len(self._order)
+            torch.randperm(n, generator=self._generator, device=self._order.device, out=self._order)
+            self._begin.zero_()
+        self._step += 1
+
+    def batch(self) -> tuple[Tensor, Tensor]:
+        """Gather the next images, augment them, and move on."""
+        # Wrapped around because a recorded step may be replayed without the host's half.
+        places = self._order[(self._begin + self._offsets) % len(self._order)]
+        self._begin += self._shape.batch_size * self._setting.ranks
+        self._begin %= len(self._order)
+        images = self._augment(self._images[places], self._shape.image_size)
+        images = images.to(self._shape.dtype, memory_format=self._shape.layout)
+        return images, self._targets[places]
+
+    def rewind(self) -> None:
+        """Start again with the order of the first epoch."""
+        self._generator.manual_seed(self._seed)
+        self._step = 0
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class _Samples(Dataset[Any]):
+    """Images one by one, as torchvision's own data sets give them."""
+
+    def __init__(self, split: Split, transform: Any) -> None:
+        self._images = split.images[..., 0] if split.images.shape[-1] == 1 else split.images
+        self._targets = split.targets.tolist()
+        self._transform = transform
+
+    def __len__(self) -> int:
+        return len(self._targets)
+
+    def __getitem__(self, place: int) -> tuple[Any, int]:
+        from PIL import Image
+
+        return self._transform(Image.fromarray(self._images[place])), self._targets[place]
+
+
+class Loader:
+    """torch's DataLoader with torchvision's transforms, as a user would have it.
+
+    Processes are forked, so that they share the images, and live from the first batch until the
+    feed is closed.
+    """
+
+    fed_by_host = True
+
+    def __init__(
+        self,
+        split: Split,
+        transforms: Transforms,
+        shape: Shape,
+        setting: Setting,
+        *,
+        seed: int,
+        workers: int,
+    ) -> None:
+        """Start nothing before the first batch; raises UnsupportedError for too many workers."""
+        require_workers(workers)
+        self._shape, self._setting, self._seed = shape, setting, seed
+        self._on_gpu = setting.device.type == "cuda"
+        self.at_once = max(1, workers)
+        self.warnings = _words_on(workers)
+        samples = _Samples(split, transforms.of_samples(shape.image_size))
+        self._sampler: DistributedSampler[Any] = DistributedSampler(
+            samples, setting.ranks, setting.rank, seed=seed, drop_last=True
+        )
+        self._generator = torch.Generator()
+        with _quietly():
+            loader: DataLoader[Any] = DataLoader(
+                samples,
+                batch_size=shape.batch_size,
+                sampler=self._sampler,
+                num_workers=workers,
+                pin_memory=self._on_gpu,
+                drop_last=True,
+                generator=self._generator,
+                **_of_workers(workers),
+            )
+        self._loader: DataLoader[Any] | None = loader
+        self.steps_per_epoch = len(self._sampler) // shape.batch_size
+        side, channels = shape.image_size, split.images.shape[-1]
+        device = setting.device
+        self._images = torch.empty((shape.batch_size, channels, side, side), device=device)
+        self._targets = torch.empty(shape.batch_size, dtype=torch.int64, device=device)
+        self._batches: Iterator[Any] | None = None
+        self._epoch = 0
+        self.rewind()
+
+    def fetch(self) -> None:
+        """Wait for the next batch and send it to the device."""
+        batch = next(self._batches, None) if self._batches is not None else None
+        if batch is None:
+            self._start_epoch()
+            assert self._batches is not None
+            batch = next(self._batches)
+        # Always to the same place, which a graph of the step reads.
+        self._images.copy_(batch[0], non_blocking=True)
+        self._targets.copy_(batch[1], non_blocking=True)
+
+    def batch(self) -> tuple[Tensor, Tensor]:
+        """Return what was sent, as the network takes it."""
+        images = self._images.to(self._shape.dtype, memory_format=self._shape.layout)
+        return images, self._targets
+
+    def rewind(self) -> None:
+        """Start the first epoch again, with nothing made ahead, where one was begun."""
+        self._generator.manual_seed(self._seed)
+        self._epoch = 0
+        if self._batches is not None:
+            self._start_epoch()
+
+    def _start_epoch(self) -> None:
+        assert self._loader is not None
+        self._sampler.set_epoch(self._epoch)
+        self._epoch += 1
+        with _quietly():
+            self._batches = iter(self._loader)
+
+    def close(self) -> None:
+        """End the processes that load."""
+        batches, self._batches, self._loader = self._batches, None, None
+        shut_down = getattr(batches, "_shutdown_workers", None)  # else its end waits for ours
+        if shut_down is not None:
+            shut_down()
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Leave out torch's words on more workers than CPUs, which are ours to say."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _of_workers(workers: int) -> dict[str, Any]:
+    """Return the DataLoader's arguments that it takes only where it has processes."""
+    if not workers:
+        return {}
+    return {
+        "multiprocessing_context": "fork",
+        "persistent_workers": True,
+        "prefetch_factor": PREFETCHED,
+    }
+
+
+def _words_on(workers: int) -> list[str]:
+    if not workers:
+        return ["no loader workers: the process that trains loads too"]
+    cpus = len(os.sched_getaffinity(0))
+    return [f"{workers} loader workers share {cpus} CPUs"] if workers > cpus else []
+
+
+def require_workers(workers: int) -> None:
+    """Raise UnsupportedError for more loader processes than this machine has use for."""
+    cpus = len(os.sched_getaffinity(0))
+    if workers > WORKERS_A_CPU * cpus:
+        raise UnsupportedError(
+            f"{workers} loader workers on {cpus} CPUs; at most {WORKERS_A_CPU * cpus} are started, "
+            f"{WORKERS_A_CPU} a CPU"
+        )

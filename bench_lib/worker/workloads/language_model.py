@@ -1,0 +1,428 @@
+"""A decoder-only transformer, in training and in inference, alone or with its ranks.
+
+Tokens are random and stay on the device, and weights stay what they are, as in ``networks``.
+With DDP each rank has all weights and gradients are averaged; with FSDP2 each rank keeps its part
+of every block, and the blocks are gathered when their turn comes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bench_lib.model import Numerics
+from bench_lib.transformer import SIZES, Size
+from bench_lib.worker.device import AUTOCAST, STORED, require_compile, set_precision
+from bench_lib.worker.workload import Setting, UnsupportedError, Workload
+from bench_lib.worker.workloads.compilation import Recorded, arguments_of, compiled
+from bench_lib.worker.workloads.flops import Amount, count
+from bench_lib.worker.workloads.networks import SEED
+from bench_lib.worker.workloads.operators import USABLE, memory_bytes
+from bench_lib.worker.workloads.references import cosine, gradients_norm, plain_fp32
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LEARNING_RATE = 1e-10
+"""AdamW moves every weight by about this much, whatever its gradient: less than the last bit of
+most, so that every step finds the weights of the one before."""
+DEVIATION = 0.02
+"""Of fresh weights; those that write into the residual stream are smaller by sqrt(2 layers)
+(Radford et al. 2019, section 2.3)."""
+STATES = 4
+"""What training keeps of each weight: itself, its gradient, AdamW's two moments."""
+ADAMW_ELEMENTS = 7
+"""What AdamW moves for each weight: reads it, its gradient and moments, writes all but one."""
+
+
+class Block(nn.Module):
+    """Attention over what came before, then two layers for each token, both beside the stream."""
+
+    def __init__(self, size: Size) -> None:
+        """Take fresh weights, scaled for the depth."""
+        super().__init__()
+        width = size.width
+        self.heads = size.heads
+        self.attention_norm = nn.LayerNorm(width)
+        self.attention_in = nn.Linear(width, 3 * width)
+        self.attention_out = nn.Linear(width, width)
+        self.mlp_norm = nn.LayerNorm(width)
+        self.mlp_in = nn.Linear(width, 4 * width)
+        self.mlp_out = nn.Linear(4 * width, width)
+        for layer in (self.attention_in, self.attention_out, self.mlp_in, self.mlp_out):
+            writes = layer in (self.attention_out, self.mlp_out)
+            depth = 2 * size.layers if writes else 1
+            nn.init.normal_(layer.weight, std=DEVIATION / math.sqrt(depth))
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, stream: Tensor) -> Tensor:
+        """Return the stream (batch, length, width) with this block's part added."""
+        stream = stream + self.attention_out(self._attended(self.attention_norm(stream)))
+        hidden = functional.gelu(self.mlp_in(self.mlp_norm(stream)), approximate="tanh")
+        return cast("Tensor", stream + self.mlp_out(hidden))
+
+    def _attended(self, stream: Tensor) -> Tensor:
+        batch, length, width = stream.shape
+        query, key, value = (
+            part.view(batch, length, self.heads, -1).transpose(1, 2)
+            for part in self.attention_in(stream).split(width, dim=2)
+        )
+        answer = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return answer.transpose(1, 2).reshape(batch, length, width)
+
+
+class LanguageModel(nn.Module):
+    """GPT-2's transformer of a size; its head is the tokens' embedding."""
+
+    def __init__(self, size: Size) -> None:
+        """Take fresh weights."""
+        super().__init__()
+        self.tokens = nn.Embedding(size.vocabulary, size.width)
+        self.positions = nn.Embedding(size.context, size.width)
+        self.blocks = nn.ModuleList(Block(size) for _ in range(size.layers))
+        self.norm = nn.LayerNorm(size.width)
+        for embedding in (self.tokens, self.positions):
+            nn.init.normal_(embedding.weight, std=DEVIATION)
+
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Return logits (batch, length, vocabulary), or the mean loss where targets are given."""
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        stream = self.tokens(tokens) + self.positions(places)
+        for block in self.blocks:
+            stream = block(stream)
+        logits = functional.linear(self.norm(stream), self.tokens.weight)
+        if targets is None:
+            return logits
+        return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+@dataclass(frozen=True)
+class _Spec:
+    size: Size
+    batch_size: int
+    length: int
+    precision: str
+    compile_mode: str
+    parallel: str
+    task: str
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return STORED.get(self.precision, torch.float32)
+
+
+def language_model(
+    setting: Setting,
+    *,
+    network: str,
+    batch_size: int,
+    length: int = 1024,
+    precision: str = "bf16",
+    compile_mode: str = "eager",
+    parallel: str = "ddp",
+    task: str = "train",
+) -> Workload:
+    """Build one step: ``infer`` (all logits) or ``train`` (forward, loss, backward, AdamW).
+
+    ``batch_size`` is sequences a rank, of ``length`` tokens each.  Raises UnsupportedError where
+    the device cannot do it, or has not the memory for the weights.
+    """
+    known: dict[str, type[_Inference | _Training]] = {"infer": _Inference, "train": _Training}
+    for what, value, allowed in (
+        ("network", network, tuple(SIZES)),
+        ("parallel", parallel, ("ddp", "fsdp2")),
+        ("task", task, tuple(known)),
+    ):
+        if value not in allowed:
+            raise ValueError(f"{what} is {value!r}; there is {', '.join(allowed)}")
+    size = SIZES[network]
+    if length > size.context:
+        raise ValueError(f"length is {length}, and {network} has {size.context} positions")
+    spec = _Spec(size, batch_size, length, precision, compile_mode, parallel, task)
+    set_precision(precision, setting.device)
+    if compile_mode != "eager":
+        require_compile(compile_mode, setting.device)
+    _require_memory(spec, setting)
+    return known[task](spec, setting).workload()
+
+
+def _require_memory(spec: _Spec, setting: Setting) -> None:
+    kept = spec.size.parameters * spec.dtype.itemsize
+    if spec.task == "train":
+        kept *= STATES
+    if _is_divided(spec, setting):
+        kept //= setting.ranks
+    total = memory_bytes(setting.device)
+    sharers = 1 if setting.device.type == "cuda" else setting.ranks
+    if sharers * kept > USABLE * total:
+        raise UnsupportedError(
+            f"the weights and what training keeps of them need {kept / 2**30:.1f} GiB on each "
+            f"rank, and {USABLE:.0%} of {total / 2**30:.1f} GiB of memory may be taken"
+        )
+
+
+def _is_divided(spec: _Spec, setting: Setting) -> bool:
+    """Whether ranks share the weights; one rank has nobody to share them with."""
+    return spec.parallel == "fsdp2" and setting.ranks > 1
+
+
+class _Case:
+    """What inference and training share: the model, its tokens, and its FP32 twin."""
+
+    def __init__(self, spec: _Spec, setting: Setting) -> None:
+        self.spec = spec
+        self.setting = setting
+        self.device = setting.device
+        self.model = self._fresh().to(spec.dtype)
+        self.divided = _is_divided(spec, setting)
+        numbers = self._numbers()
+        self.tokens, self.targets = numbers[:, :-1].contiguous(), numbers[:, 1:].contiguous()
+        self.weights_bytes = sum(p.nbytes for p in self.model.parameters())
+        if self.divided:
+            divide(self.model, spec.precision, spec.compile_mode, self.device, setting.ranks)
+
+    def _fresh(self) -> LanguageModel:
+        """Build the same FP32 weights each time it is called."""
+        torch.manual_seed(SEED)
+        with self.device:
+            model = LanguageModel(self.spec.size)
+        return model.train(self.spec.task == "train")
+
+    def _numbers(self) -> Tensor:
+        spec = self.spec
+        generator = torch.Generator(self.device).manual_seed(SEED + self.setting.rank)
+        shape = (spec.batch_size, spec.length + 1)
+        return torch.randint(spec.size.vocabulary, shape, device=self.device, generator=generator)
+
+    def compile(self, model: nn.Module) -> nn.Module:
+        return model if self.divided else compiled(model, self.spec.compile_mode)
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        dtype = AUTOCAST.get(self.spec.precision)
+        if dtype is None or self.divided:  # FSDP2 gathers weights in the shorter precision
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=dtype)
+
+    def described(self, step: Callable[[], object], **more: Any) -> Workload:
+        spec = self.spec
+        return Workload(
+            step=step,
+            items_per_step=spec.batch_size * spec.length,
+            item="token",
+            compiled=spec.compile_mode != "eager",
+            parameters=spec.size.parameters,
+            flops_per_step=self._flops,
+            traffic_bytes_per_step=self._traffic,
+            layers=lambda: None if self.divided else (self.model, self.tokens),
+            **more,
+        )
+
+    def _amount(self) -> Amount | None:
+        spec = self.spec
+        return amount(spec.size, spec.batch_size, spec.length, spec.task)
+
+    def _flops(self) -> float:
+        counted, spec = self._amount(), self.spec
+        if counted is not None:
+            return math.fsum(counted.flops.values())
+        forward = spec.size.forward_flops(spec.batch_size, spec.length)
+        return 3 * forward if spec.task == "train" else forward
+
+    def _traffic(self) -> float | None:
+        """Return what eager operations move; nobody counts the copies of gathered weights."""
+        counted, spec = self._amount(), self.spec
+        if counted is None or self.divided:
+            return None
+        itemsize = AUTOCAST.get(spec.precision, spec.dtype).itemsize
+        updates = ADAMW_ELEMENTS * self.weights_bytes if spec.task == "train" else 0
+        return counted.elements * itemsize + counted.other_bytes + updates
+
+
+@cache
+def amount(size: Size, batch_size: int, length: int, task: str) -> Amount | None:
+    """Count an eager step without its optimizer on a twin that has shapes but no data.
+
+    None where torch's counter cannot follow it.
+    """
+    try:
+        with torch.device("meta"):
+            model = LanguageModel(size)
+            tokens = torch.empty(batch_size, length, dtype=torch.int64)
+
+            def step() -> None:
+                if task == "train":
+                    model(tokens, tokens).backward()
+                else:
+                    with torch.no_grad():
+                        model(tokens)
+
+            return count(step)
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def divide(
+    model: LanguageModel, precision: str, mode: str, device: torch.device, ranks: int
+) -> None:
+    """Have each rank keep its part of every block, and of what is outside the blocks.
+
+    Blocks are compiled one by one, before they are divided.  Under ``amp-bf16`` weights are kept
+    in FP32, gathered in bf16, and gradients are averaged in FP32.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    mesh = init_device_mesh(device.type, (ranks,))
+    policy = MixedPrecisionPolicy()
+    if precision in AUTOCAST:
+        policy = MixedPrecisionPolicy(param_dtype=AUTOCAST[precision], reduce_dtype=torch.float32)
+    for block in model.blocks:
+        if mode != "eager":
+            block.compile(**arguments_of(mode, ""))
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+class _Inference(_Case):
+    def __init__(self, spec: _Spec, setting: Setting) -> None:
+        super().__init__(spec, setting)
+        self.forward: nn.Module | None = self.compile(self.model)
+        self.recorded = Recorded(self.answer) if spec.compile_mode == "graph" else None
+        self.step = self.recorded or self.answer
+
+    def answer(self) -> Any:
+        assert self.forward is not None
+        with torch.no_grad(), self.autocast():
+            return self.forward(self.tokens)
+
+    def workload(self) -> Workload:
+        spec = self.spec
+        logits = spec.batch_size * spec.length * spec.size.vocabulary
+        itemsize = AUTOCAST.get(spec.precision, spec.dtype).itemsize
+        return self.described(
+            self.step,
+            least_bytes_per_step=self.weights_bytes + self.tokens.nbytes + logits * itemsize,
+            numerics=self.numerics,
+            loss=self._loss,
+        )
+
+    def _loss(self) -> Tensor:
+        logits = cast("Tensor", self.step())
+        return functional.cross_entropy(logits.flatten(0, 1).float(), self.targets.flatten())
+
+    def numerics(self) -> Numerics:
+        """Hold the first sequence's logits against the twin's; of all they may not fit."""
+        logits = cast("Tensor", self.step())
+        finite = bool(torch.isfinite(logits).all())
+        answer = logits[:1].float()
+        del logits
+        if self.recorded is not None:
+            answer = answer.clone()
+            self.recorded.release()
+        self.forward = None
+        del self.model
+        with plain_fp32(), torch.no_grad():
+            reference = self._fresh()(self.tokens[:1])
+        return Numerics(
+            finite=finite,
+            max_abs_diff=float((answer - reference).abs().max()),
+            cosine=cosine(answer, reference),
+            reference_batch=1,
+        )
+
+
+class _Training(_Case):
+    def __init__(self, spec: _Spec, setting: Setting) -> None:
+        super().__init__(spec, setting)
+        is_gpu = self.device.type == "cuda"
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=LEARNING_RATE,
+            fused=is_gpu or None,
+            capturable=is_gpu and spec.compile_mode == "graph",
+        )
+        forward: nn.Module = self.model
+        if setting.ranks > 1 and not self.divided:
+            ids = [self.device.index] if is_gpu else None
+            forward = nn.parallel.DistributedDataParallel(forward, device_ids=ids)
+        self.run = self.compile(forward)
+        self.recorded = None
+        if spec.compile_mode == "graph":
+            self.recorded = Recorded(self.step, self.note_first_step)
+        self.loss: Tensor | None = None
+        self.first_loss = math.nan
+        self.first_grad_norm: float | None = None
+
+    def step(self) -> None:
+        self.forward()
+        self.backward()
+        self.optimizer.step()
+
+    def forward(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        with self.autocast():
+            self.loss = self.run(self.tokens, self.targets)
+
+    def backward(self) -> None:
+        assert self.loss is not None
+        self.loss.backward()
+        self.loss = self.loss.detach()
+
+    def note_first_step(self) -> None:
+        if not math.isnan(self.first_loss):
+            return  # a step that is recorded was noted before that
+        assert self.loss is not None
+        self.first_loss = float(self.loss)
+        if self.setting.ranks == 1:  # several ranks average theirs; the twin is one rank's
+            self.first_grad_norm = gradients_norm(self.model)
+
+    def workload(self) -> Workload:
+        # Weights are read, and they and two moments are read and written where they are kept.
+        kept = self.weights_bytes // (self.setting.ranks if self.divided else 1)
+        parts: dict[str, Callable[[], object]] = {
+            "forward": self.forward,
+            "backward": self.backward,
+            "optimizer": self.optimizer.step,
+        }
+        return self.described(
+            self.recorded or self.step,
+            least_bytes_per_step=self.weights_bytes + 5 * kept + 2 * self.tokens.nbytes,
+            first_step_done=self.note_first_step,
+            portions={} if self.recorded is not None else parts,
+            # Where weights are divided, every part gathers or sends them.
+            waits=tuple(parts) if self.divided else ("backward",),
+            numerics=self.numerics,
+            loss=lambda: self.loss,
+        )
+
+    def numerics(self) -> Numerics:
+        last = math.nan if self.loss is None else float(self.loss)
+        if self.recorded is not None:
+            self.recorded.release()
+        del self.run, self.model, self.optimizer, self.loss
+        loss, norm = self._reference()
+        return Numerics(
+            finite=math.isfinite(self.first_loss) and math.isfinite(last),
+            loss=self.first_loss,
+            reference_loss=loss,
+            grad_norm=self.first_grad_norm,
+            reference_grad_norm=norm if self.setting.ranks == 1 else None,
+        )
+
+    def _reference(self) -> tuple[float | None, float | None]:
+        """First loss and gradient norm of FP32 eager; None where the memory is too small."""
+        with plain_fp32():
+            twin = self._fresh()
+            try:
+                loss = twin(self.tokens, self.targets)
+                loss.backward()
+            except torch.OutOfMemoryError:
+                return None, None
+            return float(loss.detach()), gradients_norm(twin)

@@ -1,0 +1,609 @@
+"""``bench-lib scaling``: what is measured, what it comes to, what is kept and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+
+import pytest
+from builders import (
+    make_baseline,
+    make_environment,
+    make_fault,
+    make_hardware,
+    make_measurement,
+    make_process,
+)
+from scripted import bench_class, gpus
+
+from bench_lib import baselines, history
+from bench_lib.cli import main
+from bench_lib.exercises.plot import draw
+from bench_lib.launch import CaseFault
+from bench_lib.model import Fault, RankSample
+
+CPU = make_hardware(
+    vendor="cpu", key="cpu-8c", uuid=None, bdf=None, compute_units=8, peak_tflops={}
+)
+GPUS = gpus(4)
+SIZES = {"resnet18": 224, "resnet50": 224}
+STEM = "mnist-cnn-b64-fp32-eager-loader-w0-e1"
+SHORT = "mnist-cnn-b64-fp32-eager-loader-w0-t1"
+NET = "resnet50-b64-fp32-eager-train"
+
+
+class Answer:
+    """How the command ended and what it printed."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        """Keep all three."""
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def lines(self) -> list[str]:
+        """What it printed, by line."""
+        return self.out.splitlines()
+
+    @property
+    def json(self):
+        """What it printed, decoded."""
+        return json.loads(self.out)
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        """The table's rows, by heading."""
+        head, *body = self.lines[: self.lines.index("")]
+        names = re.findall(r"\S+(?: \S+)*", head)
+        ends = [head.index(name) + len(name) for name in names]
+        starts = [head.index(name) for name in names]
+        rows = []
+        for line in body:
+            cells = {}
+            for found in re.finditer(r"\S+(?: \S+)*", line):
+                near = [
+                    i
+                    for i in range(len(names))
+                    if found.start() == starts[i] or found.end() == ends[i]
+                ]
+                cells[names[near[0]]] = found[0]
+            rows.append(cells)
+        return rows
+
+    def said(self, begin: str) -> str:
+        """Return the only line that begins so."""
+        (line,) = [line for line in self.lines if line.startswith(begin)]
+        return line
+
+    @property
+    def measured(self) -> list[str]:
+        """The cases that it said it measured, in order."""
+        return re.findall(r"^\[\d+/\d+\] (\S+)$", self.err, re.MULTILINE)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Return a function that runs the command in an empty folder, on workers with a script."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words, script=None, devices=(CPU,), per_rank=None) -> Answer:
+        """Answer with steps of 10 ms and 4 images a rank, unless the script has others."""
+        script = {**(script or {})}
+
+        def run_ranks(case, *, environment, **_):
+            run.environments[case.id] = environment
+            answer = (script.get(case.id) or [[0.01] * 20])[0]
+            if isinstance(answer, Fault):
+                raise CaseFault(answer)
+            ranks, share = case.launch.ranks, 1 if case.launch.strong else case.launch.ranks
+            slower = per_rank or [1.0] * ranks
+            return make_measurement(
+                case_id=case.id,
+                iteration_s=answer,
+                items_per_step=4 * share,
+                per_rank=[
+                    RankSample(i, i, None, [s * slower[i] for s in answer], None)
+                    for i in range(ranks)
+                ],
+            )
+
+        make = bench_class(script, tmp_path / "locks")
+        monkeypatch.setattr("bench_lib.hardware.detect", lambda: list(devices))
+        monkeypatch.setattr("bench_lib.hardware.cpu.device", lambda _root: CPU)
+        monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", lambda: SIZES)
+        monkeypatch.setattr("bench_lib.runner.run_ranks", run_ranks)
+        # Kernels of several ranks are looked into by real ones.
+        monkeypatch.setattr("bench_lib.profiling.run.look_into", lambda _bench, _cases: [])
+        monkeypatch.setattr(
+            "bench_lib.exercises.series.Bench",
+            lambda device, **options: make(device, devices=lambda: list(devices), **options),
+        )
+        monkeypatch.setattr("sys.argv", ["bench-lib", "scaling", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return Answer(int(ended.value.code or 0), captured.out, captured.err)
+
+    run.environments = {}
+    return run
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Return a function that has every measurement in a context say this besides."""
+
+    def say(**fields) -> None:
+        usual = make_measurement(**fields)
+        monkeypatch.setattr("scripted.make_measurement", lambda **f: replace(usual, **_timed(f)))
+
+    def _timed(fields):
+        total = sum(fields["iteration_s"])
+        return {**fields, "wall_s": total, "window_s": (100.0, 100.0 + total)}
+
+    return say
+
+
+def steps(seconds: float) -> list[list[float]]:
+    """Return a script's answer of steps that all take so long."""
+    return [[seconds] * 20]
+
+
+def strong(over: str, serial: float, most: int = 8, one_s: float = 0.4) -> dict[str, list]:
+    """Return the steps that Amdahl's law gives threads or processes."""
+    script = {}
+    for n in (1, 2, 4, 8):
+        tail = f"-t{n}" if over == "threads" else f"-x{n}-strong-t1" if n > 1 else "-t1"
+        if n <= most:
+            script[STEM + tail] = steps(one_s * (serial + (1 - serial) / n))
+    return script
+
+
+def the_run(tmp_path):
+    """Return the only run in the history."""
+    (path,) = history.files(tmp_path / "history")
+    return history.read(path)
+
+
+# ---- mnist --------------------------------------------------------------------------------
+
+
+def test_mnist_goes_over_threads_and_then_processes(run, tmp_path):
+    """Powers of two up to the cores; one thread of one process is in both, and measured once."""
+    answer = run("mnist", script=strong("threads", 0.25) | strong("processes", 0.1))
+    assert answer.status == 0
+    threads = [f"{STEM}-t{n}" for n in (1, 2, 4, 8)]
+    assert answer.measured == [*threads, *(f"{STEM}-x{n}-strong-t1" for n in (2, 4, 8))]
+    assert [(r["over"], r["workers"], r["speed-up"], r["efficiency"]) for r in answer.rows] == [
+        ("threads", "1", "1.00x", "100.0%"),
+        ("threads", "2", "1.60x", "80.0%"),
+        ("threads", "4", "2.29x", "57.1%"),
+        ("threads", "8", "2.91x", "36.4%"),
+        ("processes", "1", "1.00x", "100.0%"),
+        ("processes", "2", "1.82x", "90.9%"),
+        ("processes", "4", "3.08x", "76.9%"),
+        ("processes", "8", "4.71x", "58.8%"),
+    ]
+    records = the_run(tmp_path).records
+    assert list(records) == answer.measured
+    assert records[threads[0]].nodeid == f"bench-lib/scaling::{threads[0]}"
+
+
+def test_the_law_is_fitted_and_asked_for_twice_as_many(run):
+    """Exactly a quarter cannot be divided."""
+    answer = run("mnist", "--over", "threads", script=strong("threads", 0.25))
+    assert answer.said("threads strong: ") == (
+        "threads strong: Amdahl: serial fraction 25.00% (95% interval 25.00% to 25.00%, "
+        "4 points); 16 threads would give 3.37x (3.37 to 3.37), and no number more than 4x"
+    )
+
+
+def test_both_ways_have_a_law_each(run):
+    """Weak scaling grows the batch with the threads."""
+    script = strong("threads", 0.25)
+    for n in (2, 4, 8):  # four images a step in the script, so a step of so long
+        case_id = f"{STEM.replace('b64', f'b{64 * n}')}-t{n}"
+        script[case_id] = steps(0.4 / (0.2 + 0.8 * n))
+    answer = run("mnist", "--over", "threads", "--both", script=script)
+    assert "mnist-cnn-b512-fp32-eager-loader-w0-e1-t8" in answer.measured
+    assert answer.said("threads weak: ").startswith(
+        "threads weak: Gustafson: serial fraction 20.00% (95% interval 20.00% to 20.00%, 4 points)"
+    )
+    assert answer.said("threads strong: ").startswith("threads strong: Amdahl: serial fraction 25")
+    weak = [row for row in answer.rows if row["scaling"] == "weak"]
+    assert [row["speed-up"] for row in weak] == ["1.00x", "1.80x", "3.40x", "6.60x"]
+
+
+def test_a_point_that_fails_does_not_spoil_the_fit(run):
+    """Three are left, and the fourth says why."""
+    script = strong("threads", 0.25) | {f"{STEM}-t4": [make_fault()]}
+    answer = run("mnist", "--over", "threads", script=script)
+    assert answer.status == 0
+    assert answer.rows[2] == {
+        "over": "threads",
+        "workers": "4",
+        "scaling": "strong",
+        "status": "ERROR",
+    }
+    assert answer.said(f"{STEM}-t4: ERROR: out of memory in first step")
+    assert "25.00% (95% interval 25.00% to 25.00%, 3 points)" in answer.said("threads strong: ")
+
+
+def test_two_points_make_no_law(run):
+    """And it says so."""
+    answer = run("mnist", "--over", "threads", "--most", "2")
+    why = "threads strong: Amdahl's law needs 3 points or more, and 2 could be measured"
+    assert answer.said("threads strong: ") == why
+
+
+def test_more_workers_than_there_are_say_so_and_the_rest_is_measured(run):
+    """Threads on eight cores; a batch of 4 that 8 processes cannot divide; GPUs where none are."""
+    answer = run("mnist", "--most", "16", "--batch-size", "4", "--over", "processes,threads,gpus")
+    assert answer.status == 0
+    assert answer.said("16 threads, strong: ") == (
+        "16 threads, strong: not measured: 16 threads were asked for, and 8 can be used here"
+    )
+    assert answer.said("8 processes, strong: ") == (
+        "8 processes, strong: not measured: batch_size 4 cannot be divided among 8 ranks evenly"
+    )
+    assert answer.said("1 GPUs, strong: ").endswith("1 GPUs were asked for, and 0 can be used here")
+    assert [row["status"] for row in answer.rows if "status" in row] == ["not measured"] * 8
+    assert f"{STEM.replace('b64', 'b4')}-x4-strong-t1" in answer.measured
+
+
+def test_where_nothing_can_be_measured_nothing_is(run, tmp_path):
+    """An error, and no file."""
+    answer = run("mnist", "--over", "gpus")
+    assert answer.status == 2
+    assert "nothing can be measured: 1 GPUs were asked for, and 0 can be used here" in answer.err
+    assert not history.files(tmp_path / "history")
+
+
+def test_the_serial_run_says_where_its_time_goes(run, seen):
+    """Of a step, in the order of its parts."""
+    seen(portions_s={"load": 0.1, "forward": 0.1, "backward": 0.15, "optimizer": 0.05})
+    answer = run("mnist", "--over", "threads", "--most", "1", script={f"{STEM}-t1": steps(0.4)})
+    assert answer.said("serial time") == "serial time (1 thread, 1 process): 8 s for 1 epoch"
+    begin = answer.lines.index(answer.said("part of a step"))
+    assert [re.split("  +", line) for line in answer.lines[begin + 1 : begin + 5]] == [
+        ["load", "100 ms", "25.0%"],
+        ["forward", "100 ms", "25.0%"],
+        ["backward", "150 ms", "37.5%"],
+        ["optimizer", "50 ms", "12.5%"],
+    ]
+
+
+def test_a_short_run_foretells_the_long_one_and_is_held_against_it(run, seen, tmp_path):
+    """In a process of its own, and not kept: its case is another."""
+    seen(peak_host_bytes=512 * 2**20, cpu_s=4.0)
+    script = {SHORT: [[0.25] * 10], f"{STEM}-t1": steps(0.4)}
+    answer = run("mnist", "--over", "threads", "--most", "1", "--json", script=script)
+    found = {each["figure"]: each for each in answer.json["forecasts"]}
+    assert found["time"] == {
+        "figure": "time",
+        "unit": "s",
+        "predicted": 5.0,
+        "measured": pytest.approx(8.0),
+        "error": pytest.approx(-0.375),
+    }
+    assert found["peak host memory"]["error"] == 0.0
+    assert found["CPUs busy"]["predicted"] == pytest.approx(4.0 / 2.5)
+    assert found["CPUs busy"]["measured"] == pytest.approx(4.0 / 8.0)
+    assert "peak device memory" not in found
+    assert list(the_run(tmp_path).records) == [f"{STEM}-t1"]
+
+
+def test_a_short_run_that_fails_foretells_nothing(run):
+    """The study goes on."""
+    answer = run("mnist", "--over", "threads", "--json", script={SHORT: [make_fault()]})
+    assert answer.status == 0
+    assert answer.json["forecasts"] == []
+
+
+def test_a_job_asks_for_what_still_pays_off(run, seen):
+    """Four threads do 57% of what four would: two are asked for, with margins."""
+    seen(peak_host_bytes=3 * 2**30, cpu_s=4.0, first_step_s=1.0, warmup_s=2.0)
+    script = strong("threads", 0.25, one_s=20.0)
+    answer = run("mnist", "--over", "threads", script=script)
+    # 20 steps of 12.5 s, 3 s before them and 3 s for the process, half as much again: 384 s
+    assert answer.said("a job of ") == (
+        f"a job of {STEM}-t2: sbatch --ntasks=1 --cpus-per-task=2 --mem=4G --time=00:07:00 "
+        "(20% more memory and 50% more time than seen)"
+    )
+
+
+def test_whether_the_gpu_is_worth_it_is_a_ratio(run, tmp_path):
+    """One GPU against the best of the CPU's; each device's cases are in its own history."""
+    script = strong("threads", 1.0) | strong("processes", 0.0) | {STEM: steps(0.004)}
+    answer = run("mnist", "--most", "2", script=script, devices=GPUS)
+    assert answer.said("one GPU does ") == (
+        "one GPU does 1000 img/s, 50 times the best of the CPU's (2 processes, 20 img/s): "
+        "worth using where an hour of it costs less than 50 times as much"
+    )
+    assert answer.measured[-2:] == [STEM, f"{STEM}-x2-strong"]
+    keys = {path.name.split("_")[1] for path in history.files(tmp_path / "history")}
+    assert keys == {"cpu-8c", "mi300x"}
+
+
+def test_ranks_of_the_cpu_do_not_open_the_gpus_beside_it(run):
+    """Those of the GPUs have them all."""
+    run("mnist", "--over", "processes,gpus", "--most", "2", devices=GPUS)
+    assert run.environments[f"{STEM}-x2-strong-t1"]["HIP_VISIBLE_DEVICES"] == "-1"
+    assert "HIP_VISIBLE_DEVICES" not in run.environments[f"{STEM}-x2-strong"]
+
+
+def test_a_gpu_that_is_slower_is_not_worth_it(run):
+    """A step of a second."""
+    script = strong("threads", 0.0, most=1) | {STEM: steps(1.0)}
+    answer = run("mnist", "--over", "threads,gpus", "--most", "1", script=script, devices=GPUS)
+    assert answer.said("one GPU does ").endswith("it is not worth using")
+
+
+def test_ranks_beyond_the_gpus_are_skipped_with_the_launchers_reason(run):
+    """Of four."""
+    answer = run("mnist", "--over", "gpus", "--most", "8", devices=GPUS)
+    assert answer.status == 0
+    assert answer.rows[-1]["status"] == "skipped"
+    assert answer.said(f"{STEM}-x8-strong: skipped: 8 ranks need 8 GPUs; 4 are visible")
+
+
+# ---- networks and cases -------------------------------------------------------------------
+
+
+def test_a_network_scales_weakly_over_all_gpus(run):
+    """Each has as much to do; training, because that is where ranks meet."""
+    script = {f"{NET}-x2": steps(0.0105), f"{NET}-x4": steps(0.011)}
+    answer = run("network", "--network", "resnet50", script=script, devices=GPUS)
+    assert answer.measured == [NET, f"{NET}-x2", f"{NET}-x4"]
+    assert [(r["throughput"], r["speed-up"], r["efficiency"]) for r in answer.rows] == [
+        ("400 img/s", "1.00x", "100.0%"),
+        ("761.9 img/s", "1.90x", "95.2%"),
+        ("1455 img/s", "3.64x", "90.9%"),
+    ]
+    assert answer.said("GPUs weak: Gustafson: serial fraction ")
+
+
+def test_ranks_are_as_asked_for_and_one_besides(run):
+    """Nothing can be said of several without one."""
+    answer = run(
+        "network",
+        "--network",
+        "resnet50",
+        "--ranks",
+        "4,2",
+        "--strong",
+        "--batch-size",
+        "32",
+        devices=GPUS,
+    )
+    stem = NET.replace("b64", "b32")
+    assert answer.measured == [stem, f"{stem}-x2-strong", f"{stem}-x4-strong"]
+
+
+def test_on_a_cpu_ranks_are_processes_on_its_cores(run):
+    """Eight, and not nine."""
+    answer = run("network", "--network", "resnet50", "--ranks", "8,9")
+    assert answer.measured == [NET, f"{NET}-x8"]
+    said = answer.said("9 ranks, weak: ")
+    assert said.endswith("9 ranks were asked for, and 8 can be used here")
+
+
+def test_a_grid_is_told_as_efficiency_by_size_and_batch(run, seen):
+    """Of the most ranks that each could be measured with."""
+    seen(parameters=11_700_000)
+    script = {
+        "resnet18-b16-fp32-eager-train-x2": steps(0.0125),
+        "resnet18-b64-fp32-eager-train-x2": steps(0.0104),
+        "resnet50-b16-fp32-eager-train-x2": [make_fault()],
+    }
+    answer = run(
+        "network",
+        "--networks",
+        "resnet18,resnet50",
+        "--batch-sizes",
+        "16,64",
+        "--ranks",
+        "2",
+        script=script,
+        devices=GPUS,
+    )
+    begin = answer.lines.index("efficiency of 2 GPUs:")
+    cells = [re.split("  +", line.rstrip()) for line in answer.lines[begin + 1 : begin + 4]]
+    assert cells == [
+        ["network", "parameters", "b16 each", "b64 each"],
+        ["resnet18", "11.7 M", "80.0%", "96.2%"],
+        ["resnet50", "11.7 M", "100.0%"],
+    ]
+    assert answer.said("resnet18 b16 GPUs weak: ").endswith("2 could be measured")
+
+
+def test_a_case_of_the_matrix_is_scaled_whatever_its_ranks(run, tmp_path):
+    """Its sampling and limits are its own."""
+    (tmp_path / "m.toml").write_text(
+        '[[gate.networks]]\nnetwork = "resnet50"\nbatch_size = 8\nprecision = "bf16"\n'
+        'task = "train"\nranks = 2\nsampling = { iterations = 7, max_iterations = 7 }\n'
+    )
+    case_id = "resnet50-b8-bf16-eager-train"
+    answer = run(f"{case_id}-x2", "--matrix", "m.toml", "--ranks", "4", devices=GPUS)
+    assert answer.measured == [case_id, f"{case_id}-x4"]
+    assert the_run(tmp_path).records[case_id].case.sampling.iterations == 7
+
+
+def test_a_case_that_is_not_in_the_matrix_is_refused_with_near_ones(run, tmp_path):
+    """And so is one that a function makes, which has no axes to turn."""
+    (tmp_path / "m.toml").write_text(
+        '[[gate.networks]]\nnetwork = "resnet50"\nbatch_size = 8\n'
+        '[[gate.factory]]\nid = "mine"\ntarget = "my.own:step"\n'
+    )
+    answer = run("resnet50-b8-fp32-eager-inf", "--matrix", "m.toml")
+    assert answer.status == 2
+    assert "did you mean resnet50-b8-fp32-eager-infer?" in answer.err
+    answer = run("mine", "--matrix", "m.toml")
+    assert answer.status == 2
+    assert "mine is made by my.own:step" in answer.err
+
+
+def test_a_rank_that_lags_is_named(run):
+    """Where its own steps are longer."""
+    answer = run(
+        "network",
+        "--network",
+        "resnet50",
+        "--ranks",
+        "4",
+        per_rank=[1.0, 1.0, 1.1, 1.0],
+        devices=GPUS,
+    )
+    assert answer.said(f"{NET}-x4: ") == f"{NET}-x4: rank 2 takes 10.0% longer than the others"
+
+
+# ---- repeats, judging, drawing ------------------------------------------------------------
+
+
+def test_repeats_are_processes_of_their_own_and_tell_the_interval(run, tmp_path):
+    """Of three; their numbers are none that a second look would take."""
+    shaken = [[0.0104] * 20, [0.0100] * 20, [0.0102] * 20]
+    answer = run(
+        "network",
+        "--network",
+        "resnet50",
+        "--ranks",
+        "2",
+        "--repeat",
+        "3",
+        "--json",
+        script={NET: shaken, f"{NET}-x2": steps(0.0106)},
+        devices=GPUS,
+    )
+    attempts = the_run(tmp_path).records[NET].attempts
+    assert [a.process for a in attempts] == [0, 7, 8]
+    assert not any(a.confirms for a in attempts)
+    row = answer.json["rows"][1]
+    assert row["processes"] == 3
+    low, high = row["efficiency"]["interval"]
+    assert low < row["efficiency"]["value"] < high
+    # Two degrees of freedom: 4.303 standard errors of 2% / root 3 are 4.9%.
+    assert high / low == pytest.approx(math.exp(2 * 4.3027 * 0.0196 / math.sqrt(3)), rel=0.01)
+
+
+def test_a_single_process_says_what_its_interval_is_of(run):
+    """And equal steps leave no doubt of their own."""
+    answer = run("network", "--network", "resnet50", "--ranks", "2", devices=GPUS)
+    assert answer.rows[1]["95% interval"] == "100.0% to 100.0%"
+    assert answer.said("intervals are of the steps of one process each")
+
+
+def test_what_is_judged_fails_where_ranks_became_less_efficient(run, tmp_path):
+    """After a second look at both."""
+    file = baselines.load(tmp_path / "baselines", "mi300x")
+    changes = []
+    for case_id, items in ((NET, 4), (f"{NET}-x2", 8)):
+        processes = [
+            make_process(
+                log_median=math.log(0.01) + x,
+                log_throughput=math.log(items / 0.01) - x,
+                worker=f"0a0a0a0a/{case_id}{i}",
+                device_uuid=GPUS[0].uuid,
+            )
+            for i, x in enumerate((-0.002, -0.001, 0.0, 0.001, 0.002))
+        ]
+        new = make_baseline(case_id=case_id, processes=processes)
+        changes.append(baselines.Change(case_id, None, new))
+    baselines.write(file, changes, GPUS[0], {"e0e0e0e0": make_environment()})
+    words = ("network", "--network", "resnet50", "--ranks", "2", "--judge")
+    answer = run(*words, script={f"{NET}-x2": steps(0.0115)}, devices=GPUS)
+    assert answer.status == 1
+    assert answer.said(f"{NET}-x2: REGRESSED efficiency: ")
+    assert "looking again at 2 of 2 cases" in answer.err
+    assert run(*words, devices=GPUS).status == 0
+
+
+def test_the_curves_are_drawn(run, tmp_path):
+    """A picture of both kinds."""
+    script = strong("threads", 0.25) | strong("processes", 0.1)
+    answer = run("mnist", "--both", "--plot", "curves.png", script=script)
+    assert answer.status == 0
+    picture = (tmp_path / "curves.png").read_bytes()
+    assert picture[:8] == b"\x89PNG\r\n\x1a\n"
+    assert len(picture) > 10_000
+    assert "drawn to curves.png" in answer.err
+
+
+def test_one_point_is_drawn_too(run, tmp_path):
+    """An ideal line, and where one worker stands."""
+    answer = run("mnist", "--over", "threads", "--most", "1", "--plot", "one.png")
+    assert answer.status == 0
+    assert (tmp_path / "one.png").stat().st_size > 5_000
+
+
+def test_no_curve_is_no_picture(tmp_path):
+    """Nothing is written."""
+    with pytest.raises(ValueError, match="no curve to draw"):
+        draw([], tmp_path / "none.png", "nothing")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_picture_that_cannot_be_written_costs_no_table(run, tmp_path):
+    """A folder has its name."""
+    (tmp_path / "taken.png").mkdir()
+    answer = run("mnist", "--over", "threads", "--most", "1", "--plot", "taken.png")
+    assert answer.status == 0
+    assert "not drawn: cannot write taken.png: Is a directory" in answer.err
+    assert answer.rows
+
+
+def test_a_machine_reads_the_same(run):
+    """Rows, laws, what twice as many would give."""
+    answer = run("mnist", "--over", "threads", "--json", script=strong("threads", 0.25))
+    told = answer.json
+    assert told["command"] == "scaling"
+    assert [row["workers"] for row in told["rows"]] == [1, 2, 4, 8]
+    assert told["rows"][3]["speed_up"]["value"] == pytest.approx(8 / 2.75)
+    (law,) = told["laws"]
+    assert law["law"]["serial"] == pytest.approx(0.25)
+    assert law["next"]["workers"] == 16
+    assert law["next"]["speed_up"] == pytest.approx(1 / (0.25 + 0.75 / 16))
+    assert told["gpu"] is None
+    assert told["requests"] == []
+
+
+# ---- bad input ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["mnist", "--ranks", "2"], "--ranks: scaling mnist takes --over, "),
+        (["mnist", "--network", "resnet50"], "--network: scaling mnist takes "),
+        (["network", "--epochs", "2", "--network", "resnet50"], "--epochs: scaling network takes"),
+        (["network"], "scaling network needs --network NAME, or --networks with several"),
+        (["network", "--network", "a", "--networks", "b"], "needs --network NAME, or --networks"),
+        (["network", "--network", "resnet51"], "did you mean resnet50"),
+        (["network", "--network", "resnet50", "--ranks", "0"], "--ranks names '0'"),
+        (["network", "--network", "resnet50", "--precision", "fp17"], "unknown precision 'fp17'"),
+        (["mnist", "--over", "cores"], "--over: unknown way to have more workers 'cores'"),
+        (["mnist", "--most", "0"], "--most is 0; it has to be a whole number of 1 or more"),
+        (["mnist", "--batch-size", "70000"], "more than the 60000"),
+        (["mnist", "--workers", "-1"], "--workers is -1"),
+        (["mnist", "--epochs", "-1"], "--epochs is -1"),
+        (["mnist", "--repeat", "0"], "--repeat is 0"),
+        (["mnist", "--repeat", "101"], "--repeat is 101; at most 100 is taken"),
+        (["mnist", "--weak", "--both"], "--weak, --strong and --both are three ways; choose one"),
+        (["mnist", "--time-limit", "0"], "--time-limit 0: "),
+        (["mnist", "--plot", "curves.pdf"], "--plot curves.pdf: it has to be a file .png"),
+        (["mnist", "--plot", "no/curves.png"], "--plot no/curves.png: "),
+        (["nothing", "--matrix", "none.toml"], "none.toml: No such file"),
+        (["nothing", "--over", "threads"], "--over: scaling nothing takes --ranks, --batch-size"),
+        (
+            ["network", "--network", "resnet50", "--batch-size", "8", "--batch-sizes", "8,16"],
+            "--batch-size and --batch-sizes say the same; choose one",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_runs(run, tmp_path, words, problem):
+    """In one line that names it."""
+    answer = run(*words)
+    assert answer.status == 2
+    assert problem in answer.err
+    assert len(answer.err.splitlines()) == 1
+    assert not (tmp_path / "history").exists()

@@ -1,0 +1,468 @@
+"""``bench-lib train``: the seeds' lines and table, what is measured for them, what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from builders import make_attempt, make_case, make_hardware, make_measurement, make_record
+from scripted import bench_class, gpus
+
+from bench_lib import history
+from bench_lib.cli import main, train
+from bench_lib.exercises import training
+from bench_lib.exercises.figures import figures_of
+from bench_lib.launch import CaseSkipped
+from bench_lib.model import Case, Launch, Training
+
+DEVICE = gpus(1)[0]
+CPU = make_hardware(vendor="cpu", key="cpu-2c", uuid=None, bdf=None, peak_tflops={})
+TOGETHER = "cifar100-resnet50-b256-fp32-eager-loader-w4"
+FIXED = "cifar100-resnet50-b256-fp32-eager-fixed"
+INPUT = "cifar100-none-b256-fp32-eager-loader-w4"
+LEARNT = Training(
+    data="generated",
+    samples=49_920,
+    steps_per_epoch=195,
+    losses=[5.0 - i / 10 for i in range(20)],
+    accuracies=[i / 256 for i in range(20)],
+)
+
+
+class Answer:
+    """How the command ended and what it printed."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        """Keep all three."""
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def lines(self) -> list[str]:
+        """What it printed, by line."""
+        return self.out.splitlines()
+
+    @property
+    def measured(self) -> list[str]:
+        """The cases that it said it measured, in order."""
+        return re.findall(r"^\[\d+/\d+\] (\S+)$", self.err, re.MULTILINE)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Return a function that runs the command in an empty folder, on workers with a script."""
+    monkeypatch.chdir(tmp_path)
+    told = {}
+
+    def run(words: str, *, script=None, learnt=LEARNT, device=DEVICE, **fields) -> Answer:
+        def make(**usual):
+            kept = {name: fields[name] for name in ("wall_s",) if name in fields}
+            return make_measurement(**{**fields, "training": learnt, **usual, **kept})
+
+        monkeypatch.setattr("scripted.make_measurement", make)
+        monkeypatch.setattr("bench_lib.hardware.detect", lambda: [device])
+        monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", dict)
+        bench = bench_class(script or {}, tmp_path / "locks")
+
+        def of_ranks(_bench, case):
+            (answer, *_) = (script or {}).get(case.id, [[1 / 128] * 20])
+            if isinstance(answer, str):
+                raise CaseSkipped(answer)
+            return make(case_id=case.id, iteration_s=answer)
+
+        monkeypatch.setattr("bench_lib.runner.Bench._measure_ranks", of_ranks)
+
+        def opened(device, *, variables=None, **options):
+            told["variables"] = dict(variables or {})
+            return bench(device, **options)
+
+        monkeypatch.setattr("bench_lib.exercises.series.Bench", opened)
+        monkeypatch.setattr("sys.argv", ["bench-lib", "train", *words.split()])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return Answer(int(ended.value.code or 0), captured.out, captured.err)
+
+    run.told = told
+    return run
+
+
+def record_of(measurement, **fields):
+    """Return a record of one measurement."""
+    return make_record(attempts=[make_attempt(measurement=measurement)], **fields)
+
+
+def the_run(tmp_path):
+    """Return the only run in the history."""
+    (path,) = history.files(tmp_path / "history")
+    return history.read(path)
+
+
+# ---- CIFAR-100 ----------------------------------------------------------------------------
+
+
+def test_a_line_a_step_and_three_figures_below(run, tmp_path):
+    """Both together first, as the script does; all three are kept."""
+    answer = run("cifar100", items_per_step=1024, iteration_s=[1 / 8] * 5)
+    assert answer.status == 0
+    assert answer.measured == [TOGETHER, FIXED, INPUT]
+    assert len([line for line in answer.lines if " / " in line]) == 20
+    assert answer.lines[0] == "0 / 0: loss 5.00, acc 0.00%, images / second / gpu: 102400.00."
+    assert answer.lines[7] == "0 / 7: loss 4.30, acc 2.73%, images / second / gpu: 102400.00."
+    table = {line[:17].strip(): line for line in answer.lines if "cifar100-" in line[:60]}
+    assert list(table) == ["both together", "device step alone", "input alone"]
+    assert "5.00 to 3.10" in table["both together"]
+    assert "data: generated" in answer.lines
+    records = the_run(tmp_path).records
+    assert set(records) == {TOGETHER, FIXED, INPUT}
+    assert records[FIXED].nodeid == f"bench-lib/train-cifar100::{FIXED}"
+
+
+def test_so_many_steps_are_rounds_of_the_loaders_processes(run, tmp_path):
+    """Twenty steps of four processes are five rounds; the others are measured as ever."""
+    run("cifar100", items_per_step=1024)
+    records = the_run(tmp_path).records
+    sampling = records[TOGETHER].case.sampling
+    assert (sampling.iterations, sampling.max_iterations) == (5, 5)
+    assert records[FIXED].case.sampling.max_iterations == 200
+
+
+@pytest.mark.parametrize(
+    ("words", "iterations"),
+    [
+        ("--feed device", 20),
+        ("--workers 0", 20),
+        ("--max-steps 7 --workers 2", 4),
+        ("--feed device --max-steps 900 --max-epochs 2", 390),
+        ("--feed device --max-steps 900 --ranks 4", 48),
+        ("--feed device --max-steps 900 --ranks 4 --strong", 195),
+    ],
+)
+def test_steps_are_no_more_than_the_epochs_have(run, tmp_path, words, iterations):
+    """Of all ranks together."""
+    run(f"cifar100 {words}", items_per_step=256)
+    cases = [record.case for record in the_run(tmp_path).records.values()]
+    (together,) = (
+        case.sampling
+        for case in cases
+        if case.params["feed"] != "fixed" and case.params["network"] != "none"
+    )
+    assert (together.iterations, together.max_iterations) == (iterations, iterations)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            "--model swinv2 --precision automixed",
+            [
+                "cifar100-swin_v2_t-b256-amp-fp16-eager-loader-w4",
+                "cifar100-swin_v2_t-b256-amp-fp16-eager-fixed",
+                "cifar100-none-b256-fp32-eager-loader-w4",
+            ],
+        ),
+        (
+            "--model vit --precision bfloat16 --feed device --mode graph --memory-format nhwc",
+            [
+                "cifar100-vit_b_16-b256-bf16-nhwc-graph-device",
+                "cifar100-vit_b_16-b256-bf16-nhwc-graph-fixed",
+                "cifar100-none-b256-bf16-nhwc-graph-device",
+            ],
+        ),
+        (
+            "--mode graph --workers 8",
+            [
+                "cifar100-resnet50-b256-fp32-graph-loader-w8",
+                "cifar100-resnet50-b256-fp32-graph-fixed",
+                "cifar100-none-b256-fp32-eager-loader-w8",
+            ],
+        ),
+        (
+            "--feed device --mode reduce-overhead --precision tf32-conv",
+            [
+                "cifar100-resnet50-b256-tf32-conv-reduce-overhead-device",
+                "cifar100-resnet50-b256-tf32-conv-reduce-overhead-fixed",
+                "cifar100-none-b256-fp32-eager-device",
+            ],
+        ),
+        (
+            "--model inception_v3 --batch-size 32 --feed device --seed 7",
+            [
+                "cifar100-inception_v3-b32-fp32-eager-device-seed7",
+                "cifar100-inception_v3-b32-fp32-eager-fixed-seed7",
+                "cifar100-none-b32-fp32-299px-eager-device-seed7",
+            ],
+        ),
+    ],
+)
+def test_the_three_differ_in_nothing_but_what_they_leave_out(run, words, expected):
+    """The script's names for models and precisions are taken, and ours."""
+    assert run(f"cifar100 {words}", items_per_step=256).measured == expected
+
+
+def test_what_holds_the_training_back_is_said(run):
+    """Half of what the input gives alone, a quarter of what the device could."""
+    answer = run(
+        "cifar100",
+        items_per_step=1024,
+        script={
+            TOGETHER: [[1 / 4] * 20],
+            FIXED: [[1 / 16] * 20],
+            INPUT: [[1 / 8] * 20],
+        },
+    )
+    words = "both together: 50% of the slower alone, the input alone; 25% of the device step alone"
+    assert words in answer.lines
+
+
+def test_as_json_there_are_rows_and_no_lines(run):
+    """For a machine to read."""
+    told = json.loads(run("cifar100 --json", items_per_step=1024).out)
+    assert (told["command"], told["judged"]) == ("train-cifar100", None)
+    assert [row["what"] for row in told["rows"]] == [
+        training.TOGETHER,
+        training.STEP_ALONE,
+        training.INPUT,
+    ]
+    assert told["rows"][0]["figures"]["training"]["data"] == "generated"
+
+
+def test_a_case_that_is_skipped_says_why_and_the_others_go_on(run):
+    """One GPU, two asked for."""
+    id_ = "cifar100-resnet50-b256-fp32-eager-device-x2"
+    answer = run("cifar100 --feed device --ranks 2", script={id_: ["2 ranks, and there is 1 GPU"]})
+    assert f"{id_}: skipped: 2 ranks, and there is 1 GPU" in answer.lines
+    assert len(answer.measured) == 3
+
+
+def test_batches_that_come_together_share_their_time():
+    """Lines are by batch, times by round."""
+    seen = make_measurement(items_per_step=512, iteration_s=[0.5, 0.25])
+    learnt = replace(LEARNT, losses=[4.0, 3.0, 2.0, 1.0], accuracies=[0.0, 0.25, 0.5, 1.0])
+    record = record_of(replace(seen, training=learnt))
+    assert training.step_lines(record) == [
+        "0 / 0: loss 4.00, acc 0.00%, images / second / gpu: 1024.00.",
+        "0 / 1: loss 3.00, acc 25.00%, images / second / gpu: 1024.00.",
+        "0 / 2: loss 2.00, acc 50.00%, images / second / gpu: 2048.00.",
+        "0 / 3: loss 1.00, acc 100.00%, images / second / gpu: 2048.00.",
+    ]
+
+
+def test_many_steps_are_a_line_an_epoch():
+    """With the epoch's last step, and the rate of each GPU of two."""
+    seen = make_measurement(items_per_step=64, iteration_s=[0.5] * 4 + [0.25] * 2)
+    learnt = replace(LEARNT, steps_per_epoch=4, losses=[3.0, 2.0], accuracies=[0.25, 0.5])
+    case = make_case(launch=Launch(ranks=2))
+    record = record_of(replace(seen, training=learnt), case=case)
+    assert training.step_lines(record) == [
+        "0 / 3: loss 3.00, acc 25.00%, images / second / gpu: 64.00.",
+        "1 / 1: loss 2.00, acc 50.00%, images / second / gpu: 128.00.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--feed hose", "unknown --feed 'hose'; there is loader, device"),
+        ("--feed fixed", "unknown --feed 'fixed'; there is loader, device"),
+        ("--model resnext", "unknown network 'resnext'; did you mean resnet50"),
+        ("--precision half", "unknown precision 'half'"),
+        ("--max-steps 0", "--max-steps is 0; it has to be a whole number of 1 or more"),
+        ("--max-epochs 0", "--max-epochs is 0; it has to be a whole number of 1 or more"),
+        ("--batch-size 0", "batch_size is 0; it has to be a whole number of 1 or more"),
+        ("--batch-size 60000", "a step of 60000 images is more than the 50000 that cifar100 has"),
+        ("--batch-size 2 --ranks 4 --strong", "batch_size 2 cannot be divided among 4 ranks"),
+        ("--workers -1", "workers is -1; it has to be a whole number of 1 or more"),
+        ("--time-limit 0", "--time-limit 0: a time in seconds has to be a number above 0"),
+        ("--download", "--download needs --data DIR, the folder to download to"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(run, tmp_path, words, expected):
+    """Before anything is measured."""
+    answer = run(f"cifar100 {words}")
+    assert answer.status == 2
+    assert answer.err.startswith(f"bench-lib: error: {expected}")
+    assert not (tmp_path / "history").exists()
+
+
+# ---- data ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def worker(monkeypatch):
+    """Stand for the worker that looks at files: says what it is told to, and what it was asked."""
+    asked, real = [], subprocess.run
+
+    def say(status: int, err: str = "") -> list[list[str]]:
+        def answer(command, **options):
+            if "bench_lib.worker.workloads.datasets" not in command:
+                return real(command, **options)
+            asked.append(command[2:])
+            return SimpleNamespace(returncode=status, stderr=err)
+
+        monkeypatch.setattr(subprocess, "run", answer)
+        return asked
+
+    return say
+
+
+def test_files_are_checked_first_and_workers_are_told_the_folder(run, worker, tmp_path):
+    """By its whole path, wherever they run; the case's name says that they are files."""
+    asked = worker(0)
+    answer = run("cifar100 --data sets --feed device", items_per_step=256)
+    folder = str(tmp_path / "sets")
+    assert asked == [["bench_lib.worker.workloads.datasets", "cifar100", folder]]
+    assert run.told["variables"] == {"BENCH_LIB_DATA": folder}
+    assert answer.measured[0] == "cifar100-resnet50-b256-fp32-eager-device-files"
+
+
+def test_a_download_comes_before_anything_is_measured(run, worker, tmp_path):
+    """And is told its folder."""
+    asked = worker(0)
+    answer = run("cifar10-table --ranks 1 --data sets --download", items_per_step=32)
+    assert asked == [
+        ["bench_lib.worker.workloads.datasets", "cifar10", str(tmp_path / "sets"), "--download"]
+    ]
+    assert answer.err.startswith("fetching and checking cifar10 in sets\n")
+
+
+def test_files_that_cannot_be_used_are_an_error_in_the_workers_words(run, worker, tmp_path):
+    """Nothing is measured."""
+    worker(1, "some warning\nsets: cifar100 is corrupt, cifar-100-python/train has not the md5\n")
+    answer = run("cifar100 --data sets")
+    assert answer.status == 2
+    assert "bench-lib: error: sets: cifar100 is corrupt, cifar-100-python/train" in answer.err
+    assert not (tmp_path / "history").exists()
+
+
+def test_a_worker_that_cannot_look_is_an_error_with_its_last_words(run, worker):
+    """No torch, say."""
+    worker(
+        1, "Traceback (most recent call last):\n  File\nModuleNotFoundError: No module 'torch'\n"
+    )
+    answer = run("cifar100 --data sets")
+    assert answer.status == 2
+    assert "the data set cannot be looked at:" in answer.err
+    assert answer.err.endswith("ModuleNotFoundError: No module 'torch'\n")
+
+
+def test_a_folder_without_the_set_is_named_by_the_real_worker(run, tmp_path):
+    """With the first file that is missing."""
+    answer = run("cifar100 --data sets")
+    assert answer.status == 2
+    words = f"{tmp_path / 'sets'}: cifar100 is not complete, cifar-100-python/train is missing"
+    assert words in answer.err
+
+
+def test_generated_data_needs_no_variable(run):
+    """And no look at files."""
+    run("cifar100", items_per_step=1024)
+    assert run.told["variables"] == {}
+
+
+# ---- CIFAR-10's table ---------------------------------------------------------------------
+
+
+def id_of(ranks: int) -> str:
+    """Return the id of a column's case."""
+    return "cifar10-resnet50-b32-fp32-eager-device-e10" + (f"-x{ranks}" if ranks > 1 else "")
+
+
+def test_the_table_has_the_seeds_rows_and_a_column_for_each_number_of_gpus(run):
+    """What is beyond the GPUs at hand is empty, and the reason stands below."""
+    learnt = replace(LEARNT, steps_per_epoch=1562, accuracies=[0.5, 0.75], test_accuracy=0.625)
+    answer = run(
+        "cifar10-table --ranks 1,2,4",
+        learnt=learnt,
+        items_per_step=32,
+        peak_memory_bytes=512 * 2**20,
+        wall_s=40.0,
+        script={id_of(4): ["4 ranks, and there are 2 GPUs"]},
+    )
+    rows = [re.split("  +", line.strip()) for line in answer.lines[:9]]
+    assert rows == [
+        ["GPU (1)", "GPU (2)", "GPU (4)"],
+        ["Training time (secs)", "40.00", "40.00", "skipped"],
+        ["Average time per epoch (secs)", "4.00", "4.00"],
+        ["Images processed per sec", "16.00", "16.00"],
+        ["Training accuracy", "0.75", "0.75"],
+        ["Test accuracy", "0.62", "0.62"],
+        ["Maximum Memory Consumption (MiB)", "512", "512"],
+        ["Speed-up", "1.00x", "1.00x"],
+        ["Efficiency", "100%", "50%"],
+    ]
+    assert f"{id_of(4)}: skipped: 4 ranks, and there are 2 GPUs" in answer.lines
+    assert answer.measured == [id_of(1), id_of(2), id_of(4)]
+
+
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        ("", id_of(1)),
+        ("--network inception_v3", "cifar10-inception_v3-b32-fp32-eager-device-e5"),
+        ("--epochs 100 --seed 7", "cifar10-resnet50-b32-fp32-eager-device-e100-seed7"),
+        (
+            "--feed loader --workers 2 --precision amp-bf16 --memory-format nhwc",
+            "cifar10-resnet50-b32-amp-bf16-nhwc-eager-loader-w2-e10",
+        ),
+    ],
+)
+def test_epochs_are_those_of_the_seed_unless_others_are_asked_for(run, words, first):
+    """Ten of ResNet-50, five of Inception; 1, 2, 4, 8 and 16 GPUs."""
+    answer = run(f"cifar10-table {words}", items_per_step=32)
+    assert answer.measured[0] == first
+    assert [id_.rpartition("-x")[2] for id_ in answer.measured[1:]] == ["2", "4", "8", "16"]
+
+
+def test_without_a_column_of_one_gpu_there_is_no_speed_up(run):
+    """Nothing to hold the others against."""
+    answer = run("cifar10-table --ranks 2", items_per_step=64)
+    assert [line.strip() for line in answer.lines if line.startswith("Speed-up")] == ["Speed-up"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--ranks 1,two", "--ranks names 'two'; it has to be whole numbers"),
+        ("--epochs 0", "--epochs is 0; it has to be a whole number of 1 or more"),
+        ("--feed fixed", "unknown --feed 'fixed'; there is loader, device"),
+        ("--network vgg", "unknown network 'vgg'"),
+        ("--network none", "epochs is 10, and network none learns nothing"),
+        ("--batch-size 4096", "a step of 65536 images is more than the 50000 that cifar10 has"),
+    ],
+)
+def test_a_table_that_cannot_be_made_is_one_line(run, words, expected):
+    """Before anything is measured."""
+    answer = run(f"cifar10-table {words}")
+    assert answer.status == 2
+    assert answer.err.startswith(f"bench-lib: error: {expected}")
+
+
+def test_accuracy_is_the_last_epochs_whether_told_by_step_or_by_epoch():
+    """A thousand steps are told one by one."""
+    by_step = replace(LEARNT, steps_per_epoch=2, accuracies=[0.0, 0.25, 0.5, 1.0])
+    assert training.last_epoch(by_step, 2) == 0.75
+    one_epoch = replace(LEARNT, steps_per_epoch=4, accuracies=[0.0, 0.5, 0.5, 1.0])
+    assert training.last_epoch(one_epoch, 1) == 0.5
+    by_epoch = replace(LEARNT, steps_per_epoch=600, accuracies=[0.25, 0.5])
+    assert training.last_epoch(by_epoch, 2) == 0.5
+    assert training.last_epoch(replace(LEARNT, accuracies=[]), 1) is None
+
+
+def test_a_batch_of_a_rank_is_timed_whether_ranks_share_it_or_not():
+    """A step of 1/128 s is a batch on each rank."""
+    for strong, images in ((False, 512), (True, 256)):
+        case = Case("it", "training", {"batch_size": 256}, launch=Launch(ranks=2, strong=strong))
+        record = record_of(make_measurement(items_per_step=images), case=case)
+        row = training.training_row("any", case, figures_of(record))
+        assert row.batch_s == pytest.approx(1 / 128)
+        assert row.images_per_s_per_rank == pytest.approx(images * 128 / 2)
+
+
+def test_the_command_is_known_by_its_names():
+    """Both of them."""
+    names = [command.name or command.callback.__name__ for command in train.app.registered_commands]
+    assert names == ["cifar100", "cifar10-table"]

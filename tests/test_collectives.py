@@ -1,0 +1,661 @@
+"""Collectives: which there are, how sizes are counted, nccl-tests' columns, checked answers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from builders import make_case, make_fault, make_measurement
+from processes import LONG_S, ON_THE_CPU
+from threads import ThreadGroup
+
+from bench_lib.axes import Axis
+from bench_lib.collective import ITEM_BYTES, OPS, Collective, rounded
+from bench_lib.collectives import (
+    bytes_in,
+    collective_axes,
+    collective_case,
+    collective_of,
+    in_words,
+    sizes,
+)
+from bench_lib.exercises.collectives import (
+    HEADER,
+    CollectiveRow,
+    collective_row,
+    collective_table,
+    footer,
+    reach,
+    sweep_line,
+)
+from bench_lib.exercises.figures import Figures
+from bench_lib.launch import CaseFault, CaseSkipped
+from bench_lib.launch.sweep import Sweep, measure_together
+from bench_lib.matrix import MatrixError, read_matrix
+from bench_lib.model import Case, Launch, Measurement, Sampling, UserError
+from bench_lib.worker.workload import Setting, UnsupportedError
+from bench_lib.worker.workloads import collectives as module
+from bench_lib.worker.workloads.collectives import DTYPES, calls_in_a_step, collective
+
+CPU = torch.device("cpu")
+
+
+def one(op: str = "all_reduce", size: int = 1024, **fields: Any) -> Collective:
+    """Build a call of four ranks."""
+    return Collective(**{"op": op, "size": size, "dtype": "float", "ranks": 4, **fields})
+
+
+# ---- how sizes are counted --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("op", "count", "given", "got"),
+    [
+        ("all_reduce", 256, 256, 256),
+        ("broadcast", 256, 256, 256),
+        ("all_gather", 64, 64, 256),
+        ("reduce_scatter", 64, 256, 64),
+        ("all_to_all", 64, 256, 256),
+    ],
+)
+def test_a_size_is_that_of_the_larger_buffer_and_a_count_that_of_a_part(op, count, given, got):
+    """As nccl-tests has it; 1024 bytes of float are 256 elements."""
+    call = one(op)
+    assert (call.count, call.given, call.got) == (count, given, got)
+    assert max(given, got) * 4 == call.size
+
+
+@pytest.mark.parametrize(
+    ("op", "ranks", "factor"),
+    [
+        ("all_reduce", 2, 1.0),
+        ("all_reduce", 4, 1.5),
+        ("all_reduce", 8, 1.75),
+        ("all_gather", 2, 0.5),
+        ("reduce_scatter", 8, 0.875),
+        ("all_to_all", 4, 0.75),
+        ("broadcast", 8, 1.0),
+    ],
+)
+def test_bus_bandwidth_is_algorithm_bandwidth_times_the_links_share(op, ranks, factor):
+    """The factors of nccl-tests' PERFORMANCE.md."""
+    call = one(op, ranks=ranks)
+    assert call.algorithm_bandwidth(2.0) == 512.0
+    assert call.bus_bandwidth(2.0) == 512.0 * factor
+
+
+def test_a_form_is_a_choice_where_torch_has_both():
+    """The others have one, and the columns say which."""
+    assert [op for op in OPS if one(op).is_in_place] == ["all_reduce", "broadcast"]
+    assert one("all_gather", in_place=True).is_in_place
+    for op, words in (("all_reduce", "no other form"), ("all_to_all", "a buffer of its own")):
+        with pytest.raises(UserError, match=words):
+            one(op, in_place=True)
+
+
+def test_memory_is_counted_before_anything_is_allocated():
+    """Bytes of both buffers, or of one."""
+    assert one("all_gather").held_bytes == 1024 + 256
+    assert one("all_gather", in_place=True).held_bytes == 1024
+    assert one("all_to_all").held_bytes == 2048
+    assert one("all_reduce").held_bytes == 1024
+
+
+@pytest.mark.parametrize(
+    ("op", "size", "dtype", "ranks", "expected"),
+    [
+        ("all_reduce", 9, "float", 3, 8),
+        ("all_reduce", 3, "float", 3, 0),
+        ("all_gather", 1000, "float", 3, 960),
+        ("all_gather", 1000, "int8", 3, 960),
+        ("reduce_scatter", 47, "int8", 3, 0),
+        ("broadcast", 7, "half", 3, 6),
+    ],
+)
+def test_sizes_are_rounded_as_nccl_tests_rounds_them(op, size, dtype, ranks, expected):
+    """Down to elements; where ranks have parts, to 16 bytes of each."""
+    assert rounded(op, size, dtype, ranks) == expected
+
+
+# ---- cases ------------------------------------------------------------------------------
+
+
+def test_an_id_says_what_is_not_as_usual():
+    """And sizes in the largest unit."""
+    plain = collective_case(op="all_reduce", bytes="64M", ranks=8)
+    assert plain.id == "all_reduce-64M-float-x8"
+    assert plain.workload == "collective"
+    assert plain.params == {"op": "all_reduce", "bytes": 64 * 2**20, "dtype": "float"}
+    assert plain.launch.ranks == 8
+    other = collective_case(
+        op="all_gather", bytes=1536, dtype="half", in_place=True, graph=False, ranks=2
+    )
+    assert other.id == "all_gather-1536-half-inplace-eager-x2"
+    assert collective_of(other.params, 2).in_place
+
+
+@pytest.mark.parametrize(
+    ("words", "size"),
+    [("8", 8), ("64K", 65536), ("1.5k", 1536), ("2M", 2**21), ("1G", 2**30), (12, 12)],
+)
+def test_sizes_may_be_words(words, size):
+    """In powers of 1024."""
+    assert bytes_in(words) == size
+
+
+def test_words_of_a_size_lead_back_to_it():
+    """Whatever it is."""
+    for size in (1, 1023, 1024, 1536, 2**20, 3 * 2**29, 2**40):
+        assert bytes_in(in_words(size)) == size
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"op": "all_redcue"}, "unknown op 'all_redcue'; did you mean all_reduce"),
+        ({"dtype": "fp32"}, "unknown dtype 'fp32'"),
+        ({"dtype": "uint32"}, "unknown dtype 'uint32'; did you mean"),
+        ({"bytes": 0}, "bytes is 0; it has to be 1 to"),
+        ({"bytes": True}, "bytes is True; write a number of bytes, or 64K"),
+        ({"bytes": "12 apples"}, "bytes is '12 apples'; write a number"),
+        ({"bytes": "9999999G"}, "bytes is 9999999G; it has to be 1 to"),
+        ({"bytes": 1022}, "bytes is 1022; all_reduce has elements of 4 bytes, so it has to be a"),
+        (
+            {"op": "all_gather", "ranks": 3},
+            "bytes is 1024; all_gather has elements of 4 bytes in 3 parts, so it has to be",
+        ),
+        ({"ranks": 1}, "all_reduce is of 2 ranks or more, and ranks is 1"),
+        ({"in_place": True}, "in_place is a choice of all_gather and reduce_scatter"),
+        ({"in_place": "yes"}, "in_place is 'yes'; it has to be true or false"),
+        ({"strong": True}, "strong divides a batch among ranks, and collective has no batch_size"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_line(values, words):
+    """Before anything starts."""
+    with pytest.raises(UserError) as raised:
+        collective_case(**{"op": "all_reduce", "bytes": 1024, "ranks": 2, **values})
+    assert str(raised.value).startswith(words)
+
+
+def test_a_matrix_names_sizes_in_words(tmp_path):
+    """And is told where it is wrong."""
+    matrix = tmp_path / "matrix.toml"
+    workloads = {"collectives": collective_axes()}
+    table = '[[gate.collectives]]\nop = "all_reduce"\nbytes = ["8", "1M"]\nranks = 2\n'
+    matrix.write_text(table)
+    ids = [case.id for case in read_matrix(matrix, workloads)["gate"]]
+    assert ids == ["all_reduce-8-float-x2", "all_reduce-1M-float-x2"]
+    matrix.write_text(table.replace("ranks = 2", ""))
+    with pytest.raises(MatrixError, match="all_reduce is of 2 ranks or more, and ranks is 1"):
+        read_matrix(matrix, workloads)
+
+
+def test_a_sweep_goes_by_factors_or_by_steps():
+    """Both ends included."""
+    assert sizes(8, 128) == [8, 16, 32, 64, 128]
+    assert sizes(8, 100, factor=4) == [8, 32]
+    assert sizes(8, 32, step=8) == [8, 16, 24, 32]
+    assert sizes(8, 8) == [8]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"least": 9, "most": 8}, "--minbytes 9 is above --maxbytes 8"),
+        ({"least": 8, "most": 16, "factor": 1}, "--stepfactor is 1; it has to be a whole number"),
+        ({"least": 1, "most": 2**20, "step": 1}, "more than 1000 sizes from 1 to 1048576"),
+    ],
+)
+def test_a_sweep_that_has_no_end_or_no_begin_is_refused(arguments, words):
+    """Before it fills the memory."""
+    with pytest.raises(UserError, match=words):
+        sizes(**arguments)
+
+
+def test_every_axis_has_a_name_that_the_worker_takes():
+    """The parameters of a case are those of the workload."""
+    names = [axis.name for axis in collective_axes().axes]
+    assert names == ["op", "bytes", "dtype", "in_place", "graph"]
+    assert all(isinstance(axis, Axis) for axis in collective_axes().axes)
+    assert set(DTYPES) == set(ITEM_BYTES)
+    assert {name: dtype.itemsize for name, dtype in DTYPES.items()} == ITEM_BYTES
+
+
+# ---- nccl-tests' columns ----------------------------------------------------------------
+
+
+def figures(size: int = 1024, **fields: Any) -> Figures:
+    """Return figures of 16 calls of all_reduce in 16 ms."""
+    params = {"op": "all_reduce", "bytes": size, "dtype": "float"}
+    usual = {"items_per_step": 16, "item": "call", "step_s": 0.016, "finite": True}
+    params |= fields.pop("params", {})
+    return Figures(f"case-{size}", params, **{**usual, "loss_error": 0.0, **fields})
+
+
+def test_the_columns_are_where_people_look_for_them():
+    """What nccl-tests 2.19 prints of the same figures, and its parsers split at blanks."""
+    row = collective_row(figures(2**20), ranks=4)
+    names = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
+    units = "# (B) (elements) (us) (GB/s) (GB/s) (us) (GB/s) (GB/s)"
+    assert [line.split() for line in HEADER[1:]] == [names.split(), units.split()]
+    line = sweep_line([row])
+    assert line == (
+        "     1048576        262144     float     sum      -1"
+        "      N/A     N/A     N/A     N/A  1000.00    1.05    1.57       0"
+    )
+    assert len(HEADER[1]) == len(line) + 1
+
+
+def test_both_forms_of_a_size_share_a_line():
+    """Out of place first."""
+    params = {"op": "all_gather"}
+    out = collective_row(figures(params=params), 4)
+    inplace = collective_row(figures(params={**params, "in_place": True}, step_s=0.032), 4)
+    cells = sweep_line([out, inplace]).split()
+    assert cells[:5] == ["1024", "64", "float", "none", "-1"]
+    assert cells[5:9] == ["1000.00", "0.00", "0.00", "0"]
+    assert cells[9] == "2000.00"
+    assert sweep_line([inplace]).split()[5:10] == ["N/A"] * 4 + ["2000.00"]
+
+
+def test_a_broadcast_has_a_root_and_no_sum():
+    """As nccl-tests prints it."""
+    row = collective_row(figures(params={"op": "broadcast"}), 4)
+    assert (row.redop, row.root) == ("none", 0)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "cell"),
+    [(0.016, "1000.00"), (1.6, "100000"), (160, "1.0e+07"), (0.16, "10000.0")],
+)
+def test_a_time_has_as_many_decimals_as_fit(step_s, cell):
+    """Seven places, in microseconds; 16 calls."""
+    assert sweep_line([collective_row(figures(step_s=step_s), 4)]).split()[9] == cell
+
+
+def test_what_was_not_measured_has_no_figures():
+    """And the line says so."""
+    row = collective_row(Figures("case", figures().params, "ERROR", "it died"), 4)
+    assert (row.call_s, row.wrong) == (None, None)
+    assert sweep_line([row]).split()[5:] == ["N/A"] * 8
+    table = collective_table([row])
+    assert table.rows == []
+    assert table.trouble == ["case: ERROR: it died"]
+
+
+def test_an_answer_that_was_not_checked_has_no_count():
+    """Zero would say that it was."""
+    assert collective_row(figures(finite=None, loss_error=None), 4).wrong is None
+
+
+def test_wrong_elements_are_counted_over_all_ranks():
+    """256 elements on each of 4."""
+    row = collective_row(figures(finite=False, loss_error=3 / 1024), 4)
+    assert row.wrong == 3
+    assert footer([row])[0] == "# Out of bounds values : 3 FAILED"
+    assert "case-1024 (3)" in collective_table([row]).lines[0]
+
+
+def test_the_footer_is_the_mean_of_all_that_was_measured():
+    """Both forms of every size."""
+    rows = [collective_row(figures(size), 4) for size in (2**20, 2**22)]
+    mean = (2**20 + 2**22) / 2 / 0.001 / 1e9 * 1.5
+    lines = footer([*rows, collective_row(Figures("c", figures().params, "ERROR"), 4)])
+    assert lines[0] == "# Out of bounds values : 0 OK"
+    assert lines[1] == f"# Avg bus bandwidth    : {mean:g} "
+    assert footer([])[1] == "# Avg bus bandwidth    : nan "
+
+
+def bandwidths(*values: float) -> list[CollectiveRow]:
+    """Return rows of 1, 2, 4 ... KiB with these bus bandwidths."""
+    return [
+        CollectiveRow(
+            Figures("case", {}), "all_gather", 1024 * 2**i, 1, "float", "none", -1,
+            in_place=False, ranks=4, call_s=1e-5 * (i + 1), bus_gb_per_s=value,
+        )
+        for i, value in enumerate(values)
+    ]  # fmt: skip
+
+
+def test_a_sweep_comes_to_a_latency_a_bandwidth_and_where_half_of_it_is_reached():
+    """The smallest size's time, the best, and the first that has half."""
+    rows = bandwidths(1, 40, 60, 100, 90)
+    found = reach(reversed(rows))
+    assert found is not None
+    assert [found.least.size, found.half.size, found.best.size] == [1024, 4096, 8192]
+    assert reach([]) is None
+    (cells,) = collective_table(rows).rows
+    assert cells == ("all_gather", "out of place", "4", "10 us", "1K", "100 GB/s", "8K", "4K")
+
+
+# ---- the answers, on ranks that are threads ---------------------------------------------
+
+
+@pytest.fixture
+def group(monkeypatch):
+    """Return a function that makes ranks of threads and has the workload use them."""
+
+    def make(ranks: int) -> ThreadGroup:
+        made = ThreadGroup(ranks)
+        monkeypatch.setattr(module, "dist", made)
+        return made
+
+    return make
+
+
+FORMS = [(op, False) for op in OPS] + [("all_gather", True), ("reduce_scatter", True)]
+
+
+@pytest.mark.parametrize(("op", "in_place"), FORMS)
+def test_every_operation_of_every_dtype_is_right_when_it_is(group, op, in_place):
+    """On three ranks, of which each knows what it has to get."""
+    ranks = group(3)
+
+    def program(setting: Setting) -> list[Any]:
+        seen = []
+        for dtype in DTYPES:
+            workload = collective(setting, op=op, bytes=3 * 8 * 40, dtype=dtype, in_place=in_place)
+            workload.step()
+            seen.append(workload.numerics())
+        return seen
+
+    for seen in ranks.run(program):
+        for dtype, numerics in zip(DTYPES, seen, strict=True):
+            assert numerics.finite, dtype
+            assert numerics.max_abs_diff == 0
+            assert numerics.loss == numerics.reference_loss
+            call = Collective(op, 960, dtype, 3, in_place=in_place)
+            assert numerics.reference_loss == call.got * 3
+
+
+@pytest.mark.parametrize(("op", "in_place"), FORMS)
+def test_one_wrong_element_of_one_rank_is_found_by_all(group, op, in_place):
+    """A size that lacks it, and an answer that is not to be used."""
+    ranks = group(3)
+
+    def spoil(rank: int, result: torch.Tensor) -> None:
+        if rank == 2:
+            result[5] += 2
+
+    ranks.spoil = spoil
+
+    def program(setting: Setting) -> Any:
+        return collective(setting, op=op, bytes=960, dtype="half", in_place=in_place).numerics()
+
+    for rank, numerics in enumerate(ranks.run(program)):
+        assert not numerics.finite
+        assert numerics.reference_loss - numerics.loss == 1
+        assert numerics.max_abs_diff == (2 if rank == 2 else 0)
+
+
+def test_parts_that_changed_places_are_found(group):
+    """No two ranks give the same."""
+    ranks = group(2)
+
+    def spoil(rank: int, result: torch.Tensor) -> None:
+        result.copy_(result.roll(len(result) // 2))
+
+    ranks.spoil = spoil
+    for op in ("all_gather", "all_to_all"):
+        for numerics in ranks.run(lambda s, op=op: collective(s, op=op, bytes=960).numerics()):
+            assert not numerics.finite
+
+
+def test_what_never_came_is_found(group):
+    """Nothing right was there before."""
+    ranks = group(2)
+    ranks.all_gather_into_tensor = lambda _output, _given: None  # type: ignore[method-assign]
+    for numerics in ranks.run(lambda s: collective(s, op="all_gather", bytes=960).numerics()):
+        assert numerics.loss == 0
+        assert numerics.reference_loss == 480
+
+
+def test_nan_is_wrong(group):
+    """It is not equal to itself."""
+    ranks = group(2)
+    ranks.spoil = lambda _rank, result: result[:1].fill_(math.nan)
+    for numerics in ranks.run(lambda s: collective(s, op="all_reduce", bytes=960).numerics()):
+        assert numerics.reference_loss - numerics.loss == 2
+
+
+def test_sums_stay_finite_however_often_they_are_taken_in_place(group):
+    """Zeros are what is summed while it is timed."""
+    ranks = group(2)
+    seen: list[torch.Tensor] = []
+
+    def spoil(_rank: int, result: torch.Tensor) -> None:
+        seen.append(result.clone())
+
+    ranks.spoil = spoil
+    ranks.run(lambda s: [collective(s, op="all_reduce", bytes=256).step() for _ in range(1)])
+    assert len(seen) == 2 * calls_in_a_step(256, CPU)
+    assert all(not one.any() for one in seen)
+
+
+def test_large_answers_are_checked_in_stretches(group, monkeypatch):
+    """With the same numbers."""
+    monkeypatch.setattr(module, "CHECKED", 7)
+    ranks = group(2)
+    for op in OPS:
+        for numerics in ranks.run(lambda s, op=op: collective(s, op=op, bytes=960).numerics()):
+            assert numerics.finite, op
+
+
+# ---- a step -----------------------------------------------------------------------------
+
+
+def test_a_step_is_so_many_calls_that_the_device_is_timed():
+    """Fewer of large ones, one at least."""
+    gpu = torch.device("cuda")
+    assert [calls_in_a_step(size, gpu) for size in (8, 2**20, 2**24, 2**26, 2**30)] == [
+        50, 50, 4, 1, 1,
+    ]  # fmt: skip
+    assert [calls_in_a_step(size, CPU) for size in (8, 2**18, 2**20, 2**30)] == [50, 4, 1, 1]
+
+
+def test_a_call_is_all_ranks_together(group):
+    """What ranks do adds up, so one of them counts it."""
+    ranks = group(2)
+
+    def program(setting: Setting) -> tuple[int, str]:
+        workload = collective(setting, op="all_reduce", bytes=2**19)
+        workload.step()
+        return workload.items_per_step, workload.item
+
+    assert ranks.run(program) == [(2, "call"), (0, "call")]
+    assert ranks.calls == ["all_reduce"] * 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("Invalid scalar type"),
+        RuntimeError("Input tensor data type is not supported for NCCL process group: UInt32"),
+        NotImplementedError("no"),
+    ],
+)
+def test_what_the_backend_cannot_do_is_a_skip(monkeypatch, error):
+    """With its own words."""
+    stand_in = ThreadGroup(2)
+
+    def refuse(_tensor: torch.Tensor) -> None:
+        raise error
+
+    stand_in.all_reduce = refuse  # type: ignore[method-assign]
+    monkeypatch.setattr(module, "dist", stand_in)
+    step = collective(Setting(CPU, ranks=2), op="all_reduce", bytes=64).step
+    with pytest.raises(UnsupportedError, match=f"threads cannot: {error}"):
+        step()
+
+
+def test_a_call_that_fails_is_no_skip(monkeypatch):
+    """Somebody has to hear of it."""
+    stand_in = ThreadGroup(2)
+
+    def fail(_tensor: torch.Tensor) -> None:
+        raise RuntimeError("connection closed by peer")
+
+    stand_in.all_reduce = fail  # type: ignore[method-assign]
+    monkeypatch.setattr(module, "dist", stand_in)
+    step = collective(Setting(CPU, ranks=2), op="all_reduce", bytes=64).step
+    with pytest.raises(RuntimeError, match="connection closed"):
+        step()
+
+
+def test_what_does_not_fit_is_a_skip_with_both_figures(monkeypatch):
+    """On a CPU all ranks share the memory."""
+    monkeypatch.setattr(module, "memory_bytes", lambda _device: 10 * 2**30)
+    with pytest.raises(UnsupportedError) as raised:
+        collective(Setting(CPU, ranks=4), op="all_to_all", bytes=2**31)
+    assert str(raised.value) == (
+        "all_to_all needs 4.0 GiB for each rank's buffers, and 80% of 10.0 GiB of memory may be "
+        "taken"
+    )
+
+
+def test_one_process_alone_is_no_group():
+    """Said in a line."""
+    with pytest.raises(UserError, match="all_reduce is of 2 ranks or more, and ranks is 1"):
+        collective(Setting(CPU), op="all_reduce", bytes=64)
+
+
+# ---- many cases in one launch -----------------------------------------------------------
+
+
+def cases(*ids: str, ranks: int = 2) -> list[Case]:
+    """Build cases that nobody runs."""
+    return [make_case(id=name, launch=Launch(ranks=ranks)) for name in ids]
+
+
+class Launches:
+    """Stands in for launches: notes each batch and gives answers by case, in order."""
+
+    def __init__(self, **answers: list[Any]) -> None:
+        """Give each case its answers; a measurement where there is nothing to give."""
+        self.answers = answers
+        self.batches: list[list[str]] = []
+
+    def __call__(self, batch: Any) -> list[Any]:
+        """Answer up to and including the first fault."""
+        self.batches.append([case.id for case in batch])
+        given: list[Any] = []
+        for case in batch:
+            ready = self.answers.get(case.id, [])
+            given.append(ready.pop(0) if ready else make_measurement(case_id=case.id))
+            if isinstance(given[-1], CaseFault):
+                break
+        return given
+
+
+def is_spread(measurement: Measurement) -> bool:
+    """Say so of what took longer than usual."""
+    return measurement.iteration_s[0] > 0.1
+
+
+SPREAD = [0.5, 0.5]
+
+
+def test_a_sweep_is_one_launch():
+    """Nothing starts before the first case is asked for."""
+    launches = Launches()
+    a, b, c = cases("a", "b", "c")
+    sweep = Sweep([a, b, c], measure=launches)
+    assert launches.batches == []
+    assert [sweep(case).case_id for case in (a, b, c)] == ["a", "b", "c"]
+    assert launches.batches == [["a", "b", "c"]]
+
+
+def test_what_needs_a_second_look_gets_it_in_one_more_launch():
+    """The first that is asked for again brings the others along."""
+    wild = {name: [make_measurement(case_id=name, iteration_s=SPREAD)] for name in ("a", "c")}
+    launches = Launches(**wild)
+    a, b, c = cases("a", "b", "c")
+    sweep = Sweep([a, b, c], measure=launches, again=is_spread)
+    for case in (a, a, b, c, c):
+        sweep(case)
+    assert launches.batches == [["a", "b", "c"], ["a", "c"]]
+    sweep(b)
+    assert launches.batches[2:] == [["b"]]
+
+
+def test_a_fault_ends_the_launch_and_the_rest_gets_another():
+    """Its ranks are gone."""
+    launches = Launches(b=[CaseFault(make_fault())])
+    a, b, c = cases("a", "b", "c")
+    sweep = Sweep([a, b, c], measure=launches)
+    sweep(a)
+    with pytest.raises(CaseFault):
+        sweep(b)
+    assert sweep(c).case_id == "c"
+    assert launches.batches == [["a", "b", "c"], ["c"]]
+
+
+def test_a_skip_is_raised_for_its_case_alone():
+    """The others go on."""
+    launches = Launches(a=[CaseSkipped("no")])
+    a, b = cases("a", "b")
+    sweep = Sweep([a, b], measure=launches)
+    with pytest.raises(CaseSkipped, match="no"):
+        sweep(a)
+    assert sweep(b).case_id == "b"
+    assert len(launches.batches) == 1
+
+
+def test_ranks_of_different_number_are_different_launches():
+    """And a case that nobody announced is one by itself."""
+    launches = Launches()
+    (a,), (b,), (c,) = cases("a"), cases("b", ranks=4), cases("c")
+    sweep = Sweep([a, b], measure=launches)
+    for case in (a, b, c):
+        sweep(case)
+    assert launches.batches == [["a"], ["b"], ["c"]]
+
+
+AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
+
+
+def test_real_ranks_measure_one_case_after_another_until_one_fails():
+    """Over gloo: a collective, models, a skip, a fault, and what nobody came to."""
+    base = Case("", "", sampling=AT_ONCE, time_limit_s=LONG_S)
+    two = Launch(ranks=2)
+    model = {"network": "lm-tiny", "batch_size": 1, "length": 16, "precision": "fp32"}
+    batch = [
+        collective_case(base, op="all_gather", bytes="4K", in_place=True, ranks=2),
+        Case("fsdp2", "language_model", {**model, "parallel": "fsdp2"}, "smoke", two, AT_ONCE),
+        Case("ddp", "language_model", model, "smoke", two, AT_ONCE),
+        Case("graph", "language_model", {**model, "compile_mode": "graph"}, "smoke", two, AT_ONCE),
+        Case("wrong", "language_model", {**model, "length": 257}, "smoke", two, AT_ONCE),
+        Case("late", "language_model", model, "smoke", two, AT_ONCE),
+    ]
+    gathered, divided, whole, skipped, fault = measure_together(
+        batch, environment={**ON_THE_CPU, "OMP_NUM_THREADS": "1"}
+    )
+    assert isinstance(gathered, Measurement)
+    assert (gathered.items_per_step, gathered.item) == (50, "call")
+    assert [sample.rank for sample in gathered.per_rank] == [0, 1]
+    assert gathered.numerics is not None
+    assert gathered.numerics.loss == gathered.numerics.reference_loss == 2048
+    for model_seen in (divided, whole):
+        assert isinstance(model_seen, Measurement)
+        assert (model_seen.items_per_step, model_seen.item) == (32, "token")
+        assert list(model_seen.portions_s) == ["forward", "backward", "optimizer"]
+        assert model_seen.numerics is not None
+        assert model_seen.numerics.loss == pytest.approx(model_seen.numerics.reference_loss)
+    assert isinstance(skipped, CaseSkipped)
+    assert "CUDA graphs, which a CPU does not have" in str(skipped)
+    assert isinstance(fault, CaseFault)
+    assert fault.fault.message.endswith("ValueError: length is 257, and lm-tiny has 256 positions")
+    assert fault.fault.phase == "build"
+
+
+PAGE = Path(__file__).parents[1] / "docs" / "collectives.md"
+
+
+def test_the_page_names_every_operation_and_dtype():
+    """So that nobody has to read the code for them."""
+    text = PAGE.read_text()
+    for name in (*OPS, *ITEM_BYTES):
+        assert f"`{name}`" in text, name

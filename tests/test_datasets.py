@@ -1,0 +1,279 @@
+"""Data sets to learn from: what is generated, files and their sums, and no network."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import pickle
+import urllib.error
+import urllib.request
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from torchvision.datasets import CIFAR10, CIFAR100, MNIST
+
+from bench_lib.training import IMAGE_SIZES, SAMPLES
+from bench_lib.worker.workload import UnsupportedError
+from bench_lib.worker.workloads import datasets
+from bench_lib.worker.workloads.datasets import DATASETS, FOLDER_VARIABLE, DataError, main
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    """Keep no data set of another test's sizes."""
+    datasets.generated.cache_clear()
+    datasets.from_files.cache_clear()
+    yield
+    datasets.generated.cache_clear()
+    datasets.from_files.cache_clear()
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Shrink every data set, so that its files are small too."""
+    for name, about in DATASETS.items():
+        monkeypatch.setitem(DATASETS, name, replace(about, train=200, test=100))
+
+
+# ---- generated ----------------------------------------------------------------------------
+
+
+def test_the_sizes_are_those_that_cases_are_checked_by():
+    """The worker stands apart, so they are written down twice."""
+    assert {name: about.train for name, about in DATASETS.items()} == SAMPLES
+    assert {name: about.side for name, about in DATASETS.items()} == IMAGE_SIZES
+
+
+def test_what_is_generated_has_the_real_ones_shape_and_types():
+    """All of MNIST, 60,000 and 10,000 images of one byte a pixel."""
+    data = datasets.load("mnist", "generated", 1337)
+    assert (data.source, data.classes) == ("generated", 10)
+    assert data.train.images.shape == (60_000, 28, 28, 1)
+    assert data.test.images.shape == (10_000, 28, 28, 1)
+    assert (data.train.images.dtype, data.train.targets.dtype) == (np.uint8, np.int64)
+    assert (len(data.train), len(data.test)) == (60_000, 10_000)
+
+
+@pytest.mark.parametrize(("name", "classes"), [("cifar100", 100), ("cifar10", 10), ("mnist", 10)])
+def test_every_class_is_there_equally_often(small, name, classes):
+    """And no other."""
+    targets = datasets.load(name, "generated", 1).train.targets
+    assert np.bincount(targets).tolist() == [200 // classes] * classes
+
+
+def test_the_seed_alone_decides_what_is_generated(small):
+    """Bit by bit; another seed gives something else."""
+    one, two = (datasets.generated.__wrapped__("cifar10", 7) for _ in range(2))
+    other = datasets.generated("cifar10", 8)
+    assert (one.train.images == two.train.images).all()
+    assert (one.test.targets == two.test.targets).all()
+    assert (one.train.images != other.train.images).mean() > 0.9
+
+
+def test_a_process_generates_a_data_set_once(small):
+    """The second case of it finds it in memory."""
+    assert datasets.load("mnist", "generated", 1) is datasets.load("mnist", "generated", 1)
+
+
+def test_classes_can_be_told_apart_and_the_test_images_with_them(small):
+    """By the nearest mean of the training images; noise keeps images of a class different."""
+    data = datasets.load("cifar10", "generated", 3)
+    train, test = (split.images.astype(float) for split in (data.train, data.test))
+    means = np.stack([train[data.train.targets == c].mean(0) for c in range(10)])
+    distances = ((test[:, None] - means[None]) ** 2).sum((2, 3, 4))
+    assert (distances.argmin(1) == data.test.targets).mean() == 1.0
+    assert len(np.unique(data.train.images.reshape(200, -1), axis=0)) == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "words"),
+    [
+        ("cifar1000", "generated", "dataset is 'cifar1000'; there is cifar100, cifar10, mnist"),
+        ("mnist", "network", "data is 'network'; there is generated, files"),
+    ],
+)
+def test_what_is_not_known_is_refused_by_name(name, source, words):
+    """With what there is."""
+    with pytest.raises(ValueError, match=words):
+        datasets.load(name, source, 1)
+
+
+# ---- files --------------------------------------------------------------------------------
+
+
+def md5(content: bytes) -> str:
+    """Return the sum by which torchvision knows a file."""
+    return hashlib.md5(content).hexdigest()
+
+
+@pytest.fixture
+def cifar(small, tmp_path, monkeypatch):
+    """Write a small CIFAR-100 as its files are, with sums to match."""
+    random = np.random.default_rng(1)
+    folder = tmp_path / "cifar-100-python"
+    folder.mkdir()
+
+    def write(name: str, content: Any) -> list[str]:
+        (folder / name).write_bytes(pickle.dumps(content))
+        return [name, md5((folder / name).read_bytes())]
+
+    def split(name: str, n: int) -> list[str]:
+        images = random.integers(0, 256, (n, 3072), dtype=np.uint8)
+        return write(name, {"data": images, "fine_labels": [i % 100 for i in range(n)]})
+
+    monkeypatch.setattr(CIFAR100, "train_list", [split("train", 200)])
+    monkeypatch.setattr(CIFAR100, "test_list", [split("test", 100)])
+    name, total = write("meta", {"fine_label_names": ["thing"] * 100})
+    monkeypatch.setattr(
+        CIFAR100, "meta", {"filename": name, "key": "fine_label_names", "md5": total}
+    )
+    return tmp_path
+
+
+def test_cifars_files_are_read_as_torchvision_reads_them(cifar, monkeypatch):
+    """From the folder that the variable names."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(cifar))
+    data = datasets.load("cifar100", "files", 1337)
+    assert (data.source, data.classes) == ("files", 100)
+    own = CIFAR100(cifar, train=False)
+    assert (data.test.images == own.data).all()
+    assert data.test.targets.tolist() == own.targets
+    assert data.train.images.shape == (200, 32, 32, 3)
+
+
+@pytest.mark.parametrize("file", ["train", "test", "meta"])
+def test_a_file_that_was_changed_is_named_and_not_unpickled(cifar, monkeypatch, file):
+    """What a pickle does when it is read is anything at all."""
+    bad = cifar / "cifar-100-python" / file
+    bad.write_bytes(bad.read_bytes() + b".")
+    monkeypatch.setattr(pickle, "load", lambda *_, **__: pytest.fail("unpickled"))
+    with pytest.raises(DataError) as raised:
+        datasets.from_files("cifar100", cifar)
+    words = str(raised.value)
+    assert words.startswith(
+        f"{cifar}: cifar100 is corrupt, cifar-100-python/{file} has not the md5"
+    )
+    assert words.endswith("remove it and download the set again, or use data generated")
+
+
+def test_a_file_that_is_not_there_is_named(cifar):
+    """A download that was cut short, say."""
+    (cifar / "cifar-100-python" / "test").unlink()
+    with pytest.raises(DataError, match=f"^{cifar}: cifar100 is not complete, cifar-100-python/te"):
+        datasets.from_files("cifar100", cifar)
+
+
+def test_a_set_of_another_size_is_refused(cifar, monkeypatch):
+    """Its sums are right, and it is another set."""
+    monkeypatch.setitem(DATASETS, "cifar100", replace(DATASETS["cifar100"], train=300))
+    with pytest.raises(DataError, match=r"cifar100 has images of shape \(200, 32, 32, 3\)"):
+        datasets.from_files("cifar100", cifar)
+
+
+@pytest.fixture
+def mnist(small, tmp_path, monkeypatch):
+    """Write a small MNIST, compressed as it is downloaded."""
+    random = np.random.default_rng(2)
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    sums = []
+    for name, n in (("train", 200), ("t10k", 100)):
+        images = bytes(16) + random.integers(0, 256, n * 784, dtype=np.uint8).tobytes()
+        labels = bytes(8) + bytes(i % 10 for i in range(n))
+        for file, content in (("images-idx3", images), ("labels-idx1", labels)):
+            path = raw / f"{name}-{file}-ubyte.gz"
+            path.write_bytes(gzip.compress(content))
+            sums.append((path.name, md5(path.read_bytes())))
+    monkeypatch.setattr(MNIST, "resources", sums)
+    return tmp_path
+
+
+def test_mnist_is_read_from_its_compressed_files(mnist):
+    """Whose sums are known; those of what torchvision unpacks are not."""
+    data = datasets.from_files("mnist", mnist)
+    assert data.train.images.shape == (200, 28, 28, 1)
+    assert data.test.targets.tolist() == [i % 10 for i in range(100)]
+    assert data.train.images.flags.writeable
+
+
+def test_an_mnist_file_that_was_changed_is_refused(mnist):
+    """Torchvision itself would take what it finds unpacked."""
+    bad = mnist / "MNIST" / "raw" / "t10k-labels-idx1-ubyte.gz"
+    bad.write_bytes(bad.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"mnist is corrupt, MNIST/raw/t10k-labels-idx1-ubyte.gz"):
+        datasets.from_files("mnist", mnist)
+
+
+def test_files_without_a_folder_are_a_skip_that_says_what_to_set(monkeypatch):
+    """The machine has none; nothing is wrong with the case."""
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    with pytest.raises(UnsupportedError, match=f"{FOLDER_VARIABLE} names no folder to read"):
+        datasets.load("cifar10", "files", 1)
+
+
+# ---- downloading --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    """Have nothing answer."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise urllib.error.URLError("Temporary failure in name resolution")
+
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "mnist"])
+def test_without_a_network_a_download_says_what_to_do_instead(name, no_network, tmp_path, capsys):
+    """In one line, with the folder."""
+    assert main([name, str(tmp_path / "new"), "--download"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{name} cannot be downloaded to {tmp_path / 'new'}: ")
+    assert "Without a network, copy the folder from a machine that has one" in line
+    assert line.endswith("the data is then generated, of the same shape")
+
+
+def test_a_set_that_is_there_is_not_downloaded_again(mnist, no_network, monkeypatch):
+    """No network is asked."""
+    for file in (mnist / "MNIST" / "raw").glob("*.gz"):
+        file.with_suffix("").write_bytes(gzip.decompress(file.read_bytes()))
+    monkeypatch.setattr(MNIST, "_load_data", lambda _self: (None, None))
+    assert main(["mnist", str(mnist), "--download"]) == 0
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, capsys):
+    """A file is in its place."""
+    (tmp_path / "file").touch()
+    assert main(["cifar10", str(tmp_path / "file"), "--download"]) == 1
+    assert f"cifar10 cannot be downloaded to {tmp_path / 'file'}: " in capsys.readouterr().err
+
+
+def test_a_check_says_what_is_wrong_and_leaves_with_one(tmp_path, capsys):
+    """The command shows the line to its user."""
+    assert main(["cifar10", str(tmp_path)]) == 1
+    first = CIFAR10.train_list[0][0]
+    expected = f"{tmp_path}: cifar10 is not complete, cifar-10-batches-py/{first} is missing"
+    assert capsys.readouterr().err.startswith(expected)
+
+
+def test_a_whole_set_passes_the_check(cifar):
+    """And nothing is said."""
+    assert main(["cifar100", str(cifar)]) == 0
+
+
+@pytest.mark.parametrize("words", [[], ["mnist"], ["svhn", "."], ["mnist", ".", "--upload"]])
+def test_another_command_line_is_a_wrong_one(words, capsys):
+    """With how it goes."""
+    assert main(words) == 2
+    assert capsys.readouterr().err.startswith("usage: datasets cifar100|cifar10|mnist FOLDER")
+
+
+def test_sums_are_torchvisions_own():
+    """Every file of every set has one."""
+    for kind in (CIFAR10, CIFAR100):
+        sums = [*kind.train_list, *kind.test_list, (kind.meta["filename"], kind.meta["md5"])]
+        assert all(len(total) == 32 for _, total in sums)
+    assert all(len(total) == 32 for _, total in MNIST.resources)

@@ -1,0 +1,312 @@
+"""Language models: sizes and formulas, cases, one rank's step; several ranks: test_collectives."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from bench_lib.language import language_axes, language_case
+from bench_lib.matrix import read_matrix
+from bench_lib.model import UserError
+from bench_lib.transformer import SIZES, Size
+from bench_lib.worker.workload import Setting, UnsupportedError, Workload
+from bench_lib.worker.workloads import language_model as module
+from bench_lib.worker.workloads.language_model import LanguageModel, amount, language_model
+
+CPU = Setting(torch.device("cpu"))
+TINY = SIZES["lm-tiny"]
+
+
+def build(**values: Any) -> Workload:
+    """Build a step of the smallest model: 2 sequences of 16 tokens."""
+    usual: dict[str, Any] = {"network": "lm-tiny", "batch_size": 2, "length": 16}
+    return language_model(CPU, **{**usual, "precision": "fp32", **values})
+
+
+# ---- sizes ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("lm-124m", 124_475_904), ("lm-350m", 354_871_296), ("lm-1b", 1_315_819_520)],
+)
+def test_a_size_has_the_weights_that_its_name_says(name, parameters):
+    """GPT-2's small one has 124,439,808, and 47 embeddings fewer."""
+    assert SIZES[name].parameters == parameters
+    assert SIZES["lm-124m"].parameters - 47 * 768 == 124_439_808
+
+
+def test_the_weights_are_counted_as_they_are():
+    """By formula and by torch."""
+    with torch.device("meta"):
+        for size in SIZES.values():
+            model = LanguageModel(size)
+            assert sum(weight.numel() for weight in model.parameters()) == size.parameters
+
+
+@pytest.mark.parametrize(("task", "times"), [("infer", 1), ("train", 3)])
+def test_flops_are_counted_as_the_formula_has_them(task, times):
+    """Each product once forward and twice backward, attention whole."""
+    for size in (TINY, Size(layers=3, width=96, heads=3, context=64, vocabulary=200)):
+        counted = amount(size, 2, 64, task)
+        assert counted is not None
+        assert math.fsum(counted.flops.values()) == times * size.forward_flops(2, 64)
+
+
+def test_training_comes_to_six_flops_a_weight_and_token_and_attention():
+    """The usual estimate, of weights that products use."""
+    size = Size(layers=3, width=64, heads=4, context=32, vocabulary=96)
+    in_products = 12 * 3 * 64**2 + 96 * 64
+    assert 3 * size.forward_flops(5, 16) == (6 * in_products + 12 * 3 * 64 * 16) * 5 * 16
+
+
+# ---- cases ------------------------------------------------------------------------------
+
+
+def test_an_id_says_what_is_not_as_usual():
+    """DDP is how ranks train."""
+    plain = language_case(network="lm-124m", batch_size=8)
+    assert plain.id == "lm-124m-b8-1024t-bf16-eager-train"
+    assert plain.workload == "language_model"
+    assert "parallel" not in plain.params
+    ddp = language_case(network="lm-124m", batch_size=8, parallel="ddp", ranks=4)
+    assert ddp.id == "lm-124m-b8-1024t-bf16-eager-train-x4"
+    assert ddp.params == plain.params
+    divided = language_case(
+        network="lm-1b", batch_size=2, length=2048, precision="amp-bf16", compile_mode="default",
+        parallel="fsdp2", task="infer", ranks=2,
+    )  # fmt: skip
+    assert divided.id == "lm-1b-b2-2048t-amp-bf16-default-fsdp2-infer-x2"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"network": "gpt"}, "unknown language model 'gpt'; there is lm-tiny, lm-124m"),
+        ({"network": "lm-124"}, "unknown language model 'lm-124'; did you mean lm-124m"),
+        ({"length": 1025}, "length is 1025, and lm-124m has 1024 positions"),
+        ({"length": 0}, "length is 0; it has to be a whole number of 1 or more"),
+        ({"batch_size": 1.5}, "batch_size is 1.5; it has to be a whole number"),
+        ({"precision": "fp16"}, "unknown precision 'fp16'; did you mean bf16"),
+        ({"compile_mode": "reduce-overhead"}, "unknown compile_mode 'reduce-overhead'"),
+        ({"parallel": "fsdp"}, "unknown parallel 'fsdp'; did you mean fsdp2"),
+        (
+            {"compile_mode": "graph", "ranks": 2},
+            "compile_mode graph records one device's step, and ranks is 2",
+        ),
+        (
+            {"batch_size": 3, "ranks": 2, "strong": True},
+            "batch_size 3 cannot be divided among 2 ranks evenly",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_a_line(values, words):
+    """Before anything starts."""
+    with pytest.raises(UserError) as raised:
+        language_case(**{"network": "lm-124m", "batch_size": 8, **values})
+    assert str(raised.value).startswith(words)
+
+
+def test_a_matrix_has_a_table_of_them(tmp_path):
+    """Every axis by its name."""
+    matrix = tmp_path / "matrix.toml"
+    matrix.write_text(
+        '[[gate.language_models]]\nnetwork = "lm-tiny"\nbatch_size = 2\nlength = 64\n'
+        'parallel = ["ddp", "fsdp2"]\nranks = 2\n'
+    )
+    ids = [case.id for case in read_matrix(matrix, {"language_models": language_axes()})["gate"]]
+    assert ids == ["lm-tiny-b2-64t-bf16-eager-train-x2", "lm-tiny-b2-64t-bf16-eager-fsdp2-train-x2"]
+
+
+# ---- a step -----------------------------------------------------------------------------
+
+
+def test_a_token_sees_what_came_before_it_and_nothing_after():
+    """Causal attention, and embeddings of places."""
+    torch.manual_seed(0)
+    model = LanguageModel(TINY).eval()
+    tokens = torch.randint(TINY.vocabulary, (1, 8))
+    changed = tokens.clone()
+    changed[0, 5] = (changed[0, 5] + 1) % TINY.vocabulary
+    with torch.no_grad():
+        first, second = model(tokens), model(changed)
+        swapped = model(tokens.flip(1))
+    assert torch.equal(first[:, :5], second[:, :5])
+    assert not torch.allclose(first[:, 5:], second[:, 5:])
+    assert not torch.allclose(first, swapped.flip(1))
+
+
+def test_the_loss_is_the_mean_over_all_tokens():
+    """In FP32, whatever the logits are."""
+    torch.manual_seed(0)
+    model = LanguageModel(TINY).bfloat16()
+    tokens = torch.randint(TINY.vocabulary, (2, 9))
+    given, targets = tokens[:, :-1], tokens[:, 1:]
+    loss = model(given, targets)
+    logits = model(given)
+    assert logits.shape == (2, 8, TINY.vocabulary)
+    expected = functional.cross_entropy(logits.reshape(16, -1).float(), targets.reshape(16))
+    assert loss.dtype == torch.float32
+    assert torch.equal(loss, expected)
+
+
+def test_training_in_fp32_is_its_own_reference():
+    """Loss and gradients' norm of the first step, and the loss of chance."""
+    workload = build()
+    workload.step()
+    workload.first_step_done()
+    for part in workload.portions.values():
+        part()
+    assert list(workload.portions) == ["forward", "backward", "optimizer"]
+    numerics = workload.numerics()
+    assert numerics is not None
+    assert numerics.finite
+    assert numerics.loss == numerics.reference_loss == pytest.approx(math.log(1024), abs=0.2)
+    assert numerics.grad_norm == numerics.reference_grad_norm
+    assert (workload.items_per_step, workload.item) == (32, "token")
+    assert workload.parameters == TINY.parameters
+
+
+@pytest.mark.parametrize("precision", ["bf16", "amp-bf16"])
+def test_training_in_bf16_is_near_the_reference(precision):
+    """And not it."""
+    workload = build(precision=precision)
+    workload.step()
+    workload.first_step_done()
+    numerics = workload.numerics()
+    assert numerics is not None
+    assert numerics.loss != numerics.reference_loss
+    assert numerics.loss == pytest.approx(numerics.reference_loss, rel=1e-3)
+    assert numerics.grad_norm == pytest.approx(numerics.reference_grad_norm, rel=0.02)
+
+
+def test_every_step_finds_the_weights_of_the_one_before():
+    """As in networks: what is learnt by heart is faster."""
+    workload = build()
+    losses = []
+    for _ in range(20):
+        workload.step()
+        loss = workload.loss()
+        assert loss is not None
+        losses.append(float(loss))
+    assert losses[-1] == pytest.approx(losses[0], abs=1e-5)
+
+
+def test_a_loss_that_is_no_number_is_told():
+    """Whatever made it so."""
+    workload = build()
+    workload.step()
+    workload.first_step_done()
+    found = workload.layers()
+    assert found is not None
+    with torch.no_grad():
+        found[0].norm.weight.fill_(math.nan)
+    workload.step()
+    numerics = workload.numerics()
+    assert numerics is not None
+    assert not numerics.finite
+
+
+def test_inference_holds_its_logits_against_the_reference():
+    """Those of one sequence."""
+    exact = build(task="infer")
+    exact.step()
+    numerics = exact.numerics()
+    assert numerics is not None
+    assert numerics.finite
+    assert (numerics.max_abs_diff, numerics.reference_batch) == (0, 1)
+    assert numerics.cosine == pytest.approx(1)
+    near = build(task="infer", precision="bf16").numerics()
+    assert near is not None
+    assert near.cosine is not None
+    assert 0.999 < near.cosine < 1
+    assert exact.portions == {}
+
+
+def test_what_a_step_moves_is_counted_in_the_bytes_it_is_kept_in():
+    """Weights are read; in training they and two moments are read and written."""
+    for precision, itemsize in (("fp32", 4), ("bf16", 2)):
+        kept = itemsize * TINY.parameters
+        training = build(precision=precision)
+        assert training.least_bytes_per_step == 6 * kept + 2 * 32 * 8
+        inference = build(precision=precision, task="infer")
+        logits = 32 * TINY.vocabulary * itemsize
+        assert inference.least_bytes_per_step == kept + 32 * 8 + logits
+        for workload in (training, inference):
+            traffic = workload.traffic_bytes_per_step()
+            assert traffic is not None
+            assert traffic > (workload.least_bytes_per_step or math.inf)
+    assert training.flops_per_step() == 3 * TINY.forward_flops(2, 16)
+
+
+def test_where_torch_cannot_count_the_formula_does(monkeypatch):
+    """And traffic is not known."""
+    monkeypatch.setattr(module, "amount", lambda *_: None)
+    workload = build(task="infer")
+    assert workload.flops_per_step() == TINY.forward_flops(2, 16)
+    assert workload.traffic_bytes_per_step() is None
+
+
+@pytest.mark.parametrize("task", ["infer", "train"])
+def test_what_is_compiled_is_the_whole_model(monkeypatch, task):
+    """Loss included; what compiling itself does is another's test."""
+    asked: list[tuple[type, str]] = []
+
+    def compiled(model: torch.nn.Module, mode: str) -> torch.nn.Module:
+        asked.append((type(model), mode))
+        return model
+
+    monkeypatch.setattr(module, "compiled", compiled)
+    monkeypatch.setattr(module, "require_compile", lambda *_: None)
+    assert build(compile_mode="default", task=task).compiled
+    assert asked == [(LanguageModel, "default")]
+    assert not build(task=task).compiled
+
+
+def test_one_rank_has_nobody_to_divide_its_weights_with():
+    """It trains as it would anyway, so that several can be held against it."""
+    workload = build(parallel="fsdp2")
+    workload.step()
+    assert workload.layers() is not None
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"network": "lm-2b"}, "network is 'lm-2b'; there is lm-tiny"),
+        ({"parallel": "dp"}, "parallel is 'dp'; there is ddp, fsdp2"),
+        ({"task": "test"}, "task is 'test'; there is infer, train"),
+        ({"length": 257}, "length is 257, and lm-tiny has 256 positions"),
+    ],
+)
+def test_the_worker_refuses_what_it_does_not_know(values, words):
+    """A case may come from elsewhere than the axes."""
+    with pytest.raises(ValueError, match=words):
+        build(**values)
+
+
+def test_weights_that_do_not_fit_are_a_skip_with_both_figures(monkeypatch):
+    """Four times the weights in training; divided, each rank's part."""
+    monkeypatch.setattr(module, "memory_bytes", lambda _device: 4 * 2**30)
+    with pytest.raises(UnsupportedError) as raised:
+        build(network="lm-350m")
+    assert str(raised.value) == (
+        "the weights and what training keeps of them need 5.3 GiB on each rank, and 80% of "
+        "4.0 GiB of memory may be taken"
+    )
+
+
+def test_a_graph_needs_a_gpu():
+    """Said so."""
+    with pytest.raises(UnsupportedError, match="graph records CUDA graphs, which a CPU does not"):
+        build(compile_mode="graph")
+
+
+def test_no_gpu_arithmetic_on_a_cpu():
+    """TF32 least of all."""
+    with pytest.raises(UnsupportedError, match="TF32 exists on GPUs only"):
+        build(precision="tf32")

@@ -1,0 +1,133 @@
+"""How ranks find each other, and what they compare before they join."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed
+
+from bench_lib.model import Device
+from bench_lib.placement import Placement
+from bench_lib.worker import ranks
+from bench_lib.worker.ranks import MeetingError, compare, facts_of, met, refuse_shared_gpu
+
+STORES: Any = distributed
+GPU = Device("cuda", "H", uuid="GPU-1")
+
+
+@pytest.fixture(autouse=True)
+def _untold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have nobody say where to meet, unless a test does."""
+    for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def rank(number: int, ranks: int = 2) -> Placement:
+    """Return one rank of several on this host."""
+    return Placement(number, number, ranks, ranks, "mpirun")
+
+
+def test_one_rank_meets_nobody() -> None:
+    """There is no store, and no port is taken."""
+    assert met(Placement()) is None
+
+
+def test_the_first_rank_says_in_the_folder_where_it_listens(tmp_path: Path) -> None:
+    """The second reads it, whichever comes first."""
+    found: list[Any] = []
+    second = threading.Thread(target=lambda: found.append(met(rank(1), tmp_path)))
+    second.start()
+    first: Any = met(rank(0), tmp_path)
+    second.join()
+    first.set("word", "heard")
+    assert found[0].get("word") == b"heard"
+    assert json.loads((tmp_path / "meeting").read_text()) == ["127.0.0.1", first.port]
+
+
+def test_ranks_of_several_hosts_meet_at_the_first_ones_name(tmp_path: Path) -> None:
+    """Its own address would be another host's own."""
+    met(Placement(0, 0, 4, 2, "srun"), tmp_path)
+    assert json.loads((tmp_path / "meeting").read_text())[0] == socket.gethostname()
+
+
+def test_a_folder_that_the_first_rank_does_not_share_is_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a time, with what to set."""
+    monkeypatch.setattr(ranks, "MEETING_S", 0.1)
+    with pytest.raises(MeetingError, match=r"rank 0 did not say within 0.1 s.*BENCH_LIB_SHARED"):
+        met(rank(1), tmp_path)
+
+
+def test_where_ranks_are_told_to_meet_the_first_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless torchrun's agent does already."""
+    agent: Any = STORES.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(agent.port))
+    with pytest.raises(MeetingError, match=f"^port {agent.port} of .* is in use; set MASTER_PORT"):
+        met(rank(0), tmp_path)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    store: Any = met(rank(0), tmp_path)
+    store.set("word", "heard")
+    assert agent.get("word") == b"heard"
+    assert not (tmp_path / "meeting").exists()
+
+
+def test_ranks_that_are_alike_go_on() -> None:
+    """Case, torch, Python and world size are looked at."""
+    store = STORES.HashStore()
+    facts = facts_of("{}", 2)
+    assert set(facts) == {"case", "torch", "python", "world size"}
+    assert facts["torch"] == torch.__version__
+    compare(store, 0, facts)
+    compare(store, 1, facts_of("{}", 2))
+
+
+@pytest.mark.parametrize(
+    ("differing", "words"),
+    [
+        ({"torch": "2.0"}, "torch 2.0, and rank 0 has 2.1"),
+        ({"world size": "3"}, "world size 3, and rank 0 has 2"),
+        (
+            {"case": "b", "torch": "2.0"},
+            "case b, and rank 0 has a; torch 2.0, and rank 0 has 2.1",
+        ),
+    ],
+)
+def test_a_rank_that_differs_from_the_first_says_in_what(
+    differing: dict[str, str], words: str
+) -> None:
+    """All of it, and what the first has."""
+    store = STORES.HashStore()
+    facts = {"case": "a", "torch": "2.1", "world size": "2"}
+    compare(store, 0, facts)
+    with pytest.raises(MeetingError) as raised:
+        compare(store, 2, {**facts, **differing})
+    assert str(raised.value) == f"the ranks disagree: rank 2 has {words}"
+
+
+def test_two_ranks_on_one_gpu_are_refused() -> None:
+    """They would share it and be measured as two."""
+    store = STORES.HashStore()
+    refuse_shared_gpu(store, 0, GPU)
+    refuse_shared_gpu(store, 1, Device("cuda", "H", uuid="GPU-2"))
+    refuse_shared_gpu(store, 2, Device("cpu", "C"))
+    refuse_shared_gpu(store, 3, Device("cpu", "C"))
+    with pytest.raises(MeetingError, match=r"^rank 4 has the same GPU as rank 0, GPU-1; each need"):
+        refuse_shared_gpu(store, 4, GPU)
+
+
+def test_partitions_of_amds_gpus_may_share_a_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So there a uuid says nothing."""
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    store = STORES.HashStore()
+    for number in range(2):
+        refuse_shared_gpu(store, number, GPU)

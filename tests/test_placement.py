@@ -1,0 +1,368 @@
+"""Which rank a process is, as each launcher says it, and where ranks meet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench_lib.model import UserError
+from bench_lib.placement import (
+    DEFAULT_PORT,
+    PORTS,
+    Meeting,
+    Placement,
+    device_index,
+    first_host,
+    is_first,
+    launcher_of,
+    meeting_of,
+    placement_of,
+    told_meeting,
+)
+
+
+def variables(*fields: dict[str, Any], **more: Any) -> dict[str, str]:
+    """Put variables together as an environment has them; None takes one out."""
+    given: dict[str, Any] = {}
+    for each in (*fields, more):
+        given |= each
+    return {name: str(value) for name, value in given.items() if value is not None}
+
+
+TORCHRUN = {
+    "RANK": 5,
+    "LOCAL_RANK": 1,
+    "WORLD_SIZE": 8,
+    "LOCAL_WORLD_SIZE": 4,
+    "GROUP_RANK": 1,
+    "MASTER_ADDR": "node-1",
+    "MASTER_PORT": 29400,
+}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": 6,
+    "OMPI_COMM_WORLD_LOCAL_RANK": 2,
+    "OMPI_COMM_WORLD_SIZE": 12,
+    "OMPI_COMM_WORLD_LOCAL_SIZE": 4,
+    "OMPI_COMM_WORLD_NODE_RANK": 2,
+    "OMPI_MCA_ess_base_jobid": 948174849,
+    "PMIX_RANK": 6,
+    "PMIX_NAMESPACE": 948174849,
+}
+MPICH = {"PMI_RANK": 3, "PMI_SIZE": 6, "MPI_LOCALRANKID": 0, "MPI_LOCALNRANKS": 3, "PMI_FD": 8}
+BATCH = {
+    "SLURM_JOB_ID": 77,
+    "SLURM_PROCID": 0,
+    "SLURM_LOCALID": 0,
+    "SLURM_NODEID": 0,
+    "SLURM_NTASKS": 4,
+    "SLURM_NPROCS": 4,
+    "SLURM_JOB_NODELIST": "gpu[03-04]",
+    "SLURM_TASKS_PER_NODE": "2(x2)",
+}
+"""What a batch script of four tasks finds."""
+STEP = {
+    **BATCH,
+    "SLURM_STEP_ID": 1,
+    "SLURM_STEP_NUM_TASKS": 4,
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    "SLURM_STEP_NODELIST": "gpu[03-04]",
+    "SLURM_PROCID": 3,
+    "SLURM_LOCALID": 1,
+    "SLURM_NODEID": 1,
+}
+"""What the last task of its step finds."""
+
+
+# --- one of several ------------------------------------------------------------------------
+
+
+def test_a_process_that_nobody_launched_is_alone() -> None:
+    """It is the first and the only one."""
+    assert placement_of({}) == Placement(0, 0, 1, 1, None)
+    assert launcher_of({}) is None
+    assert is_first({})
+
+
+@pytest.mark.parametrize(
+    ("environ", "place"),
+    [
+        (TORCHRUN, Placement(5, 1, 8, 4, "torchrun")),
+        (OPEN_MPI, Placement(6, 2, 12, 4, "mpirun")),
+        (MPICH, Placement(3, 0, 6, 3, "mpirun")),
+        (STEP, Placement(3, 1, 4, 2, "srun")),
+    ],
+)
+def test_each_launcher_says_rank_local_rank_and_world_size(
+    environ: dict[str, Any], place: Placement
+) -> None:
+    """None is taken for another: all differ here."""
+    assert placement_of(variables(environ)) == place
+    assert launcher_of(variables(environ)) == place.launcher
+    assert not is_first(variables(environ))
+
+
+@pytest.mark.parametrize("around", [OPEN_MPI, MPICH, STEP, {**OPEN_MPI, **STEP}])
+def test_torchrun_wins_over_whatever_started_it(around: dict[str, Any]) -> None:
+    """Its ranks inherit the variables of the step that it is."""
+    assert placement_of(variables(around, TORCHRUN)) == Placement(5, 1, 8, 4, "torchrun")
+
+
+@pytest.mark.parametrize("inside", [OPEN_MPI, MPICH])
+def test_mpirun_wins_over_the_step_that_its_daemon_is(inside: dict[str, Any]) -> None:
+    """In an allocation of Slurm mpirun has srun start its daemons, one a host."""
+    found = placement_of(variables(STEP, inside))
+    assert found == placement_of(variables(inside))
+
+
+def test_a_batch_script_is_not_one_of_its_jobs_tasks() -> None:
+    """It has a SLURM_PROCID of 0 and the job's SLURM_NTASKS, and is alone."""
+    assert placement_of(variables(BATCH)) == Placement()
+    assert launcher_of(variables(BATCH)) is None
+
+
+def test_a_shell_that_slurm_gave_is_no_rank() -> None:
+    """``srun --pty bash`` is a step of one task, and what is started there is alone."""
+    shell = variables(STEP, SLURM_STEP_NUM_TASKS=1, SLURM_PROCID=0, SLURM_LOCALID=0)
+    assert placement_of(shell) == Placement()
+    assert placement_of(variables(shell, LOCAL_RANK=0)).launcher == "torchrun"
+
+
+def test_slurms_own_pmi_is_not_mpichs() -> None:
+    """``srun --mpi=pmi2`` sets rank and size and says nothing of the host."""
+    pmi = {"PMI_RANK": 3, "PMI_SIZE": 4, "PMI_FD": 11, "PMI_JOBID": "77.1"}
+    assert placement_of(variables(STEP, pmi)) == Placement(3, 1, 4, 2, "srun")
+
+
+def test_a_world_size_that_a_batch_script_exports_is_nobodys_rank() -> None:
+    """Scripts export it for programs that read it, and srun says the rest."""
+    exported = {"WORLD_SIZE": 4, "MASTER_ADDR": "gpu03", "MASTER_PORT": 29500}
+    assert placement_of(variables(STEP, exported)) == Placement(3, 1, 4, 2, "srun")
+    assert placement_of(variables(BATCH, exported)) == Placement()
+
+
+def test_a_local_rank_alone_is_one_rank_of_one() -> None:
+    """As ROCm's tool takes it, unless another launcher says more."""
+    assert placement_of({"LOCAL_RANK": "0"}) == Placement(0, 0, 1, None, "torchrun")
+    assert placement_of(variables(STEP, LOCAL_RANK=1)) == Placement(3, 1, 4, 2, "srun")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "node", "local_ranks"),
+    [
+        ("2(x2)", 1, 2),
+        ("1,3", 1, 3),
+        ("1,3", 0, 1),
+        ("2(x1),1(x2)", 2, 1),
+        ("2(x2)", 2, None),
+        ("2(x2)", None, None),
+        (None, 0, None),
+        ("many", 0, None),
+    ],
+)
+def test_slurm_counts_a_hosts_tasks_in_runs(
+    tasks: str | None, node: int | None, local_ranks: int | None
+) -> None:
+    """What it does not say is not known, which is no error."""
+    told = variables(
+        STEP,
+        SLURM_PROCID=0,
+        SLURM_LOCALID=0,
+        SLURM_STEP_TASKS_PER_NODE=tasks,
+        SLURM_NODEID=node,
+    )
+    assert placement_of(told).local_ranks == local_ranks
+
+
+# --- contradictions ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank", "size", "launcher"),
+    [
+        (TORCHRUN, "RANK", "WORLD_SIZE", "torchrun"),
+        (OPEN_MPI, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "mpirun"),
+        (MPICH, "PMI_RANK", "PMI_SIZE", "mpirun"),
+        (STEP, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "srun"),
+    ],
+)
+def test_a_rank_beyond_the_last_is_refused(
+    environ: dict[str, Any], rank: str, size: str, launcher: str
+) -> None:
+    """It would wait for somebody who is not there."""
+    with pytest.raises(UserError) as caught:
+        placement_of(variables(environ, {rank: 12, size: 12}))
+    assert str(caught.value) == (
+        f"the rank is 12 and {size} is 12 in the environment; a rank is below {size}, and "
+        f"{launcher} sets both"
+    )
+
+
+@pytest.mark.parametrize(
+    ("environ", "missing", "here"),
+    [
+        (OPEN_MPI, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK is '6'"),
+        (OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK is '6'"),
+        (MPICH, "MPI_LOCALRANKID", "PMI_RANK is '3'"),
+        (MPICH, "PMI_SIZE", "PMI_RANK is '3'"),
+        (STEP, "SLURM_PROCID", "SLURM_LOCALID is '1'"),
+        (STEP, "SLURM_STEP_NUM_TASKS", "SLURM_PROCID is '3'"),
+    ],
+)
+def test_half_a_set_of_variables_is_refused(
+    environ: dict[str, Any], missing: str, here: str
+) -> None:
+    """A guess could make two first ranks."""
+    with pytest.raises(UserError, match=f"^{here} in the environment and {missing} is missing"):
+        placement_of(variables(environ, {missing: None}))
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1.0", " 1", "1\n", "²", "9" * 10])
+@pytest.mark.parametrize(
+    ("environ", "name"),
+    [
+        (TORCHRUN, "WORLD_SIZE"),
+        (OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK"),
+        (MPICH, "MPI_LOCALNRANKS"),
+        (STEP, "SLURM_PROCID"),
+    ],
+)
+def test_a_variable_that_is_no_number_is_named(
+    environ: dict[str, Any], name: str, text: str
+) -> None:
+    """Launchers are programs, and somebody wrote them."""
+    with pytest.raises(UserError) as caught:
+        placement_of(variables(environ, {name: text}))
+    assert str(caught.value) == (
+        f"{name} is {text!r} in the environment; the launcher has to set a number"
+    )
+
+
+@pytest.mark.parametrize(
+    ("environ", "name", "value"),
+    [
+        (TORCHRUN, "LOCAL_WORLD_SIZE", 9),
+        (TORCHRUN, "LOCAL_RANK", 4),
+        (OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE", 2),
+        (MPICH, "MPI_LOCALNRANKS", 0),
+        (STEP, "SLURM_STEP_TASKS_PER_NODE", "1(x4)"),
+    ],
+)
+def test_a_local_rank_that_its_host_has_not_is_refused(
+    environ: dict[str, Any], name: str, value: object
+) -> None:
+    """The names of all that contradict each other are in the message."""
+    with pytest.raises(UserError, match=f"{name}.* sets all three"):
+        placement_of(variables(environ, {name: value}))
+
+
+def test_who_speaks_is_known_though_the_variables_make_no_sense() -> None:
+    """Or every rank would print the same error."""
+    assert is_first(variables(TORCHRUN, RANK=0, WORLD_SIZE="x"))
+    assert not is_first(variables(MPICH, PMI_SIZE=None))
+
+
+# --- the device ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("visible", "index"),
+    [
+        ({}, 2),
+        ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 2),
+        ({"CUDA_VISIBLE_DEVICES": "3"}, 0),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-0123456789abcdef"}, 0),
+        ({"HIP_VISIBLE_DEVICES": ""}, 2),
+    ],
+)
+def test_a_rank_that_sees_one_gpu_uses_it(visible: dict[str, str], index: int) -> None:
+    """``srun --gpus-per-task=1`` shows each task its own, as the first."""
+    assert device_index(Placement(6, 2, 12, 4, "srun"), visible) == index
+
+
+def test_under_torchrun_a_rank_has_the_device_of_its_local_rank() -> None:
+    """All of its ranks see the same devices; one GPU for two ranks must not open."""
+    place = Placement(6, 2, 12, 4, "torchrun")
+    assert device_index(place, {"CUDA_VISIBLE_DEVICES": "3"}) == 2
+
+
+# --- where they meet -----------------------------------------------------------------------
+
+
+def test_who_says_where_to_meet_is_believed() -> None:
+    """Torchrun says it, and so may a batch script."""
+    told = {"MASTER_ADDR": "node-1", "MASTER_PORT": "29400"}
+    assert told_meeting(told) == Meeting("node-1", 29400)
+    assert meeting_of(placement_of(variables(STEP)), variables(STEP, told)) == told_meeting(told)
+    assert Meeting("node-1", 29400).url == "tcp://node-1:29400"
+    assert told_meeting({}) is None
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"MASTER_ADDR": "n1"}, "MASTER_ADDR is 'n1' and MASTER_PORT is missing; set both"),
+        ({"MASTER_PORT": "1"}, "MASTER_PORT is '1' and MASTER_ADDR is missing; set both"),
+        ({"MASTER_ADDR": "n1", "MASTER_PORT": "0"}, "MASTER_PORT is '0'; it has to be a port"),
+        ({"MASTER_ADDR": "n1", "MASTER_PORT": "65536"}, "MASTER_PORT is '65536'; it has to be"),
+        ({"MASTER_ADDR": "n1", "MASTER_PORT": "any"}, "MASTER_PORT is 'any'; it has to be a port"),
+    ],
+)
+def test_half_a_meeting_is_refused(told: dict[str, str], words: str) -> None:
+    """Ranks that look elsewhere would wait for each other."""
+    with pytest.raises(UserError, match=f"^{words}"):
+        told_meeting(told)
+
+
+def test_on_one_host_ranks_meet_there_at_a_port_of_their_job() -> None:
+    """All ranks find the same, and another job finds another."""
+    alone = {"OMPI_COMM_WORLD_SIZE": 4, "OMPI_COMM_WORLD_RANK": 2}
+    environ = variables(OPEN_MPI, alone)
+    found = meeting_of(placement_of(environ), environ)
+    assert found.host == "127.0.0.1"
+    assert found.port in PORTS
+    other = variables(OPEN_MPI, alone, OMPI_MCA_ess_base_jobid=948174850)
+    assert meeting_of(placement_of(other), other).port != found.port
+
+
+def test_mpich_has_nothing_that_tells_jobs_apart() -> None:
+    """So its ranks of one host meet where torch's do by default."""
+    environ = variables(MPICH, PMI_SIZE=3, PMI_RANK=0)
+    assert meeting_of(placement_of(environ), environ) == Meeting("127.0.0.1", DEFAULT_PORT)
+
+
+def test_tasks_of_a_step_meet_on_its_first_host() -> None:
+    """Which has the first rank; steps of one job meet at ports of their own."""
+    first, second = variables(STEP), variables(STEP, SLURM_STEP_ID=2)
+    found = meeting_of(placement_of(first), first)
+    assert (found.host, found.port in PORTS) == ("gpu03", True)
+    assert meeting_of(placement_of(second), second).port != found.port
+
+
+def test_mpirun_in_an_allocation_meets_on_its_first_host() -> None:
+    """A daemon's step says something else on each host, the job says the same on all."""
+    environ = variables(STEP, OPEN_MPI, SLURM_JOB_NODELIST="n[7-9]", SLURM_STEP_NODELIST="n8")
+    assert meeting_of(placement_of(environ), environ).host == "n7"
+
+
+def test_ranks_of_several_hosts_that_nobody_told_say_what_to_set() -> None:
+    """With how each mpirun hands it on."""
+    environ = variables(OPEN_MPI)
+    with pytest.raises(UserError, match=r"MASTER_ADDR to the host of rank 0.*-x MASTER_ADDR=HOST"):
+        meeting_of(placement_of(environ), environ)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "first"),
+    [
+        ("gpu1", "gpu1"),
+        ("gpu[07-09,12],login1", "gpu07"),
+        ("gpu[3,5]", "gpu3"),
+        ("a,b[1-2]", "a"),
+        ("rack[1-2]n[01-04]", "rack1n01"),
+        ("n[08].cluster.example", "n08.cluster.example"),
+    ],
+)
+def test_the_first_of_a_list_of_hosts(hosts: str, first: str) -> None:
+    """As Slurm writes it, leading zeros included."""
+    assert first_host(hosts) == first

@@ -1,0 +1,329 @@
+"""The laws of speed-up, how far they are known, efficiency, and ranks that lag behind."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+from builders import make_case, make_process
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench_lib.axes import case_of, network_axes
+from bench_lib.model import Launch
+from bench_lib.scaling import (
+    LAGGING,
+    Law,
+    Rate,
+    Share,
+    alone,
+    amdahl,
+    gustafson,
+    log_efficiencies,
+    rate_of_processes,
+    rate_of_steps,
+    ratio,
+    stragglers,
+)
+
+POWERS = (1, 2, 4, 8, 16)
+
+
+def times(serial: float, one_s: float = 3.0, workers=POWERS) -> dict[int, float]:
+    """Return the times that Amdahl's law gives."""
+    return {n: one_s * (serial + (1 - serial) / n) for n in workers}
+
+
+def rates(serial: float, one: float = 100.0, workers=POWERS) -> dict[int, float]:
+    """Return the throughputs that Gustafson's law gives."""
+    return {n: one * (serial + (1 - serial) * n) for n in workers}
+
+
+def disturbed(values: dict[int, float], spread: float, seed: int) -> dict[int, float]:
+    """Return values with relative errors of so much."""
+    chance = random.Random(seed)
+    return {n: value * math.exp(chance.gauss(0, spread)) for n, value in values.items()}
+
+
+# ---- the laws -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("serial", [0.0, 0.013, 0.25, 0.9, 1.0])
+@pytest.mark.parametrize(("fit", "curve"), [(amdahl, times), (gustafson, rates)])
+def test_an_exact_curve_gives_its_serial_fraction_back(fit, curve, serial):
+    """And leaves no doubt."""
+    law = fit(curve(serial))
+    assert law.serial == pytest.approx(serial, abs=1e-9)
+    assert law.interval == pytest.approx((serial, serial), abs=1e-6)
+    assert law.points == 5
+    assert law.remark == ""
+
+
+@given(
+    serial=st.floats(0.0, 1.0),
+    one=st.floats(1e-6, 1e6),
+    workers=st.sets(st.integers(1, 512), min_size=3, max_size=10),
+)
+def test_a_fraction_is_found_whatever_the_unit_and_the_numbers_of_workers(serial, one, workers):
+    """One worker need not be among them."""
+    law = amdahl(times(serial, one, sorted(workers)))
+    assert law.serial == pytest.approx(serial, abs=1e-5)
+    low, high = law.interval
+    assert 0 <= low <= law.serial <= high <= 1
+
+
+@pytest.mark.parametrize(("fit", "curve"), [(amdahl, times), (gustafson, rates)])
+def test_the_interval_holds_the_truth_nineteen_times_in_twenty(fit, curve):
+    """Of 400 noisy curves, give or take three standard errors of that count."""
+    held = 0
+    for seed in range(400):
+        law = fit(disturbed(curve(0.1), 0.02, seed))
+        held += law.interval[0] <= 0.1 <= law.interval[1]
+    assert 0.95 - 0.033 <= held / 400 <= 0.95 + 0.033
+
+
+def test_more_noise_is_a_wider_interval():
+    """Three points of a steady machine tell more than five of a restless one."""
+    quiet = amdahl(disturbed(times(0.1), 0.001, 1)).interval
+    loud = amdahl(disturbed(times(0.1), 0.05, 1)).interval
+    assert quiet[1] - quiet[0] < (loud[1] - loud[0]) / 10
+
+
+def test_relative_errors_count_so_that_the_longest_time_does_not_decide():
+    """One percent of sixteen workers' time is as much as one percent of one's."""
+    exact = times(0.05)
+    first = amdahl({**exact, 1: exact[1] * 1.01}).serial - 0.05
+    last = amdahl({**exact, 16: exact[16] * 1.01}).serial - 0.05
+    assert abs(last) > abs(first) > 0
+
+
+def test_what_the_laws_expect_of_more_workers():
+    """By hand: a fifth serial makes four threads 2.5 times as fast, and scaled 3.4 times."""
+    fixed = Law("Amdahl", 0.2, (0.1, 0.3), 3)
+    assert fixed.speed_up(4) == pytest.approx(2.5)
+    assert fixed.speed_ups(4) == pytest.approx((1 / 0.475, 1 / 0.325))
+    scaled = Law("Gustafson", 0.2, (0.1, 0.3), 3)
+    assert scaled.speed_up(4) == pytest.approx(3.4)
+    assert scaled.speed_ups(4) == pytest.approx((3.1, 3.7))
+
+
+@pytest.mark.parametrize(("fit", "curve"), [(amdahl, times), (gustafson, rates)])
+def test_more_than_ideal_is_a_fraction_of_nothing_with_a_word(fit, curve):
+    """Half the work fits into a cache that all of it does not."""
+    better = {n: v * (1.1 if fit is gustafson else 0.9) ** (n > 1) for n, v in curve(0.0).items()}
+    law = fit(better)
+    assert law.serial == 0.0
+    assert law.interval[0] == 0.0
+    assert "more than ideal" in law.remark
+
+
+@pytest.mark.parametrize(
+    "values", [{1: 1.0, 2: 1.3, 4: 1.9}, {1: 1.0, 2: 10.0, 4: 100.0}, {1: 1.0, 2: 2.0, 4: 3.9}]
+)
+def test_workers_that_make_it_slower_are_a_fraction_of_one_with_a_word(values):
+    """A speed-up below one is no negative share of anything."""
+    law = amdahl(values)
+    assert law.serial == 1.0
+    assert law.interval[1] == 1.0
+    assert "slower than one" in law.remark
+    assert law.speed_up(64) == 1.0
+    falling = gustafson({n: 1 / value for n, value in values.items()})
+    assert falling.serial == 1.0
+
+
+@pytest.mark.parametrize("values", [{}, {1: 3.0}, {1: 3.0, 2: 1.5}])
+def test_a_law_needs_three_points(values):
+    """Two unknowns and something left over to doubt them by."""
+    assert amdahl(values) == (
+        f"Amdahl's law needs 3 points or more, and {len(values)} could be measured"
+    )
+    assert gustafson(values).startswith("Gustafson's law needs 3 points")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{1: 1.0, 2: -0.5, 4: 0.3}, {1: 0.0}, {1: math.nan}, {1: math.inf}, {0: 1.0}, {-2: 1.0}],
+)
+def test_what_is_no_time_is_refused(values):
+    """Nor are there less workers than one."""
+    with pytest.raises(ValueError, match="have to be above 0"):
+        amdahl(values)
+
+
+# ---- rates and ratios ---------------------------------------------------------------------
+
+
+def test_processes_tell_a_rate_and_how_far_it_is_known():
+    """The standard error of three values half a percent apart."""
+    rate = rate_of_processes([1.0, 1.005, 1.01])
+    assert rate.log == pytest.approx(1.005)
+    assert rate.error == pytest.approx(0.005 / math.sqrt(3))
+    assert rate.degrees == 2
+    assert rate_of_processes([1.0]) == Rate(1.0)
+
+
+def test_steps_of_one_process_count_as_blocks_and_not_one_by_one():
+    """A slow first half is two kinds of blocks, not twenty independent steps."""
+    steps = [0.011] * 10 + [0.01] * 10
+    rate = rate_of_steps(5.0, steps)
+    apart = math.log(1.1)
+    assert rate.log == 5.0
+    assert rate.degrees == 9
+    assert rate.error == pytest.approx(apart * math.sqrt(10 * 0.25 / 9) / math.sqrt(10))
+
+
+def test_three_steps_tell_nothing_of_chance():
+    """One block."""
+    assert rate_of_steps(5.0, [0.01] * 3) == Rate(5.0)
+
+
+def test_a_ratio_has_welchs_interval():
+    """Two sides of the same spread and number: Student's t of twice the degrees of freedom."""
+    rate, one = Rate(math.log(390.0), 0.01, 4), Rate(math.log(100.0), 0.01, 4)
+    found = ratio(rate, one).over(4)
+    half = 2.306004135 * 0.01 * math.sqrt(2)
+    assert found.value == pytest.approx(0.975)
+    assert found.interval == pytest.approx(
+        (0.975 * math.exp(-half), 0.975 * math.exp(half)), rel=1e-6
+    )
+
+
+def test_a_ratio_with_a_side_that_is_not_known_has_no_interval():
+    """The value stays."""
+    assert ratio(Rate(math.log(2.0)), Rate(0.0, 0.1, 3)) == Share(pytest.approx(2.0))
+    assert ratio(Rate(0.0, 0.0, 3), Rate(0.0, 0.0, 3)).interval == (1.0, 1.0)
+
+
+# ---- efficiency ---------------------------------------------------------------------------
+
+
+def case(**values):
+    """Return a case of the network workload."""
+    return case_of(network_axes({"a": 32, "b": 32}), {"network": "a", "batch_size": 8, **values})
+
+
+def test_one_rank_of_the_same_is_found_for_weak_and_for_strong_scaling():
+    """Its batch is each rank's, or is what they share."""
+    one = case()
+    others = [case(network="b"), case(batch_size=2), case(threads=1), case(cold=True), one]
+    assert alone(case(ranks=4), others) is one
+    assert alone(case(ranks=4, strong=True), others) is one
+    assert alone(case(ranks=4, threads=1), others) is others[2]
+    assert alone(case(ranks=4, cold=True), others) is others[3]
+
+
+def test_nothing_is_held_against_itself_or_another_number_of_ranks():
+    """One rank is the standard."""
+    assert alone(case(), [case()]) is None
+    assert alone(case(ranks=4), [case(ranks=2), case(ranks=4, strong=True)]) is None
+    mine = make_case(id="mine", workload="my:own", launch=Launch(ranks=2))
+    assert alone(mine, [make_case(id="any", workload="my:own")]).id == "any"
+
+
+def rate_process(rate: float, worker: str = ""):
+    """Return a process of so many items a second."""
+    return make_process(log_throughput=math.log(rate), worker=worker)
+
+
+def test_efficiency_is_by_the_number_of_ranks():
+    """Of four ranks that do 380 where one does 100."""
+    found = log_efficiencies([rate_process(380, "r/1")], [rate_process(100, "r/a")], 4)
+    assert found == {"r/a": pytest.approx(math.log(0.95))}
+
+
+def test_launches_are_paired_with_one_ranks_processes_of_the_same_run():
+    """What differs between runs cancels; what has no partner is left out."""
+    several = [
+        rate_process(v, f"{run}/x{i}")
+        for i, (v, run) in enumerate([(180, "a"), (90, "b"), (190, "a"), (170, "a"), (50, "c")])
+    ]
+    one = [rate_process(100, "a/1"), rate_process(100, "a/2"), rate_process(50, "b/1")]
+    found = log_efficiencies(several, one, 2)
+    assert {name: math.exp(value) for name, value in found.items()} == pytest.approx(
+        {"a/1": 0.9, "b/1": 0.9, "a/2": 0.95}
+    )
+
+
+def test_processes_without_a_name_or_a_rate_do_no_harm():
+    """An old baseline's have none."""
+    found = log_efficiencies([rate_process(200)] * 2, [rate_process(100)] * 2, 2)
+    assert list(found.values()) == pytest.approx([0.0, 0.0], abs=1e-12)
+    assert log_efficiencies([make_process()], [rate_process(1.0)], 2) == {}
+    assert log_efficiencies([rate_process(1.0)], [make_process()], 2) == {}
+
+
+# ---- ranks that lag behind ----------------------------------------------------------------
+
+
+def steps(median_s: float, seed: int, spread: float = 0.01, n: int = 40) -> list[float]:
+    """Return step times about a median."""
+    chance = random.Random(seed)
+    return [median_s * math.exp(chance.gauss(0, spread)) for _ in range(n)]
+
+
+def test_a_rank_that_takes_longer_is_named_with_how_much():
+    """Of four, whose steps spread by one percent."""
+    ranks = {rank: steps(0.01 * (1.06 if rank == 2 else 1.0), rank) for rank in range(4)}
+    (found,) = stragglers(ranks)
+    assert found.rank == 2
+    assert found.slower == pytest.approx(0.06, abs=0.01)
+    assert found.in_words.startswith("rank 2 takes ")
+
+
+def test_of_two_ranks_the_slower_is_the_one_behind():
+    """However fast the other is."""
+    assert [s.rank for s in stragglers({0: steps(0.01, 0), 1: steps(0.012, 1)})] == [1]
+
+
+def test_ranks_that_wait_for_each_other_have_no_straggler():
+    """Steps that all end together are equally long, whoever was waited for."""
+    together = steps(0.01, 1, spread=0.2)
+    assert stragglers(dict.fromkeys(range(4), together)) == []
+
+
+def test_what_devices_of_one_model_differ_by_is_no_lag():
+    """Just under two percent, without any noise."""
+    ranks = {0: [1.0] * 20, 1: [1.0] * 20, 2: [1 + LAGGING * 0.99] * 20}
+    assert stragglers(ranks) == []
+    ranks[2] = [1 + LAGGING * 1.01] * 20
+    assert [s.rank for s in stragglers(ranks)] == [2]
+
+
+def test_chance_alone_names_hardly_ever_a_rank():
+    """Restless steps of eight equal ranks, 200 times."""
+    named = sum(
+        bool(stragglers({rank: steps(0.01, 8 * seed + rank, 0.1) for rank in range(8)}))
+        for seed in range(200)
+    )
+    assert named <= 6
+
+
+def test_a_single_stall_names_nobody():
+    """One step in forty is a tail."""
+    late = steps(0.01, 3)
+    late[7] *= 5
+    assert stragglers({0: steps(0.01, 0), 1: steps(0.01, 1), 2: late}) == []
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {},
+        {0: [1.0] * 20},
+        {0: [1.0] * 5, 1: [2.0] * 5},
+        {0: [], 1: []},
+        {0: [0.0] * 20, 1: [1.0] * 20},
+        {0: [math.nan] * 20, 1: [1.0] * 20},
+    ],
+)
+def test_too_little_or_no_times_name_nobody(times):
+    """Five steps are two blocks."""
+    assert stragglers(times) == []
+
+
+def test_every_rank_is_looked_at_over_the_steps_that_all_have():
+    """A rank that measured one step more is no other."""
+    pairs = itertools.product((20, 21), repeat=2)
+    assert all(stragglers({0: [1.0] * a, 1: [1.5] * b})[0].rank == 1 for a, b in pairs)

@@ -1,0 +1,545 @@
+"""Training as a case: its axes, a network that learns, whole epochs, and loaders in a worker."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+import torch
+from processes import LONG_S, ON_THE_CPU, all_gone
+from torch import nn
+
+from bench_lib import training as axes
+from bench_lib.launch import CaseFault, CaseSkipped, Context, Zygote, run_ranks
+from bench_lib.model import Case, Launch, Measurement, Sampling, UserError
+from bench_lib.training import training_case
+from bench_lib.worker import host
+from bench_lib.worker.clock import clock_of
+from bench_lib.worker.measure import Context as Lent
+from bench_lib.worker.measure import measure
+from bench_lib.worker.workload import Setting, UnsupportedError, Workload
+from bench_lib.worker.workloads import cifar, datasets, feeding
+from bench_lib.worker.workloads import training as module
+from bench_lib.worker.workloads.training import training
+
+CPU = torch.device("cpu")
+AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
+ENVIRONMENT = {**ON_THE_CPU, "OMP_NUM_THREADS": "1"}
+
+
+# ---- axes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (
+            {"precision": "bf16", "memory_format": "nhwc", "compile_mode": "graph"},
+            "cifar100-resnet50-b256-bf16-nhwc-graph-fixed",
+        ),
+        (
+            {"precision": "amp-fp16", "feed": "loader", "workers": 4},
+            "cifar100-resnet50-b256-amp-fp16-eager-loader-w4",
+        ),
+        (
+            {"network": "none", "feed": "loader", "workers": 0},
+            "cifar100-none-b256-fp32-eager-loader-w0",
+        ),
+        (
+            {"network": "none", "feed": "device", "compile_mode": "graph", "precision": "bf16"},
+            "cifar100-none-b256-bf16-graph-device",
+        ),
+        (
+            {"dataset": "cifar10", "batch_size": 32, "feed": "device", "epochs": 10, "ranks": 2},
+            "cifar10-resnet50-b32-fp32-eager-device-e10-x2",
+        ),
+        (
+            {"dataset": "mnist", "network": "cnn", "data": "files", "seed": 7},
+            "mnist-cnn-b256-fp32-eager-fixed-files-seed7",
+        ),
+        (
+            {"network": "vit_b_16", "image_size": 64, "ranks": 4, "strong": True},
+            "cifar100-vit_b_16-b256-fp32-64px-eager-fixed-x4-strong",
+        ),
+    ],
+)
+def test_an_id_names_what_is_not_usual(values, expected):
+    """The feed in every one; what is as always in none."""
+    usual = {"dataset": "cifar100", "network": "resnet50", "batch_size": 256, "feed": "fixed"}
+    assert training_case(**{**usual, **values}).id == expected
+
+
+def test_a_size_that_is_the_networks_own_is_no_other_case():
+    """CIFAR's 32, MNIST's 28, Inception's 299."""
+    for dataset, network, own in (
+        ("cifar10", "resnet50", 32),
+        ("mnist", "cnn", 28),
+        ("cifar10", "inception_v3", 299),
+    ):
+        values = {"dataset": dataset, "network": network, "batch_size": 8, "feed": "device"}
+        assert training_case(**values, image_size=own) == training_case(**values)
+
+
+def test_the_worker_is_told_what_differs_from_its_defaults():
+    """And takes the same for the rest."""
+    case = training_case(dataset="mnist", network="cnn", batch_size=8, feed="device", epochs=2)
+    assert case.workload == "training"
+    assert case.params == {
+        "dataset": "mnist",
+        "network": "cnn",
+        "batch_size": 8,
+        "precision": "fp32",
+        "memory_format": "nchw",
+        "compile_mode": "eager",
+        "feed": "device",
+        "epochs": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"dataset": "cifar"}, "unknown dataset 'cifar'; did you mean cifar10"),
+        ({"network": "resnet"}, "unknown network 'resnet'; did you mean resnet50"),
+        ({"precision": "fp16"}, "unknown precision 'fp16'; did you mean"),
+        ({"batch_size": 0}, "batch_size is 0; it has to be a whole number of 1 or more"),
+        ({"feed": "loader"}, "feed loader needs workers, its number of processes, such as 4"),
+        ({"feed": "device", "workers": 4}, "workers is 4, and feed device has no processes"),
+        ({"feed": "loader", "workers": -1}, "workers is -1; it has to be a whole number"),
+        ({"epochs": 3}, "epochs is 3, and feed fixed is one batch over and over"),
+        ({"batch_size": 50_001}, "a step of 50001 images is more than the 50000 that cifar100"),
+        ({"batch_size": 4096, "ranks": 16}, "a step of 65536 images is more than the 50000"),
+        (
+            {"batch_size": 2, "ranks": 4, "strong": True},
+            "batch_size 2 cannot be divided among 4 ranks evenly",
+        ),
+        (
+            {"dataset": "mnist"},
+            "network resnet50 takes images of three colours, and mnist has one; there is cnn",
+        ),
+        ({"network": "none"}, "network none is the input alone, and feed fixed has none"),
+        (
+            {"network": "none", "feed": "device", "epochs": 1},
+            "epochs is 1, and network none learns nothing",
+        ),
+        (
+            {"network": "none", "feed": "device", "precision": "amp-fp16"},
+            "network none makes images in fp32 or bf16; precision is amp-fp16",
+        ),
+        (
+            {"network": "none", "feed": "device", "compile_mode": "default"},
+            "network none has nothing to compile; compile_mode is default",
+        ),
+        (
+            {"network": "none", "feed": "loader", "workers": 2, "compile_mode": "graph"},
+            "compile_mode graph records a device's work, and the loader's is the host's",
+        ),
+        (
+            {"network": "vit_b_16", "image_size": 40},
+            "vit_b_16 takes patches of 16 pixels, and image_size is 40",
+        ),
+        (
+            {"network": "inception_v3", "image_size": 32},
+            "inception_v3 needs image_size 75 or more; it is 32",
+        ),
+        ({"image_size": 2048}, "image_size is 2048; at most 1024 is taken"),
+        ({"data": "web"}, "unknown data 'web'; there is generated, files"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_name(values, words):
+    """At collection, before anything starts."""
+    usual = {"dataset": "cifar100", "network": "resnet50", "batch_size": 256, "feed": "fixed"}
+    with pytest.raises(UserError) as raised:
+        training_case(**{**usual, **values})
+    assert str(raised.value).startswith(words)
+
+
+def test_a_matrix_that_spells_out_the_own_size_is_told_to_leave_it_out():
+    """Or one case would have two names."""
+    chosen = {"dataset": "cifar10", "network": "resnet50", "batch_size": 8, "feed": "fixed"}
+    usual = {axis.name: axis.default for axis in axes.training_axes().axes}
+    launch = {"ranks": 1, "strong": False}
+    words = axes.training_axes().clash({**usual, **launch, **chosen, "image_size": 32})
+    assert words == "image_size 32 is the size that resnet50 has here anyway; leave it out"
+
+
+def test_the_worker_knows_what_the_axes_know():
+    """It stands apart, so the lists are written down twice."""
+    assert axes.TRAINING_PRECISIONS == module.PRECISIONS
+    assert axes.TRAINING_MODES == module.MODES
+    assert axes.FEEDS == feeding.FEEDS
+    assert axes.SOURCES == datasets.SOURCES
+    assert (*cifar.NETWORKS, "none") == axes.TRAINED_NETWORKS
+
+
+# ---- networks -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset", "side", "millions"),
+    [
+        ("resnet50", "cifar100", 32, 23.713),
+        ("swin_v2_t", "cifar100", 32, 27.659),
+        ("vit_b_16", "cifar100", 32, 85.728),
+        ("inception_v3", "cifar10", 299, 24.371),
+        ("cnn", "mnist", 28, 1.200),
+    ],
+)
+def test_networks_have_the_size_that_their_papers_have(name, dataset, side, millions):
+    """With as many classes as the data, and not ImageNet's thousand."""
+    with torch.device("meta"):
+        network = cifar.create(name, datasets.DATASETS[dataset], side)
+        answer = network.eval()(torch.empty(2, datasets.DATASETS[dataset].channels, side, side))
+    weights = sum(weight.numel() for weight in network.parameters())
+    assert weights / 1e6 == pytest.approx(millions, abs=1e-3)
+    assert answer.shape == (2, datasets.DATASETS[dataset].classes)
+
+
+def test_a_network_that_is_not_there_is_refused():
+    """With what there is."""
+    with pytest.raises(ValueError, match="network is 'alexnet'; there is resnet50, swin_v2_t"):
+        cifar.create("alexnet", datasets.DATASETS["cifar10"], 32)
+
+
+# ---- learning -----------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch) -> Iterator[None]:
+    """Shrink every data set, and forget it afterwards."""
+    for name, about in datasets.DATASETS.items():
+        monkeypatch.setitem(datasets.DATASETS, name, replace(about, train=640, test=100))
+    datasets.generated.cache_clear()
+    yield
+    datasets.generated.cache_clear()
+
+
+@pytest.fixture
+def linear(monkeypatch) -> None:
+    """Have a network that takes no time, draws no lots, and has a norm to keep statistics."""
+
+    def create(_name: str, about: datasets.About, side: int) -> nn.Module:
+        inputs = about.channels * side * side
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(inputs, 16), nn.BatchNorm1d(16), nn.Linear(16, about.classes)
+        )
+
+    monkeypatch.setattr(cifar, "create", create)
+
+
+def built(ranks: int = 1, rank: int = 0, **params: Any) -> Workload:
+    """Build a training on this process's CPU."""
+    usual = {"dataset": "mnist", "network": "cnn", "batch_size": 16, "feed": "device"}
+    setting = Setting(CPU, rank=rank, local_rank=rank, ranks=ranks)
+    return training(setting, **{**usual, **params})
+
+
+def measured(sampling: Sampling = AT_ONCE, **params: Any) -> Measurement:
+    """Measure a training in this process."""
+    usual = {"dataset": "mnist", "network": "cnn", "batch_size": 16, "feed": "device"}
+    case = Case("it", "training", {**usual, **params}, sampling=sampling)
+    return measure(case, Lent(Setting(CPU), clock_of(CPU), "here"))
+
+
+def steps(workload: Workload, n: int) -> Any:
+    """Do so many steps from the beginning, and return what was learnt."""
+    workload.step()
+    workload.rewind()
+    for _ in range(n):
+        workload.step()
+    return workload.training()
+
+
+def test_loss_falls_and_accuracy_rises_within_forty_steps():
+    """On what is generated, by the classic network: from a tenth to nearly all."""
+    told = steps(built(), 40)
+    assert (told.data, told.samples, told.steps_per_epoch) == ("generated", 640, 40)
+    assert len(told.losses) == len(told.accuracies) == 40
+    assert sum(told.losses[-8:]) < sum(told.losses[:8]) / 3
+    assert sum(told.accuracies[:4]) / 4 < 0.4
+    assert sum(told.accuracies[-8:]) / 8 > 0.9
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "amp-bf16", "amp-fp16"])
+@pytest.mark.parametrize("dataset", ["cifar100", "cifar10", "mnist"])
+def test_every_optimizer_learns_in_every_precision(linear, dataset, precision):
+    """Adam, SGD and Adadelta, with a scaler or without."""
+    told = steps(built(dataset=dataset, precision=precision, batch_size=64), 40)
+    assert sum(told.losses[-5:]) < 0.9 * sum(told.losses[:5])
+
+
+@pytest.mark.parametrize("dataset", ["cifar100", "cifar10", "mnist"])
+def test_a_rewound_training_is_the_same_again_to_the_bit(linear, dataset):
+    """Weights, statistics, optimizer, order and augmentation begin anew."""
+    workload = built(dataset=dataset, precision="amp-fp16")
+    once = steps(workload, 5)
+    assert steps(workload, 5) == once
+    assert once.losses[0] != once.losses[1]
+
+
+def test_another_seed_is_another_training(linear):
+    """Of weights, data and order."""
+    assert steps(built(), 2) != steps(built(seed=7), 2)
+
+
+def test_a_fixed_batch_teaches_nothing(linear):
+    """Every step finds the weights of the one before and does the same work."""
+    workload = built(feed="fixed")
+    workload.step()
+    first = float(workload.loss())
+    workload.rewind()
+    for _ in range(10):
+        workload.step()
+    assert workload.training() is None
+    assert float(workload.loss()) == pytest.approx(first, rel=1e-4)
+
+
+def test_many_steps_are_told_by_epoch(linear, monkeypatch):
+    """Ten steps of four an epoch are two epochs and a half."""
+    monkeypatch.setattr(module, "MOST_STEPS_TOLD", 9)
+    workload = built(batch_size=160)
+    nine = steps(workload, 9)
+    assert len(nine.losses) == 9
+    ten = steps(workload, 10)
+    assert len(ten.losses) == len(ten.accuracies) == 3
+    assert ten.losses[0] == pytest.approx(sum(nine.losses[:4]) / 4)
+
+
+def test_steps_beyond_what_is_kept_are_left_out(linear, monkeypatch):
+    """Where nothing says how many there will be."""
+    monkeypatch.setattr(module, "CAPACITY", 3)
+    workload = built()
+    told = steps(workload, 5)
+    assert len(told.losses) == 3
+    assert told.losses == steps(workload, 3).losses
+
+
+def test_a_loss_that_is_no_number_can_be_written_down(linear, monkeypatch):
+    """As the largest float; that it was none is said by the numerics."""
+    monkeypatch.setattr(module, "loss_of", lambda output, _targets: output.sum() * float("nan"))
+    seen = measured()
+    assert seen.training is not None
+    assert min(seen.training.losses) > 1e308
+    assert seen.numerics is not None
+    assert not seen.numerics.finite
+    json.dumps(asdict(seen), allow_nan=False)
+
+
+# ---- measured -----------------------------------------------------------------------------
+
+
+def test_whole_epochs_are_measured_from_fresh_weights_and_tested(linear):
+    """Of 640 images, 64 a step, twice."""
+    seen = measured(epochs=2, batch_size=64)
+    told = seen.training
+    assert told is not None
+    assert len(seen.iteration_s) == len(told.losses) == 20
+    assert (told.steps_per_epoch, told.samples, told.test_samples) == (10, 640, 100)
+    assert told.test_accuracy is not None
+    assert told.test_accuracy > 0.4
+    assert told.losses[0] > told.losses[-1]
+    assert told.accuracies[0] < 0.5
+
+
+def test_without_epochs_nothing_is_tested(linear):
+    """Which would take longer than the measurement."""
+    told = measured().training
+    assert told is not None
+    assert (told.test_accuracy, told.test_samples) == (None, None)
+
+
+def test_the_test_images_are_shared_by_the_ranks(linear, monkeypatch):
+    """Each looks at its own."""
+    monkeypatch.setattr(nn.parallel, "DistributedDataParallel", lambda network, **_: network)
+    parts = [steps(built(ranks=3, rank=rank, epochs=1), 1) for rank in range(3)]
+    assert [part.test_samples for part in parts] == [34, 33, 33]
+    assert parts[0].samples == 13 * 16 * 3
+
+
+def test_an_eager_step_has_its_parts_by_name():
+    """In their order; what is fed by the host says so."""
+    seen = measured()
+    assert list(seen.portions_s) == ["load", "forward", "backward", "optimizer"]
+    assert min(seen.portions_s.values()) > 0
+    assert (seen.item, seen.items_per_step) == ("img", 16)
+    assert not built().fed_by_host
+
+
+def test_parts_done_in_order_are_a_step(linear):
+    """The loss that follows is the same."""
+    whole, parted = built(), built()
+    for _ in range(3):
+        whole.step()
+        for part in parted.portions.values():
+            part()
+    assert float(whole.loss()) == float(parted.loss())
+
+
+def test_a_network_that_draws_no_lots_is_held_against_fp32(linear):
+    """The same batch, augmented as it was, on the same weights."""
+    exact, rough = measured(dataset="cifar10").numerics, measured(precision="bf16").numerics
+    assert exact is not None
+    assert rough is not None
+    assert exact.finite
+    assert (exact.loss, exact.grad_norm) == (exact.reference_loss, exact.reference_grad_norm)
+    assert rough.loss != rough.reference_loss
+    assert rough.loss == pytest.approx(rough.reference_loss, rel=0.05)
+
+
+def test_one_that_draws_lots_is_not():
+    """Its twin would drop something else."""
+    numerics = measured().numerics
+    assert numerics is not None
+    assert (numerics.finite, numerics.reference_loss) == (True, None)
+    assert numerics.loss is not None
+
+
+def test_what_a_step_computes_and_moves_is_known():
+    """Of the classic network: 1.2 million weights, counted by torch's formulas."""
+    workload = built(batch_size=2)
+    assert workload.parameters == 1_199_882
+    flops = workload.flops_per_step()
+    assert flops is not None
+    forward = 2 * 2 * (26 * 26 * 32 * 9 + 24 * 24 * 64 * 288 + 9216 * 128 + 128 * 10)
+    assert 2.5 * forward < flops < 3 * forward
+    assert workload.least_bytes_per_step == 6 * 4 * 1_199_882 + 2 * 784 * 4
+
+
+def test_the_input_alone_is_a_workload_that_learns_nothing():
+    """And what a loader's processes make together is one step."""
+    alone = built(network="none", batch_size=8)
+    assert (alone.items_per_step, alone.parameters, alone.training()) == (8, None, None)
+    by_loader = built(network="none", batch_size=8, feed="loader", workers=3)
+    assert (by_loader.items_per_step, by_loader.fed_by_host) == (24, True)
+    both = built(batch_size=8, feed="loader", workers=3)
+    assert (both.items_per_step, both.fed_by_host) == (24, True)
+
+
+def test_a_step_of_what_a_loader_feeds_trains_on_a_batch_of_each_process(linear):
+    """Losses are by batch still."""
+    workload = built(feed="loader", workers=2)
+    try:
+        assert len(steps(workload, 3).losses) == 6
+    finally:
+        workload.close()
+
+
+def test_whole_epochs_by_a_loader_have_as_many_steps_as_batches(linear):
+    """Not one more."""
+    seen = measured(feed="loader", workers=0, epochs=1, batch_size=64)
+    assert seen.training is not None
+    assert (len(seen.iteration_s), len(seen.training.losses), seen.items_per_step) == (10, 10, 64)
+
+
+@pytest.mark.parametrize("network", ["cnn", "none"])
+def test_a_graph_on_a_cpu_is_a_skip(network):
+    """A CPU has none."""
+    with pytest.raises(UnsupportedError, match="graph records CUDA graphs, which a CPU does not"):
+        built(network=network, compile_mode="graph")
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"precision": "fp16"}, "precision is 'fp16'; there is fp32"),
+        ({"memory_format": "hwcn"}, "memory_format is 'hwcn'; there is nchw, nhwc"),
+        ({"compile_mode": "folded"}, "compile_mode is 'folded'; there is eager"),
+        ({"feed": "hose"}, "feed is 'hose'; there is fixed, device, loader"),
+        ({"batch_size": 700}, "1 x 700 images a step are more than the 640"),
+    ],
+)
+def test_a_factory_that_is_called_by_hand_is_told_what_is_wrong(params, words):
+    """No axes stand before it."""
+    with pytest.raises(ValueError, match=words):
+        built(**params)
+
+
+# ---- in a worker --------------------------------------------------------------------------
+
+
+LOADED = {
+    "dataset": "mnist",
+    "network": "cnn",
+    "batch_size": 8,
+    "feed": "loader",
+    "workers": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    """Import torch once."""
+    with Zygote(environment=ENVIRONMENT) as zygote:
+        yield zygote
+
+
+@pytest.fixture
+def context(zygote: Zygote) -> Iterator[Context]:
+    """Fork a fresh context, and see to it that it leaves nobody."""
+    context = zygote.context()
+    yield context
+    context.close()
+    assert all_gone(context.pid)
+
+
+def loaded(**params: Any) -> Case:
+    """Return a case with two processes that load."""
+    return Case("it", "training", {**LOADED, **params}, sampling=AT_ONCE, time_limit_s=LONG_S)
+
+
+def test_a_loader_works_in_a_forked_context_and_its_processes_go_with_the_case(context):
+    """The context itself stays for the next."""
+    seen = context.measure(loaded())
+    assert (seen.items_per_step, len(seen.iteration_s)) == (16, 2)
+    assert seen.training is not None
+    assert len(seen.training.losses) == 4
+    assert seen.peak_host_bytes is not None
+    assert host.family(first=context.pid) == [context.pid]
+    assert context.measure(loaded(network="none")).items_per_step == 16
+
+
+def test_processes_that_load_are_gone_after_a_fault(zygote):
+    """Though nobody could close anything: the context is ended with all that it started."""
+    context = zygote.context()
+    case = replace(loaded(network="none"), time_limit_s=2.0)
+    seen: set[int] = set()
+
+    def look() -> None:
+        seen.update(host.family(first=context.pid))
+
+    context.give_way = look  # called while the case is under way
+    endless = replace(case.sampling, iterations=10**6, max_iterations=10**6)
+    with pytest.raises(CaseFault) as raised:
+        context.measure(replace(case, sampling=endless))
+    assert raised.value.fault.kind == "time limit"
+    assert len(seen) == 3
+    assert all_gone(*seen)
+
+
+def test_a_thousand_workers_are_a_skip_with_the_number_of_cpus(context):
+    """Nothing was started."""
+    cpus = len(os.sched_getaffinity(0))
+    with pytest.raises(CaseSkipped, match=f"1000 loader workers on {cpus} CPUs; at most"):
+        context.measure(loaded(workers=1000))
+
+
+def test_two_ranks_learn_together_from_parts_of_one_epoch():
+    """Through torchrun, over gloo; what they saw is told as one training."""
+    case = Case(
+        "two",
+        "training",
+        {**LOADED, "workers": 1},
+        launch=Launch(ranks=2),
+        sampling=AT_ONCE,
+        time_limit_s=LONG_S,
+    )
+    seen = run_ranks(case, environment=ENVIRONMENT)
+    assert (seen.items_per_step, len(seen.per_rank)) == (16, 2)
+    assert seen.training is not None
+    assert (seen.training.samples, seen.training.steps_per_epoch) == (60_000, 3750)
+    assert len(seen.training.losses) == 2
+    assert list(seen.portions_s) == ["load", "forward", "backward", "optimizer"]
