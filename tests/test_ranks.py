@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import stat
 import subprocess
@@ -579,9 +580,14 @@ def test_an_interrupted_run_leaves_no_launcher(
 ) -> None:
     """As when somebody presses Ctrl-C."""
     pids = tmp_path / "pids"
+    # A shell that starts us in the background has it ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     words = launcher(f'echo $$ > "{pids}"; sleep 0.2; kill -INT {os.getpid()}; exec sleep 3600')
-    with pytest.raises(KeyboardInterrupt):
-        run_ranks(two_ranks("any"), launcher=words)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_ranks(two_ranks("any"), launcher=words)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert all_gone(*pids_in(pids))
 
 
