@@ -273,10 +273,10 @@ def test_an_answer_that_json_cannot_hold_is_a_fault_with_words(context: Context)
 def test_last_output_is_that_of_the_case_alone(context: Context) -> None:
     """What earlier cases printed is not its business, and only the end matters."""
     context.measure(case("talking", lines=5, fails=False))
-    fault = fault_of(context, case("talking", lines=30, fails=True))
+    fault = fault_of(context, case("talking", lines=60, fails=True))
     lines = fault.last_output.splitlines()
     assert len(lines) == LAST_LINES
-    assert lines[0] == f"line {30 - LAST_LINES + 1}"
+    assert lines[0] == f"line {60 - LAST_LINES + 1}"
     assert lines[-1] == "the library's last \N{REPLACEMENT CHARACTER} word"
 
 

@@ -14,6 +14,7 @@ import torch
 from fakegpu import DEFAULT, FakeEvent, FakeGpu
 
 from bench_lib.model import Case, Sampling
+from bench_lib.placement import Placement
 from bench_lib.wire import CONTEXTS_VARIABLE, ClosedError
 from bench_lib.worker import context, ranks
 from bench_lib.worker.launches import EVERY, MADE, Launches, compare_streams
@@ -282,12 +283,11 @@ def test_a_rank_compares_the_streams_of_its_device(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """And says so in its measurement."""
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
+    log: Any = SimpleNamespace(enter=lambda _phase: None)
     monkeypatch.setattr(ranks, "die_with_parent", lambda: None)
     devices = compares(monkeypatch, ranks)
     order = tmp_path / "case.json"
     order.write_text(json.dumps(dataclasses.asdict(CASE)))
-    assert ranks.once(str(order), str(tmp_path)) == 0
+    assert ranks.once(order, tmp_path, Placement(), log) == 0
     assert devices == [CPU]
     told_of_launches(json.loads((tmp_path / "rank-0.json").read_text())["measurement"])

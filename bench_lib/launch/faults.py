@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from bench_lib.model import Fault
 
-LAST_LINES = 20
+LAST_LINES = 40
+"""A crash tells its kind above the stack, which is 20 lines deep in a step."""
 
 
 class LaunchError(UserError):
