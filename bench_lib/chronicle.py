@@ -298,13 +298,9 @@ def _unmeasured(record: Record) -> Verdict | None:
 
 
 def _lagging(record: Record) -> list[str]:
-    """Name the ranks that were behind in the last of the launches that count."""
-    accepted = [a.measurement for a in record.attempts if a.accepted and a.measurement]
-    samples = accepted[-1].per_rank if accepted else []
-    found = scaling.stragglers(
-        {sample.rank: sample.own_s or sample.iteration_s for sample in samples}
-    )
-    return [straggler.in_words for straggler in found]
+    """Name the ranks that were behind in the launches that count."""
+    launches = [a.measurement.per_rank for a in record.attempts if a.accepted and a.measurement]
+    return [straggler.in_words for straggler in scaling.lagging(launches)]
 
 
 def _nothing() -> Verdict:

@@ -310,6 +310,7 @@ def _efficiency(case_id: str, evidence: Evidence, against: str, allowance: float
     if not new or len(old) < (LEAST_PROCESSES if against == "rolling" else 1):
         return []
     waits = any(_mostly_waited(processes) for side in sides for processes in side)
+    allowance = max(allowance, _on_this_device(one.candidate, sides[1][1])[1])
     now, before = (math.exp(statistics.fmean(side.values())) for side in (new, old))
     remark = f"; {evidence.ranks} ranks reach {now:.1%} of {evidence.ranks} times one rank's "
     return [
@@ -460,32 +461,57 @@ def _less_the_clock(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Ver
     assert evidence.baseline is not None
     if evidence.any_clock or _mostly_waited(evidence.candidate):
         return list(verdicts)
+    own, one = _changes_of_clock(evidence), _changes_of_clock(evidence.alone)
+    return [
+        _in_cycles(
+            verdict,
+            own.get(verdict.against),
+            one.get(verdict.against) if verdict.metric == "efficiency" else None,
+        )
+        for verdict in verdicts
+    ]
+
+
+def _changes_of_clock(evidence: Evidence | None) -> dict[str, validity.Clocks]:
+    """Return by baseline how the clock compares, where the device's work follows it."""
+    if evidence is None or evidence.baseline is None or _mostly_waited(evidence.candidate):
+        return {}
     sides = {"pinned": evidence.baseline.processes, "rolling": evidence.rolling}
-    clocks = {
+    found = {
         against: validity.clocks(
             evidence.candidate, _on_this_device(evidence.candidate, processes)[0]
         )
         for against, processes in sides.items()
     }
-    return [_in_cycles(verdict, clocks.get(verdict.against)) for verdict in verdicts]
+    return {against: clocks for against, clocks in found.items() if clocks is not None}
 
 
-def _in_cycles(verdict: Verdict, clocks: validity.Clocks | None) -> Verdict:
-    """Judge a timing's gap again in cycles of the device's clock."""
-    if clocks is None or not clocks.change or verdict.ratio is None:
+def _in_cycles(
+    verdict: Verdict, clocks: validity.Clocks | None, one: validity.Clocks | None = None
+) -> Verdict:
+    """Judge a timing's gap again in cycles of the device's clock.
+
+    Of an efficiency the clock of ``one`` rank's launch counts against that: what both lost is
+    not in their ratio.
+    """
+    if clocks is None or verdict.ratio is None:
+        return verdict
+    lost = clocks.change - (one.change if one is not None else 0.0)
+    if not lost:
         return verdict
     bound = 1 + (verdict.tolerance or 0)
-    factor = math.exp(clocks.change)
+    factor = math.exp(lost)
     cycles = factor * verdict.ratio
+    words = clocks.in_words + ("" if one is None else f"; of one rank {one.in_words}")
     change = f"in time × clock {abs(cycles - 1):.1%} {'slower' if cycles > 1 else 'faster'}"
     slower = verdict.status in (Status.REGRESSED, Status.SUSPECT) and factor < 1
     faster = verdict.status is Status.IMPROVED and factor > 1
     if (slower and cycles <= bound) or (faster and cycles >= 1 / bound):
-        reason = f"the clock's: {clocks.in_words}; {change}; {verdict.reason}"
+        reason = f"the clock's: {words}; {change}; {verdict.reason}"
         return replace(verdict, status=Status.INVALID if slower else Status.OK, reason=reason)
     low = factor * (verdict.interval or (verdict.ratio, 0.0))[0]
     if slower and verdict.status is Status.REGRESSED and low <= bound:
-        reason = f"{verdict.reason}; {change}, which is not beyond chance: {clocks.in_words}"
+        reason = f"{verdict.reason}; {change}, which is not beyond chance: {words}"
         return replace(verdict, status=Status.SUSPECT, reason=reason)
     return verdict
 

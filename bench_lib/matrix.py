@@ -71,6 +71,7 @@ class _Reader:
             self.document = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             hint = "name a matrix with --perf-matrix FILE or the ini setting perf_matrix"
+            hint += " (of bench-lib: --matrix FILE)"
             raise MatrixError(f"{path}: {error.strerror}; {hint}") from error
         except (ValueError, RecursionError) as error:
             raise MatrixError(f"{path}: not TOML: {error}") from error

@@ -85,9 +85,9 @@ def placement_of(environ: Mapping[str, str]) -> Placement:
     dialect = _dialect(environ)
     if dialect is None:
         return Placement()
-    if dialect is not TORCHRUN:
-        _require_whole(dialect, environ)
     # Whoever sets only torchrun's LOCAL_RANK has one rank a host, and one host.
+    if dialect is not TORCHRUN or TORCHRUN.rank in environ or TORCHRUN.ranks in environ:
+        _require_whole(dialect, environ)
     local_rank = _number(environ, dialect.local_rank, 0)
     rank = _number(environ, dialect.rank, local_rank)
     ranks = _number(environ, dialect.ranks, 1)

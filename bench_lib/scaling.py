@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench_lib.comparison import holm
-from bench_lib.model import Case, ProcessSummary
+from bench_lib.model import Case, ProcessSummary, RankSample
 
 LEAST_POINTS = 3
 """A law has two unknowns, and what is left over tells how well it holds."""
@@ -158,6 +158,22 @@ class Straggler:
         return f"rank {self.rank} takes {self.slower:.1%} longer than the others"
 
 
+def lagging(launches: Iterable[Sequence[RankSample]]) -> list[Straggler]:
+    """Name the ranks that are behind in a case's launches taken together.
+
+    What disturbs one launch alone is no property of a rank.  A rank's own time is compared where
+    all have one, and the time of its whole steps otherwise.
+    """
+    known = list(launches)
+    have_own = all(sample.own_s for samples in known for sample in samples)
+    times: dict[int, list[float]] = {}
+    for samples in known:
+        for sample in samples:
+            own = sample.own_s if have_own else sample.iteration_s
+            times.setdefault(sample.rank, []).extend(own)
+    return stragglers(times)
+
+
 def stragglers(times: Mapping[int, Sequence[float]]) -> list[Straggler]:
     """Name ranks whose times, in order of their steps, are longer than the others'.
 
@@ -211,10 +227,16 @@ class Law:
     """95%, by what the law leaves unexplained; within 0 to 1."""
     points: int
     remark: str = ""
+    one: float = 1.0
+    """What one worker's value is by the fit, in the unit of the values."""
 
     def speed_up(self, n: float) -> float:
         """Return the speed-up that the law gives ``n`` workers."""
         return _speed_up(self.name, self.serial, n)
+
+    def throughput(self, n: float) -> float:
+        """Return what the fit gives ``n`` workers, one over the unit where times were fitted."""
+        return self.speed_up(n) * (1 / self.one if self.name == AMDAHL else self.one)
 
     def speed_ups(self, n: float) -> tuple[float, float]:
         """Return the least and the most that the interval gives ``n`` workers."""
@@ -267,7 +289,8 @@ def _fit(name: str, values: Mapping[int, float], grows: Callable[[float], float]
     most = least * (1 + _t_quantile(degrees) ** 2 / degrees) + LEAST_ERROR**2
     low = _edge(points, serial, 0.0, most)
     high = _edge(points, serial, 1.0, most)
-    return Law(name, serial, (low, high), len(points), _remark(free))
+    one = _best_one(points, serial)
+    return Law(name, serial, (low, high), len(points), _remark(free), one)
 
 
 def _unbounded(points: Sequence[tuple[float, float]]) -> float:
@@ -285,10 +308,19 @@ def _unbounded(points: Sequence[tuple[float, float]]) -> float:
 
 
 def _squares(points: Sequence[tuple[float, float]], serial: float) -> float:
-    """Return the squared relative errors of a serial share with the scale that suits it best."""
-    shapes = [(serial + (1 - serial) * grown) / value for grown, value in points]
-    scale = sum(shapes) / sum(shape**2 for shape in shapes)
-    return math.fsum((scale * shape - 1) ** 2 for shape in shapes)
+    """Return the squared relative errors of a serial share with the value that suits it best."""
+    one = _best_one(points, serial)
+    return math.fsum((one * shape - 1) ** 2 for shape in _shapes(points, serial))
+
+
+def _best_one(points: Sequence[tuple[float, float]], serial: float) -> float:
+    """Return the value at one worker that suits a serial share best."""
+    shapes = _shapes(points, serial)
+    return sum(shapes) / sum(shape**2 for shape in shapes)
+
+
+def _shapes(points: Sequence[tuple[float, float]], serial: float) -> list[float]:
+    return [(serial + (1 - serial) * grown) / value for grown, value in points]
 
 
 def _edge(

@@ -132,7 +132,7 @@ def first_step(
 def efficiency(values: Sequence[float], ranks: int, limit: float | None) -> list[Verdict]:
     """Hold the share of ``ranks`` times one rank's throughput against the least, where one is set.
 
-    Nothing where no share is known.
+    Nothing where no share is known.  One launch decides nothing, nor does one of two.
     """
     if not values:
         return []
@@ -141,7 +141,8 @@ def efficiency(values: Sequence[float], ranks: int, limit: float | None) -> list
     status = Status.OK
     if limit is not None:
         reason += f"; the least allowed is {limit:.1%}"
-        status = Status.REGRESSED if value < limit else Status.OK
+        agree = len(values) > 1 and statistics.median_high(values) < limit
+        status = Status.REGRESSED if agree else Status.SUSPECT if value < limit else Status.OK
     return [Verdict(status, "efficiency", reason, value=value, tolerance=limit)]
 
 

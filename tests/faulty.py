@@ -134,7 +134,8 @@ def by_rank(setting: Setting, *, pids: str, others: str, last: str) -> Step:
     """Meet the other ranks in every step, or, on the last rank, do something else.
 
     ``others`` and ``last`` are ``meet``, ``raise``, ``hang``, ``die``, ``leave``, ``abort``,
-    ``starve``, or ``meet once``, which is ``hang`` from the second step on.
+    ``starve``, or ``meet once``, which is ``hang`` from the second step on.  A file in ``pids``
+    says when a rank has begun with it.
     """
     Path(pids, f"rank-{setting.rank}").write_text(str(os.getpid()))
     value = torch.ones(1)
@@ -160,4 +161,10 @@ def by_rank(setting: Setting, *, pids: str, others: str, last: str) -> Step:
         "starve": lambda: torch.empty(1 << 60, dtype=torch.uint8),
         "meet once": meet_once,
     }
-    return steps[last if setting.rank == setting.ranks - 1 else others]
+    chosen = steps[last if setting.rank == setting.ranks - 1 else others]
+
+    def step() -> object:
+        Path(pids, f"begun-{setting.rank}").touch()
+        return chosen()
+
+    return step

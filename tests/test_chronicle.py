@@ -24,7 +24,16 @@ from bench_lib import baselines, history
 from bench_lib.axes import cold
 from bench_lib.chronicle import NIGHTS, Chronicle, fails, rolling
 from bench_lib.devicelock import DeviceLock
-from bench_lib.model import Fault, Kernel, KernelTable, Launch, Quarantine, RankSample, Status
+from bench_lib.model import (
+    Fault,
+    Kernel,
+    KernelTable,
+    Launch,
+    Limits,
+    Quarantine,
+    RankSample,
+    Status,
+)
 from bench_lib.runner import Bench, Outcome
 
 DEVICE = gpus(1)[0]
@@ -481,9 +490,18 @@ def test_kernels_of_what_is_no_slower_change_no_verdict(tmp_path, bench, chronic
 def launched(bench, chronicle):
     """Note a case of so many ranks whose every step takes so long, by the run's process."""
 
-    def note(run, ranks: int, seconds: float, *, process: int = 0, slow_rank: float = 1.0) -> None:
+    def note(
+        run,
+        ranks: int,
+        seconds: float,
+        *,
+        process: int = 0,
+        slow_rank: float = 1.0,
+        own: tuple[float, ...] = (),
+        limits: Limits | None = None,
+    ) -> None:
         tail = f"-x{ranks}" if ranks > 1 else ""
-        case = make_case(id=f"net{tail}", launch=Launch(ranks=ranks))
+        case = make_case(id=f"net{tail}", launch=Launch(ranks=ranks), limits=limits or Limits())
         measurement = make_measurement(
             case_id=case.id,
             iteration_s=[seconds] * 20,
@@ -491,7 +509,14 @@ def launched(bench, chronicle):
             context_id=f"{case.id}-{process}",
             device_uuid=DEVICE.uuid,
             per_rank=[
-                RankSample(rank, rank, None, [seconds * (slow_rank if rank else 1.0)] * 20, None)
+                RankSample(
+                    rank,
+                    rank,
+                    None,
+                    [seconds * (slow_rank if rank else 1.0)] * 20,
+                    None,
+                    own_s=[own[rank]] * 6 if own else [],
+                )
                 for rank in range(ranks)
             ],
         )
@@ -591,3 +616,42 @@ def test_slower_ranks_name_the_one_that_lags(tmp_path, chronicle, launched):
     assert record.status is Status.REGRESSED
     said = [v.reason for v in record.verdicts if "rank 1 takes 8.0% longer" in v.reason]
     assert len(said) == 1
+
+
+def test_ranks_that_wait_for_each_other_are_told_apart_by_their_own_time(
+    tmp_path, chronicle, launched
+):
+    """Whole steps are equally long; and one disturbed launch of six accuses nobody."""
+    accept_ranks(tmp_path)
+    for slow, named in (range(6), 1), ((5,), 0):
+        run = chronicle(planned=6)
+        for process in range(6):
+            own = (0.004, 0.005 if process in slow else 0.004)
+            launched(run, 2, 0.011, process=process, own=own)
+        (record,) = run.judge()
+        assert record.status is Status.REGRESSED
+        assert sum("rank 1 takes 25.0% longer" in v.reason for v in record.verdicts) == named
+        assert any("rank 1" in v.reason for v in record.verdicts) == bool(named)
+
+
+@pytest.mark.parametrize(
+    ("launches", "status", "again"),
+    [
+        ([0.02], Status.SUSPECT, ["net", "net-x2"]),
+        ([0.02, 0.01], Status.SUSPECT, ["net", "net-x2"]),
+        ([0.02, 0.01, 0.01], Status.OK, []),
+        ([0.02, 0.02], Status.REGRESSED, ["net", "net-x2"]),
+        ([0.01], Status.OK, []),
+    ],
+)
+def test_one_launch_below_the_least_efficiency_decides_nothing(
+    chronicle, launched, launches, status, again
+):
+    """It is looked at again, and so is one rank."""
+    run = chronicle(planned=6)
+    for process, seconds in enumerate(launches):
+        launched(run, 1, 0.01, process=process)
+        launched(run, 2, seconds, process=process, limits=Limits(efficiency=0.9))
+    assert [record.case.id for record in run.suspicious()] == again
+    (found,) = efficiency_of(run.judge()[1])
+    assert found.status is status

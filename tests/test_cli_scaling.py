@@ -300,6 +300,28 @@ def test_a_short_run_that_fails_foretells_nothing(run):
     assert answer.json["forecasts"] == []
 
 
+def test_a_loaders_processes_are_asked_for_too(run, seen):
+    """One thread trains, and three processes are busy with its input."""
+    seen(peak_host_bytes=2**30, cpu_s=8 * 3.6)
+    answer = run(
+        "mnist",
+        "--over",
+        "threads",
+        "--most",
+        "1",
+        "--workers",
+        "4",
+        "--json",
+        script={f"{STEM}-t1".replace("w0", "w4"): steps(0.4)},
+    )
+    (request,) = answer.json["requests"]
+    assert request["cpus_per_task"] == 4
+    seen(peak_host_bytes=2**30, cpu_s=8 * 1.05)
+    script = {f"{STEM}-t1": steps(0.4)}
+    answer = run("mnist", "--over", "threads", "--most", "1", "--json", script=script)
+    assert answer.json["requests"][0]["cpus_per_task"] == 1
+
+
 def test_a_job_asks_for_what_still_pays_off(run, seen):
     """Four threads do 57% of what four would: two are asked for, with margins."""
     seen(peak_host_bytes=3 * 2**30, cpu_s=4.0, first_step_s=1.0, warmup_s=2.0)
@@ -536,6 +558,17 @@ def test_one_point_is_drawn_too(run, tmp_path):
     assert (tmp_path / "one.png").stat().st_size > 5_000
 
 
+def test_every_number_of_workers_has_its_tick(run, tmp_path, monkeypatch):
+    """Three GPUs are no power of two."""
+    shown = []
+    draw_ticks = "matplotlib.axes.Axes.set_xticks"
+    monkeypatch.setattr(draw_ticks, lambda _axes, places, _names: shown.append(places))
+    words = ("network", "--network", "resnet50", "--ranks", "3,4", "--plot", "three.png")
+    assert run(*words, devices=GPUS).status == 0
+    assert shown == [[1, 2, 3, 4]]
+    assert (tmp_path / "three.png").exists()
+
+
 def test_no_curve_is_no_picture(tmp_path):
     """Nothing is written."""
     with pytest.raises(ValueError, match="no curve to draw"):
@@ -552,7 +585,7 @@ def test_a_picture_that_cannot_be_written_costs_no_table(run, tmp_path):
     assert answer.rows
 
 
-def test_a_machine_reads_the_same(run):
+def test_a_machine_reads_the_same(run, tmp_path):
     """Rows, laws, what twice as many would give."""
     answer = run("mnist", "--over", "threads", "--json", script=strong("threads", 0.25))
     told = answer.json
@@ -563,8 +596,28 @@ def test_a_machine_reads_the_same(run):
     assert law["law"]["serial"] == pytest.approx(0.25)
     assert law["next"]["workers"] == 16
     assert law["next"]["speed_up"] == pytest.approx(1 / (0.25 + 0.75 / 16))
+    assert law["why"] is None
     assert told["gpu"] is None
     assert told["requests"] == []
+    (path,) = history.files(tmp_path / "history")
+    assert told["written"] == [{"hardware": "cpu-8c", "history": str(path.relative_to(tmp_path))}]
+
+
+def test_json_has_the_same_keys_whatever_was_scaled(run):
+    """And a law that could not be fitted those of one that could."""
+    few = run("network", "--network", "resnet50", "--ranks", "2", "--json", devices=GPUS).json
+    many = run("mnist", "--over", "threads", "--json").json
+    assert few.keys() == many.keys()
+    assert few["laws"][0].keys() == many["laws"][0].keys()
+    assert few["laws"][0]["law"] is None
+
+
+def test_each_device_says_where_its_run_is_kept(run, tmp_path):
+    """The CPU's, and the GPU's."""
+    answer = run("mnist", "--over", "threads,gpus", "--most", "1", "--json", devices=GPUS)
+    told = answer.json["written"]
+    assert [each["hardware"] for each in told] == ["cpu-8c", "mi300x"]
+    assert all((tmp_path / each["history"]).is_file() for each in told)
 
 
 # ---- bad input ----------------------------------------------------------------------------

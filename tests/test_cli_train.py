@@ -254,12 +254,31 @@ def test_batches_that_come_together_share_their_time():
 def test_many_steps_are_a_line_an_epoch():
     """With the epoch's last step, and the rate of each GPU of two."""
     seen = make_measurement(items_per_step=64, iteration_s=[0.5] * 4 + [0.25] * 2)
-    learnt = replace(LEARNT, steps_per_epoch=4, losses=[3.0, 2.0], accuracies=[0.25, 0.5])
+    learnt = replace(
+        LEARNT, samples=256, steps_per_epoch=4, losses=[3.0, 2.0], accuracies=[0.25, 0.5]
+    )
     case = make_case(launch=Launch(ranks=2))
     record = record_of(replace(seen, training=learnt), case=case)
     assert training.step_lines(record) == [
         "0 / 3: loss 3.00, acc 25.00%, images / second / gpu: 64.00.",
         "1 / 1: loss 2.00, acc 50.00%, images / second / gpu: 128.00.",
+    ]
+
+
+def test_a_line_an_epoch_has_the_times_of_the_rounds_that_were_in_it():
+    """Eight batches in four rounds of two; an epoch of three ends in the middle of a round."""
+    seen = make_measurement(items_per_step=128, iteration_s=[0.5, 0.5, 1.0, 0.25])
+    learnt = replace(
+        LEARNT,
+        samples=192,
+        steps_per_epoch=3,
+        losses=[3.0, 2.0, 1.0],
+        accuracies=[0.25, 0.5, 0.75],
+    )
+    assert training.step_lines(record_of(replace(seen, training=learnt))) == [
+        "0 / 2: loss 3.00, acc 25.00%, images / second / gpu: 256.00.",
+        "1 / 2: loss 2.00, acc 50.00%, images / second / gpu: 153.60.",
+        "2 / 1: loss 1.00, acc 75.00%, images / second / gpu: 512.00.",
     ]
 
 

@@ -104,8 +104,9 @@ class Device:
         monkeypatch.setattr(compilation, "recorded", self.recorded)
 
     @contextlib.contextmanager
-    def recorded(self, step: Any) -> Any:
+    def recorded(self, step: Any, side: Any) -> Any:
         """Do the step once, and lend its replay."""
+        self.side = side
         if self.refuses:
             raise RuntimeError("operation not permitted when stream is capturing")
         self.log.append("record")
@@ -128,6 +129,15 @@ def test_a_recorded_step_runs_once_as_it_is_and_is_replayed_ever_after(monkeypat
     answers = [recorded(), recorded()]
     assert device.log == ["step", "first done", "record", "step", "replay", "replay"]
     assert answers == [4, 4]
+
+
+def test_a_step_may_name_the_stream_that_it_is_recorded_on(monkeypatch: Any) -> None:
+    """Any will do where nothing is said."""
+    device, side = Device(monkeypatch), object()
+    Recorded(device.step, side=side)()  # type: ignore[arg-type]
+    assert device.side is side
+    Recorded(device.step)()
+    assert device.side is None
 
 
 def test_a_released_graph_is_gone_and_may_be_recorded_anew(monkeypatch: Any) -> None:

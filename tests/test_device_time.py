@@ -240,6 +240,7 @@ class Cuda:
         self.generator = Generator(self)
         self.default_generators = (self.generator,)
         self.recording: Graph | None = None
+        self.capture_error_mode = "global"
         self.given_up = False
         self.allocating_to: list[tuple[int, int]] = []
         self.pools: list[tuple[int, int]] = []
@@ -295,9 +296,12 @@ class Cuda:
             self.current = before
 
     @contextlib.contextmanager
-    def graph(self, graph: Graph, *, pool: tuple[int, int], stream: Stream) -> Iterator[None]:
+    def graph(
+        self, graph: Graph, *, pool: tuple[int, int], stream: Stream, capture_error_mode: str
+    ) -> Iterator[None]:
         """Record what is issued in the body."""
         assert self.recording is None
+        self.capture_error_mode = capture_error_mode
         self.log.append("begin recording")
         before, self.current = self.current, stream
         self.recording = graph
@@ -406,6 +410,20 @@ def test_a_step_is_warmed_up_and_recorded_on_a_side_stream_and_replayed_on_the_c
         *["replay 1 on default"] * 2,
         *("synchronize", "reset"),
     ]
+
+
+def test_what_other_threads_do_meanwhile_spoils_no_recording(cuda: Cuda) -> None:
+    """A loader's thread pins memory at any time, which the usual mode forbids to all threads."""
+    with recorded(cuda.work):
+        assert cuda.capture_error_mode == "thread_local"
+
+
+def test_a_step_is_recorded_on_the_stream_that_it_needs(cuda: Cuda) -> None:
+    """DDP's nodes of autograd stay on the one that they were made on."""
+    with recorded(cuda.work, Stream(cuda, "its own")):  # type: ignore[arg-type]
+        pass
+    assert cuda.log[0] == "its own waits for default"
+    assert cuda.log.count("work on its own") == WARMUP + 1
 
 
 def test_a_graph_is_gone_afterwards_with_its_memory(cuda: Cuda) -> None:

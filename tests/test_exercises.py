@@ -266,6 +266,21 @@ def test_a_case_without_figures_says_why_in_a_line(attempts, status, reason):
     assert seen.items_per_s is None
 
 
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        make_attempt(skipped="4 ranks need 4 GPUs; 2 are visible"),
+        make_attempt(measurement=make_measurement(iteration_s=[0.0] * 20)),
+    ],
+    ids=["skipped", "no times"],
+)
+def test_a_case_without_figures_still_says_of_how_many_ranks_it_is(attempt):
+    """A table by ranks has a column for it."""
+    case = replace(case_of(), launch=Launch(ranks=4))
+    seen = figures_of(make_record(case=case, attempts=[attempt]))
+    assert (seen.is_measured, seen.ranks) == (False, 4)
+
+
 def test_compile_time_is_that_of_the_first_look():
     """The second found the compiler's caches warm, whatever it was made for."""
     cold = make_measurement(first_step_s=41.0, compile_s=40.0, compile_cache="cold")

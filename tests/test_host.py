@@ -42,6 +42,7 @@ def test_a_familys_figures_are_summed(proc: Path) -> None:
     """Most memory of each, and CPU time in the kernel or not."""
     assert host.peak_bytes(proc, 10) == 1110 * 1024
     assert host.cpu_s(proc, 10) == 7.0
+    assert host.cpu_s(proc, of=[10, 30]) == 5.0, "of those that are known already"
 
 
 def test_what_ended_meanwhile_is_left_out(proc: Path) -> None:

@@ -1571,3 +1571,48 @@ def test_the_limit_is_not_asked_where_one_rank_was_not_measured():
     """Nothing is known."""
     ranks = of_ranks(350.0, 100.0, limits=Limits(efficiency=0.99), alone=None)
     assert efficiencies(ranks) == []
+
+
+def with_clocks(evidence: Evidence, now: float, then: float, one_now: float) -> Evidence:
+    """Return evidence whose ranks ran at these clocks; one rank's baseline is as theirs."""
+
+    def at(processes, clock: float) -> list[ProcessSummary]:
+        return [replace(p, clock_mhz=clock, clock_source="sysfs") for p in processes]
+
+    alone = replace(
+        evidence.alone,
+        candidate=at(evidence.alone.candidate, one_now),
+        baseline=of(at(evidence.alone.baseline.processes, then)),
+    )
+    baseline = of(at(evidence.baseline.processes, then))
+    return replace(evidence, candidate=at(evidence.candidate, now), baseline=baseline, alone=alone)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "one", "clock", "one_clock", "status"),
+    [
+        (350.0, 100.0, 2000.0, 2000.0, Status.REGRESSED),
+        (350.0, 100.0, 1850.0, 2000.0, Status.INVALID),
+        (324.0, 92.5, 1850.0, 1850.0, Status.REGRESSED),
+        (380.0, 108.6, 2000.0, 2172.0, Status.INVALID),
+    ],
+    ids=["equal", "the ranks' lower", "both lower", "one rank's higher"],
+)
+def test_a_clock_explains_lost_efficiency_by_what_one_rank_did_not_lose(
+    ranks, one, clock, one_clock, status
+):
+    """What both lost is not in their ratio, and no excuse for it."""
+    evidence = with_clocks(of_ranks(ranks, one), clock, 2000.0, one_clock)
+    (found,) = efficiencies(evidence)
+    assert found.status is status
+    assert ("; of one rank " in found.reason) == (status is Status.INVALID)
+
+
+def test_where_one_rank_ran_on_another_device_more_is_allowed():
+    """Devices of one model differ, and its throughput is half of the ratio."""
+    evidence = of_ranks(354.0, 100.0)
+    assert efficiencies(evidence)[0].status is Status.REGRESSED
+    there = [replace(p, device_uuid="GPU-b") for p in evidence.alone.candidate]
+    alone = replace(evidence.alone, candidate=there)
+    (found,) = efficiencies(replace(evidence, alone=alone))
+    assert found.tolerance == pytest.approx(0.07)

@@ -478,6 +478,10 @@ TABLE = "gate.networks, table 1"
             "limits = {tolerance = nan}",
             f"{TABLE}, limits: tolerance is nan; it has to be a number above 0",
         ),
+        (
+            "limits = {efficiency = 1.5}",
+            f"{TABLE}, limits: efficiency is 1.5; it is a share, up to 1",
+        ),
         ("limits = 3", f"{TABLE}, limits: has to be a table"),
         (
             "limits = {tolerence = 0.01}",
@@ -646,6 +650,7 @@ def test_a_matrix_that_is_not_there_is_refused_by_its_name(tmp_path):
     with pytest.raises(MatrixError) as caught:
         read_matrix(path, {})
     hint = "name a matrix with --perf-matrix FILE or the ini setting perf_matrix"
+    hint += " (of bench-lib: --matrix FILE)"
     assert str(caught.value) == f"{path}: No such file or directory; {hint}"
 
 

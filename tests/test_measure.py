@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from bench_lib.model import Case, Launch, Measurement, Numerics, Sampling, Training
+from bench_lib.worker import host
 from bench_lib.worker.clock import HostClock, clock_of
 from bench_lib.worker.launches import Launches
 from bench_lib.worker.measure import (
@@ -288,6 +289,24 @@ def test_work_with_an_end_of_its_own_is_measured_to_that_end_from_a_fresh_start(
     begin = log.index("rewind")
     assert log[begin : begin + 9] == ["rewind", *["step"] * 7, "training"]
     assert log[-1] == "numerics"
+
+
+def test_nothing_that_takes_time_lies_between_a_fresh_start_and_the_first_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A loader's processes would make batches ahead meanwhile, and those would count."""
+    machine = Machine(rewind=lambda: machine.log.append("rewind"))
+    monkeypatch.setattr(gc, "collect", lambda: machine.log.append("collect"))
+    family = host.family
+    monkeypatch.setattr(
+        host, "family", lambda *of: machine.log.append("look around") or family(*of)
+    )
+    machine.measure(host_us=lambda: machine.log.append("probe the host") or [1.0])
+    begin = machine.log.index("rewind")
+    assert machine.log[begin - 3 : begin + 5] == [
+        *("probe the host", "look around", "collect"),
+        *("rewind", "reset peak", "synchronize", "mark 0", "step"),
+    ]
 
 
 def test_parts_of_a_step_are_timed_one_by_one_on_an_idle_device() -> None:

@@ -14,8 +14,8 @@ from torch import distributed
 
 from bench_lib.model import Device
 from bench_lib.placement import Placement
-from bench_lib.worker import ranks
-from bench_lib.worker.ranks import MeetingError, compare, facts_of, met, refuse_shared_gpu
+from bench_lib.worker import ranks, sweep
+from bench_lib.worker.ranks import Group, MeetingError, compare, facts_of, met, refuse_shared_gpu
 
 STORES: Any = distributed
 GPU = Device("cuda", "H", uuid="GPU-1")
@@ -131,3 +131,35 @@ def test_partitions_of_amds_gpus_may_share_a_uuid(monkeypatch: pytest.MonkeyPatc
     store = STORES.HashStore()
     for number in range(2):
         refuse_shared_gpu(store, number, GPU)
+
+
+def test_who_skips_a_case_of_a_sweep_goes_on_with_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next case's collectives would be taken for those of the case that they measure still."""
+    orders = tmp_path / "cases.json"
+    orders.write_text(json.dumps([{"id": "first"}, {"id": "second"}]))
+    came_to: list[str] = []
+
+    def answer(order: dict[str, Any], _context: Any) -> dict[str, Any]:
+        came_to.append(order["id"])
+        return {"skipped": "not here"} if order["id"] == "first" else {"measurement": {}}
+
+    def pause(_seconds: float) -> None:
+        came_to.append("waits")
+        (tmp_path / "0" / "rank-0.json").write_text("{}")
+
+    monkeypatch.setattr("bench_lib.worker.zygote.die_with_parent", lambda: None)
+    monkeypatch.setattr("bench_lib.worker.ranks.prepared", lambda *_: (None, Group(), {}))
+    monkeypatch.setattr("bench_lib.worker.context.answer", answer)
+    monkeypatch.setattr(sweep.time, "sleep", pause)
+    log: Any = Phases()
+    assert sweep.sweep(orders, tmp_path, rank(1), log) == 0
+    assert came_to == ["first", "waits", "second"]
+
+
+class Phases:
+    """In a rank's log's place."""
+
+    def enter(self, phase: str) -> None:
+        """Forget it."""

@@ -201,6 +201,8 @@ def test_a_rank_beyond_the_last_is_refused(
 @pytest.mark.parametrize(
     ("environ", "missing", "here"),
     [
+        (TORCHRUN, "RANK", "LOCAL_RANK is '1'"),
+        (TORCHRUN, "WORLD_SIZE", "RANK is '5'"),
         (OPEN_MPI, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK is '6'"),
         (OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK is '6'"),
         (MPICH, "MPI_LOCALRANKID", "PMI_RANK is '3'"),

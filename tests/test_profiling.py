@@ -378,6 +378,25 @@ def test_a_hanging_case_ends_at_its_limit_with_all_that_it_started(tmp_path) -> 
     assert all_gone(*pids_in(pids))
 
 
+def test_what_is_profiled_leaves_nothing_in_sessions_of_its_own(tmp_path) -> None:
+    """Launchers put ranks there."""
+    pids = tmp_path / "pids"
+    script = f"setsid sh -c 'echo $$ > {pids}.part; mv {pids}.part {pids}; exec sleep 3600' &\n"
+    words = ["sh", "-c", f"{script} while ! [ -f {pids} ]; do sleep 0.01; done; exit 1"]
+    with pytest.raises(CaseFault):
+        run_profile(RELU, tmp_path / "out", Asked(1), around=lambda _: words)
+    assert all_gone(*pids_in(pids))
+
+
+def test_where_ranks_met_before_is_forgotten(tmp_path) -> None:
+    """The second rank would go to a port that nobody listens at any more."""
+    (tmp_path / "meeting").write_text('["127.0.0.1", 1]')
+    words = ["sh", "-c", f"! [ -e {tmp_path}/meeting ] && echo forgotten"]
+    with pytest.raises(CaseFault) as raised:
+        run_profile(RELU, tmp_path, Asked(1), around=lambda _: words)
+    assert raised.value.fault.last_output == "forgotten"
+
+
 # ---- outcomes, by a stand-in --------------------------------------------------------------------
 
 

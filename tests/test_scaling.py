@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_lib.axes import case_of, network_axes
-from bench_lib.model import Launch
+from bench_lib.model import Launch, RankSample
 from bench_lib.scaling import (
     LAGGING,
     Law,
@@ -21,6 +21,7 @@ from bench_lib.scaling import (
     alone,
     amdahl,
     gustafson,
+    lagging,
     log_efficiencies,
     rate_of_processes,
     rate_of_steps,
@@ -107,6 +108,18 @@ def test_what_the_laws_expect_of_more_workers():
     scaled = Law("Gustafson", 0.2, (0.1, 0.3), 3)
     assert scaled.speed_up(4) == pytest.approx(3.4)
     assert scaled.speed_ups(4) == pytest.approx((3.1, 3.7))
+
+
+@pytest.mark.parametrize("serial", [0.0, 0.2, 1.0])
+def test_a_fit_has_a_value_of_its_own_for_one_worker(serial):
+    """By which its line is drawn: through the points, and not from the first of them."""
+    late = amdahl({**times(serial), 1: 3.6})
+    assert 3.0 < late.one < 3.6
+    assert amdahl(times(serial)).throughput(4) == pytest.approx(1 / times(serial)[4])
+    assert gustafson(rates(serial)).throughput(4) == pytest.approx(rates(serial)[4])
+    late = gustafson({**rates(serial), 1: 80.0})
+    assert 80.0 < late.one < 100.0
+    assert late.throughput(16) == pytest.approx(rates(serial)[16], rel=0.1)
 
 
 @pytest.mark.parametrize(("fit", "curve"), [(amdahl, times), (gustafson, rates)])
@@ -327,3 +340,30 @@ def test_every_rank_is_looked_at_over_the_steps_that_all_have():
     """A rank that measured one step more is no other."""
     pairs = itertools.product((20, 21), repeat=2)
     assert all(stragglers({0: [1.0] * a, 1: [1.5] * b})[0].rank == 1 for a, b in pairs)
+
+
+def launch(*own: list[float], whole: float = 1.0) -> list[RankSample]:
+    """Return ranks whose whole steps take equally long, with these times of their own."""
+    return [RankSample(i, i, None, [whole] * 20, None, own_s=times) for i, times in enumerate(own)]
+
+
+def test_ranks_that_wait_for_each_other_are_told_apart_by_their_own_time():
+    """Where all have one: a rank without makes them as before, equally long."""
+    assert [s.rank for s in lagging([launch([0.5] * 6, [0.6] * 6)])] == [1]
+    assert lagging([launch([0.5] * 6, [])]) == []
+
+
+def test_what_disturbs_one_launch_of_several_names_nobody():
+    """A rank that is behind is so in each of them."""
+    calm, disturbed = launch([0.5] * 20, [0.5] * 20), launch([0.5] * 20, [0.6] * 20)
+    assert lagging([disturbed])
+    assert lagging([calm, calm, disturbed]) == []
+    (found,) = lagging([disturbed] * 3)
+    assert found.slower == pytest.approx(0.2)
+
+
+def test_without_a_launch_or_with_one_rank_nobody_lags():
+    """Nobody is left to be held against."""
+    assert lagging([]) == []
+    assert lagging([[]]) == []
+    assert lagging([launch([0.5] * 20)]) == []

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import slurm_node
-from processes import LONG_S, ON_THE_CPU, wait_until
+from processes import LONG_S, ON_THE_CPU, all_gone, pids_in, wait_until
 from slurm_node import GPUS, NODE, PARTITION, SlurmNode, slurm
 
 from bench_lib import history
 from bench_lib.cli import main
-from bench_lib.launch import launchers, run_ranks
-from bench_lib.model import Case, Launch, Sampling
+from bench_lib.launch import CaseFault, launchers, run_ranks
+from bench_lib.model import Case, Launch, Measurement, Sampling
 
 __all__ = ["slurm"]
 
@@ -97,6 +97,8 @@ def cluster(slurm, tmp_path, monkeypatch, capsys) -> Cluster:
     (folder / "perf_tests" / "matrix.toml").write_text(MATRIX)
     (folder / "perf_tests" / "test_steps.py").write_text(TEST_STEPS)
     monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
+    monkeypatch.setenv("SBATCH_TIMELIMIT", "59")  # of somebody's profile
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "7")  # of a job in which sbatch is called
     monkeypatch.chdir(folder)
     return Cluster(slurm, folder, monkeypatch, capsys)
 
@@ -239,18 +241,35 @@ def test_a_job_that_is_not_there_and_one_from_elsewhere_are_two_mistakes(cluster
     assert err.startswith(f"bench-lib: error: there is no job 999999: {kept / 'slurm'} has no such")
 
 
-def test_srun_starts_two_ranks_that_are_measured_as_one_case(slurm):
-    """Over gloo; Slurm's own variables tell each its rank."""
+def abreast(slurm: SlurmNode, workload: str, **params: Any) -> Measurement:
+    """Measure a case of two ranks that srun starts, over gloo."""
     case = Case(
         "abreast",
-        "tiny:relu",
+        workload,
+        params,
         launch=Launch(ranks=2),
         sampling=Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0),
         time_limit_s=3 * LONG_S,
     )
     environment = {**slurm.environment, **ON_THE_CPU, "OMP_NUM_THREADS": "1"}
     launcher = launchers.chosen(2, "srun", environ=environment)
-    measured = run_ranks(case, launcher=launcher, environment=environment)
+    return run_ranks(case, launcher=launcher, environment=environment)
+
+
+def test_srun_starts_two_ranks_that_are_measured_as_one_case(slurm):
+    """Slurm's own variables tell each its rank."""
+    measured = abreast(slurm, "tiny:relu")
     assert [(each.rank, each.local_rank) for each in measured.per_rank] == [(0, 0), (1, 1)]
     assert len({each.pid for each in measured.per_rank}) == 2
     assert len(measured.iteration_s) == 2
+
+
+def test_a_rank_of_srun_that_dies_is_named_and_takes_the_other_along(slurm, tmp_path):
+    """By srun's own word of how it ended, which the other's end comes after."""
+    with pytest.raises(CaseFault) as raised:
+        abreast(slurm, "faulty:by_rank", pids=str(tmp_path), others="meet", last="die")
+    assert raised.value.fault.message == (
+        "rank 1 was ended by SIGKILL (by hand, or by the kernel when memory ran out), in "
+        "'first step'"
+    )
+    assert all_gone(*pids_in(tmp_path / "rank-0"), *pids_in(tmp_path / "rank-1"))

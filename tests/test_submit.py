@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import stat
 import subprocess
@@ -20,7 +21,7 @@ from processes import wait_until
 from bench_lib import history as runs
 from bench_lib.cli import app, main
 from bench_lib.hardware import visible
-from bench_lib.model import UserError
+from bench_lib.model import Status, UserError
 from bench_lib.slurm import asked, collecting, job, tools
 from bench_lib.slurm.asked import Request, Resources, Task
 from bench_lib.slurm.collecting import Submission
@@ -106,6 +107,8 @@ def test_pytests_arguments_are_kept_and_the_tests_named_where_they_are_not(tmp_p
 
     assert arguments() == ("perf_tests",)
     assert arguments("-k", "mine.py") == ("perf_tests", "-k", "mine.py")
+    other = ("--perf-baselines", "perf_tests", "--rootdir", str(tmp_path))
+    assert arguments(*other) == ("perf_tests", *other)
     assert arguments("-x", "mine.py::test_one") == ("-x", "mine.py::test_one")
     with pytest.raises(UserError, match=r"^--perf-history is the job's own; give .* --history"):
         arguments("--perf-history=elsewhere")
@@ -179,7 +182,7 @@ def test_an_array_has_a_task_for_each_tier_or_each_gpu():
     tiers = lines_of(tiers=("gate", "nightly"), array="tiers")
     assert "#SBATCH --array=1-2" in tiers
     assert "#SBATCH --output=/srv/history/slurm/one/task-%a.log" in tiers
-    assert tiers[-9:-1] == [
+    assert tiers[-10:-1] == [
         "case $task in",
         "  1)",
         "    suite --perf-tier gate || status=$?",
@@ -187,11 +190,12 @@ def test_an_array_has_a_task_for_each_tier_or_each_gpu():
         "  2)",
         "    suite --perf-tier nightly || status=$?",
         "    ;;",
+        '  *) echo "bench-lib: error: task $task is none of this job\'s" >&2; exit 2 ;;',
         "esac",
     ]
     gpus = lines_of(tiers=("smoke", "gate"), array="gpus", shares=2, resources=Resources(gpus=1))
     assert "#SBATCH --array=1-2" in gpus
-    assert gpus[-6:-3] == [
+    assert gpus[-7:-4] == [
         "  2)",
         "    suite --perf-tier smoke --perf-share 2/2 || status=$?",
         "    suite --perf-tier gate --perf-share 2/2 || status=$?",
@@ -265,6 +269,52 @@ def test_the_script_ends_with_the_status_of_a_run_that_failed(tmp_path):
     (tmp_path / "seen").unlink()
     assert status_where(f"check {tmp_path}/one/task-1").returncode == 3
     assert len((tmp_path / "seen").read_text().splitlines()) == 1
+
+
+def stand_in(tmp_path, does):
+    """Write an interpreter that notes its first and last word, and then does something."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/bash\necho "$3 ${{@: -1}}" >>{tmp_path}/seen\n{does}\n')
+    python.chmod(stat.S_IRWXU)
+    return str(python)
+
+
+def test_a_job_that_is_told_to_end_begins_no_further_tier(tmp_path):
+    """It would have half a minute for it; what runs is waited for."""
+    python = stand_in(tmp_path, 'if [ "$3" = run ]; then kill -TERM $PPID; sleep 0.1; fi; exit 0')
+    text = sbatch_script(
+        request(python=python, tiers=("smoke", "gate"), directory=tmp_path), tmp_path / "one", ["x"]
+    )
+    assert subprocess.run(["bash"], input=text, text=True, check=False).returncode == 143
+    assert (tmp_path / "seen").read_text().splitlines()[1:] == ["run smoke"]
+
+
+@pytest.mark.parametrize(("array", "status"), [(None, 0), ("tiers", 2)])
+def test_a_task_that_the_job_does_not_have_is_no_success(tmp_path, array, status):
+    """Where sbatch is called in a task of another array, its number may be inherited."""
+    python = stand_in(tmp_path, "")
+    text = sbatch_script(
+        request(python=python, tiers=("smoke", "gate"), array=array, directory=tmp_path),
+        tmp_path / "one",
+        ["x"],
+    )
+    done = subprocess.run(
+        ["bash"],
+        input=text,
+        text=True,
+        env={**os.environ, "SLURM_ARRAY_TASK_ID": "7"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == status
+    if array is None:
+        check, *runs_seen = (tmp_path / "seen").read_text().splitlines()
+        assert (check, runs_seen) == (
+            f"check {tmp_path}/one/task-1",
+            ["run smoke", "run gate"],
+        )
+    else:
+        assert "task 7 is none of this job's" in done.stderr
 
 
 # --- what Slurm says -----------------------------------------------------------------------
@@ -807,7 +857,7 @@ def test_a_job_that_slurm_forgot_is_told_by_its_own_words(submitted):
     used_in(kept, submission, 1, Used(0, 60.0, 90.0, 2 * GIB, "sstat"))
     used_in(kept, submission, 2, Used(0, 60.0, 90.0, 2 * GIB, "sstat"))
     first, second = collecting.collect(submission, kept)
-    assert (first.job_id, first.words) == ("7730_1", "COMPLETED: all passed")
+    assert (first.job_id, first.words) == ("7730_1", "COMPLETED: nothing was measured")
     assert first.used_words == (
         "2.0 GiB of memory at most, 50% of 4.0 GiB; 90 s of CPU time, 75% of 2 cores; "
         "0:01:00 of 1:00:00"
@@ -824,6 +874,19 @@ def test_both_runs_of_a_task_count(submitted):
     _, second = collecting.outcomes(submission, kept)
     assert second.words == "FAILED with exit status 1: cases failed, or regressed"
     assert (second.used.wall_s, second.used.cpu_s, second.used.peak_bytes) == (80.0, 40.0, 3 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(Status.OK, "COMPLETED: all passed"), (Status.SKIPPED, "COMPLETED: all cases were skipped")],
+)
+def test_what_was_skipped_has_not_passed(submitted, status, words):
+    """As cases of several ranks in a task that has one GPU."""
+    kept, submission = submitted
+    own = used_in(kept, submission, 1, Used(0, 60.0, 90.0))
+    write_run(own, [make_record(status=status)])
+    first, _ = collecting.collect(submission, kept)
+    assert (first.words, first.counts) == (words, {status.value: 1})
 
 
 @pytest.mark.parametrize("has_links", [True, False])
@@ -971,6 +1034,20 @@ def test_a_submitted_job_is_told_with_how_to_follow_and_to_collect_it(cli, comma
     assert script.read_text().splitlines()[1] == f"# Written by: {command}"
 
 
+def test_what_is_asked_for_is_stronger_than_the_variables_of_sbatch(cli, commands):
+    """SBATCH_TIMELIMIT in somebody's profile would win over a script's own line."""
+    commands("sinfo", NODES)
+    sbatch = commands("sbatch", "31337\n")
+    cli("submit", "--slurm", "--time", "3", "--partition", "debug", "--history", "it's kept")
+    (path,) = Path("it's kept/slurm").glob("*.sbatch")
+    head = [line for line in path.read_text().splitlines() if line.startswith("#SBATCH ")]
+    given, said = sbatch.read_text().removesuffix("\n"), path.absolute()
+    words = " ".join(word for line in head for word in shlex.split(line)[1:])
+    assert given == f"--parsable {words} {said}"
+    assert " --partition=debug " in given
+    assert " --time=0:03:00 " in given
+
+
 def test_a_job_that_is_over_is_told_task_by_task(cli, submitted):
     """With what it got and used, and the end of the log where it failed."""
     kept, submission = submitted
@@ -982,7 +1059,7 @@ def test_a_job_that_is_over_is_told_task_by_task(cli, submitted):
     status, out, err = cli("submit", "--collect", "7730", "--history", str(kept))
     assert (status, err) == (1, "")
     assert out.splitlines()[:3] == [
-        "7730_1 (smoke) COMPLETED: all passed",
+        "7730_1 (smoke) COMPLETED: nothing was measured",
         "  got on kea07: 2 cores, 4.0 GiB, AMD Instinct MI300X GPU-31af",
         (
             "  used 2.0 GiB of memory at most, 50% of 4.0 GiB; 90 s of CPU time, 75% of 2 cores; "

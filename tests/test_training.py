@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -327,6 +329,68 @@ def test_a_loss_that_is_no_number_can_be_written_down(linear, monkeypatch):
     assert seen.numerics is not None
     assert not seen.numerics.finite
     json.dumps(asdict(seen), allow_nan=False)
+
+
+class Streams:
+    """Stands for a GPU's streams: says which was made, and on which what is done."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Take the places of all that needs a GPU for a graph of several ranks."""
+        self.made: list[Any] = []
+        self.now: Any = self
+        self.of_ddp: Any = None
+        self.of_steps: list[Any] = []
+        self.of_graph: Any = None
+        monkeypatch.setattr(module, "require_compile", lambda *_: None)
+        monkeypatch.setattr(torch.cuda, "Stream", self.stream)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda: self)
+        monkeypatch.setattr(torch.cuda, "stream", self.on)
+        monkeypatch.setattr(torch.distributed, "new_group", lambda **_: None)
+        monkeypatch.setattr(nn.parallel, "DistributedDataParallel", self.ddp)
+        monkeypatch.setattr(module, "Recorded", self.recorded)
+
+    def stream(self) -> Any:
+        """Return a new one."""
+        self.made.append(SimpleNamespace(wait_stream=lambda _other: None))
+        return self.made[-1]
+
+    def wait_stream(self, _other: Any) -> None:
+        """Be the one that is current first."""
+
+    @contextlib.contextmanager
+    def on(self, stream: Any) -> Iterator[None]:
+        """Have a stream be current."""
+        before, self.now = self.now, stream
+        yield
+        self.now = before
+
+    def ddp(self, network: nn.Module, **_options: Any) -> nn.Module:
+        """Note where the network was made parallel, and where it is trained."""
+        self.of_ddp = self.now
+        network.register_forward_pre_hook(lambda *_: self.of_steps.append(self.now))
+        return network
+
+    def recorded(self, step: Any, _after_first: Any, side: Any) -> Any:
+        """Note what a graph would be recorded on."""
+        self.of_graph = side
+        return step
+
+
+def test_ranks_are_joined_warmed_up_and_recorded_on_one_stream(linear, monkeypatch):
+    """DDP keeps nodes of autograd that stay on the stream that they were made on."""
+    streams = Streams(monkeypatch)
+    built(dataset="cifar10", ranks=2, compile_mode="graph")
+    (side,) = streams.made
+    assert streams.of_ddp is side
+    assert streams.of_steps == [side] * module.DDP_STEPS
+    assert streams.of_graph is side
+
+
+def test_one_rank_is_recorded_on_any_stream(linear, monkeypatch):
+    """Nothing of it outlives a step."""
+    streams = Streams(monkeypatch)
+    built(dataset="cifar10", compile_mode="graph")
+    assert (streams.made, streams.of_graph) == ([], None)
 
 
 # ---- measured -----------------------------------------------------------------------------

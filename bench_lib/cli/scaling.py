@@ -355,6 +355,12 @@ class _Session(Measuring):
         """What was measured."""
         return self._records
 
+    @property
+    def written(self) -> dict[str, str | None]:
+        """Which device, and where its run is kept."""
+        path = None if self._path is None else str(self._path)
+        return {"hardware": self.device.key, "history": path}
+
     def measure(self, cases: Sequence[Case], repeat: int, short: Case | None) -> None:
         """Measure cases in turn, before them ``short`` in a process of its own."""
         from bench_lib.exercises.figures import figures_of
@@ -414,7 +420,7 @@ class _Study:
         rows = exercise.rows_of(self._points, session.records, session.figures)
         curves = exercise.curves_of(rows)
         table = exercise.scaling_table(rows)
-        more: dict[str, Any] = {}
+        more: dict[str, Any] = {"forecasts": [], "gpu": None, "requests": []}
         sections = [table.lines, exercise.efficiency_lines(rows)]
         sections.append([exercise.law_line(curve) for curve in curves])
         if what == MNIST:
@@ -431,7 +437,8 @@ class _Study:
             except UserError as error:  # what was measured is told all the same
                 say(f"not drawn: {error}")
         laws = [exercise.law_of(curve) for curve in curves]
-        session.tell(rows, replace(table, lines=lines), laws=laws, **more)
+        written = [each.written for each in self._sessions]
+        session.tell(rows, replace(table, lines=lines), laws=laws, written=written, **more)
 
     def _about_the_job(self, rows: Sequence[ScalingRow]) -> tuple[list[list[str]], dict[str, Any]]:
         """Return lines on the serial run, forecasts, the GPU's worth and what to ask for."""

@@ -241,7 +241,7 @@ def _submit(request: Request, history: Path, name: str) -> Submission:
             f"cannot write {path}: {error.strerror}; name another folder with --history"
         ) from error
     try:
-        job = tools.submit(path, request)
+        job = tools.submit(path, request, script.options(request, folder))
     except UserError:
         path.unlink()
         folder.rmdir()

@@ -108,7 +108,7 @@ def figures_of(record: Record, hardware: Hardware | None = None) -> Figures:
     try:
         return _figures(record, middle, hardware)
     except ValueError as error:  # a clock that gave no times
-        return Figures(case.id, case.params, "ERROR", str(error))
+        return Figures(case.id, case.params, "ERROR", str(error), ranks=case.launch.ranks)
 
 
 def _trouble(record: Record) -> tuple[str, str]:

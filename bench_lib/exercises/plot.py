@@ -17,6 +17,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Told apart by colour-blind readers too (Okabe and Ito, 2008)."""
 MARKS = "osD^vP"
 INK, FAINT = "#333333", "#8a8a8a"
+BESIDE = 0.04
+"""In powers of two: so far do points of one number of workers stand beside each other."""
 
 
 def draw(curves: Sequence[Curve], path: Path, title: str) -> None:
@@ -62,10 +64,11 @@ def _speed_ups(axes: Axes, curves: Mapping[int, Curve]) -> None:
     most = max(2, *(curve.most for curve in curves.values()))
     axes.plot([1, most], [1, most], color=FAINT, lw=1, ls=":", label="ideal")
     for i, curve in curves.items():
-        _points(axes, [(row.workers, row.speed_up) for row in curve.rows], i, _legend(curve))
+        shares = [(row.workers, row.speed_up) for row in curve.rows]
+        _points(axes, shares, i, _offset(i, curves), _legend(curve))
         if isinstance(curve.law, Law):
             steps = _steps(curve)
-            axes.plot(steps, [curve.law.speed_up(n) for n in steps], color=_shade(i), lw=1.2)
+            axes.plot(steps, [curve.law.throughput(n) for n in steps], color=_shade(i), lw=1.2)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     low, high = _reach(list(curves.values()))
@@ -83,16 +86,15 @@ def _speed_ups(axes: Axes, curves: Mapping[int, Curve]) -> None:
 
 
 def _efficiencies(axes: Axes, curves: Mapping[int, Curve]) -> None:
-    most = max(2, *(curve.most for curve in curves.values()))
     axes.axhline(100, color=FAINT, lw=1, ls=":")
     for i, curve in curves.items():
         shares = [(row.workers, row.efficiency and row.efficiency.over(0.01)) for row in curve.rows]
-        _points(axes, shares, i)
+        _points(axes, shares, i, _offset(i, curves))
         if isinstance(curve.law, Law):
             steps = _steps(curve)
-            expected = [100 * curve.law.speed_up(n) / n for n in steps]
+            expected = [100 * curve.law.throughput(n) / n for n in steps]
             axes.plot(steps, expected, color=_shade(i), lw=1.2)
-    ticks = [2**i for i in range(most.bit_length())]
+    ticks = sorted({1, 2, *(row.workers for curve in curves.values() for row in curve.rows)})
     axes.set_xticks(ticks, [str(n) for n in ticks])
     axes.minorticks_off()
     axes.set_ylabel("efficiency (%)", color=INK)
@@ -124,8 +126,18 @@ def _reach(curves: Sequence[Curve]) -> tuple[float, float]:
     return max(2.0**-20, min(ends)), max(ends)
 
 
+def _offset(i: int, curves: Mapping[int, Curve]) -> float:
+    """Return by which factor a curve's points are moved, so that intervals do not cover others."""
+    own = list(curves)
+    return float(2 ** (BESIDE * (own.index(i) - (len(own) - 1) / 2)))
+
+
 def _points(
-    axes: Axes, shares: Sequence[tuple[int, Share | None]], i: int, label: str = ""
+    axes: Axes,
+    shares: Sequence[tuple[int, Share | None]],
+    i: int,
+    offset: float,
+    label: str = "",
 ) -> None:
     shown = [(n, share) for n, share in shares if share is not None]
     errors: list[list[float]] = [[], []]
@@ -135,7 +147,7 @@ def _points(
         errors[1].append(max(0.0, high - share.value))
     again = i // len(COLOURS)  # colours repeat, and then with another mark
     axes.errorbar(
-        [n for n, _ in shown],
+        [n * offset if n > 1 else n for n, _ in shown],
         [share.value for _, share in shown],
         yerr=errors,
         color=_shade(i),

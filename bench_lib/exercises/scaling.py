@@ -31,6 +31,8 @@ ENOUGH = 0.7
 """More workers are asked for only where each still does this share of one's work; our choice."""
 MEMORY_MARGIN, TIME_MARGIN = 1.2, 1.5
 """What a job asks for on top of what was seen; our choice, since going over ends the job."""
+NEGLIGIBLE = 0.1
+"""Less of a CPU than this is no thread to ask for."""
 
 
 # ---- which points -------------------------------------------------------------------------
@@ -164,7 +166,7 @@ def _row(
         speed_up,
         speed_up and speed_up.over(point.workers),
         processes,
-        _stragglers(by_case[point.case.id]),
+        scaling.lagging(seen.per_rank for seen in _accepted(by_case[point.case.id])),
     )
 
 
@@ -185,13 +187,6 @@ def _rate(point: Point, by_case: Mapping[str, Record]) -> tuple[Rate | None, int
 
 def _accepted(record: Record) -> list[Measurement]:
     return [a.measurement for a in record.attempts if a.accepted and a.measurement]
-
-
-def _stragglers(record: Record) -> list[Straggler]:
-    accepted = _accepted(record)
-    if not accepted:
-        return []
-    return scaling.stragglers({s.rank: s.own_s or s.iteration_s for s in accepted[-1].per_rank})
 
 
 # ---- curves and their laws ----------------------------------------------------------------
@@ -272,11 +267,12 @@ def law_of(curve: Curve) -> dict[str, object]:
         "scaling": curve.scaling,
     }
     if isinstance(curve.law, str):
-        return {**about, "law": None, "why": curve.law}
+        return {**about, "law": None, "why": curve.law, "next": None}
     more = 2 * curve.most
     return {
         **about,
         "law": curve.law,
+        "why": None,
         "next": {
             "workers": more,
             "speed_up": curve.law.speed_up(more),
@@ -508,8 +504,8 @@ def request_of(row: ScalingRow) -> Request | None:
         return None
     tasks = 1 if row.over == THREADS else row.workers
     threads = row.workers if row.over == THREADS else 1
-    if row.over == GPUS and seen.cpus is not None:  # a rank's own thread, and its helpers'
-        threads = max(1, math.ceil(seen.cpus / row.workers))
+    if seen.cpus is not None:  # a loader's processes and a rank's helpers are busy besides
+        threads = max(threads, math.ceil(seen.cpus / tasks - NEGLIGIBLE))
     before = CONTEXT_S + (seen.first_step_s or 0.0) + (seen.warmup_s or 0.0)
     return Request(
         seen.case_id,

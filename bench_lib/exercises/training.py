@@ -151,15 +151,18 @@ def step_lines(record: Record) -> list[str]:
 
 
 def _lines_of(seen: Measurement, learnt: Training, ranks: int) -> list[str]:
-    per_epoch, by_epoch = learnt.steps_per_epoch, len(learnt.losses) < len(seen.iteration_s)
-    together = max(1, len(learnt.losses) // max(1, len(seen.iteration_s)))
+    per_epoch = learnt.steps_per_epoch
+    together = max(1, seen.items_per_step * per_epoch // learnt.samples)
+    of_batches = [taken for taken in seen.iteration_s for _ in range(together)]
+    epochs = -(-len(of_batches) // per_epoch)
+    by_epoch = len(learnt.losses) == epochs < len(of_batches)
     lines = []
     for step, (loss, accuracy) in enumerate(zip(learnt.losses, learnt.accuracies, strict=True)):
         if by_epoch:
-            taken = seen.iteration_s[step * per_epoch : (step + 1) * per_epoch]
+            taken = of_batches[step * per_epoch : (step + 1) * per_epoch]
             place = (step, len(taken) - 1)
         else:
-            taken = seen.iteration_s[step // together :][:1]
+            taken = of_batches[step : step + 1]
             place = divmod(step, per_epoch)
         rate = seen.items_per_step / ranks / statistics.fmean(taken) if taken else 0.0
         lines.append(LINE.format(*place, loss, accuracy, rate))

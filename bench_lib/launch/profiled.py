@@ -20,7 +20,7 @@ import msgspec
 
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError, how_it_ended, last_output
 from bench_lib.launch.launchers import chosen, without_ranks
-from bench_lib.launch.ranks import end
+from bench_lib.launch.ranks import FOLDER_VARIABLE, end_all
 from bench_lib.launch.zygote import import_path
 from bench_lib.model import Case, Device, Fault
 
@@ -97,6 +97,7 @@ def run_profile(
     with tempfile.TemporaryDirectory(prefix="bench-lib-") as links:
         variables = without_ranks({**os.environ, **(environment or {}), "PYTHONUNBUFFERED": "1"})
         variables["PYTHONPATH"] = import_path(Path(links), variables)
+        variables[FOLDER_VARIABLE] = links
         command = list(around(command))
         try:
             with log.open("wb") as output:
@@ -113,7 +114,7 @@ def run_profile(
         try:
             in_time = _follow(process, log, case.time_limit_s, say)
         finally:
-            end(process)
+            end_all(process, Path(links))
     return _outcome(folder, ranks, process.returncode, case if not in_time else None)
 
 
@@ -137,7 +138,7 @@ def order(case: Case, folder: Path, asked: Asked, python: str = sys.executable) 
     return command + [f"--{name}" for name in ("stacks", "ranges") if getattr(asked, name)]
 
 
-_RESULTS = ("result*.json",)
+_RESULTS = ("result*.json", "meeting*")
 _WRITTEN = ("trace*.json.gz", "by_*.txt", "stacks_*.txt", ".part-*")
 
 

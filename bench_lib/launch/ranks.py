@@ -105,8 +105,7 @@ def launch(
             signal_all(folder, signal.SIGTERM, but=process.pid)
             ends_within(process, TELLING_S)
     finally:
-        end(process)
-        signal_all(folder, signal.SIGKILL)
+        end_all(process, folder)
     return Ending(launcher, process.returncode, in_time, log)
 
 
@@ -250,16 +249,19 @@ class Ending:
 def measurement_of(case: Case, ranks: Sequence[RankFiles], ending: Ending) -> Measurement:
     """Fold the ranks' results; raises CaseSkipped or CaseFault where there are not all."""
     outcomes = [each.outcome for each in ranks if each.outcome is not None]
+    died = [each for each in ranks if each.died] if ending.in_time else []
+    faults = [outcome for outcome in outcomes if "fault" in outcome]
+    faults.sort(key=lambda outcome: float(outcome["ended_s"]))
+    # A rank that dies without a word drags the others along, and so does one with a fault.  When
+    # each ended is by its own host's clock, so what it says counts first.
+    if own := [outcome for outcome in faults if not _is_about_others(outcome["fault"])]:
+        raise CaseFault(_told(own[0], ranks))
     for outcome in outcomes:
         if "skipped" in outcome:
             raise CaseSkipped(outcome["skipped"])
-    died = [each for each in ranks if each.died] if ending.in_time else []
-    faults = [outcome for outcome in outcomes if "fault" in outcome]
-    first = min(faults, key=lambda outcome: float(outcome["ended_s"]), default=None)
-    # A rank that dies without a word drags the others along, and so does one with a fault.
-    if first is not None and not (died and _is_about_others(first["fault"]["message"])):
-        raise CaseFault(_told(first, ranks))
-    if len(outcomes) == len(ranks) and first is None:
+    if faults and not died:
+        raise CaseFault(_told(faults[0], ranks))
+    if len(outcomes) == len(ranks) and not faults:
         return fold(outcomes)
     if not ending.in_time:
         raise CaseFault(_late(case, ranks, ending))
@@ -273,8 +275,8 @@ _OTHERS = re.compile(
 """What a rank says when another one has gone."""
 
 
-def _is_about_others(message: str) -> bool:
-    return bool(_OTHERS.search(message))
+def _is_about_others(fault: Mapping[str, Any]) -> bool:
+    return fault["kind"] != "out of memory" and bool(_OTHERS.search(fault["message"]))
 
 
 def _told(outcome: Mapping[str, Any], ranks: Sequence[RankFiles]) -> Fault:
@@ -360,26 +362,38 @@ def _code_of(files: RankFiles, ending: Ending) -> int | None:
     """Return how a rank ended, as its launcher tells: negative for a signal, None unknown."""
     said = ending.log.read_text(errors="replace") if ending.log.exists() else ""
     rank = files.rank
-    of_slurm = rf"tasks? (?:[\d,-]*\b)?{rank}\b[\d,-]*: "
     for pattern, sign in (
         # torchrun's table of failures
         (rf"rank +: {rank} \(local_rank: \d+\)\s+exitcode +: (-?\d+)", 1),
-        # Open MPI
-        (rf"process rank {rank} with PID \d+ on node \S+ exited on signal (\d+)", -1),
-        (rf"Process name: \[\[\d+,\d+\],{rank}\]\s+Exit code: +(\d+)", 1),
+        # Open MPI, whose fifth names processes otherwise and breaks the line
+        (rf"process rank {rank} with PID \d+ on node \S+ exited on\s+signal (\d+)", -1),
+        (rf"Process name: \[(?:\[\d+,\d+\]|\S+@\d+),{rank}\]\s+Exit code: +(\d+)", 1),
         # MPICH
         (rf"PID {files.pid or None} RUNNING AT [\s\S]*EXIT STRING: .*\(signal (\d+)\)", -1),
         (rf"PID {files.pid or None} RUNNING AT .*\s+=\s+EXIT CODE: (\d+)", 1),
-        # Slurm
-        (rf"{of_slurm}Exited with exit code (\d+)", 1),
     ):
         if found := re.search(pattern, said):
             return sign * int(found[1])
-    found = re.search(rf"{of_slurm}(Killed|Aborted|Segm\w+)", said)
-    return None if found is None else -_SIGNALS[found[1][:4]]
+    return _code_by_srun(rank, said)
 
 
-_SIGNALS = {"Kill": signal.SIGKILL, "Abor": signal.SIGABRT, "Segm": signal.SIGSEGV}
+def _code_by_srun(rank: int, said: str) -> int | None:
+    """Return the same where srun tells: ``tasks 0,2-3: Exited with exit code 1``."""
+    for tasks, words in re.findall(r"\btasks? ([\d,-]+): ([A-Z][\w ]+)", said):
+        runs = re.findall(r"(\d+)(?:-(\d+))?", tasks)
+        if any(int(first) <= rank <= int(last or first) for first, last in runs):
+            if found := re.fullmatch(r"Exited with exit code (\d+)", words.strip()):
+                return int(found[1])
+            number = _SIGNALS.get(words.strip())
+            return None if number is None else -number
+    return None
+
+
+_SIGNALS = {
+    **{signal.strsignal(number): number for number in signal.valid_signals()},
+    "Out Of Memory": signal.SIGKILL,
+}
+"""What srun calls signals: as the C library does, and one more."""
 
 
 def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:
@@ -464,7 +478,15 @@ def _soundness(numerics: Numerics) -> tuple[bool, float]:
     return numerics.finite, 1.0 if numerics.cosine is None else numerics.cosine
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def end_all(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """End a launcher, and all else of this host that was started for a folder."""
+    try:
+        _end(process)
+    finally:  # also where somebody presses Ctrl-C once more
+        signal_all(folder, signal.SIGKILL)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
     """End the launcher, which ends its ranks; they end themselves if it cannot."""
     if process.poll() is None:
         process.terminate()
@@ -481,9 +503,19 @@ def signal_all(folder: Path, number: signal.Signals, *, but: int | None = None) 
     Some launchers put their ranks into groups and sessions of their own, and a rank's own
     processes may outlive it; all of them have the folder in their environment.
     """
-    ours = f"{FOLDER_VARIABLE}={folder}".encode()
-    for entry in Path("/proc").glob("[0-9]*"):
-        pid = int(entry.name)
-        with contextlib.suppress(OSError):
-            if pid != but and ours in (entry / "environ").read_bytes().split(b"\0"):
+    told = set() if but is None else {but}
+    while new := _started_for(folder) - told:  # one may start another before it is told
+        for pid in new:
+            with contextlib.suppress(OSError):
                 os.kill(pid, number)
+        told |= new
+
+
+def _started_for(folder: Path) -> set[int]:
+    ours = f"{FOLDER_VARIABLE}={folder}".encode()
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if ours in (entry / "environ").read_bytes().split(b"\0"):
+                found.add(int(entry.name))
+    return found

@@ -160,7 +160,12 @@ INSTEAD = {
     "--perf-share": "--array gpus",
 }
 """Options of pytest that the job's own script gives, and what they are called here."""
-_WITH_VALUE = ("-c", "-k", "-m", "-n", "-o", "-p", "-r", "-W")
+_WITH_VALUE = (
+    *("-c", "-k", "-m", "-n", "-o", "-p", "-r", "-W", "--basetemp", "--confcutdir", "--deselect"),
+    *("--ignore", "--junit-xml", "--junitxml", "--log-file", "--override-ini", "--rootdir"),
+    *("--perf-baselines", "--perf-matrix"),
+)
+"""Options whose value may be the name of something that is there, and no test."""
 
 
 def pytest_arguments(given: tuple[str, ...], directory: Path, default: str) -> tuple[str, ...]:

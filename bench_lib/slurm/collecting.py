@@ -16,7 +16,7 @@ import msgspec
 
 from bench_lib import history as runs
 from bench_lib.launch.faults import last_output
-from bench_lib.model import SCHEMA
+from bench_lib.model import SCHEMA, Status
 from bench_lib.slurm import job as jobs
 from bench_lib.slurm import tools
 from bench_lib.slurm.asked import Resources, Task, clock
@@ -298,7 +298,12 @@ def _with_history(outcome: Outcome, submission: Submission, history: Path) -> Ou
         for record in run.records.values():
             status = record.status.value if record.status else "not judged"
             counts[status] = counts.get(status, 0) + 1
-    return dataclasses.replace(outcome, runs=ids, counts=dict(sorted(counts.items())))
+    words = outcome.words
+    if outcome.is_well and not counts.keys() - {Status.SKIPPED.value}:
+        became = "all cases were skipped" if counts else "nothing was measured"
+        words = f"{outcome.state}: {became}"
+    found = dict(sorted(counts.items()))
+    return dataclasses.replace(outcome, runs=ids, counts=found, words=words)
 
 
 def _bring(path: Path, to: Path) -> None:

@@ -42,13 +42,14 @@ def sbatch_script(request: Request, folder: Path, command: Sequence[str]) -> str
     lines = [
         "#!/bin/bash",
         f"# Written by: {shlex.join(command)}",
-        *(f"#SBATCH {directive}" for directive in _directives(request, folder)),
+        *(f"#SBATCH {_quoted(option)}" for option in options(request, folder)),
         "",
         "set -eu",
-        "trap : TERM # which Slurm sends to every process: this one waits for the suite's",
+        "trap 'exit 143' TERM # which Slurm sends to all; the shell waits for the suite's first",
         "",
         f"cd {shlex.quote(str(request.directory))}",
-        "task=${SLURM_ARRAY_TASK_ID:-1}",
+        # One that is set without an array is of the job in which sbatch was called.
+        "task=1" if request.array is None else "task=$SLURM_ARRAY_TASK_ID",
         f"folder={shlex.quote(str(folder_of(folder, '')))}$task",
         f"python=({shlex.join([*request.container, request.python])})",
         *_launching(request),
@@ -62,18 +63,19 @@ def sbatch_script(request: Request, folder: Path, command: Sequence[str]) -> str
         "status=0",
         "case $task in",
         *(line for task in request.tasks() for line in _part(task)),
+        '  *) echo "bench-lib: error: task $task is none of this job\'s" >&2; exit 2 ;;',
         "esac",
         'exit "$status"',
     ]
     return "\n".join([*lines, ""])
 
 
-def _directives(request: Request, folder: Path) -> list[str]:
-    """Return sbatch's options; its reader takes a shell's quotes, and patterns begin with %."""
+def options(request: Request, folder: Path) -> list[str]:
+    """Return sbatch's options, a word each; raises UserError as ``sbatch_script`` does."""
     wanted, tasks = request.resources, request.tasks()
-    log = str(folder).replace("%", "%%")
+    log = str(folder).replace("%", "%%")  # patterns begin with it
     each = _tasks_per_node(request)
-    options = {
+    all_of_them = {
         "job-name": JOB_NAME,
         "output": str(log_of(Path(log), "1" if request.array is None else "%a")),
         "partition": request.partition,
@@ -86,11 +88,14 @@ def _directives(request: Request, folder: Path) -> list[str]:
         "time": wanted.time_s and clock(wanted.time_s),
         "array": None if request.array is None else f"1-{len(tasks)}",
     }
-    given = {option: value for option, value in options.items() if value}
-    return [
-        *(f"--{option}={shlex.quote(str(value))}" for option, value in given.items()),
-        "--no-requeue",
-    ]
+    given = [f"--{option}={value}" for option, value in all_of_them.items() if value]
+    return [*given, "--no-requeue"]
+
+
+def _quoted(option: str) -> str:
+    """Return an option as a line of the script has it: sbatch's reader takes a shell's quotes."""
+    name, equals, value = option.partition("=")
+    return f"{name}={shlex.quote(value)}" if equals else name
 
 
 def _tasks_per_node(request: Request) -> int:

@@ -115,8 +115,11 @@ def meant(there: Sequence[Partition], names: str | None) -> list[Partition]:
     return [each for each in there if each.name in names.split(",")]
 
 
-def submit(script: Path, request: Request) -> str:
+def submit(script: Path, request: Request, options: Sequence[str] = ()) -> str:
     """Submit a script and return the job's number.
+
+    ``options`` are sbatch's that the script has too: SBATCH_TIMELIMIT and its like are stronger
+    than a script, and weaker than a command line.
 
     Raises SlurmError with the remedy where Slurm refuses, or would have the job wait for a node
     that the partition does not have.
@@ -129,7 +132,7 @@ def submit(script: Path, request: Request) -> str:
     if chosen and (lack := _lack(request.resources, chosen)):
         raise SlurmError(lack)
     try:
-        answer = ask("sbatch", "--parsable", str(script))
+        answer = ask("sbatch", "--parsable", *options, str(script))
     except SlurmError as error:
         raise SlurmError(f"{error}{_remedy(str(error))}") from error
     job = answer.strip().splitlines()[-1].partition(";")[0] if answer.strip() else ""

@@ -17,9 +17,13 @@ _broken: list[torch.cuda.CUDAGraph] = []
 
 
 @contextlib.contextmanager
-def recorded(step: Callable[[], object]) -> Iterator[Callable[[], None]]:
+def recorded(
+    step: Callable[[], object], side: torch.cuda.Stream | None = None
+) -> Iterator[Callable[[], None]]:
     """Record one step on the current device and lend what replays it on the current stream.
 
+    ``side`` is the stream it is recorded on, a new one unless autograd's nodes that outlive a
+    step, which DDP keeps, were made on another.
     A replay does to the step's tensors what the step does: weights are trained on.  What the
     recorded step left behind (gradients, a loss) lies in the graph's memory, and stays there
     until an ordinary step replaces it.  Afterwards the graph is gone.  Where the step cannot
@@ -27,7 +31,7 @@ def recorded(step: Callable[[], object]) -> Iterator[Callable[[], None]]:
     can be used as before.
     """
     graph = torch.cuda.CUDAGraph()
-    side = torch.cuda.Stream()
+    side = side or torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     try:
         # Also gives the current stream back where torch.cuda.graph fails before it does.
@@ -48,7 +52,8 @@ def _record(
     before = generator.clone_state()
     pool = torch.cuda.graph_pool_handle()
     try:
-        with torch.cuda.graph(graph, pool=pool, stream=side):
+        # What other threads do meanwhile is no part of the step: a loader's pins memory.
+        with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
             step()
     except Exception:
         # Whatever a step raises is its caller's to judge; here it is only cleaned up after.

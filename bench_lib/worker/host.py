@@ -5,6 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PROC = Path("/proc")
 _STARTED_BY, _USER, _SYSTEM = 1, 11, 12
@@ -36,12 +40,16 @@ def peak_bytes(proc: Path = PROC, first: int | None = None) -> int | None:
     return sum(known) if known else None
 
 
-def cpu_s(proc: Path = PROC, first: int | None = None) -> float | None:
+def cpu_s(
+    proc: Path = PROC, first: int | None = None, *, of: Sequence[int] | None = None
+) -> float | None:
     """Return the CPU time that the family has used; None where not known.
 
-    What has ended is left out, so a difference of two readings is of those that live on.
+    ``of`` names its members where they are known: to find them takes a look at every process of
+    the machine.  What has ended is left out, so a difference of two readings is of those that
+    live on.
     """
-    found = [_stat(proc / str(pid)) for pid in family(proc, first)]
+    found = [_stat(proc / str(pid)) for pid in (family(proc, first) if of is None else of)]
     ticks = [int(fields[_USER]) + int(fields[_SYSTEM]) for fields in found if fields]
     return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
 

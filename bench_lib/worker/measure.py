@@ -176,21 +176,18 @@ def _measured(case: Case, context: Context, workload: Workload, before: int) -> 
     n = workload.steps or iterations_for(sampling, steady.blocks[-1])
     marks = clock.marks(n + 1)
     context.phase("measure")
-    workload.rewind()
     python_us = context.host_us()
-    cpu_before = host.cpu_s()
-    clock.reset_peak()
-    begin_s, issued_s, end_s = _loop(clock, marks, workload.step, n)
+    seen = _stretch(clock, marks, workload, n)
     intervals = marks.intervals()
     peak = clock.peak_bytes()
-    cpu_after, host_peak = host.cpu_s(), host.peak_bytes()
+    host_peak = host.peak_bytes()
     python_us += context.host_us()
     training = workload.training()
     issues = clock.asynchronous and not workload.fed_by_host
     enqueue_s = _enqueue_time(clock, workload.step) if issues else None
     step_s = statistics.median(intervals)
     host_bound = enqueue_s is not None and (
-        enqueue_s >= HOST_BOUND * step_s or end_s - issued_s < BACKLOG * step_s
+        enqueue_s >= HOST_BOUND * step_s or seen.end_s - seen.issued_s < BACKLOG * step_s
     )
 
     portions: dict[str, list[float]] = {}
@@ -217,8 +214,8 @@ def _measured(case: Case, context: Context, workload: Workload, before: int) -> 
         context_id=context.context_id,
         device_uuid=context.device_uuid,
         iteration_s=intervals,
-        window_s=(begin_s, end_s),
-        wall_s=end_s - begin_s,
+        window_s=(seen.begin_s, seen.end_s),
+        wall_s=seen.end_s - seen.begin_s,
         warmup_s=steady.elapsed_s,
         warmup_iterations=steady.steps,
         steady=steady.is_steady,
@@ -243,7 +240,7 @@ def _measured(case: Case, context: Context, workload: Workload, before: int) -> 
         own_s=_own_times(portions, workload.waits) if context.setting.ranks > 1 else [],
         training=training,
         peak_host_bytes=host_peak,
-        cpu_s=_grown(cpu_before, cpu_after),
+        cpu_s=seen.cpu_s,
         warnings=warnings,
     )
 
@@ -258,29 +255,48 @@ def timed(clock: Clock, step: Callable[[], object], n: int) -> float:
     return clock.now() - begin
 
 
-def _loop(
-    clock: Clock, marks: Marks, step: Callable[[], object], n: int
-) -> tuple[float, float, float]:
-    """Run the measured stretch: steps and marks, nothing else, the collector held off.
+@dataclass(frozen=True)
+class _Stretch:
+    """When the measured stretch began, its last step was issued, and the device was done."""
 
-    Returns when it began, when the last step was issued, and when the device was done.
-    """
-    mark = marks.mark
-    positions = range(1, n + 1)
+    begin_s: float
+    issued_s: float
+    end_s: float
+    cpu_s: float | None
+    """CPU time of this process and those that it has started."""
+
+
+def _stretch(clock: Clock, marks: Marks, workload: Workload, n: int) -> _Stretch:
+    """Run the measured stretch from a fresh start, the collector held off."""
+    family = host.family()
     gc.collect()
     gc.disable()
     try:
-        clock.synchronize()
-        begin = clock.now()
-        mark(0)
-        for i in positions:
-            step()
-            mark(i)
-        issued = clock.now()
-        clock.synchronize()
-        return begin, issued, clock.now()
+        # After all that takes time: a loader's processes work ahead from here on.
+        workload.rewind()
+        clock.reset_peak()
+        cpu_before = host.cpu_s(of=family)
+        begin_s, issued_s, end_s = _loop(clock, marks, workload.step, n)
+        return _Stretch(begin_s, issued_s, end_s, _grown(cpu_before, host.cpu_s()))
     finally:
         gc.enable()
+
+
+def _loop(
+    clock: Clock, marks: Marks, step: Callable[[], object], n: int
+) -> tuple[float, float, float]:
+    """Do steps and marks, nothing else; returns when it began, was issued, and was done."""
+    mark = marks.mark
+    positions = range(1, n + 1)
+    clock.synchronize()
+    begin = clock.now()
+    mark(0)
+    for i in positions:
+        step()
+        mark(i)
+    issued = clock.now()
+    clock.synchronize()
+    return begin, issued, clock.now()
 
 
 def _enqueue_time(clock: Clock, step: Callable[[], object]) -> float:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from bench_lib.placement import Placement
 
 
+LOOK_S = 0.05
+
+
 def sweep(cases: Path, out: Path, place: Placement, log: RankLog) -> int:
     """Measure the list of cases on this rank.
 
@@ -57,9 +60,20 @@ def sweep(cases: Path, out: Path, place: Placement, log: RankLog) -> int:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(1)
+        if "skipped" in outcome:
+            _wait_for_all(out / str(number), place.ranks)
     enter("leave")
     group.leave()
     return 0
+
+
+def _wait_for_all(folder: Path, ranks: int) -> None:
+    """Wait until every rank is done with a case, for as long as the case may take.
+
+    A rank that skips what others measure would meet them in collectives of another case.
+    """
+    while len(list(folder.glob("rank-*.json"))) < ranks:
+        time.sleep(LOOK_S)
 
 
 def _write(target: Path, outcome: dict[str, Any]) -> None:

@@ -91,11 +91,18 @@ class Recorded:
     """A step that runs as it is the first time, and from then on as a graph of itself."""
 
     def __init__(
-        self, step: Callable[[], object], after_first: Callable[[], None] = lambda: None
+        self,
+        step: Callable[[], object],
+        after_first: Callable[[], None] = lambda: None,
+        side: torch.cuda.Stream | None = None,
     ) -> None:
-        """Call ``after_first`` when the first step has been issued, before it is recorded."""
+        """Call ``after_first`` when the first step has been issued, before it is recorded.
+
+        ``side`` is the stream to record on, as ``graph.recorded`` has it.
+        """
         self._step = step
         self._after_first = after_first
+        self._side = side
         self._recording: contextlib.AbstractContextManager[Callable[[], None]] | None = None
         self._replay: Callable[[], None] = lambda: None
         self._answer: object = None
@@ -120,7 +127,7 @@ class Recorded:
         def step() -> None:
             self._answer = self._step()
 
-        self._recording = recorded(step)
+        self._recording = recorded(step, self._side)
         try:
             self._replay = self._recording.__enter__()
         except RuntimeError as error:

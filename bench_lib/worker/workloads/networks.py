@@ -17,11 +17,12 @@ from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads.compilation import Recorded, compiled, records_graphs
 from bench_lib.worker.workloads.flops import CONVOLUTIONS, Work, linear_share, work
 from bench_lib.worker.workloads.merging import merged, plain_mode
+from bench_lib.worker.workloads.references import cosine, gradients_norm, plain_fp32
 from bench_lib.worker.workloads.registry import create, networks
 from bench_lib.worker.workloads.weights import quantize, settle, stored, stored_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 SEED = 1337
 LEARNING_RATE = 1e-8
@@ -263,14 +264,14 @@ class _Inference(_Case):
         return Numerics(
             finite=finite,
             max_abs_diff=float((answer - reference).abs().max()),
-            cosine=_cosine(answer, reference),
+            cosine=cosine(answer, reference),
             reference_batch=batch,
         )
 
     def _reference(self) -> tuple[int, Tensor]:
         """FP32 eager on as much of the batch as the memory holds."""
         batch = self.spec.batch_size
-        with _plain_fp32(), torch.no_grad():
+        with plain_fp32(), torch.no_grad():
             twin = self._fresh_model()
             while True:
                 try:
@@ -339,7 +340,7 @@ class _Training(_Case):
         assert self.loss is not None
         self.first_loss = float(self.loss)
         if self.setting.ranks == 1:  # several ranks average theirs; the twin is one rank's
-            self.first_grad_norm = _grad_norm(self.model)
+            self.first_grad_norm = gradients_norm(self.model)
 
     def workload(self) -> Workload:
         return Workload(
@@ -376,34 +377,11 @@ class _Training(_Case):
     def _reference(self) -> tuple[float | None, float | None]:
         """First loss and gradient norm of FP32 eager; None where the memory is too small."""
         images = self.input.float().contiguous()
-        with _plain_fp32():
+        with plain_fp32():
             twin = self._fresh_model()
             try:
                 loss = loss_of(twin(images), self.target)
                 loss.backward()
             except torch.OutOfMemoryError:
                 return None, None
-            return float(loss.detach()), _grad_norm(twin)
-
-
-def _grad_norm(model: nn.Module) -> float:
-    gradients = [p.grad.float() for p in model.parameters() if p.grad is not None]
-    return float(torch.linalg.vector_norm(torch.stack([g.norm() for g in gradients])))
-
-
-def _cosine(a: Tensor, b: Tensor) -> float:
-    a, b = a.flatten().double(), b.flatten().double()
-    return max(-1.0, min(1.0, float(functional.cosine_similarity(a, b, dim=0))))
-
-
-@contextlib.contextmanager
-def _plain_fp32() -> Iterator[None]:
-    precision = torch.get_float32_matmul_precision()
-    convolutions = torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(precision)
-        torch.backends.cudnn.allow_tf32 = convolutions
+            return float(loss.detach()), gradients_norm(twin)

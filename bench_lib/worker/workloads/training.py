@@ -179,6 +179,9 @@ class Trainer:
         self.fresh_scaler = self.scaler.state_dict() if self.scaler is not None else {}
         self.optimizer = self._optimizer()
         self.graphed = spec.compile_mode == "graph"
+        # DDP keeps nodes of autograd, which work on the stream that they were made on.
+        alone = setting.ranks == 1 or not self.graphed
+        self.side = None if alone else torch.cuda.Stream()
         self.forward = compiled(self._parallel(), spec.compile_mode)
         self.records_graphs = records_graphs(spec.compile_mode)
         self.at_once = 1 if spec.epochs else feed.at_once
@@ -189,9 +192,9 @@ class Trainer:
         self.first: _First | None = None
         self.recorded: Recorded | None = None
         if self.graphed:
-            if setting.ranks > 1:
-                self._warm_up_ranks()
-            self.recorded = Recorded(self._train_once, self._note_first)
+            if self.side is not None:
+                self._warm_up_ranks(self.side)
+            self.recorded = Recorded(self._train_once, self._note_first, self.side)
         self.train_once: Callable[[], object] = self.recorded or self._train_once
 
     # ---- building -------------------------------------------------------------------------
@@ -234,17 +237,17 @@ class Trainer:
             "broadcast_buffers": False,
             "gradient_as_bucket_view": True,
         }
-        if not self.graphed:
+        if self.side is None:
             return nn.parallel.DistributedDataParallel(self.model, **options)
         # As torch's notes on CUDA graphs ask: made on a side stream, in a group of ranks whose
         # watchdog does not touch the device while a step is recorded.
         with _variable("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"):
             group = torch.distributed.new_group(backend="nccl")
-        with _side_stream():
+        with _on(self.side):
             return nn.parallel.DistributedDataParallel(self.model, process_group=group, **options)
 
-    def _warm_up_ranks(self) -> None:
-        with _side_stream():
+    def _warm_up_ranks(self, side: torch.cuda.Stream) -> None:
+        with _on(side):
             for _ in range(DDP_STEPS):
                 self.feed.fetch()
                 self._train_once()
@@ -524,8 +527,7 @@ def _variable(name: str, value: str) -> Any:
 
 
 @contextlib.contextmanager
-def _side_stream() -> Any:
-    side = torch.cuda.Stream()
+def _on(side: torch.cuda.Stream) -> Any:
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         yield
