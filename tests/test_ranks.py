@@ -125,15 +125,14 @@ def test_a_rank_that_hangs_ends_the_case_at_its_limit(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where each stood is told, and which one the others waited for."""
-    ends_within = module.ends_within
+    follow = module.follow
 
-    def once_they_hang(process: subprocess.Popen[bytes], limit_s: float) -> bool:
+    def once_they_hang(process: subprocess.Popen[bytes], _limit_s: float, folder: Path) -> bool:
         # Starting ranks takes long on a busy machine, and a call that begins does not.
-        if limit_s == 25:
-            assert wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2)
-        return ends_within(process, min(limit_s, 2))
+        assert wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2)
+        return follow(process, 2, folder)
 
-    monkeypatch.setattr(module, "ends_within", once_they_hang)
+    monkeypatch.setattr(module, "follow", once_they_hang)
     fault = fault_with(name, tmp_path, others="meet", last="hang", time_limit_s=25)
     assert (fault.kind, fault.phase) == ("time limit", "first step")
     assert fault.message.startswith(
@@ -275,13 +274,13 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
     So that no limit is too short for a machine that is busy.
     """
-    mark, ends_within = tmp_path / "hangs", module.ends_within
+    mark, follow = tmp_path / "hangs", module.follow
 
-    def from_there(process: subprocess.Popen[bytes], limit_s: float) -> bool:
+    def from_there(process: subprocess.Popen[bytes], limit_s: float, folder: Path) -> bool:
         assert wait_until(mark.exists)
-        return ends_within(process, limit_s)
+        return follow(process, limit_s, folder)
 
-    monkeypatch.setattr(module, "ends_within", from_there)
+    monkeypatch.setattr(module, "follow", from_there)
     return f'touch "{mark}"; exec sleep 3600'
 
 
@@ -683,9 +682,7 @@ def test_a_launcher_that_is_not_there_is_named() -> None:
     """No case can be measured with it."""
     with pytest.raises(LaunchError) as raised:
         run_ranks(two_ranks("any"), launcher=Launcher("mpirun", ("/nowhere/mpirun", "-n"), 2))
-    assert str(raised.value) == (
-        "cannot start ranks with /nowhere/mpirun: No such file or directory"
-    )
+    assert str(raised.value) == "cannot start ranks with /nowhere/mpirun: no such program"
 
 
 def test_an_interrupted_run_leaves_no_launcher(
@@ -701,6 +698,27 @@ def test_an_interrupted_run_leaves_no_launcher(
             run_ranks(two_ranks("any"), launcher=words)
     finally:
         signal.signal(signal.SIGINT, before)
+    assert all_gone(*pids_in(pids))
+
+
+RUNNER = """
+from bench_lib.launch import run_ranks
+from bench_lib.launch.launchers import Launcher
+from bench_lib.model import Case, Launch
+run_ranks(Case("a", "any", {}, launch=Launch(2)), launcher=Launcher("mpirun", (%r,), 2))
+"""
+
+
+def test_a_runner_that_is_killed_takes_its_launcher_along(
+    launcher: Callable[[str], Launcher], tmp_path: Path
+) -> None:
+    """The kernel sees to it, since nobody else is left."""
+    pids = tmp_path / "pids"
+    words = launcher(f'echo $$ > "{pids}"; exec sleep 3600').words
+    runner = subprocess.Popen([sys.executable, "-c", RUNNER % words[0]])
+    assert wait_until(lambda: pids.exists() and pids.read_text().endswith("\n"))
+    runner.kill()
+    runner.wait()
     assert all_gone(*pids_in(pids))
 
 

@@ -7,11 +7,13 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,6 +29,7 @@ from bench_lib.launch.faults import (
     last_output,
 )
 from bench_lib.launch.launchers import SHARED_VARIABLE, Launcher, chosen, without_ranks
+from bench_lib.launch.leash import leashed
 from bench_lib.launch.zygote import import_path
 from bench_lib.model import Case, Fault, Measurement, Numerics, RankSample, Training
 
@@ -35,6 +38,10 @@ if TYPE_CHECKING:
 
 GRACE_S = 10.0
 """Launchers end their ranks when asked to; after this they are ended themselves."""
+LOOK_S = 0.2
+"""How often it is looked whether a rank has told of a fault."""
+LINGER_S = 5.0
+"""For the others to notice: not every launcher ends them, and in a collective they wait on."""
 TELLING_S = 0.5
 """For ranks to write where they stand."""
 FOLDER_VARIABLE = "BENCH_LIB_RANKS"
@@ -64,7 +71,7 @@ def run_ranks(
             ("bench_lib.worker", "once", str(file), str(folder)),
             folder,
             outside,
-            lambda process: ends_within(process, case.time_limit_s),
+            lambda process: follow(process, case.time_limit_s, folder),
         )
         return measurement_of(case, read_ranks(folder, launcher.ranks), ending)
 
@@ -85,19 +92,17 @@ def launch(
     variables["PYTHONPATH"] = import_path(folder, variables)
     variables[FOLDER_VARIABLE] = str(folder)
     log = folder / "output.log"
-    try:
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [*launcher.words, "-m", *form],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=variables,
-                start_new_session=True,
-            )
-    except OSError as error:
-        words = f"cannot start ranks with {launcher.words[0]}: {error.strerror}"
-        raise LaunchError(words) from error
+    if shutil.which(launcher.words[0], path=variables.get("PATH")) is None:
+        raise LaunchError(f"cannot start ranks with {launcher.words[0]}: no such program")
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            leashed([*launcher.words, "-m", *form]),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=variables,
+            start_new_session=True,
+        )
     try:
         in_time = wait(process)
         if not in_time:
@@ -107,6 +112,18 @@ def launch(
     finally:
         end_all(process, folder)
     return Ending(launcher, process.returncode, in_time, log)
+
+
+def follow(process: subprocess.Popen[bytes], limit_s: float, folder: Path) -> bool:
+    """Wait for the ranks' end, not for long after a fault; returns whether it came in time."""
+    deadline = time.monotonic() + limit_s
+    while not ends_within(process, LOOK_S):
+        if any('"fault"' in path.read_text() for path in folder.glob("rank-*.json")):
+            ends_within(process, LINGER_S)
+            return True
+        if time.monotonic() > deadline:
+            return False
+    return True
 
 
 def ends_within(process: subprocess.Popen[bytes], limit_s: float) -> bool:
