@@ -65,12 +65,12 @@ def one_of(kind: str, allowed: Sequence[str]) -> Callable[[Any], str | None]:
     return check
 
 
-def positive(kind: str) -> Callable[[Any], str | None]:
-    """Return a check that a value is a whole number of 1 or more."""
+def positive(kind: str, least: int = 1) -> Callable[[Any], str | None]:
+    """Return a check that a value is a whole number of ``least`` or more."""
 
     def check(value: Any) -> str | None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            return f"{kind} is {value!r}; it has to be a whole number of 1 or more"
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            return f"{kind} is {value!r}; it has to be a whole number of {least} or more"
         return f"{kind} is {value}; at most {LARGEST} is taken" if value > LARGEST else None
 
     return check
@@ -89,11 +89,7 @@ def truth(kind: str) -> Callable[[Any], str | None]:
 
 def count(kind: str) -> Callable[[Any], str | None]:
     """Return a check that a value is a whole number of 0 or more."""
-
-    def check(value: Any) -> str | None:
-        return None if type(value) is int and value == 0 else positive(kind)(value)
-
-    return check
+    return positive(kind, 0)
 
 
 def network_axes(sizes: Mapping[str, int]) -> WorkloadAxes:
@@ -112,7 +108,7 @@ def network_axes(sizes: Mapping[str, int]) -> WorkloadAxes:
             ),
             Axis(
                 "image_size",
-                count("image_size"),
+                lambda n: None if type(n) is int and n == 0 else positive("image_size")(n),
                 0,
                 in_id=lambda n: f"{n}px" if n else "",
                 told=False,

@@ -165,7 +165,7 @@ def test_how_a_case_is_launched_is_in_its_id(tmp_path, keys, end, launch):
             ": batch_size 64 cannot be divided among 128 ranks evenly",
         ),
         ("strong = 1", ", strong: strong is 1; it has to be true or false"),
-        ("threads = -1", ", threads: threads is -1; it has to be a whole number of 1 or more"),
+        ("threads = -1", ", threads: threads is -1; it has to be a whole number of 0 or more"),
     ],
 )
 def test_a_batch_that_ranks_cannot_share_is_refused(tmp_path, keys, expected):
