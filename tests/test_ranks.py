@@ -391,12 +391,12 @@ def stack_in(file: str, name: str) -> str:
         "Thread 0x00007f01 (most recent call first):\n"
         '  File "/lib/threading.py", line 9 in wait\n\n'
         f'Current thread 0x00007f02 (most recent call first):\n  File "{file}", line 7 in {name}\n'
-        '  File "/work/main.py", line 1 in <module>'
+        '  File "/site/main.py", line 1 in <module>'
     )
 
 
 WAITING = stack_in("/lib/torch/distributed/distributed_c10d.py", "all_reduce")
-WORKING = stack_in("/work/steps.py", "step")
+WORKING = stack_in("/site/steps.py", "step")
 
 
 def test_ranks_that_leave_nothing_are_named(launcher: Callable[[str], Launcher]) -> None:
@@ -546,7 +546,7 @@ def test_at_the_time_limit_the_rank_that_stayed_behind_is_named(
     )
     assert fault.phase == "first step"
     assert fault.last_output.splitlines()[0] == "reading data"
-    assert fault.last_output.splitlines()[2] == '  File "/work/steps.py", line 7 in step'
+    assert fault.last_output.splitlines()[2] == '  File "/site/steps.py", line 7 in step'
 
 
 @pytest.mark.parametrize(
