@@ -351,7 +351,9 @@ class _Training(_Case):
         forward: nn.Module = self.model
         if setting.ranks > 1 and not self.divided:
             ids = [self.device.index] if is_gpu else None
-            forward = nn.parallel.DistributedDataParallel(forward, device_ids=ids)
+            forward = nn.parallel.DistributedDataParallel(
+                forward, device_ids=ids, gradient_as_bucket_view=True
+            )
         self.run = self.compile(forward)
         self.recorded = None
         if spec.compile_mode == "graph":

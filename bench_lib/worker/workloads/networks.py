@@ -302,7 +302,9 @@ class _Training(_Case):
         forward = self.model
         if setting.ranks > 1:
             ids = [self.device.index] if self.device.type == "cuda" else None
-            forward = nn.parallel.DistributedDataParallel(forward, device_ids=ids)
+            forward = nn.parallel.DistributedDataParallel(
+                forward, device_ids=ids, gradient_as_bucket_view=True
+            )
         self.forward = self.compile(forward)
         self.recorded = None
         if spec.compile_mode == "graph":
