@@ -58,12 +58,14 @@ def reference(environment: Environment) -> str:
 class Writer:
     """Appends the lines of one run to its own file."""
 
-    def __init__(self, folder: Path, key: str, *, now: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, key: str, *, now: str | None = None, run_id: str | None = None
+    ) -> None:
         """Create the file, so that a folder that cannot be written fails before measuring.
 
-        Raises HistoryError.
+        ``run_id`` is eight hexadecimal digits, drawn unless given.  Raises HistoryError.
         """
-        self.run_id = secrets.token_hex(4)
+        self.run_id = run_id or secrets.token_hex(4)
         started = (now or utc_now()).replace(":", "").replace("-", "")
         self.path = folder / f"{started}_{key}_{self.run_id}.jsonl"
         self._environments: set[str] = set()
@@ -187,7 +189,8 @@ class Run:
         return self.ended is not None
 
 
-_NAME = re.compile(r"(?P<time>\d{8}T\d{6}Z)_(?P<key>.+)_(?P<run>[0-9a-f]{8})\.jsonl")
+NAME = re.compile(r"(?P<time>\d{8}T\d{6}Z)_(?P<key>.+)_(?P<run>[0-9a-f]{8})\.jsonl")
+"""What the file of a run is called."""
 
 
 def read(path: Path) -> Run:
@@ -196,13 +199,21 @@ def read(path: Path) -> Run:
     Lines that cannot be read are named in ``problems``; a line of a newer schema, or a
     file that cannot be opened, raises HistoryError.
     """
-    run = Run(path)
-    if match := _NAME.fullmatch(path.name):
-        run.key, run.run_id = match["key"], match["run"]
     try:
         data = path.read_bytes()
     except OSError as error:
         raise HistoryError(f"cannot read {path}: {error.strerror}") from error
+    return parse(path, data)
+
+
+def parse(path: Path, data: bytes) -> Run:
+    """Fold what is in a run's file, wherever it is kept, into a run; ``path`` is for messages.
+
+    Raises HistoryError as ``read`` does.
+    """
+    run = Run(path)
+    if match := NAME.fullmatch(path.name):
+        run.key, run.run_id = match["key"], match["run"]
     lines = data.split(b"\n")
     if lines[-1]:
         run.problems.append(f"line {len(lines)} is torn: the run was killed while writing it")
@@ -279,7 +290,7 @@ def _fold(run: Run, line: dict[str, Any]) -> None:
 
 def files(folder: Path) -> list[Path]:
     """Return the files of all runs in a folder, oldest first; none where there is no folder."""
-    found = [path for path in folder.glob("*.jsonl") if _NAME.fullmatch(path.name)]
+    found = [path for path in folder.glob("*.jsonl") if NAME.fullmatch(path.name)]
     # Of two runs of one second the one that was written to last is the later.
     return sorted(found, key=lambda path: (path.name.partition("_")[0], path.stat().st_mtime_ns))
 
@@ -288,7 +299,7 @@ def keys(folder: Path) -> dict[str, list[Path]]:
     """Return the hardware keys of a folder's runs, in order, each with its files, oldest first."""
     found: dict[str, list[Path]] = {}
     for path in files(folder):
-        if match := _NAME.fullmatch(path.name):
+        if match := NAME.fullmatch(path.name):
             found.setdefault(match["key"], []).append(path)
     return dict(sorted(found.items()))
 
@@ -301,7 +312,7 @@ def latest(folder: Path, key: str, most: int, *, but: Path | None = None) -> Ite
     paths = [
         path
         for path in reversed(files(folder))
-        if path != but and (match := _NAME.fullmatch(path.name)) and match["key"] == key
+        if path != but and (match := NAME.fullmatch(path.name)) and match["key"] == key
     ]
     for path in paths[:most]:
         with contextlib.suppress(HistoryError):
@@ -316,13 +327,26 @@ def find(folder: Path, run: str) -> Path:
     if run.endswith(".jsonl") and Path(run).is_file():
         return Path(run)
     known = files(folder)
+    compacted = _compacted(folder, run)
     if not known:
-        raise HistoryError(f"no runs in {folder}; run pytest perf_tests, or name --history DIR")
+        way = compacted or "; run pytest perf_tests, or name --history DIR"
+        raise HistoryError(f"no runs in {folder}{way}")
     if run == "latest":
         return known[-1]
-    found = [p for p in known if (m := _NAME.fullmatch(p.name)) and m["run"].startswith(run)]
+    found = [p for p in known if (m := NAME.fullmatch(p.name)) and m["run"].startswith(run)]
     if len(found) == 1:
         return found[0]
-    ids = ", ".join(m["run"] for p in (found or known)[-5:] if (m := _NAME.fullmatch(p.name)))
+    ids = ", ".join(m["run"] for p in (found or known)[-5:] if (m := NAME.fullmatch(p.name)))
     what = "is the start of several runs" if found else "is not a run here"
-    raise HistoryError(f"{run!r} {what}; in {folder} there is {ids}")
+    way = "" if found else compacted
+    raise HistoryError(f"{run!r} {what}; in {folder} there is {ids}{way}")
+
+
+def _compacted(folder: Path, run: str) -> str:
+    """Say how a run is had back that may have been compacted; nothing where none was."""
+    if not any(folder.glob("*.parquet")):
+        return ""
+    return (
+        f"; others are compacted: bench-lib history list names them, and "
+        f"bench-lib history restore {run} brings the file of one back"
+    )

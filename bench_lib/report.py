@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from bench_lib import judge, roofline, summary
 from bench_lib.baselines import in_force
@@ -33,34 +34,59 @@ def summary_rows(records: Iterable[Record]) -> list[tuple[str, ...]]:
     return [_row(record) for record in sorted(records, key=rank)]
 
 
-def _row(record: Record) -> tuple[str, ...]:
-    status = standing(record, utc_today())
+@dataclass(frozen=True)
+class Figures:
+    """What a run's accepted measurements of a case say, the middle of its processes."""
+
+    median_s: float
+    rate: float
+    """Items a second, by the wall clock."""
+    item: str
+    spread: float
+    peak_memory_bytes: int | None
+    """The most of them."""
+
+
+def figures(record: Record) -> Figures | None:
+    """Return a case's figures; None where nothing was accepted."""
     measurements = [a.measurement for a in record.attempts if a.accepted and a.measurement]
     if not measurements:
-        return (record.case.id, status, *[""] * (len(HEADINGS) - 2))
-    latency = statistics.median(statistics.median(m.iteration_s) for m in measurements)
-    rate = statistics.median(rate_of(m) for m in measurements)
-    verdict = _shown(record)
+        return None
     peaks = [m.peak_memory_bytes for m in measurements if m.peak_memory_bytes is not None]
+    return Figures(
+        median_s=statistics.median(statistics.median(m.iteration_s) for m in measurements),
+        rate=statistics.median(rate_of(m) for m in measurements),
+        item=measurements[0].item,
+        spread=statistics.median(summary.spread(m.iteration_s) for m in measurements),
+        peak_memory_bytes=max(peaks, default=None),
+    )
+
+
+def _row(record: Record) -> tuple[str, ...]:
+    status = standing(record, utc_today())
+    found = figures(record)
+    if found is None:
+        return (record.case.id, status, *[""] * (len(HEADINGS) - 2))
+    verdict = timing_of(record)
     return (
         record.case.id,
         status,
-        seconds(latency),
+        seconds(found.median_s),
         "" if verdict is None or verdict.ratio is None else f"{verdict.ratio - 1:+.1%}",
         ""
         if verdict is None or verdict.detectable_effect is None
         else f"{verdict.detectable_effect:.1%}",
-        f"{quantity(rate)} {measurements[0].item}/s",
-        f"{statistics.median(summary.spread(m.iteration_s) for m in measurements):.1%}",
-        f"{max(peaks) / 2**20:.0f} MiB" if peaks else "",
+        f"{quantity(found.rate)} {found.item}/s",
+        f"{found.spread:.1%}",
+        "" if found.peak_memory_bytes is None else f"{found.peak_memory_bytes / 2**20:.0f} MiB",
         next(
             (f"{v.value:.1%}" for v in record.verdicts if v.metric == "efficiency" and v.value), ""
         ),
     )
 
 
-def _shown(record: Record) -> Verdict | None:
-    """Return the timing that decides, else the latency."""
+def timing_of(record: Record) -> Verdict | None:
+    """Return the timing that decides, else the first, which is the latency; None without."""
     timings = [v for v in record.verdicts if v.metric in TIMING]
     decisive = [v for v in timings if v.status is record.status]
     return next(iter(decisive or timings), None)
@@ -191,6 +217,18 @@ def _on_quarantine(record: Record) -> list[str]:
         return [f"{record.case.id}: in quarantine until {until}: {why}"]
     ended = f"{record.case.id}: its QUARANTINE ENDED on {until} ({why}); "
     return [ended + f"bench-lib baseline quarantine {record.case.id} --lift, or a new --until"]
+
+
+def counted(counts: Mapping[str, int], failed: Sequence[str]) -> str:
+    """Return in one line how many cases have each status, and the ids of those that failed.
+
+    Of many the first three are named.
+    """
+    words = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
+    if not failed:
+        return words or "not judged"
+    more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
+    return f"{words}; failed: {', '.join(failed[:3])}{more}"
 
 
 def shortened(text: str, most: int = 240) -> str:

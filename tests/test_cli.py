@@ -1261,17 +1261,19 @@ def test_runs_are_listed_with_how_they_ended(cli, history):
     three = write_run(history, now="2026-01-03T00:00:00Z")
     three.write_text('{"schema": 9}\n')
     answer = cli("history", "list")
-    started = [json.loads(path.read_bytes().splitlines()[0])["time"] for path in (one, two)]
     assert (answer.status, answer.err) == (0, "")
     assert answer.lines == [
         "run                    started  hardware  cases                   verdicts",
-        f"{run_id(one)}  {started[0]}  mi300x        2                       2 OK",
-        f"{run_id(two)}  {started[1]}  mi300x        2  1 REGRESSED, 1 not judged  unfinished",
-        f"! {two.name}: line 5 is torn: the run was killed while writing it",
+        f"{run_id(one)}  2026-01-01T00:00:00Z  mi300x        2                       2 OK",
+        (
+            f"{run_id(two)}  2026-01-02T00:00:00Z  mi300x        2  "
+            "1 REGRESSED, 1 not judged  unfinished"
+        ),
         (
             f"! history/{three.name}, line 1: schema 9 is newer than 1, the newest that this "
             "version of bench-lib reads; upgrade bench-lib"
         ),
+        f"! {two.name}: line 5 is torn: the run was killed while writing it",
     ]
     found = cli("history", "list", "--json").json
     assert [run["run"] for run in found["runs"]] == [run_id(one), run_id(two)]
@@ -1442,12 +1444,12 @@ def test_an_export_carries_the_samples_the_machine_and_the_gpu(cli, history):
 
 
 def test_an_export_needs_a_form(cli, history):
-    """Other forms may come; none is the default."""
+    """None is the default."""
     write_run(history, [measured(0.5)])
     answer = cli("history", "export", "latest")
     assert (answer.status, answer.err) == (
         2,
-        "bench-lib: error: name a form to export to: --pytest-benchmark\n",
+        "bench-lib: error: name one form to export to: --pytest-benchmark, --csv or --parquet\n",
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,11 +14,23 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from builders import make_baseline, make_environment, make_hardware, make_processes
+import scipy.special  # noqa: F401 - or a run here would import it, and the next one again
+import screen
+import scripted
+from builders import (
+    make_attempt,
+    make_baseline,
+    make_case,
+    make_environment,
+    make_hardware,
+    make_processes,
+)
 from scripted import KERNELS
 
-from bench_lib import baselines, history
+import bench_lib.hardware
+from bench_lib import baselines, history, runner
 from bench_lib.model import Kernel, KernelTable, Quarantine, Status
+from bench_lib.plugin import session
 from bench_lib.plugin.devices import Assignment, device_of
 
 TESTS = Path(__file__).parent
@@ -67,9 +81,33 @@ def test_step(case, perf):
 """
 
 
+LOAD = ("-p", "no:hypothesispytest", "-p", "bench_lib.plugin")
+"""Hypothesis takes longer to import than a run here lasts."""
+
+
+@contextlib.contextmanager
+def as_it_was():
+    """Take back what a checkout's conftest changes of our modules and of their stand-ins."""
+    changed = (
+        *(bench_lib.hardware, session, session.PerfSession, runner, runner.Bench, history.Writer),
+        *(scripted.Watch, scripted.Context),
+    )
+    before = [dict(vars(each)) for each in changed]
+    try:
+        yield
+    finally:
+        for each, was in zip(changed, before, strict=True):
+            for name, value in was.items():
+                if vars(each)[name] is not value:
+                    setattr(each, name, value)
+
+
 @pytest.fixture
 def suite(pytester):
-    """Lay out a checkout of scripted cases; returns what runs pytest on it."""
+    """Lay out a checkout of scripted cases; returns what runs pytest on it.
+
+    In this process, which spares the imports, unless it is told to run ``apart``, or with xdist.
+    """
 
     def make(script="{}", devices="[CPU]", matrix=MATRIX, seen=()):
         pytester.makeini(
@@ -83,10 +121,12 @@ def suite(pytester):
         text = CONFTEST.format(tests=str(TESTS), devices=devices, script=script, seen=watched)
         pytester.makeconftest(text)
 
-        def run(*arguments, plugin=True):
-            load = ["-p", "no:hypothesispytest"]  # takes longer to import than a run here lasts
-            load += ["-p", "bench_lib.plugin"] if plugin else []
-            return pytester.runpytest_subprocess(*load, "perf_tests", *arguments, timeout=60)
+        def run(*arguments, apart=None):
+            load = (*LOAD, "perf_tests")
+            if apart or (apart is None and "-n" in arguments):
+                return pytester.runpytest_subprocess(*load, *arguments, timeout=60)
+            with as_it_was():
+                return pytester.runpytest_inprocess(*load, *arguments)
 
         return run
 
@@ -111,6 +151,19 @@ def accept(pytester, case_id, log_medians, key="cpu-test-2c", kernels=None, *, r
     )
 
 
+def properties_of(element) -> dict[str, str]:
+    """Return what JUnit's XML says of a test or a suite, each thing once."""
+    found = [(p.get("name"), p.get("value")) for p in element.findall("properties/property")]
+    assert len(dict(found)) == len(found)
+    return dict(found)
+
+
+def junit(pytester):
+    """Return the suite of ``junit.xml``, and what it says of each test."""
+    (suite_of,) = ET.parse(pytester.path / "junit.xml").getroot()
+    return suite_of, {case.get("name"): properties_of(case) for case in suite_of.iter("testcase")}
+
+
 TEN_MS = [-4.6062, -4.6052, -4.6047, -4.6057, -4.6042]
 
 
@@ -123,9 +176,9 @@ def test_a_first_run_passes_and_says_how_to_make_a_baseline(suite, pytester):
             "*performance*",
             "case *status *median*",
             "alpha *NO_BASELINE*10 ms*",
-            "run * on cpu-test-2c: 2 NO_BASELINE",
             "history: history/*_cpu-test-2c_*.jsonl",
             "next: pytest *perf_tests --perf-processes 5 && bench-lib baseline accept --run *",
+            "run * on cpu-test-2c: 2 NO_BASELINE",
         ]
     )
     (run,) = runs_in(pytester)
@@ -163,8 +216,8 @@ def test_a_regression_fails_its_own_test_once_with_the_reason(suite, pytester):
     by_name = {case.get("name"): case for case in cases}
     assert by_name["test_step[alpha]"].find("failure") is not None
     assert by_name["test_step[beta]"].find("failure") is None
-    properties = {p.get("value") for case in cases for p in case.iter("property")}
-    assert properties == {"REGRESSED", "OK"}
+    assert properties_of(by_name["test_step[alpha]"])["perf_status"] == "REGRESSED"
+    assert properties_of(by_name["test_step[beta]"])["perf_status"] == "OK"
 
 
 def test_a_regression_is_looked_into_once_and_names_its_kernels(suite, pytester):
@@ -322,7 +375,7 @@ def interrupted(self, cases, process):
     yield
 bench_lib.runner.Bench.measure_again = interrupted
 """)
-    result = run()
+    result = run(apart=True)
     assert result.ret == pytest.ExitCode.INTERRUPTED
     (kept,) = runs_in(pytester)
     assert not kept.finished
@@ -490,7 +543,7 @@ history.Writer.attempt = attempt
 """
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write(limit)
-    result = run("-p", "no:cacheprovider")
+    result = run("-p", "no:cacheprovider", apart=True)
     assert result.ret == pytest.ExitCode.INTERNAL_ERROR
     result.stdout.fnmatch_lines(["*cannot write history to *everything before this case is kept*"])
     (kept,) = runs_in(pytester)
@@ -535,20 +588,27 @@ def test_nothing_depends_on_pytest_benchmark(suite, arguments):
 
 
 def test_xdist_pins_each_worker_to_a_device_and_loses_no_record(suite, pytester):
-    """Each case runs on the device of its id's hash; one history file holds all."""
+    """Auto is one a device; a case runs on that of its id's hash; one history file holds all."""
     matrix = "".join(
         f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(12)
     )
-    result = suite("{'case-3': ['no']}", devices="gpus(3)", matrix=matrix)("-n", "3")
+    run = suite("{'case-3': ['no']}", devices="gpus(3)", matrix=matrix)
+    result = run("-n", "auto", "--junitxml=junit.xml")
     result.assert_outcomes(passed=11, skipped=1)
+    result.stdout.fnmatch_lines(["*3 workers*"])
     result.stdout.fnmatch_lines(["run * on mi300x: 11 NO_BASELINE, 1 SKIPPED"])
-    (run,) = runs_in(pytester)
-    assert run.finished
-    assert set(run.records) == {f"case-{i}" for i in range(12)}
-    for case_id, record in run.records.items():
+    (kept,) = runs_in(pytester)
+    assert kept.finished
+    assert set(kept.records) == {f"case-{i}" for i in range(12)}
+    for case_id, record in kept.records.items():
         expected = device_of(f"x[{case_id}]", 3)
         assert [a.device_uuid for a in record.attempts] == [f"GPU-{expected + 1:016x}"]
-    assert len({device.uuid for device in run.hardware}) == 3
+    assert len({device.uuid for device in kept.hardware}) == 3
+    _, tests = junit(pytester)
+    skipped = tests.pop("test_step[case-3]")
+    assert (skipped["perf_status"], skipped["perf_reason"]) == ("SKIPPED", "no")
+    assert {found["perf_status"] for found in tests.values()} == {"NO_BASELINE"}
+    assert {found["perf_run"] for found in [skipped, *tests.values()]} == {kept.run_id}
 
 
 RANKS = """
@@ -586,7 +646,7 @@ TWO = """
 import pytest
 from bench_lib.model import Case, Launch
 
-CASES = [Case(f"two-{i}", "steps:step", launch=Launch(ranks=2)) for i in range(2)]
+CASES = [Case(f"two-{i}", "steps:step", launch=Launch(ranks=2)) for i in range({count})]
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_two(case, perf):
@@ -597,9 +657,11 @@ def test_two(case, perf):
 UNSEEN = ("--perf-kernels", "none")
 
 
-def with_ranks(pytester, answers="{}"):
+def with_ranks(pytester, answers="{}", *, count=2):
     """Add cases of two ranks that follow a script, where all their devices are held."""
-    pytester.path.joinpath("perf_tests", "test_two.py").write_text(TWO)
+    pytester.path.joinpath("perf_tests", "test_two.py").write_text(
+        TWO.replace("{count}", f"{count}")
+    )
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write(RANKS.replace("{answers}", answers))
 
@@ -615,23 +677,32 @@ def test_under_xdist_cases_of_several_ranks_wait_until_all_devices_are_free(suit
     assert kept.finished
     assert set(kept.records) == {*(f"case-{i}" for i in range(4)), "two-0", "two-1"}
     assert kept.records["two-0"].nodeid == "perf_tests/test_two.py::test_two[two-0]"
-    cases = ET.parse(pytester.path / "junit.xml").getroot().findall(".//testcase")
-    assert sorted(case.get("name").partition("[")[2].rstrip("]") for case in cases) == sorted(
-        kept.records
-    )
-    assert [case for case in cases if case.find("failure") is not None] == []
+    suite_of, tests = junit(pytester)
+    assert sorted(found["perf_case"] for found in tests.values()) == sorted(kept.records)
+    assert {found["perf_status"] for found in tests.values()} == {"NO_BASELINE"}
+    assert {found["perf_run"] for found in tests.values()} == {kept.run_id}
+    assert properties_of(suite_of)["perf_torch"] == "2.9.0"
+    assert list(suite_of.iter("failure")) == []
 
 
 def test_what_becomes_of_a_case_that_waited_is_what_would_have_become_of_it(suite, pytester):
-    """A skip is a skip and a fault fails the test, each once and under its own name."""
-    run = suite(devices="gpus(2)", matrix=SEVERAL)
+    """Skipped, broken, broken in quarantine, slower: each once and under its own name.
+
+    Slower is said after another look, with all devices in its hands and after cases of one rank.
+    """
+    run = suite("{'case-0': [[0.0105] * 20]}", devices="gpus(2)", matrix=SEVERAL)
     with_ranks(
         pytester,
         '{"two-0": CaseSkipped("no such arithmetic"), "two-1": CaseFault(Fault("died", '
-        '"rank 1 was ended by SIGKILL", "first step", "the last words"))}',
+        '"rank 1 was ended by SIGKILL", "first step", "the last words")), '
+        '"two-2": CaseFault(Fault("died", "gone", "build")), "two-3": [0.0105] * 20}',
+        count=4,
     )
+    quarantine(pytester, "two-2", "2099-01-01", key="mi300x")
+    for name, ranks in (("case-0", 1), ("two-3", 2)):
+        accept(pytester, name, TEN_MS, key="mi300x", ranks=ranks)
     result = run("-n", "2", *UNSEEN, "--junitxml", "junit.xml", "-rs")
-    result.assert_outcomes(passed=4, skipped=1, failed=1)
+    result.assert_outcomes(passed=3, skipped=1, xfailed=1, failed=3)
     result.stdout.fnmatch_lines(
         [
             "ERROR two-1: died in first step: rank 1 was ended by SIGKILL",
@@ -639,36 +710,20 @@ def test_what_becomes_of_a_case_that_waited_is_what_would_have_become_of_it(suit
             "SKIPPED * no such arithmetic",
         ]
     )
-    suite_of = ET.parse(pytester.path / "junit.xml").getroot().find("testsuite")
-    assert (suite_of.get("tests"), suite_of.get("failures"), suite_of.get("skipped")) == (
-        "6",
-        "1",
-        "1",
-    )
-    again = run("--lf", "--collect-only", "-q")
-    again.stdout.fnmatch_lines(["*[[]two-1[]]"])
-    again.stdout.no_fnmatch_line("*two-0*")
-
-
-def test_a_case_that_waited_and_is_slower_is_looked_at_again_and_fails(suite, pytester):
-    """With all devices in its hands, after the cases of one rank."""
-    run = suite("{'case-0': [[0.0105] * 20]}", devices="gpus(2)", matrix=SEVERAL)
-    with_ranks(pytester, '{"two-0": [0.0105] * 20}')
-    for name, ranks in (("case-0", 1), ("two-0", 2)):
-        accept(pytester, name, TEN_MS, key="mi300x", ranks=ranks)
-    result = run("-n", "2", *UNSEEN)
-    result.assert_outcomes(passed=4, failed=2)
     (kept,) = runs_in(pytester)
-    assert kept.records["two-0"].status is Status.REGRESSED
-    assert [a.process for a in kept.records["two-0"].attempts] == list(range(6))
-
-
-def test_a_case_that_waited_in_quarantine_is_expected_to_fail(suite, pytester):
-    """As where it does not have to wait."""
-    run = suite(devices="gpus(2)", matrix=SEVERAL)
-    with_ranks(pytester, '{"two-0": CaseFault(Fault("died", "gone", "build"))}')
-    quarantine(pytester, "two-0", "2099-01-01", key="mi300x")
-    run("-n", "2", *UNSEEN).assert_outcomes(passed=5, xfailed=1)
+    assert kept.records["two-3"].status is Status.REGRESSED
+    assert [a.process for a in kept.records["two-3"].attempts] == list(range(6))
+    suite_of, tests = junit(pytester)
+    assert [suite_of.get(name) for name in ("tests", "failures", "skipped")] == ["8", "3", "2"]
+    waited = [tests[f"test_two[two-{i}]"] for i in range(4)]
+    assert [found["perf_status"] for found in waited] == [
+        *("SKIPPED", "ERROR", "(ERROR)", "REGRESSED")
+    ]
+    assert waited[0]["perf_reason"] == "no such arithmetic"
+    assert waited[1]["perf_reason"] == "died in first step: rank 1 was ended by SIGKILL"
+    again = run("--lf", "--collect-only", "-q")
+    again.stdout.fnmatch_lines(["*[[]case-0[]]", "*[[]two-1[]]", "*[[]two-3[]]"])
+    again.stdout.no_fnmatch_line("*two-[02]*")
 
 
 def test_without_a_launcher_what_waited_fails_with_its_word(suite, pytester):
@@ -688,22 +743,16 @@ def test_an_unknown_launcher_is_refused_at_once(suite):
     result.stderr.fnmatch_lines(["*'prun -n 2'; it has to be torchrun, mpirun or srun*"])
 
 
-def test_auto_means_one_worker_a_device(suite):
-    """Not one a CPU core."""
-    result = suite(devices="gpus(2)")("-n", "auto")
-    result.stdout.fnmatch_lines(["*2 workers*"])
-
-
 def test_more_workers_than_gpus_are_refused_with_the_reason(suite):
     """Two workers on one GPU would slow each other down."""
-    result = suite(devices="gpus(2)")("-n", "3")
+    result = suite(devices="gpus(2)")("-n", "3", apart=False)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: -n 3: there are 2 devices (mi300x)*use -n 2*"])
 
 
 def test_more_workers_than_one_are_refused_on_a_cpu(suite):
     """They would share its cores."""
-    result = suite()("-n", "2")
+    result = suite()("-n", "2", apart=False)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: -n 2: this machine has no GPU*use -n 1*"])
 
@@ -712,7 +761,7 @@ def test_xdist_is_left_alone_where_nothing_is_measured(suite, pytester):
     """Somebody's unit tests may use as many workers as they like."""
     suite()
     pytester.makepyfile(test_unit="def test_one(): pass\ndef test_two(): pass")
-    result = pytester.runpytest_subprocess("-p", "bench_lib.plugin", "test_unit.py", "-n", "2")
+    result = pytester.runpytest_subprocess(*LOAD, "test_unit.py", "-n", "2")
     result.assert_outcomes(passed=2)
     assert not pytester.path.joinpath("history").exists()
 
@@ -768,7 +817,7 @@ def test_a_run_that_is_ended_in_the_middle_keeps_every_finished_case(suite, pyte
     suite()
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write(WAITING)
-    command = [sys.executable, "-m", "pytest", "-p", "bench_lib.plugin", "perf_tests"]
+    command = [sys.executable, "-m", "pytest", *LOAD, "perf_tests"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         command, cwd=pytester.path, env=environment, stdout=subprocess.PIPE, text=True
@@ -795,7 +844,7 @@ def test_a_run_that_is_ended_in_the_middle_keeps_every_finished_case(suite, pyte
 def test_two_runs_in_one_folder_wait_for_the_device_and_keep_apart(suite, pytester):
     """Each has its own file, and the second does not disturb the first."""
     suite()
-    command = [sys.executable, "-m", "pytest", "-p", "bench_lib.plugin", "perf_tests"]
+    command = [sys.executable, "-m", "pytest", *LOAD, "perf_tests"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     both = [
         subprocess.Popen(
@@ -816,7 +865,8 @@ def test_collecting_needs_neither_torch_nor_a_worker():
     """The real matrix of this checkout, in a process of its own."""
     code = (
         "import sys, pytest; "
-        "status = pytest.main(['perf_tests', '--collect-only', '-q', '-p', 'no:cacheprovider']); "
+        "status = pytest.main(['perf_tests', '--collect-only', '-q', '-p', 'no:cacheprovider', "
+        "'-p', 'no:hypothesispytest']); "
         "assert status == 0, status; "
         "assert 'torch' not in sys.modules; "
         "assert 'scipy' not in sys.modules"
@@ -889,7 +939,7 @@ def test_xdist_without_perf_paths_says_what_to_set(suite, pytester):
         "from bench_lib.model import Case\n"
         "def test_own(perf):\n    perf.measure(Case('own', 'steps:step'))\n"
     )
-    result = pytester.runpytest_subprocess("-p", "bench_lib.plugin", "elsewhere", "-n", "2")
+    result = pytester.runpytest_subprocess(*LOAD, "elsewhere", "-n", "2")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*ini setting perf_paths*"])
 
@@ -999,3 +1049,227 @@ session.Bench = refuse
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines(["*the worker opened another device*"])
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
+
+
+# ---- what people see ----------------------------------------------------------------------
+
+
+def in_terminal(pytester, *arguments, columns=100, **options):
+    """Run pytest on the checkout in a terminal; returns its exit status and the screen."""
+    command = [sys.executable, "-m", "pytest", *LOAD, "perf_tests", *arguments]
+    variables = {"PYTHONPATH": str(ROOT), **options.pop("variables", {})}
+    return screen.run(command, pytester.path, variables, columns=columns, **options)
+
+
+def lines_below(shown):
+    """Return the lines that stood below what pytest wrote, each once and in order."""
+    lasts = [lines[-1] for lines in shown.cleared]
+    return list(dict.fromkeys(line for line in lasts if " of " in line))
+
+
+def with_past(pytester, took_s, key="cpu-test-2c"):
+    """Let the checkout have a run in which each case took so long."""
+    writer = history.Writer(pytester.path / "history", key, now="2026-01-01T00:00:00Z")
+    for case_id in ("alpha", "beta", "gamma", *(f"case-{i}" for i in range(6))):
+        writer.attempt(make_case(id=case_id), None, make_attempt(case_id=case_id, took_s=took_s))
+    writer.end({}, 0)
+
+
+def test_a_terminal_shows_how_far_a_run_is_and_nothing_of_it_stays(suite, pytester):
+    """Each phase, below the dots, with the time that is left by the last run."""
+    run = suite("{'alpha': [[0.0105] * 20]}")
+    accept(pytester, "alpha", TEN_MS)
+    accept(pytester, "beta", TEN_MS)
+    with_past(pytester, 120.0)
+    status, shown = in_terminal(pytester)
+    assert status == pytest.ExitCode.TESTS_FAILED
+    below = lines_below(shown)
+    words = [line.split("  ")[0] for line in below]
+    assert list(dict.fromkeys(words)) == [
+        *("measuring", "looking again", "looking into kernels", "judging")
+    ]
+    assert re.fullmatch(
+        r"measuring  ━+╺?━+  0 of 2  about 4 min left, until ..:..  alpha", below[0]
+    )
+    assert re.fullmatch(r"measuring  ━+╺?━+  1 of 2  about 2 min left, until ..:..  beta", below[1])
+    assert [line for line in shown.lines if " of 2  " in line] == []
+    words = ("perf_tests/", "looking", "alpha ", "beta ", "case ")
+    plain = [line for line in run("-p", "no:benchmark").outlines if line.startswith(words)]
+    same = [line for line in shown.lines if line.startswith(words)]
+    assert [re.sub(" +", " ", line) for line in same] == [re.sub(" +", " ", li) for li in plain]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "columns"),
+    [
+        (("-v",), {"NO_COLOR": "1"}, 60),
+        (
+            ("--tb=short", "--capture=sys"),
+            {"PYTEST_ADDOPTS": "-q", "PYTHONIOENCODING": "ascii", "COLUMNS": "60"},
+            80,
+        ),
+    ],
+)
+def test_a_terminal_of_any_kind_has_pytests_own_output_intact(
+    suite, pytester, arguments, variables, columns
+):
+    """As it is without the line."""
+    suite("{'alpha': [Fault('died', 'SIGABRT', 'measure', 'HSA')]}")
+    _, shown = in_terminal(pytester, *arguments, variables=variables, columns=columns)
+    assert lines_below(shown)[0].startswith("measuring  0 of 2")
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write("\nimport bench_lib.plugin.progress as progress\n")
+        file.write("session.display = lambda *_: progress.Nothing()\n")
+    _, without = in_terminal(pytester, *arguments, variables=variables, columns=columns)
+    assert lines_below(without) == []
+    assert [_lasting(line) for line in shown.lines] == [_lasting(line) for line in without.lines]
+
+
+def _lasting(line):
+    """Leave out what is different in each run."""
+    return re.sub(r"=+|\d+T\d+Z|[0-9a-f]{8}|\d+\.\d+s|\d(\.\d)? us", "", line)
+
+
+def test_a_terminal_whose_log_is_kept_gets_lines(suite, pytester):
+    """A runner in CI may have given it one."""
+    suite()
+    with_past(pytester, 120.0)
+    _, shown = in_terminal(pytester, variables={"CI": "true"})
+    assert lines_below(shown) == []
+    (line,) = [line for line in shown.lines if line.startswith("measuring: ")]
+    assert re.fullmatch(r"measuring: 0 of 2 done, about 4 min left, until ..:..", line)
+
+
+def test_a_pipe_gets_lines_and_the_quiet_nothing(suite, pytester):
+    """Not a single escape."""
+    run = suite()
+    with_past(pytester, 120.0)
+    result = run()
+    result.stdout.fnmatch_lines(["measuring: 0 of 2 done, about 4 min left, until *"])
+    result.stdout.no_fnmatch_line("*\x1b*")
+    run("-q", "-q").stdout.no_fnmatch_line("measuring*")
+
+
+def test_under_xdist_the_controller_shows_how_far_all_devices_are(suite, pytester):
+    """With what each of them measures; the longer queue says how long."""
+    matrix = "".join(
+        f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(6)
+    )
+    suite(devices="gpus(2)", matrix=matrix)
+    with_past(pytester, 60.0, key="mi300x")
+    status, shown = in_terminal(pytester, "-n", "2", *UNSEEN, columns=120)
+    assert status == 0
+    queues = [[i for i in range(6) if device_of(f"[case-{i}]", 2) == device] for device in (0, 1)]
+    longest = max(len(queue) for queue in queues)
+    first = next(line for line in lines_below(shown) if "  0 of 6  " in line)
+    assert f"about {longest} min left" in first
+    assert first.endswith(", ".join(f"case-{queue[0]}" for queue in queues if queue))
+    assert any("  5 of 6  " in line for line in lines_below(shown))
+    assert [line for line in shown.lines if " of 6  " in line] == []
+
+
+def test_ctrl_c_leaves_no_line_behind(suite, pytester):
+    """Pytest's own words stand where it was."""
+    suite()
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write(WAITING)
+    sent = []
+
+    def interrupt(process):
+        if not sent and pytester.path.joinpath("waiting").exists():
+            sent.append(process.send_signal(signal.SIGINT))
+
+    status, shown = in_terminal(pytester, meanwhile=interrupt)
+    assert status == pytest.ExitCode.INTERRUPTED
+    assert any("1 of 2" in line for line in lines_below(shown))
+    assert [line for line in shown.lines if " of 2" in line] == []
+    assert any(line.startswith("next: the run was interrupted") for line in shown.lines)
+
+
+def test_the_last_line_says_in_one_how_the_night_went(suite, pytester):
+    """Counts, and by name what failed; a case in quarantine did not."""
+    run = suite("{'alpha': [[0.0105] * 20], 'beta': [Fault('died', 'SIGABRT', 'measure', 'HSA')]}")
+    accept(pytester, "alpha", TEN_MS)
+    result = run()
+    result.stdout.fnmatch_lines(
+        [
+            "history: history/*.jsonl",
+            "next: bench-lib report*",
+            "run * on cpu-test-2c: 1 ERROR, 1 REGRESSED; failed: alpha, beta",
+        ]
+    )
+    quarantine(pytester, "alpha", "2999-12-31")
+    run().stdout.fnmatch_lines(["run *: 1 ERROR, 1 REGRESSED; failed: beta"])
+
+
+def test_the_table_fits_a_narrow_terminal_and_colours_what_failed(suite, pytester):
+    """By pytest's own rules of what a terminal can show."""
+    run = suite("{'alpha': [[0.0105] * 20]}")
+    accept(pytester, "alpha", TEN_MS)
+    _, shown = in_terminal(pytester, columns=60)
+    start = next(i for i, line in enumerate(shown.lines) if line.startswith("case "))
+    assert all(len(line) <= 60 for line in shown.lines[start : start + 3])
+    result = run("--color=yes")
+    assert any(line.startswith("\x1b[31malpha ") for line in result.outlines)
+    assert any(line.startswith("beta ") for line in result.outlines)
+
+
+def test_junit_has_a_cases_figures_and_the_suites_setting(suite, pytester):
+    """Names that docs/terminal.md promises, with numbers that a program can read."""
+    run = suite("{'alpha': [[0.0105] * 20], 'beta': [Fault('died', 'SIGABRT', 'measure', 'HSA')]}")
+    accept(pytester, "alpha", TEN_MS)
+    run("--junitxml=junit.xml")
+    (kept,) = runs_in(pytester)
+    suite_of, tests = junit(pytester)
+    alpha, beta = tests["test_step[alpha]"], tests["test_step[beta]"]
+    assert float(alpha.pop("perf_ratio_low")) < float(alpha["perf_ratio"])
+    assert float(alpha.pop("perf_ratio_high")) > float(alpha["perf_ratio"])
+    assert 0 < float(alpha.pop("perf_detectable_effect")) < 0.02
+    assert float(alpha.pop("perf_ratio")) == pytest.approx(1.05, abs=0.001)
+    assert alpha.pop("perf_reason").startswith("5.0% slower than 5 baseline processes")
+    assert alpha == {
+        "perf_status": "REGRESSED",
+        "perf_case": "alpha",
+        "perf_run": kept.run_id,
+        "perf_hardware": "cpu-test-2c",
+        "perf_metric": "latency",
+        "perf_median_s": "0.0105",
+        "perf_rate": "380.952",
+        "perf_rate_unit": "img/s",
+    }
+    assert beta == {
+        "perf_status": "ERROR",
+        "perf_case": "beta",
+        "perf_run": kept.run_id,
+        "perf_hardware": "cpu-test-2c",
+        "perf_metric": "run",
+        "perf_reason": "died in measure: SIGABRT",
+    }
+    assert properties_of(suite_of) == {
+        "perf_run": kept.run_id,
+        "perf_hardware": "cpu-test-2c",
+        "perf_torch": "2.9.0",
+        "perf_environment": ", ".join(sorted(kept.environments)),
+    }
+    documented = ROOT.joinpath("docs", "terminal.md").read_text()
+    names = {*alpha, "perf_ratio", "perf_ratio_low", "perf_ratio_high", "perf_reason"}
+    names |= {"perf_detectable_effect", "perf_peak_memory_bytes", "perf_torch", "perf_environment"}
+    assert [name for name in sorted(names) if f"`{name}`" not in documented] == []
+
+
+def test_junit_tells_the_cases_of_one_test_apart(suite, pytester):
+    """The one that failed has the plain names."""
+    run = suite("{'slow': [[0.0105] * 20]}")
+    accept(pytester, "slow", TEN_MS)
+    pytester.path.joinpath("perf_tests", "test_steps.py").write_text(
+        "from bench_lib.model import Case\n"
+        "def test_both(perf):\n"
+        "    for name in ('fine', 'slow', 'x'):\n"
+        "        perf.measure(Case(name, 'steps:step'))\n"
+    )
+    run("--junitxml=junit.xml")
+    _, tests = junit(pytester)
+    both = tests["test_both"]
+    assert (both["perf_case"], both["perf_status"]) == ("slow", "REGRESSED")
+    assert both["perf_status[fine]"] == "NO_BASELINE"
+    assert both["perf_median_s[x]"] == "0.01"

@@ -20,8 +20,11 @@ from bench_lib.model import Status
 from bench_lib.report import (
     HEADINGS,
     WIDTH,
+    Figures,
+    counted,
     efficiency,
     explanations,
+    figures,
     in_words,
     quantity,
     rate_of,
@@ -98,6 +101,23 @@ def test_the_worst_stand_first_and_the_rest_as_measured():
         "NOISY",
         "IMPROVED",
     ]
+
+
+def test_figures_are_the_middle_of_what_was_accepted_and_none_without():
+    """What a table shows and what JUnit's properties say are the same."""
+    measured = make_measurement(iteration_s=[0.5] * 4, peak_memory_bytes=None)
+    attempts = [make_attempt(measurement=measured), make_attempt(fault=make_fault())]
+    assert figures(make_record(attempts=attempts)) == Figures(0.5, 8.0, "img", 0.0, None)
+    assert figures(make_record(attempts=attempts[1:])) is None
+
+
+def test_a_night_in_one_line_names_the_first_that_failed():
+    """And says how many more there are."""
+    counts = {"REGRESSED": 4, "OK": 9}
+    assert counted(counts, []) == "9 OK, 4 REGRESSED"
+    assert counted(counts, ["a", "b", "c"]) == "9 OK, 4 REGRESSED; failed: a, b, c"
+    assert counted(counts, list("abcde")).endswith("; failed: a, b, c and 2 more")
+    assert counted({}, []) == "not judged"
 
 
 # ---- tables -----------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from bench_lib.cli import (
     ab,
     baseline,
     collectives,
+    compare,
     env,
     exercise,
     history,
@@ -23,6 +24,7 @@ from bench_lib.cli import (
     micro,
     ops,
     profile,
+    report,
     scaling,
     selfcheck,
     submit,
@@ -42,7 +44,9 @@ app = typer.Typer(
 app.command("env")(env.env)
 app.command("judge")(judge.judge)
 app.command("ab")(ab.ab)
+app.command("compare")(compare.compare)
 app.command("selfcheck")(selfcheck.selfcheck)
+app.command("report")(report.report)
 app.command("profile")(profile.profile)
 app.command("micro", context_settings=micro.SETTINGS)(micro.micro)
 app.command("ops")(ops.ops)

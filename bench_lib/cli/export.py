@@ -6,6 +6,7 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bench_lib.archive import Archive
     from bench_lib.history import Run
     from bench_lib.model import Measurement, Record
 
@@ -84,3 +85,24 @@ def _benchmark(record: Record, measurement: Measurement) -> dict[str, Any]:
             "iterations": 1,
         },
     }
+
+
+TABLES = ("points", "runs", "attempts", "verdicts", "environments")
+
+
+def query_of(archive: Archive, table: str, run: str | None) -> str:
+    """Return what asks for one of the history's tables, of all runs or of one.
+
+    Raises HistoryError.
+    """
+    from bench_lib.archive.tables import quoted
+    from bench_lib.history import HistoryError
+
+    if table not in TABLES:
+        raise HistoryError(f"there is no table {table!r} to export; there are {', '.join(TABLES)}")
+    if table == "environments":
+        if run is not None:
+            raise HistoryError("environments are of several runs; leave the run out")
+        return "SELECT * FROM environments ORDER BY ref"
+    of_run = "" if run is None else f"WHERE run = {quoted(archive.find(run).run_id)}"
+    return f"SELECT * FROM {table} {of_run} ORDER BY ALL"  # noqa: S608 - a table of ours

@@ -1,51 +1,56 @@
-"""``bench-lib history``: the runs there are, one of them, and one for other tools."""
+"""``bench-lib history``: the runs there are, questions about them, and other tools' forms."""
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import statistics
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, print_json, print_table
 
 if TYPE_CHECKING:
+    from bench_lib.archive import RunLine, Table
     from bench_lib.history import Run
     from bench_lib.model import Hardware, Measurement, Record
 
 app = typer.Typer(help="What was measured.", no_args_is_help=True, rich_markup_mode=None)
 RunName = Annotated[str, typer.Argument(help="A run's id or its start, latest, or a file.")]
+Place = Annotated[
+    str,
+    typer.Option(
+        "--history",
+        metavar="PLACE",
+        help="Folder that runs are kept in, or an address: s3://, gs://, http(s)://.",
+    ),
+]
+HERE = str(DEFAULT_HISTORY)
 
 
 @app.command("list")
-def list_runs(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> None:
+def list_runs(*, history: Place = HERE, json: Json = False) -> None:
     """List all runs, oldest first."""
-    from bench_lib import history as runs
+    from bench_lib.archive import Archive
 
-    if history.exists() and not history.is_dir():
-        raise runs.HistoryError(f"{history} is not a folder; name one with --history DIR")
-    found, problems = [], []
-    for path in runs.files(history):
-        try:
-            run = runs.read(path)
-        except runs.HistoryError as error:
-            problems.append(str(error))
-            continue
-        found.append(run)
-        problems += [f"{path.name}: {problem}" for problem in run.problems]
+    with Archive(history) as archive:
+        found, problems = archive.runs(), archive.problems
     if json:
-        print_json({"runs": [_summary(run) for run in found], "problems": problems})
+        print_json({"runs": [_line(run) for run in found], "problems": problems})
         return
     rows = [
         (
             run.run_id,
             run.started,
             run.key,
-            str(len(run.records)),
-            _counts(run) or "-",
-            "" if run.finished else "unfinished",
+            str(run.cases),
+            _counts(run.counts) or "-",
+            "" if run.ended else "unfinished",
         )
         for run in found
     ]
@@ -59,7 +64,7 @@ def list_runs(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> N
 
 
 @app.command()
-def show(run: RunName, *, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> None:
+def show(run: RunName, *, history: Place = HERE, json: Json = False) -> None:
     """Show one run: every case with its verdicts and the reasons for them."""
     from bench_lib import report
 
@@ -93,33 +98,233 @@ def show(run: RunName, *, history: HistoryDir = DEFAULT_HISTORY, json: Json = Fa
 
 
 @app.command()
+def query(
+    sql: Annotated[str | None, typer.Argument(help="One SELECT, in DuckDB's SQL.")] = None,
+    *,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Show the tables, with what their columns hold.")
+    ] = False,
+    history: Place = HERE,
+    json: Json = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with a header.")] = False,
+) -> None:
+    """Ask the history in SQL; --schema shows what there is to ask.
+
+    The tables are points, runs, attempts, verdicts, environments and lines. A query reads
+    nothing else and writes nothing.
+    """
+    from bench_lib.archive import Archive
+    from bench_lib.history import HistoryError
+
+    if json and as_csv:
+        raise HistoryError("--json and --csv are two forms; choose one")
+    if schema:
+        _print_schema(json=json)
+        return
+    if sql is None:
+        raise HistoryError("name a query, such as 'SELECT * FROM runs', or --schema")
+    with Archive(history) as archive:
+        found = archive.query(sql)
+        problems = archive.problems
+    if json:
+        rows = [[_plain(value) for value in row] for row in found.rows]
+        print_json({"columns": found.columns, "rows": rows, "problems": problems})
+        return
+    if as_csv:
+        _write_csv(found, sys.stdout)
+    else:
+        print_table(found.columns, [[_cell(value) for value in row] for row in found.rows])
+    for problem in problems:
+        print(f"bench-lib: {problem}", file=sys.stderr)
+
+
+@app.command()
 def export(
-    run: RunName,
+    run: Annotated[
+        str | None,
+        typer.Argument(help="A run's id or its start, latest, or a file; none exports all runs."),
+    ] = None,
     *,
     pytest_benchmark: Annotated[
-        bool, typer.Option("--pytest-benchmark", help="As pytest-benchmark's JSON.")
+        bool, typer.Option("--pytest-benchmark", help="As pytest-benchmark's JSON; of one run.")
     ] = False,
-    history: HistoryDir = DEFAULT_HISTORY,
+    as_csv: Annotated[bool, typer.Option("--csv", help="A table as CSV.")] = False,
+    as_parquet: Annotated[bool, typer.Option("--parquet", help="A table as Parquet.")] = False,
+    table: Annotated[
+        str,
+        typer.Option(help="Which table: points, runs, attempts, verdicts or environments."),
+    ] = "points",
+    history: Place = HERE,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write (default: stdout).")
     ] = None,
 ) -> None:
-    """Write a run in the form of another tool."""
+    """Write runs in the form of another tool."""
+    from bench_lib.history import HistoryError
+
+    if pytest_benchmark + as_csv + as_parquet != 1:
+        raise HistoryError("name one form to export to: --pytest-benchmark, --csv or --parquet")
+    if pytest_benchmark:
+        if run is None:
+            raise HistoryError("name the run to export: its id, or latest")
+        _export_run(_read(run, history), output)
+        return
+    if as_parquet and output is None:
+        raise HistoryError("Parquet is not for the terminal; name a file with --output")
+    from bench_lib.archive import Archive
+    from bench_lib.cli import export as forms
+
+    with Archive(history) as archive:
+        asked = forms.query_of(archive, table, run)
+        for problem in archive.problems:
+            print(f"bench-lib: {problem}", file=sys.stderr)
+        if as_parquet and output is not None:
+            archive.write_parquet(asked, output)
+        elif output is None:
+            _write_csv(archive.query(asked), sys.stdout)
+        else:
+            with _writing(output) as file:
+                _write_csv(archive.query(asked), file)
+
+
+@app.command()
+def compact(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> None:
+    """Move runs into Parquet, a file a month, from which they are read in no time.
+
+    Of each hardware the newest runs stay as files as well, for the nights are judged by them.
+    Nothing is lost: bench-lib history restore gives back any file, byte for byte.
+    """
+    from bench_lib.archive.compaction import compact as bring_in
+    from bench_lib.chronicle import MOST_RUNS
+
+    done = bring_in(history, keep=MOST_RUNS)
+    if json:
+        print_json(done)
+        return
+    print(f"{_several(done.written, 'run')} written to Parquet and read back")
+    freed = f", {done.bytes_removed / 1e6:.1f} MB" if done.removed else ""
+    print(f"{_several(len(done.removed), 'file')} removed, being in Parquet{freed}")
+    for reason in done.left:
+        print(f"! {reason}")
+
+
+@app.command()
+def restore(
+    run: Annotated[str, typer.Argument(help="A run's id or its start.")],
+    *,
+    history: HistoryDir = DEFAULT_HISTORY,
+) -> None:
+    """Write the file of a run that was compacted, as it was."""
+    from bench_lib.archive.compaction import restore as bring_back
+
+    print(bring_back(history, run))
+
+
+@app.command("import")
+def import_files(
+    files: Annotated[list[Path], typer.Argument(help="Files of another tool.")],
+    *,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Hardware key, where the file does not say: mi300x."),
+    ] = None,
+    history: HistoryDir = DEFAULT_HISTORY,
+) -> None:
+    """Make runs of pytest-benchmark's JSON, or of the CSV of ROCm's micro benchmark.
+
+    Each file becomes a run, which says where it is from.
+    """
+    from bench_lib.archive.imports import bring_in
+
+    for file in files:
+        done = bring_in(file, history, key=key)
+        print(f"run {done.run_id}: {_several(done.cases, 'case')} from {file}")
+        print(done.path)
+        for name in done.left_out:
+            print(f"! {name}: no times in the file; left out")
+
+
+@app.command()
+def push(
+    address: Annotated[str, typer.Argument(help="Where runs are kept for all: s3://BUCKET/RUNS.")],
+    *,
+    history: HistoryDir = DEFAULT_HISTORY,
+) -> None:
+    """Upload the runs that are not at an address yet."""
+    from bench_lib.archive.pushing import push as upload
+
+    done = upload(history, address)
+    print(f"{_several(len(done.files), 'file')} uploaded; {_several(done.there, 'run')} were there")
+    for name in done.going_on:
+        print(f"! {name}: not finished, and written to within a day; left for later")
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _export_run(run: Run, output: Path | None) -> None:
     import json
 
     from bench_lib.cli.export import as_pytest_benchmark
-    from bench_lib.history import HistoryError
 
-    if not pytest_benchmark:
-        raise HistoryError("name a form to export to: --pytest-benchmark")
-    text = json.dumps(as_pytest_benchmark(_read(run, history)), indent=2) + "\n"
+    text = json.dumps(as_pytest_benchmark(run), indent=2) + "\n"
     if output is None:
         print(text, end="")
         return
+    with _writing(output) as file:
+        file.write(text)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[TextIO]:
+    from bench_lib.history import HistoryError
+
     try:
-        output.write_text(text)
+        with path.open("w", newline="") as file:
+            yield file
     except OSError as error:
-        raise HistoryError(f"cannot write {output}: {error.strerror}") from error
+        raise HistoryError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _write_csv(found: Table, file: TextIO) -> None:
+    import csv
+
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(found.columns)
+    writer.writerows([[_plain(value) for value in row] for row in found.rows])
+
+
+def _print_schema(*, json: bool) -> None:
+    from bench_lib.archive.views import VIEWS
+
+    if json:
+        print_json(VIEWS)
+        return
+    rows = [(view, name, what) for view, columns in VIEWS.items() for name, what in columns.items()]
+    print_table(("table", "column", "holds"), rows)
+
+
+def _plain(value: object) -> object:
+    """Return a value as JSON and CSV have it."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, dt.datetime):
+        return f"{value.isoformat()}Z" if value.tzinfo is None else value.isoformat()
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return str(value)
+
+
+def _cell(value: object) -> str:
+    """Return a value as a table for people has it."""
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else " ".join(str(_plain(value)).split())
 
 
 def _filled(run: Run) -> list[str]:
@@ -132,10 +337,20 @@ def _filled(run: Run) -> list[str]:
     ]
 
 
-def _read(name: str, folder: Path) -> Run:
+def _read(name: str, place: str) -> Run:
+    """Read a run, from its own file where that is there."""
     from bench_lib import history as runs
+    from bench_lib.archive import Archive
 
-    return runs.read(runs.find(folder, name))
+    folder = Path(place)
+    if folder.is_dir() or name.endswith(".jsonl"):
+        try:
+            return runs.read(runs.find(folder, name))
+        except runs.HistoryError:
+            if not any(folder.glob("*.parquet")):
+                raise
+    with Archive(place) as archive:
+        return archive.run(name)
 
 
 def _summary(run: Run) -> dict[str, Any]:
@@ -152,16 +367,29 @@ def _summary(run: Run) -> dict[str, Any]:
     }
 
 
+def _line(run: RunLine) -> dict[str, Any]:
+    return {
+        "run": run.run_id,
+        "path": run.path,
+        "key": run.key,
+        "started": run.started,
+        "ended": run.ended,
+        "finished": run.ended is not None,
+        "exit_status": run.exit_status,
+        "cases": run.cases,
+        "counts": run.counts,
+        "compacted": run.compacted,
+    }
+
+
 def _count(run: Run) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for record in run.records.values():
-        name = record.status.value if record.status else "not judged"
-        counts[name] = counts.get(name, 0) + 1
-    return counts
+    from bench_lib.archive.lines import counts
+
+    return counts(run.records.values())
 
 
-def _counts(run: Run) -> str:
-    return ", ".join(f"{n} {name}" for name, n in sorted(_count(run).items()))
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
 
 
 def _details(record: Record, devices: Sequence[Hardware]) -> list[str]:

@@ -15,8 +15,10 @@ from _pytest.runner import runtestprotocol
 
 from bench_lib import report
 from bench_lib.baselines import BaselineError
+from bench_lib.chronicle import fails
 from bench_lib.devicelock import DeviceBusyError
-from bench_lib.history import HistoryError
+from bench_lib.history import HistoryError, utc_today
+from bench_lib.judge import FAILING
 from bench_lib.launch import LaunchError
 from bench_lib.matrix import MatrixError
 from bench_lib.model import TASKS, TIERS, Case, Record, Status
@@ -120,7 +122,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[ASSIGNMENT] = devices.Assignment(len(session.devices))
 
 
-@pytest.hookimpl(optionalhook=True)
+@pytest.hookimpl(optionalhook=True, tryfirst=True)  # or xdist counts CPUs, if it was loaded later
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """``-n auto`` in a session that measures means one worker a device."""
     options = read_options(config)
@@ -239,6 +241,9 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
             perf_session.open_chronicle()
         except (HistoryError, BaselineError) as error:
             raise pytest.UsageError(str(error)) from error
+        if ASSIGNMENT not in session.config.stash:  # or xdist says what there is to do
+            measuring = [item.nodeid for item in session.items if _measures(item)]
+            perf_session.show_progress([measuring])
     try:
         return (yield)
     except KeyboardInterrupt:
@@ -251,7 +256,25 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
         except (HistoryError, BaselineError) as error:
             _stop(session, perf_session, str(error))
         finally:
+            perf_session.progress.close()
             perf_session.close()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
+    """Show how far the run is, from the first worker on that says what there is to do."""
+    perf_session, workers = node.config.stash[SESSION], len(node.config.option.tx)
+    begins = perf_session.chronicle is not None and not perf_session.progress.began
+    if begins and ASSIGNMENT in node.config.stash:
+        lanes = [
+            [id_ for id_ in ids if devices.device_of(id_, workers) == i] for i in range(workers)
+        ]
+        perf_session.show_progress(lanes)
+
+
+def pytest_enter_pdb(config: pytest.Config) -> None:
+    """Leave the terminal to a debugger."""
+    config.stash[SESSION].progress.close()
 
 
 def _stop(session: pytest.Session, perf_session: PerfSession, reason: str) -> None:
@@ -301,6 +324,10 @@ class _Recorder:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note the attempts that a report brings, in the process that judges."""
+        if report.when == "teardown":
+            report.user_properties += self._session.unjudged.pop(report.nodeid, [])
+        if report.when not in ("setup", "call", "teardown"):  # a worker of xdist crashed in it
+            self._session.progress.finish(report.nodeid)
         plain = getattr(report, "perf", None)
         if plain is None or hasattr(report, "perf_status") or self._session.is_worker:
             return
@@ -310,6 +337,11 @@ class _Recorder:
         except (HistoryError, BaselineError) as error:
             self._session.failed = str(error)
             pytest.exit(str(error), returncode=pytest.ExitCode.INTERNAL_ERROR)
+
+    @pytest.hookimpl
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Note that a test is over."""
+        self._session.progress.finish(nodeid)
 
 
 def pytest_report_teststatus(report: Any) -> Any:
@@ -340,9 +372,11 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Leave no worker behind, however the session ended."""
+    """Leave no worker behind and no file open, however the session ended."""
     if (session := config.stash.get(SESSION, None)) is not None:
         session.close()
+        if session.chronicle is not None:
+            session.chronicle.writer.close()
 
 
 @pytest.hookimpl(trylast=True)
@@ -355,14 +389,17 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if not records:
         return
     terminalreporter.section("performance")
-    for line in report.table(report.HEADINGS, report.summary_rows(records)):
-        terminalreporter.write_line(line)
+    rows = report.summary_rows(records)
+    heading, *lines = report.table(report.HEADINGS, rows, _width(terminalreporter, config))
+    terminalreporter.write_line(heading)
+    for row, line in zip(rows, lines, strict=True):
+        terminalreporter.write_line(line, **_COLOURS.get(row[1], {}))
     for line in report.explanations(records):
         terminalreporter.write_line(line)
-    counts = ", ".join(f"{n} {name}" for name, n in sorted(session.chronicle.counts().items()))
+    strict, today = session.options.strict, utc_today()
+    failed = [r.case.id for r in records if fails(r, strict=strict, today=today)]
     run, device = session.chronicle.writer, session.device()
     terminalreporter.write_line("")
-    terminalreporter.write_line(f"run {run.run_id} on {device.key}: {counts or 'not judged'}")
     terminalreporter.write_line(f"history: {shown_path(run.path)}")
     if session.judged_nothing:
         terminalreporter.write_line(
@@ -371,6 +408,23 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if session.failed:
         terminalreporter.write_line(f"stopped: {session.failed}", red=True)
     terminalreporter.write_line(f"next: {_next_step(session, records)}")
+    words = report.counted(session.chronicle.counts(), failed)
+    terminalreporter.write_line(f"run {run.run_id} on {device.key}: {words}")
+
+
+_BAD, _ODD, _GOOD = {"red": True}, {"yellow": True}, {"green": True}
+_COLOURS = {
+    **{status.value: _BAD for status in FAILING},
+    **{status.value: _ODD for status in (Status.INVALID, Status.SUSPECT, Status.INCOMPARABLE)},
+    Status.IMPROVED.value: _GOOD,
+}
+
+
+def _width(terminalreporter: Any, config: pytest.Config) -> int:
+    """Return how wide the table may be: a file and a log have room for all of it."""
+    if not terminalreporter.isatty():
+        return report.WIDTH
+    return min(report.WIDTH, config.get_terminal_writer().fullwidth)
 
 
 def _next_step(session: PerfSession, records: list[Record]) -> str:
@@ -378,21 +432,21 @@ def _next_step(session: PerfSession, records: list[Record]) -> str:
     assert session.chronicle is not None
     run = session.chronicle.writer.run_id
     status = {record.status for record in records}
-    folder = _unless_default("--history", session.options.history)
+    folders = _unless_default("--history", session.options.history)
+    folders += _unless_default("--baselines", session.options.baselines)
     again = shlex.join(["pytest", *_without_processes(session.config.invocation_params.args)])
     if session.interrupted:
         return f"the run was interrupted; {again}"
     if Status.ERROR in status or Status.REGRESSED in status:
-        return f"bench-lib history show {run}{folder}"
+        return f"bench-lib report --html report.html{folders}"
     if Status.INVALID in status:
         return f"see to what the device is blamed for, then {again}"
     if Status.NO_BASELINE in status:
         first = ""
         if session.options.processes < LEAST_PROCESSES:
             first, run = f"{again} --perf-processes {LEAST_PROCESSES} && ", "latest"
-        folders = folder + _unless_default("--baselines", session.options.baselines)
         return f'{first}bench-lib baseline accept --run {run}{folders} --reason "first baseline"'
-    return f"nothing; bench-lib history show {run}{folder} has the details"
+    return f"nothing; bench-lib report --html report.html{folders} has the details"
 
 
 def _unless_default(option: str, path: Path) -> str:

@@ -7,9 +7,9 @@ import copy
 import functools
 import queue
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,23 @@ from bench_lib.devicelock import DeviceBusyError
 from bench_lib.history import utc_today
 from bench_lib.launch import LaunchError
 from bench_lib.launch.catalogue import network_sizes
-from bench_lib.model import Case, Fault, Hardware, Quarantine, Record, Status, problem_of
+from bench_lib.model import (
+    Case,
+    Fault,
+    Hardware,
+    KernelTable,
+    Quarantine,
+    Record,
+    Status,
+    Verdict,
+    problem_of,
+)
+from bench_lib.plugin import pace, properties
 from bench_lib.plugin.devices import DEVICE
 from bench_lib.plugin.options import Options
+from bench_lib.plugin.pace import Pace
+from bench_lib.plugin.progress import MEASURING, Progress, display
+from bench_lib.plugin.properties import Property
 from bench_lib.profiling import run
 from bench_lib.runner import Bench, Outcome
 
@@ -69,6 +83,11 @@ class PerfSession:
     """The cases measured in this process, by id: one id is one case."""
     baseline_files: dict[str, baselines.BaselineFile] = field(default_factory=dict)
     """The baselines as they were when they were first needed, by hardware key."""
+    unjudged: dict[str, list[Property]] = field(default_factory=dict)
+    """What JUnit's XML is to say of tests whose outcome waits for no verdict, by node id."""
+    torch: set[str] = field(default_factory=set)
+    """The versions that measured."""
+    progress: Progress = field(default_factory=Progress)
     interrupted: bool = False
     failed: str | None = None
     """Why the run had to stop."""
@@ -173,6 +192,17 @@ class PerfSession:
             )
         return self.chronicle
 
+    def show_progress(self, lanes: Sequence[Sequence[str]]) -> None:
+        """Show from now on how far the run is; ``lanes`` are each device's tests, in turn."""
+        self.progress = Progress(display(self.config, self.say))
+        self.progress.begin(MEASURING, lanes, Pace(self._past, self.options.processes))
+
+    @cached_property
+    def _past(self) -> dict[str, float]:
+        assert self.chronicle is not None
+        own = self.chronicle.writer.path
+        return pace.past(self.options.history, self.device().key, but=own)
+
     def defers(self, case: Case) -> bool:
         """Whether a case waits: it needs devices that other xdist workers hold."""
         return self.is_worker and case.launch.ranks > 1
@@ -181,16 +211,50 @@ class PerfSession:
         self, test_report: pytest.TestReport, outcomes: list[Outcome], deferred: list[Case]
     ) -> None:
         """Take in what a test measured and what it left, in the process that judges."""
-        chronicle = self.open_chronicle()
+        self.open_chronicle()
         for outcome in outcomes:
-            chronicle.note(outcome, test_report.nodeid)
-        if test_report.outcome != MEASURED:
-            return
+            self._note(outcome, test_report.nodeid)
         measured = [outcome.case.id for outcome in outcomes]
+        if test_report.outcome != MEASURED:
+            self.unjudged[test_report.nodeid] = self._properties(measured)
+            return
         if deferred:
             self.deferred.append(Deferred(test_report, deferred, measured))
         else:
             self.pending.append(Pending(test_report, measured))
+
+    def _note(self, outcome: Outcome, nodeid: str | None) -> None:
+        assert self.chronicle is not None
+        self.chronicle.note(outcome, nodeid)
+        if outcome.environment.torch is not None:
+            self.torch.add(outcome.environment.torch)
+
+    def _properties(self, case_ids: Sequence[str]) -> list[Property]:
+        """Return what JUnit's XML is to say of cases; first of those that failed."""
+        assert self.chronicle is not None
+        records = [
+            self._as_it_stands(self.chronicle.records[id_])
+            for id_ in case_ids
+            if id_ in self.chronicle.records
+        ]
+        records.sort(key=lambda record: not self._fails(record))
+        return properties.of_test(records, self.chronicle.writer.run_id)
+
+    def _as_it_stands(self, record: Record) -> Record:
+        """Return a record with the verdict that its last attempt has without any judging."""
+        last = record.attempts[-1]
+        if record.status is not None or last.measurement is not None:
+            return record
+        status = Status.SKIPPED if last.fault is None else Status.ERROR
+        reason = last.skipped or ""
+        if last.fault is not None:
+            reason = f"{last.fault.kind} in {last.fault.phase}: {last.fault.message}"
+        verdicts = [Verdict(status, "run", reason)]
+        held = self.quarantine(record.case)
+        return replace(record, status=status, verdicts=verdicts, quarantine=held)
+
+    def _fails(self, record: Record) -> bool:
+        return fails(record, strict=self.options.strict, today=utc_today())
 
     def catch_up(self) -> None:
         """Measure what xdist's workers left, now that they have ended and devices are free."""
@@ -198,11 +262,13 @@ class PerfSession:
         if not waiting:
             return
         self.say(f"measuring the cases of several ranks of {len(waiting)} tests")
+        known = Pace(self._past, self.options.processes)
+        self.progress.begin(MEASURING, [[each.report.nodeid for each in waiting]], known)
         try:
             with contextlib.closing(self._open_bench(self.devices[0])) as bench:
                 while waiting:
                     self._catch_up(bench, waiting[0])
-                    waiting.pop(0)
+                    self.progress.finish(waiting.pop(0).report.nodeid)
         except (LaunchError, DeviceBusyError) as error:
             self.failed = str(error)
             raise
@@ -219,19 +285,19 @@ class PerfSession:
             begin = time.monotonic()
             outcome = bench.measure(case)
             test.report.duration += time.monotonic() - begin
-            self.chronicle.note(outcome, test.report.nodeid)
+            self._note(outcome, test.report.nodeid)
+            ids = [*test.measured, *(each.id for each in test.cases)]
             if outcome.skipped is not None:
-                self._report_skipped(test.report, outcome.skipped)
+                self._report_skipped(test.report, outcome.skipped, ids)
                 return
             if outcome.fault is not None:
                 words, quarantine = fault_in_words(case, outcome.fault), self.quarantine(case)
                 if quarantine is None:
-                    self._report_unmeasured(test.report, words)
+                    self._report_unmeasured(test.report, words, ids)
                 else:
                     reason = xfail_reason(quarantine, words)
-                    self._report_skipped(test.report, reason, xfail=True)
+                    self._report_skipped(test.report, reason, ids, xfail=True)
                 return
-        ids = [*test.measured, *(case.id for case in test.cases)]
         self.pending.append(Pending(test.report, ids))
 
     def confirm(self) -> None:
@@ -277,6 +343,7 @@ class PerfSession:
             return
         everything = len(self.chronicle.records)
         self.say(f"looking into the kernels of {len(records)} of {everything} cases")
+        self.progress.begin("looking into kernels", [[record.case.id for record in records]])
         try:
             self._look_into(records)
         except (LaunchError, DeviceBusyError) as error:  # the verdicts stand without
@@ -294,11 +361,16 @@ class PerfSession:
                 cases = [record.case for record in here]
                 alone = [case for case in cases if case.launch.ranks == 1]
                 for case, found in run.look_into(bench, alone):
-                    self.chronicle.note_kernels(case.id, found)
+                    self._note_kernels(case, found)
                 for case in (case for case in cases if case.launch.ranks > 1):
                     with bench.holding(case):
                         ((_, found),) = run.look_into(bench, [case])
-                    self.chronicle.note_kernels(case.id, found)
+                    self._note_kernels(case, found)
+
+    def _note_kernels(self, case: Case, found: KernelTable | str) -> None:
+        assert self.chronicle is not None
+        self.chronicle.note_kernels(case.id, found)
+        self.progress.finish(case.id)
 
     def _measure_again(
         self, benches: Mapping[str, Bench], queues: Mapping[str, list[Record]], process: int
@@ -306,6 +378,8 @@ class PerfSession:
         """Measure each device's queue, the devices at the same time."""
         assert self.chronicle is not None
         outcomes: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
+        lanes = [[record.case.id for record in records] for records in queues.values()]
+        self.progress.begin("looking again", lanes, Pace(self._past))
 
         def work(place: str) -> None:
             try:
@@ -320,8 +394,8 @@ class PerfSession:
             try:
                 for _ in devices:
                     while (outcome := outcomes.get()) is not None:
-                        nodeid = self.chronicle.records[outcome.case.id].nodeid
-                        self.chronicle.note(outcome, nodeid)
+                        self._note(outcome, self.chronicle.records[outcome.case.id].nodeid)
+                        self.progress.finish(outcome.case.id)
             except BaseException:
                 for bench in benches.values():
                     bench.close()  # or the pool would wait for what is being measured
@@ -349,39 +423,51 @@ class PerfSession:
 
     def _report_all(self) -> None:
         assert self.chronicle is not None
-        self.judged = self.chronicle.judge()
         waiting, self.pending = self.pending, []
+        self.progress.begin("judging", [[each.report.nodeid for each in waiting]])
+        self.judged = self.chronicle.judge()
         for each in waiting:
-            self._report(each.report, [self.chronicle.records[id_] for id_ in each.case_ids])
+            self._report(each)
+            self.progress.finish(each.report.nodeid)
+        properties.of_suite(
+            self.config, self.chronicle.records.values(), self.chronicle.writer.run_id, self.torch
+        )
 
     def quarantine(self, case: Case) -> Quarantine | None:
         """Return the quarantine that holds for a case today, if one does."""
         found = self._baselines(self.device().key).quarantines.get(case.id)
         return found if found and baselines.in_force(found, utc_today()) else None
 
-    def _report(self, waiting: pytest.TestReport, records: list[Record]) -> None:
-        final = copy.copy(waiting)
-        strict, today = self.options.strict, utc_today()
-        failing = [r for r in records if fails(r, strict=strict, today=today)]
-        shown = (failing or records)[0]
-        status = report.standing(shown, today)
+    def _report(self, waiting: Pending) -> None:
+        assert self.chronicle is not None
+        records = [self.chronicle.records[id_] for id_ in waiting.case_ids]
+        final = copy.copy(waiting.report)
+        failing = [record for record in records if self._fails(record)]
+        status = report.standing((failing or records)[0], utc_today())
         final.outcome = "failed" if failing else "passed"
         if failing:
             words = "\n\n".join(report.in_words(record) for record in failing)
             verdict = judge.leading(failing[0].verdicts)
             summary = f"{verdict.metric}: {verdict.reason.splitlines()[0]}"
-            final.longrepr = VerdictRepr(words, summary, waiting.location)
-        self._finish(final, status)
+            final.longrepr = VerdictRepr(words, summary, final.location)
+        self._finish(final, status, waiting.case_ids)
 
-    def _report_unmeasured(self, waiting: pytest.TestReport, words: str) -> None:
+    def _report_unmeasured(
+        self, waiting: pytest.TestReport, words: str, case_ids: Sequence[str] = ()
+    ) -> None:
         """Fail a test that was deferred and has no measurement."""
         final = copy.copy(waiting)
         final.outcome = "failed"
         final.longrepr = VerdictRepr(words, words.splitlines()[0], waiting.location)
-        self._finish(final, Status.ERROR.value)
+        self._finish(final, Status.ERROR.value, case_ids)
 
     def _report_skipped(
-        self, waiting: pytest.TestReport, reason: str, *, xfail: bool = False
+        self,
+        waiting: pytest.TestReport,
+        reason: str,
+        case_ids: Sequence[str],
+        *,
+        xfail: bool = False,
     ) -> None:
         """Skip a test that was deferred, as pytest.skip or pytest.xfail in it would have."""
         final = copy.copy(waiting)
@@ -390,15 +476,16 @@ class PerfSession:
         final.longrepr = (path, (line or 0) + 1, f"Skipped: {reason}")
         if xfail:
             final.wasxfail = reason
-        self._finish(final, Status.SKIPPED.value)
+        self._finish(final, Status.SKIPPED.value, case_ids)
 
-    def _finish(self, final: pytest.TestReport, status: str) -> None:
+    def _finish(self, final: pytest.TestReport, status: str, case_ids: Sequence[str]) -> None:
         """Report a test's outcome, and then its end."""
         waited = getattr(final, "perf_deferred", None) is not None
         if not waited:
             final.duration = 0.0  # counted when it was measured
         final.perf_status = status  # type: ignore[attr-defined]
-        final.user_properties = [*final.user_properties, ("perf_status", status)]
+        found = self._properties(case_ids) or [("perf_status", status)]
+        final.user_properties = [*final.user_properties, *found]
         self.config.hook.pytest_runtest_logreport(report=final)
         # The teardown's report closes the test for JUnit, so it comes after the verdict.
         end = copy.copy(final)

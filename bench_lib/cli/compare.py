@@ -1,0 +1,353 @@
+"""``bench-lib compare``: two runs, baselines, files or kinds of hardware, case by case."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bench_lib.cli.output import (
+    DEFAULT_BASELINES,
+    DEFAULT_HISTORY,
+    BaselinesDir,
+    HistoryDir,
+    Json,
+    print_json,
+    print_table,
+)
+
+if TYPE_CHECKING:
+    from bench_lib.versus import Alignment, Figures, Metric, Row, Side
+
+HEADINGS = (
+    *("case", "A", "B", "ratio", "95% interval", "beyond chance", "processes"),
+    *("memory", "compile time"),
+)
+MARKER = "<!-- bench-lib: compare -->"
+"""The first line of Markdown, hidden, by which a workflow finds the comment that it made."""
+SCHEMA = 1
+"""Version of what ``--json`` prints; docs/reports.md has it."""
+SHOWN = 10
+"""Cases that are named on one line; with --json all of them."""
+SINGLED_OUT = 3
+"""Cases that a remark names; of more it says how many they are."""
+What = Annotated[
+    str,
+    typer.Argument(help="A run's id or its start, latest, baseline, a file, a folder, or a key."),
+]
+
+
+def compare(
+    a: What,
+    b: What,
+    *,
+    metric: Annotated[
+        str,
+        typer.Option(help="latency, device, throughput, tail, memory, compile_time or first_step."),
+    ] = "latency",
+    case: Annotated[
+        str, typer.Option("--case", metavar="GLOB", help="Only cases like this.")
+    ] = "*",
+    fail_on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help="End with 1 where a case is slower by more than this (2% or 0.02), beyond "
+            "chance, or B failed in a case that A measured.",
+        ),
+    ] = None,
+    history: HistoryDir = DEFAULT_HISTORY,
+    baselines: BaselinesDir = DEFAULT_BASELINES,
+    json: Json = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown for a pull request.")
+    ] = False,
+) -> None:
+    """Show how B differs from A, case by case, slowest first; nothing is judged.
+
+    Each is a run (its id, the start of that, or latest), a run's file, a folder (its newest run),
+    a file of baselines, baseline (that of the other side's hardware), or a hardware key (its
+    newest run, else its baselines).  Exit status 0 where anything was compared, 1 where nothing
+    was, or by --fail-on; 2 where --fail-on could not tell of a single case.
+    """
+    from bench_lib import versus
+
+    if json and markdown:
+        raise versus.SideError("--json and --markdown exclude each other; name one")
+    if metric not in versus.METRICS:
+        why = f"{metric!r} is none of {', '.join(versus.METRICS)}"
+        raise typer.BadParameter(why, param_hint="--metric")
+    threshold = 0.0 if fail_on is None else _share_of(fail_on)
+    side_a, side_b = versus.find(a, b, folder=history, baseline_folder=baselines)
+    found = versus.align(
+        side_a,
+        side_b,
+        metric=versus.METRICS[metric],
+        threshold=threshold,
+        chosen=lambda case_id: fnmatch.fnmatchcase(case_id, case),
+    )
+    if json:
+        print_json(as_json(found))
+    elif markdown:
+        print(as_markdown(found), end="")
+    else:
+        _print(found)
+    raise typer.Exit(_status(found, gates=fail_on is not None))
+
+
+def _share_of(text: str) -> float:
+    """Return the share that ``2%`` or ``0.02`` stands for."""
+    try:
+        value = float(text.strip().removesuffix("%"))
+    except ValueError:
+        value = math.nan
+    share = value / 100 if text.strip().endswith("%") else value
+    if not 0 <= share < 1:
+        why = f"{text!r} is no share; write it as 2% or 0.02"
+        raise typer.BadParameter(why, param_hint="--fail-on")
+    return share
+
+
+def _status(found: Alignment, *, gates: bool) -> int:
+    if not found.rows:
+        return 1
+    if not gates:
+        return 0
+    if found.slower or found.failed:
+        return 1
+    if not any(min(row.processes) > 1 for row in found.told):
+        words = "no case has two processes on both sides, so none can be called slower"
+        print(f"bench-lib: --fail-on: {words}", file=sys.stderr)
+        return 2
+    return 0
+
+
+# --- for machines --------------------------------------------------------------------------
+
+
+def as_json(found: Alignment) -> dict[str, Any]:
+    """Return the document that ``--json`` prints."""
+    from bench_lib.versus import for_a_verdict
+
+    return {
+        "schema": SCHEMA,
+        "a": _side_as_json(found.a),
+        "b": _side_as_json(found.b),
+        "metric": found.metric.name,
+        "unit": found.metric.unit,
+        "threshold": found.threshold,
+        "ratio": found.overall,
+        "cases": [_row_as_json(row) for row in found.rows],
+        "new": found.new,
+        "gone": found.gone,
+        "unmeasured": found.unmeasured,
+        "renamed": [{"a": old, "b": new} for old, new in found.renamed],
+        "environment": found.environment,
+        "hardware": found.hardware,
+        "for_a_verdict": for_a_verdict(found),
+    }
+
+
+def _side_as_json(side: Side) -> dict[str, Any]:
+    return {
+        "name": side.name,
+        "title": side.title,
+        "key": side.key,
+        "run": side.run_id,
+        "problems": side.problems,
+    }
+
+
+def _row_as_json(row: Row) -> dict[str, Any]:
+    return {
+        "case": row.case_id,
+        "a": row.figures.a,
+        "b": row.figures.b,
+        "ratio": row.ratio,
+        "interval": row.interval,
+        "beyond_chance": row.beyond_chance,
+        "detectable_effect": row.detectable,
+        "processes": {"a": row.processes[0], "b": row.processes[1]},
+        "memory_bytes": row.memory,
+        "compile_time_s": row.compile_time,
+        "remarks": row.remarks,
+    }
+
+
+# --- for people ----------------------------------------------------------------------------
+
+
+def _print(found: Alignment) -> None:
+    print(f"A: {found.a.title}")
+    print(f"B: {found.b.title}")
+    print(_legend(found.metric))
+    print()
+    print_table(HEADINGS, [_cells(row, found.metric) for row in found.rows])
+    if found.rows:
+        print()
+    print(_in_one_line(found))
+    for line in [*_cases_apart(found), *_around(found), *_remarks(found.rows)]:
+        print(line)
+    for line in _verdict_lines(found):
+        print(line)
+    for line in _problems(found):
+        print(f"! {line}")
+
+
+def _legend(metric: Metric) -> str:
+    over = "A over B" if metric.more_is_better else "B over A"
+    return f"{metric.name}: {metric.what}; ratio: {over}, above 1 is worse"
+
+
+def _cells(row: Row, metric: Metric) -> tuple[str, ...]:
+    """Return the cells of HEADINGS."""
+    return (
+        row.case_id,
+        _quantity(row.figures.a, metric.unit),
+        _quantity(row.figures.b, metric.unit),
+        "" if row.ratio is None else f"{row.ratio:.4f}",
+        " to ".join(f"{bound:.4f}" for bound in row.interval or ()),
+        row.beyond_chance or "",
+        "/".join(map(str, row.processes)),
+        "" if metric.name == "memory" else _beside(row.memory, "B"),
+        "" if metric.name == "compile_time" else _beside(row.compile_time, "s"),
+    )
+
+
+def _quantity(value: float | None, unit: str) -> str:
+    from bench_lib.report import quantity, seconds
+
+    if value is None:
+        return "-"
+    if unit == "s":
+        return seconds(value)
+    if unit == "B":
+        return f"{value / 2**20:.{0 if value >= 1000 * 2**20 else 1}f} MiB"
+    return f"{quantity(value)}{unit.lstrip('1')}"
+
+
+def _beside(figures: Figures, unit: str) -> str:
+    """Return B's value with its change; of what one side does not tell, nothing."""
+    if figures.ratio is None:
+        return ""
+    return f"{_quantity(figures.b, unit)} ({figures.ratio - 1:+.1%})"
+
+
+def _in_one_line(found: Alignment) -> str:
+    if not found.rows:
+        return "no case has values on both sides"
+    n = len(found.rows)
+    words = f"{n} case{'' if n == 1 else 's'}"
+    if found.told:
+        by = f" by more than {found.threshold:.3g}" if found.threshold else ""
+        words += f": {len(found.slower)} slower and {len(found.faster)} faster{by} beyond chance, "
+        words += "all cases taken together; each interval is of one case by itself"
+    else:
+        words += ": one process on each side, so nothing tells a change from chance"
+    if found.overall is not None and n > 1:
+        words += f"; geometric mean of the ratios {found.overall:.4f}"
+    return words
+
+
+def _cases_apart(found: Alignment) -> Iterator[str]:
+    if found.new:
+        yield f"only in B: {_some(found.new)}"
+    if found.gone:
+        yield f"only in A: {_some(found.gone)}"
+    for old, new in found.renamed:
+        yield f"perhaps renamed: {old} -> {new}, whose parameters are equal"
+    for case_id, why in found.unmeasured.items():
+        yield f"{case_id}: not measured: {why}"
+
+
+def _some(ids: Sequence[str]) -> str:
+    more = f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else ""
+    return f"{', '.join(ids[:SHOWN])}{more}"
+
+
+def _around(found: Alignment) -> Iterator[str]:
+    for line in found.hardware:
+        yield f"hardware, A -> B: {line}"
+    for line in found.environment or ["no difference is known"]:
+        yield f"environment, A -> B: {line}"
+
+
+def _remarks(rows: Sequence[Row]) -> Iterator[str]:
+    """Say what is to be known of rows; what many share, once."""
+    cases: dict[str, list[str]] = {}
+    for row in rows:
+        for remark in row.remarks:
+            cases.setdefault(remark, []).append(row.case_id)
+    for remark, ids in cases.items():
+        whose = f"{len(ids)} cases" if len(ids) > SINGLED_OUT else ", ".join(ids)
+        yield f"{whose}: {remark}"
+
+
+def _verdict_lines(found: Alignment) -> Iterator[str]:
+    from bench_lib.versus import for_a_verdict
+
+    needs = for_a_verdict(found)
+    yield f"nothing was judged; for a verdict: {'; '.join(needs) or 'pytest perf_tests'}"
+
+
+def _problems(found: Alignment) -> list[str]:
+    sides = {"A": found.a, "B": found.b}
+    return [f"{name}: {words}" for name, side in sides.items() for words in side.problems]
+
+
+# --- for a pull request --------------------------------------------------------------------
+
+
+def as_markdown(found: Alignment) -> str:
+    """Return a comparison as GitHub's Markdown, within what a comment may hold."""
+    from bench_lib.pages import github
+    from bench_lib.pages.github import Section
+
+    moved = [row for row in found.rows if row.beyond_chance]
+    others = [row for row in found.rows if not row.beyond_chance]
+    heading, metric = github.table(HEADINGS), found.metric
+    apart = (
+        ("Environment and hardware, A to B", "differences", list(_around(found))),
+        ("Cases on one side only", "lines", list(_cases_apart(found))),
+        ("Remarks", "remarks", list(_remarks(found.rows))),
+    )
+    sections = [
+        Section("Beyond chance", _lines(moved, metric), len(moved), "cases", heading),
+        *(
+            Section(f"{title}: {len(lines)}", _list(lines), len(lines), what, folded=True)
+            for title, what, lines in apart
+        ),
+        Section(
+            f"Other cases: {len(others)}",
+            _lines(others, metric),
+            len(others),
+            "cases",
+            heading,
+            folded=True,
+        ),
+    ]
+    opening = [
+        MARKER,
+        f"**A**: {github.text(found.a.title)}\\\n**B**: {github.text(found.b.title)}",
+        github.text(_in_one_line(found)),
+        github.text(_legend(found.metric)),
+        *_list(_problems(found)),
+        *(github.text(line) for line in _verdict_lines(found)),
+    ]
+    return github.fitted(opening, sections, github.COMMENT)
+
+
+def _list(lines: Sequence[str]) -> list[str]:
+    from bench_lib.pages import github
+
+    return [f"- {github.text(line)}" for line in lines]
+
+
+def _lines(rows: Sequence[Row], metric: Metric) -> list[str]:
+    from bench_lib.pages import github
+
+    return [github.row([*map(github.text, _cells(row, metric))]) for row in rows]

@@ -1,0 +1,182 @@
+"""``bench-lib report``: the night as a page, as Markdown, as news, and in a few lines here."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bench_lib.cli.output import (
+    DEFAULT_BASELINES,
+    DEFAULT_HISTORY,
+    BaselinesDir,
+    Json,
+    print_json,
+    print_table,
+)
+
+if TYPE_CHECKING:
+    from bench_lib.pages.night import Entry, Night
+
+SCHEMA = 1
+"""Version of what ``--json`` prints."""
+MOST_LINES = 20
+"""Of what was left out; the page and --json have all."""
+
+
+def report(
+    *,
+    history: Annotated[
+        str,
+        typer.Option(
+            "--history", metavar="DIR", help="Folder that runs are kept in, or its s3:// address."
+        ),
+    ] = str(DEFAULT_HISTORY),
+    baselines: BaselinesDir = DEFAULT_BASELINES,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Write one HTML file that needs no network."),
+    ] = None,
+    markdown: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Write GitHub's Markdown; - is the standard output."),
+    ] = None,
+    notify: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            envvar="BENCH_LIB_NOTIFY",
+            help="Post the news there, where something changed.",
+        ),
+    ] = None,
+    notify_as: Annotated[
+        str | None,
+        typer.Option(help="Shape of the news: json, slack or teams (default: by the URL's host)."),
+    ] = None,
+    run: Annotated[
+        list[str] | None,
+        typer.Option("--run", metavar="ID", help="Report on this run; may be given again."),
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, help="Days of history that are shown.")] = 90,
+    json: Json = False,
+) -> None:
+    """Report on the newest night: what failed, since when, and why.
+
+    A night is all runs that began in the 20 hours before the newest one did.  Ends with 0 also
+    where cases failed: the run that measured them has told so.
+    """
+    from bench_lib.archive import Archive
+    from bench_lib.pages.night import gather
+    from bench_lib.pages.notify import SHAPES
+
+    if notify_as not in (None, *SHAPES):
+        why = f"{notify_as!r} is none of {', '.join(SHAPES)}"
+        raise typer.BadParameter(why, param_hint="--notify-as")
+    with Archive(history) as archive:
+        night = gather(archive, baselines, runs=run or (), days=days)
+        before = _before(archive, night) if notify else None
+    to_stdout = markdown is not None and str(markdown) == "-"
+    if html is not None:
+        from bench_lib.pages import html as pages
+
+        pages.write(night, html)
+    if markdown is not None:
+        _write_markdown(night, None if to_stdout else markdown)
+    if json and not to_stdout:
+        print_json(_as_json(night))
+    elif not to_stdout:
+        _print(night, [path for path in (html, markdown) if path is not None])
+    if notify:
+        from bench_lib.pages import notify as news
+
+        news.notify(night, notify, before=before, shape=notify_as, say=_say)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _before(archive: Any, night: Night) -> Any:
+    from bench_lib.pages.notify import before_of
+
+    return before_of(archive, night)
+
+
+def _write_markdown(night: Night, path: Path | None) -> None:
+    from bench_lib.model import UserError
+    from bench_lib.pages.github import limit_of
+    from bench_lib.pages.markdown import as_markdown
+
+    text = as_markdown(night, limit=limit_of(path))
+    if path is None:
+        print(text)
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _print(night: Night, written: list[Path]) -> None:
+    from bench_lib import report as text
+
+    print(night.sentence)
+    if night.failed:
+        print()
+        rows = [
+            (row[0], entry.hardware.key, *row[1:])
+            for entry in night.failed
+            for row in text.summary_rows([entry.record])
+        ]
+        print_table((text.HEADINGS[0], "hardware", *text.HEADINGS[1:]), rows)
+        print()
+    for key in night.missing:
+        print(f"! not this night: {key}")
+    for words in night.left_out[:MOST_LINES]:
+        print(f"! {words}")
+    if len(night.left_out) > MOST_LINES:
+        print(f"! and {len(night.left_out) - MOST_LINES} more")
+    for path in written:
+        print(f"written: {path}")
+
+
+def _as_json(night: Night) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "sentence": night.sentence,
+        "started": night.started,
+        "ended": night.ended,
+        "counts": night.counts,
+        "runs": night.runs,
+        "entries": [_entry(entry) for entry in night.entries],
+        "missing": night.missing,
+        "left_out": night.left_out,
+    }
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    return {
+        "case": entry.record.case.id,
+        "hardware": entry.hardware.key,
+        "run": entry.run_id,
+        "status": entry.status,
+        "failing": entry.failing,
+        "quarantined": entry.quarantined,
+        "median_s": entry.step_s,
+        "items_per_s": entry.rate,
+        "verdicts": entry.record.verdicts,
+        "changes": entry.record.changes,
+        "change_points": [
+            {
+                "run": moved.run_id,
+                "time": moved.time,
+                "ratio": moved.step.ratio,
+                "interval": moved.step.interval,
+                "environment": moved.environment,
+            }
+            for moved in entry.moved
+        ],
+    }

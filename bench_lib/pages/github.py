@@ -1,0 +1,194 @@
+"""Markdown as GitHub shows it: text that stays text, tables, and as many rows as fit.
+
+A comment holds 65,536 characters ("Body is too long (maximum is 65536 characters)", answers its
+API), a step's summary 1 MiB, and one that is larger is not shown at all
+(https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands, "Step
+isolation and limits").  Both are kept in bytes of UTF-8, of which there are no fewer than
+characters.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+COMMENT = 65_536
+STEP_SUMMARY = 2**20
+LEAST = 2_000
+"""Bytes in which a sentence and the words on what is left out have room."""
+
+_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+"""Characters that show as nothing, or turn the ones after them round."""
+_ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+_NOTHING = "&#8203;"
+"""A space without width: what follows no longer makes a name, a number or an address."""
+_PLAIN_IN_HTML = frozenset("\\`*_[]|~")
+_SPECIAL = {
+    "&": "&amp;",
+    "<": "&lt;",
+    ">": "&gt;",
+    "$": "<span>$</span>",  # the remedy of GitHub's page on mathematical expressions
+    **{mark: f"\\{mark}" for mark in _PLAIN_IN_HTML},
+}
+_MARKS = re.compile(
+    r"(?P<special>[&<>$\\`*_\[\]|~])"
+    r"|(?P<joined>@(?=[\w-])|#(?=\d)|:(?=//)|(?<!\d):(?=[\w+-]+:)|www(?=\.)|(?<=GH)-(?=\d))",
+    re.IGNORECASE,
+)
+_FIRST = re.compile(r"^(\d{1,9})([.)])(?=\s|$)|^([-+#=])(?=[-+#=\s]|$)")
+
+
+def limit_of(path: Path | None) -> int:
+    """Return how many bytes a file may have: a step's summary more than what is for a comment."""
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    return STEP_SUMMARY if path is not None and summary and path == Path(summary) else COMMENT
+
+
+def text(words: str) -> str:
+    """Return words on one line that show as they are, in a table's cell too.
+
+    They format nothing, mention nobody, and refer to no issue and no address.
+    """
+    escaped = _MARKS.sub(_escaped, _flat(words))
+    return _FIRST.sub(lambda m: f"{m[1]}\\{m[2]}" if m[1] else f"\\{m[3]}", escaped)
+
+
+def summary(words: str) -> str:
+    """Return words as ``text`` does, for between tags, where GitHub undoes no backslashes."""
+    return _MARKS.sub(
+        lambda m: m[0] if m["special"] in _PLAIN_IN_HTML else _escaped(m), _flat(words)
+    )
+
+
+def _flat(words: str) -> str:
+    return " ".join(_UNSEEN.sub("", _ANSI.sub("", words.replace("\r", "\n"))).split())
+
+
+def _escaped(match: re.Match[str]) -> str:
+    if match["special"]:
+        return _SPECIAL[match["special"]]
+    return match["joined"] + _NOTHING
+
+
+def shortened(words: str, most: int) -> str:
+    """Return the words as ``text`` does, cut after ``most`` of their characters."""
+    flat = " ".join(words.split())
+    return text(flat if len(flat) <= most else f"{flat[: most - 1]}…")
+
+
+def code(words: str, *, lines: int = 20, most: int = 2_000) -> str:
+    """Return the last lines of a program's output as a block of code, cut to ``most``."""
+    clean = "\n".join(_UNSEEN.sub("", _ANSI.sub("", line)) for line in words.splitlines()[-lines:])
+    clean = clean[-most:]
+    longest = max((len(run) for run in re.findall(r"`+", clean)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{clean}\n{fence}"
+
+
+def span(words: str) -> str:
+    """Return words on one line as they are typed: a span of code, not for a table's cell."""
+    flat = " ".join(_UNSEEN.sub("", words).split())
+    longest = max((len(run) for run in re.findall(r"`+", flat)), default=0)
+    ticks = "`" * (longest + 1)
+    pad = " " if longest else ""
+    return f"{ticks}{pad}{flat}{pad}{ticks}"
+
+
+def row(cells: Sequence[str]) -> str:
+    """Return a table's row of cells that are Markdown already."""
+    return f"| {' | '.join(cells)} |"
+
+
+def table(headings: Sequence[str]) -> list[str]:
+    """Return the two lines that a table begins with."""
+    return [row(headings), f"|{' --- |' * len(headings)}"]
+
+
+@dataclass(frozen=True)
+class Section:
+    """Rows under a heading, cut between two of them where they do not fit."""
+
+    title: str
+    """Markdown already, as all that follows."""
+    rows: Iterable[str]
+    """Made one by one, as many as fit."""
+    count: int
+    what: str
+    """What the rows are, for the words on those left out: ``cases``."""
+    head: list[str] = field(default_factory=list)
+    """Lines before the rows: what begins a table."""
+    folded: bool = False
+
+    def of(self, rows: Sequence[str]) -> str:
+        """Return the section with these of its rows."""
+        body = "\n".join([*self.head, *rows])
+        if self.folded:
+            return f"<details><summary>{self.title}</summary>\n\n{body}\n\n</details>\n"
+        return f"### {self.title}\n\n{body}\n"
+
+
+def fitted(opening: Sequence[str], sections: Sequence[Section], limit: int) -> str:
+    """Return paragraphs and then sections in at most ``limit`` bytes of UTF-8.
+
+    What does not fit is left out by whole rows, the last sections first, and said so.
+    ValueError where the limit is below ``LEAST``.
+    """
+    if limit < LEAST:
+        raise ValueError(f"a limit of {limit} bytes is too small for anything; at least {LEAST}")
+    sections = [section for section in sections if section.count]
+    kept = sum(_reserve(section, limit) for section in sections)
+    parts = _paragraphs(opening, max(LEAST // 2, limit - kept))
+    room = limit - sum(map(_size, parts))
+    for section in sections:
+        kept -= _reserve(section, limit)
+        part = _cut(section, room - kept, limit)
+        room -= _size(part)
+        parts.append(part)
+    return "\n".join(part for part in parts if part)
+
+
+def _size(part: str) -> int:
+    """Return the bytes that a part takes with the line break after it."""
+    return len(part.encode(errors="replace")) + 1
+
+
+def _paragraphs(paragraphs: Sequence[str], room: int) -> list[str]:
+    """Return as many paragraphs as fit, the first of them cut if need be."""
+    first = paragraphs[0].encode(errors="replace")[: max(0, room - 2)].decode(errors="ignore")
+    parts = [f"{first}\n"]
+    for paragraph in paragraphs[1:]:
+        if sum(map(_size, parts)) + _size(paragraph) + 1 > room:
+            break
+        parts.append(f"{paragraph}\n")
+    return parts
+
+
+def _cut(section: Section, room: int, limit: int) -> str:
+    """Return the section with as many rows as fit, and a line on the others."""
+    room -= _size(section.of([]))
+    kept: list[str] = []
+    for each in section.rows:
+        kept.append(each)
+        room -= _size(each)
+        if room < 0:
+            break
+    else:
+        return section.of(kept)
+    room -= _reserve(section, limit)
+    while kept and room < 0:
+        room += _size(kept.pop())
+    if not kept:
+        return _rest(section, str(section.count), limit)
+    return f"{section.of(kept)}\n{_rest(section, f'{section.count - len(kept)} more', limit)}"
+
+
+def _reserve(section: Section, limit: int) -> int:
+    """Return the bytes of the longest words on what a section leaves out."""
+    return _size(_rest(section, f"{section.count} more", limit))
+
+
+def _rest(section: Section, count: str, limit: int) -> str:
+    return f"_{count} {section.what} left out: GitHub shows {limit:,} bytes at most._\n"

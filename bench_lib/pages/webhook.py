@@ -1,0 +1,179 @@
+"""One JSON document to one address, whose words are a secret: tried again, and bounded in time."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import ssl
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from bench_lib import __version__
+
+BUDGET_S = 60.0
+"""In all, waiting included."""
+ATTEMPT_S = 10.0
+"""For one attempt, however slowly the other end answers."""
+PAUSES_S = (1.0, 2.0, 4.0, 8.0)
+"""Before the second attempt, the third and so on."""
+MOST_ANSWER = 1_000
+"""Bytes that are read of an answer that refuses."""
+_TOO_MANY = 429
+_PLAIN = re.compile(r"[A-Za-z0-9 _.-]{1,60}")
+"""What is repeated of an answer: a word such as Slack's ``no_service``, and no echo."""
+
+
+class UndeliverableError(Exception):
+    """The document was not taken; says why, without the address."""
+
+
+class _RetryableError(UndeliverableError):
+    """Trying again may help, after so many seconds where the other end said so."""
+
+    def __init__(self, words: str, after_s: float | None = None) -> None:
+        super().__init__(words)
+        self.after_s = after_s
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """What follows a redirect would tell the secret to somebody else."""
+
+    def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What waiting is told by."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+CLOCK = Clock()
+
+
+def host_of(url: str) -> str:
+    """Return the host of an address, in lower case.
+
+    Raises UndeliverableError where it is no address that could be posted to.
+    """
+    try:
+        parts = urlsplit(url)
+        host, _port = parts.hostname, parts.port
+    except ValueError:
+        raise UndeliverableError("the address cannot be read") from None
+    if parts.scheme not in ("https", "http"):
+        raise UndeliverableError("the address has to begin with https:// or http://")
+    if not host or re.search(r"[\x00-\x20\x7f-\U0010ffff]", url):
+        raise UndeliverableError("the address has no host, or holds what no address may hold")
+    if parts.username is not None or parts.password is not None:
+        raise UndeliverableError("the address holds a user's name or password, which is not sent")
+    return host
+
+
+def post(
+    url: str,
+    body: bytes,
+    *,
+    budget_s: float = BUDGET_S,
+    attempt_s: float = ATTEMPT_S,
+    clock: Clock = CLOCK,
+) -> None:
+    """Post JSON; returns when it was taken.
+
+    Tried again after an answer of 500 and above, after 429 (as ``Retry-After`` says) and after
+    what keeps a connection from being made or held.  An answer that was lost may so cause a
+    second message.  Raises UndeliverableError otherwise, and when ``budget_s`` seconds are over.
+    """
+    host_of(url)
+    deadline = clock.now() + budget_s
+    for pause_s in (*PAUSES_S, None):
+        error = _tried(url, body, min(attempt_s, max(0.1, deadline - clock.now())))
+        if error is None:
+            return
+        wait_s = pause_s if error.after_s is None else error.after_s
+        if pause_s is None or wait_s is None:
+            raise UndeliverableError(f"{error}; tried {len(PAUSES_S) + 1} times")
+        if clock.now() + wait_s >= deadline:
+            raise UndeliverableError(f"{error}; no time is left to try again in {wait_s:.0f} s")
+        clock.sleep(wait_s)
+
+
+def _tried(url: str, body: bytes, limit_s: float) -> _RetryableError | None:
+    """Post once; returns why it is worth another try, and raises where it is not.
+
+    It gives up after ``limit_s``, since a server may keep a connection busy byte by byte.
+    """
+    outcome: list[UndeliverableError | None] = []
+
+    def attempt() -> None:
+        try:
+            _once(url, body, limit_s)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is for who waits
+            outcome.append(_explained(error, urlsplit(url).hostname or ""))
+        else:
+            outcome.append(None)
+
+    thread = threading.Thread(target=attempt, name="webhook", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    error = outcome[0] if outcome else _RetryableError(f"no answer within {limit_s:.0f} s")
+    if error is None or isinstance(error, _RetryableError):
+        return error
+    raise error
+
+
+def _once(url: str, body: bytes, limit_s: float) -> None:
+    headers = {"Content-Type": "application/json", "User-Agent": f"bench-lib/{__version__}"}
+    # Its scheme was looked at; a file is nothing to post to.
+    request = urllib.request.Request(url, body, headers, method="POST")  # noqa: S310
+    opener = urllib.request.build_opener(_NoRedirect)
+    # What a good answer says is not read: it could only make a delivery look like none.
+    opener.open(request, timeout=limit_s).close()
+
+
+def _explained(error: Exception, host: str) -> UndeliverableError:
+    """Say what went wrong in words of ours: an exception's own may hold the address."""
+    if isinstance(error, urllib.error.HTTPError):
+        return _refused(error)
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        why = cause.verify_message.replace(host, "the host")
+        return UndeliverableError(f"its certificate is not accepted: {why}")
+    if isinstance(cause, ssl.SSLError):
+        return UndeliverableError(f"no TLS with it: {cause.reason or 'refused'}")
+    if isinstance(cause, TimeoutError):
+        return _RetryableError("no answer in time")
+    if isinstance(cause, OSError):
+        return _RetryableError(cause.strerror or type(cause).__name__)
+    if isinstance(cause, http.client.HTTPException):
+        return _RetryableError(f"its answer is not HTTP ({type(cause).__name__})")
+    return UndeliverableError(type(cause).__name__)
+
+
+def _refused(error: urllib.error.HTTPError) -> UndeliverableError:
+    with error:
+        try:
+            said = error.read(MOST_ANSWER).decode(errors="replace").strip()
+        except (OSError, http.client.HTTPException):
+            said = ""
+    words = f"it answered {error.code}"
+    if 300 <= error.code < 400:
+        return UndeliverableError(f"{words}, a redirect, which is not followed with a secret")
+    if _PLAIN.fullmatch(said) and said not in (error.url or ""):
+        words += f" ({said})"
+    if error.code == _TOO_MANY:
+        return _RetryableError(words, _seconds(error.headers.get("Retry-After")))
+    return _RetryableError(words) if error.code >= 500 else UndeliverableError(words)
+
+
+def _seconds(text: str | None) -> float | None:
+    """Read ``Retry-After`` where it is a number; a date is as good as nothing."""
+    return float(text) if text is not None and re.fullmatch(r"\d{1,6}", text.strip()) else None

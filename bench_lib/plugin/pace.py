@@ -1,0 +1,134 @@
+"""How long cases may take: what they, or their like, took in the last runs."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from bench_lib import history
+
+RUNS = 3
+"""Of how many runs that measured a case the middle is taken, the newest."""
+MOST_RUNS = 12
+"""How many are looked through for them: some may be of one case alone."""
+MOST_BYTES = 64 * 2**20
+"""How much is read: histories may be large, and nobody wants to wait for a guess."""
+
+
+def name_of(nodeid: str) -> str:
+    """Return what stands for a test in one word: its case's id, or its function's name."""
+    _, bracket, parameters = nodeid.partition("[")
+    return parameters.rstrip("]") if bracket else nodeid.rpartition("::")[2]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What is known of how long cases take."""
+
+    past: Mapping[str, float]
+    """Seconds in one process, by case id and by node id."""
+    processes: int = 1
+
+    def of(self, nodeid: str) -> float | None:
+        """Return the seconds that a test, or a case by its id, may take; None if not known."""
+        seconds = self.past.get(nodeid)
+        if seconds is None:
+            seconds = self.past.get(name_of(nodeid))
+        if seconds is None:
+            seconds = self._like(name_of(nodeid))
+        return None if seconds is None else seconds * self.processes
+
+    def _like(self, name: str) -> float | None:
+        """Return what those took whose ids begin alike and share most words, at least half."""
+        words = set(name.split("-"))
+        alike: dict[int, list[float]] = {}
+        for other, seconds in self._by_first_word.get(name.partition("-")[0], []):
+            alike.setdefault(len(words & other), []).append(seconds)
+        closest = max(alike, default=0)
+        return statistics.median(alike[closest]) if 2 * closest >= len(words) else None
+
+    @cached_property
+    def _by_first_word(self) -> dict[str, list[tuple[frozenset[str], float]]]:
+        found: dict[str, list[tuple[frozenset[str], float]]] = {}
+        for name, seconds in self.past.items():
+            if "::" not in name:
+                entry = frozenset(name.split("-")), seconds
+                found.setdefault(name.partition("-")[0], []).append(entry)
+        return found
+
+
+def past(folder: Path, key: str, *, but: Path | None = None) -> dict[str, float]:
+    """Return by case id and by node id what one process of it took, in seconds.
+
+    The run whose file is ``but`` does not count.  Files and lines that cannot be read say nothing.
+    """
+    found: dict[str, list[float]] = {}
+    try:
+        paths = [path for path in history.keys(folder).get(key, []) if path != but]
+    except OSError:  # somebody is tidying up there
+        return {}
+    left = MOST_BYTES
+    for path in reversed(paths[-MOST_RUNS:]):
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            for name, seconds in _taken(file, left).items():
+                found.setdefault(name, []).append(seconds)
+            left -= file.tell()
+        if left <= 0:
+            break
+    return {name: statistics.median(seconds[:RUNS]) for name, seconds in found.items()}
+
+
+@dataclass(frozen=True)
+class _Named:
+    id: str
+
+
+@dataclass(frozen=True)
+class _Try:
+    process: int = 0
+    took_s: float = 0.0
+    confirms: bool = False
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The little that is wanted of a line; whatever else it holds is passed over unread."""
+
+    kind: str
+    nodeid: str | None = None
+    case: _Named | None = None
+    attempt: _Try | None = None
+
+
+_DECODER = msgspec.json.Decoder(_Line)
+
+
+def _taken(file: IO[bytes], most_bytes: int) -> dict[str, float]:
+    seconds: dict[str, float] = {}
+    processes: dict[str, set[int]] = {}
+    tests: dict[str, str] = {}
+    for text in file:
+        if file.tell() > most_bytes:
+            break
+        try:
+            line = _DECODER.decode(text)
+        except (ValueError, RecursionError):
+            continue
+        if line.case is None or line.attempt is None or line.attempt.confirms:
+            continue
+        case_id = line.case.id
+        seconds[case_id] = seconds.get(case_id, 0.0) + line.attempt.took_s
+        processes.setdefault(case_id, set()).add(line.attempt.process)
+        if line.nodeid is not None:
+            tests[case_id] = line.nodeid
+    taken = {case_id: total / len(processes[case_id]) for case_id, total in seconds.items()}
+    for case_id, nodeid in tests.items():
+        taken[nodeid] = taken.get(nodeid, 0.0) + taken[case_id]
+    return taken

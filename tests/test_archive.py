@@ -1,0 +1,667 @@
+"""The history at size: what counts, once, in which order, and what is told of the rest."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from builders import (
+    CASE_ID,
+    UUID,
+    make_attempt,
+    make_case,
+    make_environment,
+    make_fault,
+    make_hardware,
+    make_measurement,
+    make_record,
+    make_verdict,
+    write_run,
+)
+
+from bench_lib import archive, summary
+from bench_lib.archive import Archive, Point
+from bench_lib.archive.compaction import compact
+from bench_lib.archive.views import VIEWS
+from bench_lib.history import HistoryError, read, reference
+from bench_lib.model import Record, Status
+
+NOW = "2026-03-01T00:00:00Z"
+
+
+def night(day: int) -> str:
+    """Return when a January night's run began."""
+    return f"2026-01-{day:02d}T02:00:00Z"
+
+
+def record(seconds: float = 0.5, case_id: str = CASE_ID, **fields) -> Record:
+    """Return a judged record of one attempt, or of those given."""
+    measurement = make_measurement(iteration_s=[seconds] * 20, peak_memory_bytes=2**20)
+    usual = {
+        "attempts": [make_attempt(measurement=measurement, case_id=case_id)],
+        "status": Status.OK,
+        "verdicts": [make_verdict(interval=(0.99, 1.01))],
+    }
+    return make_record(case=make_case(id=case_id), **{**usual, **fields})
+
+
+def run_id(path: Path) -> str:
+    """Return the id of a run by its file."""
+    return path.stem.rpartition("_")[2]
+
+
+def rename(path: Path, **parts: str) -> Path:
+    """Give a run's file another time, key or id in its name."""
+    time, _, rest = path.stem.partition("_")
+    key, _, run = rest.rpartition("_")
+    named = {"time": time, "key": key, "run": run, **parts}
+    return path.rename(path.with_name("{time}_{key}_{run}.jsonl".format(**named)))
+
+
+@pytest.fixture(params=["lines", "parquet"])
+def opened(request, tmp_path):
+    """Return a function that opens the folder: as it is, and compacted."""
+
+    def open_it() -> Archive:
+        if request.param == "parquet":
+            compact(tmp_path, keep=0)
+        return Archive(tmp_path, now=NOW)
+
+    return open_it
+
+
+# ---- values -----------------------------------------------------------------------------
+
+
+def test_a_series_is_the_nights_of_a_case_on_a_hardware_oldest_first(tmp_path, opened):
+    """Each with everything that a plot needs."""
+    write_run(tmp_path, [record(0.25), record(2.0, "b")], now=night(2))
+    first = write_run(tmp_path, [record(0.5)], now=night(1))
+    other = make_hardware(key="mi325x", uuid="GPU-9")
+    elsewhere = make_attempt(hardware_key="mi325x", device_uuid="GPU-9")
+    write_run(tmp_path, [record(attempts=[elsewhere])], now=night(3), hardware=other)
+    with opened() as found:
+        series = found.series(CASE_ID, "mi300x")
+        assert [point.log_median for point in series] == [math.log(0.5), math.log(0.25)]
+        assert series[0] == Point(
+            run_id=run_id(first),
+            time=night(1),
+            case_id=CASE_ID,
+            key="mi300x",
+            device_uuid=UUID,
+            log_median=math.log(0.5),
+            spread=0.0,
+            rate=8.0,
+            item="img",
+            peak_memory_bytes=2**20,
+            status=Status.OK,
+            environment=reference(make_environment()),
+        )
+        assert [p.key for p in found.series(CASE_ID, "mi325x")] == ["mi325x"]
+        assert found.series(CASE_ID, "mi355x") == []
+        assert found.problems == []
+
+
+def test_series_begin_where_they_are_asked_to(tmp_path, opened):
+    """Since the start of a run, which counts."""
+    for day in (1, 2, 3):
+        write_run(tmp_path, [record()], now=night(day))
+    with opened() as found:
+        assert [p.time for p in found.series(CASE_ID, "mi300x", since=night(2))] == [
+            night(2),
+            night(3),
+        ]
+        ((_, _, points),) = found.all_series(since=night(3))
+        assert [point.time for point in points] == [night(3)]
+        assert list(found.all_series(since="2027")) == []
+
+
+def test_all_series_come_case_by_case_and_key_by_key(tmp_path, opened):
+    """In an order that does not change from run to run."""
+    for day in (1, 2):
+        write_run(tmp_path, [record(case_id="b"), record(case_id="a")], now=night(day))
+    with opened() as found:
+        series = list(found.all_series())
+        assert [(case, key, len(points)) for case, key, points in series] == [
+            ("a", "mi300x", 2),
+            ("b", "mi300x", 2),
+        ]
+        assert series[1][2] == found.series("b", "mi300x")
+
+
+def test_a_nights_value_is_the_median_of_its_accepted_attempts(tmp_path, opened):
+    """With the median of what spreads, and the most memory; discarded ones do not count."""
+    samples = [[0.5 + 0.001 * n for n in range(30)], [0.25] * 20, [1.0, 2.0, 3.0]]
+    attempts = [
+        make_attempt(
+            process=n,
+            time=f"2026-01-01T00:00:0{n}Z",
+            measurement=make_measurement(iteration_s=s, wall_s=sum(s), peak_memory_bytes=n),
+        )
+        for n, s in enumerate(samples)
+    ]
+    spoilt = make_attempt(
+        process=3, discarded="shared", invalid=True, measurement=make_measurement()
+    )
+    write_run(tmp_path, [record(attempts=[*attempts, spoilt])], now=night(1))
+    with opened() as found:
+        (point,) = found.series(CASE_ID, "mi300x")
+    assert point.log_median == pytest.approx(math.log(statistics.median(samples[0])), abs=1e-12)
+    spreads = statistics.median(summary.spread(s) for s in samples)
+    assert point.spread == pytest.approx(spreads, rel=1e-9)
+    rates = [4 * len(s) / sum(s) for s in samples]
+    assert point.rate == pytest.approx(statistics.median(rates), rel=1e-12)
+    assert point.peak_memory_bytes == 2
+
+
+def test_a_case_measured_on_several_devices_of_a_key_has_no_device_of_its_own(tmp_path, opened):
+    """One value all the same: a verdict is of the run."""
+    attempts = [make_attempt(), make_attempt(process=1, device_uuid="GPU-2")]
+    write_run(tmp_path, [record(attempts=attempts)], now=night(1))
+    with opened() as found:
+        (point,) = found.series(CASE_ID, "mi300x")
+    assert point.device_uuid is None
+
+
+def test_fourteen_devices_under_one_key_are_told_apart_by_their_ids(tmp_path, opened):
+    """Each night has a point of each, in the order of their runs."""
+    for gpu in range(14):
+        uuid = f"GPU-{gpu:02d}"
+        write_run(
+            tmp_path,
+            [record(attempts=[make_attempt(device_uuid=uuid)])],
+            now=f"2026-01-01T02:{gpu:02d}:00Z",
+            hardware=make_hardware(uuid=uuid),
+        )
+    with opened() as found:
+        series = found.series(CASE_ID, "mi300x")
+    assert [point.device_uuid for point in series] == [f"GPU-{gpu:02d}" for gpu in range(14)]
+
+
+def test_a_run_that_measured_on_two_kinds_of_hardware_is_in_both_series(tmp_path, opened):
+    """Under the key of the attempt, not of the file."""
+    attempts = [make_attempt(), make_attempt(process=1, hardware_key="mi325x")]
+    write_run(tmp_path, [record(attempts=attempts)], now=night(1))
+    with opened() as found:
+        assert [(key, len(points)) for _, key, points in found.all_series()] == [
+            ("mi300x", 1),
+            ("mi325x", 1),
+        ]
+
+
+def test_nights_without_a_value_are_no_points(tmp_path, opened):
+    """Faults, skips, what the hardware spoilt, and times that are no times."""
+    nothing = [
+        make_attempt(fault=make_fault()),
+        make_attempt(skipped="no data"),
+        make_attempt(discarded="throttled", invalid=True, measurement=make_measurement()),
+        make_attempt(measurement=make_measurement(iteration_s=[])),
+        make_attempt(measurement=make_measurement(iteration_s=[1.0, 0.0, 1.0])),
+    ]
+    for day, attempt in enumerate(nothing, 1):
+        failed = record(attempts=[attempt], status=Status.ERROR)
+        write_run(tmp_path, [failed], now=night(day))
+    with opened() as found:
+        assert found.series(CASE_ID, "mi300x") == []
+        assert [run.counts for run in found.runs()] == [{"ERROR": 1}] * 5
+        assert found.problems == []
+
+
+def test_a_run_that_is_not_judged_has_values_without_a_verdict(tmp_path, opened):
+    """It was interrupted, or nobody asked."""
+    write_run(tmp_path, [record(status=None)], now=night(1), end=False)
+    with Archive(tmp_path, now=NOW) as found:
+        (point,) = found.series(CASE_ID, "mi300x")
+        assert point.status is None
+        assert found.runs()[0].counts == {"not judged": 1}
+
+
+def test_environments_are_had_by_their_references(tmp_path, opened):
+    """Those that are known; others are not there."""
+    new = make_environment(torch="2.10.0", variables={"A": "ß"})
+    write_run(tmp_path, [record()], now=night(1))
+    write_run(tmp_path, [record()], now=night(2), environment=new)
+    with opened() as found:
+        refs = [point.environment for point in found.series(CASE_ID, "mi300x")]
+        assert found.environments([*refs, "ffffffff"]) == {
+            reference(make_environment()): make_environment(),
+            reference(new): new,
+        }
+        assert found.environments([]) == {}
+
+
+# ---- runs -------------------------------------------------------------------------------
+
+
+def test_runs_say_how_they_ended_and_how_their_cases_stand(tmp_path, opened):
+    """Oldest first, by the time in the file's name."""
+    records = [record(), record(case_id="b", status=Status.REGRESSED), record(case_id="c")]
+    second = write_run(tmp_path, records, now=night(2))
+    first = write_run(tmp_path, now=night(1))
+    with opened() as found:
+        one, two = found.runs()
+    assert (one.run_id, one.cases, one.counts) == (run_id(first), 0, {})
+    assert (two.run_id, two.cases, two.counts) == (run_id(second), 3, {"OK": 2, "REGRESSED": 1})
+    assert (two.key, two.started, two.exit_status) == ("mi300x", night(2), 0)
+    assert two.ended is not None
+    assert (two.file, Path(two.path).parent) == (second.name, tmp_path)
+
+
+def test_a_run_is_had_whole_wherever_it_is_kept(tmp_path, opened):
+    """As its own file tells it."""
+    path = write_run(tmp_path, [record(), record(case_id="b")], now=night(1))
+    run, data = read(path), path.read_bytes()
+    with opened() as found:
+        again = found.run(run_id(path)[:4])
+        assert found.data(found.find("latest")) == data
+    assert replace(again, path=path) == run
+
+
+def test_a_run_that_is_not_there_or_ambiguous_is_said(tmp_path):
+    """With those that are."""
+    with Archive(tmp_path) as found, pytest.raises(HistoryError, match=r"^no runs in .*; run pyt"):
+        found.find("latest")
+    ids = [run_id(write_run(tmp_path, now=night(day))) for day in (1, 2)]
+    with Archive(tmp_path, now=NOW) as found:
+        with pytest.raises(HistoryError, match=f"is not a run here; .* {ids[0]}, {ids[1]}$"):
+            found.run("xyz")
+        with pytest.raises(HistoryError, match="is the start of several runs"):
+            found.run("")
+
+
+def test_a_folder_that_is_not_there_is_a_history_of_nothing(tmp_path):
+    """And so is one without runs; a file is no folder."""
+    for folder in (tmp_path / "none", tmp_path):
+        with Archive(folder) as found:
+            assert (found.runs(), found.problems, list(found.all_series())) == ([], [], [])
+            assert found.query("SELECT count(*) FROM lines").rows == [(0,)]
+    (tmp_path / "file").touch()
+    with pytest.raises(HistoryError, match="file is not a folder; name one with --history DIR"):
+        Archive(tmp_path / "file")
+
+
+@pytest.mark.parametrize("name", ["with space", "it's", "[1]", "a*b?c", "ä"])
+def test_a_folder_may_be_called_anything(tmp_path, name):
+    """SQL and patterns have their own ideas of these."""
+    folder = tmp_path / name
+    write_run(folder, [record()], now=night(1))
+    write_run(tmp_path / "a-b-c", [record()], now=night(2))
+    for _ in range(2):
+        with Archive(folder, now=NOW) as found:
+            assert len(found.series(CASE_ID, "mi300x")) == 1
+            assert found.query("SELECT kind FROM lines WHERE kind = 'end'").rows == [("end",)]
+        compact(folder, keep=0)
+
+
+# ---- what is odd ------------------------------------------------------------------------
+
+
+def test_torn_and_foreign_lines_are_left_out_and_told(tmp_path, opened):
+    """By file and number; the rest counts."""
+    path = write_run(tmp_path, [record(), record(case_id="b")], now=night(1))
+    lines = path.read_bytes().splitlines()
+    broken = lines[1].replace(b'"iteration_s":[0.5', b'"iteration_s":["x"')
+    path.write_bytes(b"\n".join([lines[0], b"rubbish \xff", broken, b"", *lines[2:], b'{"sch']))
+    with opened() as found:
+        assert [case for case, _, _ in found.all_series()] == ["b"]
+        told = found.problems
+    assert [problem.partition(" cannot")[0] for problem in told[:3]] == [
+        f"{path.name}: line 2",
+        f"{path.name}: line 3",
+        f"{path.name}: line 6",
+    ]
+    assert told[3:] == [f"{path.name}: line 9 is torn: the run was killed while writing it"]
+
+
+def test_a_last_line_without_its_end_does_not_count_even_where_it_is_whole(tmp_path):
+    """Nobody knows what was to come."""
+    path = write_run(tmp_path, [record()], now=night(1))
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    with Archive(tmp_path, now=NOW) as found:
+        assert found.runs()[0].ended is None
+        assert found.problems == [
+            f"{path.name}: line 4 is torn: the run was killed while writing it"
+        ]
+
+
+def test_a_run_of_a_newer_schema_is_left_out_and_told(tmp_path, opened):
+    """Half of it might be misread."""
+    write_run(tmp_path, [record()], now=night(1))
+    new = write_run(tmp_path, [record()], now=night(2))
+    new.write_bytes(new.read_bytes().replace(b'"schema":1', b'"schema":7'))
+    with opened() as found:
+        assert [point.time for point in found.series(CASE_ID, "mi300x")] == [night(1)]
+        assert [run.started for run in found.runs()] == [night(1)]
+        (problem,) = found.problems
+    assert problem.startswith(f"{new}, line 1: schema 7 is newer than 1")
+    assert new.exists()
+
+
+def test_files_of_others_are_left_out_and_told(tmp_path):
+    """What is no history is nobody's business."""
+    write_run(tmp_path, [record()], now=night(1))
+    (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / "events.jsonl").write_text("{}\n")
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 not")
+    with Archive(tmp_path, now=NOW) as found:
+        found.write_parquet("SELECT * FROM points", tmp_path / "b.parquet")
+    with Archive(tmp_path, now=NOW) as found:
+        assert len(found.runs()) == 1
+        assert found.problems == [
+            "a.parquet: not written by history compact; left out",
+            "b.parquet: not written by history compact; left out",
+            "events.jsonl: not named as the file of a run is; left out",
+        ]
+
+
+def test_a_compacted_file_of_a_newer_version_is_left_out_and_told(tmp_path, monkeypatch):
+    """As a newer schema is."""
+    write_run(tmp_path, [record()], now=night(1))
+    monkeypatch.setattr(archive.tables, "VERSION", 2)
+    compact(tmp_path, keep=0)
+    monkeypatch.undo()
+    with Archive(tmp_path, now=NOW) as found:
+        assert found.runs() == []
+        assert found.problems == [
+            (
+                "2026-01.parquet: version 2 is newer than 1, the newest that this version of "
+                "bench-lib reads; left out; upgrade bench-lib"
+            )
+        ]
+
+
+def test_a_run_that_was_copied_counts_once_the_longest_copy_of_it(tmp_path, opened):
+    """And the copy is told."""
+    whole = write_run(tmp_path, [record()], now=night(2))
+    copy = tmp_path / whole.name.replace("20260102T", "20260101T")
+    copy.write_bytes(b"".join(whole.read_bytes().splitlines(keepends=True)[:2]))
+    with opened() as found:
+        assert [point.time for point in found.series(CASE_ID, "mi300x")] == [night(2)]
+        assert [run.file for run in found.runs()] == [whole.name]
+        assert found.query("SELECT count(*) FROM lines").rows == [(4,)]
+        assert found.problems == [f"{copy.name}: the same run as {whole.name}; counted once"]
+
+
+def test_a_compacted_file_that_was_copied_counts_once(tmp_path):
+    """And so do all of its runs."""
+    for day in (1, 2):
+        write_run(tmp_path, [record()], now=night(day))
+    compact(tmp_path, keep=0)
+    (tmp_path / "copy.parquet").write_bytes((tmp_path / "2026-01.parquet").read_bytes())
+    with Archive(tmp_path, now=NOW) as found:
+        assert len(found.series(CASE_ID, "mi300x")) == 2
+        assert found.query("SELECT count(*) FROM points").rows == [(2,)]
+        assert [problem.partition(":")[0].partition(" in ")[2] for problem in found.problems] == [
+            "copy.parquet",
+            "copy.parquet",
+        ]
+
+
+def test_a_run_that_is_yet_to_come_is_left_out_and_told(tmp_path, opened):
+    """It would be the newest for ever; clocks differ by less than a day."""
+    late = write_run(tmp_path, [record()], now="2026-03-02T00:00:01Z")
+    write_run(tmp_path, [record()], now="2026-03-01T23:00:00Z")
+    with opened() as found:
+        assert [run.started for run in found.runs()] == ["2026-03-01T23:00:00Z"]
+        assert len(found.series(CASE_ID, "mi300x")) == 1
+        assert found.problems == [
+            f"{late.name}: began 2026-03-02T00:00:01Z, which is yet to come; left out"
+        ]
+
+
+def test_a_run_that_ended_before_it_began_is_kept_and_told(tmp_path, opened):
+    """Somebody set the clock meanwhile; what was measured is no less true."""
+    path = write_run(tmp_path, [record()], now=night(2))
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    lines[-1]["time"] = night(1)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with opened() as found:
+        assert len(found.series(CASE_ID, "mi300x")) == 1
+        assert found.problems == [f"{path.name}: ended {night(1)}, before it began; kept as it is"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "words"),
+    [
+        ("attempt", {"case": 5}, "line 2 cannot be read"),
+        ("verdict", {"status": "SPLENDID"}, "line 3 cannot be read"),
+        ("verdict", {"case_id": "unheard-of"}, "line 3 cannot be read: 'unheard-of'"),
+        ("attempt", {"run": None}, "line 2 cannot be read"),
+        ("environment", {"ref": None}, "line 1 cannot be read"),
+        ("attempt", {"attempt": {"hardware_key": 5}}, "line 2 cannot be read"),
+    ],
+)
+def test_what_is_odd_in_a_line_is_what_reading_the_file_says(tmp_path, opened, kind, change, words):
+    """Quick reading finds the files in which careful reading has something to say."""
+    path = write_run(tmp_path, [record()], now=night(1))
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    changed = [line | change if line["kind"] == kind else line for line in lines]
+    path.write_text("".join(json.dumps(line) + "\n" for line in changed))
+    said = read(path).problems
+    assert any(words in problem for problem in said)
+    with Archive(tmp_path, now=NOW) as found:
+        assert found.problems == [f"{path.name}: {problem}" for problem in said]
+
+
+def test_a_verdict_that_is_there_twice_is_the_later_one(tmp_path, opened):
+    """As when the file is read."""
+    path = write_run(tmp_path, [record()], now=night(1), end=False)
+    *_, verdict = path.read_bytes().splitlines(keepends=True)
+    with path.open("ab") as file:
+        file.write(verdict.replace(b'"status":"OK"', b'"status":"SUSPECT"', 1))
+    with opened() as found:
+        assert [run.counts for run in found.runs()] == [{"SUSPECT": 1}]
+        assert [point.status for point in found.series(CASE_ID, "mi300x")] == [Status.SUSPECT]
+
+
+def test_kinds_of_a_later_version_are_passed_over(tmp_path, opened):
+    """The schema says whether a line can be read."""
+    path = write_run(tmp_path, [record()], now=night(1))
+    with path.open("ab") as file:
+        file.write(b'{"schema":1,"kind":"weather","run":"a","time":"t","case":"rain"}\n')
+    with opened() as found:
+        assert found.problems == []
+        assert len(found.series(CASE_ID, "mi300x")) == 1
+
+
+def test_quick_and_careful_reading_come_to_the_same(tmp_path):
+    """Of a whole night: every value, every run, every environment."""
+    samples = [0.001 * (1 + n % 7) for n in range(41)]
+    records = [
+        record(attempts=[make_attempt(measurement=make_measurement(iteration_s=samples[:n]))])
+        for n in (1, 2, 19, 20, 21, 41)
+    ]
+    named = [replace(r, case=make_case(id=f"c{n}")) for n, r in enumerate(records)]
+    write_run(tmp_path, named, now=night(1))
+    with Archive(tmp_path, now=NOW) as found:
+        quick, runs = list(found.all_series()), found.runs()
+    (path,) = tmp_path.glob("*.jsonl")
+    with path.open("ab") as file:
+        file.write(b"\nx")
+    with Archive(tmp_path, now=NOW) as found:
+        careful = list(found.all_series())
+        (run,) = found.runs()
+    assert len(quick) == 6
+    for (_, _, (one,)), (_, _, (two,)) in zip(quick, careful, strict=True):
+        assert one == replace(
+            two,
+            log_median=pytest.approx(two.log_median, rel=1e-12),
+            spread=pytest.approx(two.spread, rel=1e-9, abs=1e-15),
+            rate=pytest.approx(two.rate, rel=1e-12),
+        )
+    assert runs == [replace(run, bytes=run.bytes - 2, modified_ns=runs[0].modified_ns)]
+
+
+def test_a_file_that_vanishes_into_parquet_while_it_is_looked_for_is_found_there(
+    tmp_path, monkeypatch
+):
+    """Somebody compacts at this moment."""
+    write_run(tmp_path, [record()], now=night(1))
+    take_in = archive.tables.take_in
+
+    def late(*given):
+        monkeypatch.undo()
+        compact(tmp_path, keep=0)
+        return take_in(*given)
+
+    monkeypatch.setattr(archive.tables, "take_in", late)
+    with Archive(tmp_path, now=NOW) as found:
+        assert len(found.series(CASE_ID, "mi300x")) == 1
+        assert found.runs()[0].compacted
+
+
+def test_what_is_compacted_after_the_look_does_not_count_twice(tmp_path):
+    """Parquet has it now, and so has the memory of the file."""
+    write_run(tmp_path, [record()], now=night(1))
+    compact(tmp_path, keep=0)
+    write_run(tmp_path, [record()], now=night(2))
+    with Archive(tmp_path, now=NOW) as found:
+        compact(tmp_path, keep=5)
+        assert len(found.series(CASE_ID, "mi300x")) == 2
+
+
+def test_a_file_too_long_to_be_read_with_others_is_read_alone(tmp_path, monkeypatch):
+    """A line may be as long as its file."""
+    write_run(tmp_path, [record()], now=night(1))
+    monkeypatch.setattr(archive.tables, "LONGEST_LINE", 100)
+    with Archive(tmp_path, now=NOW) as found:
+        assert len(found.series(CASE_ID, "mi300x")) == 1
+
+
+# ---- queries ----------------------------------------------------------------------------
+
+
+def test_views_have_the_columns_that_are_told_of_them(tmp_path, opened):
+    """And in the same order."""
+    write_run(tmp_path, [record()], now=night(1))
+    with opened() as found:
+        for view, columns in VIEWS.items():
+            table = found.query(f"SELECT * FROM {view}")
+            assert table.columns == list(columns)
+            assert table.rows
+
+
+def test_views_hold_what_was_measured(tmp_path, opened):
+    """Out of the lines themselves."""
+    bad = record(case_id="b", attempts=[make_attempt(fault=make_fault())], status=Status.ERROR)
+    write_run(tmp_path, [record(0.25), bad], now=night(1))
+    with opened() as found:
+        points = "SELECT case_id, median_s, year(started) FROM points"
+        assert found.query(points).rows == [(CASE_ID, 0.25, 2026)]
+        attempts = (
+            "SELECT case_id, iterations, median_s, fault, params->>'network' FROM attempts "
+            "ORDER BY case_id"
+        )
+        assert found.query(attempts).rows == [
+            ("b", None, None, "out of memory", "resnet18"),
+            (CASE_ID, 20, 0.25, None, "resnet18"),
+        ]
+        verdicts = "SELECT case_id, case_status, metric, low, high FROM verdicts ORDER BY case_id"
+        assert found.query(verdicts).rows == [
+            ("b", "ERROR", "latency", 0.99, 1.01),
+            (CASE_ID, "OK", "latency", 0.99, 1.01),
+        ]
+        environments = "SELECT ref, torch FROM environments"
+        assert found.query(environments).rows == [
+            (reference(make_environment()), make_environment().torch)
+        ]
+        lines = "SELECT kind, count(*) FROM lines GROUP BY kind ORDER BY kind"
+        assert found.query(lines).rows == [
+            ("attempt", 2),
+            ("end", 1),
+            ("environment", 1),
+            ("verdict", 2),
+        ]
+
+
+def test_lines_that_are_no_json_are_no_rows_of_lines(tmp_path, opened):
+    """Nor do they spoil the others."""
+    path = write_run(tmp_path, [record()], now=night(1))
+    with path.open("ab") as file:
+        file.write(b"\xff\xfe\n[1]\n{")
+    with opened() as found:
+        assert found.query("SELECT count(*) FROM lines WHERE kind IS NOT NULL").rows == [(4,)]
+        assert found.query("SELECT count(*) FROM attempts").rows == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM read_text('{secret}')",
+        "SELECT * FROM read_csv('{secret}')",
+        "SELECT * FROM '{secret}'",
+        "SELECT * FROM glob('{folder}/*')",
+        "SELECT * FROM read_blob('{folder}/*')",
+    ],
+)
+def test_a_query_reads_nothing_but_the_history(tmp_path, sql):
+    """Whatever it names."""
+    write_run(tmp_path, [record()], now=night(1))
+    secret = tmp_path / "secret.csv"
+    secret.write_text("a\nb\n")
+    with Archive(tmp_path) as found, pytest.raises(HistoryError, match="the query failed: "):
+        found.query(sql.format(secret=secret, folder=tmp_path))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "COPY points TO 'x.csv'",
+        "COPY (SELECT 1) TO '{folder}/2026-01.parquet'",
+        "CREATE TABLE t AS SELECT 1",
+        "INSERT INTO fresh SELECT * FROM fresh",
+        "DROP VIEW points",
+        "SET enable_external_access = true",
+        "ATTACH 'x.db'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "EXPLAIN ANALYZE COPY points TO 'x.csv'",
+        "SELECT 1; SELECT 2",
+        "",
+        "-- nothing",
+    ],
+)
+def test_a_query_is_one_select(tmp_path, monkeypatch, sql):
+    """Nothing is written, and nothing set."""
+    monkeypatch.chdir(tmp_path)
+    with Archive(tmp_path) as found, pytest.raises(HistoryError, match="a query is one SELECT"):
+        found.query(sql.format(folder=tmp_path))
+    assert not list(tmp_path.glob("x*"))
+
+
+def test_a_query_that_cannot_be_read_or_fails_says_where(tmp_path):
+    """In the words of the database."""
+    with Archive(tmp_path) as found:
+        with pytest.raises(HistoryError, match=r"the query cannot be read: .*syntax error"):
+            found.query("SELEC 1")
+        with pytest.raises(HistoryError, match=r"the query failed: .*nothing"):
+            found.query("SELECT * FROM nothing")
+
+
+def test_a_query_does_not_see_variables_of_python(tmp_path):
+    """DuckDB would, unless told not to."""
+    fresh_air = {"a": [1]}
+    with Archive(tmp_path) as found, pytest.raises(HistoryError, match="fresh_air"):
+        found.query("SELECT * FROM fresh_air")
+    assert fresh_air
+
+
+def test_an_answer_can_be_parquet(tmp_path):
+    """With the types of the question, also where nothing is known."""
+    write_run(tmp_path / "history", [record(0.25)], now=night(1))
+    path = tmp_path / "points.parquet"
+    with Archive(tmp_path / "history", now=NOW) as found:
+        found.write_parquet("SELECT started, median_s, NULL::BIGINT AS none FROM points", path)
+        with pytest.raises(HistoryError, match=r"cannot write .*/none/p.parquet"):
+            found.write_parquet("SELECT 1 AS one", tmp_path / "none" / "p.parquet")
+    import duckdb
+
+    table = duckdb.sql(f"SELECT * FROM '{path}'")
+    assert [str(kind) for kind in table.types] == ["TIMESTAMP", "DOUBLE", "BIGINT"]
+    ((started, *rest),) = table.fetchall()
+    assert (f"{started:%Y-%m-%d}", rest) == ("2026-01-01", [0.25, None])
+    assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["points.parquet"]

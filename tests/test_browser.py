@@ -1,0 +1,359 @@
+"""The page in a real browser: headless Chromium, from a file, as somebody opens an artifact."""
+
+import os
+import shutil
+from dataclasses import replace
+
+import nights
+import pytest
+
+from bench_lib.pages import html as pages
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install it")
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = os.environ.get("BENCH_LIB_CHROMIUM") or next(
+    filter(None, map(shutil.which, NAMES)), None
+)
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="needs Chromium: apt install chromium, or name it BENCH_LIB_CHROMIUM"
+)
+QUIET = [
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
+CONTRAST = 4.5
+"""WCAG 2.2, success criterion 1.4.3, for text of any size here."""
+
+PALE = """
+(least) => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgba = (colour) => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data;
+    return [r, g, b, a / 255];
+  };
+  const over = (top, under) => [0, 1, 2].map((i) => top[i] * top[3] + under[i] * (1 - top[3]));
+  const luminance = (colour) => {
+    const linear = (v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+    const [r, g, b] = colour.map((v) => linear(v / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    const layers = [];
+    for (let at = element; at; at = at.parentElement) {
+      const layer = rgba(getComputedStyle(at).backgroundColor);
+      layers.push(layer);
+      if (layer[3] === 1) break;
+    }
+    return layers.reverse().reduce((under, layer) => over(layer, under), [255, 255, 255]);
+  };
+  const seen = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const pale = [];
+  let count = 0;
+  for (let node = seen.nextNode(); node; node = seen.nextNode()) {
+    const element = node.parentElement;
+    if (!node.data.trim() || ["SCRIPT", "STYLE", "OPTION"].includes(element.tagName)) continue;
+    if (!element.getClientRects().length) continue;
+    count += 1;
+    const style = getComputedStyle(element);
+    const under = behind(element);
+    const ink = rgba(element instanceof SVGElement ? style.fill : style.color);
+    const [high, low] = [luminance(over(ink, under)), luminance(under)].sort((a, b) => b - a);
+    const ratio = (high + 0.05) / (low + 0.05);
+    const told = node.data.trim().slice(0, 40);
+    if (ratio < least) pale.push(`${ratio.toFixed(2)} ${element.tagName} ${told}`);
+  }
+  return [count, [...new Set(pale)]];
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """One browser for the whole file."""
+    with playwright.sync_playwright() as api:
+        started = api.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Pages as files, each made once."""
+    folder = tmp_path_factory.mktemp("pages")
+    made = {
+        "night": nights.make_night(),
+        "hardware": nights.hardware_night(),
+        "nasty": nights.make_night([*_nasty(), nights.make_entry()]),
+        "empty": nights.empty_night(),
+        "one": nights.year_night(),
+        "many": _many(),
+    }
+    for name, night in made.items():
+        pages.write(night, folder / f"{name}.html")
+    with pytest.MonkeyPatch.context() as patch:  # a second less to open
+        patch.setattr(pages, "_plotly", lambda: "/* no plots */")
+        for name in ("night", "many"):
+            pages.write(made[name], folder / f"{name}-plain.html")
+    return folder
+
+
+def _nasty():
+    name = f"a{nights.NASTY}<a href='https://example.org'>b</a>"
+    case = nights.make_case(id=name, params={"network": nights.NASTY, "precision": "fp16"})
+    other = replace(case, params={**case.params, "precision": "fp32"})
+    return [nights.regressed(case), nights.make_entry(other), nights.error(case)]
+
+
+def _many():
+    points = nights.make_points(3)
+    cases = [nights.make_case(id=f"case-{number}") for number in range(250)]
+    entries = [
+        nights.make_entry(case, points=points, median_s=0.001 * (1 + number * 7 % 250))
+        for number, case in enumerate(cases)
+    ]
+    return nights.make_night(entries)
+
+
+@pytest.fixture
+def open_page(browser, files):
+    """Open a page; whatever it complains of fails the test, and so does a request."""
+    contexts, complaints = [], []
+
+    def opened(name, **options):
+        at = options.pop("at", "")
+        context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        address = f"{(files / name).as_uri()}.html{at}"
+        page.on("request", lambda request: _only(request, address, complaints))
+        page.goto(address)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def _only(request, address, complaints):
+    if request.url.partition("#")[0] != address.partition("#")[0]:
+        complaints.append(f"asked for {request.url}")
+
+
+def _open_all(page):
+    """Open every row and whatever else is folded, and have every plot drawn."""
+    page.evaluate("for (const it of document.querySelectorAll('#table .open')) it.click()")
+    page.evaluate("for (const it of document.querySelectorAll('details')) it.open = true")
+    for plot in page.locator(".plot:visible").all():
+        plot.scroll_into_view_if_needed()
+        plot.locator("svg.main-svg").first.wait_for()
+
+
+def _cases(page):
+    return page.locator("#table tbody tr:not(.detail) th").all_inner_texts()
+
+
+def test_a_page_opens_with_plots_where_they_are_looked_at(open_page) -> None:
+    """A failure's history is drawn when it comes into view."""
+    page = open_page("night")
+    plot = page.locator("article .plot").last
+    plot.scroll_into_view_if_needed()
+    plot.locator("svg.main-svg").first.wait_for()
+    assert plot.locator(".scatterlayer .point").count() == 30
+    assert plot.locator(".shapelayer path").count() >= 4  # band, baseline, accepted, step
+    assert "change point" in page.locator("article .legend").last.inner_text()
+
+
+def test_every_comparison_is_drawn(open_page) -> None:
+    """And is a table besides."""
+    page = open_page("hardware")
+    for plot in page.locator(".compared:not([hidden]) .plot").all():
+        plot.scroll_into_view_if_needed()
+        plot.locator("svg.main-svg").first.wait_for()
+        assert plot.locator(".scatterlayer .point").count() > 0
+
+
+def test_a_hardware_s_comparison_is_chosen(open_page) -> None:
+    """One figure at a time."""
+    page = open_page("hardware")
+    group = page.locator(".comparison").filter(has_text="Roofline")
+    group.locator("select").select_option("mi250x")
+    shown = group.locator(".compared:visible")
+    assert shown.count() == 1
+    shown.locator("svg.main-svg").first.wait_for()
+    assert shown.get_attribute("data-group") == "mi250x"
+
+
+def test_words_are_searched_for_in_any_order(open_page) -> None:
+    """In the case, its hardware and its status."""
+    page = open_page("night-plain")
+    page.fill("[name=q]", "fp16 REGRESSED max")
+    assert _cases(page) == ["resnet50-b64-fp16-max-autotune-infer"]
+    assert page.inner_text("#told") == "1 of 9 cases"
+    page.fill("[name=q]", "nothing is called so")
+    assert _cases(page) == []
+
+
+def test_filters_narrow_and_are_cleared(open_page) -> None:
+    """Each works with the others."""
+    page = open_page("night-plain")
+    page.select_option("[name=precision]", "bf16")
+    assert len(_cases(page)) == 3
+    page.select_option("[name=status]", "IMPROVED")
+    assert _cases(page) == ["resnet50-b64-bf16-eager-infer"]
+    page.click("#filters [type=reset]")
+    page.wait_for_function("document.querySelectorAll('#table tbody tr').length === 9")
+
+
+def test_a_count_leads_to_its_cases(open_page) -> None:
+    """And the address keeps what was chosen."""
+    page = open_page("night-plain")
+    page.click(".counts .s-invalid")
+    assert _cases(page) == ["densenet121-b64-fp16-eager-infer"]
+    assert page.url.endswith("#status=INVALID")
+
+
+def test_an_address_brings_back_what_was_chosen(open_page) -> None:
+    """So it can be sent to somebody."""
+    page = open_page("night-plain", at="#q=b64&precision=bf16&sort=-median")
+    assert page.input_value("[name=precision]") == "bf16"
+    assert len(_cases(page)) == 2
+    assert page.locator("[data-column=median]").get_attribute("aria-sort") == "descending"
+
+
+def test_columns_sort_up_and_down_and_back(open_page) -> None:
+    """Numbers as numbers, names in their order; what is not known comes last."""
+    page = open_page("many-plain")
+    first = _cases(page)[0]
+    page.click("[data-column=median] button")
+    assert _cases(page)[:2] == ["case-107", "case-214"]
+    page.click("[data-column=median] button")
+    assert _cases(page)[0] == "case-0"
+    page.click("[data-column=median] button")
+    assert _cases(page)[0] == first
+    page.click("[data-column=case] button")
+    assert _cases(page)[:3] == ["case-0", "case-1", "case-2"]
+
+
+def test_a_long_table_has_pages(open_page) -> None:
+    """A hundred cases each."""
+    page = open_page("many-plain")
+    assert len(_cases(page)) == 100
+    assert page.inner_text("#told") == "250 cases, 1\N{EN DASH}100 shown"
+    page.click("#pages [data-by='1']")
+    page.click("#pages [data-by='1']")
+    assert len(_cases(page)) == 50
+    assert page.locator("#pages [data-by='1']").is_disabled()
+
+
+def test_a_row_opens_into_its_plot_and_its_verdicts(open_page) -> None:
+    """Drawn when it is opened, gone when it is closed."""
+    page = open_page("one")
+    opener = page.locator("#table .open").first
+    opener.click()
+    page.locator(".detail svg.main-svg").first.wait_for()
+    assert page.locator(".detail .scatterlayer .point").count() == 365
+    assert "0.1% slower than 5 baseline processes" in page.inner_text(".detail")
+    opener.click()
+    assert page.locator(".detail").count() == 0
+
+
+def test_keys_are_enough(open_page) -> None:
+    """Headings sort, rows open and the theme changes without a mouse, and focus is seen."""
+    page = open_page("night-plain")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.focus("[data-column=case] button")
+    page.keyboard.press("Enter")
+    assert page.locator("[data-column=case]").get_attribute("aria-sort") == "ascending"
+    outline = "getComputedStyle(document.activeElement).outlineStyle"
+    assert page.evaluate(outline) != "none"
+    page.focus("#table .open >> nth=0")
+    page.keyboard.press("Space")
+    assert page.locator("#table .open >> nth=0").get_attribute("aria-expanded") == "true"
+    page.focus("#theme")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_a_name_that_is_a_script_stays_text(open_page) -> None:
+    """In headings, rows, details and plots."""
+    page = open_page("nasty")
+    page.on("dialog", lambda dialog: pytest.fail(f"it said {dialog.message}"))
+    _open_all(page)
+    name = f"a{nights.NASTY}<a href='https://example.org'>b</a>"
+    assert name in page.locator("article h3").first.inner_text()
+    assert name in _cases(page)
+    assert page.locator("a[href*=example]").count() == 0
+    assert page.locator("svg a").count() == 0
+    assert page.evaluate("document.querySelectorAll('script').length") == 3
+
+
+@pytest.mark.parametrize("name", ["empty", "one"])
+def test_little_to_show_is_a_page_too(open_page, name: str) -> None:
+    """No run at all, and one case."""
+    page = open_page(name)
+    assert page.locator("h1").is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_text_is_pale(open_page, scheme: str) -> None:
+    """All text that is there, in plots too, with everything open."""
+    page = open_page("night", color_scheme=scheme)
+    _open_all(page)
+    count, pale = page.evaluate(PALE, CONTRAST)
+    assert count > 300
+    assert pale == []
+
+
+def test_the_button_changes_plots_too(open_page) -> None:
+    """They are drawn again in the other theme's colours."""
+    page = open_page("one")
+    page.locator("#table .open").first.click()
+    tick = page.locator(".detail .xtick text").first
+    tick.wait_for()
+    before = tick.evaluate("it => getComputedStyle(it).fill")
+    page.click("#theme")
+    page.wait_for_function(
+        "was => getComputedStyle(document.querySelector('.detail .xtick text')).fill !== was",
+        arg=before,
+    )
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)"
+
+
+def test_a_phone_does_not_scroll_sideways(open_page) -> None:
+    """At 360 pixels, with everything open and every plot drawn."""
+    page = open_page("night", viewport={"width": 360, "height": 740}, has_touch=True)
+    _open_all(page)
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+
+
+def test_paper_has_failures_plots_and_every_row_but_no_controls(open_page) -> None:
+    """In light colours, whatever the screen shows."""
+    page = open_page("many-plain", color_scheme="dark")
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert len(_cases(page)) == 250
+    for hidden in ("#filters", "#theme", "#pages"):
+        assert not page.locator(hidden).is_visible()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert len(_cases(page)) == 100
+
+
+def test_printing_draws_what_was_not_looked_at(open_page) -> None:
+    """Failures' plots, as narrow as paper is."""
+    page = open_page("night")
+    assert len(page.pdf(format="A4")) > 20_000
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    for plot in page.locator("article .plot").all():
+        box = plot.locator("svg.main-svg").first.bounding_box()
+        assert box is not None
+        assert box["width"] == 660

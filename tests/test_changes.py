@@ -1,0 +1,430 @@
+"""Steps in a history: found where they are, and not where nights are odd, noisy or elsewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench_lib.changes import Step, moves, steps
+from bench_lib.model import Status
+
+YEAR = 365
+
+
+def noise(seed: int, nights: int = YEAR, sd: float = 0.001):
+    """Return nights that differ by chance alone, around 7 ms."""
+    return np.random.default_rng(seed).normal(math.log(0.007), sd, nights)
+
+
+def stepped(values, night: int, ratio: float):
+    """Return the values, times that ratio from a night on."""
+    return values + math.log(ratio) * (np.arange(len(values)) >= night)
+
+
+def clusters(seed: int, nights: int = YEAR, apart: float = 0.006):
+    """Return nights of two kinds of processes, a coin toss each."""
+    return noise(seed, nights, 0.0005) + apart * np.random.default_rng([seed]).integers(
+        0, 2, nights
+    )
+
+
+def correlated(seed: int, phi: float = 0.5, sd: float = 0.002):
+    """Return nights that resemble the one before."""
+    values = noise(seed, sd=sd) - math.log(0.007)
+    for i in range(1, len(values)):
+        values[i] = phi * values[i - 1] + math.sqrt(1 - phi**2) * values[i]
+    return values
+
+
+def devices(seed: int, count: int = 8, nights: int = YEAR, apart: float = 0.018):
+    """Return on which device each night was, and what devices add to it."""
+    drawn = np.random.default_rng([seed, count]).integers(0, count, nights)
+    offsets = np.linspace(-apart / 2, apart / 2, count)
+    return [f"GPU-{i}" for i in drawn], offsets[drawn]
+
+
+def nights_of(found):
+    """Return on which nights the steps are."""
+    return [step.index for step in found]
+
+
+# --- one step ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ratio", [1.005, 1.02, 1.1, 0.995, 0.98, 0.9])
+def test_a_step_is_found_with_its_night_and_size(ratio):
+    """From half a percent to ten, slower and faster."""
+    (step,) = steps(stepped(noise(1), 200, ratio))
+    assert (step.index, step.before) == (200, 199)
+    assert step.interval[0] < ratio < step.interval[1]
+    assert step.interval[0] < step.ratio < step.interval[1]
+    assert step.interval[1] / step.interval[0] < 1.003
+    assert step.p < 1e-6
+
+
+def test_without_noise_the_ratio_is_exact():
+    """Nothing else moves it."""
+    (step,) = steps([0.0] * 12 + [math.log(1.02)] * 12)
+    assert step.index == 12
+    assert step.ratio == pytest.approx(1.02, rel=1e-9)
+
+
+def test_slower_and_mended_again_is_two_steps():
+    """A regression that somebody saw."""
+    values = stepped(stepped(noise(2), 150, 1.03), 158, 1 / 1.03)
+    slower, mended = steps(values)
+    assert (slower.index, mended.index) == (150, 158)
+    assert slower.ratio == pytest.approx(1.03, abs=0.002)
+    assert mended.ratio == pytest.approx(1 / 1.03, abs=0.002)
+
+
+def test_several_steps_come_oldest_first():
+    """Each against the level before it."""
+    values = stepped(stepped(stepped(noise(3), 60, 1.02), 180, 0.95), 300, 1.01)
+    found = steps(values)
+    assert nights_of(found) == [60, 180, 300]
+    assert [step.ratio for step in found] == pytest.approx([1.02, 0.95, 1.01], abs=0.002)
+
+
+def test_it_takes_three_nights_of_the_new_level():
+    """Two may be odd."""
+    values = stepped(noise(4, nights=123), 120, 1.02)
+    assert not steps(values[:121])
+    assert not steps(values[:122])
+    assert nights_of(steps(values)) == [120]
+
+
+def test_steps_smaller_than_wanted_are_not_called():
+    """Half a percent is plain here, and may be of no interest."""
+    values = stepped(noise(5), 200, 1.005)
+    assert nights_of(steps(values)) == [200]
+    assert not steps(values, least=0.01)
+
+
+def test_a_small_step_beside_a_large_one_does_not_hide_it():
+    """The one too small is passed over, and not both."""
+    values = stepped(stepped(noise(6, sd=0.0002), 120, 1.002), 240, 1.02)
+    assert nights_of(steps(values)) == [240]
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say():
+    """Ninety-five of a hundred, give or take what forty tell."""
+    held = [
+        step.interval[0] <= 1.02 <= step.interval[1]
+        for seed in range(40)
+        for step in steps(stepped(noise(seed, 120, 0.003), 60, 1.02))
+    ]
+    assert len(held) == 40
+    assert sum(held) >= 35
+
+
+# --- what is no step -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("night", [0, 1, 2, 30, 57, 58, 59])
+@pytest.mark.parametrize("size", [0.01, -0.01, 0.2, -0.2, 3.0])
+def test_a_single_odd_night_is_never_a_step(night, size):
+    """However odd, and on whichever night, the last one too."""
+    for seed in range(5):
+        values = noise(seed, 60)
+        values[night] += size
+        assert not steps(values)
+
+
+@pytest.mark.parametrize("night", [1, 30, 57])
+def test_two_odd_nights_with_an_ordinary_one_between_are_no_step(night):
+    """Three nights, but no level."""
+    for seed in range(5):
+        values = noise(seed, 60)
+        values[[night, night + 2]] += 0.2
+        assert not steps(values)
+
+
+@pytest.mark.parametrize("night", [0, 30, 58])
+def test_two_odd_nights_in_a_row_are_no_step(night):
+    """A weekend in which somebody else was on the machine."""
+    values = noise(7, 60)
+    values[night : night + 2] += 0.05
+    assert not steps(values)
+
+
+@pytest.mark.parametrize("sd", [0.0005, 0.002, 0.005, 0.05])
+def test_plain_noise_has_no_steps(sd):
+    """Twenty years of each."""
+    assert not [step for seed in range(20) for step in steps(noise(seed, sd=sd))]
+
+
+def test_two_kinds_of_processes_are_no_steps():
+    """A coin toss comes down the same way several times in a row."""
+    assert not [step for seed in range(40) for step in steps(clusters(seed, apart=0.008))]
+
+
+def test_nights_that_resemble_each_other_are_no_steps():
+    """Five bad ones in a row tell less than five that were drawn apart."""
+    assert not [step for seed in range(40) for step in steps(correlated(seed))]
+
+
+def test_heavy_tails_are_no_steps():
+    """Student's t with three degrees of freedom."""
+    draw = np.random.default_rng(8)
+    assert not [step for _ in range(20) for step in steps(0.002 * draw.standard_t(3, YEAR))]
+
+
+def test_a_drift_is_no_step_and_hides_none():
+    """Two percent in a year, in nights that agree within a thousandth."""
+    drift = np.linspace(0, 0.02, YEAR)
+    for seed in range(10):
+        assert not steps(noise(seed) + drift)
+        assert nights_of(steps(stepped(noise(seed), 200, 0.99) + drift)) == [200]
+
+
+@pytest.mark.parametrize("draw", [clusters, correlated])
+def test_one_percent_is_found_in_noise_of_every_kind(draw):
+    """Within two nights, nineteen times in twenty or more."""
+    hits = 0
+    for seed in range(20):
+        found = steps(stepped(draw(seed), 200, 1.01))
+        hits += len(found) == 1 and abs(found[0].index - 200) <= 2
+    assert hits >= 19
+
+
+# --- devices -------------------------------------------------------------------------------
+
+
+def test_devices_that_differ_are_no_steps():
+    """Drawn each night, or each for weeks in turn."""
+    for seed in range(10):
+        names, added = devices(seed)
+        assert not steps(noise(seed) + added, groups=names)
+        weeks = np.arange(YEAR) // 40 % 3
+        names = [f"GPU-{i}" for i in weeks]
+        assert not steps(noise(seed) + 0.009 * weeks, groups=names)
+
+
+def test_a_step_is_found_beneath_devices_that_differ_by_more():
+    """Known by their names, they are no noise."""
+    for seed in range(10):
+        names, added = devices(seed)
+        values = stepped(noise(seed), 200, 1.007) + added
+        assert nights_of(steps(values, groups=names)) == [200]
+
+
+def test_without_the_devices_names_the_same_step_drowns():
+    """What the names are good for."""
+    _, added = devices(1)
+    assert not steps(stepped(noise(1), 200, 1.004) + added)
+
+
+def test_a_change_of_device_that_devices_explain_is_no_step():
+    """1.8% slower from the night on that the only device was another."""
+    values = stepped(noise(9), 200, 1.018)
+    names = ["GPU-0"] * 200 + ["GPU-1"] * 165
+    assert nights_of(steps(values)) == [200]
+    assert not steps(values, groups=names)
+
+
+def test_a_change_of_device_that_devices_do_not_explain_is_a_step():
+    """Devices of one model do not differ by 8%; how much of it is theirs nobody knows."""
+    names = ["GPU-0"] * 200 + ["GPU-1"] * 165
+    (step,) = steps(stepped(noise(9), 200, 1.08), groups=names)
+    assert step.index == 200
+    assert step.interval[1] - step.interval[0] > 0.02
+
+
+def test_devices_may_have_any_names_in_any_order():
+    """A name is a name."""
+    names, added = devices(3)
+    values = stepped(noise(3), 120, 1.01) + added
+    others = dict(zip(sorted(set(names)), "hcbagfed", strict=True))
+    found = steps(values, groups=names)
+    again = steps(values, groups=[others[name] for name in names])
+    assert nights_of(found) == nights_of(again) == [120]
+    assert found[0].ratio == pytest.approx(again[0].ratio, rel=1e-9)
+
+
+def test_a_device_each_night_tells_as_much_as_none():
+    """No constant can be known of any."""
+    values = stepped(noise(10), 200, 1.02)
+    assert steps(values, groups=[f"GPU-{i}" for i in range(YEAR)]) == steps(values)
+
+
+# --- bad input -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "values", [[], [0.1], [0.1, 0.2], [0.0, 0.0, 0.0, 1.0, 1.0], [0.1] * 6, [0.1] * 500]
+)
+def test_few_or_equal_values_have_no_steps(values):
+    """Nothing to tell, and no error."""
+    assert steps(values) == []
+    assert steps(values, groups=["GPU-0"] * len(values)) == []
+    assert steps(values, groups=[str(i) for i in range(len(values))]) == []
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_values_that_are_no_numbers_are_refused(wrong):
+    """Leaving them out is the caller's, who knows which nights they are."""
+    with pytest.raises(ValueError, match="no number"):
+        steps([0.1, wrong, 0.1])
+
+
+def test_groups_have_to_be_as_many_as_values():
+    """One too few would shift them all."""
+    with pytest.raises(ValueError, match="3 values, but 2 groups"):
+        steps([0.1, 0.1, 0.1], groups=["a", "b"])
+
+
+def test_enormous_steps_are_steps():
+    """As far as a float holds them."""
+    (step,) = steps(np.where(np.arange(40) < 20, -700.0, 700.0) + noise(11, 40))
+    assert step.index == 20
+    assert math.isfinite(step.ratio)
+
+
+def test_the_unit_of_time_is_of_no_consequence():
+    """Milliseconds or centuries."""
+    values = stepped(clusters(12), 200, 1.01)
+    found, again = steps(values), steps(values + 40.0)
+    assert nights_of(found) == nights_of(again) == [200]
+    assert found[0].ratio == pytest.approx(again[0].ratio, rel=1e-9)
+
+
+def test_the_same_history_gives_the_same_steps():
+    """Nothing is drawn."""
+    names, added = devices(13)
+    values = stepped(clusters(13), 200, 1.01) + added
+    assert steps(values, groups=names) == steps(list(values), groups=tuple(names))
+
+
+# --- nights of a page ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Night:
+    """What ``moves`` needs of a point."""
+
+    log_median: float
+    device_uuid: str | None = "GPU-0"
+    status: Status | None = Status.OK
+    number: int = 0
+
+
+def series(values, **spoilt: tuple[range, Status]):
+    """Return nights with those statuses in those ranges."""
+    statuses = {i: status for nights, status in spoilt.values() for i in nights}
+    return [
+        Night(value, status=statuses.get(i, Status.OK), number=i) for i, value in enumerate(values)
+    ]
+
+
+def test_a_step_comes_with_its_night():
+    """And with where both are in the list given."""
+    nights = series(stepped(noise(14), 200, 1.02))
+    ((night, step),) = moves(nights)
+    assert night is nights[200]
+    assert isinstance(step, Step)
+    assert (step.index, step.before) == (200, 199)
+
+
+@pytest.mark.parametrize("status", [Status.INVALID, Status.ERROR, Status.SKIPPED])
+def test_nights_that_say_nothing_are_never_steps(status):
+    """Ten throttled nights are the hardware's; with another status they would be two steps."""
+    values = noise(15)
+    values[100:110] += 0.3
+    assert not moves(series(values, spoilt=(range(100, 110), status)))
+    assert len(moves(series(values))) == 2
+
+
+def test_nights_left_out_shift_no_step():
+    """The night before it is the last that told something."""
+    values = stepped(noise(16), 200, 1.02)
+    values[[20, 40]] = math.nan, -math.inf
+    nights = series(values, spoilt=(range(195, 200), Status.INVALID))
+    ((night, step),) = moves(nights)
+    assert (night.number, step.index, step.before) == (200, 200, 194)
+
+
+@pytest.mark.parametrize("status", [Status.REGRESSED, Status.NOISY, Status.NO_BASELINE, None])
+def test_what_was_concluded_of_a_night_leaves_it_in(status):
+    """A night that was slower is what a step is made of."""
+    values = stepped(noise(17), 200, 1.05)
+    nights = series(values, slow=(range(200, YEAR), status))
+    assert [night.number for night, _ in moves(nights)] == [200]
+
+
+def test_devices_that_are_not_known_are_one():
+    """Several devices of one run have no name of their own."""
+    values = stepped(noise(18), 200, 1.02)
+    nights = [Night(value, None, None, i) for i, value in enumerate(values)]
+    assert [night.number for night, _ in moves(nights)] == [200]
+
+
+def test_no_nights_have_no_moves():
+    """A case never measured, and one never measured well."""
+    assert moves([]) == []
+    assert moves(series(noise(19), spoilt=(range(YEAR), Status.ERROR))) == []
+    assert moves([Night(math.nan)] * 20) == []
+
+
+# --- cost, and the benchmark ---------------------------------------------------------------
+
+
+def test_the_library_is_imported_when_a_history_is_searched():
+    """It takes a second or two, which most commands have no use for."""
+    code = "import sys, bench_lib.changes; sys.exit('ruptures' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def benchmark_script():
+    """Import the script, which is in no package."""
+    path = Path(__file__).parent.parent / "benchmarks" / "change_points.py"
+    spec = importlib.util.spec_from_file_location("change_points", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_same_seed_draws_the_same_year(benchmark_script):
+    """Figures in the documentation can be had again."""
+    kind = "clusters, drift, odd nights, 8 devices"
+    draw = benchmark_script.KINDS[kind]
+    first, again, other = (
+        benchmark_script.history(kind, draw, 0.02, [seed, 3]) for seed in (1, 1, 2)
+    )
+    assert first.at == again.at
+    assert first.year.values.tolist() == again.year.values.tolist()
+    assert first.year.values.tolist() != other.year.values.tolist()
+    assert len(first.year.groups) == len(first.year.values) < YEAR
+
+
+def test_a_rule_is_scored_by_what_it_calls(benchmark_script):
+    """One call on the step, one three nights early, one elsewhere, after four nights."""
+    year = benchmark_script.Year(np.zeros(100))
+    story = benchmark_script.History("flat", year, 0.02, 50)
+
+    def call(year):
+        return [10, 47, 50] if len(year.values) >= 54 else []
+
+    score = benchmark_script.score(benchmark_script.Rule("mine", call), story)
+    assert (score.false, score.off, score.delay, score.played) == (1, 0, 4, None)
+
+
+def test_calls_that_come_and_go_are_counted_once(benchmark_script):
+    """Of a clean year that was looked at each night."""
+    story = benchmark_script.History("flat", benchmark_script.Year(np.zeros(60)), 0.0, None)
+
+    def call(year):
+        nights = len(year.values)
+        return [20 + nights % 2] if 30 <= nights < 40 else [50] if nights == 55 else []
+
+    score = benchmark_script.score(benchmark_script.Rule("mine", call, played=True), story)
+    assert (score.false, score.off, score.delay, score.played) == (0, None, None, 2)

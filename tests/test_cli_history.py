@@ -1,0 +1,291 @@
+"""``bench-lib history``: compacting, restoring, asking, exporting, importing, pushing."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from builders import CASE_ID, make_case, make_record, make_verdict, write_run
+
+from bench_lib import chronicle
+from bench_lib.archive.views import VIEWS
+from bench_lib.cli import main
+from bench_lib.history import read
+from bench_lib.model import Record, Status
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command printed, and its exit status."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """Each line of the output."""
+        return self.out.splitlines()
+
+    @property
+    def json(self) -> Any:
+        """The output for machines."""
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def cli(tmp_path, monkeypatch, capsys):
+    """Return a function that runs ``bench-lib history`` in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Answer:
+        monkeypatch.setattr("sys.argv", ["bench-lib", "history", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return Answer(int(ended.value.code or 0), captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def compacted(tmp_path, cli, monkeypatch) -> list[Path]:
+    """Return the files of two nights, of which the first is compacted."""
+    monkeypatch.setattr(chronicle, "MOST_RUNS", 1)
+    paths = [write_run(tmp_path / "history", [record()], now=night(day)) for day in (1, 2)]
+    answer = cli("compact")
+    size_mb = paths[1].stat().st_size / 1e6
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.lines == [
+        "2 runs written to Parquet and read back",
+        f"1 file removed, being in Parquet, {size_mb:.1f} MB",
+    ]
+    return paths
+
+
+def night(day: int) -> str:
+    """Return when a January night's run began."""
+    return f"2026-01-{day:02d}T02:00:00Z"
+
+
+def record(case_id: str = CASE_ID) -> Record:
+    """Return a judged record."""
+    return make_record(case=make_case(id=case_id), status=Status.OK, verdicts=[make_verdict()])
+
+
+def run_id(path: Path) -> str:
+    """Return the id of a run by its file."""
+    return path.stem.rpartition("_")[2]
+
+
+# ---- compact and restore ----------------------------------------------------------------
+
+
+def test_compacting_says_what_became_of_the_files(cli, compacted, tmp_path):
+    """And what was left, with the reason."""
+    broken = tmp_path / "history" / "20260101T000000Z_mi300x_0a0a0a0a.jsonl"
+    broken.write_text('{"schema": 9}\n')
+    answer = cli("compact")
+    assert answer.lines[:2] == [
+        "0 runs written to Parquet and read back",
+        "0 files removed, being in Parquet",
+    ]
+    assert answer.lines[2].startswith(f"! history/{broken.name}, line 1: schema 9 is newer than 1")
+    found = cli("compact", "--json").json
+    assert (found["written"], found["removed"], len(found["left"])) == (0, [], 1)
+    assert [path.exists() for path in compacted] == [False, True]
+
+
+def test_compacted_runs_are_listed_and_shown_as_others(cli, compacted):
+    """Nobody has to know where a run is kept."""
+    listed = cli("list")
+    assert [line.split()[:2] for line in listed.lines[1:]] == [
+        [run_id(path), night(day)] for day, path in enumerate(compacted, 1)
+    ]
+    found = cli("list", "--json").json["runs"]
+    assert [run["compacted"] for run in found] == [True, False]
+    assert [Path(run["path"]).name for run in found] == ["2026-01.parquet", compacted[1].name]
+    shown = cli("show", run_id(compacted[0]))
+    assert (shown.status, shown.err) == (0, "")
+    assert f"{CASE_ID}: OK" in shown.lines
+    exported = cli("export", run_id(compacted[0]), "--pytest-benchmark").json
+    assert [b["fullname"] for b in exported["benchmarks"]] == [CASE_ID]
+
+
+def test_a_restored_run_is_a_file_again(cli, compacted):
+    """For whatever wants a file, such as accepting it."""
+    answer = cli("restore", run_id(compacted[0]))
+    assert (answer.status, answer.lines) == (0, [f"history/{compacted[0].name}"])
+    assert read(compacted[0]).finished
+    answer = cli("restore", "xyz")
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err.startswith("bench-lib: error: 'xyz' is not a run here; in history there is ")
+
+
+def test_compacting_what_is_not_there_is_a_mistake(cli):
+    """One line of it."""
+    answer = cli("compact")
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err == (
+        "bench-lib: error: history is not a folder; name one with --history DIR\n"
+    )
+
+
+# ---- query ------------------------------------------------------------------------------
+
+SQL = "SELECT run, started, median_s, peak_memory_bytes FROM points ORDER BY started"
+
+
+def test_an_answer_is_a_table(cli, compacted):
+    """Short numbers, and no column of nothing."""
+    answer = cli("query", SQL)
+    assert (answer.status, answer.err) == (0, "")
+    assert [line.split() for line in answer.lines] == [
+        ["run", "started", "median_s"],
+        [run_id(compacted[0]), night(1), "0.0078125"],
+        [run_id(compacted[1]), night(2), "0.0078125"],
+    ]
+
+
+def test_an_answer_for_machines_is_json_or_csv(cli, compacted):
+    """With every digit, times in UTC, and structures as they are."""
+    sql = "SELECT 1/3::DOUBLE AS third, TIMESTAMP '2026-01-02 03:04:05' AS t, NULL AS n, "
+    sql += "{'a': [1.5::DECIMAL(3, 1)]} AS s, 'nan'::DOUBLE AS nan, '\\xff'::BLOB AS b, true AS y"
+    found = cli("query", sql, "--json").json
+    assert found["columns"] == ["third", "t", "n", "s", "nan", "b", "y"]
+    assert found["rows"][0][:5] == [1 / 3, "2026-01-02T03:04:05Z", None, {"a": [1.5]}, None]
+    assert found["rows"][0][6] is True
+    assert found["problems"] == []
+    rows = list(csv.reader(io.StringIO(cli("query", SQL, "--csv").out)))
+    assert rows[0] == ["run", "started", "median_s", "peak_memory_bytes"]
+    assert rows[1] == [run_id(compacted[0]), night(1), repr(float(rows[1][2])), ""]
+
+
+def test_a_query_says_on_stderr_what_was_left_out(cli, compacted, tmp_path):
+    """The answer stays an answer."""
+    (tmp_path / "history" / "odd.jsonl").touch()
+    answer = cli("query", "SELECT count(*) AS n FROM runs")
+    assert (answer.status, answer.lines) == (0, ["n", "2"])
+    assert answer.err == "bench-lib: odd.jsonl: not named as the file of a run is; left out\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["COPY points TO 'x'"], "a query is one SELECT; it reads the history and never writes it"),
+        (["SELEC"], "the query cannot be read: "),
+        (["SELECT * FROM '/etc/hostname'"], "the query failed: "),
+        ([], "name a query, such as 'SELECT * FROM runs', or --schema"),
+        (["SELECT 1", "--json", "--csv"], "--json and --csv are two forms; choose one"),
+        (["SELECT 1", "--history", "ftp://x"], "ftp://x: runs are kept in folders, or under "),
+    ],
+)
+def test_a_query_that_is_none_is_a_mistake(cli, words, said):
+    """With status 2."""
+    answer = cli("query", *words)
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err.startswith(f"bench-lib: error: {said}")
+
+
+def test_the_schema_tells_every_column(cli):
+    """For people and machines."""
+    lines = cli("query", "--schema").lines
+    assert lines[0].split() == ["table", "column", "holds"]
+    assert len(lines) == 1 + sum(len(columns) for columns in VIEWS.values())
+    assert cli("query", "--schema", "--json").json == VIEWS
+
+
+def test_every_column_is_in_the_docs():
+    """A column that is added without a word fails here."""
+    text = (Path(__file__).parents[1] / "docs" / "history.md").read_text()
+    for view, columns in VIEWS.items():
+        section = text.partition(f"### `{view}`\n")[2].partition("\n#")[0]
+        told = [line.split("`")[1] for line in section.splitlines() if line.startswith("| `")]
+        assert told == list(columns), view
+
+
+# ---- export -----------------------------------------------------------------------------
+
+
+def test_all_runs_are_exported_as_csv_or_parquet(cli, compacted, tmp_path):
+    """A point a line; or one run's; or another table."""
+    rows = list(csv.DictReader(io.StringIO(cli("export", "--csv").out)))
+    assert list(rows[0]) == list(VIEWS["points"])
+    assert [row["run"] for row in rows] == sorted(run_id(path) for path in compacted)
+    one = cli("export", "latest", "--csv", "--table", "verdicts", "-o", "v.csv")
+    assert (one.status, one.out, one.err) == (0, "", "")
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "v.csv").read_text())))
+    assert [(row["run"], row["metric"]) for row in rows] == [(run_id(compacted[1]), "latency")]
+    for table in ("points", "runs", "attempts", "verdicts", "environments"):
+        answer = cli("export", "--parquet", "--table", table, "-o", f"{table}.parquet")
+        assert (answer.status, answer.err) == (0, "")
+        found = duckdb.sql(f"SELECT * FROM '{tmp_path / table}.parquet'")
+        assert found.columns == list(VIEWS[table])
+        assert len(found.fetchall()) == (1 if table == "environments" else 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--csv", "--parquet"], "name one form to export to: "),
+        (["--pytest-benchmark"], "name the run to export: its id, or latest"),
+        (["--parquet"], "Parquet is not for the terminal; name a file with --output"),
+        (["--csv", "--table", "x"], "there is no table 'x' to export; there are points, runs, "),
+        (["latest", "--csv", "--table", "environments"], "environments are of several runs; "),
+        (["xyz", "--csv"], "'xyz' is not a run here; in history there is "),
+        (["--csv", "-o", "none/x.csv"], "cannot write none/x.csv: No such file or directory"),
+        (["--parquet", "-o", "none/x"], "cannot write none/x: "),
+    ],
+)
+def test_an_export_that_cannot_be_is_a_mistake(cli, compacted, words, said):
+    """In one line, with status 2."""
+    answer = cli("export", *words)
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err.startswith(f"bench-lib: error: {said}")
+
+
+# ---- import and push --------------------------------------------------------------------
+
+
+def test_other_tools_files_become_runs(cli, tmp_path):
+    """Which say what became of each."""
+    document = {
+        "datetime": "2026-01-02T03:04:05+00:00",
+        "benchmarks": [
+            {"name": "test_a", "stats": {"median": 0.5, "data": [0.5]}},
+            {"name": "test_b", "stats": {}},
+        ],
+    }
+    (tmp_path / "run.json").write_text(json.dumps(document))
+    answer = cli("import", "run.json", "--key", "mi300x")
+    (path,) = (tmp_path / "history").iterdir()
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.lines == [
+        f"run {run_id(path)}: 1 case from run.json",
+        f"history/{path.name}",
+        "! test_b: no times in the file; left out",
+    ]
+    assert "test_a: not judged" in cli("show", "latest").lines
+    again = cli("import", "run.json", "--key", "mi300x")
+    assert (again.status, again.err) == (
+        2,
+        f"bench-lib: error: run.json is in the history already: history/{path.name}\n",
+    )
+
+
+def test_runs_are_pushed_to_a_shared_place(cli, compacted):
+    """And told what was there."""
+    answer = cli("push", "shared")
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.lines == ["1 file uploaded; 0 runs were there"]
+    assert cli("push", "shared").lines == ["0 files uploaded; 2 runs were there"]
+    assert [line.split()[1] for line in cli("list", "--history", "shared").lines[1:]] == [
+        night(1),
+        night(2),
+    ]

@@ -1,0 +1,135 @@
+"""``bench-lib report``: what it prints, what it writes, and how it ends."""
+
+import json
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+import builders
+import nights
+import pytest
+
+from bench_lib.cli import main
+from bench_lib.pages import html as pages
+
+
+@pytest.fixture
+def cli(tmp_path, monkeypatch, capsys):
+    """Run the program in a folder of its own; returns its exit status and what it printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pages, "_plotly", lambda: "/* plotly */")
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["bench-lib", "report", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return ended.value.code, out, err
+
+    return run
+
+
+@pytest.fixture
+def night(tmp_path):
+    """Write a run in which one case of two regressed."""
+    records = [nights.make_entry().record, nights.regressed().record]
+    return builders.write_run(tmp_path / "history", records, now="20261120T020000Z")
+
+
+def test_the_night_is_told_in_a_few_lines(cli, night) -> None:
+    """The sentence, then what failed; a regression does not fail the report."""
+    status, out, err = cli()
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == "1 of 2 cases on mi300x failed: 1 regressed by 8.0%."
+    assert lines[3].startswith("resnet50-b64-fp16-max-autotune-infer  mi300x    REGRESSED")
+
+
+def test_a_page_and_markdown_are_written(cli, night, tmp_path) -> None:
+    """Wherever they are asked for."""
+    status, out, _ = cli("--html", "out/report.html", "--markdown", "out/report.md")
+    assert status == 0
+    assert "1 of 2 cases" in (tmp_path / "out/report.html").read_text()
+    assert "1 of 2 cases" in (tmp_path / "out/report.md").read_text()
+    assert "written: out/report.html" in out
+
+
+def test_markdown_can_go_to_the_standard_output(cli, night) -> None:
+    """And nothing else does."""
+    status, out, _ = cli("--markdown", "-")
+    assert status == 0
+    assert out.startswith("<!-- bench-lib: report -->")
+    assert "written" not in out
+
+
+def test_json_is_for_machines(cli, night) -> None:
+    """The whole night, entry by entry."""
+    status, out, _ = cli("--json")
+    told = json.loads(out)
+    assert status == 0
+    assert told["schema"] == 1
+    assert told["counts"] == {"REGRESSED": 1, "OK": 1}
+    assert [entry["failing"] for entry in told["entries"]] == [True, False]
+    assert told["entries"][0]["median_s"] == pytest.approx(0.00864)
+
+
+def test_without_a_history_there_is_a_page_all_the_same(cli, tmp_path) -> None:
+    """A job that reports after a job that failed must not fail too."""
+    status, out, _ = cli("--html", "report.html")
+    assert status == 0
+    assert out.startswith("Nothing was measured.")
+    assert "Nothing was measured." in (tmp_path / "report.html").read_text()
+
+
+def test_what_was_left_out_is_printed(cli, night) -> None:
+    """With a mark before it."""
+    with night.open("ab") as file:
+        file.write(b'{"schema": 1, "ki')
+    _, out, _ = cli()
+    assert any(line.startswith("! ") and "torn" in line for line in out.splitlines())
+
+
+def test_a_run_that_is_not_there_is_a_user_s_error(cli, night) -> None:
+    """Exit status 2, one line."""
+    status, out, err = cli("--run", "ffffffff")
+    assert (status, out) == (2, "")
+    assert err.startswith("bench-lib: error:")
+
+
+def test_a_page_that_cannot_be_written_is_a_user_s_error(cli, night, tmp_path) -> None:
+    """The place is named."""
+    (tmp_path / "file").write_text("")
+    status, _, err = cli("--markdown", "file/report.md")
+    assert status == 2
+    assert "cannot write file/report.md" in err
+
+
+def test_news_are_posted(cli, night) -> None:
+    """On loopback here; what is posted is test_notify's."""
+    posted = []
+
+    class Listener(BaseHTTPRequestHandler):
+        def do_POST(self):
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Listener)
+    thread = Thread(target=server.handle_request)
+    thread.start()
+    status, _, err = cli("--notify", f"http://127.0.0.1:{server.server_port}/")
+    thread.join(10)
+    server.server_close()
+    assert status == 0
+    assert err.startswith("posted: 1 of 2 cases")
+    assert len(posted) == 1
+
+
+def test_an_address_that_cannot_be_reached_fails_nothing(cli, night) -> None:
+    """The night is not lost for its announcement."""
+    status, _, err = cli("--notify", "nowhere")
+    assert status == 0
+    assert "not delivered" in err

@@ -1,0 +1,354 @@
+"""A night as GitHub's Markdown: what it says, that text stays text, and that it fits."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html import unescape
+
+import builders
+import nights
+import pytest
+from markdown_it import MarkdownIt
+
+from bench_lib.model import Status, Verdict
+from bench_lib.pages import github
+from bench_lib.pages.github import Section, fitted, text
+from bench_lib.pages.markdown import MARKER, as_markdown, since
+
+NASTY = [
+    "<script>alert(1)</script>",
+    "</details><img src=x onerror=alert(1)>",
+    "a|b|c",
+    "`code` ``more``",
+    "*bold* _lean_ __both__ ~~gone~~",
+    "[text](javascript:alert(1)) ![picture](http://x/y.png)",
+    "line one\nline two\r\n| a | b |\n| --- | --- |\n# heading",
+    "# heading",
+    "- item",
+    "1. item",
+    "=====",
+    "a\\|b\\",
+    "&lt;b&gt; &amp; &#64;",
+    "$x^2$ and $5",
+    "\x1b[31mred\x1b[0m \u202eturned",
+]
+
+
+def rendered(markdown: str) -> str:
+    """Return the HTML that a CommonMark renderer with GitHub's tables makes of it."""
+    return MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(markdown)
+
+
+def shown(markdown: str) -> str:
+    """Return what a reader sees of one paragraph."""
+    html = rendered(markdown).replace("<span>$</span>", "$")
+    found = re.fullmatch(r"<p>(.*)</p>\n", html, re.DOTALL)
+    assert found is not None, html
+    assert "<" not in found[1], html
+    return unescape(found[1]).replace("\u200b", "")
+
+
+def cells(markdown: str) -> list[str]:
+    """Return the cells of the last row of a table."""
+    row = rendered(markdown).rpartition("<tr>")[2]
+    return re.findall(r"<td>(.*?)</td>", row, re.DOTALL)
+
+
+# ---- text -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", NASTY)
+def test_whatever_it_says_text_stays_text(words):
+    """On one line, formatted as nothing."""
+    bare = re.sub(r"\x1b\[\d+m|\u202e", "", words)
+    assert shown(text(words)) == " ".join(bare.split())
+
+
+@pytest.mark.parametrize("words", NASTY)
+def test_a_cell_is_one_cell_whatever_is_in_it(words):
+    """It neither ends its cell nor its row."""
+    lines = [*github.table(["a", "b"]), github.row([text(words), "end"])]
+    found = cells("\n".join(lines))
+    assert len(found) == 2
+    assert found[1] == "end"
+
+
+@pytest.mark.parametrize("words", NASTY)
+def test_between_tags_text_is_text_without_backslashes(words):
+    """A summary is HTML to GitHub, which undoes no escapes there."""
+    html = rendered(f"<details><summary>{github.summary(words)}</summary>\n\nx\n\n</details>")
+    found = re.match(r"<details><summary>(.*)</summary>", html)
+    assert found is not None
+    inside = found[1].replace("<span>$</span>", "$")
+    assert "<" not in inside
+    bare = re.sub(r"\x1b\[\d+m|\u202e", "", words)
+    assert unescape(inside).replace("\u200b", "") == " ".join(bare.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "joined"),
+    [
+        ("thanks @octocat", "@octocat"),
+        ("see #123 there", "#123"),
+        ("see ROCm/MIOpen#1234", "#1234"),
+        ("see GH-12", "GH-12"),
+        ("https://github.com/ROCm/MIOpen/issues/1", "://"),
+        ("www.example.org", "www."),
+        ("someone@example.org", "@example"),
+        ("all :tada: done", ":tada:"),
+    ],
+)
+def test_nobody_is_mentioned_and_nothing_referred_to(words, joined):
+    """GitHub looks for these after it has undone escapes, so they are taken apart."""
+    assert joined not in text(words).replace("\\", "")
+    assert shown(text(words)) == words
+
+
+@pytest.mark.parametrize(
+    "words", ["resnet50-b64-fp16-eager-infer", "2026-11-20T02:00:00Z", "1.5 ms", "a: b", "C++ 5%"]
+)
+def test_ordinary_words_are_left_alone(words):
+    """Nobody reads the source with pleasure otherwise."""
+    assert text(words) == words
+
+
+def test_output_stays_inside_its_fence():
+    """However many backticks it holds; of a long one the end is kept."""
+    block = github.code("````\n</details>\n" + "x" * 10, lines=2)
+    assert block == "```text\n</details>\nxxxxxxxxxx\n```"
+    block = github.code("`````\n<b>")
+    assert block.startswith("``````text\n`````\n<b>\n")
+    html = rendered(block)
+    assert "&lt;b&gt;" in html
+    assert len(github.code("y" * 10_000)) < 2_100
+
+
+@pytest.mark.parametrize("words", ["pytest x", "a `b` c", "``", "a\nb"])
+def test_a_span_of_code_shows_what_was_typed(words):
+    """Backticks in it included."""
+    found = re.fullmatch(r"<p><code>(.*)</code></p>\n", rendered(github.span(words)))
+    assert found is not None
+    assert found[1] == " ".join(words.split())
+
+
+# ---- what fits --------------------------------------------------------------------------
+
+
+def section(count: int, **fields) -> Section:
+    """Return a section of so many rows of 20 bytes."""
+    rows = [f"| {n:016} |" for n in range(count)]
+    return Section(
+        **{"title": "T", "rows": rows, "count": count, "what": "rows", "head": github.table(["n"])}
+        | fields
+    )
+
+
+def test_what_fits_is_whole():
+    """And no word on what was left out."""
+    markdown = fitted(["Hello."], [section(3), section(2, folded=True)], 5_000)
+    assert markdown.count("| 0000") == 5
+    assert "left out" not in markdown
+
+
+def test_what_does_not_fit_is_cut_between_rows_and_counted():
+    """The first sections are kept longest."""
+    first, second = section(50), section(200, folded=True)
+    markdown = fitted(["Hello."], [first, second], 3_000)
+    assert len(markdown.encode()) <= 3_000
+    assert markdown.count("| 0000") > 50
+    left = int(re.search(r"_(\d+) more rows left out: GitHub shows 3,000 bytes", markdown)[1])
+    assert markdown.count("| 0000") == 250 - left
+    assert markdown.rstrip().endswith("._")
+    assert rendered(markdown).count("<td>") == 250 - left
+
+
+def test_a_section_of_which_nothing_fits_is_a_line():
+    """So that nobody takes it for empty."""
+    markdown = fitted(["Hello."], [section(200), section(7, what="others")], 2_000)
+    assert "_7 others left out" in markdown
+
+
+@pytest.mark.parametrize("limit", [2_000, 2_001, 2_777, 5_000, 9_999])
+@pytest.mark.parametrize("wide", ["x", "é", "語"])
+def test_no_limit_is_exceeded(limit, wide):
+    """Counted in bytes, whatever the words are of."""
+    sections = [
+        Section(wide * 10, [wide * n for n in range(0, 300, 7)], 43, "rows", folded=bool(k % 2))
+        for k in range(6)
+    ]
+    markdown = fitted([wide * 5_000, wide * 100], sections, limit)
+    assert len(markdown.encode()) <= limit
+    assert markdown.count("<details>") == markdown.count("</details>")
+
+
+def test_a_steps_summary_may_be_larger_than_a_comment(monkeypatch, tmp_path):
+    """Where the file that is written is the step's."""
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    assert github.limit_of(tmp_path / "summary") == 2**20
+    assert github.limit_of(tmp_path / "comment.md") == github.limit_of(None) == 65_536
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY")
+    assert github.limit_of(tmp_path / "summary") == 65_536
+
+
+def test_a_limit_that_holds_nothing_is_refused():
+    """It is a mistake of the program that asks."""
+    with pytest.raises(ValueError, match="a limit of 100 bytes is too small"):
+        fitted(["Hello."], [], 100)
+
+
+# ---- a night ----------------------------------------------------------------------------
+
+
+def test_a_night_begins_with_its_marker_its_sentence_and_its_counts():
+    """The marker is what a workflow finds its own comment by."""
+    night = nights.make_night()
+    lines = as_markdown(night).splitlines()
+    assert lines[0] == MARKER == "<!-- bench-lib: report -->"
+    assert lines[2] == f"## {text(night.sentence)}"
+    assert lines[4].startswith("1 ERROR, 2 REGRESSED, 1 INVALID")
+    assert "bench-lib" not in rendered(lines[0]).replace(MARKER, "")
+
+
+def test_failures_come_first_and_everything_else_is_collapsed():
+    """Each with ratio, interval, since when and why."""
+    entry = nights.regressed()
+    markdown = as_markdown(nights.make_night([entry, nights.make_entry()]))
+    before, _, after = markdown.partition("<details>")
+    row = next(line for line in before.splitlines() if line.startswith(f"| {entry.record.case.id}"))
+    assert "| mi300x | **REGRESSED** | 1.080 | 1.076 to 1.084 | 2026-11-18 (+8.0%) |" in row
+    assert "8.0% slower than 5 baseline processes" in row
+    assert nights.make_case().id not in before
+    assert f"<summary>{entry.record.case.id} on mi300x</summary>" in markdown
+    assert f"| {nights.make_case().id} | OK | 8 ms |" in after
+
+
+def test_details_of_a_failure_name_kernels_environment_and_how_to_run_it():
+    """All that somebody needs who looks into it."""
+    markdown = as_markdown(nights.make_night([nights.regressed()]))
+    assert "- kernels: GEMM Cijk" in markdown
+    assert "- 8.0% slower since 2026-11-18 (1.075 to 1.085), with torch 2.9.0+rocm7.0" in markdown
+    assert "- since the baseline: torch 2.9.0+rocm7.0 -&gt; 2.10.0+rocm7.1; rocm" in markdown
+    assert "- again: `pytest 'perf_tests/test_networks.py::test_network[resnet50" in markdown
+
+
+def test_an_error_shows_what_its_worker_said_last():
+    """As output, not as Markdown."""
+    html = rendered(as_markdown(nights.make_night([nights.error()])))
+    assert "Memory access fault by GPU" in html
+    assert nights.NASTY not in html
+    assert "&lt;script&gt;" in html
+
+
+def test_an_unfinished_run_and_missing_hardware_stand_above_the_failures():
+    """The night is less than it seems."""
+    before = as_markdown(nights.unfinished_night()).partition("### Failed")[0]
+    assert "**run 0d0d0d0d on mi250x has not come to its end**" in before
+    assert "**not measured this night**: mi210" in before
+
+
+def test_what_was_left_out_is_told():
+    """Of an empty night too."""
+    markdown = as_markdown(nights.empty_night())
+    assert "## Nothing was measured." in markdown
+    assert "<summary>Left out: 1</summary>\n\n- no runs in history\n" in markdown
+
+
+def test_a_case_named_like_a_script_stays_text():
+    """In tables and in headings."""
+    night = nights.nasty_night()
+    failing = replace(
+        night.entries[0],
+        record=replace(
+            night.entries[0].record,
+            status=Status.ERROR,
+            verdicts=[Verdict(Status.ERROR, "run", "</details> | @everyone\n# over")],
+            changes=["torch <b>1</b> -> `2`"],
+        ),
+    )
+    for entry in (night.entries[0], failing):
+        html = rendered(as_markdown(nights.make_night([entry])))
+        assert "<script" not in html
+        assert "<b>" not in html
+        assert html.count("<details>") == html.count("</details>")
+        assert "@everyone" not in html
+        assert "<h1>" not in html
+
+
+def test_hardware_is_a_column_only_where_there_are_several():
+    """One kind is named in the sentence."""
+    assert "| case | hardware | status |" in as_markdown(nights.hardware_night())
+    assert "| case | hardware |" not in as_markdown(nights.make_night([nights.make_entry()]))
+
+
+def test_efficiency_is_a_column_where_a_case_has_one():
+    """Most nights have no case of several ranks."""
+    entry = nights.make_entry()
+    efficient = Verdict(Status.OK, "efficiency", "8 ranks reach 91.0%", value=0.91)
+    verdicts = [*entry.record.verdicts, efficient]
+    several = replace(entry, record=replace(entry.record, verdicts=verdicts))
+    assert "| memory | efficiency |" in as_markdown(nights.make_night([several]))
+    assert "| 1024 MiB | 91.0% |" in as_markdown(nights.make_night([several]))
+    assert "efficiency" not in as_markdown(nights.make_night([entry]))
+
+
+def test_ten_thousand_failures_fit_a_comment_and_a_summary():
+    """By whole rows, with the number of those left out."""
+    one = nights.regressed()
+    many = [
+        replace(
+            one, record=replace(one.record, case=builders.make_case(id=f"case-{n}-" + "x" * 60))
+        )
+        for n in range(10_000)
+    ]
+    night = nights.make_night(many)
+    for limit in (github.COMMENT, github.STEP_SUMMARY):
+        markdown = as_markdown(night, limit=limit)
+        assert limit * 0.9 < len(markdown.encode()) <= limit
+        shown_rows = len(re.findall(r"^\| case-\d+-x+ \|", markdown, re.MULTILINE))
+        left = int(re.search(r"_(\d+) more failures left out", markdown)[1])
+        assert shown_rows + left == 10_000
+
+
+def test_a_fault_with_a_megabyte_of_words_costs_nobody_elses_row():
+    """Its reason is cut, and the next case is still there."""
+    fault = builders.make_fault(message="x" * 10**6, last_output="y" * 10**6)
+    loud = nights.error()
+    loud = replace(
+        loud,
+        record=replace(
+            loud.record,
+            attempts=[builders.make_attempt(fault=fault)],
+            verdicts=[Verdict(Status.ERROR, "run", fault.message)],
+        ),
+    )
+    markdown = as_markdown(nights.make_night([loud, nights.regressed()]))
+    assert "**REGRESSED** | 1.080" in markdown
+    assert len(markdown) < 20_000
+
+
+# ---- since when -------------------------------------------------------------------------
+
+
+def test_since_is_the_night_of_the_change_point():
+    """The newest one that made it slower."""
+    assert since(nights.regressed()) == "2026-11-18 (+8.0%)"
+
+
+def test_without_a_change_point_since_is_the_first_of_the_failing_nights():
+    """Without a break up to this one."""
+    points = nights.make_points(10, last=Status.REGRESSED)
+    statuses = [Status.REGRESSED, *[Status.OK] * 6, *[Status.REGRESSED] * 3]
+    points = [replace(p, status=s) for p, s in zip(points, statuses, strict=True)]
+    entry = nights.make_entry(status=Status.REGRESSED, points=points)
+    assert since(entry) == nights.stamp(2)[:10]
+
+
+def test_of_a_case_that_has_no_time_tonight_since_is_the_last_that_it_had():
+    """An error leaves no point."""
+    assert since(nights.error()) == f"measured last on {nights.stamp(1)[:10]}"
+
+
+def test_a_case_without_a_past_says_nothing():
+    """Its first night."""
+    assert since(nights.make_entry(status=Status.ERROR, points=[])) == ""

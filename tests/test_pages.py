@@ -1,0 +1,575 @@
+"""What a page is about, and the page's text; what a browser makes of it is in test_browser."""
+
+import html.parser
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import builders
+import nights
+import pytest
+
+from bench_lib import baselines
+from bench_lib.archive import Archive
+from bench_lib.history import HistoryError
+from bench_lib.model import Hardware, Quarantine, Status, UserError
+from bench_lib.pages import html as pages
+from bench_lib.pages.comparisons import comparisons
+from bench_lib.pages.night import Night, gather
+from bench_lib.pages.series import Series, band
+
+
+class _Reader(html.parser.HTMLParser):
+    """Keeps a page's tags, its text outside scripts, and what scripts hold."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.scripts: list[str] = []
+        self._inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._inside = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        self._inside = ""
+
+    def handle_data(self, data):
+        if self._inside == "script":
+            self.scripts[-1] += data
+        elif self._inside != "style":
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    @property
+    def data(self):
+        return json.loads(self.scripts[0])
+
+
+@pytest.fixture(autouse=True)
+def _without_plotly(monkeypatch):
+    """Leave the five megabytes out of pages that no browser opens."""
+    monkeypatch.setattr(pages, "_plotly", lambda: "/* plotly */")
+
+
+def _page(night: Night, **options) -> _Reader:
+    return _Reader(pages.page(night, **options))
+
+
+# --- the night in words --------------------------------------------------------------------
+
+
+def test_the_sentence_says_how_many_failed_and_by_how_much() -> None:
+    """Ten seconds are enough to read it."""
+    night = nights.make_night([nights.error(), nights.regressed(ratio=1.08), nights.make_entry()])
+    assert night.sentence == (
+        "2 of 3 cases on mi300x failed: 1 regressed by 8.0%, 1 ended in an error."
+    )
+
+
+def test_a_good_night_says_so() -> None:
+    """Nothing failed is the sentence that is hoped for."""
+    assert nights.make_night([nights.make_entry()]).sentence == "Nothing failed: 1 case on mi300x."
+
+
+def test_a_quarantined_failure_does_not_fail_the_night() -> None:
+    """It is counted under its status all the same."""
+    night = nights.make_night([nights.quarantined()])
+    assert night.failed == []
+    assert night.counts == {"REGRESSED": 1}
+
+
+def test_a_quarantine_that_ended_before_the_night_excuses_nothing() -> None:
+    """The day of the run counts, not the day of reading."""
+    entry = nights.quarantined()
+    over = Quarantine("slow", "2026-11-19", nights.stamp(30))
+    night = nights.make_night([replace(entry, record=replace(entry.record, quarantine=over))])
+    assert len(night.failed) == 1
+
+
+def test_a_run_that_did_not_finish_is_in_the_sentence() -> None:
+    """Cases may be missing."""
+    assert nights.unfinished_night().sentence.endswith("; the run on mi250x did not finish.")
+
+
+def test_several_runs_that_did_not_finish_are_counted() -> None:
+    """Their names are below the sentence."""
+    torn = nights.make_run(ended=None)
+    night = nights.make_night([nights.make_entry()], runs=[torn, torn])
+    assert night.sentence == "Nothing failed: 1 case on mi300x; 2 runs did not finish."
+
+
+def test_a_night_of_nothing_has_a_sentence() -> None:
+    """There may be no run at all."""
+    night = nights.empty_night()
+    assert night.sentence == "Nothing was measured."
+    assert night.counts == {}
+
+
+def test_the_last_good_night_is_the_newest_that_was_ok() -> None:
+    """INVALID and REGRESSED ones tell nothing good."""
+    points = nights.make_points(5, last=Status.REGRESSED)
+    points[3] = replace(points[3], status=Status.INVALID)
+    points[2] = replace(points[2], status=Status.REGRESSED)
+    entry = nights.regressed(points=points)
+    assert entry.last_good == points[1]
+
+
+# --- gathering -----------------------------------------------------------------------------
+
+
+def _gather(folder: Path, **options) -> Night:
+    with Archive(folder / "history") as archive:
+        return gather(archive, folder / "baselines", **options)
+
+
+def _run(folder: Path, entry, *, minutes: int = 0, ago: int = 0, **options) -> Path:
+    stamped = nights.stamp(ago, minutes=minutes).replace("-", "").replace(":", "")
+    return builders.write_run(
+        folder / "history", [entry.record], hardware=entry.hardware, now=stamped, **options
+    )
+
+
+def test_the_newest_run_of_each_hardware_makes_the_night(tmp_path) -> None:
+    """Earlier nights are its past."""
+    for ago in (2, 1, 0):
+        _run(tmp_path, nights.make_entry(), ago=ago)
+    _run(tmp_path, nights.make_entry(hardware=nights.MI250X), minutes=30)
+    night = _gather(tmp_path)
+    assert [run.key for run in night.runs] == ["mi300x", "mi250x"]
+    assert [(e.hardware.key, len(e.points)) for e in night.entries] == [
+        ("mi300x", 3),
+        ("mi250x", 1),
+    ]
+
+
+def test_of_one_case_in_two_runs_of_a_night_the_later_counts(tmp_path) -> None:
+    """As where a part of a suite was run again."""
+    _run(tmp_path, nights.make_entry(median_s=0.25))
+    _run(tmp_path, nights.make_entry(median_s=0.5), minutes=90)
+    (entry,) = _gather(tmp_path).entries
+    assert entry.step_s == 0.5
+
+
+def test_a_run_can_be_named(tmp_path) -> None:
+    """Then the night is that one's, and what came later is not known to it."""
+    paths = [_run(tmp_path, nights.make_entry(), ago=ago) for ago in (2, 1, 0)]
+    night = _gather(tmp_path, runs=[paths[1].stem[-8:]])
+    (entry,) = night.entries
+    assert night.started == nights.stamp(1)
+    assert len(entry.points) == 2
+
+
+def test_a_run_that_is_not_there_is_said(tmp_path) -> None:
+    """A typing error is no empty night."""
+    _run(tmp_path, nights.make_entry())
+    with pytest.raises(HistoryError, match="ffffffff"):
+        _gather(tmp_path, runs=["ffffffff"])
+
+
+def test_points_go_back_as_far_as_asked(tmp_path) -> None:
+    """A page of a month holds a month."""
+    for ago in (9, 8, 1, 0):
+        _run(tmp_path, nights.make_entry(), ago=ago)
+    assert len(_gather(tmp_path, days=7).entries[0].points) == 2
+
+
+def test_baselines_are_of_the_entry_s_hardware(tmp_path) -> None:
+    """A case has one on each hardware or none."""
+    entry = nights.make_entry()
+    change = baselines.Change(entry.record.case.id, None, nights.make_baseline())
+    current = baselines.load(tmp_path / "baselines", "mi300x")
+    baselines.write(current, [change], nights.MI300X, {})
+    _run(tmp_path, entry)
+    _run(tmp_path, nights.make_entry(hardware=nights.MI250X))
+    here, there = sorted(_gather(tmp_path).entries, key=lambda e: e.hardware.key)[::-1]
+    assert here.baseline == nights.make_baseline()
+    assert there.baseline is None
+
+
+def test_a_step_is_found_with_the_environment_that_changed_there(tmp_path) -> None:
+    """Since when, and what else was new that night."""
+    for ago in reversed(range(14)):
+        is_new = ago < 5
+        entry = nights.make_entry(median_s=0.0086 if is_new else 0.008 * (1 + ago % 3 / 1000))
+        after = builders.make_environment(torch="2.10.0") if is_new else None
+        _run(tmp_path, entry, ago=ago, environment=after)
+    (entry,) = _gather(tmp_path).entries
+    (moved,) = entry.moved
+    assert moved.time == nights.stamp(4)
+    assert moved.step.ratio == pytest.approx(1.075, rel=0.01)
+    assert moved.environment == ["torch 2.9.0+rocm7.0 -> 2.10.0"]
+
+
+def test_nights_without_a_history_give_an_empty_night(tmp_path) -> None:
+    """A first day is no failure."""
+    night = _gather(tmp_path)
+    assert night.entries == []
+    assert night.sentence == "Nothing was measured."
+
+
+def test_a_torn_line_is_named_and_the_rest_shown(tmp_path) -> None:
+    """A run that was killed has measured something."""
+    path = _run(tmp_path, nights.make_entry(), end=False)
+    with path.open("ab") as file:
+        file.write(b'{"schema": 1, "kind": "att')
+    night = _gather(tmp_path)
+    assert len(night.entries) == 1
+    assert night.unfinished
+    assert any("torn" in words for words in night.left_out)
+
+
+def test_a_newer_schema_is_left_out_and_said(tmp_path) -> None:
+    """One program that is behind does not lose the others' night."""
+    path = _run(tmp_path, nights.make_entry(hardware=nights.MI250X))
+    path.write_text(path.read_text().replace('"schema":1', '"schema":9'))
+    _run(tmp_path, nights.make_entry(), minutes=5)
+    night = _gather(tmp_path)
+    assert [entry.hardware.key for entry in night.entries] == ["mi300x"]
+    assert any("schema 9" in words for words in night.left_out)
+
+
+def test_a_copy_of_a_run_counts_once(tmp_path) -> None:
+    """Artifacts are downloaded twice."""
+    path = _run(tmp_path, nights.make_entry())
+    copy = path.with_name(path.name.replace("20261120T0200", "20261120T0201"))
+    copy.write_bytes(path.read_bytes())
+    night = _gather(tmp_path)
+    assert len(night.runs) == 1
+    assert len(night.entries[0].points) == 1
+    assert night.left_out
+
+
+def test_a_run_from_the_future_is_not_the_newest_night(tmp_path) -> None:
+    """A wrong clock would be the newest for ever."""
+    _run(tmp_path, nights.make_entry())
+    builders.write_run(tmp_path / "history", [nights.make_entry().record], now="20991231T000000Z")
+    night = _gather(tmp_path)
+    assert night.started == nights.stamp()
+    assert any("2099" in words for words in night.left_out)
+
+
+def test_a_case_of_the_night_before_that_is_gone_is_named(tmp_path) -> None:
+    """It was renamed, perhaps, or nobody runs it any more."""
+    _run(tmp_path, nights.make_entry(nights.make_case("old")), ago=1)
+    _run(tmp_path, nights.make_entry(nights.make_case("new")))
+    night = _gather(tmp_path)
+    gone = "mi300x: not measured this night, but in the run before: old-b64-fp16-eager-infer"
+    assert gone in night.left_out
+
+
+def test_hardware_that_was_never_seen_is_named(tmp_path) -> None:
+    """Its cases have nothing to be held against."""
+    _run(tmp_path, nights.make_entry(), ago=1)
+    _run(tmp_path, nights.make_entry(hardware=nights.MI250X))
+    night = _gather(tmp_path)
+    assert "mi250x: never seen before this night" in night.left_out
+    (missing,) = night.missing
+    assert missing.startswith("mi300x, last by run")
+
+
+def test_a_baseline_file_that_cannot_be_read_is_said(tmp_path) -> None:
+    """The night is shown without it."""
+    (tmp_path / "baselines").mkdir()
+    (tmp_path / "baselines/mi300x.json").write_text("{")
+    _run(tmp_path, nights.make_entry())
+    night = _gather(tmp_path)
+    assert night.entries[0].baseline is None
+    assert any("not JSON" in words for words in night.left_out)
+
+
+def test_failing_entries_come_first_the_gravest_before(tmp_path) -> None:
+    """The rest stays as it was measured."""
+    records = [
+        entry.record
+        for entry in (
+            nights.make_entry(nights.make_case("a")),
+            nights.regressed(nights.make_case("b")),
+            nights.error(nights.make_case("c")),
+            nights.make_entry(nights.make_case("d")),
+        )
+    ]
+    builders.write_run(tmp_path / "history", records, now="20261120T020000Z")
+    networks = [entry.record.case.params["network"] for entry in _gather(tmp_path).entries]
+    assert networks == ["c", "b", "a", "d"]
+
+
+# --- histories -----------------------------------------------------------------------------
+
+
+def test_a_history_is_short_numbers_and_places() -> None:
+    """Microseconds with five digits; runs are written once for all cases."""
+    points = nights.make_points(3, noise=0.0, median_s=0.00812345678)
+    series = Series({})
+    one, other = (series.of(nights.make_entry(points=points)) for _ in range(2))
+    assert one["y"] == [8123.5] * 3
+    assert one["w"] == other["w"] == 0
+    assert series.shared()["walks"] == [(0, 1, 2)]
+
+
+def test_a_point_that_is_no_number_is_left_out() -> None:
+    """A file may hold anything."""
+    points = nights.make_points(3)
+    points[1] = replace(points[1], log_median=math.nan)
+    assert len(Series({}).of(nights.make_entry(points=points))["y"]) == 2
+
+
+def test_a_new_commit_alone_is_no_change_of_the_environment() -> None:
+    """There is one every night; beside another change it is told."""
+    old = builders.make_environment(commit="aaaaaaa")
+    new = builders.make_environment(commit="bbbbbbb")
+    points = nights.make_points(2, steps=[(1, 1.0)])
+    references = {nights.OLD_ENVIRONMENT: old, nights.ENVIRONMENT: new}
+    assert "e" not in Series(references).of(nights.make_entry(points=points))
+    references[nights.ENVIRONMENT] = replace(new, rocm="7.2.0")
+    series = Series(references)
+    assert series.of(nights.make_entry(points=points))["e"] == [[1, 0]]
+    assert series.shared()["words"] == [("rocm 7.0.1 -> 7.2.0", "commit aaaaaaa -> bbbbbbb")]
+
+
+def test_the_band_is_what_the_verdict_tolerated() -> None:
+    """About the mean of the baseline's processes, in microseconds."""
+    entry = nights.make_entry(baseline=nights.make_baseline(0.01))
+    assert band(entry) == [9901.0, 10000.0, 10100.0]
+
+
+def test_without_a_baseline_there_is_no_band() -> None:
+    """As for a case that is new."""
+    assert band(nights.no_baseline()) is None
+
+
+# --- comparisons ---------------------------------------------------------------------------
+
+
+def _compared(entries) -> dict[str, object]:
+    return {one.title: one for one in comparisons(entries)}
+
+
+def test_precisions_are_held_against_fp32() -> None:
+    """By throughput, case by case."""
+    fast = nights.make_entry(nights.make_case(precision="fp16"), median_s=0.25)
+    slow = nights.make_entry(nights.make_case(precision="fp32"), median_s=1.0)
+    found = _compared([fast, slow])["Precision"]
+    assert found.rows == [["resnet50 b64", "4"]]
+    assert found.headings == ["case", "fp16"]
+
+
+def test_modes_are_held_against_eager() -> None:
+    """Each compiled mode has its column."""
+    cases = [nights.make_case(compile_mode=mode) for mode in ("eager", "default", "max-autotune")]
+    times = (1.0, 0.5, 0.25)
+    entries = [nights.make_entry(c, median_s=t) for c, t in zip(cases, times, strict=True)]
+    assert _compared(entries)["Compile mode"].rows == [["resnet50 b64 fp16", "2", "4"]]
+
+
+def test_a_batch_sweep_is_a_line() -> None:
+    """Throughput over batch size."""
+    entries = [nights.make_entry(nights.make_case(batch_size=n), median_s=1.0) for n in (1, 8)]
+    (line,) = _compared(entries)["Batch sweep"].figure["series"]
+    assert (line["x"], line["y"]) == ([1, 8], [1.0, 8.0])
+
+
+def test_ranks_make_a_scaling_curve() -> None:
+    """Speed-up over one rank; strong scaling is a curve of its own."""
+    weak = [nights.make_entry(nights.make_case(ranks=n), median_s=1.0) for n in (1, 4)]
+    case = nights.make_case(ranks=2)
+    strong = replace(case, id="strong", launch=replace(case.launch, strong=True))
+    series = _compared([*weak, nights.make_entry(strong, median_s=1.0)])["Scaling"].figure["series"]
+    assert [(line["name"], line["y"]) for line in series] == [
+        ("resnet50 b64 fp16", [1.0, 4.0]),
+        ("resnet50 b64 fp16, strong", [1.0, 2.0]),
+    ]
+
+
+def test_hardware_is_held_against_hardware() -> None:
+    """Where both measured the same case."""
+    found = _compared(nights.hardware_night().entries)["Hardware against hardware"]
+    assert found.headings == ["case", "mi250x"]
+    assert {row[1] for row in found.rows} == {"0.4"}
+
+
+def test_what_a_night_does_not_have_is_not_compared() -> None:
+    """One case compares with nothing; its place under the roofline is known."""
+    assert list(_compared([nights.make_entry()])) == ["Roofline"]
+
+
+def test_invalid_measurements_are_not_compared() -> None:
+    """They tell nothing of the software."""
+    case = nights.make_case(precision="fp32")
+    assert "Precision" not in _compared([nights.make_entry(), nights.invalid(case)])
+
+
+def test_hardware_whose_peaks_are_not_known_has_no_roofline() -> None:
+    """Nobody makes up a ceiling."""
+    bare = Hardware(vendor="amd", name="new", key="new")
+    assert "Roofline" not in _compared([nights.make_entry(hardware=bare)])
+
+
+# --- the page ------------------------------------------------------------------------------
+
+
+def test_the_page_begins_with_the_sentence_and_the_counts() -> None:
+    """Then what failed."""
+    page = _page(nights.make_night())
+    text = page.text
+    places = [
+        text.index(words) for words in ("2 of 9 cases", "1 error", "What failed", "All cases")
+    ]
+    assert places == sorted(places)
+
+
+def test_a_failure_tells_all_that_is_known() -> None:
+    """Ratio, interval, effect, kernels, environment, and since when."""
+    text = _page(nights.make_night([nights.regressed()])).text
+    for words in (
+        "+8.0%",
+        "+7.6% to +8.4%",
+        "smallest visible slow-down 1.3%",
+        "Slower since 18 Nov 2026",
+        "Kernels to blame",
+        "Cijk_Ailk_Bljk_HHS_BH_MT128x128x32",
+        "torch 2.9.0+rocm7.0 -> 2.10.0+rocm7.1",
+        "accepted on 31 Oct 2026 by somebody: after the upgrade",
+    ):
+        assert words in text
+
+
+def test_an_error_shows_the_last_output_as_text() -> None:
+    """Whatever a program printed."""
+    page = _page(nights.make_night([nights.error()]))
+    assert "died in warm-up: the worker was killed by signal 6" in page.text
+    assert f"supervisor privilege. {nights.NASTY}" in page.text
+
+
+def test_output_loses_what_steers_terminals() -> None:
+    """Colours, titles, carriage returns, bells."""
+    told = "\x1b[31mred\x1b[0m\x1b]0;title\x07 a\r\nb\x00\x07"
+    assert pages.clean(told) == "red a\nb\ufffd\ufffd"
+
+
+def test_long_output_keeps_its_end() -> None:
+    """That is where the reason is."""
+    told = pages.clean("x" * 10_000 + "the end")
+    assert told.startswith("…")
+    assert told.endswith("the end")
+    assert len(told) == pages.MOST_OUTPUT + 1
+
+
+@pytest.mark.parametrize(
+    "name", [nights.NASTY, "</script><b>", "<!--<script>", "{{ 7 * 7 }}", "a\u2028b", "'\"&"]
+)
+def test_a_name_that_is_markup_stays_text(name: str) -> None:
+    """In the page, in its attributes and in its data."""
+    case = nights.make_case(id=name, params={"network": name, "precision": "fp16"})
+    fine = _page(nights.make_night([nights.make_entry()]))
+    odd = _page(nights.make_night([nights.regressed(case), nights.make_entry(case)]))
+    assert {tag for tag, _ in odd.tags} <= {tag for tag, _ in fine.tags} | _OF_FAILURES
+    assert len(odd.scripts) == len(fine.scripts)
+    assert " ".join(name.split()) in odd.text
+    assert odd.data["rows"][0]["case"] == name
+    assert not {"<", ">", "\u2028"} & set(odd.scripts[0])
+
+
+_OF_FAILURES = {"article", "details", "summary", "h3", "h4", "i", "pre", "dl", "dt", "dd", "b"} | {
+    *("figure", "figcaption", "select", "option", "strong", "section", "div", "table", "td"),
+}
+
+
+def test_nothing_is_loaded_and_only_our_scripts_run() -> None:
+    """By the page's own policy, and by what is in it."""
+    page = _page(nights.make_night())
+    policies = [a["content"] for t, a in page.tags if a.get("http-equiv")]
+    assert policies[0].startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe-inline' ; script" not in policies[0]
+    assert len(re.findall("'sha256-", policies[0])) == 2
+    for tag, attributes in page.tags:
+        assert tag not in ("link", "img", "iframe", "object")
+        assert "src" not in attributes
+        assert all(not name.startswith("on") for name in attributes)
+        assert str(attributes.get("href", "#")).startswith("#")
+
+
+@pytest.mark.parametrize(
+    "night",
+    [
+        nights.empty_night(),
+        nights.year_night(),
+        nights.unfinished_night(),
+        nights.make_night([nights.make_entry(status=None, ratio=None)]),
+        nights.make_night([nights.make_entry(points=[])]),
+        nights.make_night([nights.error(baseline=None, points=[], environment=None)]),
+    ],
+)
+def test_every_night_has_a_page(night: Night) -> None:
+    """However little there is to show."""
+    page = _page(night)
+    assert night.sentence in page.text
+
+
+def test_a_page_of_nothing_says_what_was_left_out() -> None:
+    """And needs no plotting library."""
+    text = pages.page(nights.empty_night())
+    assert "no runs in history" in text
+    assert "/* plotly */" not in text
+
+
+def test_what_was_left_out_is_shown() -> None:
+    """Torn lines, unfinished runs, hardware that is missing."""
+    text = _page(nights.unfinished_night()).text
+    assert "line 7 is torn" in text
+    assert "did not finish" in text
+    assert "Not this night: mi210" in text
+
+
+def test_ten_thousand_cases_are_one_page() -> None:
+    """The first hundred rows are text, the rest is data."""
+    entry = nights.make_entry(points=nights.make_points(2))
+    page = _page(nights.make_night([entry] * 10_000))
+    rows = [tag for tag, attributes in page.tags if attributes.get("scope") == "row"]
+    assert len(page.data["rows"]) == 10_000
+    assert len(rows) < 1000
+
+
+def test_of_many_failures_some_are_shown_and_the_rest_is_counted() -> None:
+    """A broken driver fails everything."""
+    page = _page(nights.make_night([nights.error()] * (pages.MOST_FAILURES + 5)))
+    assert sum(tag == "article" for tag, _ in page.tags) == pages.MOST_FAILURES
+    assert "5 more failed and are in the table only." in page.text
+
+
+def test_a_note_is_said_on_top() -> None:
+    """As that all is an example."""
+    assert _page(nights.make_night(), note="Example.").text.index("Example.") < 200
+
+
+def test_a_page_is_written_where_it_is_asked_for(tmp_path) -> None:
+    """Its folder is made."""
+    pages.write(nights.nasty_night(), tmp_path / "deep/report.html")
+    assert (tmp_path / "deep/report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_a_page_that_cannot_be_written_is_a_user_s_error(tmp_path) -> None:
+    """With the place and the reason."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write"):
+        pages.write(nights.empty_night(), tmp_path / "file/report.html")
+
+
+def test_verdicts_in_every_unit_are_readable() -> None:
+    """Seconds, bytes, rates, and numbers without a unit."""
+    assert pages._value(0.5, "s") == "500 ms"
+    assert pages._value(2**30, "B") == "1024 MiB"
+    assert pages._value(22067.0, "1/s") == "22.07 k/s"
+    assert pages._value(0.0123, "", "stability") == "1.23%"
+    assert pages._value(0.0123, "", "numerics") == "0.0123"
+    assert pages._value(None, "s") == ""

@@ -1,0 +1,553 @@
+"""How far a run is: what is known of it, and how a terminal and a log are told."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import threading
+from types import SimpleNamespace
+
+import pytest
+from _pytest._io import TerminalWriter
+from builders import make_attempt, make_case
+from hypothesis import given
+from hypothesis import strategies as st
+from screen import Screen
+
+from bench_lib import history
+from bench_lib.plugin import pace, progress
+from bench_lib.plugin.pace import Pace, name_of
+from bench_lib.plugin.progress import (
+    Footer,
+    Lines,
+    Nothing,
+    Progress,
+    State,
+    display,
+    duration,
+    in_words,
+    rendered,
+)
+
+NOON = dt.datetime(2026, 1, 2, 12, 0, tzinfo=dt.timezone.utc)
+
+
+class Clock:
+    """Time that passes when told to."""
+
+    def __init__(self):
+        """Begin somewhere."""
+        self.now = 1000.0
+
+    def __call__(self):
+        """Give the time in seconds."""
+        return self.now
+
+
+class Shown:
+    """A display that remembers."""
+
+    def __init__(self):
+        """Begin with nothing."""
+        self.states = []
+        self.closed = False
+
+    def show(self, state):
+        """Remember it."""
+        self.states.append(state)
+
+    def close(self):
+        """Remember that, too."""
+        self.closed = True
+
+
+@pytest.fixture
+def clock():
+    """Seconds, by hand."""
+    return Clock()
+
+
+# ---- how long cases take ----------------------------------------------------------------
+
+
+def test_a_test_is_called_by_its_case_and_else_by_its_function():
+    """Short enough to be shown."""
+    assert name_of("perf_tests/test_networks.py::test_network[vgg16-b8]") == "vgg16-b8"
+    assert name_of("mine/test_x.py::TestX::test_own") == "test_own"
+    assert name_of("resnet18-b4") == "resnet18-b4"
+
+
+def test_a_case_takes_what_it_took():
+    """By its own id, by its test's, and for each process that measures it."""
+    known = Pace({"vgg16-b8": 4.0, "a.py::test_own": 7.0})
+    assert known.of("x.py::test_network[vgg16-b8]") == 4.0
+    assert known.of("a.py::test_own") == 7.0
+    assert Pace({"vgg16-b8": 4.0}, processes=5).of("vgg16-b8") == 20.0
+
+
+def test_a_new_case_takes_what_its_like_took():
+    """The middle of those that begin alike and share most of their names' words."""
+    known = Pace(
+        {
+            "vgg16-b8-fp16-eager": 2.0,
+            "vgg16-b16-fp16-eager": 4.0,
+            "vgg16-b8-fp32-max": 90.0,
+            "resnet50-b32-fp16-eager": 900.0,
+        }
+    )
+    assert known.of("vgg16-b32-fp16-eager") == 3.0
+
+
+@pytest.mark.parametrize("name", ["resnet50-b8-fp16-eager", "vgg16-b64-int8-graph", "a.py::test"])
+def test_of_what_is_like_nothing_nothing_is_known(name):
+    """Another network, or the same in almost nothing but its name."""
+    assert Pace({"vgg16-b8-fp16-eager": 2.0, "b.py::test": 1.0}).of(name) is None
+
+
+def lines_of(folder, taken, *, day=1, key="mi300x", nodeid="a.py::test_x"):
+    """Write a run of tries: each a case's id and fields of its attempt."""
+    writer = history.Writer(folder, key, now=f"2026-01-{day:02}T00:00:00Z")
+    for case_id, fields in taken:
+        writer.attempt(make_case(id=case_id), nodeid, make_attempt(case_id=case_id, **fields))
+    writer.end({}, 0)
+    return writer.path
+
+
+def test_what_a_process_took_is_the_middle_of_the_last_three_runs_that_measured_it(tmp_path):
+    """Older runs, other hardware's, and the run that asks say nothing."""
+    for day, took in enumerate([100.0, 1.0, 2.0, 9.0], 1):
+        lines_of(tmp_path, [("a", {"took_s": took})], day=day)
+    lines_of(tmp_path, [("alone", {"took_s": 8.0})], day=8, nodeid=None)
+    lines_of(tmp_path, [("a", {"took_s": 50.0})], key="mi250x")
+    own = lines_of(tmp_path, [("a", {"took_s": 70.0})], day=9)
+    assert pace.past(tmp_path, "mi300x", but=own) == {"a": 2.0, "a.py::test_x": 2.0, "alone": 8.0}
+
+
+def test_tries_of_one_process_count_together_and_second_looks_not_at_all(tmp_path):
+    """They are looked at in a phase of their own; a test of two cases takes what both take."""
+    tries = [
+        ("a", {"process": 0, "took_s": 1.0, "accepted": False, "discarded": "x"}),
+        ("a", {"process": 0, "took_s": 2.0}),
+        ("a", {"process": 1, "took_s": 5.0}),
+        ("a", {"process": 2, "took_s": 64.0, "confirms": True}),
+        ("b", {"process": 0, "took_s": 0.5}),
+    ]
+    lines_of(tmp_path, tries)
+    assert pace.past(tmp_path, "mi300x") == {"a": 4.0, "b": 0.5, "a.py::test_x": 4.5}
+
+
+def test_what_cannot_be_read_says_nothing(tmp_path):
+    """Torn lines, lines of something else, files that are none: it is only a guess."""
+    path = lines_of(tmp_path, [("a", {"took_s": 2.0})])
+    odd = [
+        {"kind": "attempt", "case": {"id": 5}, "attempt": {}},
+        {"kind": "attempt", "case": {"id": "b"}, "attempt": {"took_s": "long"}},
+        {"kind": "attempt"},
+        [],
+    ]
+    with path.open("ab") as file:
+        file.write(b"\n\xff\xfe\n" + b"\n".join(json.dumps(o).encode() for o in odd) + b'\n{"ki')
+    (tmp_path / "20260109T000000Z_mi300x_01234567.jsonl").mkdir()
+    assert pace.past(tmp_path, "mi300x") == {"a": 2.0, "a.py::test_x": 2.0}
+    assert pace.past(tmp_path / "nowhere", "mi300x") == {}
+
+
+def test_a_history_is_read_up_to_a_limit(tmp_path, monkeypatch):
+    """In bytes and in runs, the newest first: nobody waits for a guess."""
+    for day in (1, 2):
+        path = lines_of(tmp_path, [(name, {"took_s": 2.0 * day}) for name in "ab"], day=day)
+    monkeypatch.setattr(pace, "MOST_BYTES", path.read_bytes().index(b"\n") + 1)
+    assert pace.past(tmp_path, "mi300x") == {"a": 4.0, "a.py::test_x": 4.0}
+    monkeypatch.undo()
+    monkeypatch.setattr(pace, "MOST_RUNS", 1)
+    assert pace.past(tmp_path, "mi300x") == {"a": 4.0, "b": 4.0, "a.py::test_x": 8.0}
+
+
+# ---- counting ---------------------------------------------------------------------------
+
+
+def test_a_phase_counts_what_is_done_and_names_what_is_measured(clock):
+    """From its begin on, each change is shown once."""
+    shown = Shown()
+    counted = Progress(shown, clock=clock)
+    counted.begin("measuring", [["a.py::t[one]", "a.py::t[two]"]])
+    counted.finish("a.py::t[one]")
+    counted.finish("a.py::t[one]")
+    counted.finish("a.py::other")
+    counted.finish("a.py::t[two]")
+    assert [(s.done, s.total, s.now) for s in shown.states] == [
+        (0, 2, ["one"]),
+        (1, 2, ["two"]),
+        (2, 2, []),
+    ]
+
+
+def test_what_is_left_is_what_the_cases_took_less_what_has_passed(clock):
+    """The one that is measured has begun already."""
+    counted = Progress(clock=clock)
+    counted.begin("measuring", [["a", "b"]], Pace({"a": 10.0, "b": 20.0}))
+    assert counted.state().left_s == 30.0
+    clock.now += 4.0
+    assert counted.state().left_s == 26.0
+    clock.now += 60.0
+    assert counted.state().left_s == 20.0
+    counted.finish("a")
+    assert counted.state().left_s == 20.0
+
+
+def test_of_what_nothing_is_known_the_runs_own_pace_tells(clock):
+    """Nothing before the first case; then what they took so far, on average."""
+    counted = Progress(clock=clock)
+    counted.begin("measuring", [["a", "b", "c", "d"]], Pace({"c": 100.0}))
+    assert counted.state().left_s is None
+    clock.now += 8.0
+    counted.finish("a")
+    assert counted.state().left_s == 8.0 + 100.0 + 8.0
+    clock.now += 4.0
+    counted.finish("b")
+    assert counted.state().left_s == 100.0 + 6.0
+
+
+def test_devices_measure_at_the_same_time(clock):
+    """It lasts as long as the one that has most to do."""
+    counted = Progress(clock=clock)
+    counted.begin("measuring", [["a"], ["b", "c"], []], Pace({"a": 1.0, "b": 2.0, "c": 3.0}))
+    assert counted.state() == State("measuring", 0, 3, ["a", "b"], 5.0)
+    counted.finish("a")
+    assert counted.state() == State("measuring", 1, 3, ["b"], 5.0)
+
+
+def test_a_phase_without_anything_to_do_is_not_shown():
+    """No line for nothing."""
+    shown = Shown()
+    counted = Progress(shown)
+    counted.begin("judging", [[]])
+    counted.close()
+    assert shown.states == []
+    assert shown.closed
+
+
+def test_a_phase_has_a_pace_of_its_own(clock):
+    """A look into kernels takes another time than measuring."""
+    counted = Progress(clock=clock)
+    counted.begin("measuring", [["a"]])
+    clock.now += 100.0
+    counted.finish("a")
+    counted.begin("looking into kernels", [["a", "b"]])
+    assert counted.state() == State("looking into kernels", 0, 2, ["a"], None)
+
+
+# ---- words ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "5 s"),
+        (31, "35 s"),
+        (60, "1 min"),
+        (61, "2 min"),
+        (89 * 60, "89 min"),
+        (90 * 60, "1 h 30 min"),
+        (3600 * 25, "25 h 0 min"),
+    ],
+)
+def test_a_duration_is_said_as_roughly_as_it_is_known(seconds, words):
+    """Rounded up: who comes back then finds it done."""
+    assert duration(seconds) == words
+
+
+def test_what_is_left_has_its_time_of_day():
+    """Which does not grow old while a case is measured; with the day where it is far off."""
+    state = State("measuring", 3, 9, [], 1500.0)
+    assert in_words(state, NOON) == "about 25 min left, until 12:25"
+    assert in_words(state, NOON, short=True) == "about 25 min left"
+    far = State("measuring", 3, 9, [], 13 * 3600.0)
+    assert in_words(far, NOON) == "about 13 h 0 min left, until Sat 01:00"
+    assert in_words(State("measuring", 3, 9, [], None), NOON) == ""
+    assert in_words(State("measuring", 9, 9, [], 0.0), NOON) == ""
+
+
+LONG = State("measuring", 3, 12, ["resnet50-b64-fp16-nhwc-max-autotune-infer"], 1500.0)
+
+
+def test_a_line_holds_phase_count_time_and_case():
+    """And a bar where there is room."""
+    assert rendered(LONG, 120, "about 25 min left, until 12:25", colour=False) == (
+        "measuring  ━━━━━                 3 of 12  about 25 min left, until 12:25  "
+        "resnet50-b64-fp16-nhwc-max-autotune-infer"
+    )
+    assert rendered(LONG, 59, "about 25 min left", colour=False) == (
+        "measuring  3 of 12  about 25 min left  resnet50-b64-fp16-n…"
+    )
+
+
+@given(st.integers(1, 200), st.integers(0, 3))
+def test_a_line_is_never_wider_than_the_terminal(width, devices):
+    """One that wraps could not be cleared."""
+    state = State("looking into kernels", 10, 10000, ["a-long-id" * 9] * devices, 4e6)
+    line = rendered(state, width, in_words(state, NOON), colour=False)
+    assert len(line) <= width
+    assert "\n" not in line
+
+
+def test_colours_are_a_terminals_that_has_some(monkeypatch):
+    """And only escapes that leave the cursor alone."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    line = rendered(LONG, 99, "", colour=True)
+    assert "\x1b[1mmeasuring\x1b[0m" in line
+    screen = Screen()
+    screen.feed(line)
+    (seen,) = screen.lines
+    assert seen.split("  3 of")[1] == (rendered(LONG, 99, "", colour=False).split("  3 of")[1])
+    assert len(seen) == len(rendered(LONG, 99, "", colour=False))
+
+
+# ---- a log ------------------------------------------------------------------------------
+
+
+def test_a_log_gets_a_line_a_minute_and_later_one_in_five(clock):
+    """Not one a case."""
+    said = []
+    log = Lines(said.append, clock=clock, now=lambda: NOON)
+    begin = clock.now
+    times = []
+    for step in range(120):
+        log.show(State("measuring", step, 120, [], None))
+        if len(said) > len(times):
+            times.append(clock.now - begin)
+        clock.now += 20.0
+    assert times == [*range(60, 600, 60), *range(840, 2400, 300)]
+    assert said[0] == "measuring: 3 of 120 done"
+
+
+def test_a_log_is_told_at_once_of_what_will_last(clock):
+    """With how long, where that is known; the next phase speaks for itself."""
+    said = []
+    log = Lines(said.append, clock=clock, now=lambda: NOON)
+    log.show(State("measuring", 0, 2, [], 1500.0))
+    log.show(State("measuring", 1, 2, [], 700.0))
+    log.show(State("looking again", 0, 1, [], 30.0))
+    log.show(State("looking into kernels", 0, 1, [], None))
+    assert said == ["measuring: 0 of 2 done, about 25 min left, until 12:25"]
+
+
+# ---- a terminal -------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    encoding = "utf-8"
+    captured = False
+
+    def isatty(self):
+        """Say so, unless a test's output is captured."""
+        return not self.captured
+
+
+@pytest.fixture
+def writer(monkeypatch):
+    """Pytest's writer, on a terminal of 80 columns."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    made = TerminalWriter(Terminal())
+    made.hasmarkup = False
+    return made
+
+
+def stream_of(writer):
+    """Return what the writer writes to."""
+    return writer._file
+
+
+def screen_of(writer):
+    """Return what stands on the terminal now."""
+    screen = Screen(80)
+    screen.feed(stream_of(writer).getvalue().replace("\n", "\r\n"))
+    return screen
+
+
+def footer_on(writer):
+    """Return a line below what the writer writes."""
+    return Footer(writer, stream_of(writer), now=lambda: NOON)
+
+
+SHORT = State("measuring", 1, 4, ["alpha"], 120.0)
+WORDS = "measuring  1 of 4  about 2 min left  alpha"
+
+
+def test_the_line_stands_below_what_pytest_writes_and_the_cursor_where_it_writes_on(writer):
+    """A dot at a time, in the same line."""
+    writer.write("a.py ")
+    footer = footer_on(writer)
+    for dots in ("a.py .", "a.py .."):
+        footer.show(SHORT)
+        writer.write(".")
+        screen = screen_of(writer)
+        assert screen.lines == [dots, WORDS]
+        assert (screen.row, screen.column) == (0, len(dots))
+
+
+def test_at_the_begin_of_a_line_it_stands_in_that_line(writer):
+    """Nothing is left empty for it."""
+    footer_on(writer).show(SHORT)
+    writer.line("a.py::test_a PASSED")
+    screen = screen_of(writer)
+    assert screen.lines == ["a.py::test_a PASSED", WORDS]
+    assert (screen.row, screen.column) == (1, 0)
+
+
+def test_nothing_of_it_is_left_when_it_is_closed(writer):
+    """Not even where pytest writes less than it was wide."""
+    plain = TerminalWriter(Terminal())
+    plain.hasmarkup = False
+    footer = footer_on(writer)
+    for each, note in ((plain, lambda: None), (writer, lambda: footer.show(SHORT))):
+        note()
+        each.write("a.py ")
+        each.write("....")
+        note()
+        each.line()
+        each.sep("=", "x")
+        note()
+        each.write("gw0 [1]")
+        each.write("\rgw0 ok")
+        each.write(" [2]")
+        note()
+        each.write("!\n\n")
+    footer.close()
+    writer.write("end")
+    plain.write("end")
+    assert screen_of(writer).lines == screen_of(plain).lines
+    assert writer.write.__self__ is writer
+
+
+def test_a_text_wider_than_the_terminal_moves_nothing_out_of_place(writer):
+    """Node ids may be long; where a line is full to the edge nothing is drawn."""
+    footer = footer_on(writer)
+    footer.show(SHORT)
+    writer.write("x" * 100)
+    screen = screen_of(writer)
+    assert screen.lines == ["x" * 80, "x" * 20, WORDS]
+    assert (screen.row, screen.column) == (1, 20)
+    writer.write("x" * 60)
+    assert screen_of(writer).lines == ["x" * 80, "x" * 80]
+    writer.write("!")
+    assert screen_of(writer).lines == ["x" * 80, "x" * 80, "!", WORDS]
+
+
+def test_what_is_captured_is_left_alone(writer):
+    """A test's output must not hold the line."""
+    footer = footer_on(writer)
+    stream = stream_of(writer)
+    stream.captured = True
+    footer.show(SHORT)
+    assert stream.getvalue() == ""
+    stream.captured = False
+    footer.show(SHORT)
+    before, stream.captured = stream.getvalue(), True
+    writer.write("odd")
+    assert stream.getvalue() == f"{before}odd"
+
+
+def test_a_terminal_without_such_letters_gets_others(writer):
+    """As under LC_ALL=C."""
+    stream_of(writer).encoding = "ascii"
+    state = State("measuring", 1, 4, ["alpha" * 20], None)
+    footer_on(writer).show(state)
+    (line,) = screen_of(writer).lines
+    assert line.isascii()
+    assert line.startswith("measuring  1 of 4  alphaalpha")
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), ValueError("closed"), RuntimeError("odd")])
+def test_a_line_that_cannot_be_drawn_ends_itself_and_nothing_else(writer, monkeypatch, error):
+    """What pytest writes arrives, once and as before."""
+
+    def fail(*_arguments, **_options):
+        raise error
+
+    footer = footer_on(writer)
+    writer.write("a")
+    monkeypatch.setattr(progress, "rendered", fail)
+    footer.show(SHORT)
+    writer.write("b")
+    footer.show(SHORT)
+    footer.close()
+    assert stream_of(writer).getvalue() == "ab"
+
+
+def test_an_interrupt_is_no_trouble_of_drawing(writer, monkeypatch):
+    """Ctrl-C ends the run wherever it comes."""
+
+    def interrupt(*_arguments, **_options):
+        raise KeyboardInterrupt
+
+    footer = footer_on(writer)
+    monkeypatch.setattr(progress, "rendered", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        footer.show(SHORT)
+
+
+def test_devices_that_speak_at_once_do_not_tear_the_line(writer):
+    """Looking again, each has a thread."""
+    footer = footer_on(writer)
+    footer.show(SHORT)
+
+    def speak(name):
+        for number in range(50):
+            writer.write(f"{name} {number}\n")
+
+    threads = [threading.Thread(target=speak, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    *lines, last = screen_of(writer).lines
+    assert sorted(lines) == sorted(f"{name} {n}" for name in "ab" for n in range(50))
+    assert last == WORDS
+
+
+# ---- which of them ----------------------------------------------------------------------
+
+
+def config_of(*, verbosity=0, capture="fd", terminal=True):
+    """Return as much of pytest's configuration as is asked."""
+    plugins = SimpleNamespace(get_plugin=lambda name: object() if terminal else None)
+    return SimpleNamespace(
+        pluginmanager=plugins,
+        get_verbosity=lambda: verbosity,
+        getoption=lambda name: capture,
+        get_terminal_writer=lambda: TerminalWriter(Terminal()),
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "tty", "variables"),
+    [
+        (Footer, {}, True, {}),
+        (Footer, {"verbosity": -1}, True, {"NO_COLOR": "1"}),
+        (Footer, {"capture": "sys", "verbosity": 2}, True, {}),
+        (Lines, {}, False, {}),
+        (Lines, {}, True, {"TERM": "dumb"}),
+        (Lines, {}, True, {"TERM": None}),
+        (Lines, {}, True, {"CI": "true"}),
+        (Lines, {"capture": "no"}, True, {}),
+        (Nothing, {"verbosity": -2}, True, {}),
+        (Nothing, {"verbosity": -2}, False, {}),
+        (Nothing, {"terminal": False}, True, {}),
+    ],
+)
+def test_what_is_shown_fits_where_it_is_shown(monkeypatch, kind, asked, tty, variables):
+    """A line that moves where one can and somebody sees it, lines elsewhere, nothing if asked."""
+    for name, value in {"TERM": "xterm", "CI": None, "NO_COLOR": None, **variables}.items():
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    stream = Terminal()
+    stream.captured = not tty
+    monkeypatch.setattr(progress.sys, "stdout", stream)
+    assert type(display(config_of(**asked), lambda _line: None)) is kind

@@ -1,0 +1,725 @@
+"""The workflows: their form, their rights, and every shell step of theirs, run with stand-ins."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from builders import make_attempt, make_record, write_run
+from ruamel.yaml import YAML
+
+from bench_lib.pages.markdown import MARKER
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / ".github" / "workflows"
+PATHS = sorted(FOLDER.glob("*.yml"))
+EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}", re.DOTALL)
+SHELL = "bash --noprofile --norc -euo pipefail {0}"
+REPOSITORY = "someone/bench-lib"
+
+
+@functools.cache
+def workflow(name: str) -> dict:
+    """Read a workflow; YAML 1.2 leaves ``on`` a word."""
+    return YAML(typ="safe").load(FOLDER / f"{name}.yml")
+
+
+def jobs():
+    """Return every job with its workflow's name and its own."""
+    return [
+        pytest.param(path.stem, name, id=f"{path.stem}-{name}")
+        for path in PATHS
+        for name in workflow(path.stem)["jobs"]
+    ]
+
+
+def shell_steps():
+    """Return every step that runs a script."""
+    return [
+        pytest.param(path.stem, name, step["name"], id=f"{path.stem}-{name}-{step['name']}")
+        for path in PATHS
+        for name, job in workflow(path.stem)["jobs"].items()
+        for step in job.get("steps", ())
+        if "run" in step
+    ]
+
+
+def step_of(name: str, job: str, step: str) -> dict:
+    """Return one step."""
+    (found,) = (s for s in workflow(name)["jobs"][job]["steps"] if s.get("name") == step)
+    return found
+
+
+def holds(condition: str, values: dict[str, str]) -> bool:
+    """Evaluate a condition of comparisons, ``&&`` and ``||``, as GitHub does."""
+
+    def value(word: str) -> str:
+        return word[1:-1] if word.startswith("'") else values[word]
+
+    def compares(text: str) -> bool:
+        left, operator, right = re.split(r"\s+(==|!=)\s+", text.strip())
+        return (value(left) == value(right)) == (operator == "==")
+
+    return any(all(map(compares, part.split("&&"))) for part in condition.split("||"))
+
+
+@dataclass
+class Done:
+    """What a step left."""
+
+    status: int
+    log: str
+    summary: str
+    outputs: dict[str, str]
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """Return an empty checkout with a folder for stand-ins beside it."""
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    (tmp_path / "bin").mkdir()
+    stand_in(tmp_path, "bench-lib", f'exec "{sys.executable}" -m bench_lib.cli "$@"')
+    return folder
+
+
+def stand_in(tmp_path: Path, name: str, script: str, *, interpreter: str = "/bin/bash") -> None:
+    """Put a program before all others of its name; it may keep what it was told in ``calls``."""
+    path = tmp_path / "bin" / name
+    path.write_text(f"#!{interpreter}\n{script}\n")
+    path.chmod(0o755)
+
+
+def notes(tmp_path: Path, name: str, then: str = "") -> None:
+    """Put a program there that notes its words, one call a line of JSON."""
+    script = (
+        "import json, sys\n"
+        f"with open({str(tmp_path / 'calls')!r}, 'a') as file:\n"
+        f"    print(json.dumps([{name!r}, *sys.argv[1:]]), file=file)\n{then}"
+    )
+    stand_in(tmp_path, name, script, interpreter=sys.executable)
+
+
+def calls(tmp_path: Path) -> list[list[str]]:
+    """Return what stand-ins were called with."""
+    path = tmp_path / "calls"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def run(checkout: Path, where: tuple[str, str, str], **values: object) -> Done:
+    """Run a step as GitHub does; ``values`` are what its expressions stand for, by name.
+
+    A name is the expression with ``_`` for every ``.`` in it; what is not named is an error.
+    """
+    step = step_of(*where)
+    temporary = checkout.parent
+    environment = {
+        "PATH": f"{temporary / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(temporary),
+        "GITHUB_REPOSITORY": REPOSITORY,
+        "GITHUB_PATH": str(temporary / "path"),
+        "GITHUB_OUTPUT": str(temporary / "output"),
+        "GITHUB_STEP_SUMMARY": str(temporary / "summary"),
+        "OMP_NUM_THREADS": "1",
+    }
+
+    def resolved(text: object) -> str:
+        return EXPRESSION.sub(lambda match: str(values[match[1].replace(".", "_")]), str(text))
+
+    environment |= {name: resolved(text) for name, text in step.get("env", {}).items()}
+    script = temporary / "step.sh"
+    script.write_text(step["run"])
+    words = [str(script) if word == "{0}" else word for word in SHELL.split()]
+    ended = subprocess.run(
+        words,
+        check=False,
+        cwd=checkout,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    summary, output = temporary / "summary", temporary / "output"
+    lines = output.read_text().splitlines() if output.exists() else []
+    return Done(
+        ended.returncode,
+        ended.stdout + ended.stderr,
+        summary.read_text() if summary.exists() else "",
+        dict(line.split("=", 1) for line in lines),
+    )
+
+
+# ---- their form -------------------------------------------------------------------------
+
+
+def check_schema(schema: str, *paths: Path) -> None:
+    """Fail unless files are of a schema that check-jsonschema carries along."""
+    words = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
+    done = subprocess.run(
+        [*words, *map(str, paths)], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_workflows_are_of_githubs_schema():
+    """Unknown keys and values are found before GitHub finds them."""
+    check_schema("github-workflows", *PATHS)
+
+
+def test_the_schema_refuses_what_is_no_workflow(tmp_path):
+    """The check can fail."""
+    path = tmp_path / "wrong.yml"
+    path.write_text("on: push\njobs: {a: {runs-on: x, step: []}}\n")
+    with pytest.raises(AssertionError, match="'step'"):
+        check_schema("github-workflows", path)
+
+
+def test_a_linter_for_attacks_on_workflows_finds_nothing():
+    """Injected expressions, rights, credentials that stay, caches that are poisoned."""
+    words = [Path(sys.executable).with_name("zizmor"), "--offline", "--no-progress"]
+    words += ["--min-severity", "medium", "--min-confidence", "medium", FOLDER]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_actions_are_pinned_to_a_commit_and_say_its_version(path):
+    """A tag may be moved; a commit may not."""
+    used = re.findall(r"uses: *(\S+)(.*)", path.read_text())
+    assert used
+    for action, comment in used:
+        if not action.startswith("./"):
+            assert re.fullmatch(r"[\w-]+/[\w/-]+@[0-9a-f]{40}", action)
+            assert re.fullmatch(r" # v\d+\.\d+\.\d+", comment)
+
+
+@pytest.mark.parametrize(("name", "job", "step"), shell_steps())
+def test_scripts_get_what_they_need_by_variables(name, job, step):
+    """An expression inside a script would be run as a part of it."""
+    found = step_of(name, job, step)
+    assert "${{" not in found["run"]
+    assert "shell" not in found
+
+
+@pytest.mark.parametrize(("name", "job", "step"), shell_steps())
+def test_scripts_are_bash_and_stop_at_the_first_fault(name, job, step):
+    """In a container GitHub's own default is another shell."""
+    found = workflow(name)
+    default = found["jobs"][job].get("defaults", found.get("defaults"))
+    assert default["run"]["shell"] == SHELL
+    script = step_of(name, job, step)["run"]
+    checked = subprocess.run(
+        ["bash", "-n"], check=False, input=script, capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize(("name", "job"), jobs())
+def test_every_job_has_a_limit_and_the_least_rights(name, job):
+    """Only two jobs write, and neither measures."""
+    found = workflow(name)
+    own = found["jobs"][job]
+    assert "timeout-minutes" in own or "uses" in own
+    assert found.get("permissions", "all") in ({}, {"contents": "read"})
+    granted = {f"{what}: {how}" for what, how in own.get("permissions", {}).items()}
+    assert granted - {"contents: read"} == {
+        ("perf-pull-request", "comment"): {"pull-requests: write"},
+        ("perf-baseline", "propose"): {"contents: write", "pull-requests: write"},
+    }.get((name, job), set())
+
+
+@pytest.mark.parametrize("name", ["perf-pull-request", "perf-nightly", "perf-baseline"])
+def test_callers_say_what_can_be_said(name):
+    """Inputs and secrets have the names that they have where they are read."""
+    found = workflow(name)
+    called = found["jobs"]["measure"]
+    offered = workflow("perf-measure")["on"]["workflow_call"]
+    assert called["uses"] == "./.github/workflows/perf-measure.yml"
+    assert called["permissions"] == {"contents": "read"}
+    assert called["with"].keys() <= offered["inputs"].keys()
+    assert called.get("secrets", {}).keys() <= offered["secrets"].keys()
+    own = (found["on"].get("workflow_dispatch") or {}).get("inputs", {})
+    asked = re.findall(r"\binputs\.(\w+)", (FOLDER / f"{name}.yml").read_text())
+    assert set(asked) == own.keys()
+
+
+# ---- who may run, and where --------------------------------------------------------------
+
+
+def pull_request(**about: str) -> dict[str, str]:
+    """Return what an event says of a push to a pull request from a fork, but for ``about``."""
+    return {
+        "github.event.action": "synchronize",
+        "github.event.label.name": "",
+        "github.event.pull_request.head.repo.full_name": "stranger/bench-lib",
+        "github.repository": REPOSITORY,
+    } | {name.replace("__", "."): value for name, value in about.items()}
+
+
+OWN = {"github.event.pull_request.head.repo.full_name": REPOSITORY}
+LABELED = {"github.event.action": "labeled"}
+APPROVED = LABELED | {"github.event.label.name": "perf-approved"}
+OTHER = LABELED | {"github.event.label.name": "bug"}
+
+
+@pytest.mark.parametrize(
+    ("about", "runs"),
+    [
+        pytest.param(OWN, True, id="a push to a branch of ours"),
+        pytest.param({}, False, id="a fork's push"),
+        pytest.param(OTHER, False, id="a fork with another label"),
+        pytest.param(APPROVED, True, id="a fork with the label"),
+        pytest.param(OWN | OTHER, False, id="another label on ours"),
+        pytest.param(OWN | APPROVED, True, id="the label on ours"),
+    ],
+)
+def test_a_fork_is_measured_only_when_somebody_says_so(about, runs):
+    """And for what is there when it is said, not for what is pushed later."""
+    condition = workflow("perf-pull-request")["jobs"]["measure"]["if"]
+    assert holds(condition, pull_request() | about) is runs
+
+
+def test_nothing_checks_out_a_pull_request_with_the_rights_of_the_repository():
+    """Not by its event, nor in the job that comments."""
+    for path in PATHS:
+        assert "pull_request_target" not in workflow(path.stem)["on"]
+    comment = workflow("perf-pull-request")["jobs"]["comment"]
+    assert not any("checkout" in step.get("uses", "") for step in comment["steps"])
+
+
+def test_a_pull_request_is_given_no_secret_and_leaves_nothing_behind():
+    """Its history is not the nights'."""
+    called = workflow("perf-pull-request")["jobs"]["measure"]
+    assert called["with"]["remember"] is False
+    assert "secrets" not in called
+    steps = workflow("perf-measure")["jobs"]["measure"]["steps"]
+    keeps = [s for s in steps if "cache/save" in s.get("uses", "") or " push " in s.get("run", "")]
+    assert len(keeps) == 2
+    assert all("inputs.remember" in step["if"] for step in keeps)
+
+
+def test_measuring_gets_secrets_only_where_the_history_goes_and_where_it_reports():
+    """The suite itself sees none."""
+    steps = workflow("perf-measure")["jobs"]["measure"]["steps"]
+    with_secrets = {step["name"] for step in steps if "secrets." in str(step.get("env", ""))}
+    assert with_secrets == {"Push the run to the object store", "Report"}
+
+
+def test_jobs_of_one_label_wait_for_each_other_and_none_is_dropped():
+    """One GPU has one job."""
+    found = workflow("perf-measure")["jobs"]["measure"]["concurrency"]
+    assert found["cancel-in-progress"] is False
+    assert found["queue"] == "max"
+    assert "inputs.runner || vars.PERF_RUNNER" in found["group"]
+
+
+def test_what_is_left_out_falls_back_on_variables_and_then_on_githubs_machine():
+    """A schedule has no inputs."""
+    job = workflow("perf-measure")["jobs"]["measure"]
+    assert job["runs-on"] == "${{ inputs.runner || vars.PERF_RUNNER || 'ubuntu-24.04' }}"
+    assert job["container"]["image"] == "${{ inputs.image || vars.PERF_IMAGE }}"
+
+
+# ---- measuring --------------------------------------------------------------------------
+
+MEASURE = ("perf-measure", "measure", "Measure")
+RUN_FILE = "history/20260102T030405Z_mi300x_0a0a0a0a.jsonl"
+MEASURES = f"open({RUN_FILE!r}, 'w').write('{{}}')\n"
+
+
+def asked(**changes: object) -> dict[str, object]:
+    """Return the inputs of a measurement that asks for nothing."""
+    return {"inputs_tier": "", "inputs_select": "", "inputs_processes": 1} | changes
+
+
+def test_the_suite_runs_and_its_run_is_named(checkout, tmp_path):
+    """Among older ones; it goes into the artifact."""
+    (checkout / "history").mkdir()
+    (checkout / "history" / "20260101T030405Z_mi300x_09090909.jsonl").write_text("{}")
+    notes(tmp_path, "pytest", MEASURES)
+    done = run(checkout, MEASURE, **asked())
+    assert (done.status, done.outputs) == (0, {"run": "0a0a0a0a"})
+    assert [p.name for p in (checkout / "out" / "history").iterdir()] == [Path(RUN_FILE).name]
+    (words,) = calls(tmp_path)
+    assert words == [
+        *("pytest", "perf_tests", "-n", "auto", "--perf-history", "history"),
+        *("--junit-xml", "out/junit.xml", "--perf-processes", "1"),
+    ]
+
+
+def test_what_is_asked_for_reaches_pytest_as_single_words(checkout, tmp_path):
+    """Whatever characters are in it."""
+    notes(tmp_path, "pytest", MEASURES)
+    select = "resnet50 and not 'x'; touch bad $(touch worse)"
+    run(checkout, MEASURE, **asked(inputs_tier="gate", inputs_select=select, inputs_processes=5))
+    (words,) = calls(tmp_path)
+    assert words[-6:] == ["--perf-processes", "5", "--perf-tier", "gate", "-k", select]
+    assert not (checkout / "bad").exists()
+    assert not (checkout / "worse").exists()
+
+
+def test_a_regression_ends_the_step_and_its_run_is_still_named(checkout, tmp_path):
+    """A failed gate has a report all the same."""
+    notes(tmp_path, "pytest", f"{MEASURES}sys.exit(1)")
+    done = run(checkout, MEASURE, **asked())
+    assert (done.status, done.outputs) == (1, {"run": "0a0a0a0a"})
+
+
+def test_a_night_without_a_run_does_not_report_an_older_one(checkout, tmp_path):
+    """Last night's report would look like tonight's."""
+    (checkout / "history").mkdir()
+    (checkout / "history" / "20260101T030405Z_mi300x_09090909.jsonl").write_text("{}")
+    notes(tmp_path, "pytest", "sys.exit(4)")
+    done = run(checkout, MEASURE, **asked())
+    assert (done.status, done.outputs) == (4, {})
+    assert "nothing was measured" in done.summary
+
+
+def test_the_options_are_ones_that_pytest_has(checkout, tmp_path):
+    """Collects for real what the step would run."""
+    stand_in(tmp_path, "pytest", f'exec "{sys.executable}" -m pytest --help "$@"')
+    done = run(checkout, MEASURE, **asked(inputs_tier="smoke", inputs_select="x"))
+    assert done.status == 0, done.log
+
+
+INSTALL = ("perf-measure", "measure", "Install")
+
+
+def test_the_torch_that_is_there_stays(checkout, tmp_path):
+    """It is what is measured."""
+    listing = "torch==2.10.0+rocm7.2.4\\ntorchvision==0.25.0\\ntorchmetrics==1.9\\nnumpy==2.1"
+    shows = f"if 'list' in sys.argv: print('{listing}')\n"
+    shows += "if 'install' in sys.argv: print(open(sys.argv[-1]).read())"
+    notes(tmp_path, "python3", shows)
+    done = run(
+        checkout, INSTALL, **{"inputs_remember && vars_PERF_HISTORY && '[object-store]' || ''": ""}
+    )
+    assert done.status == 0, done.log
+    assert done.log.split() == ["torch==2.10.0+rocm7.2.4", "torchvision==0.25.0"]
+    listed, installed, _ = calls(tmp_path)
+    assert listed == ["python3", "-m", "pip", "list", "--format", "freeze"]
+    assert installed[:6] == ["python3", "-m", "pip", "install", "--editable", "."]
+    assert installed[6] == "--constraint"
+
+
+def test_without_a_torch_nothing_is_held_fast(checkout, tmp_path):
+    """And the object store's packages come where one is named."""
+    notes(tmp_path, "python3")
+    extra = {"inputs_remember && vars_PERF_HISTORY && '[object-store]' || ''": "[object-store]"}
+    done = run(checkout, INSTALL, **extra)
+    assert done.status == 0, done.log
+    assert calls(tmp_path)[1][5] == ".[object-store]"
+
+
+# ---- keeping and reporting ----------------------------------------------------------------
+
+PUSH = ("perf-measure", "measure", "Push the run to the object store")
+REPORT = ("perf-measure", "measure", "Report")
+PLACE = "steps_push_outcome == 'success' && vars_PERF_HISTORY || 'history'"
+KEYS = {"secrets_store_key_id": "", "secrets_store_key": "", "vars_PERF_HISTORY_ENDPOINT": ""}
+
+
+def a_run(checkout: Path, processes: int = 1) -> str:
+    """Write a run into the checkout's history; returns its id."""
+    attempts = [make_attempt(process=n) for n in range(processes)]
+    path = write_run(checkout / "history", [make_record(attempts=attempts)])
+    (checkout / "out").mkdir()
+    return path.stem.rpartition("_")[2]
+
+
+def report(checkout: Path, name: str, *, notify: str = "", place: str = "history") -> Done:
+    """Report on a run."""
+    said = {"steps_measure_outputs_run": name, "secrets_notify": notify, PLACE: place}
+    return run(checkout, REPORT, **said, **KEYS)
+
+
+def test_the_report_is_a_page_and_the_summary(checkout):
+    """By the program itself."""
+    done = report(checkout, a_run(checkout))
+    assert done.status == 0, done.log
+    assert "resnet18-b4-fp32-eager-infer" in (checkout / "out" / "report.html").read_text()
+    assert done.summary == (checkout / "out" / "report.md").read_text()
+    assert "resnet18-b4-fp32-eager-infer" in done.summary
+
+
+def test_an_address_is_told_where_there_is_one(checkout, tmp_path):
+    """As one word."""
+    notes(tmp_path, "bench-lib", "open('out/report.md', 'w').write('fine')")
+    (checkout / "out").mkdir()
+    report(checkout, "0a0a0a0a", notify="https://example.org/a b", place="s3://bucket/runs")
+    (words,) = calls(tmp_path)
+    assert words[:6] == [
+        "bench-lib",
+        "report",
+        "--run",
+        "0a0a0a0a",
+        "--history",
+        "s3://bucket/runs",
+    ]
+    assert words[-2:] == ["--notify", "https://example.org/a b"]
+
+
+def test_the_object_store_is_told_by_the_environment(checkout, tmp_path):
+    """And an endpoint that nobody named is not an empty one."""
+    shows = "import os\nprint(os.environ['AWS_ACCESS_KEY_ID'], 'AWS_ENDPOINT_URL' in os.environ)"
+    notes(tmp_path, "bench-lib", shows)
+    keys = KEYS | {"secrets_store_key_id": "key"}
+    done = run(checkout, PUSH, vars_PERF_HISTORY="s3://bucket/runs", **keys)
+    assert done.log.split() == ["key", "False"]
+    assert calls(tmp_path) == [["bench-lib", "history", "push", "s3://bucket/runs"]]
+    keys |= {"vars_PERF_HISTORY_ENDPOINT": "https://store"}
+    done = run(checkout, PUSH, vars_PERF_HISTORY="s3://bucket/runs", **keys)
+    assert done.log.split() == ["key", "True"]
+
+
+def test_the_history_is_compacted_and_tonights_run_stays(checkout):
+    """By the program itself."""
+    name = a_run(checkout)
+    done = run(checkout, ("perf-measure", "measure", "Compact the history"))
+    assert done.status == 0, done.log
+    assert [p for p in (checkout / "history").glob("*.jsonl") if name in p.name]
+
+
+ACCEPT = ("perf-measure", "measure", "Accept the baseline")
+
+
+def test_a_run_becomes_the_baseline_and_says_what_changes(checkout):
+    """By the program itself, with the reason as it was typed."""
+    name = a_run(checkout, processes=5)
+    done = run(
+        checkout,
+        ACCEPT,
+        steps_measure_outputs_run=name,
+        inputs_accept='it\'s "new"',
+        inputs_force="false",
+    )
+    assert done.status == 0, done.log
+    accepted = json.loads((checkout / "baselines" / "mi300x.json").read_text())
+    assert 'it\'s \\"new\\"' in json.dumps(accepted)
+    assert "| resnet18-b4-fp32-eager-infer |" in (checkout / "out" / "baseline.md").read_text()
+    assert "resnet18-b4-fp32-eager-infer" in done.summary
+
+
+def test_force_is_passed_on(checkout, tmp_path):
+    """Only where it was ticked."""
+    notes(tmp_path, "bench-lib")
+    (checkout / "out").mkdir()
+    said = {"steps_measure_outputs_run": "r", "inputs_accept": "why", "inputs_force": "true"}
+    run(checkout, ACCEPT, **said)
+    assert calls(tmp_path)[0][-1] == "--force"
+
+
+# ---- commenting -------------------------------------------------------------------------
+
+COMMENT = ("perf-pull-request", "comment", "Comment")
+GH = """
+state = pathlib.Path('comments.json')
+kept = json.loads(state.read_text()) if state.exists() else {}
+words = sys.argv[1:]
+body = [w.removeprefix('body=@') for w in words if w.startswith('body=@')]
+if 'POST' in words:
+    kept[str(7000 + len(kept))] = pathlib.Path(body[0]).read_text()
+elif 'PATCH' in words:
+    kept[words[1].rpartition('/')[2]] = pathlib.Path(body[0]).read_text()
+else:
+    print('\\n'.join(k for k, v in kept.items() if v.startswith('<!-- bench-lib: ')))
+state.write_text(json.dumps(kept))
+"""
+URL = "https://github.com/someone/bench-lib/actions/runs/1"
+
+
+def comment(checkout: Path, report: str | None) -> dict[str, str]:
+    """Comment with a report; returns all comments there are then."""
+    folder = checkout / "report" / "out"
+    if report is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "report.md").write_text(report)
+    notes(checkout.parent, "gh", f"import pathlib\n{GH}")
+    done = run(
+        checkout,
+        COMMENT,
+        github_token="a token",
+        github_event_pull_request_number=12,
+        github_server_url="https://github.com",
+        github_repository=REPOSITORY,
+        github_run_id=1,
+    )
+    assert done.status == 0, done.log
+    return json.loads((checkout / "comments.json").read_text())
+
+
+def test_the_first_report_is_a_new_comment(checkout, tmp_path):
+    """Beside what others said, word for word."""
+    (checkout / "comments.json").write_text(json.dumps({"5": "looks good"}))
+    text = f"{MARKER}\n# 1 REGRESSED\n\n`$HOME` $(date)\n"
+    assert comment(checkout, text) == {"5": "looks good", "7001": text}
+    assert calls(tmp_path)[-1][2] == f"repos/{REPOSITORY}/issues/12/comments"
+
+
+def test_later_reports_take_its_place(checkout):
+    """One comment, however often somebody pushes."""
+    comment(checkout, f"{MARKER}\nfirst")
+    found = comment(checkout, f"{MARKER}\nsecond")
+    assert list(found.values()) == [f"{MARKER}\nsecond"]
+
+
+def test_a_comment_says_that_nothing_was_measured(checkout):
+    """And where to look."""
+    (text,) = comment(checkout, None).values()
+    assert text.startswith(f"{MARKER}\nNothing was measured")
+    assert URL in text
+
+
+def test_only_comments_of_the_workflow_itself_are_taken_for_its_own(checkout, tmp_path):
+    """By author and by marker."""
+    comment(checkout, "first")
+    words = calls(tmp_path)[0]
+    selects = words[words.index("--jq") + 1]
+    assert 'select(.user.login == "github-actions[bot]")' in selects
+    assert f'startswith("{MARKER}")' in selects
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="gh has a jq of its own, this machine none")
+def test_a_strangers_comment_with_our_marker_is_not_ours(checkout, tmp_path):
+    """The filter, by jq itself."""
+    comment(checkout, "first")
+    words = calls(tmp_path)[0]
+    there = [
+        {"id": 1, "user": {"login": "stranger"}, "body": "<!-- bench-lib: report -->\nmine"},
+        {"id": 2, "user": {"login": "github-actions[bot]"}, "body": "another workflow's"},
+        {
+            "id": 3,
+            "user": {"login": "github-actions[bot]"},
+            "body": "<!-- bench-lib: report -->\nours",
+        },
+    ]
+    selects = words[words.index("--jq") + 1]
+    done = subprocess.run(
+        ["jq", selects], input=json.dumps(there), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["3"]
+
+
+# ---- proposing --------------------------------------------------------------------------
+
+PROPOSE = ("perf-baseline", "propose", "Open a pull request")
+
+
+def git(folder: Path, *words: str) -> str:
+    """Run git as nobody in particular."""
+    nobody = ["-c", "user.name=somebody", "-c", "user.email=some@body"]
+    done = subprocess.run(
+        ["git", *nobody, *words], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+@pytest.fixture
+def repository(checkout, tmp_path):
+    """Make the checkout one of a repository with a baseline."""
+    git(tmp_path, "init", "--quiet", "--bare", "remote.git")
+    git(checkout, "init", "--quiet", "--initial-branch", "main")
+    git(checkout, "remote", "add", "origin", str(tmp_path / "remote.git"))
+    (checkout / "baselines").mkdir()
+    (checkout / "baselines" / "mi300x.json").write_text("old")
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "--message", "all")
+    (checkout / "report" / "baselines").mkdir(parents=True)
+    (checkout / "report" / "out").mkdir()
+    (checkout / "report" / "out" / "baseline.md").write_text("what changes")
+    notes(tmp_path, "gh")
+    return checkout
+
+
+def propose(repository: Path, baseline: str) -> Done:
+    """Propose a baseline."""
+    (repository / "report" / "baselines" / "mi300x.json").write_text(baseline)
+    return run(
+        repository,
+        PROPOSE,
+        github_token="a token",
+        inputs_reason="ROCm 7.2.4; $(touch bad)",
+        github_ref_name="main",
+        github_run_id=1,
+        github_run_attempt=2,
+    )
+
+
+def test_a_new_baseline_is_a_branch_and_a_pull_request(repository, tmp_path):
+    """With nothing in it but the baseline."""
+    done = propose(repository, "new")
+    assert done.status == 0, done.log
+    remote = tmp_path / "remote.git"
+    assert git(remote, "show", "baseline/1-2:baselines/mi300x.json") == "new"
+    changed = git(repository, "show", "--name-only", "--format=%s", "baseline/1-2").split("\n")
+    assert changed[0] == "New baseline: ROCm 7.2.4; $(touch bad)"
+    assert changed[2:-1] == ["baselines/mi300x.json"]
+    words = calls(tmp_path)[-1]
+    assert words[:7] == ["gh", "pr", "create", "--base", "main", "--head", "baseline/1-2"]
+    assert words[-2:] == ["--body-file", "report/out/baseline.md"]
+    assert not (repository / "bad").exists()
+
+
+def test_an_unchanged_baseline_is_not_proposed(repository, tmp_path):
+    """A run of which nothing was accepted is no success."""
+    done = propose(repository, "old")
+    assert done.status == 1
+    assert "nothing was accepted" in done.summary
+    assert calls(tmp_path) == []
+
+
+# ---- the examples of docs/ci.md ------------------------------------------------------------
+
+
+def example(language: str) -> str:
+    """Return the one block of a language in docs/ci.md."""
+    (found,) = re.findall(
+        rf"^```{language}\n(.*?)^```",
+        (ROOT / "docs" / "ci.md").read_text(),
+        re.DOTALL | re.MULTILINE,
+    )
+    return found
+
+
+def test_gitlabs_example_is_of_gitlabs_schema(tmp_path):
+    """As GitLab's own editor checks it."""
+    path = tmp_path / ".gitlab-ci.yml"
+    path.write_text(example("yaml"))
+    check_schema("gitlab-ci", path)
+
+
+def shell_of(language: str) -> str:
+    """Return the shell lines of an example."""
+    text = example(language)
+    if language == "yaml":
+        job = YAML(typ="safe").load(text)["performance"]
+        return "\n".join([*job["script"], *job["after_script"]])
+    if language == "groovy":
+        return "\n".join(
+            re.findall(r"sh '''(.*?)'''", text, re.DOTALL) + re.findall(r"sh '([^']+)'", text)
+        )
+    return text
+
+
+@pytest.mark.parametrize("language", ["yaml", "groovy", "bash"])
+def test_the_examples_run_from_end_to_end(checkout, tmp_path, language):
+    """Every shell line, with programs that note what they are told."""
+    for program in ("python3", "pytest", "bench-lib"):
+        notes(tmp_path, program)
+    environment = {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    words = ["bash", "-euo", "pipefail", "-c", shell_of(language)]
+    done = subprocess.run(
+        words, check=False, cwd=checkout, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    called = calls(tmp_path)
+    assert called[-1][:2] == ["bench-lib", "report"]
+    assert any(words[:1] == ["pytest"] or words[1:3] == ["submit", "--slurm"] for words in called)
