@@ -451,10 +451,12 @@ def test_the_report_is_a_page_and_the_summary(checkout):
 
 
 def test_an_address_is_told_where_there_is_one(checkout, tmp_path):
-    """As one word."""
-    notes(tmp_path, "bench-lib", "open('out/report.md', 'w').write('fine')")
+    """In the environment, because the list of processes shows words."""
+    note = "import os\nopen('out/report.md', 'w').write(os.environ['BENCH_LIB_NOTIFY'])"
+    notes(tmp_path, "bench-lib", note)
     (checkout / "out").mkdir()
-    report(checkout, "0a0a0a0a", notify="https://example.org/a b", place="s3://bucket/runs")
+    address = "https://example.org/a b"
+    done = report(checkout, "0a0a0a0a", notify=address, place="s3://bucket/runs")
     (words,) = calls(tmp_path)
     assert words[:6] == [
         "bench-lib",
@@ -464,7 +466,8 @@ def test_an_address_is_told_where_there_is_one(checkout, tmp_path):
         "--history",
         "s3://bucket/runs",
     ]
-    assert words[-2:] == ["--notify", "https://example.org/a b"]
+    assert address not in words
+    assert done.summary == address
 
 
 def test_the_object_store_is_told_by_the_environment(checkout, tmp_path):
