@@ -13,6 +13,7 @@ import json
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -189,7 +190,7 @@ class Run:
         return self.ended is not None
 
 
-NAME = re.compile(r"(?P<time>\d{8}T\d{6}Z)_(?P<key>.+)_(?P<run>[0-9a-f]{8})\.jsonl")
+NAME = re.compile(r"(?P<time>\d{8}T\d{6}Z)_(?P<key>[^/\n]+)_(?P<run>[0-9a-f]{8})\.jsonl")
 """What the file of a run is called."""
 
 
@@ -290,9 +291,15 @@ def _fold(run: Run, line: dict[str, Any]) -> None:
 
 def files(folder: Path) -> list[Path]:
     """Return the files of all runs in a folder, oldest first; none where there is no folder."""
-    found = [path for path in folder.glob("*.jsonl") if NAME.fullmatch(path.name)]
-    # Of two runs of one second the one that was written to last is the later.
-    return sorted(found, key=lambda path: (path.name.partition("_")[0], path.stat().st_mtime_ns))
+    found = []
+    for path in folder.glob("*.jsonl"):
+        if NAME.fullmatch(path.name):
+            with contextlib.suppress(OSError):  # compacted this very moment, or a link to nowhere
+                about = path.stat()
+                if stat.S_ISREG(about.st_mode):
+                    # Of two runs of one second the one that was written to last is the later.
+                    found.append((path.name.partition("_")[0], about.st_mtime_ns, path))
+    return [path for _, _, path in sorted(found)]
 
 
 def keys(folder: Path) -> dict[str, list[Path]]:

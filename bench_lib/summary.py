@@ -62,9 +62,13 @@ def spread(samples: Sequence[float]) -> float:
     is one whose ordinary iterations differ.
     """
     kept = sorted(samples)[: len(samples) - len(samples) // 20]
-    if len(kept) < 2 or statistics.fmean(kept) <= 0:
+    if len(kept) < 2:
         return 0.0
-    return statistics.stdev(kept) / statistics.fmean(kept)
+    mean = math.fsum(kept) / len(kept)
+    if mean <= 0:
+        return 0.0
+    # What statistics.stdev says, which counts in fractions and takes thirty times as long.
+    return math.dist(kept, [mean] * len(kept)) / math.sqrt(len(kept) - 1) / mean
 
 
 def percentile(samples: Sequence[float], fraction: float) -> float:

@@ -289,6 +289,7 @@ def regressed(case: Case | None = None, ratio: float = 1.08, **fields: Any) -> E
     case = case or make_case(compile_mode="max-autotune")
     at = 27
     points = make_points(steps=[(at, ratio)], case=case, last=Status.REGRESSED)
+    points[at:-1] = [replace(point, status=Status.SUSPECT) for point in points[at:-1]]
     blamed = f"; +{0.008 * (ratio - 1) * 1e6:.0f} us in kernels: matrix products 4 ms → 4.64 ms"
     entry = make_entry(
         case,

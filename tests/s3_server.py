@@ -28,6 +28,10 @@ class Store(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.objects: dict[str, bytes] = {}
         self.asked: list[str] = []
+        self.refuse_from: int | None = None
+        """How many objects it holds when it takes no more."""
+        self.broken: set[str] = set()
+        """Keys of objects that it cannot send."""
 
     @property
     def url(self) -> str:
@@ -59,6 +63,10 @@ class Handler(BaseHTTPRequestHandler):
             return
         _, key = self._names()
         self.server.asked.append(f"PUT {key}")
+        most = self.server.refuse_from
+        if most is not None and len(self.server.objects) + 1 >= most:
+            self._fail(403, "QuotaExceeded", "The disk is full")
+            return
         self.server.objects[key] = data
         self._send(200, b"", ETag=f'"{md5(data).hexdigest()}"')
 
@@ -86,7 +94,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send(200, self._listing(asked.get("prefix", [""])[0]))
             return
         data = self.server.objects.get(key)
-        if data is None:
+        if data is None or (key in self.server.broken and self.command == "GET"):
             self._fail(404, "NoSuchKey", "The specified key does not exist.")
             return
         headers = {

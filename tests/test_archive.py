@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
+import signal
 import statistics
+import threading
 from dataclasses import replace
 from pathlib import Path
 
+import duckdb
 import pytest
 from builders import (
     CASE_ID,
@@ -24,7 +29,7 @@ from builders import (
 )
 
 from bench_lib import archive, summary
-from bench_lib.archive import Archive, Point
+from bench_lib.archive import Archive, Point, tables
 from bench_lib.archive.compaction import compact
 from bench_lib.archive.views import VIEWS
 from bench_lib.history import HistoryError, read, reference
@@ -60,6 +65,18 @@ def rename(path: Path, **parts: str) -> Path:
     key, _, run = rest.rpartition("_")
     named = {"time": time, "key": key, "run": run, **parts}
     return path.rename(path.with_name("{time}_{key}_{run}.jsonl".format(**named)))
+
+
+def rewrite(path: Path, *, times: list | None = None, exit_status: int = 0, **figures) -> None:
+    """Write other figures into a run's measurements and its end; json knows NaN and Infinity."""
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    for line in lines:
+        if line["kind"] == "attempt":
+            measurement = line["attempt"]["measurement"]
+            measurement |= figures | ({} if times is None else {"iteration_s": times})
+        elif line["kind"] == "end":
+            line["exit_status"] = exit_status
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 @pytest.fixture(params=["lines", "parquet"])
@@ -433,6 +450,9 @@ def test_a_run_that_ended_before_it_began_is_kept_and_told(tmp_path, opened):
         ("attempt", {"run": None}, "line 2 cannot be read"),
         ("environment", {"ref": None}, "line 1 cannot be read"),
         ("attempt", {"attempt": {"hardware_key": 5}}, "line 2 cannot be read"),
+        ("end", {"exit_status": "1"}, "line 4 cannot be read"),
+        ("end", {"exit_status": 1.5}, "line 4 cannot be read"),
+        ("end", {"schema": "1"}, "line 4 cannot be read"),
     ],
 )
 def test_what_is_odd_in_a_line_is_what_reading_the_file_says(tmp_path, opened, kind, change, words):
@@ -445,6 +465,126 @@ def test_what_is_odd_in_a_line_is_what_reading_the_file_says(tmp_path, opened, k
     assert any(words in problem for problem in said)
     with Archive(tmp_path, now=NOW) as found:
         assert found.problems == [f"{path.name}: {problem}" for problem in said]
+
+
+@pytest.mark.parametrize("times", [[0.5, None], [0.5, math.nan], [0.5, math.inf]])
+def test_times_that_are_no_numbers_make_no_value(tmp_path, opened, times):
+    """The line is left out and told."""
+    path = write_run(tmp_path, [record()], now=night(1))
+    rewrite(path, times=times)
+    with opened() as found:
+        assert found.series(CASE_ID, "mi300x") == []
+        assert f"{path.name}: line 2 cannot be read" in found.problems[0]
+
+
+@pytest.mark.parametrize("careful", [False, True])
+@pytest.mark.parametrize("number", [2**31, 2**62, 2**63, 2**70, -(2**70)])
+def test_numbers_too_large_for_a_table_cost_nothing_else(tmp_path, opened, number, careful):
+    """The run counts without them; other runs are as they were."""
+    path = write_run(tmp_path, [record()], now=night(1))
+    rewrite(path, exit_status=number, peak_memory_bytes=number, items_per_step=abs(number))
+    write_run(tmp_path, [record()], now=night(2))
+    if careful:
+        with path.open("ab") as file:
+            file.write(b"x\n")
+    with opened() as found:
+        odd, usual = found.runs()
+        assert (odd.exit_status, usual.exit_status) == (None, 0)
+        assert odd.ended is not None
+        points = found.series(CASE_ID, "mi300x")
+        held = number if abs(number) < 2**63 else None
+        assert [point.peak_memory_bytes for point in points] == [held, 2**20]
+        assert points[0].rate == pytest.approx(points[1].rate / 4 * abs(number))
+        assert found.query("SELECT count(*) FROM attempts").rows == [(2,)]
+
+
+@pytest.mark.parametrize("items", [10**400, 1])
+def test_figures_beyond_every_clock_make_no_value(tmp_path, opened, items):
+    """And no error."""
+    path = write_run(tmp_path, [record()], now=night(1))
+    rewrite(path, times=[1.5e308, 1.7e308, 1.6e308], items_per_step=items)
+    with opened() as found:
+        assert [run.cases for run in found.runs()] == [1]
+        assert found.series(CASE_ID, "mi300x") == []
+
+
+def test_an_end_that_is_there_twice_is_the_later_one(tmp_path, opened):
+    """As when the file is read."""
+    path = write_run(tmp_path, [record()], now=night(1))
+    *_, end = path.read_bytes().splitlines(keepends=True)
+    first = end.replace(b'"exit_status":0', b'"exit_status":3')
+    path.write_bytes(path.read_bytes().replace(end, first + end))
+    with opened() as found:
+        assert [run.exit_status for run in found.runs()] == [0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"20261399T000000Z_mi300x_0a0a0a0a.jsonl",
+        b"00000101T000000Z_mi300x_0a0a0a0a.jsonl",
+        b"20260101T000000Z_\xff_0a0a0a0a.jsonl",
+        b"\xff.parquet",
+    ],
+)
+def test_names_of_no_day_or_no_text_are_left_out_and_told(tmp_path, opened, name):
+    """In words that a terminal takes; what else is there counts."""
+    write_run(tmp_path, [record()], now=night(1))
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).touch()
+    with opened() as found:
+        assert [run.started for run in found.runs()] == [night(1)]
+        (problem,) = found.problems
+        assert problem.encode().startswith(name.replace(b"\xff", b"?"))
+
+
+def test_a_file_that_may_not_be_read_is_left_out_and_told(tmp_path, monkeypatch):
+    """The others count."""
+    secret = write_run(tmp_path, [record()], now=night(1))
+    write_run(tmp_path, [record()], now=night(2))
+    usual = Path.open
+
+    def refuse(path, *words, **options):
+        if path == secret:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return usual(path, *words, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with Archive(tmp_path, now=NOW) as found:
+        assert [run.started for run in found.runs()] == [night(2)]
+        assert found.problems == [f"{secret.name}: cannot be read: Permission denied; left out"]
+    done = compact(tmp_path, keep=5)
+    assert (done.written, done.left) == (
+        1,
+        [f"{secret.name}: cannot be read: Permission denied"],
+    )
+
+
+def test_a_file_too_large_for_memory_is_left_out_and_told(tmp_path, monkeypatch):
+    """By its size alone, and not compacted either."""
+    large = write_run(tmp_path, [record(), record(case_id="b")], now=night(1))
+    write_run(tmp_path, [record()], now=night(2))
+    size = large.stat().st_size
+    monkeypatch.setattr(tables, "LARGEST", size - 1)
+    said = f"{large.name}: of 0 MB; no more than 0 MB are read"
+    done = compact(tmp_path, keep=0)
+    assert (done.written, done.left) == (1, [said])
+    with Archive(tmp_path, now=NOW) as found:
+        assert [run.started for run in found.runs()] == [night(2)]
+        assert found.problems == [f"{said}; left out"]
+
+
+def test_a_parquet_file_with_our_mark_and_other_columns_is_somebody_elses(tmp_path):
+    """Left out, told, and never written over."""
+    write_run(tmp_path, [record()], now=night(1))
+    foreign = tmp_path / "2026-01.parquet"
+    duckdb.sql(f"COPY (SELECT 'x' AS bytes) TO '{foreign}' (KV_METADATA {{{tables.MARK}: '1'}})")
+    before = foreign.read_bytes()
+    with Archive(tmp_path, now=NOW) as found:
+        assert len(found.series(CASE_ID, "mi300x")) == 1
+        assert found.problems == [f"{foreign.name}: not written by history compact; left out"]
+    done = compact(tmp_path, keep=0)
+    assert done.left == [f"{foreign.name}: not a file that this version can add to"]
+    assert foreign.read_bytes() == before
 
 
 def test_a_verdict_that_is_there_twice_is_the_later_one(tmp_path, opened):
@@ -631,6 +771,19 @@ def test_a_query_is_one_select(tmp_path, monkeypatch, sql):
     with Archive(tmp_path) as found, pytest.raises(HistoryError, match="a query is one SELECT"):
         found.query(sql.format(folder=tmp_path))
     assert not list(tmp_path.glob("x*"))
+
+
+def test_a_query_without_end_is_ended_by_an_interrupt(tmp_path):
+    """And the archive answers the next."""
+    endless = "SELECT count(*) FROM range(100000000) AS a, range(100000000) AS b"
+    with Archive(tmp_path) as found:
+        found.query("SELECT 1")
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            found.query(endless)
+        timer.join()
+        assert found.query("SELECT 1").rows == [(1,)]
 
 
 def test_a_query_that_cannot_be_read_or_fails_says_where(tmp_path):

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import duckdb
 import pytest
 from builders import CASE_ID, make_case, make_hardware, make_record, make_verdict, write_run
 from filelock import FileLock
@@ -20,6 +21,7 @@ import bench_lib
 from bench_lib import history
 from bench_lib.archive import Archive, compaction, tables
 from bench_lib.archive.compaction import compact, restore
+from bench_lib.archive.pushing import pull
 from bench_lib.history import HistoryError
 from bench_lib.model import Record, Status
 
@@ -141,6 +143,52 @@ def test_a_file_that_is_not_what_was_compacted_under_its_name_is_left(tmp_path):
     with Archive(tmp_path, now=NOW) as found:
         assert found.runs()[0].exit_status == 0
         assert found.runs()[0].cases == 2
+
+
+def test_what_does_not_count_stays_a_file_for_it_could_not_be_restored(tmp_path):
+    """A run whose id another has, and one that is yet to come."""
+    first, second = (write_run(tmp_path, [record()], now=night(day)) for day in (1, 2))
+    taken = second.rename(tmp_path / f"20260102T020000Z_cpu_{run_id(first)}.jsonl")
+    taken.write_bytes(taken.read_bytes().replace(run_id(second).encode(), run_id(first).encode()))
+    with first.open("ab") as file:
+        file.write(b"\n")
+    ahead = write_run(tmp_path, [record()], now="2999-01-01T00:00:00Z")
+    assert compact(tmp_path, keep=0).removed == [first]
+    assert compact(tmp_path, keep=0).removed == []
+    assert names(tmp_path) == ["2026-01.parquet", taken.name, "2999-01.parquet", ahead.name]
+
+
+def test_memory_holds_a_few_files_at_once(monkeypatch):
+    """Whatever their number, and one at least."""
+    monkeypatch.setattr(compaction, "AT_ONCE", 3)
+    monkeypatch.setattr(compaction, "BYTES_AT_ONCE", 10)
+    sizes = {"a": 11, "b": 5, "c": 5, "d": 1, "e": 0, "f": 0, "g": 0}
+    assert list(compaction.batches(sizes)) == [["a"], ["b", "c"], ["d", "e", "f"], ["g"]]
+    assert list(compaction.batches({})) == []
+
+
+def test_what_is_called_like_a_run_and_is_no_file_is_passed_over(tmp_path):
+    """A link to nowhere, a folder, a pipe: nothing waits for them, and the runs are compacted."""
+    path = write_run(tmp_path, [record()], now=night(1))
+    odd = [tmp_path / f"20260102T000000Z_mi300x_0000000{n}.jsonl" for n in range(3)]
+    odd[0].symlink_to(tmp_path / "nowhere")
+    odd[1].mkdir()
+    os.mkfifo(odd[2])
+    assert history.files(tmp_path) == [path]
+    assert compact(tmp_path, keep=0).removed == [path]
+    assert days(tmp_path) == [night(1)]
+    assert [os.path.lexists(one) for one in odd] == [True] * 3
+
+
+def test_a_linked_file_is_compacted_and_what_it_is_linked_to_stays(tmp_path):
+    """It may be somebody else's."""
+    target = write_run(tmp_path / "theirs", [record()], now=night(1))
+    link = tmp_path / "ours" / target.name
+    link.parent.mkdir()
+    link.symlink_to(target)
+    assert compact(link.parent, keep=0).removed == [link]
+    assert target.exists()
+    assert days(link.parent) == [night(1)]
 
 
 def test_what_cannot_be_read_by_this_version_is_left(tmp_path):
@@ -282,6 +330,25 @@ def test_a_restored_file_is_the_one_that_was_there(tmp_path):
     assert (done.written, done.removed) == (0, [path])
 
 
+def test_a_name_that_leads_elsewhere_is_not_written_to(tmp_path):
+    """Parquet from a shared place may be anybody's."""
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    path = write_run(theirs, [record()], now=night(1))
+    compact(theirs, keep=0)
+    archive = theirs / "2026-01.parquet"
+    evil = f"20260101T000000Z_/../../evil_{run_id(path)}.jsonl"
+    kept = tmp_path / "kept.parquet"
+    archive.rename(kept)
+    duckdb.sql(
+        f"COPY (SELECT * REPLACE ('{evil}' AS file) FROM '{kept}') TO '{archive}' "
+        f"(KV_METADATA {{{tables.MARK}: '{tables.VERSION}'}})"
+    )
+    assert pull(ours, str(theirs), most=None).files == []
+    with pytest.raises(HistoryError):
+        restore(theirs, run_id(path))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["kept.parquet", "theirs"]
+
+
 def test_a_run_that_is_nowhere_is_not_restored(tmp_path):
     """Nor is one from a store."""
     write_run(tmp_path, now=night(1))
@@ -325,11 +392,13 @@ def test_whatever_was_in_a_file_comes_back_byte_for_byte(files):
             path.write_bytes(data)
             written[path.name] = data
         done = compact(folder, keep=0, now=LATER)
-        assert (len(done.removed), done.left) == (len(files), [])
+        assert (done.written, done.left) == (len(files), [])
         with Archive(folder, now=NOW) as found:
             for run in found.runs():
+                assert run.compacted
                 assert found.data(run) == written[run.file]
-                path = restore(folder, run.run_id)
-                assert path.read_bytes() == written[path.name]
             counted = {run.run_id for run in found.runs()}
         assert counted >= {"0a0a0a0a"} or len(counted) == len(files)
+        assert {path.name for path in done.removed} == {run.file for run in found.runs()}
+        path = restore(folder, "latest")
+        assert path.read_bytes() == written[path.name]

@@ -9,12 +9,20 @@ from pathlib import Path
 
 import pytest
 import s3_server
-from builders import CASE_ID, make_case, make_record, make_verdict, write_run
+from builders import (
+    CASE_ID,
+    make_case,
+    make_hardware,
+    make_record,
+    make_verdict,
+    write_run,
+)
 
+from bench_lib import history
 from bench_lib.archive import Archive
 from bench_lib.archive.compaction import compact, restore
 from bench_lib.archive.places import Place
-from bench_lib.archive.pushing import push
+from bench_lib.archive.pushing import pull, push
 from bench_lib.history import HistoryError, read
 from bench_lib.model import Record, Status
 
@@ -32,6 +40,11 @@ def night(day: int) -> str:
 def record(case_id: str = CASE_ID) -> Record:
     """Return a judged record."""
     return make_record(case=make_case(id=case_id), status=Status.OK, verdicts=[make_verdict()])
+
+
+def run_id(path: Path) -> str:
+    """Return the id of a run by its file."""
+    return path.stem.rpartition("_")[2]
 
 
 @pytest.fixture
@@ -126,6 +139,8 @@ def test_a_web_server_is_read_too(tmp_path):
                 assert [run.compacted for run in found.runs()] == [True, False]
                 assert found.query("SELECT count(*) FROM verdicts").rows == [(2,)]
                 assert found.problems == []
+            done = pull(tmp_path / "c", f"http://127.0.0.1:{server.server_port}/", most=None)
+            assert len(done.files) == 2
             assert times == [night(1), night(2)]
             with pytest.raises(HistoryError, match="web servers are read from, and not written to"):
                 push(tmp_path, f"http://127.0.0.1:{server.server_port}/")
@@ -260,3 +275,125 @@ def test_a_folder_may_be_pushed_to(tmp_path):
     assert push(tmp_path / "a", str(tmp_path / "b")).files == [path.name]
     assert (tmp_path / "b" / path.name).read_bytes() == path.read_bytes()
     assert [p.name for p in (tmp_path / "b").iterdir()] == [path.name]
+
+
+def test_a_push_that_fails_half_way_is_ended_by_the_next(tmp_path, store):
+    """What went up is whole, and is not sent again."""
+    paths = [write_run(tmp_path, [record()], now=night(day)) for day in (1, 2, 3)]
+    store.refuse_from = 2
+    with pytest.raises(HistoryError, match=rf"^cannot write to {ADDRESS}: "):
+        push(tmp_path, ADDRESS)
+    assert store.objects == {f"runs/{paths[0].name}": paths[0].read_bytes()}
+    store.refuse_from = None
+    done = push(tmp_path, ADDRESS)
+    assert (done.files, done.there) == ([path.name for path in paths[1:]], 1)
+
+
+# ---- pulling ----------------------------------------------------------------------------
+
+
+def test_pulling_fetches_the_newest_of_each_hardware(tmp_path, store):
+    """Files and compacted months alike; then they are here, and a night is judged by them."""
+    paths = [write_run(tmp_path / "a", [record()], now=night(day)) for day in (1, 2)]
+    compact(tmp_path / "a", keep=0)
+    data = [restore(tmp_path / "a", run).read_bytes() for run in map(run_id, paths)]
+    push(tmp_path / "a", ADDRESS)
+    other = write_run(tmp_path / "b", now=night(1), hardware=make_hardware(key="cpu"))
+    newest = write_run(tmp_path / "b", [record()], now=night(3))
+    push(tmp_path / "b", ADDRESS)
+    store.asked.clear()
+    done = pull(tmp_path / "c", ADDRESS, most=2)
+    assert sorted(path.name for path in done.files) == sorted(
+        [paths[1].name, newest.name, other.name]
+    )
+    assert (done.here, done.left) == (0, [])
+    assert (tmp_path / "c" / paths[1].name).read_bytes() == data[1]
+    assert [r.started for r in history.latest(tmp_path / "c", "mi300x", 60)] == [
+        read(newest).started,
+        read(paths[1]).started,
+    ]
+    assert pull(tmp_path / "c", ADDRESS, most=2).here == 3
+    done = pull(tmp_path / "c", ADDRESS, most=None)
+    assert ([path.name for path in done.files], done.here) == ([paths[0].name], 3)
+    assert (tmp_path / "c" / paths[0].name).read_bytes() == data[0]
+
+
+def test_only_files_that_are_wanted_are_fetched(tmp_path, store):
+    """A runner that begins every night with an empty disk does not fetch a year."""
+    paths = [write_run(tmp_path / "a", [record()], now=night(day)) for day in (1, 2)]
+    push(tmp_path / "a", ADDRESS)
+    store.asked.clear()
+    pull(tmp_path / "b", ADDRESS, most=1)
+    fetched = [asked for asked in store.asked if asked.startswith("GET runs/")]
+    assert fetched == [f"GET runs/{paths[1].name}"]
+
+
+def test_what_is_compacted_here_is_not_fetched(tmp_path, store):
+    """Once is enough."""
+    write_run(tmp_path, [record()], now=night(1))
+    push(tmp_path, ADDRESS)
+    compact(tmp_path, keep=0)
+    done = pull(tmp_path, ADDRESS, most=None)
+    assert (done.files, done.here) == ([], 1)
+
+
+def test_a_run_that_went_on_is_fetched_again_and_another_is_left(tmp_path, store):
+    """What is here is never lost."""
+    path = write_run(tmp_path, [record()], now=night(1))
+    data = path.read_bytes()
+    store.objects[f"runs/{path.name}"] = data
+    path.write_bytes(data[:-30])
+    assert pull(tmp_path, ADDRESS, most=1).files == [path]
+    assert path.read_bytes() == data
+    path.write_bytes(b"{}\n")
+    done = pull(tmp_path, ADDRESS, most=1)
+    assert (done.files, done.here, done.left) == (
+        [],
+        0,
+        [f"{path.name}: not what is there under its name; left as it is"],
+    )
+    path.write_bytes(data + b"\n")
+    assert pull(tmp_path, ADDRESS, most=1).here == 1
+
+
+def test_a_run_that_is_yet_to_come_is_not_fetched(tmp_path, store):
+    """It would be the newest for ever; nor is a file that is no run's."""
+    path = write_run(tmp_path / "a", [record()], now="2999-01-01T00:00:00Z")
+    store.objects[f"runs/{path.name}"] = path.read_bytes()
+    store.objects["runs/notes.txt"] = store.objects["runs/2026-01.parquet"] = b"mine"
+    assert pull(tmp_path / "b", ADDRESS, most=None).files == []
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_pull_that_fails_half_way_is_ended_by_the_next(tmp_path, store):
+    """What was written is whole."""
+    paths = [write_run(tmp_path / "a", [record()], now=night(day)) for day in (1, 2)]
+    push(tmp_path / "a", ADDRESS)
+    key = f"runs/{paths[0].name}"
+    store.broken = {key}
+    with pytest.raises(HistoryError, match=rf"^cannot read {ADDRESS}: "):
+        pull(tmp_path / "b", ADDRESS, most=None)
+    assert [path.name for path in (tmp_path / "b").iterdir()] == [paths[1].name]
+    store.broken = set()
+    done = pull(tmp_path / "b", ADDRESS, most=None)
+    assert ([path.name for path in done.files], done.here) == ([paths[0].name], 1)
+
+
+def test_a_pull_says_what_a_push_says(tmp_path, store):
+    """Where there is nothing, no bucket, no folder."""
+    assert pull(tmp_path, ADDRESS, most=1).files == []
+    with pytest.raises(HistoryError, match=r"^cannot read s3://other: there is no such bucket"):
+        pull(tmp_path, "s3://other", most=1)
+    with pytest.raises(HistoryError, match=r"^s3:/perf/a is no folder; runs are fetched into one"):
+        pull(Path("s3://perf/a"), ADDRESS, most=1)
+    (tmp_path / "file").touch()
+    with pytest.raises(HistoryError, match=r"file is not a folder; name one with --history DIR"):
+        pull(tmp_path / "file", ADDRESS, most=1)
+    with pytest.raises(HistoryError, match="runs are kept in folders, or under s3://"):
+        pull(tmp_path, "ftp://x", most=1)
+
+
+def test_runs_are_pulled_from_a_folder_as_well(tmp_path):
+    """A shared disk is a place like another."""
+    path = write_run(tmp_path / "a", [record()], now=night(1))
+    assert pull(tmp_path / "b", str(tmp_path / "a"), most=1).files == [tmp_path / "b" / path.name]

@@ -289,3 +289,24 @@ def test_runs_are_pushed_to_a_shared_place(cli, compacted):
         night(1),
         night(2),
     ]
+
+
+def test_the_newest_runs_are_pulled_from_a_shared_place(cli, compacted, tmp_path):
+    """As many as the rolling baseline reads, or all."""
+    cli("push", "shared")
+    answer = cli("pull", "shared", "--history", "fresh")
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.lines == ["1 file fetched; 0 runs were here"]
+    assert [path.name for path in (tmp_path / "fresh").iterdir()] == [compacted[1].name]
+    assert cli("pull", "shared", "--history", "fresh", "--all").lines == [
+        "1 file fetched; 1 run was here"
+    ]
+    compacted_file = tmp_path / "fresh" / compacted[0].name
+    compacted_file.write_text("{}\n")
+    assert cli("pull", "shared", "--history", "fresh", "--all").lines == [
+        "0 files fetched; 1 run was here",
+        f"! {compacted[0].name}: not what is there under its name; left as it is",
+    ]
+    answer = cli("pull", "ftp://x")
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err.startswith("bench-lib: error: ftp://x: runs are kept in folders, or under ")

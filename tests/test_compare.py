@@ -619,3 +619,38 @@ def test_markdown_has_what_moved_first_and_keeps_text_as_it_is(compare):
     assert "| steady |" in after
     assert "<script>" not in out
     assert "&lt;script&gt;@&#8203;everyone\\|\\`x\\`" in out
+
+
+# ---- at the edges --------------------------------------------------------------------------
+
+
+def test_a_metric_that_no_case_has_compares_nothing(compare):
+    """Rows of dashes are no comparison, and no word on processes is true of them."""
+    old, new = run(record(), day=18), run(record())
+    answer = compare(old, new, "--metric", "first_step")
+    assert answer.status == 1
+    assert "no case has values, of first step from cold caches, on both sides" in answer.out
+    assert "one process on each side" not in answer.out
+
+
+def test_a_name_that_no_file_may_have_is_a_wrong_question(compare):
+    """And no traceback."""
+    old = run(record())
+    answer = compare(old, "x" * 5000)
+    assert answer.status == 2
+    assert "cannot be looked for: File name too long" in answer.err
+
+
+def test_a_file_without_a_run_is_a_wrong_question(compare):
+    """It has no id, no hardware and no case."""
+    old = run(record())
+    Path("junk.jsonl").write_text("hello")
+    answer = compare(old, "junk.jsonl")
+    assert answer.status == 2
+    assert "junk.jsonl holds no run: line 1 is torn" in answer.err
+
+
+def test_a_run_beside_itself_is_of_one_time(compare):
+    """So it is not told that runs of different times differ."""
+    run_id = run(record())
+    assert "runs of different times" not in compare(run_id, run_id).out

@@ -12,7 +12,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from bench_lib.model import Status, Verdict
-from bench_lib.pages import github
+from bench_lib.pages import github, html
 from bench_lib.pages.github import Section, fitted, text
 from bench_lib.pages.markdown import MARKER, as_markdown, since
 
@@ -333,6 +333,27 @@ def test_a_fault_with_a_megabyte_of_words_costs_nobody_elses_row():
 def test_since_is_the_night_of_the_change_point():
     """The newest one that made it slower."""
     assert since(nights.regressed()) == "2026-11-18 (+8.0%)"
+
+
+@pytest.mark.parametrize("undone", [True, False])
+def test_a_change_point_before_a_good_night_explains_nothing(undone):
+    """It was undone, tolerated or accepted, and what fails tonight is something else."""
+    points = nights.make_points(30, last=Status.REGRESSED)
+    moved = [nights.make_moved(points, 5)]
+    if undone:
+        moved.append(nights.make_moved(points, 12, 0.95))
+    entry = nights.make_entry(status=Status.REGRESSED, ratio=1.08, points=points, moved=moved)
+    assert since(entry) == nights.stamp()[:10]
+    (found,) = html._since(nights.make_night([entry]), entry)
+    assert found[0] == "Last OK on 19 Nov 2026"
+
+
+def test_a_change_point_of_the_time_is_not_since_when_memory_fails():
+    """They have nothing to do with each other."""
+    entry = nights.regressed()
+    memory = replace(entry.record.verdicts[0], metric="memory")
+    entry = replace(entry, record=replace(entry.record, verdicts=[memory]))
+    assert since(entry) == nights.stamp()[:10]
 
 
 def test_without_a_change_point_since_is_the_first_of_the_failing_nights():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import re
 import shutil
 import socket
 import ssl
@@ -337,6 +338,40 @@ def test_a_quarantine_held_then_made_no_failure_then(tmp_path):
     assert before.failing == frozenset()
 
 
+def test_a_run_that_measured_nothing_is_news_once(tmp_path):
+    """Its hardware is there, its cases are not."""
+    from bench_lib.archive import Archive
+
+    written(tmp_path, 3, passed(nights.make_case()))
+    run_ids = [written(tmp_path, ago).stem.rpartition("_")[2] for ago in (1, 0)]
+    told = []
+    with Archive(tmp_path) as archive:
+        for ago, run_id in zip((1, 0), run_ids, strict=True):
+            run = nights.make_run(run_id=run_id, started=nights.stamp(ago))
+            empty = nights.make_night([], started=nights.stamp(ago), runs=[run])
+            told.append(news_of(empty, before_of(archive, empty)).missing)
+    assert told == [["mi300x"], []]
+
+
+def test_a_run_that_failed_without_a_case_is_news_once(tmp_path):
+    """The software is not blamed, and somebody should look at the device."""
+    from bench_lib.archive import Archive
+
+    path = written(tmp_path, 1, nights.invalid().record)
+    red = nights.make_run(exit_status=1, counts={"INVALID": 1})
+    tonight = night(nights.invalid(), runs=[red])
+    for status, told in ((0, [red]), (1, [])):
+        end = f'"exit_status":{status}'
+        path.write_text(re.sub(r'"exit_status":\d', end, path.read_text()))
+        with Archive(tmp_path) as archive:
+            found = news_of(tonight, before_of(archive, tonight))
+        assert (found.red, bool(found)) == (told, bool(told))
+    assert json.loads(body(tonight, news_of(tonight, Before()), "json"))["red"] == [red.run_id]
+    assert "exit status 1, though no case of it failed" in str(
+        body(tonight, news_of(tonight, Before()), "slack")
+    )
+
+
 # ---- delivery ---------------------------------------------------------------------------
 
 
@@ -517,6 +552,16 @@ def test_the_address_is_never_said(capfd, said, time, status):
     printed = capfd.readouterr()
     assert "shhh" not in "".join([*said, printed.out, printed.err])
     assert b"shhh" not in b"".join(hook.bodies)
+
+
+@pytest.mark.parametrize("words", ["Unknown hook {}", "no T0 B0 {}", "{}", "{}."])
+def test_an_answer_that_repeats_a_part_of_the_address_is_not_repeated(time, words):
+    """Nor in other letters: a service may name the token that it does not know."""
+    token = SECRET.rpartition("/")[2].upper()
+    answer = (404, {}, words.format(token).encode())
+    with serving(answer) as hook, pytest.raises(UndeliverableError) as caught:
+        post(hook.url, b"{}", clock=time.clock)
+    assert str(caught.value) == "it answered 404"
 
 
 def test_a_mistake_of_ours_costs_the_night_nothing(said, monkeypatch):

@@ -14,7 +14,7 @@ import pytest
 from bench_lib import baselines
 from bench_lib.archive import Archive
 from bench_lib.history import HistoryError
-from bench_lib.model import Hardware, Quarantine, Status, UserError
+from bench_lib.model import Hardware, Quarantine, Status, UserError, Verdict
 from bench_lib.pages import html as pages
 from bench_lib.pages.comparisons import comparisons
 from bench_lib.pages.night import Night, gather
@@ -82,11 +82,58 @@ def test_a_good_night_says_so() -> None:
     assert nights.make_night([nights.make_entry()]).sentence == "Nothing failed: 1 case on mi300x."
 
 
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (Status.INVALID, "invalid"),
+        (Status.INCOMPARABLE, "incomparable"),
+        (Status.SUSPECT, "suspect"),
+        (Status.NOISY, "noisy"),
+        (Status.NO_BASELINE, "without a baseline"),
+        (Status.SKIPPED, "skipped"),
+        (None, "not judged"),
+    ],
+)
+def test_a_night_of_which_nothing_is_ok_says_so(status, words) -> None:
+    """A gate that judged nothing is not green."""
+    bad = nights.make_entry(status=status)
+    assert nights.make_night([bad]).sentence == (
+        f"Nothing failed, but none is OK: 1 case on mi300x; 1 {words}."
+    )
+    both = nights.make_night([bad, nights.make_entry()])
+    assert both.sentence == f"Nothing failed: 2 cases on mi300x; 1 {words}."
+
+
+def test_a_run_that_failed_without_a_case_is_in_the_sentence() -> None:
+    """As one does of which most is INVALID."""
+    red = nights.make_run(exit_status=1, counts={"INVALID": 1})
+    assert nights.make_night([nights.invalid()], runs=[red]).sentence == (
+        "No case failed, but none is OK: 1 case on mi300x; 1 invalid; "
+        "the run on mi300x ended with exit status 1."
+    )
+    for run in (
+        nights.make_run(exit_status=1, counts={"REGRESSED": 1}),  # and another run mended it
+        nights.make_run(exit_status=None),
+    ):
+        assert nights.make_night([nights.make_entry()], runs=[run]).red == []
+
+
+def test_only_what_regressed_says_by_how_much() -> None:
+    """An error's ratio is none of a regression, and of memory nothing is slower."""
+    efficiency = Verdict(Status.ERROR, "efficiency", "x", ratio=3.0)
+    memory = Verdict(Status.REGRESSED, "memory", "x", ratio=1.5)
+    broken = nights.make_entry(status=Status.ERROR, record={"verdicts": [efficiency]})
+    larger = nights.make_entry(status=Status.REGRESSED, record={"verdicts": [memory]})
+    assert "1 regressed by 8.0%," in nights.make_night([broken, nights.regressed()]).sentence
+    assert "1 regressed by 50.0% in memory." in nights.make_night([larger]).sentence
+
+
 def test_a_quarantined_failure_does_not_fail_the_night() -> None:
     """It is counted under its status all the same."""
     night = nights.make_night([nights.quarantined()])
     assert night.failed == []
     assert night.counts == {"REGRESSED": 1}
+    assert night.sentence.endswith("; 1 in quarantine.")
 
 
 def test_a_quarantine_that_ended_before_the_night_excuses_nothing() -> None:
@@ -216,6 +263,36 @@ def test_nights_without_a_history_give_an_empty_night(tmp_path) -> None:
     night = _gather(tmp_path)
     assert night.entries == []
     assert night.sentence == "Nothing was measured."
+    assert [words.startswith("no runs in ") for words in night.left_out] == [True]
+
+
+def test_a_run_that_was_killed_before_its_first_case_is_in_the_sentence(tmp_path) -> None:
+    """Nothing was measured, and why."""
+    builders.write_run(tmp_path / "history", now="20261120T020000Z", end=False)
+    sentence = _gather(tmp_path).sentence
+    assert sentence == "Nothing was measured; the run on mi300x did not finish."
+
+
+def test_a_case_whose_figures_cannot_be_is_left_out(tmp_path) -> None:
+    """A line that somebody else wrote does not cost the page."""
+    path = _run(tmp_path, nights.quarantined())
+    text = path.read_text()
+    for pattern, spoilt, why in (
+        (r'"wall_s":[0-9.e-]+', '"wall_s":0', "float division by zero"),
+        (r'"until":"[0-9-]+"', '"until":"some day"', "Invalid isoformat string"),
+    ):
+        path.write_text(re.sub(pattern, spoilt, text))
+        night = _gather(tmp_path)
+        assert night.entries == []
+        assert any(f"cannot be shown: {why}" in words for words in night.left_out)
+
+
+def test_a_quarantine_until_no_day_excuses_nothing() -> None:
+    """Nor does it cost the page."""
+    entry = nights.quarantined()
+    held = Quarantine("slow", "some day", nights.stamp(30))
+    night = nights.make_night([replace(entry, record=replace(entry.record, quarantine=held))])
+    assert len(night.failed) == 1
 
 
 def test_a_torn_line_is_named_and_the_rest_shown(tmp_path) -> None:
@@ -226,7 +303,7 @@ def test_a_torn_line_is_named_and_the_rest_shown(tmp_path) -> None:
     night = _gather(tmp_path)
     assert len(night.entries) == 1
     assert night.unfinished
-    assert any("torn" in words for words in night.left_out)
+    assert sum("torn" in words for words in night.left_out) == 1
 
 
 def test_a_newer_schema_is_left_out_and_said(tmp_path) -> None:
@@ -549,7 +626,8 @@ def test_of_many_failures_some_are_shown_and_the_rest_is_counted() -> None:
 
 def test_a_note_is_said_on_top() -> None:
     """As that all is an example."""
-    assert _page(nights.make_night(), note="Example.").text.index("Example.") < 200
+    text = _page(nights.make_night([nights.make_entry()]), note="Example.").text
+    assert text.index("Example.") < 200
 
 
 def test_a_page_is_written_where_it_is_asked_for(tmp_path) -> None:
@@ -573,3 +651,21 @@ def test_verdicts_in_every_unit_are_readable() -> None:
     assert pages._value(0.0123, "", "stability") == "1.23%"
     assert pages._value(0.0123, "", "numerics") == "0.0123"
     assert pages._value(None, "s") == ""
+
+
+# --- parameters of anybody's ---------------------------------------------------------------
+
+
+def test_parameters_of_mixed_kinds_are_compared_as_far_as_they_go() -> None:
+    """A case of one's own may call its batch ``auto`` and its precision 16."""
+    values = [("auto", "fp32"), (0, "fp32"), (4, "fp32"), (8, "fp32"), (4, 16), (4, True)]
+    entries = []
+    for batch, precision in values:
+        params = {"network": "own", "batch_size": batch, "precision": precision}
+        entry = nights.make_entry()
+        case = replace(entry.record.case, id=f"own-{batch}-{precision}", params=params)
+        entries.append(replace(entry, record=replace(entry.record, case=case)))
+    found = {one.title: one for one in comparisons(entries)}
+    assert found["Batch sweep"].headings == ["case", "batch size 4", "batch size 8"]
+    assert found["Precision"].headings == ["case", "16", "True"]
+    _page(nights.make_night(entries))

@@ -1179,11 +1179,12 @@ def test_ctrl_c_leaves_no_line_behind(suite, pytester):
         if not sent and pytester.path.joinpath("waiting").exists():
             sent.append(process.send_signal(signal.SIGINT))
 
-    status, shown = in_terminal(pytester, meanwhile=interrupt)
+    status, shown = in_terminal(pytester, "--perf-processes=1", meanwhile=interrupt)
     assert status == pytest.ExitCode.INTERRUPTED
     assert any("1 of 2" in line for line in lines_below(shown))
     assert [line for line in shown.lines if " of 2" in line] == []
-    assert any(line.startswith("next: the run was interrupted") for line in shown.lines)
+    assert "next: the run was interrupted; pytest" in "".join(shown.lines)
+    assert "--perf-processes=1" in "".join(shown.lines)  # the same once more
 
 
 def test_the_last_line_says_in_one_how_the_night_went(suite, pytester):

@@ -375,7 +375,7 @@ def footer_on(writer):
 
 
 SHORT = State("measuring", 1, 4, ["alpha"], 120.0)
-WORDS = "measuring  1 of 4  about 2 min left  alpha"
+WORDS = "measuring  1 of 4  about 2 min left, until 12:02  alpha"
 
 
 def test_the_line_stands_below_what_pytest_writes_and_the_cursor_where_it_writes_on(writer):
@@ -388,6 +388,19 @@ def test_the_line_stands_below_what_pytest_writes_and_the_cursor_where_it_writes
         screen = screen_of(writer)
         assert screen.lines == [dots, WORDS]
         assert (screen.row, screen.column) == (0, len(dots))
+
+
+@pytest.mark.parametrize(
+    ("columns", "time_of_day", "bar"),
+    [(79, False, False), (80, True, False), (89, True, False), (90, True, True)],
+)
+def test_what_there_is_room_for_is_shown(writer, monkeypatch, columns, time_of_day, bar):
+    """As docs/terminal.md says; a usual terminal of 80 columns has the time of day."""
+    monkeypatch.setattr(progress, "_columns", lambda _stream: columns)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    footer_on(writer).show(SHORT)
+    (line,) = screen_of(writer).lines
+    assert ("until 12:02" in line, "━" in line) == (time_of_day, bar)
 
 
 def test_at_the_begin_of_a_line_it_stands_in_that_line(writer):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from builders import make_attempt, make_record, write_run
+from builders import make_attempt, make_fault, make_record, write_run
 from ruamel.yaml import YAML
 
 from bench_lib.pages.markdown import MARKER
@@ -210,6 +210,12 @@ def test_scripts_get_what_they_need_by_variables(name, job, step):
 
 
 @pytest.mark.parametrize(("name", "job", "step"), shell_steps())
+def test_every_script_is_run_below(name, job, step):
+    """As docs/ci.md says; a step is named in quotes where it is run."""
+    assert f'("{name}", "{job}", "{step}")' in Path(__file__).read_text()
+
+
+@pytest.mark.parametrize(("name", "job", "step"), shell_steps())
 def test_scripts_are_bash_and_stop_at_the_first_fault(name, job, step):
     """In a container GitHub's own default is another shell."""
     found = workflow(name)
@@ -310,7 +316,11 @@ def test_measuring_gets_secrets_only_where_the_history_goes_and_where_it_reports
     """The suite itself sees none."""
     steps = workflow("perf-measure")["jobs"]["measure"]["steps"]
     with_secrets = {step["name"] for step in steps if "secrets." in str(step.get("env", ""))}
-    assert with_secrets == {"Push the run to the object store", "Report"}
+    fetches, pushes = "Fetch runs that the cache lacks", "Push the run to the object store"
+    assert with_secrets == {fetches, pushes, "Report"}
+    (fetch,) = (step for step in steps if step.get("name") == fetches)
+    assert "inputs.remember" in fetch["if"]
+    assert fetch["continue-on-error"] is True
 
 
 def test_jobs_of_one_label_wait_for_each_other_and_none_is_dropped():
@@ -337,7 +347,8 @@ MEASURES = f"open({RUN_FILE!r}, 'w').write('{{}}')\n"
 
 def asked(**changes: object) -> dict[str, object]:
     """Return the inputs of a measurement that asks for nothing."""
-    return {"inputs_tier": "", "inputs_select": "", "inputs_processes": 1} | changes
+    asks = {"inputs_tier": "", "inputs_select": "", "inputs_processes": 1, "inputs_accept": ""}
+    return asks | {"inputs_minutes": 1} | changes
 
 
 def test_the_suite_runs_and_its_run_is_named(checkout, tmp_path):
@@ -373,6 +384,46 @@ def test_a_regression_ends_the_step_and_its_run_is_still_named(checkout, tmp_pat
     assert (done.status, done.outputs) == (1, {"run": "0a0a0a0a"})
 
 
+def test_a_suite_that_takes_too_long_is_interrupted_and_its_run_is_still_named(checkout, tmp_path):
+    """As by Ctrl-C, so that pytest judges what it has; the job's own limit would lose the night."""
+    waits = "import time\ntry:\n    time.sleep(30)\nexcept KeyboardInterrupt:\n    "
+    notes(tmp_path, "pytest", f"{MEASURES}{waits}open('judged', 'w').close()")
+    done = run(checkout, MEASURE, **asked(inputs_minutes=0.01))
+    assert (done.status, done.outputs) == (124, {"run": "0a0a0a0a"})
+    assert (checkout / "judged").exists()
+    assert "interrupted after 0.01 minutes" in done.summary
+
+
+def test_the_suite_ends_half_an_hour_before_its_job_at_least():
+    """Installing, reporting and compacting come in that time; GitHub's machines give six hours."""
+    limit = workflow("perf-measure")["jobs"]["measure"]["timeout-minutes"]
+    assert limit == 360
+    asks = [workflow("perf-measure")["on"]["workflow_call"]["inputs"]["minutes"]["default"]]
+    asks += [
+        workflow(f"perf-{name}")["jobs"]["measure"]["with"]["minutes"]
+        for name in ("nightly", "baseline")
+    ]
+    assert max(asks) <= limit - 30
+
+
+def test_what_is_to_be_a_baseline_has_its_kernels_looked_into(checkout, tmp_path):
+    """As ``bench-lib baseline record`` has them: a later slow-down is explained by them."""
+    notes(tmp_path, "pytest", MEASURES)
+    run(checkout, MEASURE, **asked(inputs_accept="a reason"))
+    assert calls(tmp_path)[0][-2:] == ["--perf-kernels", "all"]
+
+
+def test_a_label_that_begins_another_ones_name_has_a_history_of_its_own():
+    """GitHub takes the newest cache whose key begins with what is asked for."""
+    steps = workflow("perf-measure")["jobs"]["measure"]["steps"]
+    restore, save = (step["with"] for step in steps if "actions/cache/" in step.get("uses", ""))
+    assert restore["key"] == save["key"]
+    prefix, key = (EXPRESSION.split(restore["restore-keys"]), EXPRESSION.split(save["key"]))
+    asked_for = f"{prefix[0]}mi300x{prefix[2]}"
+    assert f"{key[0]}mi300x{key[2]}".startswith(asked_for)
+    assert not f"{key[0]}mi300x-2{key[2]}".startswith(asked_for)
+
+
 def test_a_night_without_a_run_does_not_report_an_older_one(checkout, tmp_path):
     """Last night's report would look like tonight's."""
     (checkout / "history").mkdir()
@@ -388,6 +439,32 @@ def test_the_options_are_ones_that_pytest_has(checkout, tmp_path):
     stand_in(tmp_path, "pytest", f'exec "{sys.executable}" -m pytest --help "$@"')
     done = run(checkout, MEASURE, **asked(inputs_tier="smoke", inputs_select="x"))
     assert done.status == 0, done.log
+
+
+@pytest.mark.parametrize(
+    ("where", "called"),
+    [
+        (("docs", "build", "Install"), ["python3", "-m", "pip", "install"]),
+        (("docs", "build", "Build"), ["sphinx-build", "-W", "--keep-going", "-n", "-b", "html"]),
+        (
+            ("perf-measure", "measure", "Install PyTorch for the CPU"),
+            ["python3", "-m", "pip", "install", "torch", "torchvision"],
+        ),
+        (("perf-measure", "measure", "Look at the machine"), ["bench-lib", "env"]),
+    ],
+)
+def test_the_plain_steps_call_what_they_are_to_call(checkout, tmp_path, where, called):
+    """Before and beside measuring."""
+    for program in ("python3", "sphinx-build", "bench-lib"):
+        notes(tmp_path, program)
+    assert run(checkout, where).status == 0
+    assert calls(tmp_path)[0][: len(called)] == called
+
+
+def test_a_fault_of_a_plain_step_ends_the_job(checkout, tmp_path):
+    """Nothing is measured on a machine that cannot run the suite."""
+    notes(tmp_path, "bench-lib", "sys.exit(1)")
+    assert run(checkout, ("perf-measure", "measure", "Look at the machine")).status == 1
 
 
 INSTALL = ("perf-measure", "measure", "Install")
@@ -450,6 +527,24 @@ def test_the_report_is_a_page_and_the_summary(checkout):
     assert "resnet18-b4-fp32-eager-infer" in done.summary
 
 
+def test_a_run_that_the_store_has_not_is_reported_from_here(checkout, tmp_path):
+    """An interrupted one is pushed a day later; its report is wanted now."""
+    then = "if 's3://bucket/runs' in sys.argv: sys.exit(2)\nopen('out/report.md', 'w').write('x')"
+    notes(tmp_path, "bench-lib", then)
+    (checkout / "out").mkdir()
+    done = report(checkout, "0a0a0a0a", place="s3://bucket/runs")
+    assert (done.status, done.summary) == (0, "x")
+    assert [words[-1] for words in calls(tmp_path)] == ["s3://bucket/runs", "history"]
+
+
+def test_a_report_that_fails_is_no_success(checkout, tmp_path):
+    """It is tried once where there is one place."""
+    notes(tmp_path, "bench-lib", "sys.exit(2)")
+    (checkout / "out").mkdir()
+    assert report(checkout, "0a0a0a0a").status != 0
+    assert len(calls(tmp_path)) == 1
+
+
 def test_an_address_is_told_where_there_is_one(checkout, tmp_path):
     """In the environment, because the list of processes shows words."""
     note = "import os\nopen('out/report.md', 'w').write(os.environ['BENCH_LIB_NOTIFY'])"
@@ -458,29 +553,36 @@ def test_an_address_is_told_where_there_is_one(checkout, tmp_path):
     address = "https://example.org/a b"
     done = report(checkout, "0a0a0a0a", notify=address, place="s3://bucket/runs")
     (words,) = calls(tmp_path)
-    assert words[:6] == [
-        "bench-lib",
-        "report",
-        "--run",
-        "0a0a0a0a",
-        "--history",
-        "s3://bucket/runs",
-    ]
+    assert words[:4] == ["bench-lib", "report", "--run", "0a0a0a0a"]
+    assert words[-2:] == ["--history", "s3://bucket/runs"]
     assert address not in words
     assert done.summary == address
 
 
-def test_the_object_store_is_told_by_the_environment(checkout, tmp_path):
+FETCH = ("perf-measure", "measure", "Fetch runs that the cache lacks")
+
+
+@pytest.mark.parametrize(("step", "verb"), [(FETCH, "pull"), (PUSH, "push")])
+def test_the_object_store_is_told_by_the_environment(checkout, tmp_path, step, verb):
     """And an endpoint that nobody named is not an empty one."""
     shows = "import os\nprint(os.environ['AWS_ACCESS_KEY_ID'], 'AWS_ENDPOINT_URL' in os.environ)"
     notes(tmp_path, "bench-lib", shows)
     keys = KEYS | {"secrets_store_key_id": "key"}
-    done = run(checkout, PUSH, vars_PERF_HISTORY="s3://bucket/runs", **keys)
+    done = run(checkout, step, vars_PERF_HISTORY="s3://bucket/runs", **keys)
     assert done.log.split() == ["key", "False"]
-    assert calls(tmp_path) == [["bench-lib", "history", "push", "s3://bucket/runs"]]
+    assert calls(tmp_path) == [["bench-lib", "history", verb, "s3://bucket/runs"]]
     keys |= {"vars_PERF_HISTORY_ENDPOINT": "https://store"}
-    done = run(checkout, PUSH, vars_PERF_HISTORY="s3://bucket/runs", **keys)
+    done = run(checkout, step, vars_PERF_HISTORY="s3://bucket/runs", **keys)
     assert done.log.split() == ["key", "True"]
+
+
+def test_the_store_is_asked_in_words_that_the_program_has(checkout):
+    """For real; an address of no store is refused, and not the command."""
+    for step in (FETCH, PUSH):
+        done = run(checkout, step, vars_PERF_HISTORY="nowhere://x", **KEYS)
+        assert done.status != 0
+        assert "nowhere" in done.log
+        assert "No such command" not in done.log
 
 
 def test_the_history_is_compacted_and_tonights_run_stays(checkout):
@@ -509,6 +611,22 @@ def test_a_run_becomes_the_baseline_and_says_what_changes(checkout):
     assert 'it\'s \\"new\\"' in json.dumps(accepted)
     assert "| resnet18-b4-fp32-eager-infer |" in (checkout / "out" / "baseline.md").read_text()
     assert "resnet18-b4-fp32-eager-infer" in done.summary
+
+
+def test_what_is_refused_is_told_too(checkout):
+    """By the program itself; the step fails, since nothing was accepted."""
+    path = write_run(
+        checkout / "history", [make_record(attempts=[make_attempt(fault=make_fault())])]
+    )
+    (checkout / "out").mkdir()
+    said = {
+        "steps_measure_outputs_run": path.stem.rpartition("_")[2],
+        "inputs_accept": "why",
+        "inputs_force": "false",
+    }
+    done = run(checkout, ACCEPT, **said)
+    assert done.status == 1
+    assert "0 of 1 cases accepted" in done.summary
 
 
 def test_force_is_passed_on(checkout, tmp_path):
@@ -642,9 +760,10 @@ def repository(checkout, tmp_path):
     return checkout
 
 
-def propose(repository: Path, baseline: str) -> Done:
+def propose(repository: Path, baseline: str | None) -> Done:
     """Propose a baseline."""
-    (repository / "report" / "baselines" / "mi300x.json").write_text(baseline)
+    if baseline is not None:
+        (repository / "report" / "baselines" / "mi300x.json").write_text(baseline)
     return run(
         repository,
         PROPOSE,
@@ -669,6 +788,41 @@ def test_a_new_baseline_is_a_branch_and_a_pull_request(repository, tmp_path):
     assert words[:7] == ["gh", "pr", "create", "--base", "main", "--head", "baseline/1-2"]
     assert words[-2:] == ["--body-file", "report/out/baseline.md"]
     assert not (repository / "bad").exists()
+
+
+def test_the_first_baseline_of_a_repository_is_proposed(repository, tmp_path):
+    """Git keeps no empty folder to copy it into."""
+    git(repository, "rm", "--quiet", "-r", "baselines")
+    git(repository, "commit", "--quiet", "--message", "none yet")
+    assert not (repository / "baselines").exists()
+    done = propose(repository, "new")
+    assert done.status == 0, done.log
+    assert git(tmp_path / "remote.git", "show", "baseline/1-2:baselines/mi300x.json") == "new"
+
+
+def test_a_run_without_any_baseline_says_that_nothing_was_accepted(repository, tmp_path):
+    """The first of a repository, where everything was refused."""
+    git(repository, "rm", "--quiet", "-r", "baselines")
+    git(repository, "commit", "--quiet", "--message", "none yet")
+    (repository / "report" / "baselines").rmdir()
+    done = propose(repository, None)
+    assert (done.status, calls(tmp_path)) == (1, [])
+    assert "nothing was accepted" in done.summary
+
+
+def test_a_long_description_is_cut_between_lines(repository, tmp_path):
+    """GitHub refuses a body of more than 65,536 characters, and with it the pull request."""
+    line = "| a case | 1 ms | ü |\n"
+    (repository / "report" / "out" / "baseline.md").write_text(line * 5000)
+    assert propose(repository, "new").status == 0
+    words = calls(tmp_path)[-1]
+    text = (repository / words[words.index("--body-file") + 1]).read_text()
+    assert len(text) < 65_536
+    *kept, _empty, last = text.splitlines()
+    assert set(kept) == {line.strip()}
+    assert last == "The rest is in out/baseline.md of the run's artifact."
+    changed = git(repository, "show", "--name-only", "--format=", "baseline/1-2").split()
+    assert changed == ["baselines/mi300x.json"]
 
 
 def test_an_unchanged_baseline_is_not_proposed(repository, tmp_path):

@@ -10,11 +10,12 @@ import contextlib
 import datetime as dt
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import msgspec
@@ -26,6 +27,7 @@ from bench_lib.archive.places import Entry, Place
 from bench_lib.history import HistoryError
 from bench_lib.model import Environment, Status
 
+T = TypeVar("T")
 AHEAD = dt.timedelta(days=1)
 """A run that began so much later than now has a wrong clock, and would be the newest for ever."""
 
@@ -196,11 +198,16 @@ class Archive:
     def query(self, sql: str) -> Table:
         """Answer a question about the views that docs/history.md names.
 
-        It can read nothing else, and write nothing.  Raises HistoryError.
+        It can read nothing else, and write nothing, and an interrupt ends it.  Raises
+        HistoryError.
         """
-        found = self._select(sql)
-        try:
+
+        def answer() -> Table:
+            found = self._select(sql)
             return Table([about[0] for about in found.description or []], found.fetchall())
+
+        try:
+            return self._stoppable(answer)
         except duckdb.Error as error:
             raise HistoryError(f"the query failed: {error}") from error
 
@@ -209,7 +216,7 @@ class Archive:
 
         Raises HistoryError.
         """
-        found = self._select(sql)
+        found = self._stoppable(lambda: self._select(sql))
         kinds = {name: kind for name, kind, *_ in found.description or []}
         columns = ", ".join(f'CAST("{name}" AS {kind}) AS "{name}"' for name, kind in kinds.items())
         part = path.with_name(f".{path.name}.part")
@@ -227,6 +234,16 @@ class Archive:
             part.unlink(missing_ok=True)
             said = str(error).splitlines()[0]
             raise HistoryError(f"cannot write {path}: {said}") from error
+
+    def _stoppable(self, work: Callable[[], T]) -> T:
+        # DuckDB returns to Python, and so to its signals, when it is done.
+        with ThreadPoolExecutor(1) as elsewhere:
+            future = elsewhere.submit(work)
+            try:
+                return future.result()
+            except KeyboardInterrupt:
+                self._database.interrupt()
+                raise
 
     def _select(self, sql: str) -> duckdb.DuckDBPyConnection:
         try:
@@ -278,7 +295,8 @@ class Archive:
         raise HistoryError(f"{self.place.address} changes while it is read; try again")
 
     def _look(self) -> None:
-        database, entries = self._database, self.place.entries()
+        database = self._database
+        entries = [entry for entry in self.place.entries() if self._can_be_said(entry)]
         self._entries = {entry.name: entry for entry in entries}
         self._address: dict[str, str] = {}
         if self.place.file_system is not None:
@@ -301,6 +319,13 @@ class Archive:
         views.lock(database, [*parquet, *(str(local[name]) for name in read)])
         self._tell_problems()
         self._runs = [copy.line for copy in sorted(kept, key=lambda copy: copy.order)]
+
+    def _can_be_said(self, entry: Entry) -> bool:
+        """Whether a file's name is text, which databases and terminals take."""
+        told = entry.name.encode(errors="replace").decode()
+        if told != entry.name:
+            self.problems.append(f"{told}: its name is no text; left out")
+        return told == entry.name
 
     def _parquet(self, entries: Sequence[Entry]) -> list[str]:
         """Return where compacted files are read that this version reads."""
@@ -329,6 +354,9 @@ class Archive:
         ).fetchall()
         found = []
         for place, file, *about, counts, size, modified_ns in rows:
+            if history.NAME.fullmatch(file) is None:  # it is where restoring would write to
+                self.problems.append(f"{file!r}: no name of a run's file; cannot be restored")
+                continue
             entry = self._entries.get(file)
             path = entry.address if entry else self._address[place]
             told = (
@@ -350,8 +378,13 @@ class Archive:
         for entry in entries:
             if not entry.name.endswith(".jsonl"):
                 continue
-            if history.NAME.fullmatch(entry.name) is None:
-                self.problems.append(f"{entry.name}: not named as the file of a run is; left out")
+            try:
+                named(entry.name)
+            except HistoryError as error:
+                self.problems.append(f"{error}; left out")
+                continue
+            if (entry.bytes or 0) > tables.LARGEST:
+                self.problems.append(f"{entry.name}: {too_large(entry.bytes)}; left out")
             elif entry.name not in known or not known[entry.name].is_of(entry):
                 found.append(entry)
         return found
@@ -360,7 +393,11 @@ class Archive:
         """Read files of runs; returns by name where DuckDB may read them again."""
         local = self.place.local(fresh, Path(self._scratch.name))
         try:
-            sources = {local[entry.name]: _about(entry, local[entry.name]) for entry in fresh}
+            sources = {
+                local[entry.name]: _about(entry, local[entry.name])
+                for entry in fresh
+                if self._can_be_read(local[entry.name])
+            }
             whole = {path: row for path, row in sources.items() if _is_plain(path)}
             odd = tables.take_in(self._database, "fresh", list(whole.items()))
             for path in sorted({*odd, *(sources.keys() - whole.keys())}):
@@ -370,6 +407,14 @@ class Archive:
                 raise _MovedError from error
             raise HistoryError(f"cannot read {self.place.address}: {error}") from error
         return local
+
+    def _can_be_read(self, path: Path) -> bool:
+        try:
+            path.open("rb").close()
+        except PermissionError as error:
+            self.problems.append(f"{path.name}: cannot be read: {error.strerror}; left out")
+            return False
+        return True
 
     def _read(self, path: Path, about: Row) -> None:
         """Take in a file of which something is odd, with all the care of ``history.read``."""
@@ -491,6 +536,11 @@ def _tells(row: Row) -> bool:
     """Whether a line says something of its run, of a value, of an environment, or of itself."""
     figures = (row.bytes, row.log_median, row.problem)
     return row.kind == "environment" or any(figure is not None for figure in figures)
+
+
+def too_large(size: int | None) -> str:
+    """Say that a file is not read."""
+    return f"of {(size or 0) / 1e6:.0f} MB; no more than {tables.LARGEST / 1e6:.0f} MB are read"
 
 
 def _is_plain(path: Path) -> bool:

@@ -6,23 +6,27 @@ import contextlib
 import datetime as dt
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import duckdb
 from filelock import FileLock, Timeout
 
 from bench_lib import history
-from bench_lib.archive import Archive, tables, views
+from bench_lib.archive import Archive, tables, too_large, views
 from bench_lib.archive.lines import COLUMNS, Row, split
 from bench_lib.history import HistoryError
 
 STILL = dt.timedelta(days=1)
 """How long nobody has written to the file of a run without an end before it is compacted."""
 AT_ONCE = 64
-"""Files that are in memory together."""
+"""Files that are in memory together, at most,"""
+BYTES_AT_ONCE = 64 * 2**20
+"""and how much they are together, unless one alone is more."""
+Name = TypeVar("Name", str, Path)
 _LOCK = ".compact.lock"
 _SCRATCH = ".compact-"
 
@@ -43,14 +47,15 @@ class Compaction:
 def compact(folder: Path, *, keep: int, now: dt.datetime | None = None) -> Compaction:
     """Bring a folder's runs into Parquet, and remove files that are in it byte for byte.
 
-    Of each hardware key the newest ``keep`` files stay as well; runs that are not finished, and
-    were written to in the last day, stay alone.  Raises HistoryError.
+    Of each hardware key the newest ``keep`` files stay as well, and those of runs that do not
+    count, which ``restore`` could not name; runs that are not finished, and were written to in
+    the last day, stay alone.  Raises HistoryError.
     """
     if not folder.is_dir():
         raise HistoryError(f"{folder} is not a folder; name one with --history DIR")
     done = Compaction()
-    still = (now or dt.datetime.now(dt.timezone.utc)) - STILL
-    still_ns = int(still.timestamp() * 1e9)
+    now = now or dt.datetime.now(dt.timezone.utc)
+    still_ns = int((now - STILL).timestamp() * 1e9)
     with _alone(folder) as scratch:
         try:
             for month, files in _months(folder).items():
@@ -60,8 +65,10 @@ def compact(folder: Path, *, keep: int, now: dt.datetime | None = None) -> Compa
                 for paths in history.keys(folder).values()
                 for path in paths[max(0, len(paths) - keep) :]
             }
+            with Archive(folder, now=f"{now:%Y-%m-%dT%H:%M:%SZ}") as archive:
+                counted = {line.file for line in archive.runs()}
             for month, files in _months(folder).items():
-                spare = [path for path in files if path not in kept]
+                spare = [path for path in files if path not in kept and path.name in counted]
                 _remove(folder / f"{month}.parquet", spare, scratch, done)
         except duckdb.Error as error:
             said = str(error).splitlines()[0]
@@ -85,6 +92,12 @@ def restore(folder: Path, run: str) -> Path:
         if not line.compacted:
             return path
         data, modified_ns = archive.data(line), line.modified_ns
+    put(path, data, modified_ns)
+    return path
+
+
+def put(path: Path, data: bytes, modified_ns: int | None = None) -> None:
+    """Write a file, which is there whole or not at all; raises HistoryError."""
     part = path.with_name(f".{path.name}.part")
     try:
         part.write_bytes(data)
@@ -92,8 +105,9 @@ def restore(folder: Path, run: str) -> Path:
             os.utime(part, ns=(modified_ns, modified_ns))
         part.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
         raise HistoryError(f"cannot write {path}: {error.strerror}") from error
-    return path
 
 
 @contextlib.contextmanager
@@ -133,11 +147,11 @@ def _bring_in(
         return
     with _staging() as database:
         new = 0
-        for start in range(0, len(changed), AT_ONCE):
+        for batch in batches({path: path.stat().st_size for path in changed}):
             rows: list[Row] = []
-            for path in changed[start : start + AT_ONCE]:
+            for path in batch:
                 try:
-                    before = _held(database, archive, [path.name]) if path.name in known else {}
+                    before = held(database, str(archive), [path.name]) if path.name in known else {}
                     found = _rows(path, before.get(path.name, b""), still_ns)
                 except HistoryError as error:
                     done.left.append(str(error))
@@ -148,6 +162,20 @@ def _bring_in(
         if new:
             _replace(database, archive, scratch / archive.name)
             done.written += new
+
+
+def batches(sizes: Mapping[Name, int]) -> Iterator[list[Name]]:
+    """Yield what fits into memory together, by the bytes of each."""
+    batch: list[Name] = []
+    total = 0
+    for name, size in sizes.items():
+        if batch and (len(batch) == AT_ONCE or total + size > BYTES_AT_ONCE):
+            yield batch
+            batch, total = [], 0
+        batch.append(name)
+        total += size
+    if batch:
+        yield batch
 
 
 @contextlib.contextmanager
@@ -184,8 +212,13 @@ def _rows(path: Path, before: bytes, still_ns: int) -> list[Row]:
     ``before`` is what is compacted of it.  Raises HistoryError where it does not begin so, or
     cannot be read.
     """
-    about = _size_and_time(path)
-    data = path.read_bytes()
+    try:
+        about = _size_and_time(path)
+        if about[0] > tables.LARGEST:
+            raise HistoryError(f"{path.name}: {too_large(about[0])}")
+        data = path.read_bytes()
+    except OSError as error:
+        raise HistoryError(f"{path.name}: cannot be read: {error.strerror}") from error
     if not data.startswith(before):
         raise HistoryError(
             f"{path.name}: not what was compacted under its name; rename one of them, or remove it"
@@ -241,12 +274,11 @@ def _remove(archive: Path, files: Sequence[Path], scratch: Path, done: Compactio
     if not sure:
         return
     with contextlib.closing(tables.connect(scratch)) as database:
-        for start in range(0, len(sure), AT_ONCE):
-            batch = sure[start : start + AT_ONCE]
-            held = _held(database, archive, [path.name for path in batch])
+        for batch in batches({path: known[path.name][0] for path in sure}):
+            found = held(database, str(archive), [path.name for path in batch])
             for path in batch:
                 data = path.read_bytes()
-                if data == held.get(path.name):
+                if data == found.get(path.name):
                     path.unlink()
                     done.removed.append(path)
                     done.bytes_removed += len(data)
@@ -257,11 +289,11 @@ def _size_and_time(path: Path) -> tuple[int, int]:
     return about.st_size, about.st_mtime_ns
 
 
-def _held(
-    database: duckdb.DuckDBPyConnection, archive: Path, names: Sequence[str]
+def held(
+    database: duckdb.DuckDBPyConnection, archive: str, names: Sequence[str]
 ) -> dict[str, bytes]:
-    """Return by name the bytes of files that are in an archive."""
-    query = f"SELECT file, raw FROM {views.parquet([str(archive)])} "
+    """Return by name the bytes of files that are in an archive; raises duckdb.Error."""
+    query = f"SELECT file, raw FROM {views.parquet([archive])} "
     query += "WHERE list_contains(?, file) ORDER BY file, line"
     pieces: dict[str, list[bytes]] = {}
     for file, raw in database.execute(query, [list(names)]).fetchall():

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from bench_lib import history
-from bench_lib.archive import Archive
+from bench_lib.archive import AHEAD, Archive
 from bench_lib.history import HistoryError
 from bench_lib.model import (
     ID_RULE,
@@ -95,6 +95,8 @@ def bring_in(file: Path, folder: Path, *, key: str | None = None) -> Imported:
         raise HistoryError(f"cannot read {file}: {error.strerror}") from error
     found = _understood(file, data, modified)
     hardware = _hardware(file, found, key)
+    if found.started > dt.datetime.now(dt.timezone.utc) + AHEAD:
+        raise HistoryError(f"{file} says that it is of {found.started:%Y-%m-%d}, yet to come")
     run_id = hashlib.sha256(hardware.key.encode() + b"\n" + data).hexdigest()[:8]
     with Archive(folder) as archive:
         there = [run.path for run in archive.runs() if run.run_id == run_id]
@@ -210,10 +212,11 @@ def _of_pytest_benchmark(file: Path, text: str) -> _File:
     try:
         document = msgspec.json.decode(text, type=_Document)
         started = dt.datetime.fromisoformat(document.datetime.replace("Z", "+00:00"))
-    except ValueError as error:
+        if started.tzinfo is None:
+            started = started.replace(tzinfo=dt.timezone.utc)
+        started = started.astimezone(dt.timezone.utc)
+    except (ValueError, OverflowError, RecursionError) as error:
         raise HistoryError(f"{file} is not pytest-benchmark's JSON: {error}") from error
-    if started.tzinfo is None:
-        started = started.replace(tzinfo=dt.timezone.utc)
     machine, commit = document.machine_info, document.commit_info
     gpu = machine.gpu
     names = [benchmark.name for benchmark in document.benchmarks]
@@ -226,7 +229,7 @@ def _of_pytest_benchmark(file: Path, text: str) -> _File:
     if not results:
         raise HistoryError(f"{file} has no benchmark with times")
     return _File(
-        started.astimezone(dt.timezone.utc),
+        started,
         Hardware(UNKNOWN, gpu.name, gpu.key, uuid=gpu.uuid)
         if gpu and is_case_id(gpu.key)
         else None,

@@ -6,6 +6,7 @@ file again, byte for byte, whatever was in it.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import math
 import statistics
@@ -17,6 +18,7 @@ import msgspec
 
 from bench_lib import history
 from bench_lib.model import Attempt, Record
+from bench_lib.summary import spread
 
 COLUMNS = {
     "file": "VARCHAR",
@@ -113,9 +115,14 @@ _head = msgspec.json.Decoder(_Head)
 def named(name: str) -> Row:
     """Return what the name of a run's file says of it; raises HistoryError."""
     match = history.NAME.fullmatch(name)
+    try:
+        stamp = dt.datetime.strptime(match["time"] if match else "", "%Y%m%dT%H%M%S%z")
+        name.encode()
+    except ValueError:  # no such day, or bytes that are no text
+        match = None
     if match is None:
-        raise history.HistoryError(f"{name} is not named as the file of a run is")
-    stamp = dt.datetime.strptime(match["time"], "%Y%m%dT%H%M%SZ").replace(tzinfo=dt.timezone.utc)
+        told = name.encode(errors="replace").decode()
+        raise history.HistoryError(f"{told}: not named as the file of a run is")
     return Row(name, run=match["run"], started=f"{stamp:%Y-%m-%dT%H:%M:%SZ}", key=match["key"])
 
 
@@ -193,7 +200,11 @@ def _values(record: Record) -> _Values:
     for attempt in record.attempts:
         if attempt.accepted and attempt.measurement and _timed(attempt.measurement.iteration_s):
             attempts.setdefault(attempt.hardware_key, []).append(attempt)
-    return {key: _value(of_key) for key, of_key in attempts.items()}
+    values: _Values = {}
+    for key, of_key in attempts.items():
+        with contextlib.suppress(OverflowError):  # figures beyond what any clock can say
+            values[key] = _value(of_key)
+    return values
 
 
 def _timed(samples: Sequence[float]) -> bool:
@@ -212,20 +223,11 @@ def _value(attempts: Sequence[Attempt]) -> dict[str, object]:
         "log_median": statistics.median(
             math.log(statistics.median(m.iteration_s)) for m in measured
         ),
-        "spread": statistics.median(_spread(m.iteration_s) for m in measured),
+        "spread": statistics.median(spread(m.iteration_s) for m in measured),
         "rate": statistics.median(rates) if rates else None,
         "item": measured[0].item,
         "peak_memory_bytes": max(peaks, default=None),
     }
-
-
-def _spread(samples: Sequence[float]) -> float:
-    """Return what ``summary.spread`` does; in floats, forty times as fast for a million."""
-    kept = sorted(samples)[: len(samples) - len(samples) // 20]
-    if len(kept) < 2:
-        return 0.0
-    mean = sum(kept) / len(kept)
-    return math.dist(kept, [mean] * len(kept)) / math.sqrt(len(kept) - 1) / mean
 
 
 assert [field.name for field in fields(Row)] == list(COLUMNS)

@@ -21,6 +21,8 @@ ROWS_IN_GROUP = 8192
 """Of a Parquet file: a series of a month is a few hundred, next to each other."""
 LONGEST_LINE = 64 * 2**20
 """Files that are longer may have longer lines, and are read by ourselves."""
+LARGEST = 128 * 2**20
+"""Bytes; a larger file of a run, of tens of thousands of cases, is too much for memory."""
 
 SUMMARY = [name for name in COLUMNS if name != "raw"]
 
@@ -84,7 +86,8 @@ def load(database: duckdb.DuckDBPyConnection, table: str, columns: dict[str, Any
         database.unregister("incoming")
 
 
-_NUMBERS = {"INTEGER": np.int64, "BIGINT": np.int64, "DOUBLE": np.float64}
+_INTEGERS = {"INTEGER": 2**31, "BIGINT": 2**63}
+"""By type, the least number that is too large for it."""
 
 
 def texts(values: Sequence[Any]) -> Any:
@@ -95,22 +98,37 @@ def texts(values: Sequence[Any]) -> Any:
 
 
 def _column(values: Sequence[Any], kind: str) -> Any:
-    if kind not in _NUMBERS:
+    if kind == "DOUBLE":
+        missing = [value is None for value in values]
+        dtype: Any = np.float64
+    elif kind in _INTEGERS:
+        most = _INTEGERS[kind]
+        # A number that is too large is left out here; the line itself keeps it.
+        missing = [value is None or not -most <= value < most for value in values]
+        dtype = np.int64
+    else:
         return texts(values)
-    missing = [value is None for value in values]
-    filled = np.array([0 if value is None else value for value in values], dtype=_NUMBERS[kind])
-    return np.ma.array(filled, mask=missing)
+    told = [0 if left_out else value for value, left_out in zip(values, missing, strict=True)]
+    return np.ma.array(np.array(told, dtype=dtype), mask=missing)
 
 
 def version_of(database: duckdb.DuckDBPyConnection, address: str) -> int | None:
     """Return the version of a Parquet file of ours; None where it is somebody else's, or none.
 
-    Raises duckdb.Error where a store cannot be read.
+    So is one that has not all columns.  Raises duckdb.Error where a store cannot be read.
     """
-    query = f"SELECT value FROM parquet_kv_metadata({quoted(address)}) WHERE key = {quoted(MARK)}"
+    at = quoted(literal(address))
+    query = f"SELECT value FROM parquet_kv_metadata({at}) WHERE key = {quoted(MARK)}"
     try:
         found = database.execute(query).fetchone()
-        return None if found is None else int(found[0])
+        if found is None:
+            return None
+        version = int(found[0])
+        columns = {
+            name
+            for (name,) in database.execute(f"SELECT name FROM parquet_schema({at})").fetchall()
+        }
+        return version if version > VERSION or columns >= COLUMNS.keys() else None
     except (duckdb.Error, ValueError) as error:
         if "://" in address and not isinstance(error, (duckdb.InvalidInputException, ValueError)):
             raise
@@ -129,7 +147,7 @@ def write(database: duckdb.DuckDBPyConnection, table: str, path: Path) -> None:
 # ---- JSON Lines, many files at once -----------------------------------------------------
 
 _SEEN = {
-    "schema": "BIGINT",
+    "schema": "JSON",
     "kind": "VARCHAR",
     "run": "VARCHAR",
     "time": "VARCHAR",
@@ -138,18 +156,19 @@ _SEEN = {
     "hardware": "JSON",
     "case_id": "VARCHAR",
     "status": "VARCHAR",
-    "exit_status": "INTEGER",
+    "exit_status": "JSON",
     "case": "STRUCT(id VARCHAR)",
     "attempt": "STRUCT(hardware_key VARCHAR, device_uuid VARCHAR, environment VARCHAR, "
     "accepted BOOLEAN, time VARCHAR, process BIGINT, measurement STRUCT(iteration_s DOUBLE[], "
-    "wall_s DOUBLE, items_per_step BIGINT, item VARCHAR, peak_memory_bytes BIGINT))",
+    "wall_s DOUBLE, items_per_step DOUBLE, item VARCHAR, peak_memory_bytes BIGINT))",
 }
 """What is read of a line, for the figures of a run: a small part."""
 
 _READ = """
 CREATE TEMP TABLE seen AS
 SELECT
-    filename AS path, schema, kind, run, time, ref, status, exit_status,
+    filename AS path, schema, kind, run, time, ref, status,
+    exit_status AS exit_told, try_cast(exit_status AS INTEGER) AS exit_status,
     CASE WHEN kind = 'environment'
          THEN json_object('environment', environment, 'hardware', hardware) END AS body,
     coalesce("case".id, case_id) AS case_id,
@@ -162,7 +181,8 @@ SELECT
     CASE WHEN len(kept) < 2 THEN 0 ELSE list_stddev_samp(kept) / list_avg(kept) END AS spread,
     m.items_per_step * len(samples) / nullif(greatest(m.wall_s, 0), 0) AS rate,
     m.item AS item,
-    m.peak_memory_bytes AS peak_memory_bytes
+    m.peak_memory_bytes AS peak_memory_bytes,
+    list_count(samples) < len(samples) AS has_gaps
 FROM (
     SELECT *, list_sort(samples)[:len(samples) - len(samples) // 20] AS kept
     FROM (
@@ -177,13 +197,16 @@ FROM (
 
 _ODD = f"""
 SELECT path FROM seen
-WHERE schema IS DISTINCT FROM {SCHEMA} OR kind IS NULL OR run IS NULL OR time IS NULL
+WHERE schema IS DISTINCT FROM '{SCHEMA}' OR kind IS NULL OR run IS NULL OR time IS NULL
+   OR exit_status::VARCHAR IS DISTINCT FROM exit_told
+   OR has_gaps OR NOT (isfinite(log_median) AND isfinite(spread) AND isfinite(rate))
    OR (kind = 'environment' AND ref IS NULL)
    OR (kind = 'attempt' AND (case_id IS NULL OR key IS NULL OR process IS NULL))
    OR (kind = 'verdict' AND status NOT IN
        ({", ".join(quoted(status.value) for status in Status)}))
 UNION
-SELECT path FROM seen WHERE kind = 'verdict' GROUP BY path, case_id HAVING count(*) > 1
+SELECT path FROM seen WHERE kind IN ('verdict', 'end')
+GROUP BY path, kind, case_id HAVING count(*) > 1
 UNION
 SELECT path FROM seen GROUP BY path HAVING count(DISTINCT run) > 1
 UNION

@@ -113,7 +113,7 @@ def _share_of(text: str) -> float:
 
 
 def _status(found: Alignment, *, gates: bool) -> int:
-    if not found.rows:
+    if not found.compared:
         return 1
     if not gates:
         return 0
@@ -238,8 +238,9 @@ def _beside(figures: Figures, unit: str) -> str:
 
 
 def _in_one_line(found: Alignment) -> str:
-    if not found.rows:
-        return "no case has values on both sides"
+    if not found.compared:
+        of = f", of {found.metric.what}," if found.rows else ""
+        return f"no case has values{of} on both sides"
     n = len(found.rows)
     words = f"{n} case{'' if n == 1 else 's'}"
     if found.told:

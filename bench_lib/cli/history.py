@@ -254,9 +254,35 @@ def push(
     from bench_lib.archive.pushing import push as upload
 
     done = upload(history, address)
-    print(f"{_several(len(done.files), 'file')} uploaded; {_several(done.there, 'run')} were there")
+    were = "was" if done.there == 1 else "were"
+    print(
+        f"{_several(len(done.files), 'file')} uploaded; {_several(done.there, 'run')} {were} there"
+    )
     for name in done.going_on:
         print(f"! {name}: not finished, and written to within a day; left for later")
+
+
+@app.command()
+def pull(
+    address: Annotated[str, typer.Argument(help="Where runs are kept for all: s3://BUCKET/RUNS.")],
+    *,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All runs, and not the newest 60 of each hardware.")
+    ] = False,
+    history: HistoryDir = DEFAULT_HISTORY,
+) -> None:
+    """Fetch the newest runs of each hardware that are not here yet.
+
+    They are as many as the rolling baseline reads, for a machine that begins with an empty disk.
+    """
+    from bench_lib.archive.pushing import pull as fetch
+    from bench_lib.chronicle import MOST_RUNS
+
+    done = fetch(history, address, most=None if everything else MOST_RUNS)
+    were = "was" if done.here == 1 else "were"
+    print(f"{_several(len(done.files), 'file')} fetched; {_several(done.here, 'run')} {were} here")
+    for reason in done.left:
+        print(f"! {reason}")
 
 
 def _several(count: int, what: str) -> str:

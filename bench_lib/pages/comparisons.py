@@ -142,7 +142,7 @@ def _speed_ups(shown: Sequence[_Shown], axis: str, bases: Sequence[str]) -> _Row
     """Hold the rates of an axis's values against that of a base, family by family."""
     rows = []
     for members in _families(shown, axis).values():
-        by_value = {one.axes[axis]: one for one in members}
+        by_value = {str(one.axes[axis]): one for one in members}
         base = next((value for value in bases if value in by_value), None)
         if base is None:
             continue
@@ -207,13 +207,19 @@ def _dots(
 
 
 def _batches(shown: Sequence[_Shown], group: str) -> Comparison | None:
-    families = _families([one for one in shown if not one.axes["strong"]], "batch_size")
+    sized = [one for one in shown if _is_size(one.axes.get("batch_size"))]
+    families = _families([one for one in sized if not one.axes["strong"]], "batch_size")
     lines = {
         members[0].label("batch_size"): [(one.axes["batch_size"], one.rate) for one in members]
         for members in families.values()
     }
     note = "Throughput by batch size; where it no longer rises the device is full."
     return _lines(lines, group, "Batch sweep", note, ("batch size", "items a second"))
+
+
+def _is_size(value: object) -> bool:
+    """Whether a parameter of whatever case is a number that a batch may have."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _scaling(shown: Sequence[_Shown], group: str) -> Comparison | None:

@@ -344,14 +344,12 @@ def _axes(case: Case) -> str:
 
 
 def _since(night: Night, entry: Entry) -> list[tuple[str, str, list[str]]]:
-    """Say since when: the last change point for the worse, and the last night that was OK.
+    """Say since when: the change point that made it slower, else the last night that was OK.
 
     Each is a heading, a sentence, and what changed in the environment.
     """
     found = []
-    worse = [moved for moved in entry.moved if moved.step.ratio > 1]
-    if worse and entry.status is Status.REGRESSED:
-        last = worse[-1]
+    if (last := entry.slower_since) is not None:
         low, high = (percent(bound) for bound in last.step.interval)
         words = f"{percent(last.step.ratio)} ({low} to {high}) from run {last.run_id} on"
         found.append((f"Slower since {day(last.time)}", words, last.environment))

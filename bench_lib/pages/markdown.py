@@ -130,9 +130,8 @@ def _reason(entry: Entry) -> str:
 
 def since(entry: Entry) -> str:
     """Say since when a case fails, as far as its history tells."""
-    slower = [moved for moved in entry.moved if moved.step.ratio > 1]
-    if slower:
-        return f"{_day(slower[-1].time)} ({slower[-1].step.ratio - 1:+.1%})"
+    if (moved := entry.slower_since) is not None:
+        return f"{_day(moved.time)} ({moved.step.ratio - 1:+.1%})"
     failing = 0
     for point in reversed(entry.points):
         if point.status not in FAILING:

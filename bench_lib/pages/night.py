@@ -28,6 +28,7 @@ from bench_lib.model import (
 )
 from bench_lib.profiling import kernels
 from bench_lib.profiling.kernels import Diff
+from bench_lib.timing import TIMING
 
 if TYPE_CHECKING:
     from bench_lib.archive import Archive, Point, RunLine
@@ -53,6 +54,20 @@ SEVERITY = (
     Status.SKIPPED,
 )
 """What a reader looks at first."""
+
+
+GOOD = (Status.OK, Status.IMPROVED)
+WORDS = {
+    Status.INVALID: "invalid",
+    Status.INCOMPARABLE: "incomparable",
+    Status.SUSPECT: "suspect",
+    Status.NOISY: "noisy",
+    Status.NO_BASELINE: "without a baseline",
+    Status.IMPROVED: "improved",
+    Status.SKIPPED: "skipped",
+    None: "not judged",
+}
+"""What a sentence calls those that do not fail."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +105,7 @@ class Entry:
     @property
     def quarantined(self) -> bool:
         """Whether a quarantine takes the consequences, on the day of the run."""
-        held = self.record.quarantine
-        return held is not None and in_force(held, _day(self.time))
+        return excused(self.record, self.time)
 
     @property
     def failing(self) -> bool:
@@ -135,7 +149,21 @@ class Entry:
     def last_good(self) -> Point | None:
         """The newest of the nights before that was OK, or better."""
         past = (point for point in reversed(self.points) if point.run_id != self.run_id)
-        return next((p for p in past if p.status in (Status.OK, Status.IMPROVED)), None)
+        return next((p for p in past if p.status in GOOD), None)
+
+    @cached_property
+    def slower_since(self) -> Moved | None:
+        """The change point that a slower time is of: the last, with no good night since.
+
+        One that was undone, accepted or tolerated explains nothing of what fails now.
+        """
+        verdict, last = self.verdict, self.moved[-1] if self.moved else None
+        if verdict is None or verdict.status is not Status.REGRESSED or last is None:
+            return None
+        if verdict.metric not in TIMING or last.step.ratio <= 1:
+            return None
+        good = self.last_good
+        return None if good is not None and good.time >= last.time else last
 
     @cached_property
     def kernels(self) -> Diff | None:
@@ -169,6 +197,11 @@ class Night:
         return [run for run in self.runs if run.ended is None]
 
     @property
+    def red(self) -> list[RunLine]:
+        """The runs that failed with no case that did: most were INVALID, or all had to be OK."""
+        return [run for run in self.runs if is_red(run)]
+
+    @property
     def failed(self) -> list[Entry]:
         """What makes the night fail."""
         return [entry for entry in self.entries if entry.failing]
@@ -199,8 +232,9 @@ def gather(
     HistoryError where a run that was named is not there.
     """
     known = archive.runs()
+    none = [] if known else [f"no runs in {archive.place.address}"]
     named = {line.run_id: line for line in map(archive.find, runs)}
-    night = _Gathering(archive, baselines, list(named.values()) or _newest(known))
+    night = _Gathering(archive, baselines, list(named.values()) or _newest(known), none)
     night.read()
     night.look_back(known, days)
     return night.night()
@@ -217,11 +251,13 @@ def _newest(known: Sequence[RunLine]) -> list[RunLine]:
 class _Gathering:
     """A night while it is read: records first, then baselines, then the past."""
 
-    def __init__(self, archive: Archive, baselines: Path, runs: list[RunLine]) -> None:
+    def __init__(
+        self, archive: Archive, baselines: Path, runs: list[RunLine], left_out: list[str]
+    ) -> None:
         self._archive = archive
         self._folder = baselines
         self._runs = runs
-        self._left_out: list[str] = []
+        self._left_out = left_out
         self._missing: list[str] = []
         self._entries: dict[tuple[str, str], Entry] = {}
         self._environments: dict[str, Environment] = {}
@@ -235,12 +271,21 @@ class _Gathering:
             except HistoryError as error:
                 self._left_out.append(f"run {line.run_id}: {error}")
                 continue
-            self._left_out += [f"run {line.run_id}: {problem}" for problem in run.problems]
+            self._left_out += [
+                f"run {line.run_id}: {problem}"
+                for problem in run.problems
+                if f"{line.file}: {problem}" not in self._archive.problems
+            ]
             self._environments.update(run.environments)
             for record in run.records.values():
                 self._take(line, run, record)
 
     def _take(self, line: RunLine, run: Run, record: Record) -> None:
+        try:
+            report.summary_rows([record])
+        except (ArithmeticError, ValueError) as error:  # a line that somebody else wrote
+            self._left_out.append(f"run {line.run_id}: {record.case.id} cannot be shown: {error}")
+            return
         last = record.attempts[-1]
         key = last.hardware_key or line.key
         hardware = next(
@@ -379,41 +424,79 @@ def _day(time: str) -> dt.date:
     return _when(time).date()
 
 
+def is_red(run: RunLine) -> bool:
+    """Return whether a run failed with no case that did."""
+    return run.exit_status not in (None, 0) and not any(map(run.counts.get, FAILING))
+
+
+def excused(record: Record, time: str) -> bool:
+    """Return whether a quarantine takes a record's consequences, on the day of a run."""
+    try:
+        return record.quarantine is not None and in_force(record.quarantine, _day(time))
+    except ValueError:  # a day that somebody else wrote
+        return False
+
+
 def _sentence(night: Night) -> str:
+    runs = _on_runs(night)
     if not night.entries:
-        return "Nothing was measured."
+        return "; ".join(["Nothing was measured", *runs]) + "."
     keys = list(dict.fromkeys(entry.hardware.key for entry in night.entries))
     where = f"on {keys[0]}" if len(keys) == 1 else f"on {len(keys)} kinds of hardware"
     total = len(night.entries)
     cases = f"{total} {'case' if total == 1 else 'cases'} {where}"
     failed = night.failed
-    words = f"Nothing failed: {cases}"
+    words = f"{_nothing_failed(night)}: {cases}"
     if failed:
         words = f"{len(failed)} of {cases} failed: {_on_failed(failed)}"
-    improved = sum(entry.status is Status.IMPROVED for entry in night.entries)
-    parts = [words, *([f"{improved} improved"] if improved else []), *_on_runs(night)]
-    return "; ".join(parts) + "."
+    others = _on_others([entry for entry in night.entries if not entry.failing])
+    return "; ".join([words, *([others] if others else []), *runs]) + "."
+
+
+def _nothing_failed(night: Night) -> str:
+    """Say that no case failed, and no more than that of a gate that judged nothing."""
+    words = "No case failed" if night.red else "Nothing failed"
+    if any(entry.status in GOOD for entry in night.entries):
+        return words
+    return f"{words}, but none is OK"
 
 
 def _on_failed(failed: Sequence[Entry]) -> str:
     found = Counter(entry.status for entry in failed)
-    slower = [entry.verdict.ratio for entry in failed if entry.verdict and entry.verdict.ratio]
+    slower = [
+        (verdict.ratio, verdict.metric)
+        for entry in failed
+        if entry.status is Status.REGRESSED and (verdict := entry.verdict)
+        if verdict.ratio is not None and verdict.ratio > 1
+    ]
     parts = []
-    if found[Status.REGRESSED]:
-        up_to = "up to " if len(slower) > 1 else ""
-        by = f" by {up_to}{max(slower) - 1:.1%}" if slower else ""
-        parts.append(f"{found[Status.REGRESSED]} regressed{by}")
+    if count := found[Status.REGRESSED]:
+        by = ""
+        if slower:
+            ratio, metric = max(slower)
+            by = f" by {'up to ' if count > 1 else ''}{ratio - 1:.1%}"
+            by += "" if metric == "latency" else f" in {metric.replace('_', ' ')}"
+        parts.append(f"{count} regressed{by}")
     if found[Status.ERROR]:
         parts.append(f"{found[Status.ERROR]} ended in an error")
     return ", ".join(parts)
 
 
+def _on_others(others: Sequence[Entry]) -> str:
+    """Count those that neither failed nor are OK, the gravest first."""
+    held = sum(entry.status in FAILING for entry in others)
+    found = Counter(entry.status for entry in others)
+    counts = [(held, "in quarantine"), *((found[status], words) for status, words in WORDS.items())]
+    return ", ".join(f"{count} {words}" for count, words in counts if count)
+
+
 def _on_runs(night: Night) -> list[str]:
-    torn = [run.key for run in night.unfinished]
-    if not torn:
-        return []
-    return [
-        f"the run on {torn[0]} did not finish"
-        if len(torn) == 1
-        else f"{len(torn)} runs did not finish"
-    ]
+    torn, red = night.unfinished, night.red
+    parts = []
+    if torn:
+        whose = f"the run on {torn[0].key}" if len(torn) == 1 else f"{len(torn)} runs"
+        parts.append(f"{whose} did not finish")
+    if red:
+        one = f"the run on {red[0].key} ended with exit status {red[0].exit_status}"
+        parts.append(one if len(red) == 1 else f"{len(red)} runs failed all the same")
+    return parts

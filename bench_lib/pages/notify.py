@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from bench_lib.baselines import in_force
 from bench_lib.history import HistoryError
 from bench_lib.judge import FAILING
 from bench_lib.model import Record
 from bench_lib.pages.markdown import since
-from bench_lib.pages.night import NIGHT, Entry, Night
+from bench_lib.pages.night import NIGHT, Entry, Night, excused, is_red
 from bench_lib.pages.webhook import BUDGET_S, CLOCK, Clock, UndeliverableError, host_of, post
 
 if TYPE_CHECKING:
@@ -60,7 +59,9 @@ class Before:
     failing: frozenset[Place] = frozenset()
     """What failed in the last run before of each hardware of this night."""
     keys: frozenset[str] = frozenset()
-    """The hardware of the night before."""
+    """The hardware that the night before measured."""
+    red: frozenset[str] = frozenset()
+    """The hardware of this night whose last run before failed with no case that did."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,12 @@ class News:
     missing: list[str] = field(default_factory=list)
     """Hardware that was measured in the night before and not in this one."""
 
+    red: list[RunLine] = field(default_factory=list)
+    """Runs that failed with no case that did, unlike the last before on the same hardware."""
+
     def __bool__(self) -> bool:
         """Whether anything changed."""
-        return bool(self.new or self.over or self.unfinished or self.missing)
+        return bool(self.new or self.over or self.unfinished or self.missing or self.red)
 
 
 def notify(
@@ -139,9 +143,13 @@ def before_of(archive: Archive, night: Night) -> Before:
     ours = {run.run_id for run in night.runs}
     earlier = [r for r in archive.runs() if r.run_id not in ours and r.started < night.started]
     failing: set[Place] = set()
+    red: set[str] = set()
     for key in {run.key for run in night.runs}:
-        failing |= _failing(archive, _last_night([run for run in earlier if run.key == key]))
-    return Before(frozenset(failing), frozenset(run.key for run in _last_night(earlier)))
+        last = _last_night([run for run in earlier if run.key == key])
+        failing |= _failing(archive, last)
+        red |= {run.key for run in last if is_red(run)}
+    measured = (run.key for run in _last_night(earlier) if run.cases)
+    return Before(frozenset(failing), frozenset(measured), frozenset(red))
 
 
 def _last_night(runs: Sequence[RunLine]) -> list[RunLine]:
@@ -175,9 +183,7 @@ def _failing(archive: Archive, runs: Iterable[RunLine]) -> set[Place]:
 
 
 def _fails(record: Record, started: str) -> bool:
-    held = record.quarantine
-    excused = held is not None and in_force(held, _when(started).date())
-    return record.status in FAILING and not excused
+    return record.status in FAILING and not excused(record, started)
 
 
 def _by_points(night: Night) -> Before:
@@ -203,7 +209,8 @@ def news_of(night: Night, before: Before) -> News:
         [entry for place, entry in failed.items() if place in before.failing],
         {place: _standing(now.get(place)) for place in sorted(before.failing - failed.keys())},
         night.unfinished,
-        sorted(before.keys - {run.key for run in night.runs}),
+        sorted(before.keys - {key for _case_id, key in now}),
+        [run for run in night.red if run.key not in before.red],
     )
 
 
@@ -224,6 +231,9 @@ def _lines(news: News) -> Iterator[str]:
         yield f"new: {_in_words(entry)}"
     for run in news.unfinished:
         yield f"run {run.run_id} on {run.key} has not come to its end; cases may be missing"
+    for run in news.red:
+        words = f"ended with exit status {run.exit_status}, though no case of it failed"
+        yield f"run {run.run_id} on {run.key} {words}"
     for key in news.missing:
         yield f"nothing was measured on {key}, unlike the night before"
     for (case_id, key), standing in news.over.items():
@@ -291,6 +301,7 @@ def plain(night: Night, news: News) -> dict[str, Any]:
         "over_left_out": max(0, len(news.over) - MOST_FAILURES),
         "unfinished": [run.run_id for run in news.unfinished],
         "missing": news.missing,
+        "red": [run.run_id for run in news.red],
     }
 
 

@@ -24,6 +24,8 @@ PAUSES_S = (1.0, 2.0, 4.0, 8.0)
 """Before the second attempt, the third and so on."""
 MOST_ANSWER = 1_000
 """Bytes that are read of an answer that refuses."""
+LEAST_SECRET = 4
+"""Characters from which on a part of an address is one that an answer may not repeat."""
 _TOO_MANY = 429
 _PLAIN = re.compile(r"[A-Za-z0-9 _.-]{1,60}")
 """What is repeated of an answer: a word such as Slack's ``no_service``, and no echo."""
@@ -167,11 +169,18 @@ def _refused(error: urllib.error.HTTPError) -> UndeliverableError:
     words = f"it answered {error.code}"
     if 300 <= error.code < 400:
         return UndeliverableError(f"{words}, a redirect, which is not followed with a secret")
-    if _PLAIN.fullmatch(said) and said not in (error.url or ""):
+    if _PLAIN.fullmatch(said) and not _tells(said, error.url or ""):
         words += f" ({said})"
     if error.code == _TOO_MANY:
         return _RetryableError(words, _seconds(error.headers.get("Retry-After")))
     return _RetryableError(words) if error.code >= 500 else UndeliverableError(words)
+
+
+def _tells(said: str, url: str) -> bool:
+    """Whether words hold a part of an address, or are one."""
+    said, url = said.lower(), url.lower()
+    parts = re.split(r"[^a-z0-9]+", url)
+    return said in url or any(part in said for part in parts if len(part) >= LEAST_SECRET)
 
 
 def _seconds(text: str | None) -> float | None:

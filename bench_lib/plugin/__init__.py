@@ -434,7 +434,8 @@ def _next_step(session: PerfSession, records: list[Record]) -> str:
     status = {record.status for record in records}
     folders = _unless_default("--history", session.options.history)
     folders += _unless_default("--baselines", session.options.baselines)
-    again = shlex.join(["pytest", *_without_processes(session.config.invocation_params.args)])
+    arguments = session.config.invocation_params.args
+    again = shlex.join(["pytest", *arguments])
     if session.interrupted:
         return f"the run was interrupted; {again}"
     if Status.ERROR in status or Status.REGRESSED in status:
@@ -444,7 +445,8 @@ def _next_step(session: PerfSession, records: list[Record]) -> str:
     if Status.NO_BASELINE in status:
         first = ""
         if session.options.processes < LEAST_PROCESSES:
-            first, run = f"{again} --perf-processes {LEAST_PROCESSES} && ", "latest"
+            others = shlex.join(["pytest", *_without_processes(arguments)])
+            first, run = f"{others} --perf-processes {LEAST_PROCESSES} && ", "latest"
         return f'{first}bench-lib baseline accept --run {run}{folders} --reason "first baseline"'
     return f"nothing; bench-lib report --html report.html{folders} has the details"
 

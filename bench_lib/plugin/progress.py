@@ -283,9 +283,10 @@ class Footer:
         self._drawn = True
 
     def _rendered(self, state: State) -> str:
-        width = min(_columns(self._stream), shutil.get_terminal_size().columns) - 1
-        left = in_words(state, self._now(), short=width < 80)
-        line = rendered(state, width, left, colour=self._writer.hasmarkup)
+        columns = min(_columns(self._stream), shutil.get_terminal_size().columns)
+        left = in_words(state, self._now(), short=columns < 80)
+        # Not up to the edge, where the cursor would hang between two lines.
+        line = rendered(state, columns - 1, left, colour=self._writer.hasmarkup)
         encoding = self._stream.encoding or "ascii"
         return line.encode(encoding, "replace").decode(encoding)
 
@@ -301,7 +302,7 @@ def rendered(state: State, width: int, left: str, *, colour: bool) -> str:
     system: Literal["auto"] | None = "auto" if colour else None
     console = Console(width=width, force_terminal=True, color_system=system, highlight=False)
     words: list[RenderableType] = [Text(state.phase, "bold"), f"{state.done} of {state.total}"]
-    if width >= 90:
+    if width > 88:
         bar = ProgressBar(state.total, state.done, width=20, complete_style="green")
         words.insert(1, bar)
     words += [Text(left, "cyan")] if left else []

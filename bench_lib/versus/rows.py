@@ -132,6 +132,11 @@ class Alignment:
     """In what the devices differ."""
 
     @property
+    def compared(self) -> list[Row]:
+        """The rows that have a ratio: both sides tell the metric, and in the same way."""
+        return [row for row in self.rows if row.ratio is not None]
+
+    @property
     def told(self) -> list[Row]:
         """The rows of which chance is known."""
         return [row for row in self.rows if row.interval is not None]
@@ -491,7 +496,7 @@ def _needs(found: Alignment) -> Iterator[str]:
         yield "cases under other conditions would be INCOMPARABLE"
     if b.run_id is None:
         yield "B is no run, and only runs are judged"
-    if a.run_id is not None and b.run_id is not None and a.key == b.key:
+    if None not in (a.run_id, b.run_id) and a.run_id != b.run_id and a.key == b.key:
         yield (
             "runs of different times differ by more than their processes tell: bench-lib ab "
             "measures both environments in turns"

@@ -18,6 +18,8 @@ from bench_lib.model import Accepted, Baseline, Case, Environment, Hardware, Rec
 if TYPE_CHECKING:
     from bench_lib.archive import Archive
 
+SHOWN = 60
+"""Characters of a name that cannot be one."""
 BASELINE = "baseline"
 """The accepted values of the other side's hardware."""
 
@@ -70,10 +72,17 @@ def find(a: str, b: str, *, folder: str | Path, baseline_folder: Path) -> tuple[
         )
     finder = _Finder(_Runs(folder), baseline_folder)
     names = [name for name in dict.fromkeys((a, b)) if name != BASELINE]
-    found = {name: finder.side(name) for name in names}
+    found = {name: _found(finder, name) for name in names}
     if BASELINE in (a, b):
         found[BASELINE] = finder.baseline_of(found[b if a == BASELINE else a])
     return found[a], found[b]
+
+
+def _found(finder: _Finder, name: str) -> Side:
+    try:
+        return finder.side(name)
+    except OSError as error:  # no file may have such a name
+        raise SideError(f"{name[:SHOWN]!r} cannot be looked for: {error.strerror}") from error
 
 
 class _Runs:
@@ -192,8 +201,10 @@ def _at(address: str) -> Run:
 
 def of_run(name: str, run: Run) -> Side:
     """Return a run as a side."""
-    title = f"run {run.run_id} on {run.key}, {run.started}"
     problems = list(run.problems)
+    if not run.run_id:
+        raise SideError(f"{run.path} holds no run: {'; '.join(problems[:1]) or 'it is empty'}")
+    title = f"run {run.run_id} on {run.key}" + f", {run.started}" * bool(run.started)
     if not run.finished:
         problems.append(f"run {run.run_id} did not come to its end; it may lack cases")
     if not run.hardware:
