@@ -773,9 +773,12 @@ def test_a_query_is_one_select(tmp_path, monkeypatch, sql):
     assert not list(tmp_path.glob("x*"))
 
 
-def test_a_query_without_end_is_ended_by_an_interrupt(tmp_path):
+def test_a_query_without_end_is_ended_by_an_interrupt(tmp_path, request):
     """And the archive answers the next."""
     endless = "SELECT count(*) FROM range(100000000) AS a, range(100000000) AS b"
+    # What a background shell starts ignores it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     with Archive(tmp_path) as found:
         found.query("SELECT 1")
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))

@@ -166,13 +166,16 @@ def test_the_commands_are_these(cli):
     """A name that people and pipelines type is not changed by accident."""
     names = {
         (): [
-            *("env", "judge", "ab", "selfcheck", "profile", "micro", "ops", "collectives"),
-            *("scaling", "submit", "train", "baseline", "history", "exercise"),
+            *("env", "judge", "ab", "compare", "selfcheck", "report", "profile", "micro"),
+            *("ops", "collectives", "scaling", "submit", "train", "baseline", "history"),
+            "exercise",
         ],
         ("train",): ["cifar100", "cifar10-table"],
         ("exercise",): ["precision", "largest-batch", "compile", "depth", "batch-sweep", "sheet"],
         ("baseline",): ["show", "diff", "accept", "record", "quarantine"],
-        ("history",): ["list", "show", "export"],
+        ("history",): [
+            *("list", "show", "query", "export", "compact", "restore", "import", "push", "pull"),
+        ],
     }
     for words, expected in names.items():
         text = cli(*words, "--help").out.partition("Commands:\n")[2]
