@@ -9,9 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from bench_lib import fingerprint, judge, summary, validity
+from bench_lib import fingerprint, judge, validity
 from bench_lib.baselines import BaselineFile, Change
 from bench_lib.launch import launchers
+from bench_lib.metrics import summary
+from bench_lib.metrics.timing import AGREEING
 from bench_lib.model import (
     Accepted,
     Attempt,
@@ -25,7 +27,6 @@ from bench_lib.model import (
     Record,
     Status,
 )
-from bench_lib.timing import AGREEING
 
 
 def processes_of(record: Record, run_id: str | None = None) -> list[ProcessSummary]:

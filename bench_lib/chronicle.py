@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench_lib import acceptance, baselines, fingerprint, history, judge, scaling
+from bench_lib import acceptance, baselines, fingerprint, history, judge
 from bench_lib.baselines import BaselineFile
 from bench_lib.judge import FAILING, Evidence
+from bench_lib.metrics import scaling
 from bench_lib.model import (
     Baseline,
     Environment,

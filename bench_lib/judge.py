@@ -14,9 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from bench_lib import scaling, secondary, validity
-from bench_lib.comparison import Comparison, Contrast, paired
-from bench_lib.comparison import compare as compare_suite
+from bench_lib import validity
+from bench_lib.metrics import scaling, secondary
+from bench_lib.metrics.summary import TRUST
+from bench_lib.metrics.timing import (
+    AGREEING,
+    LEAST_PROCESSES,
+    TIMING,
+    Question,
+    answers,
+    families,
+)
 from bench_lib.model import (
     Baseline,
     Limits,
@@ -25,15 +33,8 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
-from bench_lib.summary import TRUST
-from bench_lib.timing import (
-    AGREEING,
-    LEAST_PROCESSES,
-    TIMING,
-    Question,
-    answers,
-    families,
-)
+from bench_lib.statistics.comparison import Comparison, Contrast, paired
+from bench_lib.statistics.comparison import compare as compare_suite
 
 BETWEEN_DEVICES = 0.02
 """Two devices of a model may differ by this much: 1.8% was seen between H200s."""

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from bench_lib import fingerprint, hardware, history, summary, validity
+from bench_lib import fingerprint, hardware, history, validity
 from bench_lib.launch import CaseFault, CaseSkipped, LaunchError, run_ranks
+from bench_lib.metrics import summary
 from bench_lib.model import (
     Attempt,
     Case,

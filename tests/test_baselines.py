@@ -44,7 +44,6 @@ from bench_lib.acceptance import (
     propose,
     taken,
 )
-from bench_lib.axes import case_of, network_axes
 from bench_lib.baselines import (
     BaselineError,
     BaselineFile,
@@ -57,6 +56,7 @@ from bench_lib.baselines import (
     set_quarantine,
     write,
 )
+from bench_lib.matrix.axes import case_of, network_axes
 from bench_lib.model import (
     COMPILE_MODES,
     MEMORY_FORMATS,

@@ -13,12 +13,12 @@ from scripted import Contexts, Watch, gpus
 
 from bench_lib import fingerprint, history
 from bench_lib.acceptance import conditions_of, processes_of
-from bench_lib.axes import cold
 from bench_lib.chronicle import Chronicle
 from bench_lib.devicelock import DeviceLock
+from bench_lib.matrix.axes import cold
+from bench_lib.metrics.secondary import first_step
 from bench_lib.model import Fault, Launch, Limits, Status
 from bench_lib.runner import Bench
-from bench_lib.secondary import first_step
 from bench_lib.worker import caches, profiling
 from bench_lib.worker.clock import HostClock
 from bench_lib.worker.workload import Setting, Workload

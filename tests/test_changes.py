@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench_lib.changes import Step, moves, steps
 from bench_lib.model import Status
+from bench_lib.statistics.changes import Step, moves, steps
 
 YEAR = 365
 
@@ -378,7 +378,7 @@ def test_no_nights_have_no_moves():
 
 def test_the_library_is_imported_when_a_history_is_searched():
     """It takes a second or two, which most commands have no use for."""
-    code = "import sys, bench_lib.changes; sys.exit('ruptures' in sys.modules)"
+    code = "import sys, bench_lib.statistics.changes; sys.exit('ruptures' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -21,9 +21,9 @@ from builders import (
 from scripted import Contexts, Watch, gpus
 
 from bench_lib import baselines, history
-from bench_lib.axes import cold
 from bench_lib.chronicle import NIGHTS, Chronicle, fails, rolling
 from bench_lib.devicelock import DeviceLock
+from bench_lib.matrix.axes import cold
 from bench_lib.model import (
     Fault,
     Kernel,

@@ -13,9 +13,9 @@ from scripted import bench_class, gpus
 import bench_lib
 from bench_lib import history
 from bench_lib.cli import main
-from bench_lib.collectives import collective_of
 from bench_lib.exercises.collectives import HEADER
 from bench_lib.launch import CaseFault, CaseSkipped
+from bench_lib.matrix.collectives import collective_of
 from bench_lib.model import Fault, Numerics
 
 CPU = make_hardware(vendor="cpu", key="cpu-2c", uuid=None, bdf=None, peak_tflops={})

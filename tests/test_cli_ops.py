@@ -448,7 +448,7 @@ def test_every_command_of_the_page_runs(run, profiled):
 
 def test_the_page_names_every_operator_and_flag(run):
     """So that nobody has to read the code for them."""
-    from bench_lib.operation import OPERATORS
+    from bench_lib.formulas.operation import OPERATORS
 
     text = PAGE.read_text()
     for op in OPERATORS:

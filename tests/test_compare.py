@@ -22,10 +22,11 @@ from builders import (
     write_run,
 )
 
-from bench_lib import baselines, comparison, versus
+from bench_lib import baselines, versus
 from bench_lib.baselines import BaselineFile, Change
 from bench_lib.cli import main
 from bench_lib.model import Kernel, KernelTable, Numerics, Published
+from bench_lib.statistics import comparison
 from bench_lib.versus import Side
 
 STEADY = (-0.001, -0.0005, 0.0, 0.0005, 0.001)

@@ -9,7 +9,7 @@ import pytest
 from builders import make_case, make_environment, make_hardware
 
 from bench_lib.acceptance import conditions_of
-from bench_lib.axes import cold
+from bench_lib.matrix.axes import cold
 
 DOCS = Path(__file__).parents[1] / "docs/baselines.md"
 SETTINGS = {"governor": "performance", "caches": {"miopen": "cold", "tunableop": "cold"}}

@@ -12,11 +12,11 @@ import pytest
 from builders import make_baseline, make_process
 
 from bench_lib import judge
-from bench_lib.comparison import Contrast, compare
-from bench_lib.covariates import Group, Slope, gains, slopes
 from bench_lib.judge import Evidence
+from bench_lib.metrics.timing import Question, answers
 from bench_lib.model import Status
-from bench_lib.timing import Question, answers
+from bench_lib.statistics.comparison import Contrast, compare
+from bench_lib.statistics.covariates import Group, Slope, gains, slopes
 
 CHEAP, DEAR = 1.83, 1.99
 NOISE = 0.0004

@@ -20,7 +20,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench_lib import judge as judge_module
-from bench_lib.comparison import Contrast
 from bench_lib.judge import (
     BETWEEN_DEVICES,
     Evidence,
@@ -33,6 +32,7 @@ from bench_lib.judge import (
     overall,
     stored_limits,
 )
+from bench_lib.metrics.summary import percentile, spread, summarise
 from bench_lib.model import (
     Baseline,
     Limits,
@@ -42,7 +42,7 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
-from bench_lib.summary import percentile, spread, summarise
+from bench_lib.statistics.comparison import Contrast
 
 MIB = 2**20
 CASE = "case"

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bench_lib.language import language_axes, language_case
+from bench_lib.formulas.transformer import SIZES, Size
 from bench_lib.matrix import read_matrix
+from bench_lib.matrix.language import language_axes, language_case
 from bench_lib.model import UserError
-from bench_lib.transformer import SIZES, Size
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads import language_model as module
 from bench_lib.worker.workloads.language_model import LanguageModel, amount, language_model

@@ -22,8 +22,9 @@ import torch
 from builders import make_attempt, make_measurement, make_record
 from typer.testing import CliRunner
 
-from bench_lib import acceptance, baselines, roofline, station, validity
+from bench_lib import acceptance, baselines, station, validity
 from bench_lib.cli import app, micro
+from bench_lib.formulas import roofline
 from bench_lib.history import HistoryError, files, read
 from bench_lib.micro import keeping, program, session
 from bench_lib.micro.beside import Beside

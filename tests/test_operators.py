@@ -8,10 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_lib.axes import case_of
-from bench_lib.matrix import MatrixError, read_matrix, tables
-from bench_lib.model import UserError, is_case_id
-from bench_lib.operation import (
+from bench_lib.formulas.operation import (
     MOST_ELEMENTS,
     OPERATORS,
     Operation,
@@ -20,7 +17,9 @@ from bench_lib.operation import (
     family_of,
     sizes_in,
 )
-from bench_lib.operators import (
+from bench_lib.matrix import MatrixError, read_matrix, tables
+from bench_lib.matrix.axes import case_of
+from bench_lib.matrix.operators import (
     PREDEFINED,
     label,
     model_operators,
@@ -29,6 +28,7 @@ from bench_lib.operators import (
     resolved,
     with_usual,
 )
+from bench_lib.model import UserError, is_case_id
 
 MIB = 2**20
 

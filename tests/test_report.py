@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_lib.model import Status
-from bench_lib.report import (
+from bench_lib.wording import (
     HEADINGS,
     WIDTH,
     Figures,

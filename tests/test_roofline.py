@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from builders import make_hardware, make_measurement
 
+from bench_lib.formulas.roofline import COMPUTES_IN, MIXED, Bandwidth, Roofline, place
 from bench_lib.model import PRECISIONS, RankSample
-from bench_lib.roofline import COMPUTES_IN, MIXED, Bandwidth, Roofline, place
 
 HARDWARE = make_hardware(peak_tflops={"fp16": 200.0, "fp32": 50.0}, peak_gb_per_s=1000.0)
 """A ridge of 200 FLOP/byte in fp16, of 50 in fp32."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_lib import summary
+from bench_lib.metrics import summary
 from bench_lib.samples import Samples, read
 
 TIMES = [1.0, 2.0, 4.0]

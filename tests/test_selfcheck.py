@@ -12,13 +12,14 @@ from builders import make_attempt, make_case, make_environment, make_fault, make
 from builders import make_measurement as measurement
 from scripted import Contexts, Watch
 
-from bench_lib import contexts, judge, samples, selfcheck
+from bench_lib import judge, samples
 from bench_lib.cli import main
-from bench_lib.comparison import Contrast
 from bench_lib.devicelock import DeviceLock
 from bench_lib.model import Status
 from bench_lib.runner import Bench, Outcome
-from bench_lib.selfcheck import SelfcheckError, as_samples, check, duration_s
+from bench_lib.statistics.comparison import Contrast
+from bench_lib.trials import contexts, selfcheck
+from bench_lib.trials.selfcheck import SelfcheckError, as_samples, check, duration_s
 
 STEP_S = 0.007
 UNIT_S = 2e-9

@@ -15,10 +15,10 @@ import torch
 from processes import LONG_S, ON_THE_CPU, all_gone
 from torch import nn
 
-from bench_lib import training as axes
 from bench_lib.launch import CaseFault, CaseSkipped, Context, Zygote, run_ranks
+from bench_lib.matrix import training as axes
+from bench_lib.matrix.training import training_case
 from bench_lib.model import Case, Launch, Measurement, Sampling, UserError
-from bench_lib.training import training_case
 from bench_lib.worker import host
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.measure import Context as Lent

@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 from bench_lib import history
+from bench_lib.metrics.summary import spread
 from bench_lib.model import Attempt, Record
-from bench_lib.summary import spread
 
 COLUMNS = {
     "file": "VARCHAR",

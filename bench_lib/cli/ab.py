@@ -24,10 +24,10 @@ from bench_lib.cli.output import (
 from bench_lib.model import TIERS, Status
 
 if TYPE_CHECKING:
-    from bench_lib.ab import Comparison, Side
     from bench_lib.history import Writer
     from bench_lib.model import Case, Environment, Hardware
-    from bench_lib.pairing import Row
+    from bench_lib.trials.ab import Comparison, Side
+    from bench_lib.trials.pairing import Row
 
 PAIRS, MOST_PAIRS = 3, 6
 BASELINE_PAIRS = 5
@@ -114,7 +114,7 @@ def ab(
 
 
 def _side(letter: str, python: str | None, env: list[str] | None, prefix: str | None) -> Side:
-    from bench_lib.ab import Side
+    from bench_lib.trials.ab import Side
 
     try:
         words = tuple(shlex.split(prefix or ""))
@@ -194,8 +194,9 @@ def _compare(
     json: bool,
 ) -> None:
     """Compare, print, and leave with the exit status that follows."""
-    from bench_lib import ab as comparing
-    from bench_lib import history, pairing
+    from bench_lib import history
+    from bench_lib.trials import ab as comparing
+    from bench_lib.trials import pairing
 
     with contextlib.ExitStack() as stack:
         writers = {name: history.Writer(folder, device.key) for name in pairing.NAMES}
@@ -270,7 +271,7 @@ def _print(
     sides: Mapping[str, Side],
     writers: Mapping[str, Writer],
 ) -> None:
-    from bench_lib.report import shortened
+    from bench_lib.wording import shortened
 
     def rank(row: Row) -> int:
         return _WORST_FIRST.index(row.status) if row.status in _WORST_FIRST else len(_WORST_FIRST)
@@ -297,7 +298,7 @@ def _print(
 
 def _cells(row: Row) -> tuple[str, ...]:
     """Return the cells of HEADINGS."""
-    from bench_lib.report import seconds
+    from bench_lib.wording import seconds
 
     timing = row.verdicts[0]
     effect = timing.detectable_effect

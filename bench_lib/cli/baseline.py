@@ -219,7 +219,7 @@ def record(
     """
     from bench_lib import baselines as files
     from bench_lib import history as runs
-    from bench_lib.timing import LEAST_PROCESSES
+    from bench_lib.metrics.timing import LEAST_PROCESSES
 
     _require(reason)
     before = set(runs.files(history))
@@ -549,7 +549,7 @@ def _logs(baseline: Baseline) -> list[float]:
 
 
 def _median(baseline: Baseline | None) -> str:
-    from bench_lib.report import seconds
+    from bench_lib.wording import seconds
 
     if baseline is None or not baseline.processes:
         return "-"

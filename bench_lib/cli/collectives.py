@@ -113,8 +113,8 @@ def _ranks(asked: int | None, devices: Sequence[Hardware]) -> int:
 
 
 def _ops(words: str) -> list[str]:
-    from bench_lib.axes import one_of
-    from bench_lib.collective import OPS
+    from bench_lib.formulas.collective import OPS
+    from bench_lib.matrix.axes import one_of
 
     ops = [word.strip() for word in words.split(",")]
     for word in ops:
@@ -125,7 +125,7 @@ def _ops(words: str) -> list[str]:
 
 def _asked(least: str, most: str, factor: int | None, step: str | None) -> list[int]:
     """Return the sizes that were asked for; raises UserError."""
-    from bench_lib.collectives import sizes
+    from bench_lib.matrix.collectives import sizes
 
     if factor is not None and step is not None:
         raise UserError("--stepfactor and --stepbytes are two ways; choose one")
@@ -136,7 +136,7 @@ def _asked(least: str, most: str, factor: int | None, step: str | None) -> list[
 
 def _sizes(op: str, asked: Sequence[int], dtype: str, ranks: int) -> list[int]:
     """Return the sizes of an operation as nccl-tests rounds them, each once; says what it did."""
-    from bench_lib.collective import SPLIT, rounded
+    from bench_lib.formulas.collective import SPLIT, rounded
 
     found = [rounded(op, size, dtype, ranks) for size in asked]
     kept = list(dict.fromkeys(size for size in found if size))
@@ -150,7 +150,7 @@ def _sizes(op: str, asked: Sequence[int], dtype: str, ranks: int) -> list[int]:
 
 
 def _bytes(flag: str, words: str) -> int:
-    from bench_lib.collectives import bytes_in
+    from bench_lib.matrix.collectives import bytes_in
 
     try:
         return bytes_in(int(words) if words.isdecimal() else words)
@@ -161,8 +161,8 @@ def _bytes(flag: str, words: str) -> int:
 def _cases(
     op: str, sizes: Sequence[int], dtype: str, ranks: int, *, both: bool, graph: bool
 ) -> list[Case]:
-    from bench_lib.collective import EITHER
-    from bench_lib.collectives import collective_case
+    from bench_lib.formulas.collective import EITHER
+    from bench_lib.matrix.collectives import collective_case
     from bench_lib.model import Case, Sampling
 
     if op == "all_to_all" and not both:

@@ -219,7 +219,7 @@ def _cells(row: Row, metric: Metric) -> tuple[str, ...]:
 
 
 def _quantity(value: float | None, unit: str) -> str:
-    from bench_lib.report import quantity, seconds
+    from bench_lib.wording import quantity, seconds
 
     if value is None:
         return "-"

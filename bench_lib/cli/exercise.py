@@ -73,10 +73,10 @@ class Common:
 
     def template(self, values: dict[str, Param]) -> Template:
         """Return what an exercise's cases have in common; raises UserError."""
-        from bench_lib.axes import positive
         from bench_lib.exercises.lists import above_zero
         from bench_lib.exercises.series import Template
         from bench_lib.launch.catalogue import network_sizes
+        from bench_lib.matrix.axes import positive
         from bench_lib.model import Sampling
 
         sampling = Sampling()
@@ -175,9 +175,9 @@ def largest_batch(
     common: Common,
 ) -> None:
     """Find the largest batch that fits into memory."""
-    from bench_lib.axes import positive
     from bench_lib.exercises import batches
     from bench_lib.exercises.precision import few_precisions
+    from bench_lib.matrix.axes import positive
 
     if not 0 <= resolution <= 50:
         raise UserError(f"--resolution {resolution:g}: from 0 to 50 percent")

@@ -52,7 +52,7 @@ def as_pytest_benchmark(run: Run) -> dict[str, Any]:
 def _benchmark(record: Record, measurement: Measurement) -> dict[str, Any]:
     from pytest_benchmark.stats import Stats
 
-    from bench_lib.report import rate_of
+    from bench_lib.wording import rate_of
 
     make: Any = Stats
     stats = make()

@@ -66,7 +66,7 @@ def list_runs(*, history: Place = HERE, json: Json = False) -> None:
 @app.command()
 def show(run: RunName, *, history: Place = HERE, json: Json = False) -> None:
     """Show one run: every case with its verdicts and the reasons for them."""
-    from bench_lib import report
+    from bench_lib import wording
 
     found = _read(run, history)
     if json:
@@ -88,7 +88,7 @@ def show(run: RunName, *, history: Place = HERE, json: Json = False) -> None:
         print(f"caches: {'; '.join(filled)}")
     print()
     records = list(found.records.values())
-    print_table(report.HEADINGS, report.summary_rows(records))
+    print_table(wording.HEADINGS, wording.summary_rows(records))
     print()
     for record in records:
         for line in _details(record, found.hardware):
@@ -442,15 +442,15 @@ def _details(record: Record, devices: Sequence[Hardware]) -> list[str]:
 
 
 def _measured(measurement: Measurement, record: Record, device: Hardware | None) -> str:
-    from bench_lib import report
+    from bench_lib import wording
 
     step_s = statistics.median(measurement.iteration_s)
-    words = f"{report.seconds(step_s)} over {len(measurement.iteration_s)} iterations"
-    words += f", first step {report.seconds(measurement.first_step_s)}"
+    words = f"{wording.seconds(step_s)} over {len(measurement.iteration_s)} iterations"
+    words += f", first step {wording.seconds(measurement.first_step_s)}"
     if measurement.compile_s is not None:
         cache = f" ({measurement.compile_cache} caches)" if measurement.compile_cache else ""
-        words += f", compiled in {report.seconds(measurement.compile_s)}{cache}"
+        words += f", compiled in {wording.seconds(measurement.compile_s)}{cache}"
     precision = str(record.case.params.get("precision", ""))
-    shares = report.efficiency(measurement, device, precision) if device else {}
+    shares = wording.efficiency(measurement, device, precision) if device else {}
     words += "".join(f", {share:.1%} of peak {name}" for name, share in shares.items())
     return words + (", host-bound" if measurement.host_bound else "")

@@ -17,8 +17,8 @@ from bench_lib.cli.output import Json, print_json, print_table
 from bench_lib.model import Status, Verdict
 
 if TYPE_CHECKING:
-    from bench_lib.comparison import Contrast
     from bench_lib.samples import CaseSamples, Process, Samples
+    from bench_lib.statistics.comparison import Contrast
 
 MOST = 0.5
 """A tolerance above this is a slip of the pen."""
@@ -136,7 +136,7 @@ def _first_line(processes: Mapping[str, Process]) -> int:
 
 
 def _contrast(case: CaseSamples) -> Contrast:
-    from bench_lib.comparison import Contrast
+    from bench_lib.statistics.comparison import Contrast
 
     return Contrast(
         candidate={name: process.log_median for name, process in case.candidate.items()},
@@ -174,7 +174,7 @@ def _print_json(samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
 
 
 def _print(file: str, samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
-    from bench_lib.report import shortened
+    from bench_lib.wording import shortened
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names are anybody's as well

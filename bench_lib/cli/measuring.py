@@ -148,7 +148,7 @@ class Measuring:
 
     def tell(self, rows: Sequence[Any], table: Table, **more: Any) -> NoReturn:
         """Print the results, as JSON with ``more`` beside the rows; leave with the exit status."""
-        from bench_lib.report import explanations
+        from bench_lib.wording import explanations
 
         judged = self._keeping.judge
         if self._keeping.json:

@@ -102,7 +102,7 @@ def ops(
 ) -> None:
     """Measure operators: time of a call, GB/s, TFLOP/s, share of the hardware's ceiling."""
     from bench_lib.exercises.operators import operator_row, operator_table
-    from bench_lib.operators import operator_case
+    from bench_lib.matrix.operators import operator_case
 
     sampling = _sampling(num_iters, num_warmup_iters)
     asked = {"shape": input1_dim, "shape2": input2_dim, "precision": dtype, "layout": layout}
@@ -161,7 +161,7 @@ def ops(
 
 
 def _sampling(iterations: int, warmup: int) -> Sampling:
-    from bench_lib.axes import LARGEST, positive
+    from bench_lib.matrix.axes import LARGEST, positive
     from bench_lib.model import Sampling
 
     if problem := positive("--num-iters")(iterations):
@@ -193,8 +193,8 @@ def _refuse_beside(which: str, given: Mapping[str, bool]) -> None:
 
 def _predefined(asked: dict[str, str | None], *, inplace: bool) -> list[dict[str, Param]]:
     """Return the values of TorchTensorOpsBench's list; reductions have no in-place form."""
-    from bench_lib.operation import OPERATORS, asks
-    from bench_lib.operators import PREDEFINED, with_usual
+    from bench_lib.formulas.operation import OPERATORS, asks
+    from bench_lib.matrix.operators import PREDEFINED, with_usual
 
     names = [f"{op}_" if inplace and f"{op}_" in OPERATORS else op for op in PREDEFINED]
     return [
@@ -204,7 +204,7 @@ def _predefined(asked: dict[str, str | None], *, inplace: bool) -> list[dict[str
 
 
 def _of_models(dtype: str, *, inplace: bool) -> list[dict[str, Param]]:
-    from bench_lib.operators import model_operators
+    from bench_lib.matrix.operators import model_operators
 
     if inplace:
         raise UserError("--inplace: --run-model-ops says itself which operators are in place")
@@ -219,8 +219,8 @@ def _one(
     *,
     inplace: bool,
 ) -> dict[str, Param]:
-    from bench_lib.operation import asks
-    from bench_lib.operators import resolved, with_usual
+    from bench_lib.formulas.operation import asks
+    from bench_lib.matrix.operators import resolved, with_usual
 
     name = resolved(op, op_type, inplace=inplace)
     given: dict[str, Param | None] = {**manner, **asked}
@@ -260,7 +260,7 @@ def _device(name: str | None) -> Hardware:
 def _line(record: Record, device: Hardware, *, append_dtype: bool) -> str:
     """Return the tool's line of one operator."""
     from bench_lib.exercises.figures import figures_of
-    from bench_lib.operators import label
+    from bench_lib.matrix.operators import label
 
     seen = figures_of(record, device)
     name = label(record.case, append_dtype=append_dtype)

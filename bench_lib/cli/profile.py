@@ -308,7 +308,7 @@ def _is_host(kernels: KernelTable) -> bool:
 
 def _print_kernels(kernels: KernelTable, top: int) -> None:
     from bench_lib.profiling.names import REST, role, short
-    from bench_lib.report import seconds
+    from bench_lib.wording import seconds
 
     whole = sum(kernel.total_s for kernel in kernels.kernels)
     named = [kernel for kernel in kernels.kernels if kernel.name != REST]
@@ -415,7 +415,7 @@ def _compare(
 
 
 def _print_changes(found: Comparison, top: int) -> None:
-    from bench_lib.report import seconds
+    from bench_lib.wording import seconds
 
     changes = [change for change in found.diff.changes if change.delta_s]
     rows = [row for change in changes[:top] for row in _rows(change, found)]
@@ -454,13 +454,13 @@ def _rows(change: Change, found: Comparison) -> Iterator[tuple[str, ...]]:
 
 
 def _time(kernel: Kernel | None) -> str:
-    from bench_lib.report import seconds
+    from bench_lib.wording import seconds
 
     return "-" if kernel is None else seconds(kernel.total_s)
 
 
 def _difference(delta_s: float) -> str:
-    from bench_lib.report import seconds
+    from bench_lib.wording import seconds
 
     return f"{'-' if delta_s < 0 else '+'}{seconds(abs(delta_s))}"
 

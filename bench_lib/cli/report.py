@@ -121,7 +121,7 @@ def _write_markdown(night: Night, path: Path | None) -> None:
 
 
 def _print(night: Night, written: list[Path]) -> None:
-    from bench_lib import report as text
+    from bench_lib import wording as text
 
     print(night.sentence)
     if night.failed:

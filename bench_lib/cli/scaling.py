@@ -161,8 +161,8 @@ _OF_CASES = ("ranks",)
 
 def _check(what: str, asked: _Asked, repeat: int, plot: Path | None) -> None:
     """Raise UserError for an option that cannot be meant, or that this has no use for."""
-    from bench_lib.axes import count, positive
     from bench_lib.exercises.lists import above_zero
+    from bench_lib.matrix.axes import count, positive
 
     known = {MNIST: _OF_MNIST, NETWORK: _OF_NETWORKS}.get(what, _OF_CASES)
     wrong = [
@@ -232,10 +232,10 @@ def _of_matrix(case_id: str, asked: _Asked) -> Subject:
     """Return a case of the matrix, whatever its ranks; raises UserError where it is not there."""
     import difflib
 
-    from bench_lib.axes import case_of
     from bench_lib.exercises.scaling import Subject
     from bench_lib.launch.catalogue import network_sizes
     from bench_lib.matrix import read_matrix, tables
+    from bench_lib.matrix.axes import case_of
 
     workloads = tables(network_sizes())
     tiers = read_matrix(asked.matrix, workloads)
@@ -298,8 +298,8 @@ def _measure_mnist(study: _Study, asked: _Asked) -> None:
     from bench_lib.exercises.scaling import GPUS, OVER, STRONG, Subject, points, powers_of_two
     from bench_lib.hardware import cpu, detect
     from bench_lib.hardware.sysfs import ROOT
+    from bench_lib.matrix.training import training_case
     from bench_lib.model import Case, Sampling
-    from bench_lib.training import training_case
 
     found = detect()
     gpus = [device for device in found if device.vendor != "cpu"]

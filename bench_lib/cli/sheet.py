@@ -44,9 +44,9 @@ def sheet(
 ) -> None:
     """Fill the guide's results sheet from the history."""
     from bench_lib import history as runs
-    from bench_lib.axes import one_of
     from bench_lib.exercises import sheet as exercise
     from bench_lib.hardware import detect
+    from bench_lib.matrix.axes import one_of
 
     if markdown and json:
         raise UserError("--markdown and --json are two forms; choose one")
@@ -92,8 +92,8 @@ def _read(paths: Iterable[Path]) -> Iterator[Run]:
 
 def _why_blank(tasks: Collection[Param], sheet: Sheet, history: Path) -> str:
     """Say what is missing; raises UserError for a network that there is not."""
-    from bench_lib.axes import one_of
     from bench_lib.launch.catalogue import network_sizes
+    from bench_lib.matrix.axes import one_of
 
     where = f"on {sheet.key} in {history}"
     if not tasks:
@@ -118,7 +118,7 @@ def _as_text(sheet: Sheet) -> Iterator[str]:
 
 
 def _text_block(block: Block) -> Iterator[str]:
-    from bench_lib.report import table
+    from bench_lib.wording import table
 
     yield from _text_lines(block.lines)
     if block.rows:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bench_lib.axes import LARGEST
 from bench_lib.exercises.cells import (
     Table,
     doubts,
@@ -19,9 +18,10 @@ from bench_lib.exercises.cells import (
     trouble_lines,
 )
 from bench_lib.exercises.figures import Figures
+from bench_lib.matrix.axes import LARGEST
 from bench_lib.model import Case, Sampling
-from bench_lib.report import quantity
 from bench_lib.runner import Outcome
+from bench_lib.wording import quantity
 
 ENOUGH = 0.95
 """Share of the best throughput that makes a smaller batch the better choice."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from bench_lib.exercises.figures import Figures
-from bench_lib.report import quantity, seconds
-from bench_lib.summary import TRUST
+from bench_lib.metrics.summary import TRUST
+from bench_lib.wording import quantity, seconds
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bench_lib.collective import Collective
-from bench_lib.collectives import collective_of, in_words
 from bench_lib.exercises.cells import Table, doubts, number, seconds_cell, trouble_lines
 from bench_lib.exercises.figures import GB, Figures
+from bench_lib.formulas.collective import Collective
+from bench_lib.matrix.collectives import collective_of, in_words
 
 TIME_WIDTH, RATE_WIDTH = 7, 6
 _PLACE = "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}"

@@ -18,7 +18,7 @@ from bench_lib.exercises.cells import (
 )
 from bench_lib.exercises.figures import Figures
 from bench_lib.model import Param
-from bench_lib.report import quantity
+from bench_lib.wording import quantity
 
 EAGER = "eager"
 MODES = (EAGER, "default", "reduce-overhead", "max-autotune")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field, replace
 
-from bench_lib import report, roofline, summary
+from bench_lib import wording
+from bench_lib.formulas import roofline
+from bench_lib.metrics import summary
 from bench_lib.model import Hardware, Measurement, Param, Record, Training
 
 MEASURED = "measured"
@@ -116,11 +118,11 @@ def _trouble(record: Record) -> tuple[str, str]:
     for attempt in reversed(record.attempts):
         if attempt.fault is not None:
             fault = attempt.fault
-            return "ERROR", report.shortened(f"{fault.kind} in {fault.phase}: {fault.message}")
+            return "ERROR", wording.shortened(f"{fault.kind} in {fault.phase}: {fault.message}")
         if attempt.skipped is not None:
-            return "skipped", report.shortened(attempt.skipped)
+            return "skipped", wording.shortened(attempt.skipped)
         if attempt.discarded is not None:
-            return "INVALID", report.shortened(attempt.discarded)
+            return "INVALID", wording.shortened(attempt.discarded)
     return "ERROR", "nothing measured"
 
 
@@ -128,7 +130,7 @@ def _figures(record: Record, seen: Measurement, hardware: Hardware | None) -> Fi
     case = record.case
     process = summary.summarise(seen, environment="", time="")
     step_s = statistics.median(seen.iteration_s)
-    rate = report.rate_of(seen) if seen.wall_s > 0 else None
+    rate = wording.rate_of(seen) if seen.wall_s > 0 else None
     memory, flops = seen.peak_memory_bytes, seen.flops_per_step
     precision, mode = (str(case.params.get(name, "")) for name in ("precision", "compile_mode"))
     placed = roofline.place(seen, hardware, precision, mode) if hardware else None

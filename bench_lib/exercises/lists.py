@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from bench_lib.axes import LARGEST, one_of
+from bench_lib.matrix.axes import LARGEST, one_of
 from bench_lib.model import UserError
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from bench_lib.exercises.cells import Table, doubts, number, percent, seconds_cell, trouble_lines
 from bench_lib.exercises.figures import GB, TERA, Figures
+from bench_lib.formulas.operation import TRANSFERS, Operation
+from bench_lib.formulas.roofline import COMPUTE_BOUND, HOST_BOUND, MEMORY_BOUND
 from bench_lib.model import Hardware
-from bench_lib.operation import TRANSFERS, Operation
-from bench_lib.roofline import COMPUTE_BOUND, HOST_BOUND, MEMORY_BOUND
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench_lib.exercises.scaling import STRONG, Curve, in_words
+from bench_lib.metrics.scaling import Law, Share
 from bench_lib.model import UserError
-from bench_lib.scaling import Law, Share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

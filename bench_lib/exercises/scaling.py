@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bench_lib import acceptance, scaling
+from bench_lib import acceptance
 from bench_lib.exercises.cells import (
     Table,
     doubts,
@@ -19,10 +19,11 @@ from bench_lib.exercises.cells import (
     trouble_lines,
 )
 from bench_lib.exercises.figures import Figures
+from bench_lib.metrics import scaling
+from bench_lib.metrics.scaling import Law, Rate, Share, Straggler
 from bench_lib.model import Case, Measurement, Param, Record, UserError
-from bench_lib.report import quantity, seconds, table
-from bench_lib.scaling import Law, Rate, Share, Straggler
-from bench_lib.selfcheck import CONTEXT_S
+from bench_lib.trials.selfcheck import CONTEXT_S
+from bench_lib.wording import quantity, seconds, table
 
 THREADS, PROCESSES, GPUS, RANKS = "threads", "processes", "gpus", "ranks"
 OVER = (THREADS, PROCESSES, GPUS)

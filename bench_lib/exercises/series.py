@@ -8,13 +8,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bench_lib import acceptance, baselines, fingerprint, selfcheck, validity
-from bench_lib.axes import case_of, network_axes
+from bench_lib import acceptance, baselines, fingerprint, validity
 from bench_lib.chronicle import Chronicle, fails
 from bench_lib.history import utc_today
+from bench_lib.matrix.axes import case_of, network_axes
 from bench_lib.model import Baseline, Case, Hardware, Limits, Param, Record, Sampling
 from bench_lib.profiling import run
 from bench_lib.runner import Bench, Outcome
+from bench_lib.trials import selfcheck
 
 PLANNED = 6
 """Processes that a suspicious case is given in all: the first, and five more as in the suite."""

@@ -19,7 +19,7 @@ from bench_lib.exercises.figures import Figures, figures_of
 from bench_lib.exercises.series import nodeid_of
 from bench_lib.history import Run
 from bench_lib.model import Attempt, Environment, Hardware, Param, Record
-from bench_lib.report import quantity, seconds
+from bench_lib.wording import quantity, seconds
 
 LARGEST = "largest-batch"
 """The exercise that the largest batches are known by, in the history.

@@ -18,8 +18,8 @@ from bench_lib.exercises.cells import (
     trouble_lines,
 )
 from bench_lib.exercises.figures import Figures
+from bench_lib.matrix.training import INPUT_ALONE, training_case
 from bench_lib.model import MOST_STEPS_TOLD, Case, Measurement, Param, Record, Training
-from bench_lib.training import INPUT_ALONE, training_case
 
 LINE = "{} / {}: loss {:.2f}, acc {:.2%}, images / second / gpu: {:.2f}."
 """As the seed's CIFAR-100 script prints a step: epoch, step, the share of its images that were

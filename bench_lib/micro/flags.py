@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from bench_lib.axes import LARGEST
+from bench_lib.matrix.axes import LARGEST
 from bench_lib.micro.compiling import Compiling, read_context
 from bench_lib.micro.files import check_file, part_of
 from bench_lib.micro.words import cut, listed, nearest, shown

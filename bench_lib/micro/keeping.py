@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench_lib import acceptance, baselines, fingerprint, hardware, history, report, validity
+from bench_lib import acceptance, baselines, fingerprint, hardware, history, validity, wording
 from bench_lib.exercises.series import PLANNED, Series, open_series
 from bench_lib.launch import launchers
 from bench_lib.micro.beside import Beside
@@ -64,7 +64,7 @@ class Keeper:
             return kept
         measured = [a.measurement for a in record.attempts if a.measurement]
         said = {f"{record.case.id}: warning: {text}" for text in measured[0].warnings}
-        words = report.explanations([record], every=True)
+        words = wording.explanations([record], every=True)
         processes = len({attempt.process for attempt in record.attempts})
         return [
             f"Verdict: {record.status.value}",

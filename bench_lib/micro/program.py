@@ -22,10 +22,10 @@ from bench_lib.model import Hardware, Measurement, UserError
 from bench_lib.placement import is_first, launcher_of
 
 if TYPE_CHECKING:
+    from bench_lib.formulas.roofline import Roofline
     from bench_lib.micro.beside import Beside
     from bench_lib.micro.keeping import Keeper
     from bench_lib.micro.session import Seen
-    from bench_lib.roofline import Roofline
 
 FIRST_SPEAKS_S = 10.0
 """How long other ranks wait with their end, which ends them all, for the first to say why."""
@@ -187,8 +187,8 @@ class Ending:
             self.trouble.append(str(error))
 
     def _summarise(self, folded: Measurement, device: Hardware) -> Roofline:
+        from bench_lib.formulas.roofline import place as place_on_roofline
         from bench_lib.micro import lines
-        from bench_lib.roofline import place as place_on_roofline
 
         params = self.seen.case.params
         precision, mode = str(params["precision"]), str(params["compile_mode"])

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from bench_lib import summary
-from bench_lib.axes import case_of, network_axes
 from bench_lib.launch.ranks import fold
+from bench_lib.matrix.axes import case_of, network_axes
+from bench_lib.metrics import summary
 from bench_lib.micro import lines
 from bench_lib.micro.compiling import Compiling
 from bench_lib.micro.flags import Options

@@ -10,10 +10,10 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench_lib import roofline
+from bench_lib.formulas import roofline
 from bench_lib.model import COMPILE_MODES, PRECISIONS
 from bench_lib.pages.night import Entry
-from bench_lib.report import quantity
+from bench_lib.wording import quantity
 
 MOST_ROWS = 24
 """Of a figure; the largest differences are shown and the rest is counted."""

@@ -24,7 +24,7 @@ from bench_lib.pages.comparisons import comparisons
 from bench_lib.pages.night import Entry, Moved, Night, differences
 from bench_lib.pages.series import Series
 from bench_lib.profiling import kernels
-from bench_lib.report import quantity, seconds
+from bench_lib.wording import quantity, seconds
 
 MOST_FAILURES = 100
 """That are shown at length; the table has all."""

@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from bench_lib import report
+from bench_lib import wording
 from bench_lib.judge import FAILING
 from bench_lib.pages import github
 from bench_lib.pages.github import Section, code, shortened, span, text
@@ -212,7 +212,7 @@ def _environment(entries: Iterable[Entry]) -> Iterator[str]:
 
 def _remarks(entries: Iterable[Entry]) -> Iterator[str]:
     """Return a line for each thing to be known of cases that do not fail."""
-    for line in report.explanations(entry.record for entry in entries):
+    for line in wording.explanations(entry.record for entry in entries):
         if not line.startswith("since the baseline: "):
             yield f"- {shortened(line, MOST_REASON)}"
 
@@ -238,12 +238,12 @@ def _columns(entries: Sequence[Entry]) -> list[str]:
         silent.add("hardware")
     if not any(v.metric == "efficiency" for entry in entries for v in entry.record.verdicts):
         silent.add("efficiency")
-    first, *others = report.HEADINGS
+    first, *others = wording.HEADINGS
     return [name for name in (first, "hardware", *others) if name not in silent]
 
 
 def _other(entry: Entry, columns: Sequence[str]) -> str:
     """Return a row of the terminal's summary, with the hardware in it where it is a column."""
-    (cells,) = report.summary_rows([entry.record])
-    known = dict(zip(report.HEADINGS, cells, strict=True)) | {"hardware": entry.hardware.key}
+    (cells,) = wording.summary_rows([entry.record])
+    known = dict(zip(wording.HEADINGS, cells, strict=True)) | {"hardware": entry.hardware.key}
     return github.row([shortened(known[name], MOST_REASON) for name in columns])

@@ -11,11 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench_lib import report
+from bench_lib import wording
 from bench_lib.baselines import BaselineError, BaselineFile, in_force, load
 from bench_lib.fingerprint import difference
 from bench_lib.history import HistoryError, Run
 from bench_lib.judge import FAILING, leading
+from bench_lib.metrics.timing import TIMING
 from bench_lib.model import (
     Baseline,
     Environment,
@@ -28,11 +29,10 @@ from bench_lib.model import (
 )
 from bench_lib.profiling import kernels
 from bench_lib.profiling.kernels import Diff
-from bench_lib.timing import TIMING
 
 if TYPE_CHECKING:
     from bench_lib.archive import Archive, Point, RunLine
-    from bench_lib.changes import Step
+    from bench_lib.statistics.changes import Step
 
 DAYS = 90
 """Of history that a page shows."""
@@ -136,7 +136,7 @@ class Entry:
     @property
     def rate(self) -> float | None:
         """Items a second by the wall clock; None as for ``step_s``."""
-        rates = [report.rate_of(m) for m in self.accepted if m.wall_s > 0]
+        rates = [wording.rate_of(m) for m in self.accepted if m.wall_s > 0]
         return statistics.median(rates) if rates else None
 
     @property
@@ -282,7 +282,7 @@ class _Gathering:
 
     def _take(self, line: RunLine, run: Run, record: Record) -> None:
         try:
-            report.summary_rows([record])
+            wording.summary_rows([record])
         except (ArithmeticError, ValueError) as error:  # a line that somebody else wrote
             self._left_out.append(f"run {line.run_id}: {record.case.id} cannot be shown: {error}")
             return
@@ -360,7 +360,7 @@ class _Gathering:
 
     def _moved(self, points: Sequence[Point]) -> list[Moved]:
         """Find the change points, each with what changed in the environment that night."""
-        from bench_lib.changes import moves  # noqa: PLC0415 - its library takes a second
+        from bench_lib.statistics.changes import moves  # noqa: PLC0415 - its library takes a second
 
         return [
             Moved(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-from bench_lib import report
+from bench_lib import wording
 from bench_lib.baselines import BaselineError
 from bench_lib.chronicle import fails
 from bench_lib.devicelock import DeviceBusyError
@@ -21,6 +21,7 @@ from bench_lib.history import HistoryError, utc_today
 from bench_lib.judge import FAILING
 from bench_lib.launch import LaunchError
 from bench_lib.matrix import MatrixError
+from bench_lib.metrics.timing import LEAST_PROCESSES
 from bench_lib.model import TASKS, TIERS, Case, Record, Status
 from bench_lib.plugin import devices, replay, shares
 from bench_lib.plugin.options import add_options, read_options
@@ -36,7 +37,6 @@ from bench_lib.plugin.session import (
     xfail_reason,
 )
 from bench_lib.runner import Outcome
-from bench_lib.timing import LEAST_PROCESSES
 
 SESSION = pytest.StashKey[PerfSession]()
 OUTCOMES = pytest.StashKey[list[Outcome]]()
@@ -389,12 +389,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if not records:
         return
     terminalreporter.section("performance")
-    rows = report.summary_rows(records)
-    heading, *lines = report.table(report.HEADINGS, rows, _width(terminalreporter, config))
+    rows = wording.summary_rows(records)
+    heading, *lines = wording.table(wording.HEADINGS, rows, _width(terminalreporter, config))
     terminalreporter.write_line(heading)
     for row, line in zip(rows, lines, strict=True):
         terminalreporter.write_line(line, **_COLOURS.get(row[1], {}))
-    for line in report.explanations(records):
+    for line in wording.explanations(records):
         terminalreporter.write_line(line)
     strict, today = session.options.strict, utc_today()
     failed = [r.case.id for r in records if fails(r, strict=strict, today=today)]
@@ -408,7 +408,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if session.failed:
         terminalreporter.write_line(f"stopped: {session.failed}", red=True)
     terminalreporter.write_line(f"next: {_next_step(session, records)}")
-    words = report.counted(session.chronicle.counts(), failed)
+    words = wording.counted(session.chronicle.counts(), failed)
     terminalreporter.write_line(f"run {run.run_id} on {device.key}: {words}")
 
 
@@ -423,8 +423,8 @@ _COLOURS = {
 def _width(terminalreporter: Any, config: pytest.Config) -> int:
     """Return how wide the table may be: a file and a log have room for all of it."""
     if not terminalreporter.isatty():
-        return report.WIDTH
-    return min(report.WIDTH, config.get_terminal_writer().fullwidth)
+        return wording.WIDTH
+    return min(wording.WIDTH, config.get_terminal_writer().fullwidth)
 
 
 def _next_step(session: PerfSession, records: list[Record]) -> str:

@@ -19,13 +19,13 @@ import pytest
 from _pytest._code.code import ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
 
-from bench_lib import acceptance, baselines, fingerprint, hardware, judge, matrix, report, validity
-from bench_lib.axes import WorkloadAxes, cold
+from bench_lib import acceptance, baselines, fingerprint, hardware, judge, matrix, validity, wording
 from bench_lib.chronicle import Chronicle, fails
 from bench_lib.devicelock import DeviceBusyError
 from bench_lib.history import utc_today
 from bench_lib.launch import LaunchError
 from bench_lib.launch.catalogue import network_sizes
+from bench_lib.matrix.axes import WorkloadAxes, cold
 from bench_lib.model import (
     Case,
     Fault,
@@ -443,10 +443,10 @@ class PerfSession:
         records = [self.chronicle.records[id_] for id_ in waiting.case_ids]
         final = copy.copy(waiting.report)
         failing = [record for record in records if self._fails(record)]
-        status = report.standing((failing or records)[0], utc_today())
+        status = wording.standing((failing or records)[0], utc_today())
         final.outcome = "failed" if failing else "passed"
         if failing:
-            words = "\n\n".join(report.in_words(record) for record in failing)
+            words = "\n\n".join(wording.in_words(record) for record in failing)
             verdict = judge.leading(failing[0].verdicts)
             summary = f"{verdict.metric}: {verdict.reason.splitlines()[0]}"
             final.longrepr = VerdictRepr(words, summary, final.location)

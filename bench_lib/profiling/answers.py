@@ -14,7 +14,7 @@ from bench_lib.profiling import readings
 from bench_lib.profiling.names import is_convolution, short
 from bench_lib.profiling.readings import Answer
 from bench_lib.profiling.traces import GAP_S, Busy, Launches, Trace
-from bench_lib.report import seconds
+from bench_lib.wording import seconds
 
 TOP = 5
 MOSTLY, HALF = 0.7, 0.5

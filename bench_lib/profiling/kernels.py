@@ -18,7 +18,7 @@ from bench_lib.profiling.names import (
     short,
     work,
 )
-from bench_lib.report import seconds
+from bench_lib.wording import seconds
 
 WORTH = 0.1
 """Of the whole change: a part that is smaller is not named in a sentence."""

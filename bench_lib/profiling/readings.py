@@ -14,7 +14,7 @@ from typing import Protocol
 
 from bench_lib.model import Kernel
 from bench_lib.profiling.names import REST, role, short
-from bench_lib.report import seconds
+from bench_lib.wording import seconds
 
 TOP = 5
 MANY_COPIES = 0.10

@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from bench_lib import fingerprint, judge, secondary
-from bench_lib.comparison import ALPHA, Comparison, Contrast, compare, growth
+from bench_lib import fingerprint, judge
+from bench_lib.metrics import secondary
+from bench_lib.metrics.timing import AGREEING, LEAST_PROCESSES
 from bench_lib.model import Baseline, Case, Hardware, ProcessSummary, Status
 from bench_lib.profiling import kernels
-from bench_lib.timing import AGREEING, LEAST_PROCESSES
+from bench_lib.statistics.comparison import ALPHA, Comparison, Contrast, compare, growth
 from bench_lib.versus.sides import Side
 
 SLOWER, FASTER = "slower", "faster"

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bench_lib.collective import REDUCING, Collective
+from bench_lib.formulas.collective import REDUCING, Collective
 from bench_lib.model import Numerics
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads.compilation import Recorded

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bench_lib.formulas.transformer import SIZES, Size
 from bench_lib.model import Numerics
-from bench_lib.transformer import SIZES, Size
 from bench_lib.worker.device import AUTOCAST, STORED, require_compile, set_precision
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads.compilation import Recorded, arguments_of, compiled

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from bench_lib.formulas.operation import TRANSFERS, Operation
 from bench_lib.model import Numerics
-from bench_lib.operation import TRANSFERS, Operation
 from bench_lib.worker.device import set_precision
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 

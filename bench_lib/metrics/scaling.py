@@ -12,8 +12,8 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bench_lib.comparison import holm
 from bench_lib.model import Case, ProcessSummary, RankSample
+from bench_lib.statistics.comparison import holm
 
 LEAST_POINTS = 3
 """A law has two unknowns, and what is left over tells how well it holds."""

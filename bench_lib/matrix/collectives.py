@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bench_lib.axes import Axis, WorkloadAxes, case_of, one_of, truth
-from bench_lib.collective import ITEM_BYTES, MOST_BYTES, OPS, Collective
+from bench_lib.formulas.collective import ITEM_BYTES, MOST_BYTES, OPS, Collective
+from bench_lib.matrix.axes import Axis, WorkloadAxes, case_of, one_of, truth
 from bench_lib.model import Case, Param, UserError
 
 WORKLOAD = "collective"

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from bench_lib import acceptance, judge, secondary
+from bench_lib import acceptance, judge
+from bench_lib.metrics import secondary
 from bench_lib.model import (
     Case,
     Environment,

@@ -7,11 +7,13 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench_lib import judge, roofline, summary
+from bench_lib import judge
 from bench_lib.baselines import in_force
+from bench_lib.formulas import roofline
 from bench_lib.history import utc_today
+from bench_lib.metrics import summary
+from bench_lib.metrics.timing import TIMING
 from bench_lib.model import Hardware, Measurement, Record, Status, Verdict
-from bench_lib.timing import TIMING
 
 WIDTH = 100
 ESSENTIAL = 4

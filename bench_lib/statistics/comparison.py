@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
-from bench_lib.covariates import Group, Probes, Slope, log_probe, slopes
+from bench_lib.statistics.covariates import Group, Probes, Slope, log_probe, slopes
 
 ALPHA = 0.05
 """Chance that any case of a suite, each slower by exactly its tolerance, is called slower."""

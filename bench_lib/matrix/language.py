@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bench_lib.axes import Axis, WorkloadAxes, case_of, one_of, positive
+from bench_lib.formulas.transformer import SIZES
+from bench_lib.matrix.axes import Axis, WorkloadAxes, case_of, one_of, positive
 from bench_lib.model import TASKS, Case, Param
-from bench_lib.transformer import SIZES
 
 WORKLOAD = "language_model"
 PRECISIONS = ("fp32", "tf32", "bf16", "amp-bf16")

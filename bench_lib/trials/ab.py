@@ -30,8 +30,8 @@ from bench_lib.model import (
     Status,
     Telemetry,
 )
-from bench_lib.pairing import NAMES, Row, fails, judged
 from bench_lib.station import Companion, Station, Watcher, Workers, start_watching
+from bench_lib.trials.pairing import NAMES, Row, fails, judged
 
 STARTING_S = 10.0
 """About what the two zygotes and a context's opening take."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from bench_lib.metrics.summary import TRUST
 from bench_lib.model import Limits, ProcessSummary, Status, Verdict
-from bench_lib.summary import TRUST
 
 MEMORY_ALLOWANCE = 4 * 2**20
 COMPILE_ALLOWANCE_S = 5.0

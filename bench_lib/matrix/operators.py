@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from bench_lib.axes import Axis, WorkloadAxes, case_of, one_of, positive
-from bench_lib.model import MEMORY_FORMATS, Case, Param, UserError
-from bench_lib.operation import (
+from bench_lib.formulas.operation import (
     BINARY,
     DIRECTIONS,
     LAYOUTS,
@@ -22,6 +20,8 @@ from bench_lib.operation import (
     family_of,
     sizes_in,
 )
+from bench_lib.matrix.axes import Axis, WorkloadAxes, case_of, one_of, positive
+from bench_lib.model import MEMORY_FORMATS, Case, Param, UserError
 
 PREDEFINED = (*BINARY, *UNARY, *REDUCTIONS)
 OP_TYPES = ("unary", "binary", "reduction", "sparse")

@@ -15,9 +15,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from bench_lib.axes import LARGEST, LAUNCH, Axis, WorkloadAxes, clash, named, network_axes
-from bench_lib.collectives import collective_axes
-from bench_lib.language import language_axes
+from bench_lib.matrix.axes import LARGEST, LAUNCH, Axis, WorkloadAxes, clash, named, network_axes
+from bench_lib.matrix.collectives import collective_axes
+from bench_lib.matrix.language import language_axes
+from bench_lib.matrix.operators import operator_axes
+from bench_lib.matrix.training import training_axes
 from bench_lib.model import (
     ID_RULE,
     PARAM_RULE,
@@ -29,8 +31,6 @@ from bench_lib.model import (
     is_case_id,
     is_param,
 )
-from bench_lib.operators import operator_axes
-from bench_lib.training import training_axes
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -18,10 +18,10 @@ from functools import cached_property
 from typing import Protocol
 
 from bench_lib import judge
-from bench_lib.comparison import Contrast
+from bench_lib.metrics.timing import AGREEING, LEAST_PROCESSES
 from bench_lib.model import Case, Status, UserError
 from bench_lib.runner import Outcome
-from bench_lib.timing import AGREEING, LEAST_PROCESSES
+from bench_lib.statistics.comparison import Contrast
 
 EFFECTS = (0.0, 0.01, 0.02, 0.05)
 """Planted slow-downs, as shares of a clean step."""

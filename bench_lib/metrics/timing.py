@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from bench_lib.comparison import ALPHA, Comparison, Contrast, Explained, compare, growth
 from bench_lib.model import Status, Verdict
+from bench_lib.statistics.comparison import ALPHA, Comparison, Contrast, Explained, compare, growth
 
 LEAST_PROCESSES = 5
 """Below this a baseline's own spread is hardly known, and the verdict says so."""

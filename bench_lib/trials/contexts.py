@@ -11,10 +11,10 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench_lib.comparison import growth
-from bench_lib.covariates import LEAST_GAIN, SHOWN, Group, gains
 from bench_lib.model import Case
-from bench_lib.selfcheck import CONTEXT_S, Device, Sample, once_s, probe_ranges, sample_of
+from bench_lib.statistics.comparison import growth
+from bench_lib.statistics.covariates import LEAST_GAIN, SHOWN, Group, gains
+from bench_lib.trials.selfcheck import CONTEXT_S, Device, Sample, once_s, probe_ranges, sample_of
 
 ANY, CHOSEN = "any", "chosen"
 """Kinds of contexts.  A CPU has no streams, and so only the first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bench_lib.axes import Axis, WorkloadAxes, case_of, count, one_of, positive
+from bench_lib.matrix.axes import Axis, WorkloadAxes, case_of, count, one_of, positive
 from bench_lib.model import MEMORY_FORMATS, Case, Param
 
 SAMPLES = {"cifar100": 50_000, "cifar10": 50_000, "mnist": 60_000}

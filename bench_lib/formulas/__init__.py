@@ -1,0 +1,1 @@
+"""What work comes to by formula: FLOPs, bytes, sizes, bandwidths, ceilings."""
