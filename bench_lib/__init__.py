@@ -1,3 +1,3 @@
 """Performance regression testing for PyTorch on GPUs."""
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"

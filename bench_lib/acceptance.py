@@ -319,4 +319,5 @@ def _rounded(process: ProcessSummary) -> ProcessSummary:
         grad_norm_error=digits(process.grad_norm_error),
         clock_mhz=places(process.clock_mhz, 0),
         power_w=places(process.power_w, 0),
+        figures={name: float(f"{value:.4g}") for name, value in process.figures.items()},
     )

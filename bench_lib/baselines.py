@@ -317,7 +317,7 @@ def _save(path: Path, document: Mapping[str, Any]) -> Path:
     try:
         text = layout(document)
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
+        partial.write_bytes(text.encode())
         partial.replace(path)
     except (OSError, ValueError) as error:
         with contextlib.suppress(OSError):

@@ -66,12 +66,16 @@ class Chronicle:
         self.device = device
         self.records: dict[str, Record] = {}
         self._outcomes: dict[str, Outcome] = {}
+        self._environments: dict[str, Environment] = {}
         self._blind: dict[str, str] = {}
         """By case, why its kernels are not known although somebody looked."""
 
     def note(self, outcome: Outcome, nodeid: str | None) -> None:
         """Write a case's attempts down; raises HistoryError."""
-        self.writer.environment(outcome.environment, outcome.hardware)
+        name = self.writer.environment(outcome.environment, outcome.hardware)
+        # Each report brings an environment of its own, and hardly ever another one.
+        known = self._environments.setdefault(name, outcome.environment)
+        outcome = replace(outcome, environment=known)
         case_id = outcome.case.id
         if outcome.tuned:
             self.writer.tuned(case_id, outcome.tuned)

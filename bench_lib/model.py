@@ -521,6 +521,8 @@ class ProcessSummary:
     log_device: float | None = None
     """Natural logarithm of a host-bound case's device time in seconds."""
     device_source: str | None = None
+    figures: dict[str, float] = field(default_factory=dict)
+    """What the rows of ``metrics.figures`` tell of it, by name, each in its row's unit."""
     worker: str = ""
     """Names the device context; cases that share one share its luck."""
 

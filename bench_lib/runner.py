@@ -47,6 +47,8 @@ def _order(device: Hardware) -> tuple[str, str, int]:
     return (device.uuid or "", device.bdf or "", 0 if device.uuid else device.index)
 
 
+MOST_LOST = 5
+"""A GPU that is reset is back after some cases; one that is gone for more of them ends the run."""
 TUNING_LIMIT_S = 3600.0
 """A search through all kernels of a network takes minutes, the first time on a GPU more."""
 
@@ -141,6 +143,7 @@ class Bench:
             expected=expected,
             measure_ranks=self._measure_ranks,
             described=lambda: self._before or fingerprint.collect(),
+            most_lost=MOST_LOST,
             now=now,
         )
         self._lock_of = lock_of

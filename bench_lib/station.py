@@ -110,6 +110,7 @@ class Station:
         expected: Callable[[Case], validity.Level | None] = lambda _case: None,
         measure_ranks: Callable[[Case], Measurement] = run_ranks,
         described: Callable[[], Environment] = fingerprint.collect,
+        most_lost: int = 1,
         now: Callable[[], str] = history.utc_now,
     ) -> None:
         """Nothing starts before it is needed.
@@ -117,7 +118,8 @@ class Station:
         ``seen`` tells what telemetry saw of a measurement, ``give_way`` has another context
         use the device, ``cooling`` gives the device time where something was wrong with it,
         ``expected`` is what the clock was when a case's baseline was recorded, ``described`` is
-        the environment but for what only a worker knows.
+        the environment but for what only a worker knows.  Where the device cannot be opened any
+        more, that is the fault of up to ``most_lost`` cases in a row, and then the run's.
         """
         self.device = device
         self._start = start
@@ -133,6 +135,9 @@ class Station:
         self._contexts: dict[int, Context] = {}
         self._environment: Environment | None = None
         self._measured_by: list[int] = []
+        self._most_lost = most_lost
+        self._lost = 0
+        """Cases in a row for which the device could not be opened any more."""
 
     def measure(self, case: Case, process: int) -> list[Attempt]:
         """Measure a case in a context, which opens where it is not there.
@@ -201,20 +206,12 @@ class Station:
     def open(self, process: int) -> Context:
         """Return a context, opened where it is not there.
 
-        Raises LaunchError where none could ever be opened, CaseFault where this one cannot.
+        Raises LaunchError where none could ever be opened, or none for several cases in a row,
+        CaseFault where this one cannot.
         """
         if process in self._contexts:
             return self._contexts[process]
-        fresh = self._workers is None
-        try:
-            context = self._zygote().context()
-        except LaunchError as error:
-            self.close()
-            if fresh:
-                raise
-            # A device that opened before and does not now is this case's fault; the next
-            # case tries again from the beginning.
-            raise CaseFault(Fault("launch", str(error), "open device")) from error
+        context = self._opened()
         if differences := hardware.confirm(self.device, context.device):
             context.close()
             raise LaunchError(
@@ -228,6 +225,29 @@ class Station:
             self._environment = replace(described, threads=context.threads)
         self._contexts[process] = context
         return context
+
+    def _opened(self) -> Context:
+        """Open a context, by fresh workers where those at hand may have gone with a case.
+
+        Raises as ``open`` does.
+        """
+        again = self._workers is not None
+        while True:
+            try:
+                context = self._zygote().context()
+            except LaunchError as error:
+                self.close()
+                if again:
+                    again = False
+                    continue
+                self._lost += 1
+                if self._environment is None or self._lost > self._most_lost:
+                    raise
+                # A device that opened before and does not now is this case's fault; the next
+                # case tries again from the beginning.
+                raise CaseFault(Fault("launch", str(error), "open device")) from error
+            self._lost = 0
+            return context
 
     def fork(self) -> Context:
         """Return a context that is not to measure anything; raises LaunchError."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ def figures(record: Record) -> Figures | None:
 
 
 def _row(record: Record) -> tuple[str, ...]:
-    status = standing(record, utc_today())
+    status = standing(record, day_of(record))
     found = figures(record)
     if found is None:
         return (record.case.id, status, *[""] * (len(HEADINGS) - 2))
@@ -94,11 +95,19 @@ def timing_of(record: Record) -> Verdict | None:
     return next(iter(decisive or timings), None)
 
 
-def standing(record: Record, today: dt.date) -> str:
+def day_of(record: Record) -> dt.date:
+    """Return the day, UTC, on which a case was first measured: by it a quarantine counts."""
+    try:
+        return dt.date.fromisoformat(record.attempts[0].time[:10])
+    except (IndexError, ValueError):  # nothing was measured, or somebody else wrote it
+        return utc_today()
+
+
+def standing(record: Record, day: dt.date) -> str:
     """Return a record's status, in brackets where a quarantine takes its consequences."""
     if record.status is None:
         return "not judged"
-    held = record.quarantine is not None and in_force(record.quarantine, today)
+    held = record.quarantine is not None and in_force(record.quarantine, day)
     return f"({record.status.value})" if held else record.status.value
 
 
@@ -196,10 +205,10 @@ def explanations(records: Iterable[Record], *, every: bool = False) -> list[str]
                 what = "measured again" if again else "discarded"
                 words = cause.removesuffix("; measured again")
                 lines.append(f"{record.case.id}: {what}: {words}")
-            measurement = attempt.measurement
-            if measurement is not None:
-                lines += [f"{record.case.id}: warning: {text}" for text in measurement.warnings]
-    return list(dict.fromkeys(lines))
+        for attempt in [a for a in record.attempts if a.accepted] or record.attempts:
+            warnings = attempt.measurement.warnings if attempt.measurement else []
+            lines += [f"{record.case.id}: warning: {text}" for text in warnings]
+    return list(dict.fromkeys(map(printable, lines)))
 
 
 def _changes(records: Iterable[Record]) -> list[list[str]]:
@@ -215,7 +224,7 @@ def _on_quarantine(record: Record) -> list[str]:
     if record.quarantine is None:
         return []
     until, why = record.quarantine.until, record.quarantine.reason
-    if in_force(record.quarantine, utc_today()):
+    if in_force(record.quarantine, day_of(record)):
         return [f"{record.case.id}: in quarantine until {until}: {why}"]
     ended = f"{record.case.id}: its QUARANTINE ENDED on {until} ({why}); "
     return [ended + f"bench-lib baseline quarantine {record.case.id} --lift, or a new --until"]
@@ -233,9 +242,26 @@ def counted(counts: Mapping[str, int], failed: Sequence[str]) -> str:
     return f"{words}; failed: {', '.join(failed[:3])}{more}"
 
 
+_ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # cursor, colour
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # the window's title, links
+    r"|\x1b[ -/]*[0-~]"  # anything else
+)
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """Return a worker's words without what would steer the terminal that shows them.
+
+    Escape sequences are left out; other control characters become U+FFFD, but for the ends of
+    lines and tabs.
+    """
+    return _CONTROLS.sub("\ufffd", _ESCAPES.sub("", text.replace("\r\n", "\n")))
+
+
 def shortened(text: str, most: int = 240) -> str:
-    """Return the first line of a text, cut after ``most`` characters."""
-    first = text.partition("\n")[0]
+    """Return the first line of a text, printable and cut after ``most`` characters."""
+    first = printable(text).partition("\n")[0]
     return first if len(first) <= most else f"{first[: most - 1]}…"
 
 
@@ -254,7 +280,7 @@ def in_words(record: Record) -> str:
     last_output = [a.fault.last_output for a in record.attempts if a.fault and a.fault.last_output]
     if last_output:
         lines += ["", "last output of the worker:", last_output[-1]]
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def rate_of(measurement: Measurement) -> float:

@@ -74,8 +74,8 @@ def _index(program: Any) -> str:
     about = inspect.cleandoc(bench_lib.cli.__doc__ or "")
     status = (
         f"{_paragraph(about, 'Exit status')} Where a command means something of its own by it, "
-        "its page says so; [the table](../baselines.md#exit-status) has all of them, and those of "
-        "`pytest perf_tests`."
+        "its page says so; [the table](../exit-status.md) has all of them, and those of "
+        "`pytest perf_tests`. What `--json` prints is in [json.md](../json.md)."
     )
     return "\n".join(
         [
@@ -123,7 +123,11 @@ def _page(command: Any, path: str) -> Iterator[str]:
 
 
 def _command(command: Any, path: str) -> Iterator[str]:
-    shown = [each for each in command.params if "--help" not in each.opts]
+    shown = [
+        each
+        for each in command.params
+        if "--help" not in each.opts and not getattr(each, "hidden", False)
+    ]
     arguments = [each for each in shown if each.param_type_name == "argument"]
     options = [each for each in shown if each.param_type_name == "option"]
     words = [path, *(["[OPTIONS]"] if options else []), *map(_argument, arguments)]
@@ -215,10 +219,10 @@ def _of_pytest() -> tuple[list[dict[str, Any]], list[tuple[str, str, Any]]]:
         def addoption(self, *names: str, **about: Any) -> None:
             options.append({"name": names[0], **about})
 
-        def addini(self, name: str, help: str, *, default: Any = None, **_: Any) -> None:  # noqa: A002
+        def addini(self, name: str, help: str, *, default: Any = None, **_: Any) -> None:  # noqa: A002 - argparse's
             settings.append((name, help, default))
 
-    add_options(Asked())  # type: ignore[arg-type]
+    add_options(Asked())  # type: ignore[arg-type]  # it has the two methods that are called
     return options, settings
 
 

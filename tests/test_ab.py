@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import sys
 import tempfile
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from builders import make_case, make_hardware
+from documents import document_in
 from processes import HERE, ON_THE_CPU
 from scripted import Context, Contexts, Watch, gpus
 
@@ -569,7 +569,7 @@ def test_cases_are_chosen_by_pytests_own_expressions(scripted):
     """Parts of the id, whatever their case, with and, or and not."""
     status, out, _, _ = scripted("-k", "fp32 and not SMALL", "--json")
     assert status == 0
-    assert [row["case_id"] for row in json.loads(out)["cases"]] == ["big-fp32"]
+    assert [row["case_id"] for row in document_in(out)["cases"]] == ["big-fp32"]
 
 
 def test_sides_are_started_as_the_options_say(scripted):
@@ -643,7 +643,7 @@ def test_json_holds_everything(scripted, bed):
     bed.b.script["big-fp16"] = [SLOW]
     bed.sides["B"] = ab.Side(environment={"X": "1"})
     status, out, _, _ = scripted("--json", "--pairs", "2", "--most-pairs", "2", "--env-b", "X=1")
-    answer = json.loads(out)
+    answer = document_in(out)
     assert status == 1
     assert (answer["device"]["key"], answer["pairs"], answer["most_pairs"]) == ("mi300x", 2, 2)
     row = answer["cases"][0]
@@ -690,7 +690,7 @@ def test_this_interpreter_against_itself_in_a_container(cli, tmp_path, monkeypat
         *("--env-b", f"PYTHONPATH={HERE}", "--env-b", "OMP_NUM_THREADS=1"),
     )
     assert status in (0, 1), err
-    answer = json.loads(out)
+    answer = document_in(out)
     (row,) = answer["cases"]
     assert len(row["pairs"]) == 2
     assert row["verdicts"][0]["metric"] == "latency"

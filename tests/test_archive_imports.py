@@ -242,7 +242,7 @@ def test_a_file_that_is_no_text_or_not_there_is_refused(tmp_path):
 def test_the_hardware_has_to_be_named_where_the_file_does_not_say(tmp_path):
     """With a key that can name a file."""
     file = write(tmp_path / "run.json", document(benchmark()))
-    with pytest.raises(HistoryError, match=r"on which hardware it was measured; .*--key"):
+    with pytest.raises(HistoryError, match=r"on which hardware it was measured; .*--hardware"):
         bring_in(file, tmp_path)
     with pytest.raises(HistoryError, match=r"the hardware key is '../x'; it has to be letters"):
         bring_in(file, tmp_path, key="../x")

@@ -7,10 +7,7 @@ import datetime as dt
 import itertools
 import json
 import math
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +28,7 @@ from builders import (
     make_telemetry,
     make_verdict,
 )
+from fulldisk import no_file_beyond
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -261,13 +259,28 @@ def test_a_published_figure_that_says_too_little_is_refused_with_its_case(tmp_pa
     assert refusal(tmp_path, document(cases={"x": case})) == f": case x: {problem}"
 
 
-def test_a_figure_that_no_number_holds_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("figures", "problem"),
+    [
+        ({"rate": 12345}, "published.rate is inf; it has to be a number above 0"),
+        (
+            {"rate": 987, "low": 900, "high": 12345},
+            "published.rate is 987, and the range is 900 to inf",
+        ),
+    ],
+)
+def test_a_figure_that_no_number_holds_is_refused(tmp_path, figures, problem):
     """JSON has no infinity, and still a way to write one."""
-    text = json.dumps(document(cases={"x": published(rate=1)})).replace(
-        '"rate": 1', '"rate": 1e999'
-    )
-    problem = "published.rate is inf; it has to be a number above 0"
+    text = json.dumps(document(cases={"x": published(**figures)})).replace("12345", "1e999")
     assert refusal(tmp_path, text) == f": case x: {problem}"
+
+
+def test_a_slow_rate_and_a_range_of_one_figure_are_figures(tmp_path):
+    """Half an image a second, and nobody saw another."""
+    figures = {"rate": 0.5, "low": 0.5, "high": 0.5}
+    save(tmp_path, document(cases={"x": published(**figures)}))
+    found = load(tmp_path, KEY).published["x"]
+    assert (found.rate, found.low, found.high) == (0.5, 0.5, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -454,48 +467,40 @@ def test_what_cannot_be_accepted_leaves_the_old_values(tmp_path):
     assert load(tmp_path, KEY).baselines == {CASE_ID: make_baseline()}
 
 
-FULL = """
-import resource, signal, sys
-from pathlib import Path
-from builders import make_baseline, make_hardware
-from bench_lib.baselines import BaselineError, Change, load, write
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
-file = load(Path(sys.argv[1]), "mi300x")
-try:
-    write(file, [Change("new", None, make_baseline())], make_hardware(), {})
-except BaselineError as error:
-    print(error)
-"""
-
-
 def test_a_full_disk_leaves_the_old_file_whole_and_nothing_beside_it(tmp_path):
     """The file size limit stands for the disk."""
     path = accept(tmp_path, [make_baseline()])
     before = path.read_bytes()
-    paths = [str(Path(bench_lib.__file__).parents[1]), str(Path(__file__).parent)]
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert (done.stdout, done.stderr) == (f"cannot write {path}: File too large\n", "")
+    file = load(tmp_path, KEY)
+    with no_file_beyond(100), pytest.raises(BaselineError) as caught:
+        write(file, [Change("new", None, make_baseline())], make_hardware(), {})
+    assert str(caught.value) == f"cannot write {path}: File too large"
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_value_that_is_no_number_is_never_written(tmp_path, value):
+@pytest.mark.parametrize("where", ["a process", "the hardware"])
+def test_a_value_that_is_no_number_is_never_written(tmp_path, where, value):
     """The old file stays whole, and nothing is left beside it."""
     path = accept(tmp_path, [make_baseline()])
     before = path.read_bytes()
+    accepted = {
+        "a process": ([make_baseline((value,))], make_hardware()),
+        "the hardware": ([make_baseline()], make_hardware(power_cap_w=value)),
+    }
     with pytest.raises(BaselineError) as caught:
-        accept(tmp_path, [make_baseline((value,))])
+        accept(tmp_path, *accepted[where])
     assert str(caught.value).startswith(f"cannot write {path}: Out of range float values are not")
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_folder_of_baselines_is_made_with_those_it_lies_in(tmp_path):
+    """The first acceptance of a new repository."""
+    folder = tmp_path / "perf" / "baselines"
+    assert accept(folder, [make_baseline()]) == folder / "mi300x.json"
+    assert list(load(folder, KEY).measured) == [CASE_ID]
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path):
@@ -829,6 +834,12 @@ def test_whatever_is_accepted_is_read_back_the_same(tmp_path_factory, baselines)
     assert load(folder, KEY).baselines == {b.case_id: b for b in baselines}
 
 
+def test_what_holds_no_rows_is_one_line_below_the_third_level():
+    """A list of numbers is read along, and one of nothing needs no lines either."""
+    text = layout(document(cases={"x": {"kernels": {"none": [], "share": [0.5, 0.25]}}}))
+    assert '      "kernels": {"none": [], "share": [0.5, 0.25]}\n' in text
+
+
 @PROPERTY
 @given(count=st.integers(1, 5))
 def test_a_process_is_one_line_of_the_file(count):
@@ -839,26 +850,45 @@ def test_a_process_is_one_line_of_the_file(count):
     assert [line.strip(", ") for line in lines].count('{"log_median": 0.5, "n": 3}') == count
 
 
+def measured(process, **about):
+    """Return a case of one process, as somebody might write it by hand."""
+    usual = {"log_median": 0.0, "spread": 0.01, "n": 20, "environment": "e", "time": "t"}
+    accepted = {"run_id": "r", "reason": "r", "date": "d"}
+    return {"accepted": accepted, "processes": [{**usual, **process}], **about}
+
+
 @pytest.mark.parametrize(
-    ("about", "message"),
+    ("case", "message"),
     [
-        ({"processes": [{"log_median": 1e6}]}, "no process is like"),
-        ({"processes": [{"spread": -0.1}]}, "no process is like"),
-        ({"processes": [{"n": 0}]}, "no process is like"),
-        ({"limits": {"spread": -1}}, "limits.spread is -1"),
+        (measured({"log_median": 1e6}), "no process is like"),
+        (measured({"log_median": -50.5}), "no process is like"),
+        (measured({"spread": -0.1}), "no process is like"),
+        (measured({"n": 0}), "no process is like"),
+        (measured({}, limits={"spread": -1}), "limits.spread is -1"),
+        (measured({}, limits={"spread": 0}), "limits.spread is 0"),
+        (measured({}, limits={"spread": 1.5}), "limits.spread is 1.5"),
     ],
 )
-def test_figures_that_no_process_can_have_are_refused_with_the_cases_name(tmp_path, about, message):
+def test_figures_that_no_process_can_have_are_refused_with_the_cases_name(tmp_path, case, message):
     """They would be divided by, or make every later run a failure."""
-    process = {"log_median": 0.0, "spread": 0.01, "n": 20, "environment": "e", "time": "t"}
-    case = {
-        "accepted": {"run_id": "r", "reason": "r", "date": "d"},
-        "processes": [{**process, **one} for one in about.pop("processes", [{}])],
-        **about,
-    }
     words = refusal(tmp_path, document(cases={"slow": case}))
     assert "case slow: " in words
     assert message in words
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        measured({"log_median": 50.0}),
+        measured({"log_median": -50.0}),
+        measured({"spread": 0.0, "n": 1}),
+        measured({}, limits={"spread": 1.0}),
+    ],
+)
+def test_figures_at_the_edge_of_what_a_process_can_have_are_read(tmp_path, case):
+    """A single iteration has no spread; a limit of one is one that nothing reaches."""
+    save(tmp_path, document(cases={"odd": case}))
+    assert list(load(tmp_path, KEY).measured) == ["odd"]
 
 
 # ---- what speaks against accepting ------------------------------------------------------
@@ -1090,13 +1120,26 @@ def test_a_quarantine_that_cannot_be_right_is_refused(tmp_path, case_id, fields,
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_quarantine_may_end_the_day_it_begins_and_be_dated_by_the_day(tmp_path):
+    """Until tonight; written by a hand that knows no time of day."""
+    today = replace(QUARANTINE, until="2026-01-02")
+    set_quarantine(load(tmp_path, KEY), "x", today)
+    set_quarantine(load(tmp_path, KEY), "y", replace(today, date="2026-01-02"))
+    found = load(tmp_path, KEY).quarantines
+    assert [(q.date, q.until) for q in found.values()] == [
+        ("2026-01-02T03:04:05Z", "2026-01-02"),
+        ("2026-01-02", "2026-01-02"),
+    ]
+
+
 def test_what_is_not_in_quarantine_cannot_be_let_out(tmp_path):
     """A typing mistake must not look like a case that is judged again."""
-    set_quarantine(load(tmp_path, KEY), "resnet18", QUARANTINE)
+    for case_id in ("vit_b_16", "resnet18"):
+        set_quarantine(load(tmp_path, KEY), case_id, QUARANTINE)
     with pytest.raises(BaselineError) as caught:
         lift_quarantine(load(tmp_path, KEY), "resnet81")
     assert str(caught.value) == (
-        f"resnet81 is not in quarantine in {tmp_path / 'mi300x.json'}; there is resnet18"
+        f"resnet81 is not in quarantine in {tmp_path / 'mi300x.json'}; there is resnet18, vit_b_16"
     )
     with pytest.raises(BaselineError, match=r"there is no case$"):
         lift_quarantine(BaselineFile(tmp_path / "none.json", KEY), "resnet18")

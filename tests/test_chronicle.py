@@ -97,6 +97,15 @@ def accept(tmp_path, *case_ids, log_medians=TEN_MS, **fields):
     baselines.write(file, changes, DEVICE, {"e0e0e0e0": make_environment()})
 
 
+def test_an_environment_that_comes_with_every_case_is_kept_once(chronicle, outcome_of):
+    """Some KiB each, which two thousand cases would keep to the end of the run."""
+    night = chronicle()
+    for case_id in ("a", "b"):
+        outcome = outcome_of(case_id, [0.01] * 20)
+        night.note(replace(outcome, environment=replace(outcome.environment)), None)
+    assert len({id(each.environment) for each in night._outcomes.values()}) == 1
+
+
 def test_a_record_that_the_hardware_spoilt_is_invalid_and_looked_at_again(
     bench, chronicle, outcome_of
 ):

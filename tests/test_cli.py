@@ -25,6 +25,7 @@ from builders import (
     make_verdict,
     write_run,
 )
+from documents import document_in
 
 import bench_lib
 from bench_lib import baselines, fingerprint, hardware, telemetry
@@ -53,7 +54,7 @@ class Answer:
     def json(self):
         """What it printed, decoded."""
         assert self.err == ""
-        return json.loads(self.out)
+        return document_in(self.out)
 
 
 @pytest.fixture
@@ -204,8 +205,9 @@ def test_what_a_command_needs_is_asked_for(cli, words, missing):
     """By the name of the option."""
     answer = cli(*words)
     assert (answer.status, answer.out) == (2, "")
-    assert answer.err.splitlines()[-1].startswith("Error: Missing ")
-    assert missing in answer.err.splitlines()[-1]
+    assert answer.err.startswith("bench-lib: error: missing ")
+    assert missing in answer.err
+    assert answer.err.endswith(f"; see bench-lib {words[0]} {words[1]} --help\n")
 
 
 # ---- env --------------------------------------------------------------------------------
@@ -708,10 +710,10 @@ def test_a_diff_for_machines_holds_the_whole_of_both_sides(cli, history):
     faulted = measured(1.0, "bad", attempts=[make_attempt(fault=make_fault())])
     path = write_run(history, [measured(0.25, processes=2), faulted])
     found = cli("baseline", "diff", "--run", run_id(path), "--json").json
-    assert found["key"] == "mi300x"
+    assert found["hardware_key"] == "mi300x"
     bad, changed = found["changes"]
     assert bad == {
-        "case": "bad",
+        "case_id": "bad",
         "old": None,
         "new": None,
         "why_not": "out of memory in first step: tried to allocate 2.00 GiB",
@@ -760,8 +762,8 @@ def test_showing_a_key_lists_what_is_accepted(cli, history):
         f"c         1 s          1        -  {date}  why not",
     ]
     shown = cli("baseline", "show", "mi300x", "--case", "b", "--json").json
-    assert (shown["key"], list(shown["cases"])) == ("mi300x", ["b"])
-    assert shown["hardware"]["uuid"] == "GPU-0123"
+    assert (shown["hardware_key"], list(shown["cases"])) == ("mi300x", ["b"])
+    assert shown["device"]["uuid"] == "GPU-0123"
 
 
 def test_showing_a_key_without_baselines_names_those_that_have(cli, history):
@@ -1059,7 +1061,7 @@ def test_interrupt():
 
 
 @pytest.mark.parametrize(
-    ("chosen", "status", "accepted"), [("measure", 0, True), ("measure or interrupt", 2, False)]
+    ("chosen", "status", "accepted"), [("measure", 0, True), ("measure or interrupt", 130, False)]
 )
 def test_recording_runs_pytest_in_front(tmp_path, chosen, status, accepted):
     """Both processes get the terminal's Ctrl-C: pytest ends its session, and nothing is taken."""
@@ -1087,9 +1089,7 @@ def test_recording_runs_pytest_in_front(tmp_path, chosen, status, accepted):
         assert len(stored.processes) == 5
     else:
         assert "KeyboardInterrupt" in done.stdout
-        assert done.stderr == (
-            "bench-lib: error: pytest ended with status 2; nothing was accepted\n"
-        )
+        assert done.stderr == "bench-lib: interrupted; nothing was accepted\n"
         assert not (tmp_path / "baselines").exists()
 
 
@@ -1105,7 +1105,7 @@ def today(monkeypatch):
 
 def quarantine(cli, case: str, *words: str, until: str = "2026-02-01") -> Answer:
     """Put a case of the MI300X into quarantine."""
-    command = ("baseline", "quarantine", case, "--key", "mi300x", "--reason", " MIOpen#1 ")
+    command = ("baseline", "quarantine", case, "--hardware", "mi300x", "--reason", " MIOpen#1 ")
     answer: Answer = cli(*command, "--until", until, *words)
     return answer
 
@@ -1121,7 +1121,7 @@ def test_a_case_is_quarantined_with_a_day_a_reason_and_a_name(cli, history, tmp_
     ]
     (stored,) = baselines.load(tmp_path / "baselines", "mi300x").quarantines.values()
     assert (stored.reason, stored.until, stored.date) == ("MIOpen#1", "2026-02-01", TIME)
-    words = ("baseline", "quarantine", CASE_ID, "--key", "mi300x", "--lift")
+    words = ("baseline", "quarantine", CASE_ID, "--hardware", "mi300x", "--lift")
     answer = cli(*words)
     assert (answer.status, answer.lines) == (
         0,
@@ -1151,11 +1151,15 @@ def test_a_case_without_a_baseline_is_quarantined_and_cases_like_it_are_named(cl
     found = quarantine(cli, "resnet81-b4-fp32-eager-infer", "--json").json
     assert found["near"] == [CASE_ID]
     assert found["quarantine"]["until"] == "2026-02-01"
-    words = ("baseline", "quarantine", "quite-another", "--key", "mi300x", "--lift", "--json")
+    words = ("baseline", "quarantine", "quite-another", "--hardware", "mi300x", "--lift", "--json")
     assert cli(*words).json == {
+        "schema": 1,
+        "command": "baseline quarantine",
+        "hardware_key": "mi300x",
         "path": "baselines/mi300x.json",
-        "case": "quite-another",
+        "case_id": "quite-another",
         "quarantine": None,
+        "near": [],
     }
 
 
@@ -1195,7 +1199,7 @@ def test_a_quarantine_without_a_key_is_of_this_machine(cli, tmp_path):
             "'a|b' is no case's id, which is letters, digits, dots, dashes and underscores",
         ),
         (
-            ("a", "--until", "2026-02-01", "--reason", "x", "--key", "../x"),
+            ("a", "--until", "2026-02-01", "--reason", "x", "--hardware", "../x"),
             "'../x' is no hardware key, which is letters, digits, dots, dashes and underscores",
         ),
         (
@@ -1292,7 +1296,8 @@ def test_a_folder_without_runs_says_how_to_make_one(cli):
         1,
         ["no runs in history; pytest perf_tests makes one"],
     )
-    assert cli("history", "list", "--json").json == {"runs": [], "problems": []}
+    answer = cli("history", "list", "--json")
+    assert (answer.status, answer.json["runs"], answer.json["problems"]) == (1, [], [])
 
 
 def test_a_run_is_shown_case_by_case(cli, history):
@@ -1368,7 +1373,7 @@ def test_a_run_for_machines_holds_all_that_its_file_does(cli, history):
     (record,) = found["records"]
     assert record["case"]["id"] == CASE_ID
     assert record["attempts"][0]["measurement"]["iteration_s"] == [0.5] * 20
-    assert [device["key"] for device in found["hardware"]] == ["mi300x"]
+    assert [device["key"] for device in found["devices"]] == ["mi300x"]
     assert found["problems"] == ["line 4 is torn: the run was killed while writing it"]
 
 

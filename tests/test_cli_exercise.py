@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 from dataclasses import replace
@@ -17,6 +16,7 @@ from builders import (
     make_measurement,
     make_process,
 )
+from documents import document_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scripted import bench_class, gpus
@@ -53,7 +53,7 @@ class Answer:
     @property
     def json(self):
         """What it printed, decoded."""
-        return json.loads(self.out)
+        return document_in(self.out)
 
     def table(self) -> list[list[str]]:
         """Return the cells of the table that comes first."""
@@ -287,8 +287,8 @@ def test_as_json_an_exercise_has_rows_figures_and_where_it_is_kept(exercise, tmp
     """Plain numbers with their units in their names."""
     answer = exercise("precision", "resnet50", "--precision", "fp32,fp16", "--json")
     found = answer.json
-    assert list(found) == ["exercise", "hardware", "rows", "judged", "history"]
-    assert (found["exercise"], found["hardware"]) == ("precision", "mi300x")
+    assert list(found) == ["schema", "command", "hardware_key", "judged", "history", "rows"]
+    assert (found["command"], found["hardware_key"]) == ("exercise precision", "mi300x")
     assert found["history"] == f"history/{the_run(tmp_path).path.name}"
     assert found["judged"] is None
     assert found["rows"][1]["precision"] == "fp16"
@@ -344,7 +344,7 @@ def test_verdicts_are_in_the_json(exercise, tmp_path):
     accept(tmp_path / "baselines", EAGER)
     words = ("precision", "resnet50", "--precision", "fp32", "--judge", "--json")
     (verdict,) = exercise(*words).json["judged"]
-    assert (verdict["case"], verdict["status"]) == (EAGER, "OK")
+    assert (verdict["case_id"], verdict["status"]) == (EAGER, "OK")
     assert "latency" in {each["metric"] for each in verdict["verdicts"]}
 
 
@@ -624,7 +624,11 @@ def test_the_sheet_as_markdown_has_headings_lists_and_tables(exercise):
 def test_the_sheet_as_json_has_blanks_as_null(exercise):
     """With the command beside each."""
     found = exercise("sheet", "--json", "--task", "train").json
-    assert (found["key"], found["network"], found["task"]) == ("mi300x", "resnet50", "train")
+    assert (found["hardware_key"], found["network"], found["task"]) == (
+        "mi300x",
+        "resnet50",
+        "train",
+    )
     (first, *_) = found["sections"][0]["blocks"]
     assert first["lines"][0] == ["Throughput", None]
     assert first["fill"].endswith("--batch-sizes 8,32,128,256 --task train")
@@ -668,9 +672,9 @@ def test_a_history_that_is_a_file_is_no_history(exercise, tmp_path):
         ("largest-batch resnt50", "unknown network 'resnt50'; did you mean resnet50"),
         ("depth --networks resnet18,resnt50", "--networks: unknown network 'resnt50'; did you"),
         ("sheet --network resnt50", "unknown network 'resnt50'; did you mean resnet50"),
-        ("precision resnet50 --precision fp61", "--precision: unknown precision 'fp61'"),
+        ("precision resnet50 --precisions fp61", "--precisions: unknown precision 'fp61'"),
         ("batch-sweep resnet50 --precision fp61", "unknown precision 'fp61'; did you mean fp16"),
-        ("precision resnet50 --precision ,", "--precision names nothing"),
+        ("precision resnet50 --precisions ,", "--precisions names nothing"),
         ("precision resnet50 --mode eagre", "unknown compile_mode 'eagre'; did you mean eager"),
         ("compile resnet50 --modes eagre", "--modes: unknown compile mode 'eagre'"),
         ("compile resnet50 --modes default,default", "--modes names default twice"),

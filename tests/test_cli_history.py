@@ -12,6 +12,7 @@ from typing import Any
 import duckdb
 import pytest
 from builders import CASE_ID, make_case, make_record, make_verdict, write_run
+from documents import document_in
 
 from bench_lib import chronicle
 from bench_lib.archive.views import VIEWS
@@ -36,7 +37,7 @@ class Answer:
     @property
     def json(self) -> Any:
         """The output for machines."""
-        return json.loads(self.out)
+        return document_in(self.out)
 
 
 @pytest.fixture
@@ -198,7 +199,7 @@ def test_the_schema_tells_every_column(cli):
     lines = cli("query", "--schema").lines
     assert lines[0].split() == ["table", "column", "holds"]
     assert len(lines) == 1 + sum(len(columns) for columns in VIEWS.values())
-    assert cli("query", "--schema", "--json").json == VIEWS
+    assert cli("query", "--schema", "--json").json["tables"] == VIEWS
 
 
 def test_every_column_is_in_the_docs():
@@ -263,7 +264,7 @@ def test_other_tools_files_become_runs(cli, tmp_path):
         ],
     }
     (tmp_path / "run.json").write_text(json.dumps(document))
-    answer = cli("import", "run.json", "--key", "mi300x")
+    answer = cli("import", "run.json", "--hardware", "mi300x")
     (path,) = (tmp_path / "history").iterdir()
     assert (answer.status, answer.err) == (0, "")
     assert answer.lines == [
@@ -272,11 +273,20 @@ def test_other_tools_files_become_runs(cli, tmp_path):
         "! test_b: no times in the file; left out",
     ]
     assert "test_a: not judged" in cli("show", "latest").lines
-    again = cli("import", "run.json", "--key", "mi300x")
+    again = cli("import", "run.json", "--hardware", "mi300x")
     assert (again.status, again.err) == (
         2,
         f"bench-lib: error: run.json is in the history already: history/{path.name}\n",
     )
+
+
+def test_pushing_names_the_files_that_it_left_out(cli, compacted, tmp_path):
+    """Whoever reads the shared place would miss them otherwise."""
+    (tmp_path / "history" / "mi300x.parquet").write_text("not ours")
+    last = cli("push", "shared").lines[-1]
+    assert last.startswith("! ")
+    assert "mi300x.parquet" in last
+    assert last.endswith("left out")
 
 
 def test_runs_are_pushed_to_a_shared_place(cli, compacted):

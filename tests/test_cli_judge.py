@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from documents import document_in
 
 import bench_lib
 from bench_lib.cli import main
@@ -31,12 +32,12 @@ class Answer:
     def json(self):
         """What it printed, decoded."""
         assert self.err == ""
-        return json.loads(self.out)
+        return document_in(self.out)
 
     @property
     def statuses(self) -> dict[str, str]:
         """Each case's status, of JSON."""
-        return {verdict["case"]: verdict["status"] for verdict in self.json["verdicts"]}
+        return {verdict["case_id"]: verdict["status"] for verdict in self.json["verdicts"]}
 
 
 @pytest.fixture
@@ -123,12 +124,12 @@ def test_json_holds_verdicts_problems_and_notes_and_nothing_else(judge):
     """In the order of the file; this is what other programs build on."""
     answer = judge([*timings("good"), *timings("slow", 0.05)], "--json")
     assert answer.status == 1
-    assert list(answer.json) == ["verdicts", "problems", "notes"]
+    assert list(answer.json) == ["schema", "command", "verdicts", "problems", "notes"]
     assert (answer.json["problems"], answer.json["notes"]) == ([], [])
     good, slow = answer.json["verdicts"]
     assert list(good) == list(slow)
     assert set(slow) == {
-        "case",
+        "case_id",
         "status",
         "metric",
         "ratio",
@@ -137,8 +138,8 @@ def test_json_holds_verdicts_problems_and_notes_and_nothing_else(judge):
         "detectable_effect",
         "reason",
     }
-    assert (good["case"], good["status"]) == ("good", "OK")
-    assert (slow["case"], slow["status"], slow["metric"]) == ("slow", "REGRESSED", "latency")
+    assert (good["case_id"], good["status"]) == ("good", "OK")
+    assert (slow["case_id"], slow["status"], slow["metric"]) == ("slow", "REGRESSED", "latency")
     assert slow["ratio"] == pytest.approx(1.05 * math.exp(0.0004), rel=1e-9)
     assert slow["interval"][0] < slow["ratio"] < slow["interval"][1]
     assert slow["tolerance"] == 0.01
@@ -150,7 +151,7 @@ def test_a_case_without_a_verdict_has_the_same_fields(judge):
     """With null where there is no figure."""
     (verdict,) = judge(side("a", "baseline", STEADY), "--json").json["verdicts"]
     assert verdict == {
-        "case": "a",
+        "case_id": "a",
         "status": "ERROR",
         "metric": "latency",
         "ratio": None,
@@ -319,7 +320,7 @@ def test_a_tolerance_that_cannot_be_meant_is_refused_in_words(judge, text, words
     """Before anything is read."""
     answer = judge.command("none.jsonl", f"--tolerance={text}")
     assert (answer.status, answer.out) == (2, "")
-    assert answer.err.splitlines()[-1] == f"Error: Invalid value for --tolerance: {words}"
+    assert answer.err.splitlines()[-1] == f"bench-lib: error: --tolerance: {words}"
 
 
 # ---- what cannot be judged --------------------------------------------------------------
@@ -368,8 +369,8 @@ def test_a_case_that_cannot_be_judged_is_named_with_its_line_and_the_others_are_
     answer = judge([*timings("good"), "", *lines], "--json")
     good, bad = answer.json["verdicts"]
     assert answer.status == 2
-    assert (good["case"], good["status"]) == ("good", "OK")
-    assert (bad["case"], bad["status"], bad["reason"]) == ("a", status, reason)
+    assert (good["case_id"], good["status"]) == ("good", "OK")
+    assert (bad["case_id"], bad["status"], bad["reason"]) == ("a", status, reason)
 
 
 def test_a_regression_outweighs_what_could_not_be_judged(judge):
@@ -452,14 +453,19 @@ def test_a_file_that_cannot_be_opened_is_one_line(judge, name, why, words):
     """On stderr, with exit status 2."""
     answer = judge.command(name, *words)
     assert (answer.status, answer.out) == (2, "")
-    assert answer.err == f"bench-lib: error: cannot read {name}: {why}\n"
+    assert answer.err == (
+        f"bench-lib: error: cannot read {name}: {why}; name a file of samples, or - for the "
+        "standard input\n"
+    )
 
 
 def test_a_file_has_to_be_named(judge):
     """Waiting for a keyboard would look like a hang."""
     answer = judge.command()
     assert (answer.status, answer.out) == (2, "")
-    assert answer.err.splitlines()[-1] == "Error: Missing argument 'SAMPLES.jsonl'."
+    assert answer.err.splitlines()[-1] == (
+        "bench-lib: error: missing argument 'SAMPLES.jsonl'; see bench-lib judge --help"
+    )
 
 
 def test_a_dash_is_standard_input():
@@ -469,7 +475,7 @@ def test_a_dash_is_standard_input():
     with started("-", "--json", **streams) as process:
         out, err = process.communicate(text.encode())
     assert (process.returncode, err) == (2, b"")
-    found = json.loads(out)
+    found = document_in(out)
     assert [verdict["status"] for verdict in found["verdicts"]] == ["OK"]
     assert found["problems"][0].startswith("line 9: not JSON: ")
 
@@ -493,7 +499,10 @@ def test_an_answer_that_cannot_be_written_is_said(tmp_path):
     with Path("/dev/full").open("wb") as full, started(str(path), stdout=full) as process:
         _, err = process.communicate()
     assert process.returncode == 2
-    assert err == b"bench-lib: error: cannot write: No space left on device\n"
+    assert err == (
+        b"bench-lib: error: cannot write: No space left on device; "
+        b"free some space, or write elsewhere\n"
+    )
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)])
@@ -506,6 +515,6 @@ def test_a_terminal_that_is_not_utf_8_is_no_error(tmp_path, words):
         out, err = process.communicate()
     assert (process.returncode, err) == (0, b"")
     if words:
-        assert json.loads(out)["verdicts"][0]["case"] == "é"
+        assert document_in(out)["verdicts"][0]["case_id"] == "é"
     else:
         assert out.splitlines()[1].startswith(b"\\xe9")

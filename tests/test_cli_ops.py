@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from builders import (
     make_measurement,
     make_process,
 )
+from documents import document_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scripted import bench_class, gpus
@@ -240,9 +240,11 @@ def test_a_copy_over_the_link_has_no_ceiling_that_anybody_knows(run, seen):
 
 def test_as_json_it_is_rows_and_where_they_are_kept(run, tmp_path):
     """And nothing of the tool's lines."""
-    found = json.loads(run("--json", "--op", "gemm", "--layout", "nt").out)
-    assert list(found) == ["command", "hardware", "rows", "judged", "history"]
-    assert (found["command"], found["hardware"], found["judged"]) == ("ops", "mi300x", None)
+    found = document_in(run("--json", "--op", "gemm", "--layout", "nt").out)
+    assert list(found) == [
+        *("schema", "command", "hardware_key", "judged", "history", "rows", "profiles")
+    ]
+    assert (found["command"], found["hardware_key"], found["judged"]) == ("ops", "mi300x", None)
     (row,) = found["rows"]
     assert row["figures"]["case_id"] == "op-gemm-8192x8192x8192-nt-fp32"
     assert row["call_s"] == pytest.approx(0.01 / row["calls"])
@@ -349,7 +351,7 @@ def test_profiles_are_tables_between_the_lines_and_ours(run, profiled):
 
 def test_profiles_are_in_the_json(run, profiled):
     """By case."""
-    found = json.loads(run("--enable-profiling", "--json").out)
+    found = document_in(run("--enable-profiling", "--json").out)
     assert found["profiles"] == {ADD: "table of add\n"}
 
 
@@ -471,7 +473,7 @@ def test_a_product_is_measured_on_this_machine(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         main()
     assert not ended.value.code
-    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    (row,) = document_in(capsys.readouterr().out)["rows"]
     assert row["figures"]["finite"] is True
     assert row["figures"]["cosine"] == pytest.approx(1)
     assert row["tflop_per_s"] > 0

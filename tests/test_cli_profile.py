@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from builders import make_case, make_environment, make_hardware
+from documents import document_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rocm_profilers.installation import install
@@ -65,7 +66,7 @@ class Answer:
     @property
     def json(self) -> Any:
         """What it printed, decoded."""
-        return json.loads(self.out)
+        return document_in(self.out)
 
 
 @pytest.fixture
@@ -165,7 +166,7 @@ def test_a_case_of_the_matrix_is_profiled_and_told_in_words(profile, traced) -> 
 
 def test_what_is_kept_can_be_read_again(profile, traced) -> None:
     """With the case, the hardware, and the versions that the worker told."""
-    profile(CASE, "--out", "kept")
+    profile(CASE, "--output", "kept")
     kept = store.load("kept")
     assert kept.case is not None
     assert (kept.case.id, kept.hardware) == (CASE, "mi300x")
@@ -190,7 +191,7 @@ def test_json_has_everything(profile, traced) -> None:
     """All kernels, all answers, all files."""
     document = profile(CASE, "--json", "--top", "1").json
     assert document["case"]["id"] == CASE
-    assert (document["hardware"], document["tool"]) == ("mi300x", "torch.profiler")
+    assert (document["hardware_key"], document["tool"]) == ("mi300x", "torch.profiler")
     (rank,) = document["ranks"]
     assert [k["name"] for k in rank["kernels"]["kernels"]] == [
         CONV,
@@ -250,7 +251,7 @@ def test_an_unknown_case_is_refused_with_what_is_near(profile) -> None:
         ((CASE, "--tool", "rocm", "--stacks"), "--stacks"),
         ((CASE, "--counters"), "--tool rocm"),
         (("--diff", "a", "b", "--stacks"), "--diff measures nothing; leave out --stacks"),
-        (("--diff", "a", "b", "--out", "c"), "leave out --out"),
+        (("--diff", "a", "b", "--output", "c"), "leave out --output"),
         (("--diff", "a", "b"), "there is no a"),
         (("--diff", "baseline", "baseline"), "no different from itself"),
         ((CASE, "--matrix", "no.toml"), "no.toml"),
@@ -332,8 +333,8 @@ def test_ctrl_c_is_status_130(profile, monkeypatch) -> None:
 def test_a_folder_that_cannot_be_written_is_status_1(profile, tmp_path) -> None:
     """With the option that names another."""
     (tmp_path / "file").write_text("")
-    answer = profile(CASE, "--out", "file")
-    assert (answer.status, "--out DIR" in answer.err) == (1, True)
+    answer = profile(CASE, "--output", "file")
+    assert (answer.status, "--output DIR" in answer.err) == (1, True)
 
 
 # ---- profilers outside --------------------------------------------------------------------------
@@ -596,12 +597,14 @@ def test_a_diff_as_json_is_whole(profile, tmp_path) -> None:
     a = kept(tmp_path, "a", (CONV, 0.001, 61))
     b = kept(tmp_path, "b", (CONV, 0.003, 61), ("copy_kernel", 0.001, 2))
     document = profile("--diff", a, b, "--json", "--top", "1").json
-    assert set(document) == {"before", "after", "delta_s", "reason", "remarks", "changes"}
+    assert list(document) == [
+        *("schema", "command", "before", "after", "delta_s", "reason", "remarks", "changes")
+    ]
     assert document["before"] == {
-        "from": a,
-        "case": make_case().id,
-        "hardware": "mi300x",
-        "source": "torch.profiler",
+        "source": a,
+        "case_id": make_case().id,
+        "hardware_key": "mi300x",
+        "tool": "torch.profiler",
         "steps": 5,
         "time": "2026-01-02T03:04:05Z",
         "total_s": 0.001,

@@ -8,6 +8,7 @@ from threading import Thread
 import builders
 import nights
 import pytest
+from documents import document_in
 
 from bench_lib.cli import main
 from bench_lib.pages import html as pages
@@ -18,6 +19,7 @@ def cli(tmp_path, monkeypatch, capsys):
     """Run the program in a folder of its own; returns its exit status and what it printed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pages, "_plotly", lambda: "/* plotly */")
+    monkeypatch.setattr("bench_lib.history.utc_now", lambda: nights.stamp(minutes=360))
 
     def run(*words):
         monkeypatch.setattr(sys, "argv", ["bench-lib", "report", *words])
@@ -41,8 +43,12 @@ def test_the_night_is_told_in_a_few_lines(cli, night) -> None:
     status, out, err = cli()
     assert (status, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0] == "1 of 2 cases on mi300x failed: 1 regressed by 8.0%."
-    assert lines[3].startswith("resnet50-b64-fp16-max-autotune-infer  mi300x    REGRESSED")
+    name = "resnet50-b64-fp16-max-autotune-infer"
+    assert lines[0] == f"1 of 2 cases on mi300x failed: {name} regressed by 8.0%."
+    assert lines[3].startswith(f"{name}  mi300x    REGRESSED")
+    assert lines[5].startswith(f"{name} on mi300x: REGRESSED, 1.080 times latency (1.076 to 1.084)")
+    assert "; +640 us in kernels: matrix products 4 ms" in lines[5]
+    assert lines[-1] == "next: bench-lib report --html report.html"
 
 
 def test_a_page_and_markdown_are_written(cli, night, tmp_path) -> None:
@@ -65,7 +71,7 @@ def test_markdown_can_go_to_the_standard_output(cli, night) -> None:
 def test_json_is_for_machines(cli, night) -> None:
     """The whole night, entry by entry."""
     status, out, _ = cli("--json")
-    told = json.loads(out)
+    told = document_in(out)
     assert status == 0
     assert told["schema"] == 1
     assert told["counts"] == {"REGRESSED": 1, "OK": 1}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import importlib.util
 import math
 import re
 from dataclasses import replace
@@ -16,6 +16,7 @@ from builders import (
     make_measurement,
     make_process,
 )
+from documents import document_in
 from scripted import bench_class, gpus
 
 from bench_lib import baselines, history
@@ -49,7 +50,7 @@ class Answer:
     @property
     def json(self):
         """What it printed, decoded."""
-        return json.loads(self.out)
+        return document_in(self.out)
 
     @property
     def rows(self) -> list[dict[str, str]]:
@@ -231,14 +232,16 @@ def test_a_point_that_fails_does_not_spoil_the_fit(run):
 
 def test_two_points_make_no_law(run):
     """And it says so."""
-    answer = run("mnist", "--over", "threads", "--most", "2")
+    answer = run("mnist", "--over", "threads", "--at-most", "2")
     why = "threads strong: Amdahl's law needs 3 points or more, and 2 could be measured"
     assert answer.said("threads strong: ") == why
 
 
 def test_more_workers_than_there_are_say_so_and_the_rest_is_measured(run):
     """Threads on eight cores; a batch of 4 that 8 processes cannot divide; GPUs where none are."""
-    answer = run("mnist", "--most", "16", "--batch-size", "4", "--over", "processes,threads,gpus")
+    answer = run(
+        "mnist", "--at-most", "16", "--batch-size", "4", "--over", "processes,threads,gpus"
+    )
     assert answer.status == 0
     assert answer.said("16 threads, strong: ") == (
         "16 threads, strong: not measured: 16 threads were asked for, and 8 can be used here"
@@ -262,7 +265,7 @@ def test_where_nothing_can_be_measured_nothing_is(run, tmp_path):
 def test_the_serial_run_says_where_its_time_goes(run, seen):
     """Of a step, in the order of its parts."""
     seen(portions_s={"load": 0.1, "forward": 0.1, "backward": 0.15, "optimizer": 0.05})
-    answer = run("mnist", "--over", "threads", "--most", "1", script={f"{STEM}-t1": steps(0.4)})
+    answer = run("mnist", "--over", "threads", "--at-most", "1", script={f"{STEM}-t1": steps(0.4)})
     assert answer.said("serial time") == "serial time (1 thread, 1 process): 8 s for 1 epoch"
     begin = answer.lines.index(answer.said("part of a step"))
     assert [re.split("  +", line) for line in answer.lines[begin + 1 : begin + 5]] == [
@@ -277,7 +280,7 @@ def test_a_short_run_foretells_the_long_one_and_is_held_against_it(run, seen, tm
     """In a process of its own, and not kept: its case is another."""
     seen(peak_host_bytes=512 * 2**20, cpu_s=4.0)
     script = {SHORT: [[0.25] * 10], f"{STEM}-t1": steps(0.4)}
-    answer = run("mnist", "--over", "threads", "--most", "1", "--json", script=script)
+    answer = run("mnist", "--over", "threads", "--at-most", "1", "--json", script=script)
     found = {each["figure"]: each for each in answer.json["forecasts"]}
     assert found["time"] == {
         "figure": "time",
@@ -307,7 +310,7 @@ def test_a_loaders_processes_are_asked_for_too(run, seen):
         "mnist",
         "--over",
         "threads",
-        "--most",
+        "--at-most",
         "1",
         "--workers",
         "4",
@@ -318,7 +321,7 @@ def test_a_loaders_processes_are_asked_for_too(run, seen):
     assert request["cpus_per_task"] == 4
     seen(peak_host_bytes=2**30, cpu_s=8 * 1.05)
     script = {f"{STEM}-t1": steps(0.4)}
-    answer = run("mnist", "--over", "threads", "--most", "1", "--json", script=script)
+    answer = run("mnist", "--over", "threads", "--at-most", "1", "--json", script=script)
     assert answer.json["requests"][0]["cpus_per_task"] == 1
 
 
@@ -337,7 +340,7 @@ def test_a_job_asks_for_what_still_pays_off(run, seen):
 def test_whether_the_gpu_is_worth_it_is_a_ratio(run, tmp_path):
     """One GPU against the best of the CPU's; each device's cases are in its own history."""
     script = strong("threads", 1.0) | strong("processes", 0.0) | {STEM: steps(0.004)}
-    answer = run("mnist", "--most", "2", script=script, devices=GPUS)
+    answer = run("mnist", "--at-most", "2", script=script, devices=GPUS)
     assert answer.said("one GPU does ") == (
         "one GPU does 1000 img/s, 50 times the best of the CPU's (2 processes, 20 img/s): "
         "worth using where an hour of it costs less than 50 times as much"
@@ -349,7 +352,7 @@ def test_whether_the_gpu_is_worth_it_is_a_ratio(run, tmp_path):
 
 def test_ranks_of_the_cpu_do_not_open_the_gpus_beside_it(run):
     """Those of the GPUs have them all."""
-    run("mnist", "--over", "processes,gpus", "--most", "2", devices=GPUS)
+    run("mnist", "--over", "processes,gpus", "--at-most", "2", devices=GPUS)
     assert run.environments[f"{STEM}-x2-strong-t1"]["HIP_VISIBLE_DEVICES"] == "-1"
     assert "HIP_VISIBLE_DEVICES" not in run.environments[f"{STEM}-x2-strong"]
 
@@ -357,13 +360,13 @@ def test_ranks_of_the_cpu_do_not_open_the_gpus_beside_it(run):
 def test_a_gpu_that_is_slower_is_not_worth_it(run):
     """A step of a second."""
     script = strong("threads", 0.0, most=1) | {STEM: steps(1.0)}
-    answer = run("mnist", "--over", "threads,gpus", "--most", "1", script=script, devices=GPUS)
+    answer = run("mnist", "--over", "threads,gpus", "--at-most", "1", script=script, devices=GPUS)
     assert answer.said("one GPU does ").endswith("it is not worth using")
 
 
 def test_ranks_beyond_the_gpus_are_skipped_with_the_launchers_reason(run):
     """Of four."""
-    answer = run("mnist", "--over", "gpus", "--most", "8", devices=GPUS)
+    answer = run("mnist", "--over", "gpus", "--at-most", "8", devices=GPUS)
     assert answer.status == 0
     assert answer.rows[-1]["status"] == "skipped"
     assert answer.said(f"{STEM}-x8-strong: skipped: 8 ranks need 8 GPUs; 4 are visible")
@@ -491,7 +494,7 @@ def test_repeats_are_processes_of_their_own_and_tell_the_interval(run, tmp_path)
         "resnet50",
         "--ranks",
         "2",
-        "--repeat",
+        "--processes",
         "3",
         "--json",
         script={NET: shaken, f"{NET}-x2": steps(0.0106)},
@@ -553,7 +556,7 @@ def test_the_curves_are_drawn(run, tmp_path):
 
 def test_one_point_is_drawn_too(run, tmp_path):
     """An ideal line, and where one worker stands."""
-    answer = run("mnist", "--over", "threads", "--most", "1", "--plot", "one.png")
+    answer = run("mnist", "--over", "threads", "--at-most", "1", "--plot", "one.png")
     assert answer.status == 0
     assert (tmp_path / "one.png").stat().st_size > 5_000
 
@@ -579,10 +582,22 @@ def test_no_curve_is_no_picture(tmp_path):
 def test_a_picture_that_cannot_be_written_costs_no_table(run, tmp_path):
     """A folder has its name."""
     (tmp_path / "taken.png").mkdir()
-    answer = run("mnist", "--over", "threads", "--most", "1", "--plot", "taken.png")
+    answer = run("mnist", "--over", "threads", "--at-most", "1", "--plot", "taken.png")
     assert answer.status == 0
     assert "not drawn: cannot write taken.png: Is a directory" in answer.err
     assert answer.rows
+
+
+def test_without_what_draws_it_says_so_before_anything_runs(run, monkeypatch):
+    """Matplotlib is an extra."""
+    here = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "matplotlib" else here(name)
+    )
+    answer = run("mnist", "--plot", "curves.png")
+    assert answer.status == 2
+    assert "--plot needs matplotlib; pip install matplotlib" in answer.err
+    assert answer.out == ""
 
 
 def test_a_machine_reads_the_same(run, tmp_path):
@@ -600,7 +615,8 @@ def test_a_machine_reads_the_same(run, tmp_path):
     assert told["gpu"] is None
     assert told["requests"] == []
     (path,) = history.files(tmp_path / "history")
-    assert told["written"] == [{"hardware": "cpu-8c", "history": str(path.relative_to(tmp_path))}]
+    kept = str(path.relative_to(tmp_path))
+    assert told["written"] == [{"hardware_key": "cpu-8c", "history": kept}]
 
 
 def test_json_has_the_same_keys_whatever_was_scaled(run):
@@ -614,9 +630,9 @@ def test_json_has_the_same_keys_whatever_was_scaled(run):
 
 def test_each_device_says_where_its_run_is_kept(run, tmp_path):
     """The CPU's, and the GPU's."""
-    answer = run("mnist", "--over", "threads,gpus", "--most", "1", "--json", devices=GPUS)
+    answer = run("mnist", "--over", "threads,gpus", "--at-most", "1", "--json", devices=GPUS)
     told = answer.json["written"]
-    assert [each["hardware"] for each in told] == ["cpu-8c", "mi300x"]
+    assert [each["hardware_key"] for each in told] == ["cpu-8c", "mi300x"]
     assert all((tmp_path / each["history"]).is_file() for each in told)
 
 
@@ -635,12 +651,12 @@ def test_each_device_says_where_its_run_is_kept(run, tmp_path):
         (["network", "--network", "resnet50", "--ranks", "0"], "--ranks names '0'"),
         (["network", "--network", "resnet50", "--precision", "fp17"], "unknown precision 'fp17'"),
         (["mnist", "--over", "cores"], "--over: unknown way to have more workers 'cores'"),
-        (["mnist", "--most", "0"], "--most is 0; it has to be a whole number of 1 or more"),
+        (["mnist", "--at-most", "0"], "--at-most is 0; it has to be a whole number of 1 or more"),
         (["mnist", "--batch-size", "70000"], "more than the 60000"),
         (["mnist", "--workers", "-1"], "--workers is -1"),
         (["mnist", "--epochs", "-1"], "--epochs is -1"),
-        (["mnist", "--repeat", "0"], "--repeat is 0"),
-        (["mnist", "--repeat", "101"], "--repeat is 101; at most 100 is taken"),
+        (["mnist", "--processes", "0"], "--processes is 0"),
+        (["mnist", "--processes", "101"], "--processes is 101; at most 100 are taken"),
         (["mnist", "--weak", "--both"], "--weak, --strong and --both are three ways; choose one"),
         (["mnist", "--time-limit", "0"], "--time-limit 0: "),
         (["mnist", "--plot", "curves.pdf"], "--plot curves.pdf: it has to be a file .png"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from dataclasses import replace
@@ -10,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from builders import make_attempt, make_case, make_hardware, make_measurement, make_record
+from documents import document_in
 from scripted import bench_class, gpus
 
 from bench_lib import history
@@ -157,7 +157,7 @@ def test_steps_are_no_more_than_the_epochs_have(run, tmp_path, words, iterations
     ("words", "expected"),
     [
         (
-            "--model swinv2 --precision automixed",
+            "--network swinv2 --precision automixed",
             [
                 "cifar100-swin_v2_t-b256-amp-fp16-eager-loader-w4",
                 "cifar100-swin_v2_t-b256-amp-fp16-eager-fixed",
@@ -165,7 +165,7 @@ def test_steps_are_no_more_than_the_epochs_have(run, tmp_path, words, iterations
             ],
         ),
         (
-            "--model vit --precision bfloat16 --feed device --mode graph --memory-format nhwc",
+            "--network vit --precision bfloat16 --feed device --mode graph --memory-format nhwc",
             [
                 "cifar100-vit_b_16-b256-bf16-nhwc-graph-device",
                 "cifar100-vit_b_16-b256-bf16-nhwc-graph-fixed",
@@ -189,7 +189,7 @@ def test_steps_are_no_more_than_the_epochs_have(run, tmp_path, words, iterations
             ],
         ),
         (
-            "--model inception_v3 --batch-size 32 --feed device --seed 7",
+            "--network inception_v3 --batch-size 32 --feed device --seed 7",
             [
                 "cifar100-inception_v3-b32-fp32-eager-device-seed7",
                 "cifar100-inception_v3-b32-fp32-eager-fixed-seed7",
@@ -220,8 +220,8 @@ def test_what_holds_the_training_back_is_said(run):
 
 def test_as_json_there_are_rows_and_no_lines(run):
     """For a machine to read."""
-    told = json.loads(run("cifar100 --json", items_per_step=1024).out)
-    assert (told["command"], told["judged"]) == ("train-cifar100", None)
+    told = document_in(run("cifar100 --json", items_per_step=1024).out)
+    assert (told["command"], told["judged"]) == ("train cifar100", None)
     assert [row["what"] for row in told["rows"]] == [
         training.TOGETHER,
         training.STEP_ALONE,
@@ -287,7 +287,7 @@ def test_a_line_an_epoch_has_the_times_of_the_rounds_that_were_in_it():
     [
         ("--feed hose", "unknown --feed 'hose'; there is loader, device"),
         ("--feed fixed", "unknown --feed 'fixed'; there is loader, device"),
-        ("--model resnext", "unknown network 'resnext'; did you mean resnet50"),
+        ("--network resnext", "unknown network 'resnext'; did you mean resnet50"),
         ("--precision half", "unknown precision 'half'"),
         ("--max-steps 0", "--max-steps is 0; it has to be a whole number of 1 or more"),
         ("--max-epochs 0", "--max-epochs is 0; it has to be a whole number of 1 or more"),

@@ -325,7 +325,7 @@ def test_a_sweep_comes_to_a_latency_a_bandwidth_and_where_half_of_it_is_reached(
     rows = bandwidths(1, 40, 60, 100, 90)
     found = reach(reversed(rows))
     assert found is not None
-    assert [found.least.size, found.half.size, found.best.size] == [1024, 4096, 8192]
+    assert [each.size_bytes for each in (found.least, found.half, found.best)] == [1024, 4096, 8192]
     assert reach([]) is None
     (cells,) = collective_table(rows).rows
     assert cells == ("all_gather", "out of place", "4", "10 us", "1K", "100 GB/s", "8K", "4K")
@@ -407,7 +407,7 @@ def test_parts_that_changed_places_are_found(group):
 def test_what_never_came_is_found(group):
     """Nothing right was there before."""
     ranks = group(2)
-    ranks.all_gather_into_tensor = lambda _output, _given: None  # type: ignore[method-assign]
+    ranks.all_gather_into_tensor = lambda _output, _given: None
     for numerics in ranks.run(lambda s: collective(s, op="all_gather", bytes=960).numerics()):
         assert numerics.loss == 0
         assert numerics.reference_loss == 480
@@ -484,7 +484,7 @@ def test_what_the_backend_cannot_do_is_a_skip(monkeypatch, error):
     def refuse(_tensor: torch.Tensor) -> None:
         raise error
 
-    stand_in.all_reduce = refuse  # type: ignore[method-assign]
+    stand_in.all_reduce = refuse
     monkeypatch.setattr(module, "dist", stand_in)
     step = collective(Setting(CPU, ranks=2), op="all_reduce", bytes=64).step
     with pytest.raises(UnsupportedError, match=f"threads cannot: {error}"):
@@ -498,7 +498,7 @@ def test_a_call_that_fails_is_no_skip(monkeypatch):
     def fail(_tensor: torch.Tensor) -> None:
         raise RuntimeError("connection closed by peer")
 
-    stand_in.all_reduce = fail  # type: ignore[method-assign]
+    stand_in.all_reduce = fail
     monkeypatch.setattr(module, "dist", stand_in)
     step = collective(Setting(CPU, ranks=2), op="all_reduce", bytes=64).step
     with pytest.raises(RuntimeError, match="connection closed"):

@@ -21,6 +21,7 @@ from builders import (
     make_record,
     write_run,
 )
+from documents import document_in
 
 from bench_lib import baselines, versus
 from bench_lib.baselines import BaselineFile, Change
@@ -43,7 +44,7 @@ class Answer:
     def json(self):
         """What it printed, decoded."""
         assert self.err == ""
-        return json.loads(self.out)
+        return document_in(self.out)
 
     @property
     def rows(self) -> dict[str, list[str]]:
@@ -292,7 +293,7 @@ def test_new_gone_and_failed_cases_are_told_apart(compare):
     a = run(record("kept"), record("gone"), record("broken"))
     b = run(record("kept"), record("new"), failed("broken"), day=20)
     answer = compare(a, b, "--json")
-    assert [row["case"] for row in answer.json["cases"]] == ["kept"]
+    assert [row["case_id"] for row in answer.json["cases"]] == ["kept"]
     assert (answer.json["new"], answer.json["gone"]) == (["new"], ["gone"])
     assert list(answer.json["unmeasured"]) == ["broken"]
     assert answer.json["unmeasured"]["broken"].startswith("B: out of memory in first step")
@@ -329,7 +330,7 @@ def test_only_chosen_cases_count(compare):
     a = run(record("one"), record("two"), record("three"))
     b = run(record("one"), record("two"), day=20)
     answer = compare(a, b, "--case", "t*", "--json")
-    assert [row["case"] for row in answer.json["cases"]] == ["two"]
+    assert [row["case_id"] for row in answer.json["cases"]] == ["two"]
     assert answer.json["gone"] == ["three"]
 
 

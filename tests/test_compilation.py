@@ -134,7 +134,7 @@ def test_a_recorded_step_runs_once_as_it_is_and_is_replayed_ever_after(monkeypat
 def test_a_step_may_name_the_stream_that_it_is_recorded_on(monkeypatch: Any) -> None:
     """Any will do where nothing is said."""
     device, side = Device(monkeypatch), object()
-    Recorded(device.step, side=side)()  # type: ignore[arg-type]
+    Recorded(device.step, side=side)()
     assert device.side is side
     Recorded(device.step)()
     assert device.side is None

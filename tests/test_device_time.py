@@ -217,7 +217,7 @@ def test_an_interruption_gives_memory_back_and_goes_on() -> None:
     def interrupted(_step: object) -> Any:
         raise KeyboardInterrupt
 
-    clock.recorded = interrupted  # type: ignore[method-assign]
+    clock.recorded = interrupted
     with pytest.raises(KeyboardInterrupt):
         device_time(clock, clock.step)
     assert clock.log == ["release"]
@@ -420,7 +420,7 @@ def test_what_other_threads_do_meanwhile_spoils_no_recording(cuda: Cuda) -> None
 
 def test_a_step_is_recorded_on_the_stream_that_it_needs(cuda: Cuda) -> None:
     """DDP's nodes of autograd stay on the one that they were made on."""
-    with recorded(cuda.work, Stream(cuda, "its own")):  # type: ignore[arg-type]
+    with recorded(cuda.work, Stream(cuda, "its own")):
         pass
     assert cuda.log[0] == "its own waits for default"
     assert cuda.log.count("work on its own") == WARMUP + 1

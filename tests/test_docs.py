@@ -294,32 +294,68 @@ def test_a_line_of_the_tour_that_is_not_printed_is_missed():
 # ---- somebody's own repository -------------------------------------------------------------
 
 
-def test_the_example_of_ones_own_repository_measures_and_skips(tmp_path):
-    """With real workers, on the CPU."""
+@pytest.fixture
+def own_repository(tmp_path):
+    """Return a repository with the page's files, and the environment to run it in."""
     write_files("own-repository.md", tmp_path)
     (tmp_path / "mypackage" / "__init__.py").touch()
     environment = os.environ | {
-        "PYTHONPATH": str(tmp_path),
-        "TMPDIR": str(tmp_path),  # a lock of its own: another test may hold the CPU
-        "CUDA_VISIBLE_DEVICES": "",
-        "ROCR_VISIBLE_DEVICES": "",
+        "GIT_AUTHOR_NAME": "somebody",
+        "GIT_AUTHOR_EMAIL": "some@body",
+        "GIT_COMMITTER_NAME": "somebody",
+        "GIT_COMMITTER_EMAIL": "some@body",
         "OMP_NUM_THREADS": "1",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:cacheprovider",
+        "TMPDIR": str(tmp_path),  # a lock of its own: another test may hold the CPU
     }
-    words = ["-m", "pytest", "tests/perf", "-p", "no:hypothesispytest", "-p", "no:cacheprovider"]
-    words += ["--perf-kernels", "none", "--perf-cool", "0", "-q"]
+    return tmp_path, environment
+
+
+def test_the_example_of_ones_own_repository_measures_and_skips(own_repository):
+    """With real workers, on the CPU."""
+    folder, environment = own_repository
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
+    words = ["-m", "pytest", "tests/perf", "--perf-kernels", "none", "--perf-cool", "0", "-q"]
     done = subprocess.run(
         [sys.executable, *words],
         check=False,
-        cwd=tmp_path,
-        env=environment,
+        cwd=folder,
+        env=environment | hidden | {"PYTHONPATH": str(folder)},
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed, 1 skipped" in done.stdout
-    (file,) = history.files(tmp_path / "history")
+    (file,) = history.files(folder / "history")
     records = history.read(file).records
     assert sorted(records) == ["attention-128", "attention-512", "mlp-bf16", "mlp-fp32"]
     measurement = next(a.measurement for a in records["mlp-fp32"].attempts if a.measurement)
     assert (measurement.items_per_step, measurement.item) == (256, "row")
+
+
+def test_the_commands_of_ones_own_repository_lead_to_a_committed_baseline(own_repository):
+    """All but the installation, in their order, on GPUs that answer at once."""
+    folder, environment = own_repository
+    install, *commands = [
+        text for language, text in blocks("own-repository.md") if language == "bash"
+    ]
+    assert install.splitlines()[-1] == "pip install ./bench-lib"
+    environment["BENCH_LIB_STANDIN"] = str(folder)
+    environment["PYTEST_ADDOPTS"] += " -p standin_machine"
+    tests = f"PYTHONPATH=$PYTHONPATH:{ROOT / 'tests'}\n"
+    first, *rest = commands
+    done = subprocess.run(
+        ["bash", "-e"],
+        input="\n".join(["git init --quiet", first.replace("\n", f"\n{tests}", 1), *rest]),
+        check=False,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 of 4 cases accepted into baselines/mi300x.json" in done.stdout
+    assert "First baseline" in done.stdout

@@ -1371,8 +1371,8 @@ def test_an_empty_history_gives_a_blank_sheet_with_the_commands_that_fill_it(tmp
     assert [section.fill for section in blank.sections[:2]] == [
         ["bench-lib exercise batch-sweep resnet50 --batch-sizes 8,32,128,256"],
         [
-            "bench-lib exercise precision resnet50 --batch-size 32 --precision fp32,fp16",
-            "bench-lib exercise largest-batch resnet50 --precision fp32,fp16",
+            "bench-lib exercise precision resnet50 --batch-size 32 --precisions fp32,fp16",
+            "bench-lib exercise largest-batch resnet50 --precisions fp32,fp16",
         ],
     ]
     assert blank.sections[6].fill == []
@@ -1504,7 +1504,7 @@ def test_the_second_exercise_compares_fp16_with_fp32(tmp_path):
         "FP16 max batch size": None,
         "Ratio": None,
     }
-    assert second.fill == ["bench-lib exercise largest-batch resnet50 --precision fp32,fp16"]
+    assert second.fill == ["bench-lib exercise largest-batch resnet50 --precisions fp32,fp16"]
 
 
 def test_in_training_it_is_the_loss_that_is_compared(tmp_path):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import errno
+import io
 import json
 import os
 import re
@@ -25,11 +28,13 @@ from builders import (
     make_verdict,
     write_run,
 )
+from fulldisk import no_file_beyond
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bench_lib
-from bench_lib.history import HistoryError, Writer, files, find, keys, read, reference
+from bench_lib import history
+from bench_lib.history import HistoryError, Writer, files, find, keys, latest, read, reference
 from bench_lib.model import Attempt, Launch, Numerics, RankSample, Record, Status
 
 PROPERTY = settings(deadline=None)
@@ -100,6 +105,40 @@ def test_the_end_of_a_run_says_how_full_its_caches_are_by_then(tmp_path):
     assert "caches" in run.problems[0]
 
 
+def test_the_end_of_a_run_counts_what_became_of_its_cases(tmp_path):
+    """Readers of any language find them without folding the lines."""
+    writer = Writer(tmp_path, "mi300x")
+    writer.end({"OK": 2, "REGRESSED": 1}, 1)
+    (line,) = lines_of(writer.path)
+    assert (line["counts"], line["exit_status"]) == ({"OK": 2, "REGRESSED": 1}, 1)
+
+
+def test_what_tuning_did_to_a_database_is_kept_by_case(tmp_path):
+    """Before the case was measured, so before there is a record of it."""
+    writer = Writer(tmp_path, "mi300x")
+    writer.tuned(CASE_ID, "none, then 41 entries")
+    writer.close()
+    (line,) = lines_of(writer.path)
+    assert line["kind"] == "tuned"
+    assert read(writer.path).tuned == {CASE_ID: "none, then 41 entries"}
+
+
+def test_today_is_the_day_in_greenwich(monkeypatch):
+    """Whatever the machine's own clock shows, so that a quarantine ends everywhere at once."""
+    asked = []
+
+    class Clock(dt.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            asked.append(tz)
+            return cls(2026, 1, 2, 23, 59, tzinfo=tz)
+
+    monkeypatch.setattr(history.dt, "datetime", Clock)
+    assert history.utc_today() == dt.date(2026, 1, 2)
+    assert history.utc_now() == "2026-01-02T23:59:00Z"
+    assert asked == [dt.timezone.utc] * 2
+
+
 def test_a_file_is_named_by_its_time_its_hardware_and_its_run(tmp_path):
     """So that a listing is in order and a run can be found by eye."""
     path = write_run(tmp_path / "not" / "there", now="2026-01-02T03:04:05Z")
@@ -134,6 +173,15 @@ def test_equal_environments_have_the_same_reference_and_others_another():
     """The reference is what ties a baseline's process to its software."""
     assert reference(make_environment()) == reference(make_environment())
     assert reference(make_environment()) != reference(make_environment(torch="2.10.0"))
+    assert re.fullmatch("[0-9a-f]{8}", reference(make_environment()))
+
+
+def test_environments_whose_variables_stand_in_another_order_are_equal():
+    """Machines list them as they like."""
+    one, other = ({"A": "1", "B": "2"}, {"B": "2", "A": "1"})
+    assert reference(make_environment(variables=one)) == reference(
+        make_environment(variables=other)
+    )
 
 
 def test_a_run_that_measured_nothing_leaves_no_file(tmp_path):
@@ -168,6 +216,22 @@ def test_bytes_that_are_no_text_are_written_as_question_marks(tmp_path):
     run = read(write_run(tmp_path, [make_record()], environment=environment))
     assert run.problems == []
     assert run.environments[reference(environment)].variables == {"HOME": "/home/j?rg"}
+
+
+def test_a_verdict_names_the_test_it_is_of(tmp_path):
+    """For whoever reads that line alone."""
+    path = write_run(tmp_path, [make_record(nodeid="a::b", status=Status.OK)])
+    lines = lines_of(path)
+    assert [line["nodeid"] for line in lines if line["kind"] == "verdict"] == ["a::b"]
+    lines[1]["nodeid"] = None
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert read(path).records[CASE_ID].nodeid == "a::b"
+
+
+def test_a_file_that_was_renamed_still_knows_its_hardware(tmp_path):
+    """By its lines, where its name does not say."""
+    path = write_run(tmp_path).rename(tmp_path / "fetched.jsonl")
+    assert read(path).key == "mi300x"
 
 
 def test_a_nodeid_of_the_attempt_is_kept_where_the_verdict_has_none(tmp_path):
@@ -215,55 +279,52 @@ def test_a_killed_run_keeps_every_attempt_that_it_finished(tmp_path):
     assert run.hardware == [make_hardware()]
 
 
-FULL = """
-import resource, signal, sys
-from pathlib import Path
-from builders import make_attempt, make_case, make_environment, make_hardware
-from bench_lib.history import HistoryError, Writer
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-writer = Writer(Path(sys.argv[1]), "mi300x")
-writer.environment(make_environment(), make_hardware())
-writer.attempt(make_case(), None, make_attempt())
-used = writer.path.stat().st_size
-resource.setrlimit(resource.RLIMIT_FSIZE, (used + 100, resource.RLIM_INFINITY))
-try:
-    writer.attempt(make_case(), None, make_attempt(process=1))
-except HistoryError as error:
-    print(error)
-assert writer.path.stat().st_size == used
-if sys.argv[2] == "freed":
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-    writer.attempt(make_case(), None, make_attempt(process=2))
-    writer.end({}, 1)
-"""
-
-
 def test_a_full_disk_keeps_whole_lines_and_says_what_to_do(tmp_path):
-    """The half line that fitted is taken back; the file size limit stands for the disk."""
-    with run_python(FULL, str(tmp_path), "full") as process:
-        out, err = process.communicate()
-    (path,) = files(tmp_path)
-    assert (out, err, process.returncode) == (
-        (
-            f"cannot write history to {path}: File too large; everything before this case is kept. "
-            "Free some space or choose another folder with --history DIR, "
-            "or pytest's --perf-history DIR\n"
-        ),
-        "",
-        0,
+    """The half line that fitted is taken back."""
+    writer = Writer(tmp_path, "mi300x")
+    writer.attempt(make_case(), None, make_attempt())
+    used = writer.path.stat().st_size
+    with no_file_beyond(used + 100), pytest.raises(HistoryError) as caught:
+        writer.attempt(make_case(), None, make_attempt(process=1))
+    writer.close()
+    assert str(caught.value) == (
+        f"cannot write history to {writer.path}: File too large; everything before this case is "
+        "kept. Free some space or choose another folder with --history DIR, "
+        "or pytest's --perf-history DIR"
     )
-    run = read(path)
+    assert writer.path.stat().st_size == used
+    run = read(writer.path)
     assert [a.process for a in run.records[CASE_ID].attempts] == [0]
     assert run.problems == []
 
 
+def test_a_disk_that_takes_nothing_back_either_is_said_by_what_it_first_refused(tmp_path):
+    """The half line is the next reader's to pass over."""
+
+    class Dying(io.BytesIO):
+        def write(self, data):
+            raise OSError(errno.EIO, "Input/output error")
+
+        def truncate(self, size=None):
+            raise OSError(errno.EROFS, "Read-only file system")
+
+    writer = Writer(tmp_path, "mi300x")
+    writer.close()
+    writer._file = Dying()
+    with pytest.raises(HistoryError, match="Input/output error; everything before this case is"):
+        writer.attempt(make_case(), None, make_attempt())
+
+
 def test_a_run_goes_on_where_space_was_freed(tmp_path):
     """The line after the one that did not fit begins where that one began."""
-    with run_python(FULL, str(tmp_path), "freed") as process:
-        _, err = process.communicate()
-    assert (err, process.returncode) == ("", 0)
-    (path,) = files(tmp_path)
-    run = read(path)
+    writer = Writer(tmp_path, "mi300x")
+    writer.attempt(make_case(), None, make_attempt())
+    used = writer.path.stat().st_size
+    with no_file_beyond(used + 100), pytest.raises(HistoryError):
+        writer.attempt(make_case(), None, make_attempt(process=1))
+    writer.attempt(make_case(), None, make_attempt(process=2))
+    writer.end({}, 1)
+    run = read(writer.path)
     assert [a.process for a in run.records[CASE_ID].attempts] == [0, 2]
     assert run.problems == []
     assert run.finished
@@ -479,6 +540,22 @@ def test_runs_are_listed_oldest_first(tmp_path, three):
     assert files(tmp_path) == three
 
 
+def test_the_second_in_the_name_goes_before_when_a_file_was_written_to(tmp_path, three):
+    """Files that were copied are as old as their runs; of one second the later written is later."""
+    twin = three[1].with_name("20260102T000000Z_mi300x_ffff0004.jsonl")
+    twin.write_bytes(three[1].read_bytes())
+    for path, age in zip((three[2], twin, three[1], three[0]), (4, 3, 2, 1), strict=True):
+        os.utime(path, (1e9 - age, 1e9 - age))
+    assert files(tmp_path) == [three[0], twin, three[1], three[2]]
+
+
+def test_a_link_to_nowhere_and_a_folder_are_no_runs(tmp_path, three):
+    """A file may be compacted while the folder is listed."""
+    (tmp_path / "20260104T000000Z_mi300x_aaaa0004.jsonl").symlink_to(tmp_path / "gone")
+    (tmp_path / "20260105T000000Z_mi300x_aaaa0005.jsonl").mkdir()
+    assert files(tmp_path) == three
+
+
 def test_files_that_are_no_runs_are_not_listed(tmp_path, three):
     """Somebody's notes must not become the latest run."""
     (tmp_path / "notes.jsonl").write_text("{}\n")
@@ -516,6 +593,49 @@ def test_a_run_that_is_not_there_is_refused_with_those_that_are(tmp_path, three,
     assert str(caught.value) == (
         f"{name!r} is not a run here; in {tmp_path} there is aaaa0001, aaaa0002, bbbb0003"
     )
+
+
+def test_of_many_runs_the_newest_five_are_named(tmp_path):
+    """Which are what people mean."""
+    for n in range(7):
+        (tmp_path / f"2026010{n + 1}T000000Z_mi300x_0000000{n}.jsonl").touch()
+    with pytest.raises(HistoryError, match=r"there is 00000002, 0{7}3, 0{7}4, 0{7}5, 0{7}6$"):
+        find(tmp_path, "cccc")
+
+
+COMPACTED = (
+    "; others are compacted: bench-lib history list names them, and "
+    "bench-lib history restore {} brings the file of one back"
+)
+
+
+def test_a_run_that_may_have_been_compacted_is_had_back_by_a_command(tmp_path, three):
+    """Not said where letters are missing, which no command brings."""
+    (tmp_path / "2025-12.parquet").touch()
+    with pytest.raises(HistoryError) as caught:
+        find(tmp_path, "cccc")
+    assert str(caught.value).endswith(f"aaaa0001, aaaa0002, bbbb0003{COMPACTED.format('cccc')}")
+    with pytest.raises(HistoryError) as caught:
+        find(tmp_path, "aaaa")
+    assert str(caught.value).endswith("there is aaaa0001, aaaa0002")
+    for path in three:
+        path.unlink()
+    with pytest.raises(HistoryError) as caught:
+        find(tmp_path, "latest")
+    assert str(caught.value) == f"no runs in {tmp_path}{COMPACTED.format('latest')}"
+
+
+def test_the_latest_runs_of_a_key_are_read_newest_first_and_as_many_as_asked_for(tmp_path):
+    """Not the one that is being written, nor other hardware's, nor what cannot be read."""
+    paths = []
+    for day, key in enumerate(("mi300x", "mi300x", "mi250x", "mi300x", "mi300x", "mi300x"), 1):
+        paths.append(tmp_path / f"2026010{day}T000000Z_{key}_0000000{day}.jsonl")
+        paths[-1].write_bytes(write_run(tmp_path / "from").read_bytes())
+    paths[3].write_bytes(b'{"schema": 2, "kind": "surprise"}\n')
+    found = latest(tmp_path, "mi300x", 3, but=paths[5])
+    assert [run.path for run in found] == [paths[4], paths[1]]
+    assert [run.path for run in latest(tmp_path, "mi250x", 3)] == [paths[2]]
+    assert list(latest(tmp_path / "none", "mi300x", 3)) == []
 
 
 def test_a_folder_without_runs_says_how_to_make_one(tmp_path):

@@ -19,7 +19,7 @@ from builders import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench_lib import judge as judge_module
+from bench_lib import evidence as evidence_module
 from bench_lib.judge import (
     BETWEEN_DEVICES,
     Evidence,
@@ -32,6 +32,7 @@ from bench_lib.judge import (
     overall,
     stored_limits,
 )
+from bench_lib.metrics import figures
 from bench_lib.metrics.summary import percentile, spread, summarise
 from bench_lib.model import (
     Baseline,
@@ -143,6 +144,7 @@ def test_a_summary_holds_what_is_judged():
         clock_source="sysfs",
         power_w=700.0,
         probe={"clock": 1.0},
+        figures={"energy": 700.0 * 0.375, "enqueue": 0.001},
     )
 
 
@@ -405,6 +407,20 @@ def test_a_published_range_is_told_beside_its_middle():
     )
 
 
+def test_half_a_published_range_is_none():
+    """Whichever half it is."""
+    for half in ({"low": 900.0}, {"high": 1074.0}):
+        (only,) = verdicts_on(make_processes([0.0]), published_baseline(**half))
+        assert "; published: 987 img/s; not judged by; " in only.reason
+
+
+def test_a_high_rate_is_written_out():
+    """12346, and no power of ten."""
+    candidate = make_processes([0.0], log_throughput=math.log(12345.6))
+    (only,) = verdicts_on(candidate, published_baseline())
+    assert only.reason.startswith("1.000 s; 12346 img/s; published: 987 img/s, 12.5 times that")
+
+
 def test_a_published_figure_is_told_where_the_rate_is_not_known():
     """An older worker gave none."""
     (only,) = verdicts_on(make_processes([0.0]), published_baseline())
@@ -658,7 +674,27 @@ def test_the_clock_is_compared_beside_the_latency(now, before, remark):
     verdicts = verdicts_on(candidate, of(make_processes(STEADY, clock_mhz=before, **full)))
     by_metric = {v.metric: v for v in verdicts}
     assert by_metric["latency"].reason.endswith(")" + remark)
-    assert "clock" not in by_metric["throughput"].reason
+    assert by_metric["latency"].reason.startswith("0.0% faster than 5 baseline processes")
+    assert {v.status for v in verdicts} == {Status.OK}
+    assert by_metric["throughput"].reason.endswith(")")
+
+
+def test_what_a_probe_explains_of_the_processes_is_taken_off():
+    """All new ones met the dear launches that every second old one met."""
+
+    def launched(name: str, *ratios: float) -> list[ProcessSummary]:
+        return [
+            make_process(
+                log_median=0.08 * math.log(ratio) + STEADY[i % 5] / 2,
+                worker=f"{name}{i}",
+                probe={"launch_ratio": ratio},
+            )
+            for i, ratio in enumerate(ratios)
+        ]
+
+    found = verdict("latency", launched("new", 2.0, 2.0, 2.0), of(launched("old", *[1.8, 2.0] * 4)))
+    assert "launch_ratio explains" in found.reason
+    assert found.ratio == pytest.approx(1.0, abs=0.001)
 
 
 def test_clocks_that_swing_are_equal_within_chance():
@@ -695,6 +731,9 @@ def test_a_gap_that_vanishes_in_time_x_clock_is_said_to_be_the_clocks():
         "in time × clock 0.0%"
     )
     assert "slower than 5 baseline processes" in found.reason
+    found = verdict("latency", clocked(0.03, 1920.0), old)
+    assert found.status is Status.INVALID
+    assert "; in time × clock 1.1% faster; 3.0% slower than 5 " in found.reason
 
 
 def test_a_gap_that_the_clock_does_not_explain_stays_the_softwares():
@@ -818,6 +857,15 @@ def test_the_tail_is_judged_only_where_a_limit_is_set():
     assert found.tolerance == pytest.approx(0.2)
 
 
+def test_a_tail_that_was_not_recorded_is_not_judged():
+    """Baselines of before it was recorded stay usable."""
+    unknown = make_process(n=100)
+    for new, old in (([unknown] * 2, [tailed(1.0)] * 5), ([tailed(4.0)] * 2, [unknown] * 5)):
+        verdicts = verdicts_on(new, of(old), Limits(tail=0.2))
+        assert "tail" not in {v.metric for v in verdicts}
+        assert overall(verdicts) is Status.OK
+
+
 NO_TAIL = Verdict(Status.SKIPPED, "tail", "a 99th percentile needs 100 iterations in every process")
 
 
@@ -901,6 +949,15 @@ def test_the_limits_of_memory_and_compile_time_are_the_cases_own():
     assert overall(verdicts_on(candidate, old, limits)) is Status.OK
 
 
+def test_a_figure_with_a_limit_is_judged_beside_what_else_is(monkeypatch):
+    """One row makes a metric; nothing here knows which rows there are."""
+    row = figures.Figure("draught", "air a step", "l", lambda seen, _: seen.wall_s, limit=0.1)
+    monkeypatch.setattr(figures, "FIGURES", (row,))
+    candidate = [make_process(figures={"draught": 3.0})]
+    found = verdict("draught", candidate, of(make_processes(STEADY, figures={"draught": 2.0})))
+    assert (found.status, found.value, found.baseline) == (Status.REGRESSED, 3.0, 2.0)
+
+
 def test_caches_that_differ_leave_the_rest_of_the_case_as_it_stands():
     """That verdict is INCOMPARABLE; the case is not."""
     warm = {"compile_s": 3.0, "compile_cache": "warm"}
@@ -963,6 +1020,9 @@ def test_a_replayed_graph_is_not_held_against_a_sum_of_kernels():
     assert sums.status is Status.OK
     mixed = of([*bound(*STEADY, source="kernels"), *bound(*STEADY)])
     found = verdict("device", bound(0.0), mixed)
+    assert "than 5 baseline processes" in found.reason
+    candidate = [*bound(0.0, source="kernels"), *bound(0.0)]
+    found = verdict("device", candidate, of(bound(*STEADY, source="kernels")))
     assert "than 5 baseline processes" in found.reason
 
 
@@ -1220,6 +1280,22 @@ def test_a_case_is_measured_again_where_fresh_processes_could_change_the_answer(
     assert is_suspicious([make_verdict(), found]) is expected
 
 
+@pytest.mark.parametrize(
+    ("status", "ratio", "tolerance", "expected"),
+    [
+        (Status.NOISY, 1.25, 0.25, False),
+        (Status.NOISY, 1.5, None, True),
+        (Status.NOISY, None, None, False),
+        (Status.OK, 0.5, 1.0, False),
+        (Status.OK, 0.75, None, True),
+    ],
+)
+def test_a_change_of_just_the_tolerance_is_tolerated(status, ratio, tolerance, expected):
+    """Which is nothing where a verdict knows of none."""
+    found = make_verdict(status=status, ratio=ratio, tolerance=tolerance)
+    assert is_suspicious([found]) is expected
+
+
 def test_nothing_judged_is_nothing_to_measure_again():
     """The case was skipped."""
     assert not is_suspicious([])
@@ -1238,8 +1314,8 @@ def test_a_worker_named_twice_shifts_no_probe():
     """Its second process keeps its own, also where the first has no figure."""
     first = make_process(worker="w", log_device=None, probe={"k": 1.0})
     second = make_process(worker="w", log_device=0.5, probe={"k": 2.0})
-    assert judge_module._by_worker([first, second], lambda p: p.log_device) == {"#1": 0.5}
-    probes = judge_module._by_worker([first, second], lambda p: p.probe)
+    assert evidence_module._by_worker([first, second], lambda p: p.log_device) == {"#1": 0.5}
+    probes = evidence_module._by_worker([first, second], lambda p: p.probe)
     assert probes == {"w": {"k": 1.0}, "#1": {"k": 2.0}}
 
 
@@ -1276,7 +1352,7 @@ def test_anybodys_samples_are_judged_as_a_suite_of_latencies():
 def test_pairs_are_judged_without_a_baseline():
     """B less A, pair by pair, each case with its own tolerance."""
     pairs = {str(i): (i + 0.03 + value, float(i)) for i, value in enumerate(STEADY)}
-    found = judge_pairs({"strict": pairs, "loose": pairs}, {"strict": 0.01, "loose": 0.05})
+    found = judge_pairs({"strict": pairs, "loose": pairs}, {"strict": 0.01, "loose": 0.05}, 5)
     assert {case: v.status for case, v in found.items()} == {
         "strict": Status.REGRESSED,
         "loose": Status.OK,
@@ -1294,14 +1370,14 @@ def test_the_planned_pairs_tell_what_can_be_found():
     pairs = names([(0.0, 0.0), (0.001, 0.0), (0.002, 0.0)])
     few, many = (judge_pairs({CASE: pairs}, {CASE: 0.01}, n)[CASE] for n in (3, 12))
     assert many.detectable_effect < few.detectable_effect
-    assert judge_pairs({CASE: pairs}, {CASE: 0.01})[CASE] == few
+    assert judge_pairs({CASE: pairs}, {CASE: 0.01}, 1)[CASE] == few
 
 
 def test_one_pair_is_suspected_at_most():
     """It decides nothing."""
-    found = judge_pairs({CASE: {"0": (1.0, 0.0)}}, {CASE: 0.01})[CASE]
+    found = judge_pairs({CASE: {"0": (1.0, 0.0)}}, {CASE: 0.01}, 1)[CASE]
     assert (found.status, found.against) == (Status.SUSPECT, "a")
-    found = judge_pairs({CASE: {"0": (0.0, 1.0)}}, {CASE: 0.01})[CASE]
+    found = judge_pairs({CASE: {"0": (0.0, 1.0)}}, {CASE: 0.01}, 1)[CASE]
     assert found.status is Status.OK
 
 
@@ -1541,6 +1617,15 @@ def test_accepted_nights_are_held_against_where_both_were_measured():
     ]
     found = efficiencies(replace(ranks, alone=replace(ranks.alone, rolling=ones[:4])))
     assert [v.against for v in found] == ["pinned"]
+
+
+def test_ranks_that_waited_for_their_host_only_now_are_less_efficient_by_that():
+    """As any other time of theirs: something else ran there."""
+    ranks = of_ranks(300.0, 100.0)
+    waiting = [replace(p, host_bound=True) for p in ranks.candidate]
+    (found,) = efficiencies(replace(ranks, candidate=waiting))
+    assert found.status is Status.NOISY
+    assert found.reason.endswith(WAITED)
 
 
 def test_where_one_rank_waits_for_its_host_a_tenth_more_is_allowed():

@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from bench_lib.formulas.transformer import SIZES, Size
 from bench_lib.matrix import read_matrix
-from bench_lib.matrix.language import language_axes, language_case
+from bench_lib.matrix.axes import case_of
+from bench_lib.matrix.language import language_axes
 from bench_lib.model import UserError
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads import language_model as module
@@ -69,17 +70,28 @@ def test_training_comes_to_six_flops_a_weight_and_token_and_attention():
 
 def test_an_id_says_what_is_not_as_usual():
     """DDP is how ranks train."""
-    plain = language_case(network="lm-124m", batch_size=8)
+    plain = case_of(language_axes(), {"network": "lm-124m", "batch_size": 8})
     assert plain.id == "lm-124m-b8-1024t-bf16-eager-train"
     assert plain.workload == "language_model"
     assert "parallel" not in plain.params
-    ddp = language_case(network="lm-124m", batch_size=8, parallel="ddp", ranks=4)
+    ddp = case_of(
+        language_axes(), {"network": "lm-124m", "batch_size": 8, "parallel": "ddp", "ranks": 4}
+    )
     assert ddp.id == "lm-124m-b8-1024t-bf16-eager-train-x4"
     assert ddp.params == plain.params
-    divided = language_case(
-        network="lm-1b", batch_size=2, length=2048, precision="amp-bf16", compile_mode="default",
-        parallel="fsdp2", task="infer", ranks=2,
-    )  # fmt: skip
+    divided = case_of(
+        language_axes(),
+        {
+            "network": "lm-1b",
+            "batch_size": 2,
+            "length": 2048,
+            "precision": "amp-bf16",
+            "compile_mode": "default",
+            "parallel": "fsdp2",
+            "task": "infer",
+            "ranks": 2,
+        },
+    )
     assert divided.id == "lm-1b-b2-2048t-amp-bf16-default-fsdp2-infer-x2"
 
 
@@ -107,7 +119,7 @@ def test_an_id_says_what_is_not_as_usual():
 def test_what_cannot_be_meant_is_a_line(values, words):
     """Before anything starts."""
     with pytest.raises(UserError) as raised:
-        language_case(**{"network": "lm-124m", "batch_size": 8, **values})
+        case_of(language_axes(), {"network": "lm-124m", "batch_size": 8, **values})
     assert str(raised.value).startswith(words)
 
 

@@ -490,7 +490,7 @@ def test_a_container_is_told_everything_but_the_token_on_its_command_line(
         context.measure(case("told", variable="GIVEN", value="a b=c"))
         fault = fault_of(context, case("told", variable="OURS_ALONE", value="1"))
         assert fault.message == "LookupError: OURS_ALONE is None"
-        words = " ".join(map(str, zygote._process.args))  # type: ignore[arg-type]
+        words = " ".join(map(str, zygote._process.args))
         assert zygote._token not in words
         assert (zygote.logs / "token").stat().st_mode & 0o777 == 0o600
         package = zygote.logs / "import" / "bench_lib"

@@ -14,7 +14,8 @@ from markdown_it import MarkdownIt
 from bench_lib.model import Status, Verdict
 from bench_lib.pages import github, html
 from bench_lib.pages.github import Section, fitted, text
-from bench_lib.pages.markdown import MARKER, as_markdown, since
+from bench_lib.pages.markdown import MARKER, as_markdown
+from bench_lib.pages.onset import onset
 
 NASTY = [
     "<script>alert(1)</script>",
@@ -33,6 +34,11 @@ NASTY = [
     "$x^2$ and $5",
     "\x1b[31mred\x1b[0m \u202eturned",
 ]
+
+
+def since(entry) -> str:
+    """Return since when a failure of a night is."""
+    return onset(nights.make_night([entry]), entry).since
 
 
 def rendered(markdown: str) -> str:

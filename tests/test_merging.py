@@ -122,7 +122,7 @@ def test_a_fused_network_answers_as_before(name: str, relus: int, sums: int) -> 
         expected = model(image)
         folded, _ = merged(model, "default-folded", CPU)
         calls: list[str] = []
-        count = fuse_relus(folded, in_turn(calls))  # type: ignore[arg-type] # as merged does
+        count = fuse_relus(folded, in_turn(calls))  # as merged does
         answer = folded(image)
     assert count == relus + sums
     assert (calls.count("relu"), calls.count("add_relu")) == (relus, sums)

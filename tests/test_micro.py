@@ -363,7 +363,7 @@ def test_a_loss_is_expected_to_hold_what_auxiliary_heads_add() -> None:
     ):
         options = read_options(["--network", name, "--mode", mode])
         case = case_from(options, Place(), "fp32")
-        seen = session.Seen(Place(), case, None, None, [], [], [])  # type: ignore[arg-type]
+        seen = session.Seen(Place(), case, None, None, [], [], [])
         assert seen.auxiliary == pytest.approx(expected)
 
 
@@ -478,7 +478,7 @@ def test_a_warning_is_not_told_twice(tmp_path: Path) -> None:
     attempts = [make_attempt(measurement=measurement), make_attempt(measurement=other, process=1)]
     record = make_record(attempts=attempts, status=Status.OK)
     series = SimpleNamespace(records=[record], path=tmp_path)
-    keeper = Keeper(None, series, None, None, None, 0.0)  # type: ignore[arg-type]
+    keeper = Keeper(None, series, None, None, None, 0.0)
     assert keeper.in_words() == [
         "Verdict: OK",
         f"{record.case.id}: warning: another",
@@ -967,8 +967,8 @@ def test_the_measurement_gives_way_and_forgets_as_the_suites_do(
     [context] = lent
     assert context.forget is session.forget_compiled
     assert context.cache_state is session.compile_cache_state
-    assert context.give_way.__func__ is Beside.give_way  # type: ignore[attr-defined]
-    assert context.give_way.__self__.companion is give_way  # type: ignore[attr-defined]
+    assert context.give_way.__func__ is Beside.give_way
+    assert context.give_way.__self__.companion is give_way
 
 
 def test_truth_values_of_inductor_are_known_from_torch(run: Run) -> None:

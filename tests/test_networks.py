@@ -60,14 +60,19 @@ def build(name: str, size: int = 32, batch_size: int = 2, **about: Any) -> Workl
 
 def case_of(workload: Workload) -> Any:
     """Return the object behind a step, with its model, input and loss."""
-    return workload.step.__self__  # type: ignore[attr-defined]
+    return workload.step.__self__
 
 
 def flops_per_image(name: str, task: str = "infer") -> float:
     """FLOPs of one image at the network's own size."""
-    counted = flops.work(name, networks()[name].image_size, task)
+    return per_image(name, networks()[name].image_size, task)
+
+
+def per_image(name: str, image_size: int, task: str = "infer") -> float:
+    """FLOPs that each further image of a batch costs."""
+    counted = flops.work(name, image_size, task)
     assert counted is not None
-    return counted.flops(1)
+    return sum(counted.per_image.flops.values())
 
 
 def after_one_step(workload: Workload) -> Numerics:
@@ -207,7 +212,7 @@ def test_training_costs_three_forward_passes_less_the_gradient_of_the_images(
 def test_flops_of_a_step_are_those_of_its_images() -> None:
     """Of as many as the batch has, at the case's own size."""
     four = build(TINY, 32, 4).flops_per_step()
-    assert four == 4 * (flops.flops_per_image(TINY, 32, "infer") or 0)
+    assert four == 4 * per_image(TINY, 32)
     assert build(TINY, 32, 8).flops_per_step() == 2 * four
     larger = build("resnet18", 64, 4).flops_per_step()
     classifier = 2 * 512 * 1000 * 4
@@ -598,7 +603,7 @@ def test_quantized_weights_have_to_be_read_as_they_are_kept() -> None:
 def test_convolutions_share_is_that_of_tf32(monkeypatch: Any) -> None:
     """Of all but the classifier; precisions that are one have no share."""
     monkeypatch.setattr(module, "set_precision", lambda *_: None)
-    counted = flops.flops_per_image("resnet18", 32, "infer") or 0
+    counted = per_image("resnet18", 32)
     share = build("resnet18", precision="tf32-conv").reduced_flops_share()
     assert share == pytest.approx(1 - 2 * 512 * 1000 / counted, rel=1e-12)
     training = build("resnet18", precision="tf32-conv", task="train").reduced_flops_share()

@@ -642,8 +642,9 @@ def test_a_slack_message_keeps_within_slacks_limits():
             assert max(map(len, texts)) <= 3_000
             assert sum(map(len, texts)) <= 12_000
             shown = sum(text.startswith("new: ") for text in texts)
+            assert texts[-1] == "more: bench-lib report --run 0a1b2c3d --html night.html"
             if shown < count:
-                assert texts[-1] == f"and {count - shown} more, which the report has"
+                assert texts[-2] == f"and {count - shown} more, which the report has"
             assert shown or count == 0
 
 
@@ -657,8 +658,9 @@ def test_a_teams_message_keeps_within_28_kb():
         texts = [block["inlines"][0]["text"] for block in blocks]
         shown = sum(text.startswith("new: ") for text in texts)
         assert shown
+        assert texts[-1] == "more: bench-lib report --run 0a1b2c3d --html night.html"
         if shown < count:
-            assert texts[-1] == f"and {count - shown} more, which the report has"
+            assert texts[-2] == f"and {count - shown} more, which the report has"
 
 
 def test_the_plain_shape_is_bounded_too():
@@ -690,7 +692,7 @@ def test_teams_shows_words_as_they_are():
 
 
 def test_every_kind_of_news_is_put_into_words():
-    """New, unfinished, missing, over, and still there, in this order."""
+    """New, unfinished, missing, over, what to do, what is still there, and where there is more."""
     old, new, mended = nights.regressed(), nights.error(), nights.make_entry()
     torn = nights.make_run(run_id="0d0d0d0d", key="mi250x", ended=None)
     tonight = night(old, new, mended, runs=[nights.make_run(), torn])
@@ -702,9 +704,12 @@ def test_every_kind_of_news_is_put_into_words():
         "run",
         "nothing",
         "fails",
+        "mi250x:",
         "still:",
+        "more:",
     ]
-    assert "REGRESSED, 1.080 times latency (1.076 to 1.084), since 2026-11-18" in lines[-1]
+    words = "REGRESSED, 1.080 times latency (1.076 to 1.084), since 2026-11-18 (+8.0%), with torch "
+    assert words in lines[-2]
     assert "ERROR, measured last on" in lines[0]
     assert lines[2] == "nothing was measured on mi210, unlike the night before"
 
@@ -718,6 +723,9 @@ def report(tmp_path, monkeypatch, capfd):
     from bench_lib.cli import main
 
     monkeypatch.chdir(tmp_path)
+    for name in ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("bench_lib.history.utc_now", lambda: nights.stamp(minutes=360))
 
     def run(*words: str) -> tuple[int, str]:
         monkeypatch.setattr("sys.argv", ["bench-lib", "report", *words])
@@ -757,3 +765,57 @@ def test_the_command_ends_well_where_nobody_takes_the_news(report, tmp_path):
     assert "the news were not delivered: it answered 404" in printed
     assert SECRET not in printed
     assert "**ERROR**" in (tmp_path / "comment.md").read_text()
+
+
+LINK = "https://example.org/runs/4?a=b&c=d"
+
+
+def test_a_link_leads_to_the_report(report, tmp_path):
+    """In every shape; then no command is needed."""
+    written(tmp_path / "history", 0, failed(nights.make_case("one")))
+    with serving(200) as hook:
+        words = ("--notify", hook.url, "--link", LINK, "--notify-as")
+        report(*words, "slack")
+        assert hook.document["blocks"][-1]["text"]["text"] == (
+            "<https://example.org/runs/4?a=b&amp;c=d|Open the report>"
+        )
+        report(*words, "teams")
+        card = hook.document["attachments"][0]["content"]
+        assert [action["url"] for action in card["actions"]] == [LINK]
+        report(*words, "json")
+        assert hook.document["report"] == LINK
+    assert b"more: bench-lib" not in b"".join(hook.bodies)
+
+
+def test_in_github_actions_the_link_is_the_run_s(report, tmp_path, monkeypatch):
+    """Where the page is an artifact and the Markdown the summary."""
+    written(tmp_path / "history", 0, failed(nights.make_case("one")))
+    monkeypatch.setenv("GITHUB_SERVER_URL", "https://github.com")
+    monkeypatch.setenv("GITHUB_REPOSITORY", "someone/suite")
+    monkeypatch.setenv("GITHUB_RUN_ID", "42")
+    with serving(200) as hook:
+        report("--notify", hook.url)
+    assert hook.document["report"] == "https://github.com/someone/suite/actions/runs/42"
+
+
+@pytest.mark.parametrize("link", ["javascript:alert(1)", "https://a|b", "https://a>b", "x", ""])
+def test_what_is_no_address_is_no_link(link):
+    """It would end a link of Slack's, or run in a card."""
+    tonight = night(nights.error())
+    with serving(200) as hook:
+        assert notify(tonight, hook.url, before=ANYTHING, link=link)
+    assert hook.document["report"] is None
+
+
+def test_a_night_in_which_nothing_ran_is_news_and_the_last_one_s_failures_are_none(
+    report, tmp_path, monkeypatch
+):
+    """A runner that never starts would else be silent."""
+    written(tmp_path / "history", 1, passed(nights.make_case("one")))
+    written(tmp_path / "history", 0, failed(nights.make_case("one")))
+    monkeypatch.setattr("bench_lib.history.utc_now", lambda: nights.stamp(-3))
+    with serving(200) as hook:
+        report("--notify", hook.url)
+    assert hook.document["sentence"].startswith("Nothing has run for 3 days, since 2026-11-20. ")
+    assert hook.document["late_days"] == 3
+    assert [failure["new"] for failure in hook.document["failures"]] == [False]

@@ -154,7 +154,7 @@ def test_flops_and_bytes_are_those_of_the_formula(
 def test_a_convolution_counts_its_output_and_backward_computes_two() -> None:
     """Two images of 3 channels, 4 filters of 3x3 with stride 2: 4x4 pixels each."""
     values = {"op": "conv2d", "shape": "2-3-8-8", "shape2": "4-3-3-3", "stride": 2}
-    forward = Operation(**values, memory_format="nchw", direction="fwd")  # type: ignore[arg-type]
+    forward = Operation(**values, memory_format="nchw", direction="fwd")
     assert forward.output == (2, 4, 4, 4)
     flops = 2 * (2 * 4 * 4 * 4) * (3 * 3 * 3)
     x, w, y = (4 * n for n in (2 * 3 * 8 * 8, 4 * 3 * 3 * 3, 2 * 4 * 4 * 4))
@@ -166,7 +166,7 @@ def test_a_convolution_counts_its_output_and_backward_computes_two() -> None:
 def test_a_weight_of_fewer_channels_makes_groups() -> None:
     """Depthwise: each filter sees one channel."""
     shapes = {"shape": "1-8-5-5", "shape2": "8-1-3-3", "memory_format": "nhwc"}
-    operation = Operation("conv2d", **shapes, direction="fwd")  # type: ignore[arg-type]
+    operation = Operation("conv2d", **shapes, direction="fwd")
     assert (operation.groups, operation.padding) == (8, (1, 1))
     assert operation.amounts.flops == 2 * 8 * 25 * 9
 
@@ -289,7 +289,7 @@ def test_a_weight_has_to_fit_its_image(shape: str, shape2: str, why: str | None)
     """Padding makes an image of one pixel large enough for any kernel of twice its size."""
     values = {"shape": shape, "shape2": shape2, "memory_format": "nchw", "direction": "fwd"}
     if why is None:
-        assert min(Operation("conv2d", **values).output) >= 1  # type: ignore[arg-type]
+        assert min(Operation("conv2d", **values).output) >= 1
     else:
         assert why in refused(op="conv2d", **values)
 
@@ -310,7 +310,7 @@ def test_whatever_is_asked_for_is_an_operation_or_a_refusal(**values: Any) -> No
     except UserError:
         return
     assert is_case_id(case.id)
-    assert Operation(**case.params).amounts.held_bytes > 0  # type: ignore[arg-type]
+    assert Operation(**case.params).amounts.held_bytes > 0
 
 
 # ---- cases ------------------------------------------------------------------------------

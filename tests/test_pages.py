@@ -125,7 +125,34 @@ def test_only_what_regressed_says_by_how_much() -> None:
     broken = nights.make_entry(status=Status.ERROR, record={"verdicts": [efficiency]})
     larger = nights.make_entry(status=Status.REGRESSED, record={"verdicts": [memory]})
     assert "1 regressed by 8.0%," in nights.make_night([broken, nights.regressed()]).sentence
-    assert "1 regressed by 50.0% in memory." in nights.make_night([larger]).sentence
+    assert " regressed by 50.0% in memory." in nights.make_night([larger]).sentence
+
+
+def test_a_single_failure_is_named_in_the_sentence() -> None:
+    """A telephone shows no more of a message than that."""
+    name = nights.make_case(compile_mode="max-autotune").id
+    night = nights.make_night([nights.regressed(), nights.make_entry()])
+    assert night.sentence == f"1 of 2 cases on mi300x failed: {name} regressed by 8.0%."
+
+
+@pytest.mark.parametrize(("hours", "days"), [(30, 0), (36, 0), (37, 2), (24 * 20, 20)])
+def test_a_newest_night_that_is_old_says_so(tmp_path, hours: int, days: int) -> None:
+    """Else a runner that never starts is green for ever; a run that was named may be old."""
+    path = _run(tmp_path, nights.make_entry())
+    asked = nights.stamp(minutes=60 * hours)
+    told = _gather(tmp_path).sentence
+    late = f"Nothing has run for {days} days, since 2026-11-20. Then: n{told[1:]}"
+    assert _gather(tmp_path, asked=asked).sentence == (late if days else told)
+    assert _gather(tmp_path, asked=asked, runs=[path.stem[-8:]]).sentence == told
+
+
+def test_hardware_that_is_missing_is_said_once(tmp_path) -> None:
+    """Not its cases one by one as well."""
+    _run(tmp_path, nights.make_entry(hardware=nights.MI250X), ago=1)
+    _run(tmp_path, nights.make_entry())
+    night = _gather(tmp_path)
+    assert [words.partition(",")[0] for words in night.missing] == ["mi250x"]
+    assert night.left_out == ["mi300x: never seen before this night"]
 
 
 def test_a_quarantined_failure_does_not_fail_the_night() -> None:

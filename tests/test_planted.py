@@ -144,7 +144,7 @@ def test_the_delay_comes_after_the_step_and_inside_it(monkeypatch: pytest.Monkey
 def test_the_answer_of_a_planted_step_is_the_networks() -> None:
     """To the last bit."""
     slow, plain = pair(3, precision="bf16")
-    assert torch.equal(slow.step(), plain.step())  # type: ignore[arg-type]
+    assert torch.equal(slow.step(), plain.step())
 
 
 @pytest.mark.parametrize("task", ["infer", "train"])

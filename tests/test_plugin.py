@@ -799,6 +799,33 @@ def test_a_cases_device_depends_on_its_id_alone():
     assert spread == {0, 1, 2, 3}
 
 
+def test_before_anything_is_measured_it_is_said_on_what(suite):
+    """And of which tier, which the machine has chosen."""
+    run = suite()
+    run().stdout.fnmatch_lines(["collected 2 items", "measuring on cpu-test-2c, tier smoke"])
+    for silent in (["--collect-only"], ["-q", "-q"]):
+        run(*silent).stdout.no_fnmatch_line("measuring on*")
+
+
+def test_where_no_case_is_chosen_it_is_said_which_tier_had_some_and_how_to_see_them(suite):
+    """``-k`` with a network of the gate, on a laptop."""
+    ended = suite()("-k", "gamma")
+    assert ended.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    said = "no case of tier smoke, for cpu-test-2c, is chosen; without -k and -m, --collect-only -q"
+    ended.stdout.fnmatch_lines([f"{said} lists them"])
+
+
+def test_what_a_worker_says_does_not_steer_the_terminal(suite):
+    """In a failure, in a skip's reason, and in the summary."""
+    fault = r'Fault("exception", "\x1b[2Jgone\x07", "build", "\x1b]0;owned\x07last words\r\n")'
+    ended = suite(f'{{"alpha": [{fault}], "beta": ["no \\x1b[31mbf16 here"]}}')("-rs")
+    printed = ended.stdout.str()
+    assert "exception in build: gone\ufffd" in printed
+    assert "no bf16 here" in printed
+    assert "last words" in printed
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", printed)
+
+
 WAITING = """
 import time, pathlib
 _measure = session.PerfSession.measure

@@ -467,7 +467,7 @@ def test_a_skip_is_a_skip(outcome) -> None:
 def test_a_folder_that_cannot_be_written_is_said_before_anything_starts(tmp_path) -> None:
     """With the option that names another."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(LaunchError, match="--out DIR"):
+    with pytest.raises(LaunchError, match="--output DIR"):
         run_profile(RELU, tmp_path / "file", Asked())
 
 

@@ -613,7 +613,7 @@ def test_what_a_rank_starts_while_it_is_looked_for_is_ended_too(
 
         os_kill = os.kill
         monkeypatch.setattr(module.os, "kill", kill)
-        module.signal_all(tmp_path, signal.SIGKILL)
+        module.signal_all(module.FOLDER_VARIABLE, tmp_path, signal.SIGKILL)
         assert all_gone(first.pid, later[0].pid)
 
 

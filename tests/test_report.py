@@ -26,6 +26,7 @@ from bench_lib.wording import (
     explanations,
     figures,
     in_words,
+    printable,
     quantity,
     rate_of,
     seconds,
@@ -187,6 +188,21 @@ def test_what_a_reader_should_know_is_a_line_each():
         f"{CASE_ID}: REGRESSED memory: peak 2 MiB",
         f"{CASE_ID}: warning: was not steady",
     ]
+
+
+def test_what_was_measured_once_more_warns_of_what_is_taken():
+    """Twice the same in other figures is no news; where nothing is taken, all is told."""
+
+    def warned(*accepted):
+        attempts = [
+            make_attempt(accepted=taken, measurement=make_measurement(warnings=[f"look {look}"]))
+            for look, taken in enumerate(accepted, 1)
+        ]
+        return explanations([make_record(attempts=attempts)])
+
+    assert warned(False, True) == [f"{CASE_ID}: warning: look 2"]
+    assert warned(True, True) == [f"{CASE_ID}: warning: look {n}" for n in (1, 2)]
+    assert warned(False, False) == [f"{CASE_ID}: warning: look {n}" for n in (1, 2)]
 
 
 def test_every_verdict_is_explained_where_asked_for():
@@ -352,6 +368,39 @@ def test_a_long_reason_is_cut_in_the_summary():
     )
     (line,) = explanations([record])
     assert line == f"{CASE_ID}: ERROR latency: {'x' * 239}…"
+
+
+STEERS = "\x1b[2J\x1b]0;owned\x07out\x9b31m of\x08\r\nmemory\x1b"
+"""What a worker may say to a terminal: clear it, name its window, redden it, step back."""
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (STEERS, "out of\ufffd\nmemory\ufffd"),
+        ("\ta\nb\u2192é", "\ta\nb\u2192é"),
+        ("\x1b]8;;http://x\x1b\\link\x1b(B", "link"),
+        ("\x1b]0;without an end", "0;without an end"),
+    ],
+)
+def test_what_steers_a_terminal_does_not_reach_it(said, shown):
+    """Lines, tabs and letters of all languages do."""
+    assert printable(said) == shown
+
+
+def test_a_workers_words_are_printable_wherever_they_are_shown():
+    """In the summary, in a test's failure, and its warnings."""
+    record = make_record(
+        attempts=[
+            make_attempt(measurement=make_measurement(warnings=[STEERS])),
+            make_attempt(fault=make_fault(last_output=STEERS)),
+        ],
+        status=Status.ERROR,
+        verdicts=[make_verdict(status=Status.ERROR, metric="run", reason=STEERS)],
+    )
+    for text in (*explanations([record]), in_words(record)):
+        assert "out of" in text
+        assert all(each.isprintable() for each in text.splitlines())
 
 
 @pytest.mark.parametrize(

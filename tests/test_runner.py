@@ -13,7 +13,7 @@ from bench_lib import history, runner, validity
 from bench_lib.devicelock import DeviceBusyError, DeviceLock
 from bench_lib.launch import LaunchError
 from bench_lib.model import Fault, Launch, RankSample
-from bench_lib.runner import Bench
+from bench_lib.runner import MOST_LOST, Bench
 
 DEVICE = gpus(1)[0]
 ABORT = Fault("died", "the worker was ended by SIGABRT", "measure", "HSA_STATUS_ERROR")
@@ -272,6 +272,32 @@ def test_a_device_that_vanishes_costs_each_case_an_error_and_not_the_run(bench, 
     assert (lost.fault.kind, lost.fault.message) == ("launch", "no device")
     workers.refuse_forks_from = None
     assert one.measure(make_case(id="b")).fault is None
+
+
+def test_workers_that_went_with_a_case_are_started_anew_for_the_next(bench, workers, monkeypatch):
+    """No innocent case pays for the one before it."""
+    workers.script["bad"] = [ABORT]
+    workers.refuse_forks_from = 2
+    monkeypatch.setattr(workers, "close", lambda: setattr(workers, "refuse_forks_from", None))
+    one = bench()
+    assert one.measure(make_case(id="bad")).fault == ABORT
+    assert one.measure(make_case(id="a")).fault is None
+
+
+def test_a_device_that_is_gone_for_many_cases_in_a_row_ends_the_run(bench, workers):
+    """And one that comes back in between begins to count anew."""
+    one = bench()
+    one.measure(make_case(id="well"))
+    for is_last in (False, True):
+        workers.script["bad"] = [ABORT]
+        workers.refuse_forks_from = None
+        assert one.measure(make_case(id="bad")).fault == ABORT
+        workers.refuse_forks_from = 1
+        lost = [one.measure(make_case(id="a")).fault for _ in range(MOST_LOST)]
+        assert [fault.kind for fault in lost] == ["launch"] * MOST_LOST
+        if is_last:
+            with pytest.raises(LaunchError, match="no device"):
+                one.measure(make_case(id="a"))
 
 
 def test_a_worker_on_another_device_than_promised_is_an_error(bench, workers):

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from builders import make_attempt, make_case, make_environment, make_fault, make_hardware
 from builders import make_measurement as measurement
+from documents import document_in
 from scripted import Contexts, Watch
 
 from bench_lib import judge, samples
@@ -245,13 +246,16 @@ def test_the_time_is_told_before_anything_is_measured():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--tolerance", "-100"], "--tolerance -100: above 0 and at most 50 percent"),
-        (["--tolerance", "nan"], "--tolerance nan: above 0 and at most 50 percent"),
+        (["--tolerance", "-100"], "--tolerance: -100 is -10000%; it has to be above 0"),
+        (["--tolerance", "nan"], "--tolerance: 'nan' is no share"),
         (["--effects", "0"], "--effects '0': percentages from 0 to 100, one above 0"),
         (["--effects", "1,much"], "--effects '1,much': percentages from 0 to 100"),
-        (["--keep", "/nonexistent/x"], "--keep /nonexistent/x: there is no folder /nonexistent"),
-        (["--keep", "/"], "--keep / is a folder; name a file in it"),
-        (["--contexts", "--keep", "."], "--keep . is a folder; name a file in it"),
+        (
+            ["--output", "/nonexistent/x"],
+            "--output /nonexistent/x: there is no folder /nonexistent",
+        ),
+        (["--output", "/"], "--output / is a folder; name a file in it"),
+        (["--contexts", "--output", "."], "--output . is a folder; name a file in it"),
         (["--matrix", "nope.toml"], "nope.toml"),
         (["--contexts", "--effects", "1"], "--effects is about planted delays, and --contexts"),
         (["--contexts", "--candidates", "4"], "--candidates is about planted delays"),
@@ -484,13 +488,13 @@ def test_contexts_are_shown_by_case_and_kind(command):
 def test_contexts_as_json_say_the_same(command, tmp_path):
     """And the raw times are kept where that is asked for."""
     kept = tmp_path / "contexts.jsonl"
-    words = ("--contexts", GPU_CASES[1], "--processes", "6", "--json", "--keep", str(kept))
+    words = ("--contexts", GPU_CASES[1], "--processes", "6", "--json", "--output", str(kept))
     status, out, _ = command(*words)
     assert status == 0
-    found = json.loads(out)
-    assert list(found) == ["hardware", "cases", "probes", "conclusion"]
+    found = document_in(out)
+    assert list(found)[2:] == ["hardware_key", "cases", "probes", "conclusion"]
     (case,) = found["cases"]
-    assert case["case"] == GPU_CASES[1]
+    assert case["case_id"] == GPU_CASES[1]
     assert list(case["kinds"]) == ["any", "chosen"]
     as_they_come = case["kinds"]["any"]
     assert list(as_they_come) == ["contexts", "step_s", "inside", "between", "explained"]
@@ -516,8 +520,8 @@ def test_contexts_of_a_cpu_are_of_one_kind(command):
 def test_the_command_says_what_is_found_what_was_probed_and_what_it_cost(command, tmp_path):
     """In the table's figures or as JSON; half a percent can be planted, and is said in full."""
     kept = tmp_path / "delays.jsonl"
-    words = ("--processes", "9", "--effects", "0.5,2", "--tolerance", "0.25")
-    status, out, err = command(*words, "--keep", str(kept))
+    words = ("--processes", "9", "--effects", "0.5,2", "--tolerance", "0.25%")
+    status, out, err = command(*words, "--output", str(kept))
     lines = out.splitlines()
     assert (status, lines[-1]) == (0, "holds: nothing clean was called slower, and 0.5% is found")
     assert [row.split()[0] for row in lines[1:4]] == ["0.0%", "0.5%", "2.0%"]
@@ -527,7 +531,7 @@ def test_the_command_says_what_is_found_what_was_probed_and_what_it_cost(command
     assert "tolerance 0.25%: slow-downs of 0." in out
     assert len(kept.read_text().splitlines()) == 27
     _, out, _ = command(*words, "--json")
-    found = json.loads(out)
+    found = document_in(out)
     assert found["probes"]["launch_us"] == [1.8, 1.8]
     assert (found["measuring_s"], found["opening_s"]) == (1.5, 0.75)
     assert (found["visible"], found["holds"]) == (0.005, True)

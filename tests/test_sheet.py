@@ -173,7 +173,7 @@ def test_commands_ask_exercises_for_the_kind_that_the_section_is_of(micro, tmp_p
     micro("efficientnet_b7", 32, "--mode", "inference", fp32="tf32-conv")
     micro("efficientnet_b7", 64, "--mode", "inference", fp32="tf32-conv")
     micro("resnet18", 64, "--mode", "inference", fp32="tf32-conv")
-    of_one, of_both = "--precision tf32-conv", "--precision tf32-conv,fp16"
+    of_one, of_both = "--precision tf32-conv", "--precisions tf32-conv,fp16"
     size, ours = "--image-size 224", "bench-lib exercise"
     found = [filled(tmp_path / "history", "efficientnet_b7").sections[n] for n in (ONE, TWO, SIX)]
     assert [section.fill for section in found] == [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import slurm_node
+from documents import document_in
 from processes import LONG_S, ON_THE_CPU, all_gone, pids_in, wait_until
 from slurm_node import GPUS, NODE, PARTITION, SlurmNode, slurm
 
@@ -79,12 +79,12 @@ class Cluster:
         """Return what ``bench-lib submit --slurm --json`` answers where it submits."""
         status, out, err = self.bench_lib("submit", "--slurm", "--json", *words)
         assert (status, err) == (0, "")
-        return json.loads(out)
+        return document_in(out)
 
     def collect(self, job: str, *words: str) -> tuple[int, list[Any]]:
         """Return the exit status of ``--collect`` and what it says of each task."""
         status, out, _ = self.bench_lib("submit", "--collect", job, "--json", *words)
-        return status, json.loads(out)["tasks"]
+        return status, document_in(out)["tasks"]
 
 
 @pytest.fixture

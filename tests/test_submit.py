@@ -1081,8 +1081,10 @@ def test_a_user_who_waits_no_longer_is_told_that_the_job_goes_on(cli, submitted,
 
     monkeypatch.setattr(collecting, "wait", interrupt)
     status, out, err = cli("submit", "--collect", "7730", "--wait", "--history", str(kept))
-    assert (status, out) == (1, "")
-    assert err.startswith("job 7730 goes on; bench-lib submit --collect 7730 ")
+    assert (status, out) == (130, "")
+    assert err.startswith(
+        "bench-lib: interrupted; job 7730 goes on; bench-lib submit --collect 7730 "
+    )
     assert err.endswith("scancel 7730 ends it\n")
 
 

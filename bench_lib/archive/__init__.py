@@ -224,10 +224,11 @@ class Archive:
             # The database that answers queries can write nowhere.
             with tables.connect(Path(self._scratch.name)) as database:
                 database.execute("SET preserve_insertion_order = true")
-                database.register("found", found.fetchnumpy())
+                arrays, chosen = tables.unmasked(found.fetchnumpy())
+                database.register("found", arrays)
                 database.execute(
-                    f"COPY (SELECT {columns} FROM found) TO {tables.quoted(str(part))} "
-                    "(FORMAT parquet, COMPRESSION zstd)"
+                    f"COPY (SELECT {columns} FROM (SELECT {chosen} FROM found)) "
+                    f"TO {tables.quoted(str(part))} (FORMAT parquet, COMPRESSION zstd)"
                 )
             part.replace(path)
         except (duckdb.Error, OSError) as error:

@@ -133,7 +133,7 @@ def _hardware(file: Path, found: _File, key: str | None) -> Hardware:
     if found.hardware is None:
         raise HistoryError(
             f"{file} does not say on which hardware it was measured; name its key with "
-            "--key, such as mi300x"
+            "--hardware, such as mi300x"
         )
     return found.hardware
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,6 @@ LONGEST_LINE = 64 * 2**20
 """Files that are longer may have longer lines, and are read by ourselves."""
 LARGEST = 128 * 2**20
 """Bytes; a larger file of a run, of tens of thousands of cases, is too much for memory."""
-
-SUMMARY = [name for name in COLUMNS if name != "raw"]
 
 
 def connect(scratch: Path, database: str = ":memory:") -> duckdb.DuckDBPyConnection:
@@ -76,14 +74,37 @@ def insert(database: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row])
 
 
 def load(database: duckdb.DuckDBPyConnection, table: str, columns: dict[str, Any]) -> None:
-    """Append columns, by name, to a table."""
+    """Append columns, by name, to a table; what is masked is missing there."""
     if not any(len(column) for column in columns.values()):
         return
-    database.register("incoming", columns)
+    arrays, chosen = unmasked(columns)
+    database.register("incoming", arrays)
     try:
-        database.execute(f"INSERT INTO {table} BY NAME SELECT * FROM incoming")
+        database.execute(f"INSERT INTO {table} BY NAME SELECT {chosen} FROM incoming")
     finally:
         database.unregister("incoming")
+
+
+def unmasked(columns: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return columns without masks, and what to select of them: NULL where something was masked.
+
+    DuckDB before 2.0 does not look at masks, and takes what is beneath.
+    """
+    arrays, chosen = {}, []
+    for name, column in columns.items():
+        arrays[name] = np.ma.getdata(column)
+        if isinstance(column, np.ma.MaskedArray):
+            arrays[f"{name} missing"] = np.ma.getmaskarray(column)
+            missing, value = quoted_name(f"{name} missing"), quoted_name(name)
+            chosen.append(f"if({missing}, NULL, {value}) AS {value}")
+        else:
+            chosen.append(quoted_name(name))
+    return arrays, ", ".join(chosen)
+
+
+def quoted_name(name: str) -> str:
+    """Return a column's name as SQL has it."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 _INTEGERS = {"INTEGER": 2**31, "BIGINT": 2**63}

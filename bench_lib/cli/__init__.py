@@ -1,39 +1,21 @@
 """``bench-lib``: what is here, what was measured, what is accepted.
 
 Exit status: 0 done, 1 the answer is no (a machine that cannot measure, nothing to accept),
-2 the question was wrong (a bad option, a file that cannot be read).
+2 the question was wrong (a bad option, a file that cannot be read or written), 130 interrupted.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from bench_lib import __version__
-from bench_lib.cli import (
-    ab,
-    baseline,
-    collectives,
-    compare,
-    env,
-    exercise,
-    history,
-    judge,
-    micro,
-    ops,
-    profile,
-    report,
-    scaling,
-    selfcheck,
-    submit,
-    train,
-)
-from bench_lib.model import UserError
+from bench_lib.cli.group import Program
 
 app = typer.Typer(
     name="bench-lib",
+    cls=Program,
     help="Performance regression testing for PyTorch on GPUs.",
     no_args_is_help=True,
     add_completion=False,
@@ -41,22 +23,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("env")(env.env)
-app.command("judge")(judge.judge)
-app.command("ab")(ab.ab)
-app.command("compare")(compare.compare)
-app.command("selfcheck")(selfcheck.selfcheck)
-app.command("report")(report.report)
-app.command("profile")(profile.profile)
-app.command("micro", context_settings=micro.SETTINGS)(micro.micro)
-app.command("ops")(ops.ops)
-app.command("collectives")(collectives.collectives)
-app.command("scaling")(scaling.scaling)
-app.command("submit")(submit.submit)
-app.add_typer(train.app, name="train")
-app.add_typer(baseline.app, name="baseline")
-app.add_typer(history.app, name="history")
-app.add_typer(exercise.app, name="exercise")
 
 
 def _version(value: bool) -> None:  # noqa: FBT001 - typer calls it so
@@ -79,9 +45,7 @@ def options(
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is one line on stderr and exit status 2."""
-    try:
-        app()
-    except UserError as error:
-        print(f"bench-lib: error: {error}", file=sys.stderr)
-        sys.exit(2)
+    """Run the command line and leave with its exit status; a mistake is one line on stderr."""
+    from bench_lib.cli.ending import run
+
+    run(typer.main.get_command(app))

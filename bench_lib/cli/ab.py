@@ -226,19 +226,21 @@ def _compare(
         environments = turns.environments
     advice = _next_steps(rows, sides, writers, folder)
     if json:
+        from bench_lib.cli.documents.seen import Ab
+
         print_json(
-            {
-                "device": device,
-                "pairs": pairs,
-                "most_pairs": most_pairs,
-                "cases": rows,
-                "environments": environments,
-                "differences": comparison.differences,
-                "runs": {name: writer.run_id for name, writer in writers.items()},
-                "history": {name: str(writer.path) for name, writer in writers.items()},
-                "stopped": comparison.stopped,
-                "next": advice,
-            }
+            Ab(
+                device=device,
+                pairs=pairs,
+                most_pairs=most_pairs,
+                cases=rows,
+                environments=dict(environments),
+                differences=comparison.differences,
+                runs={name: writer.run_id for name, writer in writers.items()},
+                history={name: str(writer.path) for name, writer in writers.items()},
+                stopped=comparison.stopped,
+                next=advice,
+            )
         )
     else:
         _print(rows, comparison, sides, writers)

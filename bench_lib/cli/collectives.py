@@ -29,8 +29,6 @@ MOST_RANKS = 1024
 
 
 class _Collectives(Measuring):
-    kind = "command"
-
     def fail(self) -> None:
         """Have the command end with exit status 1, whatever was judged."""
         self._passes = False
@@ -206,7 +204,7 @@ class _Lines:
         self._of_op.append(row)
         self._cases.pop(0)
         following = self._cases[0].params if self._cases else {}
-        if (following.get("op"), following.get("bytes")) != (row.op, row.size):
+        if (following.get("op"), following.get("bytes")) != (row.op, row.size_bytes):
             print(sweep_line(self._of_size), flush=True)
             self._of_size = []
 

@@ -6,7 +6,7 @@ import fnmatch
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,7 @@ from bench_lib.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from bench_lib.cli.documents.kept import Compare, ComparedCase, ComparedSide
     from bench_lib.versus import Alignment, Figures, Metric, Row, Side
 
 HEADINGS = (
@@ -29,8 +30,6 @@ HEADINGS = (
 )
 MARKER = "<!-- bench-lib: compare -->"
 """The first line of Markdown, hidden, by which a workflow finds the comment that it made."""
-SCHEMA = 1
-"""Version of what ``--json`` prints; docs/reports.md has it."""
 SHOWN = 10
 """Cases that are named on one line; with --json all of them."""
 SINGLED_OUT = 3
@@ -47,7 +46,7 @@ def compare(
     *,
     metric: Annotated[
         str,
-        typer.Option(help="latency, device, throughput, tail, memory, compile_time or first_step."),
+        typer.Option(help="Such as latency, memory or energy; a wrong one is answered with all."),
     ] = "latency",
     case: Annotated[
         str, typer.Option("--case", metavar="GLOB", help="Only cases like this.")
@@ -91,7 +90,7 @@ def compare(
         chosen=lambda case_id: fnmatch.fnmatchcase(case_id, case),
     )
     if json:
-        print_json(as_json(found))
+        print_json(as_document(found))
     elif markdown:
         print(as_markdown(found), end="")
     else:
@@ -129,53 +128,52 @@ def _status(found: Alignment, *, gates: bool) -> int:
 # --- for machines --------------------------------------------------------------------------
 
 
-def as_json(found: Alignment) -> dict[str, Any]:
+def as_document(found: Alignment) -> Compare:
     """Return the document that ``--json`` prints."""
+    from bench_lib.cli.documents.kept import Compare, Renamed
     from bench_lib.versus import for_a_verdict
 
-    return {
-        "schema": SCHEMA,
-        "a": _side_as_json(found.a),
-        "b": _side_as_json(found.b),
-        "metric": found.metric.name,
-        "unit": found.metric.unit,
-        "threshold": found.threshold,
-        "ratio": found.overall,
-        "cases": [_row_as_json(row) for row in found.rows],
-        "new": found.new,
-        "gone": found.gone,
-        "unmeasured": found.unmeasured,
-        "renamed": [{"a": old, "b": new} for old, new in found.renamed],
-        "environment": found.environment,
-        "hardware": found.hardware,
-        "for_a_verdict": for_a_verdict(found),
-    }
+    return Compare(
+        a=_side(found.a),
+        b=_side(found.b),
+        metric=found.metric.name,
+        unit=found.metric.unit,
+        threshold=found.threshold,
+        ratio=found.overall,
+        cases=[_case(row) for row in found.rows],
+        new=found.new,
+        gone=found.gone,
+        unmeasured=found.unmeasured,
+        renamed=[Renamed(old, new) for old, new in found.renamed],
+        environment=found.environment,
+        hardware=found.hardware,
+        for_a_verdict=list(for_a_verdict(found)),
+    )
 
 
-def _side_as_json(side: Side) -> dict[str, Any]:
-    return {
-        "name": side.name,
-        "title": side.title,
-        "key": side.key,
-        "run": side.run_id,
-        "problems": side.problems,
-    }
+def _side(side: Side) -> ComparedSide:
+    from bench_lib.cli.documents.kept import ComparedSide
+
+    return ComparedSide(side.name, side.title, side.key, side.run_id, side.problems)
 
 
-def _row_as_json(row: Row) -> dict[str, Any]:
-    return {
-        "case": row.case_id,
-        "a": row.figures.a,
-        "b": row.figures.b,
-        "ratio": row.ratio,
-        "interval": row.interval,
-        "beyond_chance": row.beyond_chance,
-        "detectable_effect": row.detectable,
-        "processes": {"a": row.processes[0], "b": row.processes[1]},
-        "memory_bytes": row.memory,
-        "compile_time_s": row.compile_time,
-        "remarks": row.remarks,
-    }
+def _case(row: Row) -> ComparedCase:
+    from bench_lib.cli.documents import Change
+    from bench_lib.cli.documents.kept import ComparedCase, Processes
+
+    return ComparedCase(
+        case_id=row.case_id,
+        a=row.figures.a,
+        b=row.figures.b,
+        ratio=row.ratio,
+        interval=row.interval,
+        beyond_chance=row.beyond_chance,
+        detectable_effect=row.detectable,
+        processes=Processes(*row.processes),
+        memory_bytes=Change(**vars(row.memory)),
+        compile_time_s=Change(**vars(row.compile_time)),
+        remarks=row.remarks,
+    )
 
 
 # --- for people ----------------------------------------------------------------------------

@@ -36,10 +36,15 @@ FIGURES = (
 
 
 def env(*, baselines: BaselinesDir = DEFAULT_BASELINES, json: Json = False) -> None:
-    """Show hardware, versions, variables and caches; exit status 1 where the suite cannot run."""
+    """Show hardware, versions, variables and caches.
+
+    Exit status 1 where the suite cannot run.
+    """
     machine = _examine(baselines)
     if json:
-        print_json(machine)
+        from bench_lib.cli.documents.seen import Env
+
+        print_json(Env(**vars(machine)))
     else:
         for line in page(machine):
             print(line)

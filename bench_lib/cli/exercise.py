@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from bench_lib.cli.group import Group
 from bench_lib.cli.measuring import Judge, Keeping, LimitsMatrix, Measuring, say
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
     from bench_lib.model import Case, Param
 
 app = typer.Typer(
+    cls=Group,
     help="The workshop guide's exercises, each one command.",
     no_args_is_help=True,
     rich_markup_mode=None,
+    add_completion=False,
 )
 
 Network = Annotated[str, typer.Argument(help="A network of torchvision, such as resnet50.")]
@@ -39,7 +42,7 @@ Mode = Annotated[str, typer.Option("--mode", help="Compile mode; eager compiles 
 Precision = Annotated[str, typer.Option("--precision", help="One precision.")]
 Precisions = Annotated[
     str | None,
-    typer.Option("--precision", help="Precisions, as in fp32,fp16 (default: what makes sense)."),
+    typer.Option("--precisions", help="Several, as in fp32,fp16 (default: what makes sense)."),
 ]
 
 
@@ -130,7 +133,7 @@ def _measuring(command: Callable[..., None]) -> Callable[..., None]:
 def precision(
     network: Network,
     *,
-    precision: Precisions = None,
+    precisions: Precisions = None,
     price_per_hour: Annotated[
         float | None,
         typer.Option("--price-per-hour", help="Of the device; adds the cost of a million images."),
@@ -148,7 +151,7 @@ def precision(
     session = Session(
         "precision", common, network=network, compile_mode=mode, batch_size=batch_size
     )
-    names = _precisions(precision) or exercise.default_precisions(session.device, common.task)
+    names = _precisions(precisions) or exercise.default_precisions(session.device, common.task)
     figures = session.measured([session.case(precision=name) for name in names])
     rows = exercise.compare(figures, price_per_hour)
     session.tell(rows, exercise.as_table(rows))
@@ -159,7 +162,7 @@ def precision(
 def largest_batch(
     network: Network,
     *,
-    precision: Precisions = None,
+    precisions: Precisions = None,
     at_most: Annotated[
         int | None, typer.Option("--at-most", help="No batch above this is tried.")
     ] = None,
@@ -190,7 +193,7 @@ def largest_batch(
             f"{device.key} is a CPU: its memory has no allocator to ask, and a search would swap; "
             "bound it with --at-most N"
         )
-    names = _precisions(precision) or few_precisions(device)
+    names = _precisions(precisions) or few_precisions(device)
     for name in names:
         session.case(precision=name, batch_size=batch_size)  # refused before anything runs
     capacity = None if device.vendor == "cpu" else device.memory_bytes
@@ -241,7 +244,7 @@ def compile(  # noqa: A001 - the exercise's name
     modes: Annotated[
         str, typer.Option("--modes", help="Compile modes; eager is measured in any case.")
     ] = "eager,default,reduce-overhead,max-autotune",
-    precision: Precisions = None,
+    precisions: Precisions = None,
     batch_size: BatchSize = 64,
     common: Common,
 ) -> None:
@@ -253,7 +256,7 @@ def compile(  # noqa: A001 - the exercise's name
 
     chosen = names_in(modes, "--modes", "compile mode", COMPILE_MODES)
     session = Session("compile", common, network=network, batch_size=batch_size)
-    names = _precisions(precision) or few_precisions(session.device)
+    names = _precisions(precisions) or few_precisions(session.device)
     order = [compiling.EAGER, *(mode for mode in chosen if mode != compiling.EAGER)]
     cases = [session.in_mode(mode, precision=name) for name in names for mode in order]
     rows = compiling.compare(session.measured(cases))
@@ -326,7 +329,7 @@ def _precisions(text: str | None) -> list[str]:
     from bench_lib.exercises.lists import names_in
     from bench_lib.model import PRECISIONS
 
-    return [] if text is None else names_in(text, "--precision", "precision", PRECISIONS)
+    return [] if text is None else names_in(text, "--precisions", "precision", PRECISIONS)
 
 
 # ---- measuring --------------------------------------------------------------------------

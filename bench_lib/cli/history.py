@@ -9,40 +9,49 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, print_json, print_table
+from bench_lib.cli.group import Group
+from bench_lib.cli.output import (
+    DEFAULT_HISTORY,
+    HistoryDir,
+    HistoryPlace,
+    Json,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
-    from bench_lib.archive import RunLine, Table
+    from bench_lib.archive import Table
     from bench_lib.history import Run
     from bench_lib.model import Hardware, Measurement, Record
 
-app = typer.Typer(help="What was measured.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    cls=Group,
+    help="What was measured.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
 RunName = Annotated[str, typer.Argument(help="A run's id or its start, latest, or a file.")]
-Place = Annotated[
-    str,
-    typer.Option(
-        "--history",
-        metavar="PLACE",
-        help="Folder that runs are kept in, or an address: s3://, gs://, http(s)://.",
-    ),
-]
 HERE = str(DEFAULT_HISTORY)
 
 
 @app.command("list")
-def list_runs(*, history: Place = HERE, json: Json = False) -> None:
+def list_runs(*, history: HistoryPlace = HERE, json: Json = False) -> None:
     """List all runs, oldest first."""
     from bench_lib.archive import Archive
 
     with Archive(history) as archive:
         found, problems = archive.runs(), archive.problems
     if json:
-        print_json({"runs": [_line(run) for run in found], "problems": problems})
-        return
+        from bench_lib.cli.documents.kept import HistoryList
+        from bench_lib.cli.runs import listed
+
+        print_json(HistoryList(runs=[listed(run) for run in found], problems=list(problems)))
+        raise typer.Exit(0 if found else 1)
     rows = [
         (
             run.run_id,
@@ -64,22 +73,15 @@ def list_runs(*, history: Place = HERE, json: Json = False) -> None:
 
 
 @app.command()
-def show(run: RunName, *, history: Place = HERE, json: Json = False) -> None:
+def show(run: RunName, *, history: HistoryPlace = HERE, json: Json = False) -> None:
     """Show one run: every case with its verdicts and the reasons for them."""
     from bench_lib import wording
 
     found = _read(run, history)
     if json:
-        print_json(
-            {
-                **_summary(found),
-                "environments": found.environments,
-                "caches": found.caches,
-                "hardware": found.hardware,
-                "records": list(found.records.values()),
-                "problems": found.problems,
-            }
-        )
+        from bench_lib.cli.runs import whole
+
+        print_json(whole(found))
         return
     state = f"ended {found.ended}" if found.finished else "unfinished"
     print(f"run {found.run_id} on {found.key}, started {found.started}, {state}")
@@ -104,7 +106,7 @@ def query(
     schema: Annotated[
         bool, typer.Option("--schema", help="Show the tables, with what their columns hold.")
     ] = False,
-    history: Place = HERE,
+    history: HistoryPlace = HERE,
     json: Json = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with a header.")] = False,
 ) -> None:
@@ -127,8 +129,10 @@ def query(
         found = archive.query(sql)
         problems = archive.problems
     if json:
+        from bench_lib.cli.documents.kept import HistoryQuery
+
         rows = [[_plain(value) for value in row] for row in found.rows]
-        print_json({"columns": found.columns, "rows": rows, "problems": problems})
+        print_json(HistoryQuery(columns=found.columns, rows=rows, problems=list(problems)))
         return
     if as_csv:
         _write_csv(found, sys.stdout)
@@ -154,7 +158,7 @@ def export(
         str,
         typer.Option(help="Which table: points, runs, attempts, verdicts or environments."),
     ] = "points",
-    history: Place = HERE,
+    history: HistoryPlace = HERE,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write (default: stdout).")
     ] = None,
@@ -199,7 +203,16 @@ def compact(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> Non
 
     done = bring_in(history, keep=MOST_RUNS)
     if json:
-        print_json(done)
+        from bench_lib.cli.documents.kept import HistoryCompact
+
+        print_json(
+            HistoryCompact(
+                written=done.written,
+                removed=list(map(str, done.removed)),
+                removed_bytes=done.bytes_removed,
+                left=done.left,
+            )
+        )
         return
     print(f"{_several(done.written, 'run')} written to Parquet and read back")
     freed = f", {done.bytes_removed / 1e6:.1f} MB" if done.removed else ""
@@ -224,7 +237,7 @@ def restore(
 def import_files(
     files: Annotated[list[Path], typer.Argument(help="Files of another tool.")],
     *,
-    key: Annotated[
+    hardware: Annotated[
         str | None,
         typer.Option(metavar="KEY", help="Hardware key, where the file does not say: mi300x."),
     ] = None,
@@ -237,7 +250,7 @@ def import_files(
     from bench_lib.archive.imports import bring_in
 
     for file in files:
-        done = bring_in(file, history, key=key)
+        done = bring_in(file, history, key=hardware)
         print(f"run {done.run_id}: {_several(done.cases, 'case')} from {file}")
         print(done.path)
         for name in done.left_out:
@@ -250,7 +263,7 @@ def push(
     *,
     history: HistoryDir = DEFAULT_HISTORY,
 ) -> None:
-    """Upload the runs that are not at an address yet."""
+    """Upload the runs that are not at an address yet, and name the files that were left out."""
     from bench_lib.archive.pushing import push as upload
 
     done = upload(history, address)
@@ -260,6 +273,17 @@ def push(
     )
     for name in done.going_on:
         print(f"! {name}: not finished, and written to within a day; left for later")
+    for reason in _unread(history):
+        print(f"! {reason}")
+
+
+def _unread(history: Path) -> list[str]:
+    """Say which files of a folder were not taken for runs, and why."""
+    from bench_lib.archive import Archive
+
+    with Archive(history) as archive:
+        archive.runs()
+        return list(archive.problems)
 
 
 @app.command()
@@ -325,7 +349,9 @@ def _print_schema(*, json: bool) -> None:
     from bench_lib.archive.views import VIEWS
 
     if json:
-        print_json(VIEWS)
+        from bench_lib.cli.documents.kept import HistorySchema
+
+        print_json(HistorySchema(tables=VIEWS))
         return
     rows = [(view, name, what) for view, columns in VIEWS.items() for name, what in columns.items()]
     print_table(("table", "column", "holds"), rows)
@@ -379,47 +405,14 @@ def _read(name: str, place: str) -> Run:
         return archive.run(name)
 
 
-def _summary(run: Run) -> dict[str, Any]:
-    return {
-        "run": run.run_id,
-        "path": str(run.path),
-        "key": run.key,
-        "started": run.started,
-        "ended": run.ended,
-        "finished": run.finished,
-        "exit_status": run.exit_status,
-        "cases": len(run.records),
-        "counts": _count(run),
-    }
-
-
-def _line(run: RunLine) -> dict[str, Any]:
-    return {
-        "run": run.run_id,
-        "path": run.path,
-        "key": run.key,
-        "started": run.started,
-        "ended": run.ended,
-        "finished": run.ended is not None,
-        "exit_status": run.exit_status,
-        "cases": run.cases,
-        "counts": run.counts,
-        "compacted": run.compacted,
-    }
-
-
-def _count(run: Run) -> dict[str, int]:
-    from bench_lib.archive.lines import counts
-
-    return counts(run.records.values())
-
-
 def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
 
 
 def _details(record: Record, devices: Sequence[Hardware]) -> list[str]:
     """Verdict by verdict, then attempt by attempt."""
+    from bench_lib.wording import printable
+
     status = record.status.value if record.status else "not judged"
     lines = [f"{record.case.id}: {status}"]
     lines += [f"  {v.metric}: {v.status.value}: {v.reason}" for v in record.verdicts]
@@ -436,8 +429,8 @@ def _details(record: Record, devices: Sequence[Hardware]) -> list[str]:
         elif attempt.fault is not None:
             fault = attempt.fault
             lines.append(f"  process {attempt.process}: {fault.kind} in {fault.phase}")
-            lines += [f"    {line}" for line in fault.message.splitlines()]
-            lines += [f"    | {line}" for line in fault.last_output.splitlines()]
+            lines += [f"    {line}" for line in printable(fault.message).splitlines()]
+            lines += [f"    | {line}" for line in printable(fault.last_output).splitlines()]
     return [*lines, ""]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import os
 import sys
 from collections import Counter
@@ -13,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench_lib.cli.ending import answering
 from bench_lib.cli.output import Json, print_json, print_table
-from bench_lib.model import Status, Verdict
+from bench_lib.cli.tolerance import tolerance_of
+from bench_lib.model import Status, UserError, Verdict
 
 if TYPE_CHECKING:
     from bench_lib.samples import CaseSamples, Process, Samples
     from bench_lib.statistics.comparison import Contrast
 
-MOST = 0.5
-"""A tolerance above this is a slip of the pen."""
 SHOWN = 20
 """Problems, and notes, that are printed; with --json all of them."""
 _FIELDS = ("status", "metric", "ratio", "interval", "tolerance", "detectable_effect", "reason")
@@ -38,51 +37,24 @@ def judge(
     ] = "1%",
     json: Json = False,
 ) -> None:
-    """Judge anybody's timings; exit status 1 where a case regressed, 2 where one has no verdict.
+    """Judge anybody's timings.
+
+    Exit status 1 where a case regressed, 2 where one has no verdict.
 
     One JSON object a line: {"case": text, "role": "baseline" or "candidate", "process":
     number or text, "iteration_s": [seconds, ...]}; also "probe": {name: number}, costs that
     may tell why processes differ, and "slow": share, of a planted delay.
     """
-    share = _share_of(tolerance)
+    share = tolerance_of(tolerance)
     samples = _read(file)
     verdicts = _verdicts(samples, share)
     status = _exit_status(samples, verdicts)
-    try:
+    with answering(status):
         if json:
             _print_json(samples, verdicts)
         else:
             _print(file, samples, verdicts)
-        sys.stdout.flush()
-    except OSError as error:
-        # Python flushes once more when it ends, and would complain about that.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):  # which is `| head`, and nobody's mistake
-            print(f"bench-lib: error: cannot write: {error.strerror}", file=sys.stderr)
-            status = 2
     raise typer.Exit(status)
-
-
-def _share_of(text: str) -> float:
-    """Return the share that ``1%`` or ``0.01`` stands for."""
-    percent = text.strip().endswith("%")
-    try:
-        value = float(text.strip().removesuffix("%"))
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise _refused(f"{text!r} is no share; write it as 1% or 0.01")
-    share = value / 100 if percent else value
-    if 0 < share <= MOST:
-        return share
-    words = text if percent else f"{text} is {share:.0%}"
-    if not percent and MOST < value <= 100 * MOST:
-        raise _refused(f"{words}; did you mean {text}%?")
-    raise _refused(f"{words}; it has to be above 0 and at most {MOST:.0%}")
-
-
-def _refused(why: str) -> typer.BadParameter:
-    return typer.BadParameter(why, param_hint="--tolerance")
 
 
 def _read(file: str) -> Samples:
@@ -93,8 +65,10 @@ def _read(file: str) -> Samples:
             return read(lines)
     except OSError as error:
         name = "standard input" if file == "-" else file
-        print(f"bench-lib: error: cannot read {name}: {error.strerror}", file=sys.stderr)
-        raise typer.Exit(2) from error
+        raise UserError(
+            f"cannot read {name}: {error.strerror}; name a file of samples, or - for the "
+            "standard input"
+        ) from error
 
 
 def _verdicts(samples: Samples, tolerance: float) -> dict[str, Verdict]:
@@ -159,17 +133,17 @@ def _problems(samples: Samples) -> list[str]:
 
 
 def _print_json(samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # JSON is, wherever it is written
+    from bench_lib.cli.documents.kept import Judge, JudgedTimings
+
     print_json(
-        {
-            "verdicts": [
-                {"case": name} | {field: getattr(verdict, field) for field in _FIELDS}
+        Judge(
+            verdicts=[
+                JudgedTimings(name, *(getattr(verdict, field) for field in _FIELDS))
                 for name, verdict in verdicts.items()
             ],
-            "problems": _problems(samples),
-            "notes": samples.notes,
-        }
+            problems=_problems(samples),
+            notes=samples.notes,
+        )
     )
 
 

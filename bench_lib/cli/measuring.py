@@ -64,9 +64,6 @@ class Keeping:
 class Measuring:
     """One command on one device: its cases are measured, and then told."""
 
-    kind = "exercise"
-    """What the command is called in its JSON."""
-
     def __init__(
         self,
         name: str,
@@ -152,10 +149,18 @@ class Measuring:
 
         judged = self._keeping.judge
         if self._keeping.json:
-            about = {self.kind: self._name, "hardware": self.device.key, "rows": rows}
-            verdicts = [_verdict(record) for record in self._records] if judged else None
-            history = None if self._path is None else str(self._path)
-            print_json({**about, "judged": verdicts, "history": history, **more})
+            from bench_lib.cli.documents.measured import BY_NAME, JudgedCase
+
+            verdicts = [JudgedCase(r.case.id, r.status, r.verdicts) for r in self._records]
+            print_json(
+                BY_NAME[self._name](
+                    hardware_key=self.device.key,
+                    rows=rows,
+                    judged=verdicts if judged else None,
+                    history=None if self._path is None else str(self._path),
+                    **more,
+                )
+            )
         else:
             print_tables(table.headings, table.rows, keys=table.keys)
             trouble = [] if judged else table.trouble
@@ -183,7 +188,3 @@ def _leaving_when_told() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _verdict(record: Record) -> dict[str, Any]:
-    return {"case": record.case.id, "status": record.status, "verdicts": record.verdicts}

@@ -28,10 +28,6 @@ MOST_ITERATIONS = 10**6
 """Each has a mark that is made beforehand, so that a slip of the keyboard takes no memory."""
 
 
-class _Operators(Measuring):
-    kind = "command"
-
-
 def ops(
     *,
     op: Annotated[
@@ -140,7 +136,7 @@ def ops(
     base = _base(sampling)
     cases = [operator_case(base, **each) for each in values]
     keeping = Keeping(history, baselines, matrix, judge, json)
-    session = _Operators("ops", _device(device), keeping)
+    session = Measuring("ops", _device(device), keeping)
 
     def each(record: Record) -> None:
         if not json:
@@ -150,14 +146,12 @@ def ops(
         print(HEADLINE.format(dtype), flush=True)
     figures = session.figures_of_all(cases, each=each)
     rows = [operator_row(seen, session.device) for seen in figures]
-    more = {}
-    if enable_profiling:
-        more["profiles"] = _profiles(figures, cases, session.device)
+    profiles = _profiles(figures, cases, session.device) if enable_profiling else {}
     if not json:
-        for case_id, text in more.get("profiles", {}).items():
+        for case_id, text in profiles.items():
             print(f"\n{case_id}\n{text}")
         print()
-    session.tell(rows, operator_table(rows), **more)
+    session.tell(rows, operator_table(rows), profiles=profiles)
 
 
 def _sampling(iterations: int, warmup: int) -> Sampling:

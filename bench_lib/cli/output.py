@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
+
+if TYPE_CHECKING:
+    from bench_lib.cli.documents import Document
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
 HistoryDir = Annotated[
@@ -18,15 +21,34 @@ HistoryDir = Annotated[
 BaselinesDir = Annotated[
     Path, typer.Option("--baselines", metavar="DIR", help="Folder of baseline files.")
 ]
+HistoryPlace = Annotated[
+    str,
+    typer.Option(
+        "--history",
+        metavar="PLACE",
+        help="Folder that runs are kept in, or an address: s3://, gs://, http(s)://.",
+    ),
+]
+HardwareKey = Annotated[
+    str | None,
+    typer.Option("--hardware", metavar="KEY", help="Hardware key (default: this machine's)."),
+]
 Matrix = Annotated[Path, typer.Option("--matrix", metavar="FILE", help="Matrix of cases.")]
 DEFAULT_MATRIX = Path("perf_tests/matrix.toml")
 DEFAULT_HISTORY = Path("history")
 DEFAULT_BASELINES = Path("baselines")
 
 
-def print_json(value: Any) -> None:
-    """Print a value of ours as indented JSON."""
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2)
+def print_json(document: Document) -> None:
+    """Print a document as indented JSON, in UTF-8 wherever it goes."""
+    import dataclasses
+
+    import msgspec
+
+    # msgspec leaves out of what it decoded itself the fields that had their defaults.
+    text = msgspec.json.format(msgspec.json.encode(dataclasses.asdict(document)), indent=2)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
     sys.stdout.write(text.decode() + "\n")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,28 +13,23 @@ from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
     BaselinesDir,
+    HistoryPlace,
     Json,
     print_json,
     print_table,
 )
 
 if TYPE_CHECKING:
+    from bench_lib.cli.documents.kept import NightEntry, Report
     from bench_lib.pages.night import Entry, Night
 
-SCHEMA = 1
-"""Version of what ``--json`` prints."""
 MOST_LINES = 20
 """Of what was left out; the page and --json have all."""
 
 
 def report(
     *,
-    history: Annotated[
-        str,
-        typer.Option(
-            "--history", metavar="DIR", help="Folder that runs are kept in, or its s3:// address."
-        ),
-    ] = str(DEFAULT_HISTORY),
+    history: HistoryPlace = str(DEFAULT_HISTORY),
     baselines: BaselinesDir = DEFAULT_BASELINES,
     html: Annotated[
         Path | None,
@@ -55,9 +51,17 @@ def report(
         str | None,
         typer.Option(help="Shape of the news: json, slack or teams (default: by the URL's host)."),
     ] = None,
+    link: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            envvar="BENCH_LIB_REPORT_URL",
+            help="Where the report will be, for the news (default: the run of GitHub Actions).",
+        ),
+    ] = None,
     run: Annotated[
         list[str] | None,
-        typer.Option("--run", metavar="ID", help="Report on this run; may be given again."),
+        typer.Option("--run", metavar="RUN", help="Report on this run; may be given again."),
     ] = None,
     days: Annotated[int, typer.Option(min=1, help="Days of history that are shown.")] = 90,
     json: Json = False,
@@ -68,6 +72,7 @@ def report(
     where cases failed: the run that measured them has told so.
     """
     from bench_lib.archive import Archive
+    from bench_lib.history import utc_now
     from bench_lib.pages.night import gather
     from bench_lib.pages.notify import SHAPES
 
@@ -75,7 +80,7 @@ def report(
         why = f"{notify_as!r} is none of {', '.join(SHAPES)}"
         raise typer.BadParameter(why, param_hint="--notify-as")
     with Archive(history) as archive:
-        night = gather(archive, baselines, runs=run or (), days=days)
+        night = gather(archive, baselines, runs=run or (), days=days, asked=utc_now())
         before = _before(archive, night) if notify else None
     to_stdout = markdown is not None and str(markdown) == "-"
     if html is not None:
@@ -85,13 +90,21 @@ def report(
     if markdown is not None:
         _write_markdown(night, None if to_stdout else markdown)
     if json and not to_stdout:
-        print_json(_as_json(night))
+        print_json(_as_document(night))
     elif not to_stdout:
         _print(night, [path for path in (html, markdown) if path is not None])
     if notify:
         from bench_lib.pages import notify as news
 
-        news.notify(night, notify, before=before, shape=notify_as, say=_say)
+        where = link if link is not None else _run_of_actions()
+        news.notify(night, notify, before=before, link=where, shape=notify_as, say=_say)
+
+
+def _run_of_actions() -> str:
+    """Return the page of the GitHub workflow's run, which holds the report; empty elsewhere."""
+    parts = [os.environ.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY")]
+    run_id = os.environ.get("GITHUB_RUN_ID", "")
+    return "/".join([*parts, "actions/runs", run_id]) if all([*parts, run_id]) else ""
 
 
 def _say(line: str) -> None:
@@ -122,6 +135,8 @@ def _write_markdown(night: Night, path: Path | None) -> None:
 
 def _print(night: Night, written: list[Path]) -> None:
     from bench_lib import wording as text
+    from bench_lib.pages.hints import hints
+    from bench_lib.pages.onset import in_words
 
     print(night.sentence)
     if night.failed:
@@ -133,6 +148,11 @@ def _print(night: Night, written: list[Path]) -> None:
         ]
         print_table((text.HEADINGS[0], "hardware", *text.HEADINGS[1:]), rows)
         print()
+        for entry in night.failed[:MOST_LINES]:
+            print(in_words(night, entry))
+        print()
+    for words in hints(night):
+        print(f"! {words}")
     for key in night.missing:
         print(f"! not this night: {key}")
     for words in night.left_out[:MOST_LINES]:
@@ -141,42 +161,42 @@ def _print(night: Night, written: list[Path]) -> None:
         print(f"! and {len(night.left_out) - MOST_LINES} more")
     for path in written:
         print(f"written: {path}")
+    if night.failed and not written:
+        print("next: bench-lib report --html report.html")
 
 
-def _as_json(night: Night) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "sentence": night.sentence,
-        "started": night.started,
-        "ended": night.ended,
-        "counts": night.counts,
-        "runs": night.runs,
-        "entries": [_entry(entry) for entry in night.entries],
-        "missing": night.missing,
-        "left_out": night.left_out,
-    }
+def _as_document(night: Night) -> Report:
+    from bench_lib.cli.documents.kept import Report
+    from bench_lib.cli.runs import listed
+
+    return Report(
+        sentence=night.sentence,
+        started=night.started,
+        ended=night.ended,
+        counts=night.counts,
+        runs=[listed(run) for run in night.runs],
+        entries=[_entry(entry) for entry in night.entries],
+        missing=night.missing,
+        left_out=night.left_out,
+    )
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
-    return {
-        "case": entry.record.case.id,
-        "hardware": entry.hardware.key,
-        "run": entry.run_id,
-        "status": entry.status,
-        "failing": entry.failing,
-        "quarantined": entry.quarantined,
-        "median_s": entry.step_s,
-        "items_per_s": entry.rate,
-        "verdicts": entry.record.verdicts,
-        "changes": entry.record.changes,
-        "change_points": [
-            {
-                "run": moved.run_id,
-                "time": moved.time,
-                "ratio": moved.step.ratio,
-                "interval": moved.step.interval,
-                "environment": moved.environment,
-            }
-            for moved in entry.moved
+def _entry(entry: Entry) -> NightEntry:
+    from bench_lib.cli.documents.kept import ChangePoint, NightEntry
+
+    return NightEntry(
+        case_id=entry.record.case.id,
+        hardware_key=entry.hardware.key,
+        run=entry.run_id,
+        status=entry.status,
+        failing=entry.failing,
+        quarantined=entry.quarantined,
+        median_s=entry.step_s,
+        items_per_s=entry.rate,
+        verdicts=entry.record.verdicts,
+        changes=entry.record.changes,
+        change_points=[
+            ChangePoint(m.run_id, m.time, m.step.ratio, m.step.interval, m.environment)
+            for m in entry.moved
         ],
-    }
+    )

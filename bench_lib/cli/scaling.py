@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -22,6 +23,7 @@ from bench_lib.model import TASKS, UserError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from bench_lib.cli.documents.measured import Written
     from bench_lib.exercises.figures import Figures
     from bench_lib.exercises.scaling import Forecast, Point, ScalingRow, Subject
     from bench_lib.model import Case, Hardware, Param, Record
@@ -31,7 +33,7 @@ BATCH_SIZE = 64
 LONG_S = 3600.0
 """An epoch on one thread of a slow CPU takes minutes."""
 SHORT_STEPS = 10
-MOST_REPEATS = 100
+MOST_PROCESSES = 100
 
 
 def scaling(
@@ -47,8 +49,8 @@ def scaling(
         str | None,
         typer.Option("--ranks", help="Of a network or case, as in 1,2,4 (default: up to all)."),
     ] = None,
-    most: Annotated[
-        int | None, typer.Option("--most", help="Most workers (default: the machine's).")
+    at_most: Annotated[
+        int | None, typer.Option("--at-most", help="Most workers (default: the machine's).")
     ] = None,
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", help=f"Of one worker (default: {BATCH_SIZE}).")
@@ -80,8 +82,8 @@ def scaling(
     weak: Annotated[bool, typer.Option("--weak", help="Each worker has as much to do.")] = False,
     strong: Annotated[bool, typer.Option("--strong", help="The work of one is divided.")] = False,
     both: Annotated[bool, typer.Option("--both", help="Strong and weak.")] = False,
-    repeat: Annotated[
-        int, typer.Option("--repeat", help="Fresh processes that measure each point.")
+    processes: Annotated[
+        int, typer.Option("--processes", help="Fresh processes that measure each point.")
     ] = 1,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw the curves.")
@@ -108,13 +110,13 @@ def scaling(
         task=task,
         epochs=epochs,
         workers=workers,
-        most=most,
+        at_most=at_most,
         kinds=_kinds(weak=weak, strong=strong, both=both),
         matrix=matrix or DEFAULT_MATRIX,
         time_limit=time_limit,
     )
-    _check(what, asked, repeat, plot)
-    study = _Study(Keeping(history, baselines, matrix, judge, json), repeat, plot)
+    _check(what, asked, processes, plot)
+    study = _Study(Keeping(history, baselines, matrix, judge, json), processes, plot)
     if what == MNIST:
         _measure_mnist(study, asked)
     else:
@@ -141,7 +143,7 @@ class _Asked:
     task: str | None
     epochs: int | None
     workers: int | None
-    most: int | None
+    at_most: int | None
     kinds: list[str]
     """Nothing where the command's own way is meant."""
     matrix: Path
@@ -153,13 +155,13 @@ class _Asked:
         return {"precision": self.precision or "fp32", "compile_mode": self.mode or "eager"}
 
 
-_ANYTHING = ("most", "kinds", "matrix", "time_limit", "batch_size")
+_ANYTHING = ("at_most", "kinds", "matrix", "time_limit", "batch_size")
 _OF_MNIST = ("over", "precision", "mode", "epochs", "workers")
 _OF_NETWORKS = ("ranks", "batch_sizes", "network", "networks", "precision", "mode", "task")
 _OF_CASES = ("ranks",)
 
 
-def _check(what: str, asked: _Asked, repeat: int, plot: Path | None) -> None:
+def _check(what: str, asked: _Asked, processes: int, plot: Path | None) -> None:
     """Raise UserError for an option that cannot be meant, or that this has no use for."""
     from bench_lib.exercises.lists import above_zero
     from bench_lib.matrix.axes import count, positive
@@ -173,18 +175,24 @@ def _check(what: str, asked: _Asked, repeat: int, plot: Path | None) -> None:
     if wrong:
         takes = ", ".join(map(_flag, (*known, "batch_size")))
         raise UserError(f"{', '.join(wrong)}: scaling {what} takes {takes}")
-    numbers = {"--most": asked.most, "--batch-size": asked.batch_size, "--repeat": repeat}
+    numbers = {
+        "--at-most": asked.at_most,
+        "--batch-size": asked.batch_size,
+        "--processes": processes,
+    }
     checks = [positive(flag)(n) for flag, n in numbers.items() if n is not None]
     numbers = {"--epochs": asked.epochs, "--workers": asked.workers}
     checks += [count(flag)(n) for flag, n in numbers.items() if n is not None]
     if problem := next(filter(None, checks), None):
         raise UserError(problem)
-    if repeat > MOST_REPEATS:
-        raise UserError(f"--repeat is {repeat}; at most {MOST_REPEATS} is taken")
+    if processes > MOST_PROCESSES:
+        raise UserError(f"--processes is {processes}; at most {MOST_PROCESSES} are taken")
     if asked.time_limit is not None:
         above_zero(asked.time_limit, "--time-limit", "a time in seconds")
     if plot is not None and (plot.suffix.lower() != ".png" or not plot.absolute().parent.is_dir()):
         raise UserError(f"--plot {plot}: it has to be a file .png in a folder that is there")
+    if plot is not None and importlib.util.find_spec("matplotlib") is None:
+        raise UserError("--plot needs matplotlib; pip install matplotlib")
     if asked.batch_size is not None and asked.batch_sizes is not None:
         raise UserError("--batch-size and --batch-sizes say the same; choose one")
 
@@ -278,10 +286,10 @@ def _measure_over_ranks(study: _Study, subjects: Sequence[Subject], asked: _Aske
     devices = detect()
     is_gpu = devices[0].vendor != "cpu"
     cores = devices[0].compute_units or 1
-    numbers = powers_of_two(asked.most or (len(devices) if is_gpu else cores))
+    numbers = powers_of_two(asked.at_most or (len(devices) if is_gpu else cores))
     if asked.ranks is not None:
         chosen = numbers_in(asked.ranks, "--ranks")
-        numbers = sorted({1, *(n for n in chosen if asked.most is None or n <= asked.most)})
+        numbers = sorted({1, *(n for n in chosen if asked.at_most is None or n <= asked.at_most)})
     way, available = (GPUS, None) if is_gpu else (RANKS, cores)
     kinds = asked.kinds or [WEAK]
     curves = [
@@ -323,7 +331,7 @@ def _measure_mnist(study: _Study, asked: _Asked) -> None:
 
     def curves(way: str) -> list[Point]:
         cores = machine.compute_units or 1
-        workers = powers_of_two(asked.most or (max(1, len(gpus)) if way == GPUS else cores))
+        workers = powers_of_two(asked.at_most or (max(1, len(gpus)) if way == GPUS else cores))
         available = cores if way != GPUS else None if gpus else 0
         kinds = asked.kinds or [STRONG]
         found = [points(subject, way, kind, workers, available=available) for kind in kinds]
@@ -344,8 +352,6 @@ def _measure_mnist(study: _Study, asked: _Asked) -> None:
 class _Session(Measuring):
     """The points on one device."""
 
-    kind = "command"
-
     def __init__(self, device: Hardware, keeping: Keeping) -> None:
         super().__init__("scaling", device, keeping)
         self.short: Figures | None = None
@@ -356,18 +362,20 @@ class _Session(Measuring):
         return self._records
 
     @property
-    def written(self) -> dict[str, str | None]:
+    def written(self) -> Written:
         """Which device, and where its run is kept."""
-        path = None if self._path is None else str(self._path)
-        return {"hardware": self.device.key, "history": path}
+        from bench_lib.cli.documents.measured import Written
 
-    def measure(self, cases: Sequence[Case], repeat: int, short: Case | None) -> None:
+        path = None if self._path is None else str(self._path)
+        return Written(self.device.key, path)
+
+    def measure(self, cases: Sequence[Case], processes: int, short: Case | None) -> None:
         """Measure cases in turn, before them ``short`` in a process of its own."""
         from bench_lib.exercises.figures import figures_of
         from bench_lib.model import Record
 
         with self.series() as series:
-            self._announce(cases, f", {repeat} times" if repeat > 1 else "")
+            self._announce(cases, f", {processes} times" if processes > 1 else "")
             if short is not None:
                 say(f"some steps of {short.id}, to foretell what it takes")
                 seen = Record(short, attempts=series.apart(short).attempts)
@@ -375,8 +383,8 @@ class _Session(Measuring):
             for number, case in enumerate(cases, 1):
                 say(f"[{number}/{len(cases)}] {case.id}")
                 series.measure(case)
-            for nth in range(1, repeat):
-                say(f"all again, in fresh process {nth + 1} of {repeat}")
+            for nth in range(1, processes):
+                say(f"all again, in fresh process {nth + 1} of {processes}")
                 series.repeat(cases, nth)
 
     def join(self, other: _Session) -> None:
@@ -390,9 +398,9 @@ class _Session(Measuring):
 class _Study:
     """Points on one or two devices, measured and then told together."""
 
-    def __init__(self, keeping: Keeping, repeat: int, plot: Path | None) -> None:
+    def __init__(self, keeping: Keeping, processes: int, plot: Path | None) -> None:
         self._keeping = keeping
-        self._repeat = repeat
+        self._processes = processes
         self._plot = plot
         self._points: list[Point] = []
         self._sessions: list[_Session] = []
@@ -404,11 +412,12 @@ class _Study:
         self._points += points
         if cases := cases_of(points):
             session = _Session(device, self._keeping)
-            session.measure(cases, self._repeat, short)
+            session.measure(cases, self._processes, short)
             self._sessions.append(session)
 
     def tell(self, what: str) -> NoReturn:
         """Print what came of it, draw it where that was asked for, and leave."""
+        from bench_lib.cli.documents.measured import FittedLaw
         from bench_lib.exercises import scaling as exercise
 
         if not self._sessions:
@@ -436,12 +445,13 @@ class _Study:
                 say(f"drawn to {self._plot}")
             except UserError as error:  # what was measured is told all the same
                 say(f"not drawn: {error}")
-        laws = [exercise.law_of(curve) for curve in curves]
+        laws = [FittedLaw(**exercise.law_of(curve)) for curve in curves]
         written = [each.written for each in self._sessions]
         session.tell(rows, replace(table, lines=lines), laws=laws, written=written, **more)
 
     def _about_the_job(self, rows: Sequence[ScalingRow]) -> tuple[list[list[str]], dict[str, Any]]:
         """Return lines on the serial run, forecasts, the GPU's worth and what to ask for."""
+        from bench_lib.cli.documents.measured import Foretold, JobRequest, Worth
         from bench_lib.exercises import scaling as exercise
 
         sections: list[list[str]] = []
@@ -457,9 +467,9 @@ class _Study:
         requests = exercise.requests(rows)
         sections.append([*([gpu[1]] if gpu else []), *exercise.request_lines(requests)])
         return sections, {
-            "forecasts": [{**vars(each), "error": each.error} for each in found],
-            "gpu": gpu and {"ratio": gpu[0], "in_words": gpu[1]},
-            "requests": [{**vars(each), "options": each.options} for each in requests],
+            "forecasts": [Foretold(**vars(each), error=each.error) for each in found],
+            "gpu": gpu and Worth(*gpu),
+            "requests": [JobRequest(**vars(each), options=each.options) for each in requests],
         }
 
 

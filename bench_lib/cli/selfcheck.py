@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench_lib.cli.output import DEFAULT_MATRIX, Json, Matrix, print_json, print_table
+from bench_lib.cli.tolerance import tolerance_of
 
 if TYPE_CHECKING:
     from bench_lib.model import Case, Hardware
@@ -50,12 +51,14 @@ def selfcheck(
     candidates: Annotated[
         int, typer.Option(min=2, help="Of these, held against five others at a time.")
     ] = 4,
-    tolerance: Annotated[float, typer.Option(help="Slow-down that matters, in percent.")] = 1.0,
+    tolerance: Annotated[
+        str, typer.Option(metavar="SHARE", help="Slow-down that matters: 1% or 0.01.")
+    ] = "1%",
     contexts: Annotated[
         bool,
         typer.Option("--contexts", help="Show how far fresh contexts differ, and why; no delays."),
     ] = False,
-    keep: Annotated[
+    output: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the times; without --contexts for judge."),
     ] = None,
@@ -71,17 +74,16 @@ def selfcheck(
 
     if contexts:
         _refuse_what_is_for_delays(words)
-    if not 0 < tolerance <= 50:
-        raise SelfcheckError(f"--tolerance {tolerance:g}: above 0 and at most 50 percent")
-    if keep is not None and keep.is_dir():
-        raise SelfcheckError(f"--keep {keep} is a folder; name a file in it")
-    if keep is not None and not keep.absolute().parent.is_dir():
-        raise SelfcheckError(f"--keep {keep}: there is no folder {keep.absolute().parent}")
+    share = tolerance_of(tolerance)
+    if output is not None and output.is_dir():
+        raise SelfcheckError(f"--output {output} is a folder; name a file in it")
+    if output is not None and not output.absolute().parent.is_dir():
+        raise SelfcheckError(f"--output {output}: there is no folder {output.absolute().parent}")
     device = detect()[0]
     if contexts:
         chosen = _for_contexts(matrix, case, device)
         differing = _compared(device, chosen, processes or CONTEXTS)
-        _keep_contexts(keep, differing)
+        _keep_contexts(output, differing)
         (_print_contexts_json if json else _print_contexts)(differing, device.key)
         return
     planted = _shares(effects)
@@ -92,9 +94,9 @@ def selfcheck(
         planted,
         processes=processes or PROCESSES,
         candidates=candidates,
-        tolerance=tolerance / 100,
+        tolerance=share,
     )
-    _keep_delays(keep, found)
+    _keep_delays(output, found)
     (_print_json if json else _print)(found, device.key)
     raise typer.Exit(0 if found.holds else 1)
 
@@ -265,35 +267,27 @@ def _answer(found: Selfcheck) -> str:
 
 
 def _print_json(found: Selfcheck, key: str) -> None:
+    from bench_lib.cli.documents import seen
+
     print_json(
-        {
-            "case": found.case.id,
-            "hardware": key,
-            "tolerance": found.tolerance,
-            "processes": found.processes,
-            "candidates": found.candidates,
-            "step_s": found.step_s,
-            "between": found.between,
-            "inside": found.inside,
-            "detectable_effect": found.detectable,
-            "probes": found.probes,
-            "measuring_s": found.measuring_s,
-            "opening_s": found.opening_s,
-            "effects": [
-                {
-                    "planted": effect.planted,
-                    "measured": effect.measured,
-                    "splits": effect.splits,
-                    "regressed": effect.regressed,
-                    "suspect": effect.suspect,
-                    "found": effect.found,
-                }
-                for effect in found.effects
-            ],
-            "false": found.false,
-            "visible": found.visible,
-            "holds": found.holds,
-        }
+        seen.Selfcheck(
+            case_id=found.case.id,
+            hardware_key=key,
+            tolerance=found.tolerance,
+            processes=found.processes,
+            candidates=found.candidates,
+            step_s=found.step_s,
+            between=found.between,
+            inside=found.inside,
+            detectable_effect=found.detectable,
+            probes=dict(found.probes),
+            measuring_s=found.measuring_s,
+            opening_s=found.opening_s,
+            effects=[seen.Planted(**vars(each), found=each.found) for each in found.effects],
+            false=found.false,
+            visible=found.visible,
+            holds=found.holds,
+        )
     )
 
 
@@ -377,27 +371,29 @@ def _explained(spread: Spread) -> str:
 
 
 def _print_contexts_json(found: Found, key: str) -> None:
+    from bench_lib.cli.documents import seen
+
+    def told(spread: Spread) -> seen.ContextSpread:
+        return seen.ContextSpread(
+            contexts=len(spread.contexts),
+            step_s=spread.step_s,
+            inside=spread.inside,
+            between=spread.between,
+            explained=dict(spread.explained),
+        )
+
     print_json(
-        {
-            "hardware": key,
-            "cases": [
-                {
-                    "case": case_id,
-                    "change": found.change(case_id),
-                    "kinds": {
-                        kind: {
-                            "contexts": len(spread.contexts),
-                            "step_s": spread.step_s,
-                            "inside": spread.inside,
-                            "between": spread.between,
-                            "explained": spread.explained,
-                        }
-                        for kind, spread in by_kind.items()
-                    },
-                }
+        seen.SelfcheckContexts(
+            hardware_key=key,
+            cases=[
+                seen.ContextCase(
+                    case_id=case_id,
+                    change=found.change(case_id),
+                    kinds={kind: told(spread) for kind, spread in by_kind.items()},
+                )
                 for case_id, by_kind in found.spreads.items()
             ],
-            "probes": {kind: found.probes(kind) for kind in found.kinds},
-            "conclusion": found.conclusion,
-        }
+            probes={kind: dict(found.probes(kind)) for kind in found.kinds},
+            conclusion=found.conclusion,
+        )
     )

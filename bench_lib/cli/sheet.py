@@ -11,6 +11,7 @@ import typer
 
 from bench_lib.cli.output import (
     DEFAULT_HISTORY,
+    HardwareKey,
     HistoryDir,
     Json,
     as_markdown,
@@ -32,10 +33,7 @@ def sheet(
     *,
     network: Annotated[str, typer.Option("--network", help="Whose results to show.")] = "resnet50",
     task: Annotated[str, typer.Option("--task", help=" or ".join(TASKS))] = "infer",
-    hardware: Annotated[
-        str | None,
-        typer.Option("--hardware", metavar="KEY", help="Hardware key (default: this machine's)."),
-    ] = None,
+    hardware: HardwareKey = None,
     history: HistoryDir = DEFAULT_HISTORY,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print Markdown instead of text.")
@@ -65,7 +63,17 @@ def sheet(
     if filled.is_blank:
         _say(f"{_why_blank(exercise.tasks_of(kept, network), filled, history)}; the sheet is blank")
     if json:
-        print_json(filled)
+        from bench_lib.cli.documents import measured
+
+        print_json(
+            measured.Sheet(
+                hardware_key=filled.key,
+                network=filled.network,
+                task=filled.task,
+                head=filled.head,
+                sections=filled.sections,
+            )
+        )
         return
     for line in _as_markdown(filled) if markdown else _as_text(filled):
         print(line)

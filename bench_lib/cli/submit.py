@@ -17,6 +17,7 @@ from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, print_json, 
 from bench_lib.model import UserError
 
 if TYPE_CHECKING:
+    from bench_lib.cli.documents.seen import Submit
     from bench_lib.slurm.asked import Request, Task
     from bench_lib.slurm.collecting import Outcome, Submission
     from bench_lib.slurm.job import Got
@@ -220,7 +221,9 @@ def _show(request: Request, history: Path, name: str, *, json: bool) -> None:
 
     script = sbatch_script(request, history / FOLDER / name, _command())
     if json:
-        print_json({"script": script, "tasks": request.tasks()})
+        from bench_lib.cli.documents.seen import SubmitDryRun
+
+        print_json(SubmitDryRun(script=script, tasks=list(request.tasks())))
     else:
         print(script, end="")
 
@@ -263,32 +266,29 @@ def _command() -> list[str]:
     return ["bench-lib", *sys.argv[1:]]
 
 
-def _as_submitted(submission: Submission, history: Path) -> dict[str, Any]:
+def _as_submitted(submission: Submission, history: Path) -> Submit:
+    from bench_lib.cli.documents.seen import Submit, SubmittedTask
     from bench_lib.slurm.collecting import FOLDER
     from bench_lib.slurm.script import log_of
 
     folder = history / FOLDER / submission.name
-    return {
-        "job": submission.job,
-        "script": str(folder.with_name(f"{submission.name}.sbatch")),
-        "tasks": [
-            {
-                "task": submission.id_of(task),
-                "part": _part(task),
-                "log": str(log_of(folder, task.number)),
-            }
+    return Submit(
+        job=submission.job,
+        script=str(folder.with_name(f"{submission.name}.sbatch")),
+        tasks=[
+            SubmittedTask(submission.id_of(task), _part(task), str(log_of(folder, task.number)))
             for task in submission.tasks
         ],
-    }
+    )
 
 
 def _say_submitted(submission: Submission, history: Path, *, to: Any = None) -> None:
     told = _as_submitted(submission, history)
     lines = [
-        f"submitted job {submission.job}: {told['script']}",
-        *(f"  {each['task']}: {each['part']}, log {each['log']}" for each in told["tasks"]),
+        f"submitted job {submission.job}: {told.script}",
+        *(f"  {each.task}: {each.part}, log {each.log}" for each in told.tasks),
         f"follow:  squeue --job {submission.job}",
-        f"         tail -F {shlex.quote(told['tasks'][0]['log'])}",
+        f"         tail -F {shlex.quote(told.tasks[0].log)}",
         f"collect: bench-lib submit --collect {submission.job}{_where(history)}",
     ]
     print("\n".join(lines), file=to or sys.stdout, flush=True)
@@ -315,12 +315,10 @@ def _wait_and_collect(submission: Submission, history: Path, *, json: bool) -> N
     try:
         wait(submission, history, say=lambda line: print(line, file=sys.stderr, flush=True))
     except KeyboardInterrupt:
-        print(
+        raise KeyboardInterrupt(
             f"job {submission.job} goes on; bench-lib submit --collect {submission.job}"
-            f"{_where(history)} asks again, scancel {submission.job} ends it",
-            file=sys.stderr,
-        )
-        raise typer.Exit(1) from None
+            f"{_where(history)} asks again, scancel {submission.job} ends it"
+        ) from None
     _tell(submission, history, json=json)
 
 
@@ -330,20 +328,25 @@ def _tell(submission: Submission, history: Path, *, json: bool) -> None:
 
     found = collect(submission, history)
     if json:
-        print_json({"job": submission.job, "resources": submission.resources, "tasks": found})
+        from bench_lib.cli.documents.seen import SubmitCollect
+
+        job, resources = submission.job, submission.resources
+        print_json(SubmitCollect(job=job, resources=resources, tasks=list(found)))
     else:
         _print(found)
     raise typer.Exit(0 if all(each.is_well for each in found) else 1)
 
 
 def _print(found: Sequence[Outcome]) -> None:
+    from bench_lib.wording import printable
+
     for each in found:
         print(f"{each.job_id} ({_part(each.task)}) {each.words}")
         for got in each.got:
             print(f"  got {_given(got)}")
         if each.used_words:
             print(f"  used {each.used_words}")
-        for line in each.last_output.splitlines():
+        for line in printable(each.last_output).splitlines():
             print(f"  | {line}")
         if each.last_output or not each.is_well:
             print(f"  log {each.log}")

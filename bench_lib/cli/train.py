@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench_lib.cli.group import Group
 from bench_lib.cli.measuring import Judge, Keeping, LimitsMatrix, Measuring, say
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
     from bench_lib.model import Hardware, Param, Record
 
 app = typer.Typer(
+    cls=Group,
     help="Training as the CIFAR-100 script and the CIFAR-10 table have it.",
     no_args_is_help=True,
     rich_markup_mode=None,
+    add_completion=False,
 )
 
-MODELS = {"resnet": "resnet50", "swinv2": "swin_v2_t", "vit": "vit_b_16"}
+NETWORKS = {"resnet": "resnet50", "swinv2": "swin_v2_t", "vit": "vit_b_16"}
 """The CIFAR-100 script's names; ours are taken too."""
 PRECISIONS = {"float32": "fp32", "automixed": "amp-fp16", "bfloat16": "bf16"}
 EPOCHS = {"inception_v3": 5}
@@ -62,15 +65,11 @@ Download = Annotated[
 TimeLimit = Annotated[float, typer.Option("--time-limit", help="Seconds for a case.")]
 
 
-class _Training(Measuring):
-    kind = "command"
-
-
 @app.command()
 def cifar100(
     *,
-    model: Annotated[
-        str, typer.Option("--model", help="resnet, swinv2 or vit; or resnet50, cnn ...")
+    network: Annotated[
+        str, typer.Option("--network", help="resnet, swinv2 or vit; or resnet50, cnn ...")
     ] = "resnet",
     precision: Precision = "float32",
     batch_size: Annotated[int, typer.Option("--batch-size", help="Images a step, per rank.")] = 256,
@@ -105,7 +104,7 @@ def cifar100(
             raise UserError(problem)
     values: dict[str, Param] = {
         "dataset": "cifar100",
-        "network": MODELS.get(model, model),
+        "network": NETWORKS.get(network, network),
         "batch_size": batch_size,
         "precision": PRECISIONS.get(precision, precision),
         "memory_format": memory_format,
@@ -130,7 +129,7 @@ def cifar100(
     )
     _ready("cifar100", data, download=download)
     keeping = Keeping(history, baselines, matrix, judge, json)
-    session = _Training("train-cifar100", _device(), keeping, _variables(data))
+    session = Measuring("train-cifar100", _device(), keeping, _variables(data))
 
     def each(record: Record) -> None:
         if record.case == cases[training.TOGETHER] and not json:
@@ -189,7 +188,7 @@ def cifar10_table(
     _above_zero(time_limit)
     values: dict[str, Param] = {
         "dataset": "cifar10",
-        "network": MODELS.get(network, network),
+        "network": NETWORKS.get(network, network),
         "batch_size": batch_size,
         "precision": PRECISIONS.get(precision, precision),
         "memory_format": memory_format,
@@ -203,7 +202,7 @@ def cifar10_table(
     cases = [training_case(base, **values, ranks=count) for count in numbers_in(ranks, "--ranks")]
     _ready("cifar10", data, download=download)
     keeping = Keeping(history, baselines, matrix, judge, json)
-    session = _Training("train-cifar10-table", _device(), keeping, _variables(data))
+    session = Measuring("train-cifar10-table", _device(), keeping, _variables(data))
     seen = session.figures_of_all(cases)
     rows = training.ranks_rows(cases, seen, chosen)
     session.tell(rows, training.ranks_table(rows))

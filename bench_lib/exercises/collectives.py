@@ -34,8 +34,8 @@ class CollectiveRow:
     figures: Figures
     """Of a step, which is several calls."""
     op: str
-    size: int
-    """Bytes, as nccl-tests counts them."""
+    size_bytes: int
+    """As nccl-tests counts it."""
     count: int
     dtype: str
     redop: str
@@ -83,7 +83,7 @@ def sweep_line(rows: Sequence[CollectiveRow]) -> str:
     A form that torch does not have, or that was not asked for, is ``N/A``.
     """
     first = rows[0]
-    line = f"{first.size:>12}  {first.count:>12}  {first.dtype:>8}  {first.redop:>6}"
+    line = f"{first.size_bytes:>12}  {first.count:>12}  {first.dtype:>8}  {first.redop:>6}"
     line += f"  {first.root:>6}"
     for in_place in (False, True):
         row = next((row for row in rows if row.in_place is in_place), None)
@@ -145,7 +145,7 @@ class Reach:
 
 def reach(rows: Iterable[CollectiveRow]) -> Reach | None:
     """Return what the measured rows of one operation in one form come to; None of none."""
-    measured = sorted((row for row in rows if row.bus_gb_per_s), key=lambda row: row.size)
+    measured = sorted((row for row in rows if row.bus_gb_per_s), key=lambda row: row.size_bytes)
     if not measured:
         return None
     best = max(measured, key=_bandwidth)
@@ -177,8 +177,8 @@ def _cells(found: Reach) -> tuple[str, ...]:
         "in place" if row.in_place else "out of place",
         str(row.ranks),
         seconds_cell(row.call_s),
-        in_words(row.size),
+        in_words(row.size_bytes),
         f"{number(found.best.bus_gb_per_s)} GB/s",
-        in_words(found.best.size),
-        in_words(found.half.size),
+        in_words(found.best.size_bytes),
+        in_words(found.half.size_bytes),
     )

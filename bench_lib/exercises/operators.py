@@ -37,7 +37,7 @@ def operator_row(seen: Figures, hardware: Hardware) -> OperatorRow:
     """Return a row of what a case's calls took."""
     if seen.step_s is None or not seen.items_per_step:
         return OperatorRow(seen)
-    operation = Operation(**seen.params)  # type: ignore[arg-type]
+    operation = Operation(**seen.params)  # type: ignore[arg-type]  # checked when the case was read
     amounts, calls = operation.amounts, seen.items_per_step
     device_call_s = seen.device_s / calls if seen.device_s else None
     working_s = device_call_s or seen.step_s / calls

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from bench_lib import acceptance
 from bench_lib.exercises.cells import (
@@ -260,9 +261,9 @@ def law_line(curve: Curve) -> str:
     return f"{words}; {law.remark}" if law.remark else words
 
 
-def law_of(curve: Curve) -> dict[str, object]:
+def law_of(curve: Curve) -> dict[str, Any]:
     """Return a curve's law for a machine to read."""
-    about: dict[str, object] = {
+    about: dict[str, Any] = {
         "curve": curve.label,
         "over": curve.over,
         "scaling": curve.scaling,
@@ -298,7 +299,7 @@ def scaling_table(rows: Sequence[ScalingRow]) -> Table:
     if any(row.processes == 1 and row.efficiency and row.efficiency.interval for row in rows):
         lines.append(
             "intervals are of the steps of one process each; processes differ besides, which "
-            "--repeat 3 or more shows"
+            "--processes 3 or more shows"
         )
     figures = [row.figures for row in rows]
     cells = [_cells(row, varied) for row in rows]

@@ -382,7 +382,7 @@ def _precisions(shelf: _Shelf) -> Section:
     if single.memory_bytes and half.memory_bytes is not None:
         saved = percent(1 - half.memory_bytes / single.memory_bytes)
     train = shelf.task == "train"
-    both = f"--precision {shelf.kind.single},fp16"
+    both = f"--precisions {shelf.kind.single},fp16"
     far = percent(half.loss_error, ".2%") if train else number(half.max_abs_diff, ".2g")
     speed = Block(
         [
@@ -519,7 +519,7 @@ def _scaled(shelf: _Shelf, batch: int, ranks: int, kind: _Kind) -> tuple[Cell, .
 
 def _compilation(shelf: _Shelf) -> Section:
     eager = shelf.find(64)
-    both = f"--batch-size 64 --precision {shelf.kind.single},fp16"
+    both = f"--batch-size 64 --precisions {shelf.kind.single},fp16"
     compile_all = shelf.of_network("compile", both)
     of_depths = f"--networks {','.join(DEPTHS)} --batch-size 64{shelf.in_single}"
     depth = shelf.own_size.command("depth", of_depths)

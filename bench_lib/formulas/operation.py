@@ -247,7 +247,7 @@ class Operation:
 
     @cached_property
     def amounts(self) -> Amounts:
-        """What one call computes, moves and keeps."""
+        """What one call computes, moves and keeps; raises UserError for too large a result."""
         output = math.prod(self.output)
         if output > MOST_ELEMENTS:
             raise UserError(f"{self.op} {self.shape}: the result has {output} elements")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import re
 import sys
@@ -10,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bench_lib.model import Hardware
+from bench_lib.model import Hardware, UserError
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
+PEAKS = Path(__file__).with_name("peaks.toml")
 MEMORY_TOLERANCE = 0.03
 """Sources of a memory size differ by what driver and firmware keep for themselves."""
 
@@ -27,6 +29,10 @@ _PARTITIONS = {"SPX": 1, "DPX": 2, "TPX": 3, "QPX": 4}
 _DESIGNATION = re.compile(r"\b[A-Z]+\d{2,}[A-Z]*\b")
 
 Number = TypeVar("Number", int, float)
+
+
+class CatalogueError(UserError):
+    """``peaks.toml`` breaks its own rules; names the file, the row and the field."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ class CpuModel:
 
 
 def models() -> tuple[Model, ...]:
-    """Return every GPU of ``peaks.toml``; ValueError where the file breaks its own rules."""
+    """Return every GPU of ``peaks.toml``; CatalogueError where the file breaks its own rules."""
     return _catalogue()[0]
 
 
@@ -100,7 +106,7 @@ def identify(device: Hardware) -> Hardware:
 def parse(document: Mapping[str, Any]) -> tuple[tuple[Model, ...], tuple[CpuModel, ...]]:
     """Read GPUs and CPUs from the tables of ``peaks.toml``.
 
-    ValueError, with row and field, for a figure that is no positive number or has no
+    Raises ValueError, with row and field, for a figure that is no positive number or has no
     source, for a field that is unknown or missing, and for rows that could not be told
     apart.
     """
@@ -252,8 +258,10 @@ def _pci_id(device: Hardware) -> str | None:
 
 @functools.cache
 def _catalogue() -> tuple[tuple[Model, ...], tuple[CpuModel, ...]]:
-    with Path(__file__).with_name("peaks.toml").open("rb") as file:
-        return parse(tomllib.load(file))
+    try:
+        return parse(tomllib.loads(PEAKS.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise CatalogueError(f"{PEAKS}: {error}") from error
 
 
 class _Row:
@@ -302,7 +310,9 @@ class _Row:
 
     def cite(self, field_name: str, name: object) -> None:
         if not isinstance(name, str) or name not in self._citations:
-            raise self.error(field_name, f"has no source in [sources]: {name!r}")
+            near = difflib.get_close_matches(str(name), self._citations, n=1)
+            hint = f"did you mean {near[0]}?" if near else "write its citation there"
+            raise self.error(field_name, f"has no source in [sources]: {name!r}; {hint}")
         self.sources[field_name] = self._citations[name]
 
     def figure(self, name: str) -> float | None:
@@ -323,7 +333,8 @@ class _Row:
         table = self.table(name)
         unknown = sorted(table.keys() - PRECISIONS)
         if unknown:
-            raise self.error(f"{name}.{unknown[0]}", "is no precision")
+            known = ", ".join(sorted(PRECISIONS))
+            raise self.error(f"{name}.{unknown[0]}", f"is no precision; there is {known}")
         return {key: self._pair(f"{name}.{key}", pair) for key, pair in table.items()}
 
     def end(self) -> None:
@@ -332,7 +343,8 @@ class _Row:
 
     def _pair(self, name: str, pair: object) -> float:
         if not isinstance(pair, list) or len(pair) != 2:
-            raise self.error(name, "is no pair of a figure and its source")
+            problem = 'is no pair of a figure and its source, such as [304, "rocm-specs"]'
+            raise self.error(name, problem)
         figure, source = pair
         number = isinstance(figure, (int, float)) and not isinstance(figure, bool)
         if not number or not 0 < figure < float("inf"):

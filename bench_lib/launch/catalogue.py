@@ -21,8 +21,7 @@ from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.zygote import import_path
 
 LIMIT_S = 300.0
-REGISTRY = Path(__file__).parents[1] / "worker" / "workloads" / "registry.py"
-"""What the answer comes from, besides torchvision."""
+WORKLOADS = Path(__file__).parents[1] / "worker" / "workloads"
 
 
 def network_sizes(cache: Path | None = None) -> dict[str, int]:
@@ -61,8 +60,10 @@ def _installation() -> str:
             f"{error.name} is not installed for {sys.executable}; "
             "install torch and torchvision for your GPU first"
         ) from error
-    text = "\n".join((sys.executable, *versions))
-    return hashlib.sha256(text.encode() + REGISTRY.read_bytes()).hexdigest()[:16]
+    said = hashlib.sha256("\n".join((sys.executable, *versions)).encode())
+    for source in (WORKLOADS / "registry.py", *sorted((WORKLOADS / "architectures").glob("*.py"))):
+        said.update(f"\n{source.name}\n".encode() + source.read_bytes())
+    return said.hexdigest()[:16]
 
 
 def _ask() -> dict[str, Any]:
@@ -79,5 +80,5 @@ def _ask() -> dict[str, Any]:
     except ValueError as error:
         raise LaunchError(f"unexpected output of the worker: {done.stdout[:200]!r}") from error
     if "networks" not in catalogue:
-        raise LaunchError(f"torchvision cannot be imported:\n{done.stderr[-2000:]}")
+        raise LaunchError(f"the worker cannot list its networks:\n{done.stderr[-2000:]}")
     return catalogue

@@ -129,7 +129,7 @@ def order(case: Case, folder: Path, asked: Asked, python: str = sys.executable) 
         file.write_text(json.dumps(dataclasses.asdict(case)))
     except OSError as error:
         raise LaunchError(
-            f"cannot write to {folder}: {error.strerror}; name another folder with --out DIR"
+            f"cannot write to {folder}: {error.strerror}; name another folder with --output DIR"
         ) from error
     ranks = case.launch.ranks
     words = chosen(ranks, python=python).words if ranks > 1 else (python,)

@@ -30,6 +30,7 @@ from bench_lib.launch.faults import (
 )
 from bench_lib.launch.launchers import SHARED_VARIABLE, Launcher, chosen, without_ranks
 from bench_lib.launch.leash import leashed
+from bench_lib.launch.started import signal_all
 from bench_lib.launch.zygote import import_path
 from bench_lib.model import Case, Fault, Measurement, Numerics, RankSample, Training
 
@@ -107,7 +108,7 @@ def launch(
         in_time = wait(process)
         if not in_time:
             # srun would kill them outright, and then they could not say where they stand.
-            signal_all(folder, signal.SIGTERM, but=process.pid)
+            signal_all(FOLDER_VARIABLE, folder, signal.SIGTERM, but=process.pid)
             ends_within(process, TELLING_S)
     finally:
         end_all(process, folder)
@@ -500,7 +501,7 @@ def end_all(process: subprocess.Popen[bytes], folder: Path) -> None:
     try:
         _end(process)
     finally:  # also where somebody presses Ctrl-C once more
-        signal_all(folder, signal.SIGKILL)
+        signal_all(FOLDER_VARIABLE, folder, signal.SIGKILL)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -512,27 +513,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def signal_all(folder: Path, number: signal.Signals, *, but: int | None = None) -> None:
-    """Send a signal to all processes of this host that were started for a folder.
-
-    Some launchers put their ranks into groups and sessions of their own, and a rank's own
-    processes may outlive it; all of them have the folder in their environment.
-    """
-    told = set() if but is None else {but}
-    while new := _started_for(folder) - told:  # one may start another before it is told
-        for pid in new:
-            with contextlib.suppress(OSError):
-                os.kill(pid, number)
-        told |= new
-
-
-def _started_for(folder: Path) -> set[int]:
-    ours = f"{FOLDER_VARIABLE}={folder}".encode()
-    found = set()
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if ours in (entry / "environ").read_bytes().split(b"\0"):
-                found.add(int(entry.name))
-    return found

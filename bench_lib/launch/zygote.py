@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import secrets
+import select
 import shutil
 import signal
 import socket
@@ -25,6 +26,7 @@ from bench_lib.launch.faults import (
     how_it_ended,
     last_output,
 )
+from bench_lib.launch.started import signal_all
 from bench_lib.model import Case, Device, Fault, KernelTable, Measurement
 from bench_lib.wire import (
     ADDRESS_VARIABLE,
@@ -185,6 +187,7 @@ class Zygote:
         self.logs = Path(self._directory.name)
         self._token = secrets.token_hex(16)
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self._pids: dict[str, int] = {}
         self._exits: dict[int, int] = {}
         self._contexts = 0
         self._futile = 0
@@ -273,8 +276,8 @@ class Zygote:
             why = how_it_ended(self.exit_code(pid))
         except TimeoutError:
             why = f"it took more than {OPEN_LIMIT_S:g} s"
-        except (ProtocolError, KeyError) as error:
-            why = str(error)
+        except (ProtocolError, msgspec.ValidationError, KeyError, TypeError) as error:
+            why = f"it greeted with no device: {error}"
         connection.close()
         self.end(pid)
         output = last_output(self.logs / f"{name}.log")
@@ -305,6 +308,8 @@ class Zygote:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        # What contexts started outlives a zygote that was killed, and may be in other groups.
+        signal_all(LOGS_VARIABLE, self.logs, signal.SIGKILL)
         self._directory.cleanup()
 
     def __enter__(self) -> Zygote:  # noqa: PYI034 - typing has no Self before Python 3.11
@@ -323,7 +328,9 @@ class Zygote:
             raise LaunchError(self._obituary("the worker's zygote is gone")) from error
 
     def _note(self, message: dict[str, Any]) -> None:
-        if "exited" in message:
+        if "forked" in message:
+            self._pids[str(message["context"])] = int(message["forked"])
+        elif "exited" in message:
             self._exits[int(message["exited"])] = int(message["code"])
 
     def _accept(self, who: str, limit_s: float) -> tuple[Connection, dict[str, Any]]:
@@ -337,8 +344,10 @@ class Zygote:
                 if self._process.poll() is not None:
                     ended = how_it_ended(self._process.returncode)
                     raise LaunchError(self._obituary(ended)) from None
+                self._raise_if_ended(who)
                 continue
             connection = Connection(accepted)
+            self._accepted = [each for each in self._accepted if each.fileno() >= 0]
             self._accepted.append(connection)
             with contextlib.suppress(TimeoutError, ClosedError, ProtocolError):
                 first = connection.receive(GREETING_LIMIT_S)
@@ -351,6 +360,20 @@ class Zygote:
                     return connection, connection.receive(max(0.0, deadline - time.monotonic()))
             connection.close()
         raise LaunchError(self._obituary(f"no worker answered within {limit_s:g} s"))
+
+    def _raise_if_ended(self, name: str) -> None:
+        """Raise LaunchError where a context has ended that has not called back."""
+        if self._connection is None:
+            return
+        with contextlib.suppress(TimeoutError, ClosedError, ProtocolError):
+            while select.select([self._connection], [], [], 0)[0]:
+                self._note(self._connection.receive(GREETING_LIMIT_S))
+                while self._connection.has_message():
+                    self._note(self._connection.receive())
+        code = self._exits.get(self._pids.get(name, 0))
+        if code is not None:
+            output = last_output(self.logs / f"{name}.log")
+            raise LaunchError(f"a context did not begin: {how_it_ended(code)}\n{output}")
 
     def _obituary(self, what: str) -> str:
         output = last_output(self.logs / "zygote.log")

@@ -17,6 +17,7 @@ from typing import Any
 
 from bench_lib.matrix.axes import LARGEST, LAUNCH, Axis, WorkloadAxes, clash, named, network_axes
 from bench_lib.matrix.collectives import collective_axes
+from bench_lib.matrix.declared import DeclarationError, declared_axes
 from bench_lib.matrix.language import language_axes
 from bench_lib.matrix.operators import operator_axes
 from bench_lib.matrix.training import training_axes
@@ -38,6 +39,12 @@ else:
     import tomli as tomllib
 
 MOST_CASES = 100_000
+FACTORY = "factory"
+"""The table of steps that somebody's own function builds."""
+DECLARED = "workloads"
+"""What ``perf_cases`` calls all tables that signatures declare."""
+_SETTINGS = ("extends", "sampling", "limits", "time_limit_s")
+"""What a tier says besides its tables."""
 
 
 class MatrixError(UserError):
@@ -46,13 +53,27 @@ class MatrixError(UserError):
 
 def tables(sizes: Mapping[str, int]) -> dict[str, WorkloadAxes]:
     """Return what a matrix's tables can be about, by name; ``sizes`` are the networks' inputs."""
-    return {
+    checked = {
         "networks": network_axes(sizes),
         "ops": operator_axes(),
         "collectives": collective_axes(),
         "language_models": language_axes(),
         "training": training_axes(),
     }
+    return {**checked, **_declared(checked)}
+
+
+def _declared(checked: Mapping[str, WorkloadAxes]) -> dict[str, WorkloadAxes]:
+    """Return what signatures declare, but for workloads that have axes with checks of their own."""
+    try:
+        found = declared_axes(but={axes.workload for axes in checked.values()})
+    except DeclarationError as error:
+        raise MatrixError(str(error)) from error
+    if taken := found.keys() & {*checked, FACTORY, DECLARED, *_SETTINGS}:
+        name = min(taken)
+        where = f"bench_lib/worker/workloads/{name}.py"
+        raise MatrixError(f"{where}: {name} is a word of the matrix already; give it another name")
+    return found
 
 
 def read_matrix(path: Path, workloads: Mapping[str, WorkloadAxes]) -> dict[str, list[Case]]:
@@ -61,6 +82,20 @@ def read_matrix(path: Path, workloads: Mapping[str, WorkloadAxes]) -> dict[str, 
     A tier that says ``extends = "gate"`` holds that tier's cases first.  Raises MatrixError.
     """
     return _Reader(path, workloads).tiers()
+
+
+def cases_of(
+    table: str | None, cases: Iterable[Case], workloads: Mapping[str, WorkloadAxes]
+) -> list[Case]:
+    """Return those of the cases that a table's name stands for; raises MatrixError."""
+    named = {name: {axes.workload} for name, axes in workloads.items()}
+    named[DECLARED] = {axes.workload for axes in workloads.values() if axes.begins}
+    if table == FACTORY:
+        return [case for case in cases if ":" in case.workload]
+    if table not in named:
+        known = ", ".join((*named, FACTORY))
+        raise MatrixError(f"perf_cases names {table or 'no table'}; it takes one of {known}")
+    return [case for case in cases if case.workload in named[table]]
 
 
 class _Reader:
@@ -106,8 +141,7 @@ class _Reader:
         body = self.document[tier]
         if not isinstance(body, dict):
             raise self.wrong(tier, "has to be a table")
-        settings = ("extends", "sampling", "limits", "time_limit_s")
-        self._known(tier, body, (*settings, "factory", *self.workloads))
+        self._known(tier, body, (*_SETTINGS, FACTORY, *self.workloads))
         base = Case(
             id="",
             workload="",
@@ -118,7 +152,7 @@ class _Reader:
             time_limit_s=self._seconds(tier, body.get("time_limit_s", 300.0)),
         )
         cases: dict[str, Case] = {}
-        for name in (*self.workloads, "factory"):
+        for name in (*self.workloads, FACTORY):
             tables = body.get(name, [])
             if not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):
                 raise self.wrong(f"{tier}.{name}", f"has to be written [[{tier}.{name}]]")
@@ -137,7 +171,7 @@ class _Reader:
             limits=self._fields(f"{where}, limits", base.limits, table.get("limits", {})),
             time_limit_s=self._seconds(where, table.get("time_limit_s", base.time_limit_s)),
         )
-        if name == "factory":
+        if name == FACTORY:
             return [self._factory(where, table, base)]
         return self._product(where, self.workloads[name], table, base)
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench_lib.formulas.transformer import SIZES
-from bench_lib.matrix.axes import Axis, WorkloadAxes, case_of, one_of, positive
-from bench_lib.model import TASKS, Case, Param
+from bench_lib.matrix.axes import Axis, WorkloadAxes, one_of, positive
+from bench_lib.model import TASKS
 
 WORKLOAD = "language_model"
 PRECISIONS = ("fp32", "tf32", "bf16", "amp-bf16")
@@ -36,11 +36,6 @@ def language_axes() -> WorkloadAxes:
         ),
         _clash,
     )
-
-
-def language_case(base: Case | None = None, **values: Param) -> Case:
-    """Return the case with these values; raises UserError where they cannot be meant."""
-    return case_of(language_axes(), values, base)
 
 
 def _clash(chosen: Mapping[str, Any]) -> str | None:

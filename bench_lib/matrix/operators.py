@@ -146,7 +146,7 @@ _KINDS = {"sdpa": "attention", "gemm": "a product of matrices"}
 
 def label(case: Case, *, append_dtype: bool = False) -> str:
     """Return an operator's name as TorchTensorOpsBench prints it: ``add(64-1024,64-1024)``."""
-    operation = Operation(**case.params)  # type: ignore[arg-type]
+    operation = Operation(**case.params)  # type: ignore[arg-type]  # checked by the axes
     sparse = operation.family == "sparse"
     words = operation.op.removeprefix("sparse_") + ("(sparse)" if sparse else "")
     words += f"({operation.precision})" if append_dtype else ""

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from bench_lib.metrics.figures import figures_of
 from bench_lib.model import Measurement, ProcessSummary, Telemetry
 
 TRUST = 0.05
@@ -48,6 +49,7 @@ def summarise(
         probe=measurement.probe,
         log_device=_log(measurement.device_s),
         device_source=measurement.device_source,
+        figures=figures_of(measurement, seen),
     )
 
 

@@ -53,9 +53,8 @@ class Compiling:
         parts = []
         for part in self.options.split(","):
             name, given, value = part.partition("=")
-            if given and truths.get(name, False):
-                part = f"{name}={_truth(self.spelt.get(name, name), value)}"  # noqa: PLW2901
-            parts.append(part)
+            truth = given and truths.get(name, False)
+            parts.append(f"{name}={_truth(self.spelt.get(name, name), value)}" if truth else part)
         return replace(self, options=",".join(parts))
 
 

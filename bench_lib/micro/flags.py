@@ -184,7 +184,12 @@ def _add_their_flags(group: argparse._ArgumentGroup) -> None:
     add("--compile", action="store_true", help="torch.compile the network")
     add("--compileContext", default="{}", help="its arguments, as a Python dictionary")
     add("--csv-file", default=None, help="append the result here (benchmark_summary.csv)")
-    add("--mode", choices=("training", "inference"), default="training", help="(training)")
+    add(
+        "--mode",
+        choices=("training", "inference"),
+        default="training",
+        help="training: forward, loss, backward, SGD step; inference: forward alone (training)",
+    )
     add("--nhwc", action="store_true", help="channels last")
     add("--opt-step", type=int, default=1, help="iterations for each optimizer step (1)")
     add("--output-dir", default="", help="folder of the CSV and JSON files")
@@ -196,7 +201,13 @@ def _add_our_flags(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--history", type=Path, metavar="DIR", help="keep the run (--judge: in history)")
     add("--judge", action="store_true", help="hold it against the baseline; exit 1 if it fails")
-    add("--baselines", type=Path, metavar="DIR", default=BASELINES, help="(baselines)")
+    add(
+        "--baselines",
+        type=Path,
+        metavar="DIR",
+        default=BASELINES,
+        help="folder of baseline files, for --judge (baselines)",
+    )
     add("--json", action="store_true", help="print JSON; the lines go to stderr")
 
 

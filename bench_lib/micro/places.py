@@ -37,7 +37,10 @@ class Place:
 
 
 def place_of(options: Options, environ: Mapping[str, str]) -> Place:
-    """Return the place of a process that nobody else has to be started for."""
+    """Return the place of a process that nobody else has to be started for.
+
+    Raises UserError, on every rank the same, for fewer devices than ranks of this host.
+    """
     if launcher_of(environ) is None:
         index = options.device_ids[0] if options.device_ids else 0
         return Place(device_index=index)

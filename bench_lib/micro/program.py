@@ -63,7 +63,7 @@ def _start_ranks(options: Options) -> int:
     if len(places) == 1:
         return _rank(options, places[0])
     try:
-        spawn(_spawned, args=(options, places), nprocs=len(places))  # type: ignore[no-untyped-call]
+        spawn(_spawned, args=(options, places), nprocs=len(places))  # type: ignore[no-untyped-call]  # torch's own
     except ProcessExitedException as error:
         return int(error.exit_code)
     return 0

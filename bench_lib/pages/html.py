@@ -21,7 +21,9 @@ from markupsafe import Markup
 from bench_lib import __version__
 from bench_lib.model import Case, Status, UserError, Verdict
 from bench_lib.pages.comparisons import comparisons
-from bench_lib.pages.night import Entry, Moved, Night, differences
+from bench_lib.pages.hints import hints
+from bench_lib.pages.night import Entry, Moved, Night
+from bench_lib.pages.onset import device, onset, own_last
 from bench_lib.pages.series import Series
 from bench_lib.profiling import kernels
 from bench_lib.wording import quantity, seconds
@@ -87,6 +89,7 @@ def page(night: Night, *, note: str = "") -> str:
         .get_template("report.html.j2")
         .render(
             night=night,
+            hints=hints(night),
             note=note,
             title=_title(night),
             failures=[_failure(night, entry, at) for at, entry in shown],
@@ -322,6 +325,7 @@ def _failure(night: Night, entry: Entry, at: int) -> dict[str, Any]:
         "at": at,
         "entry": entry,
         "case": entry.record.case,
+        "device": device(night, entry),
         "axes": _axes(entry.record.case),
         "verdict": verdict,
         "change": percent(verdict.ratio) if verdict else "",
@@ -348,16 +352,15 @@ def _since(night: Night, entry: Entry) -> list[tuple[str, str, list[str]]]:
 
     Each is a heading, a sentence, and what changed in the environment.
     """
-    found = []
-    if (last := entry.slower_since) is not None:
+    began = onset(night, entry)
+    changes = own_last(began.changes)
+    if (last := began.moved) is not None:
         low, high = (percent(bound) for bound in last.step.interval)
         words = f"{percent(last.step.ratio)} ({low} to {high}) from run {last.run_id} on"
-        found.append((f"Slower since {day(last.time)}", words, last.environment))
-    elif (good := entry.last_good) is not None:
-        here = next((p for p in reversed(entry.points) if p.run_id == entry.run_id), None)
-        changed = differences(night.environments, good, here) if here else entry.record.changes
-        found.append((f"Last OK on {day(good.time)}", f"run {good.run_id}", changed))
-    return found
+        return [(f"Slower since {day(last.time)}", words, changes)]
+    if (good := began.last_good) is not None:
+        return [(f"Last OK on {day(good.time)}", f"run {good.run_id}", changes)]
+    return []
 
 
 def _kernels(entry: Entry) -> dict[str, Any] | None:

@@ -10,12 +10,17 @@ from bench_lib import wording
 from bench_lib.judge import FAILING
 from bench_lib.pages import github
 from bench_lib.pages.github import Section, code, shortened, span, text
+from bench_lib.pages.hints import hints
 from bench_lib.pages.night import Entry, Moved, Night
+from bench_lib.pages.onset import device, onset, own_last
 from bench_lib.profiling import kernels
 
 MARKER = "<!-- bench-lib: report -->"
 """The first line, hidden, by which a workflow finds the comment that it made before."""
-FAILURES = ("case", "hardware", "status", "ratio", "95% interval", "since", "why")
+FAILURES = (
+    *("case", "hardware", "status", "ratio", "95% interval", "since", "changed there"),
+    "why",
+)
 STEPS = ("case", "hardware", "since", "ratio", "95% interval", "environment")
 MOST_CAUSES = 5
 WORTH = 0.05
@@ -41,8 +46,16 @@ def as_markdown(night: Night, *, limit: int = github.COMMENT) -> str:
     steps = [(entry, moved) for entry in others for moved in entry.moved]
     remarks = list(_remarks(others))
     sections = [
-        Section("Failed", map(_failure, failed), len(failed), "failures", github.table(FAILURES)),
-        Section("What is known of each", map(_details, failed), len(failed), "failures"),
+        Section(
+            "Failed",
+            (_failure(night, e) for e in failed),
+            len(failed),
+            "failures",
+            github.table(FAILURES),
+        ),
+        Section(
+            "What is known of each", (_details(night, e) for e in failed), len(failed), "failures"
+        ),
         Section(
             "Changed in the environment since the baselines",
             environment,
@@ -97,23 +110,26 @@ def _to_be_known(night: Night) -> Iterator[str]:
         yield f"- **{text(where)} has not come to its end**; cases may be missing"
     for key in night.missing:
         yield f"- **not measured this night**: {text(key)}"
+    for words in hints(night):
+        yield f"- {shortened(words, MOST_REASON)}"
 
 
 # --- failures --------------------------------------------------------------------------------
 
 
-def _failure(entry: Entry) -> str:
-    verdict = entry.verdict
+def _failure(night: Night, entry: Entry) -> str:
+    verdict, began = entry.verdict, onset(night, entry)
     ratio = verdict.ratio if verdict else None
     interval = (verdict.interval if verdict else None) or ()
     return github.row(
         [
             _name(entry),
-            text(entry.hardware.key),
+            text(device(night, entry)),
             f"**{entry.status.value if entry.status else ''}**",
             "" if ratio is None else f"{ratio:.3f}",
             " to ".join(f"{bound:.3f}" for bound in interval),
-            text(since(entry)),
+            text(began.since),
+            shortened("; ".join(own_last(began.changes)), MOST_REASON),
             shortened(_reason(entry), MOST_REASON),
         ]
     )
@@ -128,37 +144,21 @@ def _reason(entry: Entry) -> str:
     return "" if verdict is None else f"{verdict.metric}: {verdict.reason}"
 
 
-def since(entry: Entry) -> str:
-    """Say since when a case fails, as far as its history tells."""
-    if (moved := entry.slower_since) is not None:
-        return f"{_day(moved.time)} ({moved.step.ratio - 1:+.1%})"
-    failing = 0
-    for point in reversed(entry.points):
-        if point.status not in FAILING:
-            break
-        failing += 1
-    if failing:
-        return _day(entry.points[-failing].time)
-    if entry.points and entry.points[-1].run_id != entry.run_id:
-        return f"measured last on {_day(entry.points[-1].time)}"
-    return ""
-
-
 def _day(time: str) -> str:
     return time[:10]
 
 
-def _details(entry: Entry) -> str:
+def _details(night: Night, entry: Entry) -> str:
     """Return one failure's collapsed details: why in full, kernels, environment, output."""
-    name = f"{entry.record.case.id[:MOST_REASON]} on {entry.hardware.key}"
-    parts = [f"- {line}" for line in _facts(entry)]
+    name = f"{entry.record.case.id[:MOST_REASON]} on {device(night, entry)}"
+    parts = [f"- {line}" for line in _facts(night, entry)]
     body = "\n".join(parts)
     if entry.fault is not None and entry.fault.last_output:
         body += f"\n\nLast output of the worker:\n\n{code(entry.fault.last_output)}"
     return f"<details><summary>{github.summary(name)}</summary>\n\n{body}\n\n</details>\n"
 
 
-def _facts(entry: Entry) -> Iterator[str]:
+def _facts(night: Night, entry: Entry) -> Iterator[str]:
     for verdict in entry.record.verdicts:
         if verdict is entry.verdict or verdict.status in FAILING:
             yield shortened(
@@ -168,7 +168,10 @@ def _facts(entry: Entry) -> Iterator[str]:
     if effect is not None:
         yield f"a slow-down of {effect:.1%} would have been seen"
     for moved in entry.moved:
-        yield f"{_moved(moved)}{_around(moved)}"
+        yield f"{_moved(moved)}{_around(moved.environment)}"
+    began = onset(night, entry)
+    if (good := began.last_good) is not None:
+        yield f"last OK on {text(_day(good.time))}, run {text(good.run_id)}{_around(began.changes)}"
     if entry.kernels is not None:
         whole = abs(entry.kernels.delta_s)
         causes = [c for c in kernels.causes(entry.kernels) if abs(c.delta_s) >= WORTH * whole]
@@ -189,10 +192,10 @@ def _moved(moved: Moved) -> str:
     )
 
 
-def _around(moved: Moved) -> str:
-    if not moved.environment:
+def _around(changes: Sequence[str]) -> str:
+    if not changes:
         return ", with no change known in the environment"
-    return f", with {shortened('; '.join(moved.environment), MOST_WORDS)}"
+    return f", with {shortened('; '.join(own_last(changes)), MOST_WORDS)}"
 
 
 # --- the rest --------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +39,8 @@ DAYS = 90
 NIGHT = dt.timedelta(hours=20)
 """What began so long before the newest run belongs to the same night; less than a day, because a
 night that begins a minute earlier than the one before is a night of its own."""
+LATE = dt.timedelta(hours=36)
+"""Where nights are nightly, none that begins after the newest for so long has been missed."""
 MOST_NAMED = 10
 """Cases that a sentence names."""
 SEVERITY = (
@@ -188,8 +190,20 @@ class Night:
     """What could not be read or shown, and what is to be known of it."""
     missing: list[str] = field(default_factory=list)
     """Hardware keys of the days before that no run of this night is of, and their last runs."""
+    absent: list[str] = field(default_factory=list)
+    """Devices that measured in the run before and did not this night, beside others that did."""
     environments: dict[str, Environment] = field(default_factory=dict)
     """What the points were measured in, by reference."""
+    asked: str = ""
+    """When the newest night was asked for, UTC; empty where these very runs were."""
+
+    @property
+    def days_late(self) -> int:
+        """How many days ago the newest run began, where a night must have been missed; else 0."""
+        if not self.asked or not self.runs:
+            return 0
+        ago = _when(self.asked) - _when(max(run.started for run in self.runs))
+        return round(ago / dt.timedelta(days=1)) if ago > LATE else 0
 
     @property
     def unfinished(self) -> list[RunLine]:
@@ -225,11 +239,13 @@ def gather(
     *,
     runs: Sequence[str] = (),
     days: int = DAYS,
+    asked: str = "",
 ) -> Night:
     """Gather a night: the newest runs of the history, or those named in ``runs``.
 
-    Points go back ``days`` days.  What cannot be read is named in ``left_out``.  Raises
-    HistoryError where a run that was named is not there.
+    A newest night that is old when it is ``asked`` for (UTC, ISO 8601) says so.  Points go back
+    ``days`` days.  What cannot be read is named in ``left_out``.  Raises HistoryError where a
+    run that was named is not there.
     """
     known = archive.runs()
     none = [] if known else [f"no runs in {archive.place.address}"]
@@ -237,7 +253,7 @@ def gather(
     night = _Gathering(archive, baselines, list(named.values()) or _newest(known), none)
     night.read()
     night.look_back(known, days)
-    return night.night()
+    return replace(night.night(), asked="" if runs else asked)
 
 
 def _newest(known: Sequence[RunLine]) -> list[RunLine]:
@@ -259,6 +275,7 @@ class _Gathering:
         self._runs = runs
         self._left_out = left_out
         self._missing: list[str] = []
+        self._absent: list[str] = []
         self._entries: dict[tuple[str, str], Entry] = {}
         self._environments: dict[str, Environment] = {}
         self._files: dict[str, BaselineFile | None] = {}
@@ -325,9 +342,11 @@ class _Gathering:
         since = (_when(newest) - dt.timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
         before = self._before(known, since)
         gone: list[Point] = []
+        last: list[Point] = []
         series: dict[tuple[str, str], list[Point]] = {}
         for case_id, key, points in self._archive.all_series(since=since):
             past = [point for point in points if point.time <= newest]
+            last += [point for point in past if point.run_id == before.get(key)]
             if (case_id, key) in self._entries:
                 series[case_id, key] = past
             elif past and past[-1].run_id == before.get(key):
@@ -336,7 +355,9 @@ class _Gathering:
         for place, points in series.items():
             moved = self._moved(points)
             self._entries[place] = replace(self._entries[place], points=points, moved=moved)
-        self._left_out += _on_gone(gone)
+        keys = {run.key for run in self._runs}
+        self._left_out += _on_gone([point for point in gone if point.key in keys])
+        self._absent = _on_absent(last, self._entries.values())
 
     def _before(self, known: Sequence[RunLine], since: str) -> dict[str, str]:
         """Return by key the run before this night's; note the keys that are new, and missing."""
@@ -383,6 +404,7 @@ class _Gathering:
             entries=entries,
             left_out=list(dict.fromkeys(self._left_out)),
             missing=self._missing,
+            absent=self._absent,
             environments=self._environments,
         )
 
@@ -412,6 +434,28 @@ def _on_gone(points: Sequence[Point]) -> list[str]:
     ]
 
 
+def _on_absent(last: Iterable[Point], entries: Iterable[Entry]) -> list[str]:
+    """Say which devices of the run before did not measure, where only others of them did.
+
+    On other machines all devices are others, and nothing is absent.
+    """
+    before: dict[str, Counter[str]] = {}
+    for point in last:
+        if point.device_uuid:
+            before.setdefault(point.key, Counter())[point.device_uuid] += 1
+    now: dict[str, set[str]] = {}
+    for entry in entries:
+        now.setdefault(entry.hardware.key, set()).add(entry.hardware.uuid or "")
+    return [
+        f"{key}: {uuid} measured {cases} case{'' if cases == 1 else 's'} in the run before, and "
+        "none this night: look whether it is still there"
+        for key, devices in sorted(before.items())
+        if now.get(key, set()) < devices.keys()
+        for uuid, cases in sorted(devices.items())
+        if now.get(key) and uuid not in now[key]
+    ]
+
+
 def _when(time: str) -> dt.datetime:
     """Return a run's start, which its file's name tells; as good as never where it cannot be."""
     try:
@@ -438,6 +482,14 @@ def excused(record: Record, time: str) -> bool:
 
 
 def _sentence(night: Night) -> str:
+    if days := night.days_late:
+        day = max(run.started for run in night.runs)[:10]
+        told = _told(night)
+        return f"Nothing has run for {days} days, since {day}. Then: {told[0].lower()}{told[1:]}"
+    return _told(night)
+
+
+def _told(night: Night) -> str:
     runs = _on_runs(night)
     if not night.entries:
         return "; ".join(["Nothing was measured", *runs]) + "."
@@ -469,6 +521,7 @@ def _on_failed(failed: Sequence[Entry]) -> str:
         if entry.status is Status.REGRESSED and (verdict := entry.verdict)
         if verdict.ratio is not None and verdict.ratio > 1
     ]
+    alone = failed[0].record.case.id if len(failed) == 1 else ""
     parts = []
     if count := found[Status.REGRESSED]:
         by = ""
@@ -476,9 +529,9 @@ def _on_failed(failed: Sequence[Entry]) -> str:
             ratio, metric = max(slower)
             by = f" by {'up to ' if count > 1 else ''}{ratio - 1:.1%}"
             by += "" if metric == "latency" else f" in {metric.replace('_', ' ')}"
-        parts.append(f"{count} regressed{by}")
+        parts.append(f"{alone or count} regressed{by}")
     if found[Status.ERROR]:
-        parts.append(f"{found[Status.ERROR]} ended in an error")
+        parts.append(f"{alone or found[Status.ERROR]} ended in an error")
     return ", ".join(parts)
 
 

@@ -6,8 +6,9 @@ A webhook's address is a secret: nothing that is said or raised here holds it.
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,8 +16,9 @@ import msgspec
 from bench_lib.history import HistoryError
 from bench_lib.judge import FAILING
 from bench_lib.model import Record
-from bench_lib.pages.markdown import since
+from bench_lib.pages.hints import hints
 from bench_lib.pages.night import NIGHT, Entry, Night, excused, is_red
+from bench_lib.pages.onset import in_words, onset, own_last, reason
 from bench_lib.pages.webhook import BUDGET_S, CLOCK, Clock, UndeliverableError, host_of, post
 
 if TYPE_CHECKING:
@@ -38,15 +40,19 @@ SCHEMA = 1
 """Version of the plain shape; docs/reports.md has it."""
 MOST_FAILURES = 200
 """Failures, and cases that fail no more, in the plain shape."""
-MOST_REASON = 300
-MOST_LINE = 500
-"""Characters of a line; escaped for Slack it is at most five times as long."""
-SLACK_BLOCKS, SLACK_TEXT, SLACK_ALL = 50, 3_000, 12_000
-"""Blocks of a message, characters of one block's text (docs.slack.dev, Blocks), and of all blocks
-together: beyond about 13,200 Slack answers ``msg_blocks_too_long`` (slackapi/bolt-js#2509)."""
+MOST_LINE = 590
+"""Characters of a line; escaped for Slack, whose blocks hold 3,000, it is five times as long."""
+SLACK_BLOCKS, SLACK_ALL = 50, 12_000
+"""Blocks of a message (docs.slack.dev, Blocks; each holds 3,000 characters), and characters of
+all: beyond about 13,200 Slack answers ``msg_blocks_too_long`` (slackapi/bolt-js#2509)."""
 TEAMS_BYTES = 13_000
 """Microsoft's limit is about 28 KB (learn.microsoft.com, Connectors, Microsoft Teams); of bots'
 messages it counts UTF-16, in which ours take twice as much."""
+
+MOST_RUNS = 8
+"""That the command names by which the report is made."""
+TO_REPORT = "Open the report"
+_LINK = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]+")
 
 Place = tuple[str, str]
 """A case's id and the hardware key."""
@@ -81,10 +87,15 @@ class News:
 
     red: list[RunLine] = field(default_factory=list)
     """Runs that failed with no case that did, unlike the last before on the same hardware."""
+    link: str = ""
+    """Where the report is; empty where nobody said."""
+    late: bool = False
+    """Whether a night must have been missed: then the last one's news are no news."""
 
     def __bool__(self) -> bool:
         """Whether anything changed."""
-        return bool(self.new or self.over or self.unfinished or self.missing or self.red)
+        gone = self.unfinished or self.missing or self.red or self.late
+        return bool(self.new or self.over or gone)
 
 
 def notify(
@@ -92,6 +103,7 @@ def notify(
     url: str,
     *,
     before: Before | None = None,
+    link: str = "",
     shape: str | None = None,
     say: Callable[[str], None] = lambda _line: None,
     budget_s: float = BUDGET_S,
@@ -104,11 +116,13 @@ def notify(
     was not measured.  Without ``before`` (``before_of``) the entries' own past says how things
     stood; nights in which a case had no time are not in it.
 
+    ``link`` is where the report is, for people; what is no address of the web is left out.
     ``shape`` is one of SHAPES, else by the address's host.  Whatever goes wrong is one line to
     ``say``, which never holds the address; nothing is raised.
     """
     try:
         news = news_of(night, _by_points(night) if before is None else before)
+        news = replace(news, link=_sound(link))
         if not news:
             say("nothing changed since the night before, so nothing was posted")
             return False
@@ -202,6 +216,8 @@ def _place(entry: Entry) -> Place:
 
 def news_of(night: Night, before: Before) -> News:
     """Return what changed since ``before``."""
+    if night.days_late:
+        return News(still=night.failed, late=True)
     failed = {_place(entry): entry for entry in night.failed}
     now = {_place(entry): entry for entry in night.entries}
     return News(
@@ -225,10 +241,10 @@ def _standing(entry: Entry | None) -> str:
 # --- in words --------------------------------------------------------------------------------
 
 
-def _lines(news: News) -> Iterator[str]:
+def _lines(night: Night, news: News) -> Iterator[str]:
     """Return a line for each piece of news, the gravest first."""
     for entry in news.new:
-        yield f"new: {_in_words(entry)}"
+        yield f"new: {in_words(night, entry)}"
     for run in news.unfinished:
         yield f"run {run.run_id} on {run.key} has not come to its end; cases may be missing"
     for run in news.red:
@@ -238,24 +254,20 @@ def _lines(news: News) -> Iterator[str]:
         yield f"nothing was measured on {key}, unlike the night before"
     for (case_id, key), standing in news.over.items():
         yield f"fails no more: {case_id} on {key}: {standing}"
+    yield from hints(night)
     for entry in news.still:
-        yield f"still: {_in_words(entry)}"
+        yield f"still: {in_words(night, entry)}"
 
 
-def _in_words(entry: Entry) -> str:
-    verdict, status = entry.verdict, entry.status
-    words = f"{entry.record.case.id} on {entry.hardware.key}: {status.value if status else ''}"
-    if verdict is not None and verdict.ratio is not None:
-        low_high = " to ".join(f"{bound:.3f}" for bound in verdict.interval or ())
-        words += f", {verdict.ratio:.3f} times {verdict.metric}"
-        words += f" ({low_high})" if low_high else ""
-    if began := since(entry):
-        words += f", {began}" if began.startswith("measured") else f", since {began}"
-    return f"{words}: {_reason(entry)}"
+def _sound(link: str) -> str:
+    """Return a link that can stand in any shape; empty where it is none."""
+    return link if _LINK.fullmatch(link) and len(link) <= MOST_LINE else ""
 
 
-def _reason(entry: Entry) -> str:
-    return _short(entry.verdict.reason if entry.verdict else "", MOST_REASON)
+def _to_report(night: Night, news: News) -> str:
+    """Say how to see more, where there is no link."""
+    runs = " ".join(f"--run {run.run_id}" for run in night.runs[:MOST_RUNS])
+    return "" if news.link or not runs else f"more: bench-lib report {runs} --html night.html"
 
 
 def _short(words: str, most: int = MOST_LINE) -> str:
@@ -292,7 +304,7 @@ def plain(night: Night, news: News) -> dict[str, Any]:
         "ended": night.ended,
         "runs": [run.run_id for run in night.runs],
         "counts": night.counts,
-        "failures": [_failure(entry, new=new) for entry, new in failures[:MOST_FAILURES]],
+        "failures": [_failure(night, entry, new=new) for entry, new in failures[:MOST_FAILURES]],
         "failures_left_out": max(0, len(failures) - MOST_FAILURES),
         "over": [
             {"case": case_id, "hardware": key, "status": standing}
@@ -302,11 +314,14 @@ def plain(night: Night, news: News) -> dict[str, Any]:
         "unfinished": [run.run_id for run in news.unfinished],
         "missing": news.missing,
         "red": [run.run_id for run in news.red],
+        "late_days": night.days_late,
+        "hints": hints(night)[:MOST_FAILURES],
+        "report": news.link or None,
     }
 
 
-def _failure(entry: Entry, *, new: bool) -> dict[str, Any]:
-    verdict = entry.verdict
+def _failure(night: Night, entry: Entry, *, new: bool) -> dict[str, Any]:
+    verdict, began = entry.verdict, onset(night, entry)
     return {
         "case": entry.record.case.id,
         "hardware": entry.hardware.key,
@@ -315,23 +330,26 @@ def _failure(entry: Entry, *, new: bool) -> dict[str, Any]:
         "metric": verdict.metric if verdict else None,
         "ratio": verdict.ratio if verdict else None,
         "interval": verdict.interval if verdict else None,
-        "since": since(entry) or None,
-        "reason": _reason(entry),
+        "since": began.since or None,
+        "changed": own_last(began.changes),
+        "reason": reason(entry),
     }
 
 
 def as_slack(night: Night, news: News) -> dict[str, Any]:
     """Return the news for Slack's incoming webhooks, within what a message may hold."""
     heading = _for_slack(night.sentence)
-    lines = [_for_slack(line) for line in _lines(news)]
-    room, shown = SLACK_ALL - len(heading) - len(_more(len(lines))), 0
-    for line in lines[: SLACK_BLOCKS - 2]:
+    lines = [_for_slack(line) for line in _lines(night, news)]
+    last = f"<{_escaped(news.link)}|{TO_REPORT}>" if news.link else _to_report(night, news)
+    room, shown = SLACK_ALL - len(heading) - len(_more(len(lines))) - len(last), 0
+    for line in lines[: SLACK_BLOCKS - 3]:
         room -= len(line)
         if room < 0:
             break
         shown += 1
     texts = [f"*{heading}*", *lines[:shown]]
     texts += [_more(len(lines) - shown)] if shown < len(lines) else []
+    texts += [last] if last else []
     return {
         "text": heading,
         "blocks": [
@@ -343,21 +361,26 @@ def as_slack(night: Night, news: News) -> dict[str, Any]:
 
 def _for_slack(words: str) -> str:
     """Escape the three characters that Slack's markup begins with: no link, nobody mentioned."""
-    return _short(words).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _escaped(_short(words))
+
+
+def _escaped(words: str) -> str:
+    return words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def as_teams(night: Night, news: News) -> dict[str, Any]:
     """Return the news for a webhook of Teams' Workflows: one card, within a message's size."""
-    lines = list(_lines(news))
+    lines = list(_lines(night, news))
     shown = len(lines)
-    while len(msgspec.json.encode(_card(night, lines, shown))) > TEAMS_BYTES and shown:
+    while len(msgspec.json.encode(_card(night, news, lines, shown))) > TEAMS_BYTES and shown:
         shown -= max(1, shown // 20)
-    return _card(night, lines, shown)
+    return _card(night, news, lines, shown)
 
 
-def _card(night: Night, lines: Sequence[str], shown: int) -> dict[str, Any]:
+def _card(night: Night, news: News, lines: Sequence[str], shown: int) -> dict[str, Any]:
     """Return a message of so many lines; runs of text are shown as they are, without markup."""
     rest = [_more(len(lines) - shown)] if shown < len(lines) else []
+    rest += filter(None, [_to_report(night, news)])
     heading = {"size": "large", "weight": "bolder"}
     texts = [
         (_short(night.sentence), heading),
@@ -373,5 +396,7 @@ def _card(night: Night, lines: Sequence[str], shown: int) -> dict[str, Any]:
             for text, style in texts
         ],
     }
+    if news.link:
+        card["actions"] = [{"type": "Action.OpenUrl", "title": TO_REPORT, "url": news.link}]
     attachment = {"contentType": "application/vnd.microsoft.card.adaptive", "content": card}
     return {"type": "message", "attachments": [attachment]}

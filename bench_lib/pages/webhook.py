@@ -135,7 +135,7 @@ def _tried(url: str, body: bytes, limit_s: float) -> _RetryableError | None:
 def _once(url: str, body: bytes, limit_s: float) -> None:
     headers = {"Content-Type": "application/json", "User-Agent": f"bench-lib/{__version__}"}
     # Its scheme was looked at; a file is nothing to post to.
-    request = urllib.request.Request(url, body, headers, method="POST")  # noqa: S310
+    request = urllib.request.Request(url, body, headers, method="POST")  # noqa: S310 - see above
     opener = urllib.request.build_opener(_NoRedirect)
     # What a good answer says is not read: it could only make a delivery look like none.
     opener.open(request, timeout=limit_s).close()

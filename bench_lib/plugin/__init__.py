@@ -5,9 +5,7 @@ Loaded by the entry point of the same name, or by a plain checkout's conftest.py
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Generator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,27 +13,24 @@ from _pytest.runner import runtestprotocol
 
 from bench_lib import wording
 from bench_lib.baselines import BaselineError
-from bench_lib.chronicle import fails
 from bench_lib.devicelock import DeviceBusyError
-from bench_lib.history import HistoryError, utc_today
-from bench_lib.judge import FAILING
+from bench_lib.history import HistoryError
 from bench_lib.launch import LaunchError
-from bench_lib.matrix import MatrixError
-from bench_lib.metrics.timing import LEAST_PROCESSES
-from bench_lib.model import TASKS, TIERS, Case, Record, Status
-from bench_lib.plugin import devices, replay, shares
+from bench_lib.matrix import MatrixError, cases_of
+from bench_lib.model import TASKS, TIERS, Case
+from bench_lib.plugin import devices, replay, shares, summary
+from bench_lib.plugin.conclusion import conclude
 from bench_lib.plugin.options import add_options, read_options
-from bench_lib.plugin.session import (
+from bench_lib.plugin.reports import (
     MEASURED,
-    PerfSession,
     decode,
     decode_cases,
     encode,
     encode_cases,
     fault_in_words,
-    shown_path,
     xfail_reason,
 )
+from bench_lib.plugin.session import PerfSession
 from bench_lib.runner import Outcome
 
 SESSION = pytest.StashKey[PerfSession]()
@@ -68,14 +63,14 @@ class Perf:
         try:
             outcome = self._session.measure(case)
         except (LaunchError, DeviceBusyError) as error:
-            self._session.failed = str(error)
+            words = self._session.failed = wording.printable(str(error))
             if self._session.is_worker:  # which must not exit: xdist would not say why
-                self._request.session.shouldstop = str(error)
-                pytest.fail(str(error), pytrace=False)
-            pytest.exit(str(error), returncode=pytest.ExitCode.USAGE_ERROR)
+                self._request.session.shouldstop = words
+                pytest.fail(words, pytrace=False)
+            pytest.exit(words, returncode=pytest.ExitCode.USAGE_ERROR)
         self._request.node.stash.setdefault(OUTCOMES, []).append(outcome)
         if outcome.skipped is not None:
-            pytest.skip(outcome.skipped)
+            pytest.skip(wording.printable(outcome.skipped))
         if (fault := outcome.fault) is not None:
             words = fault_in_words(case, fault)
             if (quarantine := self._session.quarantine(case)) is not None:
@@ -179,16 +174,8 @@ def _marks_of(obj: object) -> list[pytest.Mark]:
 def _cases(config: pytest.Config, mark: pytest.Mark) -> list[Case]:
     """Return the tier's cases of the table that the mark names: ``networks``, ``factory``."""
     session = config.stash[SESSION]
-    tables = (*session.workloads, "factory")
-    if len(mark.args) != 1 or mark.args[0] not in tables:
-        named = ", ".join(map(repr, mark.args)) or "nothing"
-        raise MatrixError(f"perf_cases names {named}; it takes one of {', '.join(tables)}")
-    axes = session.workloads.get(mark.args[0])
-    return [
-        case
-        for case in session.cases[session.tier]
-        if (":" in case.workload if axes is None else case.workload == axes.workload)
-    ]
+    table = mark.args[0] if len(mark.args) == 1 else None
+    return cases_of(table, session.cases[session.tier], session.workloads)
 
 
 def _marks(case: Case) -> list[pytest.MarkDecorator]:
@@ -207,6 +194,15 @@ def pytest_collection_modifyitems(
         replay.prepare(item)
     with replay.shown_as_benchmarks(measuring):
         yield
+
+
+def pytest_report_collectionfinish(
+    config: pytest.Config, items: Sequence[pytest.Item]
+) -> str | list[str]:
+    """Say on what is measured, and of which tier; or where to see what there is."""
+    session = config.stash[SESSION]
+    terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
+    return summary.before(session, list(filter(_measures, items)), terminal.stats)
 
 
 def _measures(item: pytest.Item) -> bool:
@@ -252,7 +248,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     finally:
         try:
             if judges:
-                perf_session.conclude()
+                conclude(perf_session)
         except (HistoryError, BaselineError) as error:
             _stop(session, perf_session, str(error))
         finally:
@@ -307,11 +303,11 @@ def pytest_runtest_makereport(
     outcomes = item.stash.get(OUTCOMES, None)
     deferred = item.stash.get(DEFERRED, None)
     if call.when == "call" and (outcomes or deferred):
-        made.perf = encode(outcomes or [])  # type: ignore[attr-defined]
+        made.perf = encode(outcomes or [])  # type: ignore[attr-defined]  # reports take what plugins add
         if deferred:
             made.perf_deferred = encode_cases(deferred)  # type: ignore[attr-defined]
         if made.passed:
-            made.outcome = MEASURED  # type: ignore[assignment]
+            made.outcome = MEASURED  # type: ignore[assignment]  # an outcome of our own
     return made
 
 
@@ -334,6 +330,7 @@ class _Recorder:
         try:
             deferred = decode_cases(getattr(report, "perf_deferred", []))
             self._session.note(report, decode(plain), deferred)
+            report.perf = None  # type: ignore[attr-defined]  # pytest keeps reports to the end
         except (HistoryError, BaselineError) as error:
             self._session.failed = str(error)
             pytest.exit(str(error), returncode=pytest.ExitCode.INTERNAL_ERROR)
@@ -382,84 +379,4 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Show the verdicts, where they are kept, and what to do next."""
-    session = config.stash[SESSION]
-    if session.chronicle is None:
-        return
-    records = session.judged or list(session.chronicle.records.values())
-    if not records:
-        return
-    terminalreporter.section("performance")
-    rows = wording.summary_rows(records)
-    heading, *lines = wording.table(wording.HEADINGS, rows, _width(terminalreporter, config))
-    terminalreporter.write_line(heading)
-    for row, line in zip(rows, lines, strict=True):
-        terminalreporter.write_line(line, **_COLOURS.get(row[1], {}))
-    for line in wording.explanations(records):
-        terminalreporter.write_line(line)
-    strict, today = session.options.strict, utc_today()
-    failed = [r.case.id for r in records if fails(r, strict=strict, today=today)]
-    run, device = session.chronicle.writer, session.device()
-    terminalreporter.write_line("")
-    terminalreporter.write_line(f"history: {shown_path(run.path)}")
-    if session.judged_nothing:
-        terminalreporter.write_line(
-            "failed: most cases could not be judged, and such a gate is not green", red=True
-        )
-    if session.failed:
-        terminalreporter.write_line(f"stopped: {session.failed}", red=True)
-    terminalreporter.write_line(f"next: {_next_step(session, records)}")
-    words = wording.counted(session.chronicle.counts(), failed)
-    terminalreporter.write_line(f"run {run.run_id} on {device.key}: {words}")
-
-
-_BAD, _ODD, _GOOD = {"red": True}, {"yellow": True}, {"green": True}
-_COLOURS = {
-    **{status.value: _BAD for status in FAILING},
-    **{status.value: _ODD for status in (Status.INVALID, Status.SUSPECT, Status.INCOMPARABLE)},
-    Status.IMPROVED.value: _GOOD,
-}
-
-
-def _width(terminalreporter: Any, config: pytest.Config) -> int:
-    """Return how wide the table may be: a file and a log have room for all of it."""
-    if not terminalreporter.isatty():
-        return wording.WIDTH
-    return min(wording.WIDTH, config.get_terminal_writer().fullwidth)
-
-
-def _next_step(session: PerfSession, records: list[Record]) -> str:
-    """Return the one thing to do now."""
-    assert session.chronicle is not None
-    run = session.chronicle.writer.run_id
-    status = {record.status for record in records}
-    folders = _unless_default("--history", session.options.history)
-    folders += _unless_default("--baselines", session.options.baselines)
-    arguments = session.config.invocation_params.args
-    again = shlex.join(["pytest", *arguments])
-    if session.interrupted:
-        return f"the run was interrupted; {again}"
-    if Status.ERROR in status or Status.REGRESSED in status:
-        return f"bench-lib report --html report.html{folders}"
-    if Status.INVALID in status:
-        return f"see to what the device is blamed for, then {again}"
-    if Status.NO_BASELINE in status:
-        first = ""
-        if session.options.processes < LEAST_PROCESSES:
-            others = shlex.join(["pytest", *_without_processes(arguments)])
-            first, run = f"{others} --perf-processes {LEAST_PROCESSES} && ", "latest"
-        return f'{first}bench-lib baseline accept --run {run}{folders} --reason "first baseline"'
-    return f"nothing; bench-lib report --html report.html{folders} has the details"
-
-
-def _unless_default(option: str, path: Path) -> str:
-    """Return the option that makes bench-lib look where pytest did, from this folder."""
-    default = Path.cwd() / option.removeprefix("--")
-    return "" if path == default else f" {option} {shlex.quote(shown_path(path))}"
-
-
-def _without_processes(arguments: Sequence[str]) -> list[str]:
-    kept = list(arguments)
-    while "--perf-processes" in kept:
-        position = kept.index("--perf-processes")
-        del kept[position : position + 2]
-    return [argument for argument in kept if not argument.startswith("--perf-processes=")]
+    summary.write(terminalreporter, config.stash[SESSION])

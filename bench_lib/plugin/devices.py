@@ -66,7 +66,7 @@ def scheduling(config: pytest.Config, log: Any) -> Any:
     """Return a scheduler for xdist that sends each test to its device's worker."""
     from xdist.scheduler.each import EachScheduling  # noqa: PLC0415 - xdist is not always there
 
-    class DeviceScheduling(EachScheduling):  # type: ignore[misc]
+    class DeviceScheduling(EachScheduling):  # type: ignore[misc]  # xdist has no types
         """Every worker collects everything and is told to run only its device's tests."""
 
         def schedule(self) -> None:

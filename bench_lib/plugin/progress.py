@@ -225,7 +225,7 @@ class Footer:
         self._column = writer.width_of_current_line
         self._text = ""
         self._drawn = self._ended = False
-        writer.write = self._written  # type: ignore[method-assign]
+        writer.write = self._written  # type: ignore[method-assign]  # until it is closed
 
     def show(self, state: State) -> None:
         """Draw a state in place of the last."""
@@ -253,7 +253,7 @@ class Footer:
                 return
             try:
                 draw()
-            except Exception:  # noqa: BLE001
+            except Exception:  # noqa: BLE001 - of any kind, as said above
                 self._end()
 
     def _written(self, msg: str, *, flush: bool = False, **markup: bool) -> None:
@@ -294,7 +294,7 @@ class Footer:
 def rendered(state: State, width: int, left: str, *, colour: bool) -> str:
     """Return a state as one line of at most ``width`` columns, with a terminal's escapes."""
     # Takes 60 ms to import, and most runs have no terminal.
-    from rich.console import Console, RenderableType  # noqa: PLC0415
+    from rich.console import Console, RenderableType  # noqa: PLC0415 - slow
     from rich.progress_bar import ProgressBar  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415

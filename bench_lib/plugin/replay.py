@@ -62,7 +62,7 @@ def shown_as_benchmarks(items: Sequence[pytest.Item]) -> Iterator[None]:
     Afterwards the fixture is asked for only when there are samples: one that is set up and
     not used is reported as a mistake.
     """
-    lists: list[list[str]] = [item.fixturenames for item in items]  # type: ignore[attr-defined]
+    lists: list[list[str]] = [item.fixturenames for item in items]  # type: ignore[attr-defined]  # items that are functions
     added = [names for names in lists if FIXTURE not in names]
     for names in added:
         if FIXTURE not in names:  # items of one function share their list

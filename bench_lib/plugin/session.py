@@ -1,71 +1,29 @@
-"""One pytest session: measuring where the tests run, judging where they are reported."""
+"""What one process of a pytest session knows, and its measuring."""
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import functools
-import queue
-import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-from _pytest._code.code import ReprFileLocation, TerminalRepr
-from _pytest._io import TerminalWriter
 
-from bench_lib import acceptance, baselines, fingerprint, hardware, judge, matrix, validity, wording
+from bench_lib import acceptance, baselines, fingerprint, hardware, matrix, validity, wording
 from bench_lib.chronicle import Chronicle, fails
-from bench_lib.devicelock import DeviceBusyError
 from bench_lib.history import utc_today
-from bench_lib.launch import LaunchError
 from bench_lib.launch.catalogue import network_sizes
 from bench_lib.matrix.axes import WorkloadAxes, cold
-from bench_lib.model import (
-    Case,
-    Fault,
-    Hardware,
-    KernelTable,
-    Quarantine,
-    Record,
-    Status,
-    Verdict,
-    problem_of,
-)
+from bench_lib.model import Case, Hardware, Quarantine, Record, Status, Verdict, problem_of
 from bench_lib.plugin import pace, properties
 from bench_lib.plugin.devices import DEVICE
 from bench_lib.plugin.options import Options
 from bench_lib.plugin.pace import Pace
 from bench_lib.plugin.progress import MEASURING, Progress, display
 from bench_lib.plugin.properties import Property
-from bench_lib.profiling import run
+from bench_lib.plugin.reports import MEASURED, Deferred, Pending
 from bench_lib.runner import Bench, Outcome
-
-MEASURED = "measured"
-"""Outcome of a call whose verdict is still to come; becomes passed or failed at the end."""
-
-
-@dataclass(frozen=True)
-class Pending:
-    """A test's report that waits for the verdicts of the cases it measured."""
-
-    report: pytest.TestReport
-    case_ids: list[str]
-
-
-@dataclass(frozen=True)
-class Deferred:
-    """A test's report whose cases of several ranks wait until all devices are free."""
-
-    report: pytest.TestReport
-    cases: list[Case]
-    measured: list[str]
-    """The test's other cases, by id."""
 
 
 @dataclass
@@ -136,7 +94,7 @@ class PerfSession:
             return problem
         if self.seen.setdefault(case.id, case) != case:
             return f"two different cases are called {case.id!r}; give one of them another id"
-        if self.is_worker and DEVICE not in self.config.workerinput:  # type: ignore[attr-defined]
+        if self.is_worker and DEVICE not in self.config.workerinput:  # type: ignore[attr-defined]  # xdist's
             return (
                 "pytest-xdist's workers were given no devices, because nothing said that this "
                 "session measures; name the tests' folder in the ini setting perf_paths, or "
@@ -154,10 +112,11 @@ class PerfSession:
     def measure(self, case: Case) -> Outcome:
         """Measure one case on this process's device."""
         if self.bench is None:
-            self.bench = self._open_bench(self.device())
+            self.bench = self.open_bench(self.device())
         return self.bench.measure(case)
 
-    def _open_bench(self, device: Hardware) -> Bench:
+    def open_bench(self, device: Hardware) -> Bench:
+        """Open a bench of its own on a device; whoever opens it closes it."""
         return Bench(
             device,
             processes=self.options.processes,
@@ -195,10 +154,11 @@ class PerfSession:
     def show_progress(self, lanes: Sequence[Sequence[str]]) -> None:
         """Show from now on how far the run is; ``lanes`` are each device's tests, in turn."""
         self.progress = Progress(display(self.config, self.say))
-        self.progress.begin(MEASURING, lanes, Pace(self._past, self.options.processes))
+        self.progress.begin(MEASURING, lanes, Pace(self.past, self.options.processes))
 
     @cached_property
-    def _past(self) -> dict[str, float]:
+    def past(self) -> dict[str, float]:
+        """What cases took in the last runs of this hardware, in seconds."""
         assert self.chronicle is not None
         own = self.chronicle.writer.path
         return pace.past(self.options.history, self.device().key, but=own)
@@ -213,23 +173,24 @@ class PerfSession:
         """Take in what a test measured and what it left, in the process that judges."""
         self.open_chronicle()
         for outcome in outcomes:
-            self._note(outcome, test_report.nodeid)
+            self.take_in(outcome, test_report.nodeid)
         measured = [outcome.case.id for outcome in outcomes]
         if test_report.outcome != MEASURED:
-            self.unjudged[test_report.nodeid] = self._properties(measured)
+            self.unjudged[test_report.nodeid] = self.properties_of(measured)
             return
         if deferred:
             self.deferred.append(Deferred(test_report, deferred, measured))
         else:
             self.pending.append(Pending(test_report, measured))
 
-    def _note(self, outcome: Outcome, nodeid: str | None) -> None:
+    def take_in(self, outcome: Outcome, nodeid: str | None) -> None:
+        """Take in what was measured of one case; raises HistoryError."""
         assert self.chronicle is not None
         self.chronicle.note(outcome, nodeid)
         if outcome.environment.torch is not None:
             self.torch.add(outcome.environment.torch)
 
-    def _properties(self, case_ids: Sequence[str]) -> list[Property]:
+    def properties_of(self, case_ids: Sequence[str]) -> list[Property]:
         """Return what JUnit's XML is to say of cases; first of those that failed."""
         assert self.chronicle is not None
         records = [
@@ -237,7 +198,7 @@ class PerfSession:
             for id_ in case_ids
             if id_ in self.chronicle.records
         ]
-        records.sort(key=lambda record: not self._fails(record))
+        records.sort(key=lambda record: not self.fails(record))
         return properties.of_test(records, self.chronicle.writer.run_id)
 
     def _as_it_stands(self, record: Record) -> Record:
@@ -253,247 +214,14 @@ class PerfSession:
         held = self.quarantine(record.case)
         return replace(record, status=status, verdicts=verdicts, quarantine=held)
 
-    def _fails(self, record: Record) -> bool:
+    def fails(self, record: Record) -> bool:
+        """Whether a case fails its test."""
         return fails(record, strict=self.options.strict, today=utc_today())
-
-    def catch_up(self) -> None:
-        """Measure what xdist's workers left, now that they have ended and devices are free."""
-        waiting, self.deferred = self.deferred, []
-        if not waiting:
-            return
-        self.say(f"measuring the cases of several ranks of {len(waiting)} tests")
-        known = Pace(self._past, self.options.processes)
-        self.progress.begin(MEASURING, [[each.report.nodeid for each in waiting]], known)
-        try:
-            with contextlib.closing(self._open_bench(self.devices[0])) as bench:
-                while waiting:
-                    self._catch_up(bench, waiting[0])
-                    self.progress.finish(waiting.pop(0).report.nodeid)
-        except (LaunchError, DeviceBusyError) as error:
-            self.failed = str(error)
-            raise
-        finally:
-            why = self.failed or "the run was interrupted"
-            for each in waiting:
-                self._report_unmeasured(each.report, f"not measured: {why}")
-
-    def _catch_up(self, bench: Bench, test: Deferred) -> None:
-        """Measure one test's cases up to the first that has no measurement, as the test would."""
-        assert self.chronicle is not None
-        test.report.duration = 0.0
-        for case in test.cases:
-            begin = time.monotonic()
-            outcome = bench.measure(case)
-            test.report.duration += time.monotonic() - begin
-            self._note(outcome, test.report.nodeid)
-            ids = [*test.measured, *(each.id for each in test.cases)]
-            if outcome.skipped is not None:
-                self._report_skipped(test.report, outcome.skipped, ids)
-                return
-            if outcome.fault is not None:
-                words, quarantine = fault_in_words(case, outcome.fault), self.quarantine(case)
-                if quarantine is None:
-                    self._report_unmeasured(test.report, words, ids)
-                else:
-                    reason = xfail_reason(quarantine, words)
-                    self._report_skipped(test.report, reason, ids, xfail=True)
-                return
-        self.pending.append(Pending(test.report, ids))
-
-    def confirm(self) -> None:
-        """Measure what looks different again, in fresh processes that all such cases share.
-
-        A case leaves as soon as it does not look different any more.  Under xdist its
-        workers have ended by now, and their devices are idle.  Cases of several ranks come
-        after the others, when no device is held by a bench of its own.
-        """
-        self._confirm(of_several_ranks=False)
-        self._confirm(of_several_ranks=True)
-
-    def _confirm(self, *, of_several_ranks: bool) -> None:
-        assert self.chronicle is not None
-        everything = len(self.chronicle.records)
-        benches = {} if self.bench is None else {_place(self.bench.device): self.bench}
-        with contextlib.ExitStack() as stack:
-            for process in range(self.options.processes, self.options.planned):
-                records = self.chronicle.suspicious()
-                if process == self.options.processes:
-                    records += self.chronicle.spoilt()  # whatever it was may be over by now
-                records = [r for r in records if (r.case.launch.ranks > 1) == of_several_ranks]
-                if not records:
-                    return
-                self.say(
-                    f"looking again at {len(records)} of {everything} cases, in fresh process "
-                    f"{process + 1} of at most {self.options.planned}"
-                )
-                queues: dict[str, list[Record]] = {}
-                for record in records:
-                    device = self.chronicle.hardware_of(record)
-                    queues.setdefault(_place(device), []).append(record)
-                    if _place(device) not in benches:
-                        bench = benches[_place(device)] = self._open_bench(device)
-                        stack.callback(bench.close)
-                self._measure_again(benches, queues, process)
-
-    def look_into(self) -> None:
-        """Profile what changed and what has no baseline, each device's cases in one context."""
-        assert self.chronicle is not None
-        records = self.chronicle.to_look_into(self.options.kernels)
-        if not records:
-            return
-        everything = len(self.chronicle.records)
-        self.say(f"looking into the kernels of {len(records)} of {everything} cases")
-        self.progress.begin("looking into kernels", [[record.case.id for record in records]])
-        try:
-            self._look_into(records)
-        except (LaunchError, DeviceBusyError) as error:  # the verdicts stand without
-            self.say(f"kernels could not be looked into: {error}")
-
-    def _look_into(self, records: list[Record]) -> None:
-        assert self.chronicle is not None
-        for place in dict.fromkeys(_place(self.chronicle.hardware_of(r)) for r in records):
-            here = [r for r in records if _place(self.chronicle.hardware_of(r)) == place]
-            with contextlib.ExitStack() as stack:
-                bench = self.bench
-                if bench is None or _place(bench.device) != place:
-                    bench = self._open_bench(self.chronicle.hardware_of(here[0]))
-                    stack.callback(bench.close)
-                cases = [record.case for record in here]
-                alone = [case for case in cases if case.launch.ranks == 1]
-                for case, found in run.look_into(bench, alone):
-                    self._note_kernels(case, found)
-                for case in (case for case in cases if case.launch.ranks > 1):
-                    with bench.holding(case):
-                        ((_, found),) = run.look_into(bench, [case])
-                    self._note_kernels(case, found)
-
-    def _note_kernels(self, case: Case, found: KernelTable | str) -> None:
-        assert self.chronicle is not None
-        self.chronicle.note_kernels(case.id, found)
-        self.progress.finish(case.id)
-
-    def _measure_again(
-        self, benches: Mapping[str, Bench], queues: Mapping[str, list[Record]], process: int
-    ) -> None:
-        """Measure each device's queue, the devices at the same time."""
-        assert self.chronicle is not None
-        outcomes: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
-        lanes = [[record.case.id for record in records] for records in queues.values()]
-        self.progress.begin("looking again", lanes, Pace(self._past))
-
-        def work(place: str) -> None:
-            try:
-                cases = [record.case for record in queues[place]]
-                for outcome in benches[place].measure_again(cases, process):
-                    outcomes.put(outcome)
-            finally:
-                outcomes.put(None)
-
-        with ThreadPoolExecutor(len(queues)) as pool:
-            devices = [pool.submit(work, place) for place in queues]
-            try:
-                for _ in devices:
-                    while (outcome := outcomes.get()) is not None:
-                        self._note(outcome, self.chronicle.records[outcome.case.id].nodeid)
-                        self.progress.finish(outcome.case.id)
-            except BaseException:
-                for bench in benches.values():
-                    bench.close()  # or the pool would wait for what is being measured
-                raise
-            for device in devices:
-                device.result()
-
-    def conclude(self) -> None:
-        """Judge everything and give each waiting test the outcome that follows."""
-        if self.chronicle is None:
-            return
-        if not self.interrupted and self.failed is None:
-            try:
-                self.catch_up()
-                self.confirm()
-                self.look_into()
-            except (LaunchError, DeviceBusyError) as error:
-                if self.failed is None:
-                    self.failed = f"suspicious cases could not be measured again: {error}"
-            except KeyboardInterrupt:
-                self.interrupted = True
-                self._report_all()
-                raise
-        self._report_all()
-
-    def _report_all(self) -> None:
-        assert self.chronicle is not None
-        waiting, self.pending = self.pending, []
-        self.progress.begin("judging", [[each.report.nodeid for each in waiting]])
-        self.judged = self.chronicle.judge()
-        for each in waiting:
-            self._report(each)
-            self.progress.finish(each.report.nodeid)
-        properties.of_suite(
-            self.config, self.chronicle.records.values(), self.chronicle.writer.run_id, self.torch
-        )
 
     def quarantine(self, case: Case) -> Quarantine | None:
         """Return the quarantine that holds for a case today, if one does."""
         found = self._baselines(self.device().key).quarantines.get(case.id)
         return found if found and baselines.in_force(found, utc_today()) else None
-
-    def _report(self, waiting: Pending) -> None:
-        assert self.chronicle is not None
-        records = [self.chronicle.records[id_] for id_ in waiting.case_ids]
-        final = copy.copy(waiting.report)
-        failing = [record for record in records if self._fails(record)]
-        status = wording.standing((failing or records)[0], utc_today())
-        final.outcome = "failed" if failing else "passed"
-        if failing:
-            words = "\n\n".join(wording.in_words(record) for record in failing)
-            verdict = judge.leading(failing[0].verdicts)
-            summary = f"{verdict.metric}: {verdict.reason.splitlines()[0]}"
-            final.longrepr = VerdictRepr(words, summary, final.location)
-        self._finish(final, status, waiting.case_ids)
-
-    def _report_unmeasured(
-        self, waiting: pytest.TestReport, words: str, case_ids: Sequence[str] = ()
-    ) -> None:
-        """Fail a test that was deferred and has no measurement."""
-        final = copy.copy(waiting)
-        final.outcome = "failed"
-        final.longrepr = VerdictRepr(words, words.splitlines()[0], waiting.location)
-        self._finish(final, Status.ERROR.value, case_ids)
-
-    def _report_skipped(
-        self,
-        waiting: pytest.TestReport,
-        reason: str,
-        case_ids: Sequence[str],
-        *,
-        xfail: bool = False,
-    ) -> None:
-        """Skip a test that was deferred, as pytest.skip or pytest.xfail in it would have."""
-        final = copy.copy(waiting)
-        final.outcome = "skipped"
-        path, line, _ = waiting.location
-        final.longrepr = (path, (line or 0) + 1, f"Skipped: {reason}")
-        if xfail:
-            final.wasxfail = reason
-        self._finish(final, Status.SKIPPED.value, case_ids)
-
-    def _finish(self, final: pytest.TestReport, status: str, case_ids: Sequence[str]) -> None:
-        """Report a test's outcome, and then its end."""
-        waited = getattr(final, "perf_deferred", None) is not None
-        if not waited:
-            final.duration = 0.0  # counted when it was measured
-        final.perf_status = status  # type: ignore[attr-defined]
-        found = self._properties(case_ids) or [("perf_status", status)]
-        final.user_properties = [*final.user_properties, *found]
-        self.config.hook.pytest_runtest_logreport(report=final)
-        # The teardown's report closes the test for JUnit, so it comes after the verdict.
-        end = copy.copy(final)
-        end.when, end.outcome, end.longrepr, end.duration = "teardown", "passed", None, 0.0
-        end.sections = []
-        if hasattr(end, "wasxfail"):
-            del end.wasxfail
-        self.config.hook.pytest_runtest_logreport(report=end)
 
     def close(self) -> None:
         """Let go of the device and its workers."""
@@ -521,7 +249,7 @@ class PerfSession:
             with capture.global_and_fixture_disabled():
                 if self.config.get_terminal_writer().width_of_current_line:
                     terminal.write_line("")  # after xdist's dots, which the reporter forgets
-                terminal.write_line(line)
+                terminal.write_line(wording.printable(line))
 
     @property
     def judged_nothing(self) -> bool:
@@ -538,67 +266,5 @@ class PerfSession:
         if record.quarantine is not None and baselines.in_force(record.quarantine, utc_today()):
             return False
         key = self.chronicle.hardware_of(record).key
-        return record.case.id in self._baselines(key).measured
-
-
-def fault_in_words(case: Case, fault: Fault) -> str:
-    """Return what a test says of a case that has no measurement."""
-    words = f"ERROR {case.id}: {fault.kind} in {fault.phase}: {fault.message}"
-    if fault.last_output:
-        words += f"\n\nlast output of the worker:\n{fault.last_output}"
-    return words
-
-
-def xfail_reason(quarantine: Quarantine, words: str) -> str:
-    """Return why a fault does not fail a test."""
-    return f"in quarantine until {quarantine.until}: {words.splitlines()[0]}"
-
-
-def _place(device: Hardware) -> str:
-    """Name one device among those of this machine."""
-    return device.uuid or f"{device.key} {device.index}"
-
-
-class VerdictRepr(TerminalRepr):
-    """A verdict as pytest shows a failure: its words, and one line for the summary."""
-
-    def __init__(self, text: str, summary: str, location: tuple[str, int | None, str]) -> None:
-        """Take the words, the line, and the test's place in the source."""
-        self.text = text
-        path, line, _ = location
-        self.reprcrash = ReprFileLocation(path, (line or 0) + 1, summary)
-
-    def toterminal(self, tw: TerminalWriter) -> None:
-        """Write the words."""
-        for line in self.text.splitlines():
-            tw.line(line, red=line.startswith(tuple(s.value for s in judge.FAILING)))
-
-
-def encode(outcomes: list[Outcome]) -> list[Any]:
-    """Return outcomes as plain objects, as a report can carry them between processes."""
-    plain: list[Any] = msgspec.to_builtins(outcomes)
-    return plain
-
-
-def decode(plain: list[Any]) -> list[Outcome]:
-    """Return the outcomes that ``encode`` made plain."""
-    return msgspec.convert(plain, list[Outcome])
-
-
-def encode_cases(cases: list[Case]) -> list[Any]:
-    """Return cases as plain objects, as a report can carry them between processes."""
-    plain: list[Any] = msgspec.to_builtins(cases)
-    return plain
-
-
-def decode_cases(plain: list[Any]) -> list[Case]:
-    """Return the cases that ``encode_cases`` made plain."""
-    return msgspec.convert(plain, list[Case])
-
-
-def shown_path(path: Path) -> str:
-    """Return a path as short as it can be typed from here."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
+        baseline = self._baselines(key).baselines.get(record.case.id)
+        return baseline is not None and baseline.provenance == baselines.MEASURED

@@ -156,7 +156,10 @@ class Profiler:
         return sorted(folder.rglob(f"{escape(name)}_*results.pftrace"))
 
     def counted(self, folder: Path, name: str) -> list[Path]:
-        """Return the files with counters that a run left, for ``counters.read``."""
+        """Return the files with counters that a run left, for ``counters.read``.
+
+        Raises ToolError where there is none.
+        """
         if self.tool == "rocprof-compute":
             return [self._workload(folder, name) / "pmc_perf.csv"]
         pattern = {
@@ -272,7 +275,10 @@ def read(path: Path) -> list[Kernel]:
 
 
 def read_with_problems(path: Path) -> tuple[list[Kernel], list[str]]:
-    """Read as ``read`` does, and tell in sentences what is missing, such as a torn last row."""
+    """Read as ``read`` does, and tell in sentences what is missing, such as a torn last row.
+
+    Raises ToolError as it does.
+    """
     if tables.is_database(path):
         files = Files(databases=[path])
     elif _is_trace(path):

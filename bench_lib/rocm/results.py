@@ -145,7 +145,7 @@ def read(files: Iterable[Files], within: str | None, tool: str) -> Results:
     windows = [[span[1:] for span in spans if span[0] == within] for spans in marked]
     if within and not any(windows):
         names = dict.fromkeys(span[0] for spans in marked for span in spans)
-        problems.append(_no_range(within, list(names), tool, all(e.traced for e in there)))
+        problems.append(_no_range(within, list(names), tool, traced=all(e.traced for e in there)))
     # Where one process marks the range, a launcher that marks none is not what was asked for.
     counted = [
         _process(each, found, problems)
@@ -309,7 +309,7 @@ def _told_of(database: Path) -> str:
     )
 
 
-def _no_range(within: str, names: Sequence[str], tool: str, traced: bool) -> str:  # noqa: FBT001
+def _no_range(within: str, names: Sequence[str], tool: str, *, traced: bool) -> str:
     if tool in ("rocprof", "rocprof-compute"):
         why = f"{tool} does not tell ranges with its kernels, rocprofv3 does"
     elif not traced:

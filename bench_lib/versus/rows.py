@@ -7,9 +7,11 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from bench_lib import fingerprint, judge
 from bench_lib.metrics import secondary
+from bench_lib.metrics.figures import FIGURES
 from bench_lib.metrics.timing import AGREEING, LEAST_PROCESSES
 from bench_lib.model import Baseline, Case, Hardware, ProcessSummary, Status
 from bench_lib.profiling import kernels
@@ -42,6 +44,10 @@ def _log(value: float | None) -> float | None:
     return math.log(value) if value is not None and value > 0 else None
 
 
+def _log_figure(name: str, process: ProcessSummary) -> float | None:
+    return _log(process.figures.get(name))
+
+
 METRICS = {
     metric.name: metric
     for metric in (
@@ -70,6 +76,7 @@ METRICS = {
             lambda p: p.compile_cache,
         ),
         Metric("first_step", "first step from cold caches", "s", lambda p: _log(p.first_step_s)),
+        *(Metric(row.name, row.what, row.unit, partial(_log_figure, row.name)) for row in FIGURES),
     )
 }
 LATENCY = METRICS["latency"]

@@ -200,7 +200,7 @@ def _at(address: str) -> Run:
 
 
 def of_run(name: str, run: Run) -> Side:
-    """Return a run as a side."""
+    """Return a run as a side; raises SideError for a file without one."""
     problems = list(run.problems)
     if not run.run_id:
         raise SideError(f"{run.path} holds no run: {'; '.join(problems[:1]) or 'it is empty'}")

@@ -150,7 +150,8 @@ class GpuClock:
     def busy_time(self, step: Callable[[], object], n: int) -> float:
         """Sum up what torch's profiler saw on the device: kernels, copies and fills.
 
-        The pauses between them are not in the sum, and what ran at the same time is twice.
+        In seconds for each of ``n`` steps.  The pauses between them are not in the sum, and what
+        ran at the same time is twice.  Raises RuntimeError where nothing was seen.
         """
         from torch.profiler import ProfilerActivity, profile
 

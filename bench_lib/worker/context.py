@@ -98,7 +98,10 @@ def measured(case: Case, context: Context) -> dict[str, Any]:
 
 
 def tuned(case: Case, context: Context) -> dict[str, Any]:
-    """Take two of a case's steps while MIOpen searches for the best kernels of each."""
+    """Take two of a case's steps while MIOpen searches for the best kernels of each.
+
+    Raises UnsupportedError where torch has no MIOpen.
+    """
     if torch.version.hip is None:
         raise UnsupportedError("MIOpen is for AMD GPUs, and this torch is built for others")
     clean(context)

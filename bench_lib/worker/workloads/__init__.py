@@ -1,13 +1,14 @@
 """What can be measured: code that builds a step.
 
-A workload is named in the case, either by one of the names here or as
-``package.module:factory``; the factory is called as ``factory(setting, **params)`` and
-returns a Workload, or just a callable that does one step.
+A workload is named in the case: as a module here that has a function of its own name, by one of
+the names in ``NAMED``, or as ``package.module:factory``.  The function is called as
+``factory(setting, **params)`` and returns a Workload, or just a callable that does one step.
 """
 
 from __future__ import annotations
 
 import importlib
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
@@ -21,13 +22,11 @@ __all__ = ["Setting", "UnsupportedError", "Workload", "build"]
 
 NAMED = {
     "network": "bench_lib.worker.workloads.networks:network",
-    "training": "bench_lib.worker.workloads.training:training",
-    "language_model": "bench_lib.worker.workloads.language_model:language_model",
     "collective": "bench_lib.worker.workloads.collectives:collective",
     "operator": "bench_lib.worker.workloads.operators:operator",
-    "planted": "bench_lib.worker.workloads.planted:planted",
     "delay": "bench_lib.worker.workloads.planted:delay",
 }
+"""Workloads whose function or module has another name."""
 
 
 def build(case: Case, setting: Setting) -> Workload:
@@ -52,9 +51,20 @@ def _params(case: Case, setting: Setting) -> dict[str, Any]:
 
 
 def _factory(name: str) -> Callable[..., Any]:
-    module, separator, attribute = NAMED.get(name, name).partition(":")
-    if not separator:
-        known = ", ".join(NAMED)
-        raise LookupError(f"no workload {name!r}; there is {known}, or package.module:factory")
+    module, _, attribute = _target(name).partition(":")
     factory: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     return factory
+
+
+def _target(name: str) -> str:
+    """Return where a workload's function is, as ``package.module:factory``."""
+    if ":" in name:
+        return name
+    if name in NAMED:
+        return NAMED[name]
+    if name.isidentifier() and find_spec(f"{__name__}.{name}"):
+        return f"{__name__}.{name}:{name}"
+    raise LookupError(
+        f"no workload {name!r}; there is {', '.join(NAMED)}, or package.module:factory, or the "
+        f"name of a module of {__name__} that has a function of that name"
+    )

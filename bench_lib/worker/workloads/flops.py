@@ -102,12 +102,6 @@ class Work:
         return elements * itemsize + others + updates * (stored_itemsize or itemsize)
 
 
-def flops_per_image(name: str, image_size: int, task: str) -> float | None:
-    """Return the FLOPs that each further image of a batch costs; None as ``work``."""
-    counted = work(name, image_size, task)
-    return None if counted is None else math.fsum(counted.per_image.flops.values())
-
-
 @cache
 def work(name: str, image_size: int, task: str) -> Work | None:
     """Count a step of a network on a twin that has shapes but no data.

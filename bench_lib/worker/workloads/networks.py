@@ -99,7 +99,8 @@ def network(
 
     ``batch_size`` is per rank; inputs are random normal images of shape
     (batch, 3, image_size, image_size) that stay on the device.  ``optimizer_every`` is how many
-    steps add up their gradients before the optimizer uses them.
+    steps add up their gradients before the optimizer uses them.  Raises ValueError for a value
+    that is not known, and UnsupportedError for what the device or this torch cannot do.
     """
     for what, value, known in (
         ("precision", precision, PRECISIONS),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any, cast
+from functools import cache
+from typing import Any, cast
 
 import torch
 import torchvision
@@ -15,20 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torchvision import models
 from torchvision.models import segmentation
 
-from bench_lib.worker.workloads.architectures import CLASSES, shufflenet, xception
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_OURS: dict[str, tuple[Callable[[], nn.Module], int]] = {
-    "shufflenet": (shufflenet, 224),
-    "xception": (xception, 299),
-    "inception_v3_no_aux": (
-        partial(models.inception_v3, weights=None, aux_logits=False, init_weights=False),
-        299,
-    ),
-}
-"""Classification networks that torchvision's catalogue lacks: constructor, image size."""
+from bench_lib.worker.workloads.architectures import CLASSES, architectures
 
 SEED_NAMES: dict[str, str] = {
     "SqueezeNet": "squeezenet1_0",
@@ -69,7 +56,8 @@ def networks() -> dict[str, Network]:
 
     For torchvision's, a network's own input size is the smallest crop among its published
     weights: larger ones belong to fine-tunings at a higher resolution, which need other
-    constructor arguments (vit_b_16 at 384, regnet_y_16gf at 384).
+    constructor arguments (vit_b_16 at 384, regnet_y_16gf at 384).  Raises ValueError where one
+    of ours has the name of one of theirs.
     """
     found = {}
     for kind, module in (("classification", models), ("segmentation", segmentation)):
@@ -78,9 +66,14 @@ def networks() -> dict[str, Network]:
             sizes = [_crop(weight.transforms()) for weight in weights]
             outputs = len(weights[0].meta["categories"])
             found[name] = Network(name, kind, min(sizes), outputs)
-    for name, (_, image_size) in _OURS.items():
-        found[name] = Network(name, "classification", image_size, CLASSES)
+    for name, ours in _ours().items():
+        if name in found:
+            raise ValueError(f"{name} is a network of torchvision; give ours another name")
+        found[name] = Network(name, "classification", ours.image_size, CLASSES)
     return found
+
+
+_ours = cache(architectures)
 
 
 def _crop(transform: Any) -> int:
@@ -111,9 +104,8 @@ def create(name: str, image_size: int) -> nn.Module:
     network = networks().get(name)
     if network is None:
         raise ValueError(f"torchvision {torchvision.__version__} has no network {name!r}")
-    if name in _OURS:
-        construct, _ = _OURS[name]
-        return construct()
+    if name in _ours():
+        return _ours()[name].construct()
     arguments: dict[str, Any] = {"weights": None}
     if network.kind == "segmentation":
         arguments["weights_backbone"] = None

@@ -98,7 +98,8 @@ def training(
 
     ``batch_size`` is per rank.  A step of what a loader feeds is a batch of each of its processes,
     because they come together.  With ``epochs`` the measured stretch is so many whole epochs from
-    fresh weights, and the test images are looked at afterwards.
+    fresh weights, and the test images are looked at afterwards.  Raises ValueError for a value that
+    is not known, and UnsupportedError for what the device or this torch cannot do.
     """
     for what, value, known in (
         ("precision", precision, PRECISIONS),

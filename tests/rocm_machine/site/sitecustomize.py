@@ -4,6 +4,7 @@ import importlib.abc
 import importlib.metadata
 import importlib.util
 import sys
+import types
 
 
 class _After(importlib.abc.MetaPathFinder):
@@ -29,9 +30,25 @@ class _After(importlib.abc.MetaPathFinder):
         return spec
 
 
+def _without_compiler():
+    """Have a compiler that does nothing: torch's own takes as long to import as torch.
+
+    Nothing is compiled on these machines, and yet torchvision imports it, and so does the first
+    call of many a function, in every process.
+    """
+    dynamo, utils = (types.ModuleType(f"torch._dynamo{name}") for name in ("", ".utils"))
+    dynamo.__path__, dynamo.utils = [], utils
+    dynamo.disable = lambda function, *_, **__: function
+    dynamo.reset = lambda: None
+    utils.counters = {}
+    utils.is_compile_supported = lambda _device: False
+    sys.modules.update({module.__name__: module for module in (dynamo, utils)})
+
+
 def _for_hip(torch):
     import hip_torch
 
+    _without_compiler()
     hip_torch.install(torch)
 
 

@@ -1,0 +1,28 @@
+"""What ``--json`` prints, as types: docs/schemas/ is written from them, docs/json.md says more.
+
+Imported where JSON is asked for, and not before: these types name those of all the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """What a command prints with ``--json``."""
+
+    schema: int
+    """Another number where a field is gone or means something else; one more field is none."""
+    command: str
+    """Which command printed it."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Two values of A and B, and the one over the other; null where it is not known."""
+
+    a: float | None
+    b: float | None
+    ratio: float | None
+    """Above 1 is worse."""

@@ -1,0 +1,241 @@
+"""What commands print that measure cases as the suite does, and the sheet of what they kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bench_lib.cli.documents import Document
+from bench_lib.exercises.batches import LargestRow, SweepRow
+from bench_lib.exercises.collectives import CollectiveRow
+from bench_lib.exercises.compiling import CompileRow, DepthRow
+from bench_lib.exercises.operators import OperatorRow
+from bench_lib.exercises.precision import PrecisionRow
+from bench_lib.exercises.scaling import ScalingRow
+from bench_lib.exercises.sheet import Section
+from bench_lib.exercises.training import RanksRow, TrainingRow
+from bench_lib.metrics.scaling import Law
+from bench_lib.model import Status, Verdict
+
+
+@dataclass(frozen=True)
+class JudgedCase:
+    """How a case stands against its baseline."""
+
+    case_id: str
+    status: Status | None
+    verdicts: list[Verdict]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured(Document):
+    """What was measured, and what became of it."""
+
+    hardware_key: str
+    judged: list[JudgedCase] | None
+    """Null without ``--judge``."""
+    history: str | None
+    """The file of the run; null where nothing was kept."""
+    rows: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision(Measured):
+    """Precisions beside each other."""
+
+    schema: Literal[1] = 1
+    command: Literal["exercise precision"] = "exercise precision"
+    rows: list[PrecisionRow]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargestBatch(Measured):
+    """The largest batch that fits, by precision."""
+
+    schema: Literal[1] = 1
+    command: Literal["exercise largest-batch"] = "exercise largest-batch"
+    rows: list[LargestRow]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compile(Measured):
+    """Compile modes beside each other."""
+
+    schema: Literal[1] = 1
+    command: Literal["exercise compile"] = "exercise compile"
+    rows: list[CompileRow]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Depth(Measured):
+    """What compiling gives by depth of network."""
+
+    schema: Literal[1] = 1
+    command: Literal["exercise depth"] = "exercise depth"
+    rows: list[DepthRow]
+    conclusion: str | None
+    """In a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSweep(Measured):
+    """Batch sizes beside each other."""
+
+    schema: Literal[1] = 1
+    command: Literal["exercise batch-sweep"] = "exercise batch-sweep"
+    rows: list[SweepRow]
+    efficient: int | None
+    """The smallest batch size that reaches the share ``enough`` of the best throughput."""
+    enough: float
+    """Share, 0 to 1."""
+    densest: int | None
+    """The batch size with most images a second for its memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operators(Measured):
+    """Operators."""
+
+    schema: Literal[1] = 1
+    command: Literal["ops"] = "ops"
+    rows: list[OperatorRow]
+    profiles: dict[str, str]
+    """By case id, the profiler's table; with ``--enable-profiling``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collectives(Measured):
+    """Collectives by size."""
+
+    schema: Literal[1] = 1
+    command: Literal["collectives"] = "collectives"
+    rows: list[CollectiveRow]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar100(Measured):
+    """Input, the device's step, and both side by side."""
+
+    schema: Literal[1] = 1
+    command: Literal["train cifar100"] = "train cifar100"
+    rows: list[TrainingRow]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar10Table(Measured):
+    """Whole epochs by number of ranks."""
+
+    schema: Literal[1] = 1
+    command: Literal["train cifar10-table"] = "train cifar10-table"
+    rows: list[RanksRow]
+
+
+@dataclass(frozen=True)
+class Next:
+    """What the law foretells of twice as many workers."""
+
+    workers: int
+    speed_up: float
+    interval: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class FittedLaw:
+    """The law of one curve, or why none fits."""
+
+    curve: str
+    over: str
+    scaling: str
+    law: Law | None
+    why: str | None
+    """Why none fits."""
+    next: Next | None
+
+
+@dataclass(frozen=True)
+class Foretold:
+    """One figure of the long run, as a short one foretold it and as it was."""
+
+    figure: str
+    unit: str
+    """``B``, ``CPUs`` or ``s``."""
+    predicted: float
+    measured: float
+    error: float
+    """The prediction less what was measured, as a share of that."""
+
+
+@dataclass(frozen=True)
+class Worth:
+    """One GPU beside the best of the CPU."""
+
+    ratio: float
+    """The GPU's throughput over the CPU's."""
+    in_words: str
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What a job of this work should ask a scheduler for."""
+
+    case_id: str
+    tasks: int
+    cpus_per_task: int
+    memory_bytes: int
+    """Of the host, all tasks together; with a margin."""
+    time_s: int
+    """With a margin."""
+    gpus: int
+    options: str
+    """Slurm's."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """Where the run of one device is kept."""
+
+    hardware_key: str
+    history: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling(Measured):
+    """Speed-up and efficiency, and the laws that fit them."""
+
+    schema: Literal[1] = 1
+    command: Literal["scaling"] = "scaling"
+    rows: list[ScalingRow]
+    laws: list[FittedLaw]
+    forecasts: list[Foretold]
+    gpu: Worth | None
+    requests: list[JobRequest]
+    written: list[Written]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sheet(Document):
+    """The workshop guide's results sheet."""
+
+    schema: Literal[1] = 1
+    command: Literal["exercise sheet"] = "exercise sheet"
+    hardware_key: str
+    network: str
+    task: str
+    head: list[tuple[str, str | None]]
+    """Labels and values; null is blank."""
+    sections: list[Section]
+
+
+BY_NAME: dict[str, type[Measured]] = {
+    "precision": Precision,
+    "largest-batch": LargestBatch,
+    "compile": Compile,
+    "depth": Depth,
+    "batch-sweep": BatchSweep,
+    "ops": Operators,
+    "collectives": Collectives,
+    "scaling": Scaling,
+    "train-cifar100": Cifar100,
+    "train-cifar10-table": Cifar10Table,
+}
+"""By the name that the measurements have in the history."""

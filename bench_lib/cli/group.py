@@ -1,0 +1,128 @@
+"""The tree of commands, of which a branch is imported when somebody asks for it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+COMMANDS = {
+    "env": "Show hardware, versions, variables and caches.",
+    "judge": "Judge anybody's timings.",
+    "ab": "Measure two environments in turns on one device, and say whether B is slower than A.",
+    "compare": "Show how B differs from A, case by case, slowest first; nothing is judged.",
+    "selfcheck": "Plant known delays in a real case, and report which are found.",
+    "report": "Report on the newest night: what failed, since when, and why.",
+    "profile": "Profile a case, or say which kernels two profiles differ in.",
+    "micro": "Run ROCm's micro_benchmarking_pytorch.py's command line, measured as the suite "
+    "measures.",
+    "ops": "Measure operators: time of a call, GB/s, TFLOP/s, share of the hardware's ceiling.",
+    "collectives": "Measure collectives by size: time of a call, algorithm and bus bandwidth, "
+    "wrong elements.",
+    "scaling": "Measure speed-up and efficiency over threads, processes and GPUs; fit the laws "
+    "of it.",
+    "submit": "Submit the suite to a cluster, or say what became of a job.",
+    "train": "Training as the CIFAR-100 script and the CIFAR-10 table have it.",
+    "baseline": "The values to hold against.",
+    "history": "What was measured.",
+    "exercise": "The workshop guide's exercises, each one command.",
+}
+"""Every command with the first sentence of its help, so that listing them imports none.
+
+``bench_lib.cli.<name>`` has a function of that name, or ``app`` where there are several below it.
+"""
+
+
+RENAMED = {
+    ("baseline", "quarantine"): {"--key": "--hardware"},
+    ("exercise", "compile"): {"--precision": "--precisions"},
+    ("exercise", "largest-batch"): {"--precision": "--precisions"},
+    ("exercise", "precision"): {"--precision": "--precisions"},
+    ("history", "import"): {"--key": "--hardware"},
+    ("profile",): {"--out": "--output"},
+    ("scaling",): {"--most": "--at-most", "--repeat": "--processes"},
+    ("selfcheck",): {"--keep": "--output"},
+    ("train", "cifar100"): {"--model": "--network"},
+}
+"""By command, what its options were called before; no help shows these, and scripts may use them.
+"""
+
+
+def renamed(words: Sequence[str]) -> list[str]:
+    """Return a command line with options called what they are called now."""
+    for path, names in RENAMED.items():
+        if tuple(words[: len(path)]) == path:
+            end = list(words).index("--") if "--" in words else len(words)
+            return [*(_renamed(word, names) for word in words[:end]), *words[end:]]
+    return list(words)
+
+
+def _renamed(word: str, names: Mapping[str, str]) -> str:
+    name, is_given, value = word.partition("=")
+    return f"{names.get(name, name)}{is_given}{value}"
+
+
+class _Commands(MutableMapping[str, Any]):
+    """The commands by name; the module of one is imported when it is asked for."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded:
+            if name not in COMMANDS:
+                raise KeyError(name)
+            self._loaded[name] = _load(name)
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*COMMANDS, *self._loaded]))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+def _load(name: str) -> Any:
+    module = importlib.import_module(f"bench_lib.cli.{name}")
+    below = getattr(module, "app", None)
+    if below is None:
+        below = typer.Typer(add_completion=False, rich_markup_mode=None)
+        settings = getattr(module, "SETTINGS", None)
+        below.command(name, context_settings=settings)(getattr(module, name))
+    command = typer.main.get_command(below)
+    command.name = name
+    return command
+
+
+class Group(TyperGroup):
+    """Commands below a command."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return --help with a value, so that typer need not import pydantic to find one."""
+        option = super().get_help_option(ctx)
+        if option is not None and option.default is None:
+            option.default = False
+        return option
+
+
+class Program(Group):
+    """All commands."""
+
+    def __init__(self, **attributes: Any) -> None:
+        """Take what typer makes of the program, which knows of no command."""
+        super().__init__(**attributes)
+        self.commands = _Commands()
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's way
+        """List the commands with the first sentence of each, and import none."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))

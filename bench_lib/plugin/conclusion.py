@@ -1,0 +1,121 @@
+"""The end of a session: what waited is measured, everything is judged, each test reported."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from bench_lib import wording
+from bench_lib.chronicle import Chronicle
+from bench_lib.devicelock import DeviceBusyError
+from bench_lib.history import utc_today
+from bench_lib.launch import LaunchError
+from bench_lib.model import Status
+from bench_lib.plugin import looks, properties, reports
+from bench_lib.plugin.pace import Pace
+from bench_lib.plugin.progress import MEASURING
+from bench_lib.plugin.reports import Deferred, Pending
+from bench_lib.plugin.session import PerfSession
+from bench_lib.runner import Bench
+
+
+def conclude(session: PerfSession) -> None:
+    """Judge everything and give each waiting test the outcome that follows."""
+    chronicle = session.chronicle
+    if chronicle is None:
+        return
+    if not session.interrupted and session.failed is None:
+        try:
+            _catch_up(session)
+            looks.confirm(session, chronicle)
+            looks.look_into(session, chronicle)
+        except (LaunchError, DeviceBusyError) as error:
+            if session.failed is None:
+                words = wording.printable(str(error))
+                session.failed = f"suspicious cases could not be measured again: {words}"
+        except KeyboardInterrupt:
+            session.interrupted = True
+            _report_all(session, chronicle)
+            raise
+    _report_all(session, chronicle)
+
+
+def _catch_up(session: PerfSession) -> None:
+    """Measure what xdist's workers left, now that they have ended and devices are free."""
+    waiting, session.deferred = session.deferred, []
+    if not waiting:
+        return
+    session.say(f"measuring the cases of several ranks of {len(waiting)} tests")
+    known = Pace(session.past, session.options.processes)
+    session.progress.begin(MEASURING, [[each.report.nodeid for each in waiting]], known)
+    try:
+        with contextlib.closing(session.open_bench(session.devices[0])) as bench:
+            while waiting:
+                _measure(session, bench, waiting[0])
+                session.progress.finish(waiting.pop(0).report.nodeid)
+    except (LaunchError, DeviceBusyError) as error:
+        session.failed = wording.printable(str(error))
+        raise
+    finally:
+        why = session.failed or "the run was interrupted"
+        for each in waiting:
+            _report_unmeasured(session, each.report, f"not measured: {why}")
+
+
+def _measure(session: PerfSession, bench: Bench, test: Deferred) -> None:
+    """Measure one test's cases up to the first that has no measurement, as the test would."""
+    test.report.duration = 0.0
+    ids = [*test.measured, *(each.id for each in test.cases)]
+    for case in test.cases:
+        begin = time.monotonic()
+        outcome = bench.measure(case)
+        test.report.duration += time.monotonic() - begin
+        session.take_in(outcome, test.report.nodeid)
+        if outcome.skipped is not None:
+            _report_skipped(session, reports.skipped(test.report, outcome.skipped), ids)
+            return
+        if outcome.fault is not None:
+            words = reports.fault_in_words(case, outcome.fault)
+            if (quarantine := session.quarantine(case)) is None:
+                _report_unmeasured(session, test.report, words, ids)
+            else:
+                reason = reports.xfail_reason(quarantine, words)
+                _report_skipped(session, reports.skipped(test.report, reason, xfail=True), ids)
+            return
+    session.pending.append(Pending(test.report, ids))
+
+
+def _report_unmeasured(
+    session: PerfSession, waiting: pytest.TestReport, words: str, case_ids: Sequence[str] = ()
+) -> None:
+    final = reports.unmeasured(waiting, words)
+    reports.publish(session.config, final, Status.ERROR.value, session.properties_of(case_ids))
+
+
+def _report_skipped(
+    session: PerfSession, final: pytest.TestReport, case_ids: Sequence[str]
+) -> None:
+    reports.publish(session.config, final, Status.SKIPPED.value, session.properties_of(case_ids))
+
+
+def _report_all(session: PerfSession, chronicle: Chronicle) -> None:
+    waiting, session.pending = session.pending, []
+    session.progress.begin("judging", [[each.report.nodeid for each in waiting]])
+    session.judged = chronicle.judge()
+    for each in waiting:
+        _report(session, chronicle, each)
+        session.progress.finish(each.report.nodeid)
+    properties.of_suite(
+        session.config, chronicle.records.values(), chronicle.writer.run_id, session.torch
+    )
+
+
+def _report(session: PerfSession, chronicle: Chronicle, waiting: Pending) -> None:
+    records = [chronicle.records[id_] for id_ in waiting.case_ids]
+    failing = [record for record in records if session.fails(record)]
+    status = wording.standing((failing or records)[0], utc_today())
+    final = reports.judged(waiting.report, failing)
+    reports.publish(session.config, final, status, session.properties_of(waiting.case_ids))

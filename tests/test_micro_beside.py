@@ -1,0 +1,100 @@
+"""The process that ``micro`` keeps beside itself, to give the device to for a moment."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from builders import make_hardware
+
+from bench_lib.launch import LaunchError
+from bench_lib.micro import beside as module
+from bench_lib.micro.beside import NOBODY, beside
+
+GPU = make_hardware(index=2)
+
+
+class Zygote:
+    """A zygote's stand-in, which may be slow to start, or unable to."""
+
+    def __init__(self, *, environment):
+        """Wait until a test lets it go on."""
+        Zygote.made.append(self)
+        self.environment = environment
+        self.closed = False
+        self.turns = 0
+        assert Zygote.goes_on.wait(10)
+        if Zygote.trouble is not None:
+            raise Zygote.trouble
+
+    def context(self, *, draws):
+        """Be a context too, taken as it comes."""
+        assert draws == 1
+        return self
+
+    pid = 4000
+
+    def take_turn(self):
+        """Note it."""
+        self.turns += 1
+
+    def close(self):
+        """Note it."""
+        self.closed = True
+
+
+@pytest.fixture(autouse=True)
+def _stand_in(monkeypatch):
+    Zygote.made, Zygote.goes_on, Zygote.trouble = [], threading.Event(), None
+    Zygote.goes_on.set()
+    monkeypatch.setattr(module, "Zygote", Zygote)
+
+
+def test_it_is_started_while_something_else_is_done():
+    """It imports torch, and so does whoever wants it."""
+    Zygote.goes_on.clear()
+    with beside(GPU):
+        Zygote.goes_on.set()
+
+
+def test_it_gets_the_device_and_is_ours():
+    """Its process has the device open, which is no stranger then."""
+    with beside(GPU) as other:
+        assert other.pids == []
+        other.give_way()
+        other.give_way()
+        assert other.pids == [4000]
+        (zygote,) = Zygote.made
+        assert zygote.turns == 2
+        assert zygote.environment["HIP_VISIBLE_DEVICES"] == "2"
+        assert zygote.environment["BENCH_LIB_PRELOAD"] == "no"
+        assert not zygote.closed
+    assert zygote.closed
+
+
+def test_one_that_cannot_start_costs_nothing():
+    """Everything is measured as it is then."""
+    Zygote.trouble = LaunchError("no torch there")
+    with beside(GPU) as other:
+        other.give_way()
+        assert other.pids == []
+
+
+def test_what_fails_meanwhile_leaves_nobody():
+    """It is waited for and ended, however slow it is to start."""
+    Zygote.goes_on.clear()
+
+    def fail():
+        with beside(GPU):
+            Zygote.goes_on.set()
+            raise ValueError("planted")
+
+    with pytest.raises(ValueError, match="planted"):
+        fail()
+    assert [zygote.closed for zygote in Zygote.made] == [True]
+
+
+def test_nobody_takes_no_turn():
+    """On a CPU there is no other."""
+    NOBODY.give_way()
+    assert NOBODY.pids == []

@@ -1,0 +1,280 @@
+"""The wheel and the sdist: what is in them, and that they work where no checkout is."""
+
+from __future__ import annotations
+
+import email
+import json
+import os
+import re
+import site
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import bench_lib
+from bench_lib import history
+from bench_lib.model import Status
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PACKAGE = {
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "bench_lib").rglob("*")
+    if path.is_file() and path.suffix != ".pyc"
+}
+
+
+def run(words: list[str | Path], folder: Path, ends: tuple[int, ...] = (0,), **more: str) -> str:
+    """Run a command as in a shell of its own, without a GPU; return what it prints."""
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {
+        "CUDA_VISIBLE_DEVICES": "",
+        "HIP_VISIBLE_DEVICES": "-1",
+        "OMP_NUM_THREADS": "1",
+        "PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:cacheprovider",
+        "TMPDIR": str(folder),  # a lock of its own: another test may hold the CPU
+        **more,
+    }
+    done = subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, timeout=180, check=False
+    )
+    assert done.returncode in ends, done.stdout + done.stderr
+    return done.stdout
+
+
+def build(source: Path, folder: Path, *kinds: str) -> list[Path]:
+    """Build a wheel or an sdist of a source tree; return the files."""
+    targets = [word for kind in kinds for word in ("-t", kind)]
+    run([sys.executable, "-m", "hatchling", "build", "-d", folder, *targets], source)
+    return sorted(folder.iterdir())
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> dict[str, Path]:
+    """Build both, of the checkout."""
+    wheel, sdist = build(ROOT, tmp_path_factory.mktemp("dist"), "wheel", "sdist")
+    return {"sdist": sdist, "wheel": wheel}
+
+
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory):
+    """Return what installs one of them into an environment of its own, and returns its programs.
+
+    What others wrote is seen where it is: it takes 6 GB.
+    """
+    known: dict[str, Path] = {}
+
+    def install(kind: str) -> Path:
+        if kind not in known:
+            folder = tmp_path_factory.mktemp(kind)
+            venv.create(folder, symlinks=True)
+            python = folder / "bin" / "python"
+            told = "import sysconfig; print(sysconfig.get_path('purelib'))"
+            packages = Path(run([python, "-c", told], folder).strip())
+            others = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+            others |= set(site.getsitepackages())
+            (packages / "others.pth").write_text("\n".join(sorted(others)))
+            words = ["-m", "pip", "--python", python, "install", "--quiet", "--no-index"]
+            words += ["--no-deps", "--ignore-installed", "--no-build-isolation", built[kind]]
+            run([sys.executable, *words], folder)
+            known[kind] = python.parent
+        return known[kind]
+
+    return install
+
+
+# ---- what is in them ---------------------------------------------------------------------
+
+
+def test_the_wheel_holds_the_package_its_data_and_nothing_else(built):
+    """No tests, no documentation; every table, template and script of a page."""
+    with zipfile.ZipFile(built["wheel"]) as archive:
+        names = set(archive.namelist())
+    told = {name for name in names if name.startswith("bench_lib-")}
+    assert names - told == PACKAGE
+    assert {Path(name).name for name in told} == {
+        "METADATA", "RECORD", "WHEEL", "entry_points.txt", "LICENSE",
+    }  # fmt: skip
+    assert {Path(name).suffix for name in PACKAGE} >= {".py", ".toml", ".js", ".css", ".j2"}
+
+
+def test_the_sdist_builds_the_same_wheel(built, tmp_path):
+    """To the byte."""
+    with tarfile.open(built["sdist"]) as archive:
+        archive.extractall(tmp_path / "source", **SAFELY)
+    (source,) = (tmp_path / "source").iterdir()
+    (again,) = build(source, tmp_path / "dist", "wheel")
+    assert again.name == built["wheel"].name
+    assert contents(again) == contents(built["wheel"])
+
+
+SAFELY = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""Python 3.12 warns where nothing is said; older ones know it since their last releases."""
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    """Return each file of a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_the_sdist_has_what_a_packager_needs(built):
+    """Tests, documentation, the matrix, the changes."""
+    with tarfile.open(built["sdist"]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert names > PACKAGE | {
+        "CHANGELOG.md", "LICENSE", "README.md", "benchmarks/fidelity.py", "conftest.py",
+        "docs/architecture.md", "perf_tests/matrix.toml", "pyproject.toml",
+        "tests/test_packaging.py", "tox.ini",
+    }  # fmt: skip
+    assert not [name for name in names if "__pycache__" in name or name.startswith("history/")]
+
+
+def test_what_is_said_of_the_package_is_what_it_is(built):
+    """Its version, its Pythons, its licence, its extras, and a page that can be shown."""
+    told = contents(built["wheel"])
+    (metadata,) = [text for name, text in told.items() if name.endswith("/METADATA")]
+    said = email.message_from_bytes(metadata)
+    assert said["Version"] == bench_lib.__version__
+    assert (said["Requires-Python"], said["License-Expression"]) == (">=3.10", "MIT")
+    assert said["Description-Content-Type"] == "text/markdown"
+    assert said.get_payload(decode=True).decode() == (ROOT / "README.md").read_text()
+    assert said.get_all("Provides-Extra") == sorted(PROJECT["optional-dependencies"])
+    pythons = re.findall(r"Python :: (3\.\d+)", str(said))
+    assert pythons[0] == "3.10"
+    assert "{}.{}".format(*sys.version_info) in pythons
+
+
+def test_the_version_is_one_that_the_changes_begin_with():
+    """A release that says nothing of itself is none."""
+    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert bench_lib.__version__ in [heading.strip("[]") for heading in headings[:2]]
+
+
+# ---- where no checkout is -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_the_program_runs_where_it_is_installed(kind, installed, tmp_path):
+    """Outside the checkout, and not from it."""
+    programs = installed(kind)
+    told = "import bench_lib.plugin as p, sys; print(p.__file__)"
+    assert Path(run([programs / "python", "-c", told], tmp_path)).is_relative_to(programs.parent)
+    assert (
+        run([programs / "bench-lib", "--version"], tmp_path)
+        == f"bench-lib {bench_lib.__version__}\n"
+    )
+
+
+STEPS = '''
+import time
+
+def nap(setting, seconds):
+    """Sleep, and leave the device alone."""
+    return lambda: time.sleep(seconds)
+'''
+TESTS = """
+import pytest
+from bench_lib.model import Case, Limits, Sampling
+
+QUICK = Sampling(warmup_s=0, warmup_max_s=0.1, iterations=5, measure_s=0.02, checks=False)
+
+
+@pytest.mark.parametrize("ms", [20, 40])
+def test_nap(perf, ms):
+    perf.measure(
+        Case(f"nap-{ms}", "steps:nap", {"seconds": ms / 1e3}, sampling=QUICK,
+             limits=Limits(tolerance=0.9))
+    )
+
+
+@pytest.mark.perf_cases("factory")
+def test_of_the_matrix(case, perf):
+    perf.measure(case)
+
+
+def test_that_measures_nothing():
+    assert True
+"""
+MATRIX = """
+[[smoke.factory]]
+id = "nap-of-the-matrix"
+target = "steps:nap"
+params = { seconds = 0.03 }
+sampling = { warmup_s = 0.01, warmup_max_s = 0.1, iterations = 5, measure_s = 0.02, checks = false }
+limits = { tolerance = 0.9 }
+"""
+SETTINGS = """
+[tool.pytest.ini_options]
+perf_paths = ["."]
+perf_matrix = "matrix.toml"
+"""
+
+
+def test_the_wheel_judges_a_repository_of_somebody_elses(installed, tmp_path):
+    """Its own steps and its own matrix: measured, accepted, and judged the second time."""
+    programs = installed("wheel")
+    files = {"steps": STEPS, "test_speed": TESTS}
+    for name, text in files.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    (tmp_path / "matrix.toml").write_text(MATRIX)
+    (tmp_path / "pyproject.toml").write_text(SETTINGS)
+    path = {"PYTHONPATH": str(tmp_path), "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+    empty = run([programs / "bench-lib", "history", "list"], tmp_path, ends=(1,), **path)
+    assert "no runs in history" in empty
+    words = [programs / "python", "-m", "pytest", "--perf-kernels", "none", "--perf-cool", "0"]
+    first = run(words, tmp_path, **path)
+    assert "4 passed" in first
+    accept = ["baseline", "accept", "--run", "latest", "--reason", "first", "--force"]
+    run([programs / "bench-lib", *accept], tmp_path, **path)
+    run(words, tmp_path, ends=(0, 1), **path)
+    ids = {"nap-20", "nap-40", "nap-of-the-matrix"}
+    runs = sorted(history.files(tmp_path / "history"))
+    before, after = (history.read(file).records for file in runs)
+    assert set(before) == set(after) == ids
+    assert {each.status for each in before.values()} == {Status.NO_BASELINE}
+    # Which of them is chance on a machine that is busy with others.
+    assert {each.status for each in after.values()} <= {
+        Status.OK, Status.IMPROVED, Status.NOISY, Status.SUSPECT, Status.REGRESSED,
+    }  # fmt: skip
+    listed = run([programs / "bench-lib", "history", "list", "--json"], tmp_path, **path)
+    assert len(json.loads(listed)["runs"]) == 2
+
+
+# ---- what it needs ------------------------------------------------------------------------
+
+
+def test_every_dependency_is_accounted_for():
+    """docs/dependencies.md has a row for each that pyproject.toml names, and for no other."""
+    wanted = {
+        group: {re.match(r"[\w.-]+", each)[0] for each in words} - {"bench-lib"}
+        for group, words in (("", PROJECT["dependencies"]), *EXTRAS.items())
+    }
+    assert tabled() == wanted
+
+
+EXTRAS = PROJECT["optional-dependencies"]
+
+
+def tabled() -> dict[str, set[str]]:
+    """Return the dependencies that the page's tables name, by extra."""
+    found: dict[str, set[str]] = {}
+    extra = None
+    for line in (ROOT / "docs" / "dependencies.md").read_text().splitlines():
+        if line.startswith("## "):
+            heading = re.fullmatch(r"## (?:Run time|Extra `([\w-]+)`.*)", line)
+            extra = heading and (heading[1] or "")
+        elif extra is not None and (row := re.match(r"\| ([\w.-]+) \|", line)):
+            found.setdefault(extra, set()).add(row[1])
+    return {group: names - {"package"} for group, names in found.items()}

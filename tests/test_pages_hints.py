@@ -1,0 +1,231 @@
+"""What a reader of a night is told to do about it: in the message, on the page, everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import builders
+import nights
+import pytest
+
+from bench_lib import wording
+from bench_lib.archive import Archive
+from bench_lib.model import Quarantine, Status
+from bench_lib.pages import html, markdown
+from bench_lib.pages.hints import hints
+from bench_lib.pages.night import Entry, Night, gather
+from bench_lib.pages.onset import device, in_words, onset
+
+
+def gpu(number: int) -> dict[str, object]:
+    """Return what tells one of eight MI325X from the others."""
+    return {
+        "index": number,
+        "bdf": f"0000:{0x10 + number:02x}:00.0",
+        "uuid": f"GPU-{number:04d}",
+        "key": "mi325x",
+        "name": "AMD Instinct MI325X",
+    }
+
+
+def on(number: int, status: Status = Status.OK, name: str = "resnet50") -> Entry:
+    """Return a case that one of eight MI325X had."""
+    case = nights.make_case(name, 1 + number)
+    hardware = replace(nights.MI300X, **gpu(number))
+    make = {Status.ERROR: nights.error, Status.INVALID: nights.invalid}.get(status)
+    if make is None:
+        return nights.make_entry(case, status=status, hardware=hardware)
+    return make(case, hardware=hardware)
+
+
+def eight(*broken: int, status: Status = Status.ERROR) -> Night:
+    """Return a night of eight GPUs with two cases each, some of which are broken."""
+    return nights.make_night(
+        [
+            on(number, status if number in broken else Status.OK, name)
+            for name in ("resnet50", "vit_b_16")
+            for number in range(8)
+        ]
+    )
+
+
+@pytest.mark.parametrize("status", [Status.ERROR, Status.INVALID])
+def test_a_gpu_on_which_nothing_worked_is_named(status: Status) -> None:
+    """By its place and its id; the other seven are fine, so it is not the software."""
+    words = f"all 2 cases on GPU 3 (0000:13:00.0, GPU-0003) are {status.value}"
+    assert hints(eight(3, status=status))[0] == f"mi325x: {words}: look at that device first"
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        eight(*range(8)).entries,
+        [on(0, Status.ERROR), on(1)],
+        [on(0, Status.ERROR), on(0, name="vit_b_16"), on(1)],
+        [on(0, Status.ERROR), on(0, Status.ERROR, "vit_b_16")],
+    ],
+    ids=["all of them", "one case", "another case is fine", "the only one"],
+)
+def test_no_gpu_is_blamed_for_what_may_be_the_software_s(entries: Sequence[Entry]) -> None:
+    """One case, or everything, tells nothing of a device."""
+    assert not any("look at that device" in words for words in hints(nights.make_night(entries)))
+
+
+def test_a_failure_s_gpu_is_named_where_there_are_several() -> None:
+    """On a machine of one there is nothing to tell apart."""
+    night = eight(3)
+    assert device(night, night.entries[3]) == "mi325x, GPU 3 (0000:13:00.0)"
+    assert " on mi325x, GPU 3 (0000:13:00.0): ERROR" in in_words(night, night.entries[3])
+    assert device(nights.make_night(), nights.make_entry()) == "mi300x"
+
+
+def _gather(folder) -> Night:
+    with Archive(folder) as archive:
+        return gather(archive, folder / "baselines")
+
+
+def _measured(folder, ago: int, numbers: Sequence[int]) -> None:
+    stamped = nights.stamp(ago).replace("-", "").replace(":", "")
+    first = on(numbers[0])
+    path = builders.write_run(folder, [], hardware=first.hardware, now=stamped, end=False)
+    lines = path.read_text()
+    for number in numbers:
+        entry = on(number)
+        other = folder / "other"
+        written = builders.write_run(
+            other, [entry.record], hardware=entry.hardware, now=stamped, end=False
+        )
+        run = path.stem.rpartition("_")[2]
+        lines += written.read_text().replace(written.stem.rpartition("_")[2], run)
+        written.unlink()
+    path.write_text(lines)
+
+
+def test_a_gpu_that_was_there_the_night_before_is_missed(tmp_path) -> None:
+    """Seven of eight measure all cases, and nothing fails."""
+    _measured(tmp_path, 1, [0, 1, 2])
+    _measured(tmp_path, 0, [0, 1])
+    words = "mi325x: GPU-0002 measured 1 case in the run before, and none this night"
+    assert _gather(tmp_path).absent == [f"{words}: look whether it is still there"]
+
+
+@pytest.mark.parametrize("tonight", [[0, 1, 2], [3, 4], [0, 3]])
+def test_other_machines_gpus_are_not_missed(tmp_path, tonight: list[int]) -> None:
+    """A cluster gives another node every night."""
+    _measured(tmp_path, 1, [0, 1, 2])
+    _measured(tmp_path, 0, tonight)
+    assert _gather(tmp_path).absent == []
+
+
+def test_a_night_that_nobody_watched_says_so() -> None:
+    """Telemetry's tool failed; one look that failed is no more than that."""
+    blind = nights.make_entry()
+    attempt = replace(blind.record.attempts[0], telemetry=None)
+    blind = replace(blind, record=replace(blind.record, attempts=[attempt]))
+    (words,) = hints(nights.make_night([blind]))
+    assert words.startswith("mi300x: no telemetry this night, so that nobody knows whether GPUs")
+    assert hints(nights.make_night([blind, nights.make_entry(nights.make_case("vit_b_16"))])) == []
+    cpu = replace(blind, hardware=replace(blind.hardware, vendor="cpu"))
+    assert hints(nights.make_night([cpu])) == []
+
+
+def test_why_nothing_could_be_compared_is_said_with_what_helps() -> None:
+    """As after a change of the power cap: the commonest reason."""
+    why = "conditions differ from the baseline's: power_cap_w 750.0, not 1000.0"
+    unlike = [
+        nights.make_entry(nights.make_case(batch_size=n), status=Status.INCOMPARABLE, reason=words)
+        for n, words in enumerate([why, why, "another"], 1)
+    ]
+    (words,) = hints(nights.make_night(unlike))
+    assert words == (
+        f"mi300x: 3 cases INCOMPARABLE: {why} (2 of them); set that back, or accept values "
+        "measured so: bench-lib baseline record"
+    )
+
+
+def test_hardware_without_a_baseline_is_told_how_it_gets_one() -> None:
+    """From this run where it has processes enough, else from one of five."""
+    new = nights.no_baseline()
+    words = "mi300x: 1 case without a baseline: bench-lib baseline"
+    assert hints(nights.make_night([new])) == [f"{words} record --reason 'first baseline'"]
+    attempts = [replace(new.record.attempts[0], process=number) for number in range(5)]
+    enough = replace(new, record=replace(new.record, attempts=attempts))
+    accepted = f"{words} accept --run {nights.RUN} --reason 'first baseline'"
+    assert hints(nights.make_night([enough])) == [accepted]
+
+
+def test_what_a_run_that_was_killed_has_measured_can_be_compared() -> None:
+    """It has no verdicts, and nobody need measure it again to see."""
+    torn = nights.make_run(ended=None, exit_status=None, cases=5)
+    words = f"mi300x: 5 cases of run {nights.RUN} have measurements and no verdict: "
+    words += f"bench-lib compare baseline {nights.RUN}"
+    assert hints(nights.make_night([nights.make_entry(status=None)], runs=[torn])) == [words]
+
+
+def test_a_good_night_has_no_hints() -> None:
+    """Nothing to do."""
+    assert hints(nights.make_night([nights.make_entry()])) == []
+
+
+def test_page_and_markdown_have_the_hints(monkeypatch) -> None:
+    """As the terminal and the message have."""
+    monkeypatch.setattr(html, "_plotly", lambda: "/* plotly */")
+    night = eight(3)
+    assert "look at that device first" in markdown.as_markdown(night)
+    page = html.page(night)
+    assert '<ul class="hints" aria-label="To do">' in page
+    assert "look at that device first" in page
+
+
+# --- since when ------------------------------------------------------------------------------
+
+
+def test_without_a_change_point_what_changed_is_told_from_the_last_ok_night_on() -> None:
+    """The first night of a regression: the message already names ROCm's new version."""
+    points = nights.make_points(10, steps=[(9, 1.08)], last=Status.REGRESSED)
+    entry = nights.make_entry(status=Status.REGRESSED, ratio=1.08, points=points)
+    known = {nights.OLD_ENVIRONMENT: builders.make_environment(), nights.ENVIRONMENT: nights.AFTER}
+    night = nights.make_night([entry], environments=known)
+    began = onset(night, entry)
+    assert (began.since, began.last_good) == (nights.stamp()[:10], points[-2])
+    assert "rocm 7.0.1 -> 7.1.0" in began.changes
+    words = in_words(night, entry)
+    assert ", since 2026-11-20, last OK 2026-11-19, with torch 2.9.0+rocm7.0 -> 2.10.0" in words
+
+
+def test_the_project_s_own_code_comes_last_of_what_changed() -> None:
+    """It is another every night, and a line has an end."""
+    entry = nights.regressed()
+    moved = replace(entry.moved[0], environment=["commit a -> b", *nights.UPGRADE])
+    night = nights.make_night([replace(entry, moved=[moved])])
+    assert f", with {'; '.join(nights.UPGRADE)}; commit a -> b: " in in_words(
+        night, night.entries[0]
+    )
+
+
+def test_that_nothing_is_known_to_have_changed_is_said() -> None:
+    """So nobody looks for it; where there is no past, nothing is said."""
+    night = nights.make_night([nights.error()])
+    assert ", with no change known in the environment: died" in in_words(night, night.entries[0])
+    lone = nights.make_entry(status=Status.ERROR, points=[])
+    assert "no change known" not in in_words(nights.make_night([lone]), lone)
+
+
+# --- quarantines -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("until", "row"), [("2020-01-02", "(REGRESSED)"), ("2020-01-01", "REGRESSED")]
+)
+def test_a_quarantine_counts_by_the_day_of_the_run(until: str, row: str) -> None:
+    """On the page, in the terminal and in Markdown alike, whenever somebody looks."""
+    entry = nights.quarantined()
+    held = Quarantine("slow", until, "2019-12-01T00:00:00Z")
+    attempt = replace(entry.record.attempts[0], time="2020-01-02T00:10:00Z")
+    record = replace(entry.record, quarantine=held, attempts=[attempt])
+    entry = replace(entry, record=record, time="2020-01-02T00:00:00Z")
+    assert entry.quarantined == row.startswith("(")
+    assert wording.summary_rows([record])[0][1] == row
+    ended = "its QUARANTINE ENDED" in "\n".join(wording.explanations([record]))
+    assert ended != entry.quarantined

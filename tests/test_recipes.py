@@ -1,0 +1,158 @@
+"""The recipes of docs/adding-a-case.md, followed in a copy of the package."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import ON_THE_CPU
+
+ROOT = Path(__file__).parents[1]
+RECIPE = re.compile(r"^```\w+\n# ([\w./]+)(?:, in (\w+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+AT_ONCE = """
+[smoke.sampling]
+warmup_s = 0.01
+warmup_max_s = 0.02
+iterations = 2
+max_iterations = 2
+measure_s = 0.01
+"""
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy the package, and add to it what the page's examples show; nothing else."""
+    copy = tmp_path_factory.mktemp("checkout")
+    for folder in ("bench_lib", "perf_tests"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "perf_tests" / "matrix.toml").write_text(AT_ONCE)
+    (copy / "pytest.ini").write_text("[pytest]\nperf_paths = perf_tests\n")
+    for name, table, text in RECIPE.findall((ROOT / "docs" / "adding-a-case.md").read_text()):
+        path = copy / name
+        if not path.parent.is_dir():
+            continue  # a repository of somebody's own
+        known = path.read_text() if path.exists() else ""
+        assert bool(known) == (path.suffix == ".toml" or bool(table)), f"{name} is there already"
+        path.write_text(
+            known.replace(f"{table} = (\n", f"{table} = (\n{text}") if table else known + text
+        )
+    return copy
+
+
+def run(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python where the copy is what is imported."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=checkout,
+        env={
+            **os.environ,
+            **ON_THE_CPU,
+            "PYTHONPATH": os.pathsep.join([str(checkout), str(ROOT / "tests")]),
+            "XDG_CACHE_HOME": str(checkout / "cache"),
+            "OMP_NUM_THREADS": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_network_and_a_workload_are_measured(checkout: Path) -> None:
+    """A file each, and a row of the matrix."""
+    done = run(checkout, "-m", "pytest", "perf_tests", "-p", "no:hypothesispytest", "-v", "-rA")
+    assert done.returncode == 0, done.stdout + done.stderr
+    measured = re.findall(r"^(\S+) +NO_BASELINE ", done.stdout, re.MULTILINE)
+    assert measured == ["tinynet-b2-fp32-eager-infer", "scan-rows64-bf16", "scan-rows128-bf16"]
+    assert "test_workloads.py::test_workload[scan-rows64-bf16]" in done.stdout
+
+
+JUDGED = """
+from builders import make_measurement
+from dataclasses import replace
+from bench_lib import judge
+from bench_lib.metrics.summary import summarise
+from bench_lib.model import Accepted, Baseline
+from bench_lib.versus import METRICS
+
+print(f"compared by {METRICS['host_memory'].what}")
+def process(size):
+    seen = replace(make_measurement(), peak_host_bytes=size)
+    return summarise(seen, environment="e", time="t")
+baseline = Baseline("case", [process(100)] * 5, Accepted("run", "first", "2026-01-01"))
+for size in (109, 111):
+    [verdict] = [
+        v
+        for v in judge.judge({"case": judge.Evidence([process(size)] * 2, baseline)})["case"]
+        if v.metric == "host_memory"
+    ]
+    print(verdict.status.value, verdict.reason)
+"""
+
+
+def test_a_metric_is_kept_judged_and_compared(checkout: Path) -> None:
+    """A row."""
+    done = run(checkout, "-c", JUDGED)
+    assert done.stdout.splitlines() == [
+        "compared by peak host memory",
+        "OK peak host memory: 109 B (100 B in the baseline)",
+        "REGRESSED peak host memory: 111 B (100 B in the baseline)",
+    ], done.stderr
+
+
+IDENTIFIED = """
+from bench_lib.hardware.catalogue import identify
+from bench_lib.model import Hardware
+
+for mode in ("SPX", "DPX"):
+    gpu = identify(
+        Hardware("amd", "AMD Radeon Graphics", "", pci_device_id="7fff", compute_partition=mode)
+    )
+    print(gpu.key, gpu.name, gpu.peak_tflops, gpu.peak_gb_per_s)
+"""
+
+
+def test_a_gpu_has_its_key_its_name_and_its_peaks(checkout: Path) -> None:
+    """A row, from which its partitions follow."""
+    done = run(checkout, "-c", IDENTIFIED)
+    assert done.stdout.splitlines() == [
+        "mi999x AMD Instinct MI999X {'bf16': 3000.0} 9000.0",
+        "mi999x-dpx AMD Instinct MI999X {'bf16': 1500.0} None",
+    ], done.stderr
+
+
+def test_a_slip_in_a_gpus_row_is_told_with_its_file(checkout: Path, tmp_path: Path) -> None:
+    """By any command, in one sentence."""
+    copy = tmp_path / "bench_lib"
+    shutil.copytree(checkout / "bench_lib", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    peaks = copy / "hardware" / "peaks.toml"
+    peaks.write_text(peaks.read_text().replace('[3000, "rocm-specs"]', '[3000, "rocm-spec"]'))
+    done = run(tmp_path, "-c", IDENTIFIED)
+    assert done.stderr.splitlines()[-1] == (
+        f"bench_lib.hardware.catalogue.CatalogueError: {peaks}: gpu mi999x: tflops.bf16 has no "
+        "source in [sources]: 'rocm-spec'; did you mean rocm-specs?"
+    )
+
+
+def test_a_name_that_torchvision_has_is_refused(checkout: Path, tmp_path: Path) -> None:
+    """Before anything is measured as what it is not; and a module without a size is named."""
+    shutil.copytree(checkout / "bench_lib", tmp_path / "bench_lib")
+    folder = tmp_path / "bench_lib/worker/workloads/architectures"
+    shutil.copy(folder / "tinynet.py", folder / "resnet18.py")
+    text = (folder / "tinynet.py").read_text()
+    (folder / "resnet18.py").write_text(text.replace("tinynet", "resnet18"))
+    done = run(tmp_path, "-m", "bench_lib.worker", "describe")
+    assert done.stderr.splitlines()[-1] == (
+        "ValueError: resnet18 is a network of torchvision; give ours another name"
+    )
+    (folder / "resnet18.py").unlink()
+    (folder / "tinynet.py").write_text(text.replace("IMAGE_SIZE", "SIZE"))
+    done = run(tmp_path, "-m", "bench_lib.worker", "describe")
+    assert done.stderr.splitlines()[-1] == (
+        f"AttributeError: {folder / 'tinynet.py'}: IMAGE_SIZE is None; it has to be the height and "
+        "width of the input in pixels"
+    )

@@ -1,0 +1,181 @@
+"""The schemas in docs/schemas/: they are what the types say, and what files hold is as they say.
+
+What each command prints is held against them by the tests of that command (tests/documents.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+import typer
+from builders import (
+    CASE_ID,
+    make_attempt,
+    make_case,
+    make_environment,
+    make_hardware,
+    make_record,
+    make_verdict,
+)
+from documents import document_in, validator
+
+import bench_lib.cli
+from bench_lib.cli.documents import Document, files
+from bench_lib.history import Writer
+from bench_lib.model import Kernel, KernelTable, Quarantine, Status
+from bench_lib.profiling.store import Profile, keep
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+
+@pytest.fixture(scope="module")
+def writer():
+    """Return the module that writes the schemas."""
+    spec = importlib.util.spec_from_file_location("write_schemas", DOCS / "write_schemas.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def schemas(writer):
+    """Return every schema as the types have it now."""
+    return writer.schemas()
+
+
+def test_the_schemas_are_those_of_the_types(writer, schemas):
+    """After a change: python docs/write_schemas.py."""
+    written = {path.name: json.loads(path.read_text()) for path in writer.FOLDER.glob("*.json")}
+    assert written == schemas
+
+
+def test_every_schema_is_one_and_is_in_the_docs(writer):
+    """By its link."""
+    page = (DOCS / "json.md").read_text()
+    for path in writer.FOLDER.glob("*.json"):
+        jsonschema.Draft202012Validator.check_schema(json.loads(path.read_text()))
+        assert f"](schemas/{path.name})" in page
+
+
+def commands(program, path=""):
+    """Yield every command that takes --json, with the names of its options."""
+    for name, command in program.commands.items():
+        below = f"{path} {name}".strip()
+        if hasattr(command, "commands"):
+            yield from commands(command, below)
+        else:
+            names = {name for each in command.params for name in each.opts}
+            if "--json" in names:
+                yield below, names
+
+
+def test_every_command_that_takes_json_has_a_schema_and_no_other_has(writer):
+    """Also of its options that make another document."""
+    program = dict(commands(typer.main.get_command(bench_lib.cli.app)))
+    documents = [writer.command_of(each) for each in writer.documents()]
+    assert len(documents) == len(set(documents))
+    assert {re.split(" --", each)[0] for each in documents} == set(program)
+    for each in documents:
+        command, _, option = each.partition(" --")
+        assert not option or f"--{option}" in program[command]
+
+
+def test_every_document_begins_with_its_schema_and_its_command(writer):
+    """So that a reader knows what it has before it."""
+    for each in writer.documents():
+        names = [field.name for field in dataclasses.fields(each)]
+        assert names[:2] == ["schema", "command"]
+
+
+UNITS = re.compile(r"(seconds|_sec|_ms|_us|millis|_mb|_mib|_gb|_kb|_ghz|_watts?|bytes_)$")
+
+
+def test_names_of_fields_have_the_project_s_units(schemas):
+    """Seconds are _s and sizes _bytes, in every document and file."""
+    names = {
+        name
+        for schema in schemas.values()
+        for each in schema["$defs"].values()
+        for name in each.get("properties", {})
+    }
+    assert {"step_s", "memory_bytes", "clock_mhz"} <= names
+    assert {name for name in names if UNITS.search(name)} == {"items_per_s_per_gb"}
+
+
+def test_one_thing_has_one_name_in_all_documents(writer, schemas):
+    """Ids of cases and keys of hardware; files have the words that they were first written with."""
+    for each in writer.documents():
+        schema = schemas[f"{writer.name_of(each)}.json"]
+        properties = schema["$defs"][each.__name__]["properties"]
+        assert not {"key", "id", "run_id", "dtype", "network_name", "gpus"} & set(properties)
+        if "case" in properties:
+            assert properties["case"]["$ref"] == "#/$defs/Case"
+
+
+def test_another_field_another_type_and_a_missing_one_are_seen():
+    """The check must be able to fail."""
+    good = {"schema": 1, "command": "history list", "runs": [], "problems": []}
+    assert document_in(json.dumps(good)) == good
+    for bad in ({**good, "more": 1}, {**good, "runs": {}}, {k: good[k] for k in list(good)[:3]}):
+        with pytest.raises(jsonschema.ValidationError):
+            document_in(json.dumps(bad))
+    one_more = {**good, "more": 1}
+    validator("history-list", strict=False).validate(one_more)  # which is what is promised
+
+
+# ---- files ------------------------------------------------------------------------------
+
+
+def test_lines_of_a_run_are_as_their_schema_says(tmp_path):
+    """Every kind, as the writer writes it."""
+    writer = Writer(tmp_path, "mi300x")
+    ref = writer.environment(make_environment(), make_hardware())
+    case, attempt = make_case(id=CASE_ID), make_attempt(environment=ref)
+    writer.attempt(case, "test_x.py::test_y", attempt)
+    writer.tuned(CASE_ID, "1 -> 2 entries")
+    writer.kernels(CASE_ID, KernelTable("torch.profiler", 5, [Kernel("gemm", 1.0, 0.01)]))
+    quarantine = Quarantine("why", "2099-12-31", "2026-01-01T00:00:00Z", "me")
+    writer.verdict(
+        make_record(case=case, status=Status.OK, verdicts=[make_verdict()], quarantine=quarantine)
+    )
+    writer.end({"OK": 1}, 0, caches={"miopen": "cold"})
+    lines = [json.loads(line) for line in writer.path.read_text().splitlines()]
+    assert len({line["kind"] for line in lines}) == len(files.LINES)
+    for line in lines:
+        validator("history-line").validate(line)
+        with pytest.raises(jsonschema.ValidationError):
+            validator("history-line").validate({**line, "kind": "another"})
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "baselines").glob("*.json")), ids=lambda path: path.stem
+)
+def test_the_baselines_that_come_along_are_as_their_schema_says(path):
+    """Measured and published ones."""
+    validator("baselines-file").validate(json.loads(path.read_text()))
+
+
+def test_a_kept_profile_is_as_its_schema_says(tmp_path):
+    """kernels.json of a folder of bench-lib profile."""
+    keep(Profile(KernelTable("rocprofv3", 5, [Kernel("gemm", 1.0, 0.01)])), tmp_path / "k.json")
+    validator("kernels-file").validate(json.loads((tmp_path / "k.json").read_text()))
+
+
+def test_a_line_of_timings_is_as_its_schema_says():
+    """As docs and help show it."""
+    line = {"case": "a", "role": "baseline", "process": 1, "iteration_s": [0.1], "probe": {"x": 1}}
+    validator("samples-line").validate(line)
+    with pytest.raises(jsonschema.ValidationError):
+        validator("samples-line").validate({**line, "role": "other"})
+
+
+def test_a_document_without_a_command_is_no_command_s(writer):
+    """What commands share is a type too, and has no schema of its own."""
+    assert writer.command_of(Document) == ""

@@ -1,0 +1,475 @@
+"""The command line as a whole: what it imports, how every command ends and fails, its words."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+import bench_lib.archive
+import bench_lib.cli
+from bench_lib.cli import main
+from bench_lib.cli.ending import in_words, usage_in_words
+from bench_lib.cli.group import COMMANDS, RENAMED, renamed
+from bench_lib.model import UserError
+
+CHECKOUT = Path(bench_lib.__file__).parents[1]
+HEAVY = {
+    *("torch", "msgspec", "scipy", "numpy", "duckdb", "plotly", "jinja2", "rich", "pytest"),
+    *("matplotlib", "fsspec", "ruptures", "pydantic", "asyncio", "concurrent", "multiprocessing"),
+}
+MOST_MODULES = 40
+"""Of our own and of the standard library's, beyond what typer loads."""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Return a function that runs a command line in an empty folder: status, out, err."""
+    monkeypatch.chdir(tmp_path)
+
+    def command(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["bench-lib", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return command
+
+
+def leaves(program=None, path=()):
+    """Yield every command that has none below it, with the words that call it."""
+    program = program or typer.main.get_command(bench_lib.cli.app)
+    for name, command in program.commands.items():
+        if hasattr(command, "commands"):
+            yield from leaves(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+def modules(code: str) -> set[str]:
+    """Return the modules that are loaded when some code has run in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"],
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(done.stdout.splitlines()[-1].split())
+
+
+# ---- start-up ---------------------------------------------------------------------------
+
+
+def test_the_command_line_starts_with_next_to_nothing():
+    """Names and not seconds, so that no other load of the machine fails it."""
+    loaded = modules("import bench_lib.cli.ending")
+    assert not {name.partition(".")[0] for name in loaded} & HEAVY
+    ours = {name for name in loaded if name.startswith("bench_lib")}
+    assert ours == {"bench_lib", "bench_lib.cli", "bench_lib.cli.group", "bench_lib.cli.ending"}
+    assert len(loaded - modules("import typer")) < MOST_MODULES
+
+
+@pytest.mark.parametrize("words", [(name, "--help") for name in COMMANDS if name != "micro"])
+def test_the_help_of_a_command_imports_that_command_and_nothing_heavy(words):
+    """What it needs to run is imported when it runs."""
+    code = (
+        f"import sys\nsys.argv = ['bench-lib', *{words!r}]\nfrom bench_lib.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code"
+    )
+    loaded = modules(code)
+    assert f"bench_lib.cli.{words[0]}" in loaded
+    assert not {name.partition(".")[0] for name in loaded} & HEAVY
+    assert not {f"bench_lib.cli.{name}" for name in COMMANDS if name != words[0]} & loaded
+
+
+def test_the_list_of_commands_says_what_each_says_of_itself():
+    """The list is kept beside the commands, so that showing it imports none of them."""
+    program = typer.main.get_command(bench_lib.cli.app)
+    told = {
+        name: " ".join((command.help or "").split("\n\n")[0].split())
+        for name, command in program.commands.items()
+    }
+    assert told == COMMANDS
+
+
+def test_the_help_lists_every_command(run):
+    """With the first sentence of each."""
+    status, out, err = run("--help")
+    assert (status, err) == (0, "")
+    flat = " ".join(out.split())
+    for name, sentence in COMMANDS.items():
+        assert f"{name} {sentence}" in flat
+
+
+# ---- words ------------------------------------------------------------------------------
+
+ONE_NAME = {
+    "--dtype": {"ops"},  # TorchTensorOpsBench's, as --num-iters and --device
+    "--datatype": {"collectives"},  # nccl-tests', as --minbytes
+    "--device": {"ops"},
+    "--num-iters": {"ops"},
+    "--model": set(),  # --network
+    "--key": set(),  # --hardware
+    "--gpus": {"submit"},  # Slurm's, as --nodes, --time and --mem; elsewhere ranks
+    "--time": {"submit"},
+    "--out": set(),  # --output
+    "--keep": set(),
+    "--repeat": set(),  # --processes
+    "--iters": set(),  # --iterations
+    "--dir": set(),
+    "--folder": set(),
+    "--world-size": set(),  # --ranks
+    "--batch": set(),  # --batch-size
+    "--filter": set(),  # --case
+}
+"""Other words for what has one: which commands may have them, as the tools that they are like."""
+
+
+def test_one_thing_has_one_name_in_the_flags():
+    """Flags of the tools that a command is like are theirs."""
+    found: dict[str, set[str]] = {name: set() for name in ONE_NAME}
+    for path, command in leaves():
+        for parameter in command.params:
+            for name in parameter.opts:
+                if name in found:
+                    found[name].add(path[0])
+    assert found == ONE_NAME
+
+
+SHARED = ("--history", "--baselines", "--matrix", "--json", "--hardware", "--case", "--markdown")
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_an_option_that_several_commands_have_takes_the_same_in_all(name):
+    """Its metavar says what; a report's Markdown goes to a file."""
+    taken = {
+        str(parameter.metavar)
+        for path, command in leaves()
+        for parameter in command.params
+        if name in parameter.opts and path != ("report",)
+    }
+    assert len(taken) == 1 or (name == "--history" and taken == {"DIR", "PLACE"})
+
+
+@pytest.mark.parametrize("path", RENAMED, ids=" ".join)
+def test_an_option_that_was_called_otherwise_is_still_understood(path):
+    """By scripts; the help has the new name alone."""
+    command = dict(leaves())[path]
+    known = {name for parameter in command.params for name in parameter.opts}
+    for old, new in RENAMED[path].items():
+        assert old not in known
+        assert new in known
+        assert renamed([*path, old, "x"]) == [*path, new, "x"]
+        assert renamed([*path, f"{old}=x"]) == [*path, f"{new}=x"]
+        assert renamed([*path, "--", old]) == [*path, "--", old]
+        assert renamed(["env", old]) == ["env", old]
+
+
+def test_an_old_name_does_what_the_new_one_does(run):
+    """From the command line on."""
+    words = ("baseline", "quarantine", "a", "--lift")
+    asked = run(*words, "--key", "mi300x")
+    assert asked == run(*words, "--hardware", "mi300x")
+    assert "a is not in quarantine in baselines/mi300x.json" in asked[2]
+
+
+# ---- mistakes ---------------------------------------------------------------------------
+
+MISTAKES = """
+ab --matrix none.toml
+ab --tier none
+ab --pairs x
+ab --pairs 1
+ab --env-b X
+ab --prefix-b "'"
+baseline accept --run none --reason x
+baseline accept --run latest --reason x --history afile
+baseline diff --run none
+baseline diff --run none --json --markdown
+baseline quarantine a
+baseline quarantine a --until tomorrow --reason x
+baseline quarantine a --hardware ../x --lift
+baseline record --reason ' '
+baseline show --baselines afile
+baseline show --hardware broken
+collectives --op none
+collectives --minbytes x
+collectives --stepfactor 2 --stepbytes 8
+compare none none
+compare afile afile
+compare a b --metric none
+compare a b --fail-on much
+env more
+env --baselines
+exercise batch-sweep resnet50 --batch-sizes none
+exercise compile resnet50 --modes none
+exercise depth --mode eager
+exercise largest-batch resnet50 --resolution 99
+exercise precision resnet50 --price-per-hour 0
+exercise sheet --markdown --json
+history compact --history afile
+history export
+history export none --csv --parquet
+history export --csv --history afile
+history import none.json
+history import afile
+history list --history none://x
+history pull none://x
+history push none://x
+history query
+history query 'DROP TABLE runs'
+history restore none
+history show none
+history show none --history afile
+judge none.jsonl
+judge .
+judge afile --tolerance much
+judge afile --tolerance 1
+ops --op none
+ops --num-iters 0
+ops --device tpu
+ops --dtype ''
+profile
+profile none
+profile none --tool none
+profile a --steps 0
+profile --diff none none
+report --days 0
+report --notify-as none
+report --history none://x
+scaling mnist --ranks 2
+scaling mnist --at-most 0
+scaling mnist --plot none.jpg
+selfcheck --tolerance 99
+selfcheck --output none/x
+selfcheck --contexts --effects 1
+submit
+submit --collect none
+submit --slurm --time soon
+train cifar100 --max-steps 0
+train cifar100 --download
+train cifar10-table --epochs 0
+"""
+
+
+def mistakes():
+    """Return the command lines above."""
+    return [shlex.split(line) for line in MISTAKES.strip().splitlines()]
+
+
+@pytest.fixture
+def surroundings(tmp_path):
+    """Make a file where a folder should be, and baselines that are none."""
+    (tmp_path / "afile").write_text("neither JSON nor anything\n")
+    (tmp_path / "baselines").mkdir()
+    (tmp_path / "baselines" / "broken.json").write_text("<<<<<<<")
+
+
+@pytest.mark.usefixtures("surroundings")
+@pytest.mark.parametrize("words", mistakes(), ids=" ".join)
+def test_a_mistake_is_one_line_and_status_2(run, words):
+    """What is wrong, with which value, and what to do."""
+    status, out, err = run(*words)
+    assert (status, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("bench-lib: error: ")
+    assert not line.endswith(".")
+
+
+def test_every_command_is_among_the_mistakes():
+    """But for micro, which is a program of its own."""
+    wrong = {tuple(words) for words in mistakes()}
+    for path, _ in leaves():
+        assert path == ("micro",) or any(words[: len(path)] == path for words in wrong)
+
+
+@pytest.mark.parametrize("path", [path for path, _ in leaves() if path != ("micro",)], ids=" ".join)
+def test_an_option_that_there_is_not_is_named_with_those_like_it(run, path):
+    """And with where to look."""
+    status, out, err = run(*path, "--jsom")
+    assert (status, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("bench-lib: error: no such option: --jsom; ")
+    command = dict(leaves())[path]
+    has_json = any("--json" in parameter.opts for parameter in command.params)
+    assert ("did you mean" in line) == has_json or not has_json
+
+
+def test_a_command_that_there_is_not_is_named_with_those_like_it(run):
+    """Below others as well."""
+    assert run("histroy")[2] == (
+        "bench-lib: error: no such command 'histroy'; did you mean 'history'?\n"
+    )
+    assert run("history", "lst")[2] == (
+        "bench-lib: error: no such command 'lst'; did you mean 'list'?\n"
+    )
+    assert run("x")[2] == "bench-lib: error: no such command 'x'; see bench-lib --help\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "ours"),
+    [
+        ("Missing argument 'RUN'.", "missing argument 'RUN'; see bench-lib x --help"),
+        (
+            "Invalid value for '--pairs': 'x' is not a valid integer.",
+            "--pairs: 'x' is not a valid integer; see bench-lib x --help",
+        ),
+        (
+            "Invalid value for '-o' / '--output': Input should be a valid number, unable to",
+            "-o / --output: 'x' should be a valid number; see bench-lib x --help",
+        ),
+        (
+            "No such option: --jsom Did you mean --json?",
+            "no such option: --jsom; did you mean --json?",
+        ),
+        (
+            "No such option: --x (Possible options: --xa, --xb)",
+            "no such option: --x; did you mean --xa, --xb?",
+        ),
+        ("No such option: --y", "no such option: --y; see bench-lib x --help"),
+    ],
+)
+def test_what_typer_says_is_put_into_our_shape(said, ours):
+    """Of older typers and newer ones."""
+    words = ["x", "-o", "x"]
+    assert usage_in_words(said, "bench-lib x", words) == ours
+
+
+# ---- what is nobody's mistake -----------------------------------------------------------
+
+
+@pytest.fixture
+def failing(run, monkeypatch):
+    """Return a function that runs a command whose history raises something."""
+
+    def command(error: BaseException) -> tuple[int, str, str]:
+        def raising(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(bench_lib.archive, "Archive", raising)
+        return run("history", "list")
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (UserError("it is so; do this"), "it is so; do this"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/x"),
+            "/x: No space left on device; free some space, or write elsewhere",
+        ),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/x"),
+            "/x: Permission denied; name another, or see who may read and write it (ls -l)",
+        ),
+        (OSError(errno.EIO, "Input/output error"), "Input/output error"),
+        (
+            ModuleNotFoundError("No module", name="s3fs.core"),
+            "the package s3fs is not installed; pip install s3fs",
+        ),
+    ],
+)
+def test_what_can_be_foreseen_is_one_line(failing, error, words):
+    """And exit status 2."""
+    assert failing(error) == (2, "", f"bench-lib: error: {words}\n")
+    assert in_words(error) == words
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("ours"), ModuleNotFoundError("x", name="bench_lib.x"), KeyError("x")]
+)
+def test_a_mistake_of_ours_keeps_its_traceback(failing, error):
+    """It is to be reported, and nobody in front of it can mend it."""
+    with contextlib.suppress(AssertionError), pytest.raises(type(error)):
+        failing(error)
+
+
+def test_ctrl_c_is_a_word_and_status_130(failing):
+    """With what remains to be said, where something does."""
+    assert failing(KeyboardInterrupt()) == (130, "", "bench-lib: interrupted\n")
+    words = (130, "", "bench-lib: interrupted; it goes on\n")
+    assert failing(KeyboardInterrupt("it goes on")) == words
+
+
+def started(*words: str, **where):
+    """Start a command in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "bench_lib.cli", *words],
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT), "PYTHONUNBUFFERED": ""},
+        stderr=subprocess.PIPE,
+        **where,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (("--version",), 0),
+        (("history", "query", "SELECT * FROM range(99999)", "--csv"), 141),
+    ],
+)
+def test_a_reader_that_has_enough_is_nobody_s_mistake(tmp_path, words, status):
+    """Not a word, and no traceback from Python's own last flush."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with started(*words, stdout=writing, cwd=tmp_path) as process:
+        os.close(writing)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (status, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full disk to offer")
+def test_a_full_disk_behind_the_output_is_said(tmp_path):
+    """A redirect that lost the answer must not look like success."""
+    with (
+        Path("/dev/full").open("wb") as full,
+        started("--version", stdout=full, cwd=tmp_path) as process,
+    ):
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert err.decode() == (
+        "bench-lib: error: cannot write: No space left on device; "
+        "free some space, or write elsewhere\n"
+    )
+
+
+# ---- exit status ------------------------------------------------------------------------
+
+
+def test_every_command_has_its_exit_statuses_in_the_table():
+    """docs/exit-status.md, by its words or with all below its first one."""
+    page = (CHECKOUT / "docs" / "exit-status.md").read_text()
+    cells = " ".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
+    for path, _ in leaves():
+        below = f"`{path[0]} …`"
+        assert f"`{' '.join(path)}`" in cells or below in cells or f"`{path[-1]}`" in cells
+
+
+NOTHING = [
+    (("baseline", "show", "--hardware", "mi300x"), 1),
+    (("baseline", "show", "--hardware", "mi300x", "--json"), 1),
+    (("history", "list"), 1),
+    (("history", "list", "--json"), 1),
+    (("history", "query", "SELECT 1"), 0),
+    (("history", "query", "--schema", "--json"), 0),
+    (("history", "compact"), 2),
+    (("exercise", "sheet"), 0),
+    (("submit", "--slurm", "--dry-run"), 0),
+]
+
+
+@pytest.mark.parametrize(("words", "status"), NOTHING)
+def test_an_answer_has_the_same_status_in_every_form(run, words, status):
+    """Where there is nothing yet, showing is 1 and asking is 0."""
+    assert run(*words)[0] == status

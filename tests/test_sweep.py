@@ -1,0 +1,131 @@
+"""Cases of several ranks in one launch: what its files tell of each, and each one's time."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+
+import pytest
+from builders import make_case, make_measurement
+
+from bench_lib.launch import CaseFault, CaseSkipped, sweep
+from bench_lib.launch.launchers import Launcher
+from bench_lib.launch.ranks import Ending
+from bench_lib.model import Launch, Measurement
+
+TWO = Launcher("torchrun", ("torchrun",), 2)
+
+
+def cases(*ids, limit_s=10.0):
+    """Return cases of two ranks."""
+    return [make_case(id=id_, launch=Launch(ranks=2), time_limit_s=limit_s) for id_ in ids]
+
+
+def tell(folder, number, **told):
+    """Have both ranks say the same of a case."""
+    (folder / str(number)).mkdir(exist_ok=True)
+    for rank in (0, 1):
+        words = {"rank": rank, "local_rank": rank, "ended_s": 1.0, **told}
+        (folder / str(number) / f"rank-{rank}.json").write_text(json.dumps(words))
+
+
+def measured(case_id):
+    """Return what a rank tells of a case that it has measured."""
+    return {"measurement": dataclasses.asdict(make_measurement(case_id=case_id))}
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Stand in for a launch: ranks leave what a test says, and nothing runs."""
+
+    def leave(*told, in_time=True):
+        def launch(launcher, form, folder, environ, wait):
+            assert form[0] == "bench_lib.worker.sweep"
+            for number, words in enumerate(told):
+                tell(folder, number, **words)
+            for rank in (0, 1):
+                (folder / f"rank-{rank}.phases").write_text("build\nmeasure\n")
+            return Ending(launcher, 0, in_time, folder / "output.log")
+
+        monkeypatch.setattr(sweep, "launch", launch)
+
+    return leave
+
+
+def test_each_case_has_its_own_answer(launched):
+    """A skipped one is no reason to end."""
+    launched(measured("a"), {"skipped": "no FP8 here"}, measured("c"))
+    first, skipped, last = sweep.measure_together(cases("a", "b", "c"), launcher=TWO)
+    assert isinstance(first, Measurement)
+    assert isinstance(last, Measurement)
+    assert (first.case_id, str(skipped), last.case_id) == ("a", "no FP8 here", "c")
+    assert isinstance(skipped, CaseSkipped)
+
+
+def test_nothing_is_told_after_the_first_fault(launched):
+    """What ranks left of later cases was measured by broken processes."""
+    fault = {"kind": "out of memory", "message": "HIP out of memory", "traceback": ""}
+    launched(measured("a"), {"fault": fault, "phase": "build"}, measured("c"))
+    first, second = sweep.measure_together(cases("a", "b", "c"), launcher=TWO)
+    assert isinstance(first, Measurement)
+    assert isinstance(second, CaseFault)
+    assert (second.fault.kind, second.fault.phase) == ("out of memory", "build")
+
+
+def test_ranks_that_are_late_are_the_fault_of_the_case_they_were_at(launched):
+    """The ones before it stand."""
+    launched(measured("a"), in_time=False)
+    first, late = sweep.measure_together(cases("a", "b", "c"), launcher=TWO)
+    assert isinstance(first, Measurement)
+    assert late.fault.kind == "time limit"
+
+
+class Ranks:
+    """A launcher's process: at each look another case is done; ends after the last."""
+
+    def __init__(self, folder, count, *, stops_at=None):
+        """Begin with none."""
+        self.folder = folder
+        self.looks = 0
+        self.count = count
+        self.stops_at = count if stops_at is None else stops_at
+
+    def wait(self, _limit_s):
+        """Be done with one more case, or hang."""
+        if self.looks < self.stops_at:
+            tell(self.folder, self.looks)
+        self.looks += 1
+        if self.looks <= self.count or self.stops_at < self.count:
+            raise subprocess.TimeoutExpired("torchrun", 1)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Let six seconds pass between two looks at it."""
+    now = [0.0]
+
+    def monotonic():
+        now[0] += 6.0
+        return now[0]
+
+    monkeypatch.setattr(sweep.time, "monotonic", monotonic)
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_launch_may_take_longer_than_any_case_of_it(tmp_path):
+    """Each has its own limit, from the end of the one before."""
+    asked = cases("a", "b", "c", "d")
+    assert sweep._ends_in_time(Ranks(tmp_path, 4), asked, tmp_path)
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_case_that_is_not_done_within_its_limit_ends_the_launch(tmp_path):
+    """However many were done before it, and told by one rank alone is not done."""
+    asked = cases("a", "b", "c", "d")
+    ranks = Ranks(tmp_path, 4, stops_at=2)
+    assert not sweep._ends_in_time(ranks, asked, tmp_path)
+    assert ranks.looks < 6
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2" / "rank-0.json").write_text("{}")
+    assert sweep._done(asked, tmp_path) == 2

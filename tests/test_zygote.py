@@ -1,0 +1,214 @@
+"""The runner's end of a zygote whose children need no torch: what goes wrong at the edges."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from processes import all_gone, wait_until
+
+from bench_lib.launch import CaseFault, LaunchError, Zygote
+from bench_lib.launch import zygote as module
+from bench_lib.launch.leash import leashed
+from bench_lib.launch.leash import main as leash
+from bench_lib.launch.started import signal_all
+from bench_lib.model import Case, Device
+
+WORKER = Path(__file__).parent.parent / "benchmarks" / "soak_worker.py"
+GPU = Device("cuda", "AMD Instinct MI300X", "gfx942", 304, 192 * 2**30)
+SHORT_S = 20.0
+"""Past this a wait that nobody ends has been waited for in full."""
+
+
+@pytest.fixture
+def state(tmp_path):
+    """Return the folder in which the stand-in remembers."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def zygote(tmp_path, state):
+    """Start the stand-in zygote."""
+    program = tmp_path / "worker"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E {WORKER} "$@"\n')
+    program.chmod(0o755)
+    environment = {
+        "SOAK_STATE": str(state),
+        "SOAK_DEVICES": json.dumps([dataclasses.asdict(GPU)]),
+        "HIP_VISIBLE_DEVICES": "0",
+        "BENCH_LIB_PRELOAD": "no",
+        "BENCH_LIB_CONTEXTS": "any",
+    }
+    with Zygote(python=str(program), environment=environment) as started:
+        yield started
+
+
+def planted(state, what):
+    """Have it happen to the next context."""
+    (state / f"{what}-0.next").touch()
+
+
+def case(does, **fields):
+    """Return a case that does something."""
+    return Case(does.replace(" ", "-"), "soak:step", {"does": does}, **fields)
+
+
+def test_a_context_that_ends_before_it_has_called_back_is_not_waited_for(zygote, state):
+    """The kernel may kill it right after the fork; its zygote tells."""
+    planted(state, "unborn")
+    with pytest.raises(LaunchError, match="a context did not begin: the worker left with exit st"):
+        zygote.context(draws=1)
+    assert zygote.context(draws=1).device == GPU
+
+
+def test_a_context_that_cannot_open_its_device_says_why(zygote, state):
+    """In its own last words."""
+    planted(state, "lost")
+    with pytest.raises(
+        LaunchError, match=r"(?s)could not open its device: .* exit status 1.*hipEr"
+    ):
+        zygote.context(draws=1)
+
+
+def test_a_context_whose_greeting_is_garbled_is_refused(zygote, state):
+    """A greeting of another version is no reason for a traceback."""
+    planted(state, "garbled")
+    with pytest.raises(LaunchError, match="greeted with no device: Expected `str`, got `int`"):
+        zygote.context(draws=1)
+    assert zygote.context(draws=1).device == GPU
+
+
+def test_a_context_that_cannot_be_opened_when_drawn_again_is_tried_once_more(
+    zygote, state, monkeypatch
+):
+    """The one before it may still have held the device."""
+    monkeypatch.setattr(module.Context, "is_dear", property(lambda _: True))
+    first = module.Zygote._forked
+    opened = []
+
+    def forked(self):
+        if len(opened) == 1:
+            planted(state, "lost")
+        opened.append(1)
+        return first(self)
+
+    monkeypatch.setattr(module.Zygote, "_forked", forked)
+    assert zygote.context(draws=2).device == GPU
+    assert len(opened) == 3
+
+
+def test_a_stranger_who_calls_first_is_not_taken_for_the_context(zygote, state):
+    """The address is no secret, the token is."""
+    planted(state, "stranger")
+    assert zygote.context(draws=1).measure(case("well")).case_id == "well"
+
+
+def test_what_a_context_started_does_not_outlive_a_zygote_that_was_killed(zygote):
+    """A data loader's processes, say, in a group of which nobody is left to tell."""
+    context = zygote.context(draws=1)
+    with pytest.raises(CaseFault, match="the worker is gone"):
+        context.measure(case("kills zygote"))
+    started = started_by(context.pid)
+    zygote.close()
+    assert all_gone(*started)
+
+
+def started_by(group):
+    """Return the processes of a group; at least one is there."""
+
+    def found():
+        pids = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[2]) == group and fields[0] not in "ZX":
+                    pids.append(int(entry.name))
+        return pids
+
+    assert wait_until(found)
+    return found()
+
+
+@pytest.mark.parametrize(
+    ("does", "message"),
+    [
+        ("no object", "protocol in measure: not an object"),
+        ("no answer", "protocol in measure: not an answer"),
+        ("no times", "protocol in measure: Expected `float`, got `str`"),
+        ("garbage", "protocol in measure: not JSON"),
+        ("half an answer", "died in measure: the worker left with exit status 0"),
+        ("hangs up", "died in measure: the worker is gone"),
+    ],
+)
+def test_an_answer_that_is_none_is_the_cases_fault(zygote, monkeypatch, does, message):
+    """And the context is gone with it, whatever it would have said next."""
+    monkeypatch.setattr(module.Zygote.exit_code, "__defaults__", (1.0,))
+    context = zygote.context(draws=1)
+    with pytest.raises(CaseFault, match=message):
+        context.measure(case(does))
+    assert all_gone(context.pid)
+
+
+# --- by their environment ------------------------------------------------------------------
+
+
+def test_only_what_was_started_for_a_folder_is_told(tmp_path):
+    """Of one folder and not of another whose name begins alike; and not whom it is to spare."""
+    names = [tmp_path / "a", tmp_path / "a", tmp_path / "ab"]
+    programs = [
+        subprocess.Popen(["sleep", "60"], env={**os.environ, "SOME_FOLDER": str(name)})
+        for name in names
+    ]
+    try:
+        spared = programs[1].pid
+        signal_all("SOME_FOLDER", tmp_path / "a", signal.SIGKILL, but=spared)
+        assert programs[0].wait(SHORT_S) == -signal.SIGKILL
+        assert [program.poll() for program in programs[1:]] == [None, None]
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+
+
+# --- the leash -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def became(monkeypatch):
+    """Return what this process would have become, and what it asked of the kernel."""
+    asked, words = [], []
+    kernel = types.SimpleNamespace(prctl=lambda *numbers: asked.append(numbers))
+    monkeypatch.setattr("ctypes.CDLL", lambda _: kernel)
+    monkeypatch.setattr("os.execvp", lambda file, given: words.append((file, given)))
+    return asked, words
+
+
+def test_a_leashed_program_asks_to_end_with_its_starter_and_becomes_the_command(became):
+    """In this order, or it could be left in between."""
+    asked, words = became
+    leash(os.getppid(), ["sleep", "1"])
+    assert asked == [(1, signal.SIGTERM, 0, 0, 0)]
+    assert words == [("sleep", ["sleep", "1"])]
+
+
+def test_a_program_whose_starter_is_gone_already_does_not_begin(became):
+    """The kernel would tell it of nobody."""
+    leash(2**22 + 1, ["sleep", "1"])
+    assert became[1] == []
+
+
+def test_the_words_of_a_leash_name_who_started_it():
+    """Its parent may be another by the time it asks."""
+    words = leashed(["sleep", "1"])
+    assert words[-3:] == [str(os.getpid()), "sleep", "1"]
+    assert words[0] == sys.executable
