@@ -199,7 +199,10 @@ SELECT
     attempt.time AS attempted,
     attempt.process AS process,
     ln(list_median(samples)) AS log_median,
-    CASE WHEN len(kept) < 2 THEN 0 ELSE list_stddev_samp(kept) / list_avg(kept) END AS spread,
+    CASE WHEN len(kept) < 2 THEN 0
+         -- Older DuckDBs raise an error where squares overflow.
+         WHEN NOT (list_max(kept) < 1e150) THEN 'nan'::DOUBLE
+         ELSE list_stddev_samp(kept) / list_avg(kept) END AS spread,
     m.items_per_step * len(samples) / nullif(greatest(m.wall_s, 0), 0) AS rate,
     m.item AS item,
     m.peak_memory_bytes AS peak_memory_bytes,
