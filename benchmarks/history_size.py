@@ -218,7 +218,7 @@ def ask(folder: Path, question: str) -> int:
 def ask_program(folder: Path) -> int:
     """Ask as somebody at a terminal does; returns how many lines were printed."""
     sql = (
-        "SELECT started, median_s FROM points WHERE key IN ('mi300x', 'mi300x-03') "
+        "SELECT started, median_s FROM points WHERE hardware_key IN ('mi300x', 'mi300x-03') "
         "AND case_id = 'network100-b64-fp16-max-autotune-infer' ORDER BY started"
     )
     words = [sys.executable, "-m", "bench_lib.cli", "history", "query", sql, "--csv"]

@@ -16,12 +16,12 @@ from torchvision.models import segmentation
 from bench_lib.worker.workloads.architectures.shufflenet import _ShuffleUnit, shufflenet
 from bench_lib.worker.workloads.architectures.xception import _SeparableBlock, xception
 from bench_lib.worker.workloads.networks import main_output
-from bench_lib.worker.workloads.registry import SEED_NAMES, create, create_weightless, networks
+from bench_lib.worker.workloads.registry import ROCM_NAMES, create, create_weightless, networks
 
 OURS = {"shufflenet": 224, "xception": 299, "inception_v3_no_aux": 299}
 WRITTEN_HERE = ["shufflenet", "xception"]
 
-SEED_CLASSIFICATION = """
+ROCM_CLASSIFICATION = """
     alexnet densenet121 densenet161 densenet169 densenet201 googlenet inception_v3 mnasnet0_5
     mnasnet0_75 mnasnet1_0 mnasnet1_3 mobilenet_v2 resnet18 resnet34 resnet50 resnet101
     resnet152 resnext50 resnext50_32x4d resnext101 resnext101_32x8d shufflenet shufflenet_v2
@@ -33,13 +33,13 @@ SEED_CLASSIFICATION = """
     efficientnet_b3 efficientnet_b4 efficientnet_b5 efficientnet_b6 efficientnet_b7 maxvit_t
     mobilenet_v3_large mobilenet_v3_small
 """
-SEED_SEGMENTATION = """
+ROCM_SEGMENTATION = """
     fcn_resnet50 fcn_resnet101 deeplabv3_resnet50 deeplabv3_resnet101
     deeplabv3_mobilenet_v3_large lraspp_mobilenet_v3_large
 """
 """The keys of ``models`` and ``segmentation_models`` in ROCm/pytorch-micro-benchmarking."""
 
-SEED = [*SEED_CLASSIFICATION.split(), *SEED_SEGMENTATION.split()]
+ROCM = [*ROCM_CLASSIFICATION.split(), *ROCM_SEGMENTATION.split()]
 
 
 @pytest.fixture(autouse=True)
@@ -298,7 +298,7 @@ def test_inception_without_its_auxiliary_head_answers_alone_in_training() -> Non
 
 def test_the_seeds_shufflenet_v2_is_torchvisions_1x() -> None:
     """2,276,556 parameters, and a batch norm after the last convolution, which it leaves out."""
-    network = create_weightless(SEED_NAMES["shufflenet_v2"], 224)
+    network = create_weightless(ROCM_NAMES["shufflenet_v2"], 224)
     batch_norm = network.get_submodule("conv5.1")
     assert isinstance(batch_norm, nn.BatchNorm2d)
     parameters = sum(p.numel() for p in network.parameters())
@@ -306,17 +306,17 @@ def test_the_seeds_shufflenet_v2_is_torchvisions_1x() -> None:
 
 
 def test_a_name_is_translated_only_where_it_has_to_be() -> None:
-    """Everything that the seed's tool calls differently, and nothing else."""
-    assert len(SEED) == len(set(SEED)) == 74
-    not_ours = {name for name in SEED if name not in networks()}
-    assert set(SEED_NAMES) == not_ours | {"inception_v3"}  # which means two networks
-    assert set(SEED_NAMES.values()) <= set(networks())
+    """Everything that ROCm's tool calls differently, and nothing else."""
+    assert len(ROCM) == len(set(ROCM)) == 74
+    not_ours = {name for name in ROCM if name not in networks()}
+    assert set(ROCM_NAMES) == not_ours | {"inception_v3"}  # which means two networks
+    assert set(ROCM_NAMES.values()) <= set(networks())
 
 
-@pytest.mark.parametrize("name", SEED)
+@pytest.mark.parametrize("name", ROCM)
 def test_every_network_of_the_seed_can_be_built_for_its_224_pixels(name: str) -> None:
     """Whatever the network's own size; here without weights."""
-    network = create_weightless(SEED_NAMES.get(name, name), 224)
+    network = create_weightless(ROCM_NAMES.get(name, name), 224)
     assert sum(p.numel() for p in network.parameters()) > 1e6
 
 
@@ -332,8 +332,8 @@ def test_every_network_of_the_seed_can_be_built_for_its_224_pixels(name: str) ->
     ],
 )
 def test_networks_of_another_size_answer_to_224_pixels(name: str, shape: tuple[int, ...]) -> None:
-    """As the seed's tool runs all but one of them."""
-    network = create_weightless(SEED_NAMES.get(name, name), 224).eval()
+    """As ROCm's tool runs all but one of them."""
+    network = create_weightless(ROCM_NAMES.get(name, name), 224).eval()
     with torch.no_grad():
         answer = main_output(network(torch.empty(2, 3, 224, 224, device="meta")))
     assert answer.shape == (2, *shape)

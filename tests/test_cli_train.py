@@ -1,4 +1,4 @@
-"""``bench-lib train``: the seeds' lines and table, what is measured for them, what is refused."""
+"""``bench-lib train``: the lines and the table, what is measured for them, what is refused."""
 
 from __future__ import annotations
 
@@ -390,7 +390,7 @@ def id_of(ranks: int) -> str:
     return "cifar10-resnet50-b32-fp32-eager-device-e10" + (f"-x{ranks}" if ranks > 1 else "")
 
 
-def test_the_table_has_the_seeds_rows_and_a_column_for_each_number_of_gpus(run):
+def test_the_table_has_a_column_for_each_number_of_gpus(run):
     """What is beyond the GPUs at hand is empty, and the reason stands below."""
     learnt = replace(LEARNT, steps_per_epoch=1562, accuracies=[0.5, 0.75], test_accuracy=0.625)
     answer = run(
@@ -429,7 +429,7 @@ def test_the_table_has_the_seeds_rows_and_a_column_for_each_number_of_gpus(run):
         ),
     ],
 )
-def test_epochs_are_those_of_the_seed_unless_others_are_asked_for(run, words, first):
+def test_a_network_has_its_own_number_of_epochs_unless_others_are_asked_for(run, words, first):
     """Ten of ResNet-50, five of Inception; 1, 2, 4, 8 and 16 GPUs."""
     answer = run(f"cifar10-table {words}", items_per_step=32)
     assert answer.measured[0] == first
@@ -440,6 +440,13 @@ def test_without_a_column_of_one_gpu_there_is_no_speed_up(run):
     """Nothing to hold the others against."""
     answer = run("cifar10-table --ranks 2", items_per_step=64)
     assert [line.strip() for line in answer.lines if line.startswith("Speed-up")] == ["Speed-up"]
+
+
+def test_as_json_the_table_has_a_row_for_each_number_of_gpus(run):
+    """For a machine to read."""
+    told = document_in(run("cifar10-table --ranks 1,2 --json", items_per_step=32).out)
+    assert told["command"] == "train cifar10-table"
+    assert [row["ranks"] for row in told["rows"]] == [1, 2]
 
 
 @pytest.mark.parametrize(

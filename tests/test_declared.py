@@ -85,6 +85,47 @@ def test_a_signature_that_is_no_tables_is_named_with_its_line(tmp_path, signatur
     assert str(caught.value).startswith(f"{tmp_path / 'scan.py'}:3: scan, {words}")
 
 
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ("*, setting, rows: int", "scan: its first parameter has to be the setting, by position"),
+        ("", "scan: its first parameter has to be the setting, by position"),
+        ("setting, rows: int, /", "scan, rows: it is given by name; move it behind the /"),
+        ("setting, ranks: int", "scan, ranks: every table has that word; give it another name"),
+        ("setting, limits: int", "scan, limits: every table has that word; give it another name"),
+        ("setting, rows: int = {[]}", "scan, rows: its default is {[]}; rows is None"),
+    ],
+)
+def test_a_signature_that_could_not_be_called_is_refused(tmp_path, parameters, words):
+    """Now, and not by every case when it is measured."""
+    (tmp_path / "scan.py").write_text(f"def scan({parameters}): ...\n")
+    with pytest.raises(DeclarationError) as caught:
+        declared_axes(folder=tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path / 'scan.py'}:1: {words}")
+
+
+def test_of_functions_of_one_name_the_last_counts(tmp_path):
+    """As for Python."""
+    first = "def scan(setting, rows: int): ...\n"
+    (tmp_path / "scan.py").write_text(f"{first}def scan(setting, columns: int): ...\n")
+    (axis,) = declared_axes(folder=tmp_path)["scan"].axes
+    assert axis.name == "columns"
+
+
+def test_what_editors_leave_beside_a_module_is_passed_over(tmp_path):
+    """Emacs locks a file by a link that leads nowhere."""
+    declare(tmp_path, "rows: int")
+    (tmp_path / ".#scan.py").symlink_to("somebody@somewhere.1")
+    assert list(declared_axes(folder=tmp_path)) == ["scan"]
+
+
+def test_a_module_may_say_how_it_is_encoded(tmp_path):
+    """Whatever Python can import can be read."""
+    text = "# coding: latin-1\n# caf\u00e9\ndef scan(setting, rows: int): ...\n"
+    (tmp_path / "scan.py").write_bytes(text.encode("latin-1"))
+    assert list(declared_axes(folder=tmp_path)) == ["scan"]
+
+
 def test_a_module_that_is_no_python_is_named_with_its_line(tmp_path):
     """As everything else in it is."""
     (tmp_path / "scan.py").write_text("def scan(setting):\n    return (\n")

@@ -972,7 +972,7 @@ def test_the_measurement_gives_way_and_forgets_as_the_suites_do(
 
 
 def test_truth_values_of_inductor_are_known_from_torch(run: Run) -> None:
-    """The seed's notes give them as 1, and they are compiled with as such."""
+    """The training notes beside ROCm's tool give them as 1, and they are compiled with as such."""
     context = "{'options': {'matmul-padding': 1, 'triton.cudagraphs': '', 'epilogue-fusion': '1'}}"
     options = read_options(["--network", TINY, "--compile", "--compileContext", context])
     assert session.prepared(options, Place()).compiling.options == (

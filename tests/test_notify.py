@@ -208,7 +208,7 @@ def test_a_failure_that_is_over_is_news():
     with serving(200) as hook:
         assert notify(night(entry), hook.url, before=as_before(entry))
     assert hook.document["over"] == [
-        {"case": entry.record.case.id, "hardware": "mi300x", "status": "OK"}
+        {"case_id": entry.record.case.id, "hardware_key": "mi300x", "status": "OK"}
     ]
 
 
@@ -234,7 +234,7 @@ def test_one_new_failure_among_old_ones_is_news_and_the_old_ones_come_along():
     old, new = nights.regressed(), nights.error()
     with serving(200) as hook:
         assert notify(night(old, new), hook.url, before=as_before(old))
-    told = [(failure["case"], failure["new"]) for failure in hook.document["failures"]]
+    told = [(failure["case_id"], failure["new"]) for failure in hook.document["failures"]]
     assert told == [(place(new)[0], True), (place(old)[0], False)]
 
 
@@ -691,11 +691,24 @@ def test_teams_shows_words_as_they_are():
     assert run["text"].endswith("**bold** [x](http://y)")
 
 
+def test_what_was_not_measured_is_not_said_to_fail_no_more():
+    """Nobody knows how it stands."""
+    mended, gone = nights.make_entry(), nights.regressed()
+    tonight = night(mended)
+    news = news_of(tonight, as_before(mended, gone))
+    document = json.loads(body(tonight, news, "slack"))
+    lines = [block["text"]["text"] for block in document["blocks"]]
+    name, other = mended.record.case.id, gone.record.case.id
+    assert f"fails no more: {name} on mi300x: OK" in lines
+    assert f"failed in the last run: {other} on mi300x: not measured" in lines
+
+
 def test_every_kind_of_news_is_put_into_words():
     """New, unfinished, missing, over, what to do, what is still there, and where there is more."""
     old, new, mended = nights.regressed(), nights.error(), nights.make_entry()
     torn = nights.make_run(run_id="0d0d0d0d", key="mi250x", ended=None)
-    tonight = night(old, new, mended, runs=[nights.make_run(), torn])
+    unjudged = nights.make_entry(status=None, hardware=nights.MI250X, run_id="0d0d0d0d")
+    tonight = night(old, new, mended, unjudged, runs=[nights.make_run(), torn])
     before = Before(as_before(old, mended).failing, frozenset({"mi300x", "mi210"}))
     document = json.loads(body(tonight, news_of(tonight, before), "slack"))
     lines = [block["text"]["text"] for block in document["blocks"]][1:]
@@ -753,7 +766,7 @@ def test_the_command_posts_what_changed_and_then_keeps_quiet(report, tmp_path):
         status, printed = report("--notify", hook.url)
         assert (status, len(hook.bodies)) == (0, 1)
     assert "nothing changed since the night before" in printed
-    assert hook.document["failures"][0]["case"] == case.id
+    assert hook.document["failures"][0]["case_id"] == case.id
 
 
 def test_the_command_ends_well_where_nobody_takes_the_news(report, tmp_path):

@@ -142,8 +142,17 @@ def test_a_newest_night_that_is_old_says_so(tmp_path, hours: int, days: int) -> 
     asked = nights.stamp(minutes=60 * hours)
     told = _gather(tmp_path).sentence
     late = f"Nothing has run for {days} days, since 2026-11-20. Then: n{told[1:]}"
-    assert _gather(tmp_path, asked=asked).sentence == (late if days else told)
+    night = replace(_gather(tmp_path, asked=asked), ended=nights.stamp(minutes=50))
+    assert night.sentence == (late if days else told)
     assert _gather(tmp_path, asked=asked, runs=[path.stem[-8:]]).sentence == told
+
+
+def test_a_night_that_took_long_and_has_just_ended_is_not_old(tmp_path) -> None:
+    """Else what it found would be no news."""
+    _run(tmp_path, nights.make_entry())
+    night = replace(_gather(tmp_path), asked=nights.stamp(minutes=60 * 40))
+    assert replace(night, ended=nights.stamp(minutes=60 * 39)).days_late == 0
+    assert replace(night, ended=None).days_late == 2
 
 
 def test_hardware_that_is_missing_is_said_once(tmp_path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from bench_lib import wording
 from bench_lib.archive import Archive
-from bench_lib.model import Quarantine, Status
+from bench_lib.model import Launch, Quarantine, Status
 from bench_lib.pages import html, markdown
 from bench_lib.pages.hints import hints
 from bench_lib.pages.night import Entry, Night, gather
@@ -72,6 +72,20 @@ def test_no_gpu_is_blamed_for_what_may_be_the_software_s(entries: Sequence[Entry
     assert not any("look at that device" in words for words in hints(nights.make_night(entries)))
 
 
+def test_no_gpu_is_blamed_for_cases_of_several_ranks() -> None:
+    """They are noted under the first GPU and use all: a broken launcher is no broken GPU."""
+    failed = [on(0, Status.ERROR, name) for name in ("resnet50", "vit_b_16")]
+    of_ranks = [
+        replace(each, record=replace(each.record, case=replace(each.record.case, launch=Launch(8))))
+        for each in failed
+    ]
+    fine = [on(1), on(2)]
+    assert any("look at that" in words for words in hints(nights.make_night([*failed, *fine])))
+    assert not any(
+        "look at that" in words for words in hints(nights.make_night([*of_ranks, *fine]))
+    )
+
+
 def test_a_failure_s_gpu_is_named_where_there_are_several() -> None:
     """On a machine of one there is nothing to tell apart."""
     night = eight(3)
@@ -85,13 +99,20 @@ def _gather(folder) -> Night:
         return gather(archive, folder / "baselines")
 
 
-def _measured(folder, ago: int, numbers: Sequence[int]) -> None:
+def _measured(
+    folder, ago: int, numbers: Sequence[int], moved: dict[int, int] | None = None
+) -> None:
+    """Write a run in which each GPU measured a case of its own, and those that were moved to it."""
     stamped = nights.stamp(ago).replace("-", "").replace(":", "")
     first = on(numbers[0])
     path = builders.write_run(folder, [], hardware=first.hardware, now=stamped, end=False)
     lines = path.read_text()
-    for number in numbers:
-        entry = on(number)
+    cases = {number: number for number in numbers} | (moved or {})
+    for case, number in cases.items():
+        attempt = replace(on(case).record.attempts[0], device_uuid=gpu(number)["uuid"])
+        hardware = replace(nights.MI300X, **gpu(number))
+        entry = replace(on(case), hardware=hardware)
+        entry = replace(entry, record=replace(entry.record, attempts=[attempt]))
         other = folder / "other"
         written = builders.write_run(
             other, [entry.record], hardware=entry.hardware, now=stamped, end=False
@@ -105,9 +126,16 @@ def _measured(folder, ago: int, numbers: Sequence[int]) -> None:
 def test_a_gpu_that_was_there_the_night_before_is_missed(tmp_path) -> None:
     """Seven of eight measure all cases, and nothing fails."""
     _measured(tmp_path, 1, [0, 1, 2])
-    _measured(tmp_path, 0, [0, 1])
+    _measured(tmp_path, 0, [0, 1], moved={2: 0})
     words = "mi325x: GPU-0002 measured 1 case in the run before, and none this night"
     assert _gather(tmp_path).absent == [f"{words}: look whether it is still there"]
+
+
+def test_a_run_of_some_cases_misses_no_gpu(tmp_path) -> None:
+    """Somebody measured one of them; the others had nothing to do."""
+    _measured(tmp_path, 1, [0, 1, 2])
+    _measured(tmp_path, 0, [0, 1])
+    assert _gather(tmp_path).absent == []
 
 
 @pytest.mark.parametrize("tonight", [[0, 1, 2], [3, 4], [0, 3]])
@@ -158,9 +186,16 @@ def test_hardware_without_a_baseline_is_told_how_it_gets_one() -> None:
 def test_what_a_run_that_was_killed_has_measured_can_be_compared() -> None:
     """It has no verdicts, and nobody need measure it again to see."""
     torn = nights.make_run(ended=None, exit_status=None, cases=5)
-    words = f"mi300x: 5 cases of run {nights.RUN} have measurements and no verdict: "
+    words = f"mi300x: 1 case of run {nights.RUN} with measurements and no verdict: "
     words += f"bench-lib compare baseline {nights.RUN}"
-    assert hints(nights.make_night([nights.make_entry(status=None)], runs=[torn])) == [words]
+    unjudged, judged = nights.make_entry(status=None), nights.make_entry()
+    assert hints(nights.make_night([unjudged, judged], runs=[torn])) == [words]
+
+
+def test_a_run_that_was_interrupted_has_its_verdicts() -> None:
+    """It judges what it has before it ends, so nothing need be compared by hand."""
+    torn = nights.make_run(ended=None, exit_status=None, cases=1)
+    assert hints(nights.make_night([nights.make_entry()], runs=[torn])) == []
 
 
 def test_a_good_night_has_no_hints() -> None:
@@ -192,6 +227,15 @@ def test_without_a_change_point_what_changed_is_told_from_the_last_ok_night_on()
     assert "rocm 7.0.1 -> 7.1.0" in began.changes
     words = in_words(night, entry)
     assert ", since 2026-11-20, last OK 2026-11-19, with torch 2.9.0+rocm7.0 -> 2.10.0" in words
+
+
+def test_what_failed_in_all_nights_that_are_known_may_have_failed_before() -> None:
+    """The page's window begins somewhere, and so does a history."""
+    points = [replace(p, status=Status.REGRESSED) for p in nights.make_points(4)]
+    entry = nights.make_entry(status=Status.REGRESSED, ratio=1.08, points=points)
+    night = nights.make_night([entry])
+    assert onset(night, entry).since == "2026-11-17 or before"
+    assert ", since 2026-11-17 or before: " in in_words(night, entry)
 
 
 def test_the_project_s_own_code_comes_last_of_what_changed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import json
 import os
 import re
@@ -417,6 +418,21 @@ def test_a_quarantine_that_is_over_fails_loudly(suite, pytester):
     result.stdout.fnmatch_lines(
         ["*alpha: its QUARANTINE ENDED on 2026-01-31 (ROCm/MIOpen#1); bench-lib baseline *--lift*"]
     )
+
+
+def test_a_quarantine_that_ends_while_the_suite_runs_holds_for_what_was_measured(
+    suite, pytester, monkeypatch
+):
+    """Measured before midnight and judged after it: the row and the exit status agree."""
+    run = suite("{'alpha': [[0.0105] * 20]}")
+    accept(pytester, "alpha", TEN_MS)
+    today = history.utc_today()
+    quarantine(pytester, "alpha", today.isoformat())
+    tomorrow = today + dt.timedelta(days=1)
+    monkeypatch.setattr("bench_lib.plugin.session.utc_today", lambda: tomorrow)
+    result = run()
+    result.stdout.fnmatch_lines(["alpha *(REGRESSED)*"])
+    result.assert_outcomes(passed=2)
 
 
 def test_last_failed_runs_the_regressed_case_again(suite, pytester):

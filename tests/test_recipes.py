@@ -38,9 +38,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
             continue  # a repository of somebody's own
         known = path.read_text() if path.exists() else ""
         assert bool(known) == (path.suffix == ".toml" or bool(table)), f"{name} is there already"
-        path.write_text(
-            known.replace(f"{table} = (\n", f"{table} = (\n{text}") if table else known + text
-        )
+        row = f"{table} = (\n{text.rstrip()},\n"  # ruff would make a row with its comma a tuple
+        path.write_text(known.replace(f"{table} = (\n", row) if table else known + text)
     return copy
 
 

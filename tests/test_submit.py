@@ -16,6 +16,7 @@ import msgspec
 import pytest
 import typer
 from builders import make_hardware, make_record, write_run
+from documents import document_in
 from processes import wait_until
 
 from bench_lib import history as runs
@@ -1032,6 +1033,21 @@ def test_a_submitted_job_is_told_with_how_to_follow_and_to_collect_it(cli, comma
     ]
     command = "bench-lib submit --slurm --tier gate --gpus 8 --history kept"
     assert script.read_text().splitlines()[1] == f"# Written by: {command}"
+
+
+def test_each_document_of_a_job_is_as_its_schema_says(cli, commands):
+    """The script, what was submitted, and what became of it."""
+    commands("sinfo", NODES)
+    commands("sbatch", "31337\n")
+    commands("scontrol", "JobId=31337 JobState=PENDING Reason=Resources\n")
+    commands("sacct", err="Slurm accounting storage is disabled\n", status=1)
+    words = ("submit", "--slurm", "--json", "--tier", "gate", "--gpus", "2")
+    assert document_in(cli(*words, "--dry-run")[1])["command"] == "submit --dry-run"
+    submitted = document_in(cli(*words)[1])
+    assert (submitted["command"], submitted["job"]) == ("submit", "31337")
+    status, out, _ = cli("submit", "--collect", "31337", "--json")
+    (task,) = document_in(out)["tasks"]
+    assert (status, task["task"]["number"]) == (1, 1)
 
 
 def test_what_is_asked_for_is_stronger_than_the_variables_of_sbatch(cli, commands):

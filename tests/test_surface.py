@@ -8,6 +8,7 @@ import os
 import shlex
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import typer
 
 import bench_lib.archive
 import bench_lib.cli
-from bench_lib.cli import main
+from bench_lib.cli import ending, main
 from bench_lib.cli.ending import in_words, usage_in_words
 from bench_lib.cli.group import COMMANDS, RENAMED, renamed
 from bench_lib.model import UserError
@@ -180,6 +181,15 @@ def test_an_old_name_does_what_the_new_one_does(run):
     asked = run(*words, "--key", "mi300x")
     assert asked == run(*words, "--hardware", "mi300x")
     assert "a is not in quarantine in baselines/mi300x.json" in asked[2]
+
+
+def test_a_mistake_in_an_old_name_s_value_names_the_value(monkeypatch, capsys):
+    """Some typers name it not, and then it is looked for on the command line."""
+    said = "Invalid value for '--at-most': Input should be a valid integer, unable to parse"
+    error = types.SimpleNamespace(format_message=lambda: said)
+    monkeypatch.setattr("sys.argv", ["bench-lib", "scaling", "--most", "x"])
+    assert ending._misused(error) == ending.WRONG
+    assert "--at-most: 'x' should be a valid integer; " in capsys.readouterr().err
 
 
 # ---- mistakes ---------------------------------------------------------------------------

@@ -123,6 +123,29 @@ def test_what_a_context_started_does_not_outlive_a_zygote_that_was_killed(zygote
     assert all_gone(*started)
 
 
+def test_a_context_is_not_taken_for_an_earlier_one_of_the_same_number(zygote):
+    """The kernel gives numbers again, in a small container soon."""
+    zygote._note({"exited": 7, "code": 1})
+    zygote._note({"forked": 7, "context": "context-2"})
+    zygote._raise_if_ended("context-2")
+    zygote._note({"exited": 7, "code": 1})
+    with pytest.raises(LaunchError, match="a context did not begin"):
+        zygote._raise_if_ended("context-2")
+
+
+def test_a_second_interrupt_leaves_nothing_behind(zygote, monkeypatch):
+    """Neither processes nor a folder."""
+    context = zygote.context(draws=1)
+    wait = zygote._process.wait
+    monkeypatch.setattr(zygote._process, "wait", lambda **_: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        zygote.close()
+    monkeypatch.undo()
+    assert not zygote.logs.exists()
+    wait(SHORT_S)
+    assert all_gone(context.pid)
+
+
 def started_by(group):
     """Return the processes of a group; at least one is there."""
 

@@ -15,7 +15,7 @@ VIEWS: dict[str, dict[str, str]] = {
         "run": "id of the run",
         "started": "when the run began, UTC",
         "case_id": "the case",
-        "key": "hardware key",
+        "hardware_key": "as the baseline's file is named",
         "device_uuid": "the device; null where the run measured the case on several",
         "median_s": "median step in seconds, over the run's accepted attempts",
         "log_median": "its natural logarithm",
@@ -28,7 +28,7 @@ VIEWS: dict[str, dict[str, str]] = {
     },
     "runs": {
         "run": "id of the run",
-        "key": "hardware key",
+        "hardware_key": "as the baseline's file is named",
         "started": "when it began, UTC",
         "ended": "when it ended; null of one that was interrupted",
         "exit_status": "of the command",
@@ -42,7 +42,7 @@ VIEWS: dict[str, dict[str, str]] = {
         "run": "id of the run",
         "started": "when the run began, UTC",
         "case_id": "the case",
-        "key": "hardware key",
+        "hardware_key": "as the baseline's file is named",
         "process": "which of the run's fresh contexts, from 0",
         "time": "when it was made, UTC",
         "device_uuid": "the device",
@@ -102,7 +102,7 @@ VIEWS: dict[str, dict[str, str]] = {
         "file": "the run's file",
         "kind": "environment, attempt, verdict and so on (docs/architecture.md)",
         "case_id": "the case",
-        "key": "hardware key",
+        "hardware_key": "as the baseline's file is named",
         "body": "JSON: the line",
     },
 }
@@ -124,18 +124,19 @@ _VERDICTS = """{"status": "VARCHAR", "verdicts": [{"metric": "VARCHAR", "status"
 "baseline": "DOUBLE", "unit": "VARCHAR", "against": "VARCHAR", "reason": "VARCHAR"}]}"""
 
 _SELECTS = {
-    "points": f"SELECT run, {_STARTED}, case_id, key, device_uuid, exp(log_median) AS median_s, "
-    "log_median, spread, rate, item, peak_memory_bytes, status, environment "
-    "FROM known WHERE log_median IS NOT NULL",
-    "runs": f"SELECT run, key, {_STARTED}, try_cast(ended AS TIMESTAMP) AS ended, exit_status, "
-    "cases, counts::JSON AS counts, file, bytes, place IS NOT NULL AS compacted "
+    "points": f"SELECT run, {_STARTED}, case_id, key AS hardware_key, device_uuid, "
+    "exp(log_median) AS median_s, log_median, spread, rate, item, peak_memory_bytes, status, "
+    "environment FROM known WHERE log_median IS NOT NULL",
+    "runs": f"SELECT run, key AS hardware_key, {_STARTED}, try_cast(ended AS TIMESTAMP) AS ended, "
+    "exit_status, cases, counts::JSON AS counts, file, bytes, place IS NOT NULL AS compacted "
     "FROM known WHERE bytes IS NOT NULL",
-    "attempts": "SELECT run, started, case_id, key, a.process, a.time, a.device_uuid, "
+    "attempts": "SELECT run, started, case_id, hardware_key, a.process, a.time, a.device_uuid, "
     "a.environment, a.accepted, a.discarded, a.invalid, a.confirms, a.fault.kind AS fault, "
     "a.skipped, len(m.iteration_s) AS iterations, list_median(m.iteration_s) AS median_s, "
     "m.wall_s, m.first_step_s, m.compile_s, m.host_bound, m.device_s, m.peak_memory_bytes, "
     "t.clock_mhz, t.power_w, t.temperature_c, t.utilization, params "
-    "FROM (SELECT run, started, case_id, key, told.attempt AS a, told.attempt.measurement AS m, "
+    "FROM (SELECT run, started, case_id, hardware_key, told.attempt AS a, "
+    "told.attempt.measurement AS m, "
     'told.attempt.telemetry AS t, told."case".params AS params '
     f"FROM (SELECT *, from_json(body, {quoted(_ATTEMPT)}) AS told "
     "FROM lines WHERE kind = 'attempt'))",
@@ -154,7 +155,7 @@ _SELECTS = {
 _FRESH_LINES = """
 SELECT source.run, try_cast(source.started AS TIMESTAMP) AS started, source.file,
     body->>'kind' AS kind, coalesce(body->>'$.case.id', body->>'case_id') AS case_id,
-    coalesce(body->>'$.attempt.hardware_key', source.key) AS key, body
+    coalesce(body->>'$.attempt.hardware_key', source.key) AS hardware_key, body
 FROM (SELECT filename, json AS body
       FROM read_json_objects({paths}, format = 'newline_delimited', filename = true,
                              ignore_errors = true, maximum_object_size = {longest}))
@@ -197,7 +198,7 @@ def create(
     parts = []
     if compacted:
         parts.append(
-            f"SELECT run, {_STARTED}, file, kind, case_id, key, "
+            f"SELECT run, {_STARTED}, file, kind, case_id, key AS hardware_key, "
             "try_cast(try(decode(raw)) AS JSON) AS body "
             "FROM known WHERE place IS NOT NULL AND kind IS NOT NULL"
         )
@@ -209,8 +210,8 @@ def create(
         paths = listed(map(literal, at))
         parts.append(_FRESH_LINES.format(paths=paths, longest=longest))
     nothing = "SELECT NULL::VARCHAR AS run, NULL::TIMESTAMP AS started, NULL::VARCHAR AS file, "
-    nothing += "NULL::VARCHAR AS kind, NULL::VARCHAR AS case_id, NULL::VARCHAR AS key, "
-    nothing += "NULL::JSON AS body WHERE false"
+    nothing += "NULL::VARCHAR AS kind, NULL::VARCHAR AS case_id, "
+    nothing += "NULL::VARCHAR AS hardware_key, NULL::JSON AS body WHERE false"
     database.execute(f"CREATE VIEW lines AS {' UNION ALL '.join(parts) or nothing}")
     for name, select in _SELECTS.items():
         database.execute(f"CREATE VIEW {name} AS {select}")

@@ -111,7 +111,7 @@ def _misused(error: Any) -> int:
         return WRONG
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "bench-lib"
-    complain(usage_in_words(error.format_message(), path, sys.argv[1:]))
+    complain(usage_in_words(error.format_message(), path, renamed(sys.argv[1:])))
     return WRONG
 
 

@@ -301,7 +301,7 @@ def _measure_over_ranks(study: _Study, subjects: Sequence[Subject], asked: _Aske
 
 
 def _measure_mnist(study: _Study, asked: _Asked) -> None:
-    """Measure a small network on MNIST, from one thread to all GPUs, as seed 004 does by hand."""
+    """Measure a small network on MNIST, from one thread to all GPUs."""
     from bench_lib.exercises.lists import names_in
     from bench_lib.exercises.scaling import GPUS, OVER, STRONG, Subject, points, powers_of_two
     from bench_lib.hardware import cpu, detect

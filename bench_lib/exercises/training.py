@@ -1,4 +1,4 @@
-"""Training as the seeds report it: a line a step, three figures side by side, a table by ranks."""
+"""Training as ``bench-lib train`` tells of it: a line a step, three figures, a table by ranks."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from bench_lib.matrix.training import INPUT_ALONE, training_case
 from bench_lib.model import MOST_STEPS_TOLD, Case, Measurement, Param, Record, Training
 
 LINE = "{} / {}: loss {:.2f}, acc {:.2%}, images / second / gpu: {:.2f}."
-"""As the seed's CIFAR-100 script prints a step: epoch, step, the share of its images that were
-right."""
+"""As the CIFAR-100 script of amd/HPCTrainingExamples (MLExamples/PyTorch_Profiling) prints a step:
+epoch, step, the share of its images that were right."""
 TOGETHER, STEP_ALONE, INPUT = "both together", "device step alone", "input alone"
 
 
@@ -139,7 +139,7 @@ def _sources(figures: Sequence[Figures]) -> list[str]:
 
 
 def step_lines(record: Record) -> list[str]:
-    """Return the seed's line for every step of what was measured last.
+    """Return the script's line for every step of what was measured last.
 
     Where several batches come together they share their time; where the steps are many, a line is
     an epoch's and has its last step.
@@ -222,7 +222,7 @@ def last_epoch(learnt: Training, epochs: int) -> float | None:
 
 
 def ranks_table(rows: Sequence[RanksRow]) -> Table:
-    """Return the seed's table: a column for each number of GPUs, a row for each figure."""
+    """Return the table by ranks: a column for each number of GPUs, a row for each figure."""
     headings = ("", *(f"GPU ({row.ranks})" for row in rows))
     figures = [row.figures for row in rows]
     lines = {

@@ -308,9 +308,10 @@ class Zygote:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        # What contexts started outlives a zygote that was killed, and may be in other groups.
-        signal_all(LOGS_VARIABLE, self.logs, signal.SIGKILL)
-        self._directory.cleanup()
+        finally:  # also where somebody presses Ctrl-C once more
+            # What contexts started outlives a zygote that was killed, and may be in other groups.
+            signal_all(LOGS_VARIABLE, self.logs, signal.SIGKILL)
+            self._directory.cleanup()
 
     def __enter__(self) -> Zygote:  # noqa: PYI034 - typing has no Self before Python 3.11
         """Return itself."""
@@ -329,7 +330,8 @@ class Zygote:
 
     def _note(self, message: dict[str, Any]) -> None:
         if "forked" in message:
-            self._pids[str(message["context"])] = int(message["forked"])
+            pid = self._pids[str(message["context"])] = int(message["forked"])
+            self._exits.pop(pid, None)  # of an earlier context, whose number it was
         elif "exited" in message:
             self._exits[int(message["exited"])] = int(message["code"])
 

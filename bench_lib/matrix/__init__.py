@@ -17,7 +17,7 @@ from typing import Any
 
 from bench_lib.matrix.axes import LARGEST, LAUNCH, Axis, WorkloadAxes, clash, named, network_axes
 from bench_lib.matrix.collectives import collective_axes
-from bench_lib.matrix.declared import DeclarationError, declared_axes
+from bench_lib.matrix.declared import SETTINGS, DeclarationError, declared_axes
 from bench_lib.matrix.language import language_axes
 from bench_lib.matrix.operators import operator_axes
 from bench_lib.matrix.training import training_axes
@@ -177,7 +177,7 @@ class _Reader:
 
     def _factory(self, where: str, table: Mapping[str, Any], base: Case) -> Case:
         """One case whose step a user's own function builds: ``package.module:factory``."""
-        self._known(where, table, (*_TABLE_KEYS, "id", "target", "params"))
+        self._known(where, table, (*SETTINGS, "id", "target", "params"))
         target, case_id = table.get("target"), table.get("id")
         if not isinstance(target, str) or not _names_a_function(target):
             raise self.wrong(where, f"target is {target!r}; it has to be package.module:factory")
@@ -197,7 +197,7 @@ class _Reader:
     ) -> Iterable[Case]:
         axes = (*workload.axes, *LAUNCH)
         names = [axis.name for axis in axes]
-        self._known(where, table, (*_TABLE_KEYS, "exclude", *names))
+        self._known(where, table, (*SETTINGS, "exclude", *names))
         choices = [self._choices(where, axis, table) for axis in axes]
         count = 1
         for values in choices:
@@ -287,9 +287,6 @@ class _Reader:
             problem = "it has to be a number of seconds above 0"
             raise self.wrong(where, f"time_limit_s is {value!r}; {problem}")
         return float(value)
-
-
-_TABLE_KEYS = ("sampling", "limits", "time_limit_s")
 
 
 def _matches(rule: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:

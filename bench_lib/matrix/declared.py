@@ -17,11 +17,14 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench_lib.matrix.axes import Axis, WorkloadAxes, one_of, positive, truth
+from bench_lib.matrix.axes import LAUNCH, Axis, WorkloadAxes, one_of, positive, truth
 from bench_lib.model import ID_RULE, UserError, is_case_id
 
 FOLDER = Path(__file__).parents[1] / "worker" / "workloads"
 TYPES = 'int, float, bool, str or Literal["one", "another"]'
+SETTINGS = ("sampling", "limits", "time_limit_s")
+"""What any table says besides its axes."""
+TAKEN = {*SETTINGS, "exclude", *(axis.name for axis in LAUNCH)}
 _SHORT = {"batch_size": "b"}
 """What stands for a parameter's name in an id, where all workloads have the same word for it."""
 
@@ -37,7 +40,7 @@ def declared_axes(but: Collection[str] = (), folder: Path = FOLDER) -> dict[str,
     is passed over.  Raises DeclarationError.
     """
     found = {}
-    for path in sorted(folder.glob("*.py")):
+    for path in sorted(folder.glob("[!.]*.py")):  # an editor's lock is a link to nowhere
         function = None if path.stem in but else _function(path)
         if function is not None and function.args.kwarg is None:
             axes = tuple(_axes(path, function))
@@ -47,24 +50,31 @@ def declared_axes(but: Collection[str] = (), folder: Path = FOLDER) -> dict[str,
 
 def _function(path: Path) -> ast.FunctionDef | None:
     """Return the function that has the module's name, or None."""
-    source = path.read_text(encoding="utf-8")
-    if not re.search(rf"^def {path.stem}\b", source, re.MULTILINE):
+    source = path.read_bytes()
+    if not re.search(rf"^def {re.escape(path.stem)}\b".encode(), source, re.MULTILINE):
         return None
     try:
         body = ast.parse(source, str(path)).body
     except SyntaxError as error:
         raise DeclarationError(f"{path}:{error.lineno}: {error.msg}") from error
     functions = [node for node in body if isinstance(node, ast.FunctionDef)]
-    return next((node for node in functions if node.name == path.stem), None)
+    # The last, which is the one that Python keeps.
+    return next((node for node in reversed(functions) if node.name == path.stem), None)
 
 
 def _axes(path: Path, function: ast.FunctionDef) -> Iterator[Axis]:
-    arguments = function.args
+    arguments, where = function.args, f"{path}:{function.lineno}: {function.name}"
+    if not [*arguments.posonlyargs, *arguments.args]:
+        raise DeclarationError(f"{where}: its first parameter has to be the setting, by position")
     named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     lacking = len(named) - len(arguments.kwonlyargs) - len(arguments.defaults)
     defaults = [*([None] * lacking), *arguments.defaults, *arguments.kw_defaults]
     for argument, default in list(zip(named, defaults, strict=True))[1:]:
         where = f"{path}:{argument.lineno}: {function.name}, {argument.arg}"
+        if argument in arguments.posonlyargs:
+            raise DeclarationError(f"{where}: it is given by name; move it behind the /")
+        if argument.arg in TAKEN:
+            raise DeclarationError(f"{where}: every table has that word; give it another name")
         yield _axis(where, argument, default)
 
 
@@ -104,7 +114,7 @@ def _constant(node: ast.expr) -> Any:
     """Return a value that is spelt out; None where it is no such value."""
     try:
         return ast.literal_eval(node)
-    except ValueError:
+    except (ValueError, TypeError):
         return None
 
 

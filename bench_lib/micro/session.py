@@ -37,7 +37,7 @@ from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads import build
 from bench_lib.worker.workloads.compilation import arguments_of, records_graphs
 from bench_lib.worker.workloads.networks import AUXILIARY
-from bench_lib.worker.workloads.registry import SEED_NAMES, networks
+from bench_lib.worker.workloads.registry import ROCM_NAMES, networks
 
 SIZE = 224
 """Pixels of ROCm's tool's images, whatever the network; inception_v3 alone has 299."""
@@ -88,10 +88,10 @@ class Seen:
 
 def case_from(options: Options, place: Place, fp32: str) -> Case:
     """Return the suite's case that the flags stand for; raises UserError."""
-    name = SEED_NAMES.get(options.network, options.network)
+    name = ROCM_NAMES.get(options.network, options.network)
     known = networks()
     if name not in known:
-        near = _nearest(options.network, [*known, *SEED_NAMES])
+        near = _nearest(options.network, [*known, *ROCM_NAMES])
         raise UserError(f"--network is {shown(options.network)}, and there is no such; {near}")
     size = known[name].image_size if name.startswith("inception") else SIZE
     values: dict[str, Any] = {

@@ -27,7 +27,9 @@ def hints(night: Night) -> list[str]:
 
 def _on_devices(night: Night) -> Iterator[str]:
     """Name the devices that nothing worked on, where something worked on others of their key."""
-    for key, entries in _by_key(night.entries).items():
+    # Those of several ranks tell nothing of one device.
+    alone = [entry for entry in night.entries if entry.record.case.launch.ranks == 1]
+    for key, entries in _by_key(alone).items():
         by_device: dict[str, list[Entry]] = {}
         for entry in entries:
             by_device.setdefault(entry.hardware.uuid or "", []).append(entry)
@@ -97,8 +99,10 @@ def _on_new(night: Night) -> Iterator[str]:
 def _on_torn(night: Night) -> Iterator[str]:
     """Say how to look at what a run that was killed has measured."""
     for run in night.unfinished:
-        if run.cases:
-            words = f"{_cases(run.cases)} of run {run.run_id} have measurements and no verdict"
+        # A run that was interrupted has judged what it had; and a later run's may count instead.
+        own = (e for e in night.entries if e.run_id == run.run_id and e.status is None)
+        if unjudged := sum(bool(entry.accepted) for entry in own):
+            words = f"{_cases(unjudged)} of run {run.run_id} with measurements and no verdict"
             yield f"{run.key}: {words}: bench-lib compare baseline {run.run_id}"
 
 

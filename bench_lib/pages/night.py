@@ -106,8 +106,8 @@ class Entry:
 
     @property
     def quarantined(self) -> bool:
-        """Whether a quarantine takes the consequences, on the day of the run."""
-        return excused(self.record, self.time)
+        """Whether a quarantine takes the consequences, on the day of the measurement."""
+        return excused(self.record)
 
     @property
     def failing(self) -> bool:
@@ -202,8 +202,11 @@ class Night:
         """How many days ago the newest run began, where a night must have been missed; else 0."""
         if not self.asked or not self.runs:
             return 0
-        ago = _when(self.asked) - _when(max(run.started for run in self.runs))
-        return round(ago / dt.timedelta(days=1)) if ago > LATE else 0
+        asked = _when(self.asked)
+        ago = asked - _when(max(run.started for run in self.runs))
+        if ago <= LATE or asked - _when(self.ended or "") <= NIGHT:
+            return 0  # what took longer than a night, and ended in this one, is not old
+        return round(ago / dt.timedelta(days=1))
 
     @property
     def unfinished(self) -> list[RunLine]:
@@ -437,22 +440,28 @@ def _on_gone(points: Sequence[Point]) -> list[str]:
 def _on_absent(last: Iterable[Point], entries: Iterable[Entry]) -> list[str]:
     """Say which devices of the run before did not measure, where only others of them did.
 
-    On other machines all devices are others, and nothing is absent.
+    On other machines all devices are others, and nothing is absent.  Nor is it where the device's
+    cases are not there either: a run of some cases needs no more devices.
     """
     before: dict[str, Counter[str]] = {}
+    now: dict[str, set[str]] = {}
+    measured = set()
+    for entry in entries:
+        now.setdefault(entry.hardware.key, set()).add(entry.hardware.uuid or "")
+        measured.add((entry.record.case.id, entry.hardware.key))
+    fewer = set()
     for point in last:
         if point.device_uuid:
             before.setdefault(point.key, Counter())[point.device_uuid] += 1
-    now: dict[str, set[str]] = {}
-    for entry in entries:
-        now.setdefault(entry.hardware.key, set()).add(entry.hardware.uuid or "")
+            if (point.case_id, point.key) not in measured:
+                fewer.add((point.key, point.device_uuid))
     return [
         f"{key}: {uuid} measured {cases} case{'' if cases == 1 else 's'} in the run before, and "
         "none this night: look whether it is still there"
         for key, devices in sorted(before.items())
         if now.get(key, set()) < devices.keys()
         for uuid, cases in sorted(devices.items())
-        if now.get(key) and uuid not in now[key]
+        if now.get(key) and uuid not in now[key] and (key, uuid) not in fewer
     ]
 
 
@@ -464,19 +473,15 @@ def _when(time: str) -> dt.datetime:
         return dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
-def _day(time: str) -> dt.date:
-    return _when(time).date()
-
-
 def is_red(run: RunLine) -> bool:
     """Return whether a run failed with no case that did."""
     return run.exit_status not in (None, 0) and not any(map(run.counts.get, FAILING))
 
 
-def excused(record: Record, time: str) -> bool:
-    """Return whether a quarantine takes a record's consequences, on the day of a run."""
+def excused(record: Record) -> bool:
+    """Return whether a quarantine takes a record's consequences, as the run itself had it."""
     try:
-        return record.quarantine is not None and in_force(record.quarantine, _day(time))
+        return record.quarantine is not None and in_force(record.quarantine, wording.day_of(record))
     except ValueError:  # a day that somebody else wrote
         return False
 

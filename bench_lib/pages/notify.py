@@ -17,7 +17,7 @@ from bench_lib.history import HistoryError
 from bench_lib.judge import FAILING
 from bench_lib.model import Record
 from bench_lib.pages.hints import hints
-from bench_lib.pages.night import NIGHT, Entry, Night, excused, is_red
+from bench_lib.pages.night import GOOD, NIGHT, Entry, Night, excused, is_red
 from bench_lib.pages.onset import in_words, onset, own_last, reason
 from bench_lib.pages.webhook import BUDGET_S, CLOCK, Clock, UndeliverableError, host_of, post
 
@@ -192,12 +192,12 @@ def _failing(archive: Archive, runs: Iterable[RunLine]) -> set[Place]:
             continue
         for record in run.records.values():
             key = record.attempts[-1].hardware_key or line.key
-            standing[record.case.id, key] = _fails(record, line.started)
+            standing[record.case.id, key] = _fails(record)
     return {place for place, fails in standing.items() if fails}
 
 
-def _fails(record: Record, started: str) -> bool:
-    return record.status in FAILING and not excused(record, started)
+def _fails(record: Record) -> bool:
+    return record.status in FAILING and not excused(record)
 
 
 def _by_points(night: Night) -> Before:
@@ -253,7 +253,8 @@ def _lines(night: Night, news: News) -> Iterator[str]:
     for key in news.missing:
         yield f"nothing was measured on {key}, unlike the night before"
     for (case_id, key), standing in news.over.items():
-        yield f"fails no more: {case_id} on {key}: {standing}"
+        words = "fails no more" if standing in GOOD else "failed in the last run"
+        yield f"{words}: {case_id} on {key}: {standing}"
     yield from hints(night)
     for entry in news.still:
         yield f"still: {in_words(night, entry)}"
@@ -307,7 +308,7 @@ def plain(night: Night, news: News) -> dict[str, Any]:
         "failures": [_failure(night, entry, new=new) for entry, new in failures[:MOST_FAILURES]],
         "failures_left_out": max(0, len(failures) - MOST_FAILURES),
         "over": [
-            {"case": case_id, "hardware": key, "status": standing}
+            {"case_id": case_id, "hardware_key": key, "status": standing}
             for (case_id, key), standing in list(news.over.items())[:MOST_FAILURES]
         ],
         "over_left_out": max(0, len(news.over) - MOST_FAILURES),
@@ -323,8 +324,8 @@ def plain(night: Night, news: News) -> dict[str, Any]:
 def _failure(night: Night, entry: Entry, *, new: bool) -> dict[str, Any]:
     verdict, began = entry.verdict, onset(night, entry)
     return {
-        "case": entry.record.case.id,
-        "hardware": entry.hardware.key,
+        "case_id": entry.record.case.id,
+        "hardware_key": entry.hardware.key,
         "status": entry.status,
         "new": new,
         "metric": verdict.metric if verdict else None,

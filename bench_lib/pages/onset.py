@@ -26,7 +26,7 @@ class Onset:
     """When a case began to fail, as far as its history tells."""
 
     since: str
-    """In words, as ``2026-11-18 (+8.0%)``; empty where nothing tells."""
+    """In words: ``2026-11-18 (+8.0%)``, ``2026-11-18 or before``; empty where nothing tells."""
     moved: Moved | None
     """The change point that it began with."""
     last_good: Point | None
@@ -62,7 +62,8 @@ def _failing(entry: Entry) -> list[Point]:
 
 def _since(entry: Entry, failing: list[Point]) -> str:
     if failing:
-        return _day(failing[0].time)
+        # Where no point is from before, nobody knows how it stood then.
+        return _day(failing[0].time) + (" or before" if len(failing) == len(entry.points) else "")
     if entry.points and entry.points[-1].run_id != entry.run_id:
         return f"measured last on {_day(entry.points[-1].time)}"
     return ""

@@ -11,7 +11,6 @@ import pytest
 from bench_lib import wording
 from bench_lib.chronicle import Chronicle
 from bench_lib.devicelock import DeviceBusyError
-from bench_lib.history import utc_today
 from bench_lib.launch import LaunchError
 from bench_lib.model import Status
 from bench_lib.plugin import looks, properties, reports
@@ -116,6 +115,7 @@ def _report_all(session: PerfSession, chronicle: Chronicle) -> None:
 def _report(session: PerfSession, chronicle: Chronicle, waiting: Pending) -> None:
     records = [chronicle.records[id_] for id_ in waiting.case_ids]
     failing = [record for record in records if session.fails(record)]
-    status = wording.standing((failing or records)[0], utc_today())
+    first = (failing or records)[0]
+    status = wording.standing(first, wording.day_of(first))
     final = reports.judged(waiting.report, failing)
     reports.publish(session.config, final, status, session.properties_of(waiting.case_ids))

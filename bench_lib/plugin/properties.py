@@ -8,7 +8,6 @@ import pytest
 from _pytest.junitxml import xml_key
 
 from bench_lib import judge, wording
-from bench_lib.history import utc_today
 from bench_lib.model import Record
 
 Property = tuple[str, str]
@@ -26,7 +25,7 @@ def of_test(records: Sequence[Record], run_id: str) -> list[Property]:
 def of_case(record: Record, run_id: str) -> list[Property]:
     """Return what is known of a case; a property that is not known is not there."""
     found: dict[str, str | float | None] = {
-        "perf_status": wording.standing(record, utc_today()),
+        "perf_status": wording.standing(record, wording.day_of(record)),
         "perf_case": record.case.id,
         "perf_run": run_id,
     }

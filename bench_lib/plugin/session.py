@@ -216,7 +216,7 @@ class PerfSession:
 
     def fails(self, record: Record) -> bool:
         """Whether a case fails its test."""
-        return fails(record, strict=self.options.strict, today=utc_today())
+        return fails(record, strict=self.options.strict, today=wording.day_of(record))
 
     def quarantine(self, case: Case) -> Quarantine | None:
         """Return the quarantine that holds for a case today, if one does."""
@@ -263,7 +263,8 @@ class PerfSession:
 
     def _is_held(self, record: Record) -> bool:
         assert self.chronicle is not None
-        if record.quarantine is not None and baselines.in_force(record.quarantine, utc_today()):
+        held = record.quarantine
+        if held is not None and baselines.in_force(held, wording.day_of(record)):
             return False
         key = self.chronicle.hardware_of(record).key
         baseline = self._baselines(key).baselines.get(record.case.id)

@@ -1,1 +1,1 @@
-"""The side that touches the device: imports torch and model, nothing else of ours above it."""
+"""The side that touches the device: torch, and of ours what needs the standard library only."""

@@ -1,9 +1,9 @@
 """Networks at 32 by 32 pixels, and what is done to small images before a network sees them.
 
-The augmentation is that of the seed's CIFAR-100 script: a flip, a crop of 85% or more of the area
-at another aspect ratio, resized back, and jitter of brightness, contrast and saturation.  It is
-there twice: as torchvision's transforms of one image on the CPU, and here for a batch at once on
-the device, with factors of its own for each image.
+The augmentation is that of amd/HPCTrainingExamples' CIFAR-100 script: a flip, a crop of 85% or more
+of the area at another aspect ratio, resized back, and jitter of brightness, contrast and
+saturation.  It is there twice: as torchvision's transforms of one image on the CPU, and here for a
+batch at once on the device, with factors of its own for each image.
 """
 
 from __future__ import annotations

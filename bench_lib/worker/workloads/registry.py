@@ -17,7 +17,7 @@ from torchvision.models import segmentation
 
 from bench_lib.worker.workloads.architectures import CLASSES, architectures
 
-SEED_NAMES: dict[str, str] = {
+ROCM_NAMES: dict[str, str] = {
     "SqueezeNet": "squeezenet1_0",
     "SqueezeNet1.1": "squeezenet1_1",
     "inception_v3": "inception_v3_no_aux",

@@ -37,8 +37,8 @@ MODES = (
     "max-autotune-no-cudagraphs",
 )
 OPTIMIZERS = {"cifar100": "adam", "cifar10": "sgd", "mnist": "adadelta"}
-"""Adam with its defaults as the seed's CIFAR-100 script has it, SGD with momentum, and the Adadelta
-of PyTorch's MNIST example; each at one learning rate throughout."""
+"""Adam with its defaults, as in amd/HPCTrainingExamples' CIFAR-100 script; SGD with momentum; the
+Adadelta of PyTorch's MNIST example.  Each at one learning rate throughout."""
 STATES = {"adam": 2, "sgd": 1, "adadelta": 2}
 """Numbers that an optimizer keeps for each weight."""
 UNMOVED = 1e-8
