@@ -210,6 +210,8 @@ def run(checkout, monkeypatch, request, capfd):
             # Not asked for before: it forgets what is imported meanwhile, duckdb for one.
             pytester = request.getfixturevalue("pytester")
             monkeypatch.chdir(checkout.folder)  # and back from a folder of its own
+            for test in (checkout.folder / "perf_tests").glob("test_*.py"):
+                monkeypatch.delitem(sys.modules, test.stem, raising=False)  # of the same name here
             load = ("-p", "no:hypothesispytest", "-p", "no:cacheprovider")
             return int(pytester.runpytest_inprocess(*load, *words).ret)
         assert program_name == "bench-lib", f"who runs {line}?"
