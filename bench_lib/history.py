@@ -50,6 +50,11 @@ def utc_today() -> dt.date:
     return dt.datetime.now(dt.timezone.utc).date()
 
 
+def new_id() -> str:
+    """Draw a run's id: eight hexadecimal digits."""
+    return secrets.token_hex(4)
+
+
 def reference(environment: Environment) -> str:
     """Return a short name for an environment, the same for equal ones."""
     canonical = json.dumps(msgspec.to_builtins(environment), sort_keys=True)
@@ -66,7 +71,7 @@ class Writer:
 
         ``run_id`` is eight hexadecimal digits, drawn unless given.  Raises HistoryError.
         """
-        self.run_id = run_id or secrets.token_hex(4)
+        self.run_id = run_id or new_id()
         started = (now or utc_now()).replace(":", "").replace("-", "")
         self.path = folder / f"{started}_{key}_{self.run_id}.jsonl"
         self._environments: set[str] = set()

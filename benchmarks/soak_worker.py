@@ -406,7 +406,9 @@ def start_ranks(words: list[str]) -> int:
         print("HYDRA build details: soak")
         return 0
     count, file, folder = int(words[1]), Path(words[-2]), Path(words[-1])
-    pids = [start_rank(rank, json.loads(file.read_text()), folder) for rank in range(count)]
+    case = json.loads(file.read_text())
+    note("orders", case["id"])  # here, since no rank is sure to live so long
+    pids = [start_rank(rank, case, folder) for rank in range(count)]
     signal.signal(signal.SIGTERM, lambda *_: _end(pids, 143))
     left = set(pids)
     while left:
@@ -439,8 +441,6 @@ def start_rank(rank: int, case: dict[str, Any], folder: Path) -> int:
 def be_rank(rank: int, case: dict[str, Any], folder: Path) -> None:
     """Measure, die, hang or fail, if it is the last rank; the others measure or wait."""
     does, is_last = case["params"]["does"], rank == case["launch"]["ranks"] - 1
-    if rank == 0:
-        note("orders", case["id"])
     (folder / f"rank-{rank}.pid").write_text(str(os.getpid()))
     (folder / f"rank-{rank}.phases").write_text("build\nmeasure\n")
     told: dict[str, Any] = {"rank": rank, "local_rank": rank, "ended_s": time.time()}

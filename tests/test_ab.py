@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import tempfile
 from dataclasses import dataclass, replace
@@ -653,6 +654,18 @@ def test_json_holds_everything(scripted, bed):
     assert set(answer["environments"]) == set(answer["runs"]) == set(answer["history"]) == {*"AB"}
     assert answer["stopped"] is None
     assert answer["next"][0].startswith("next: bench-lib baseline diff --run ")
+
+
+def test_as_run_comes_before_bs_even_within_one_tick_of_the_clock(scripted, monkeypatch):
+    """Whoever takes the run before B's for A's is right, whatever ids were drawn."""
+    ids = iter(["ffffffff", "00000000"])
+    monkeypatch.setattr(history, "new_id", lambda: next(ids))
+    monkeypatch.setattr(history, "utc_now", lambda: "2026-01-02T03:04:05Z")
+    _, out, _, _ = scripted("--json", "--pairs", "2", "--most-pairs", "2", "--env-b", "X=1")
+    told = [Path(document_in(out)["history"][name]) for name in "AB"]
+    for path in told:
+        os.utime(path, (1e9, 1e9))
+    assert history.files(told[0].parent) == told
 
 
 def test_a_side_that_cannot_start_leaves_no_run(scripted, bed):

@@ -199,7 +199,12 @@ def _compare(
     from bench_lib.trials import pairing
 
     with contextlib.ExitStack() as stack:
-        writers = {name: history.Writer(folder, device.key) for name in pairing.NAMES}
+        # Both begin and end within the same moment; in order of ids, lists have A's before B's.
+        ids = sorted(history.new_id() for _ in pairing.NAMES)
+        writers = {
+            name: history.Writer(folder, device.key, run_id=run_id)
+            for name, run_id in zip(pairing.NAMES, ids, strict=True)
+        }
         for writer in writers.values():
             stack.callback(writer.close)
             stack.callback(writer.discard_if_empty)
