@@ -187,6 +187,7 @@ class Chronicle:
         for case_id, record in self.records.items():
             found = verdicts.get(case_id) or [_unmeasured(record) or _nothing()]
             file = self._file(self._outcomes[case_id].hardware.key)
+            baseline = file.baselines.get(case_id)
             judged.append(
                 replace(
                     record,
@@ -194,6 +195,7 @@ class Chronicle:
                     verdicts=found,
                     changes=_changes(file, case_id, self._outcomes[case_id].environment),
                     quarantine=file.quarantines.get(case_id),
+                    baseline_accepted=_accepted(baseline),
                 )
             )
         return judged
@@ -259,18 +261,32 @@ def rolling(
     """Return by case the processes of the last accepted nights, newest first.
 
     ``runs`` come newest first.  A night counts for a case where its verdict then was OK or
-    IMPROVED, and it came after the pinned baseline was accepted.
+    IMPROVED by the pinned baseline as it is accepted today.
     """
     nights: dict[str, list[Sequence[ProcessSummary]]] = {}
     for run in runs:
         for case_id, record in run.records.items():
             baseline, known = pinned.get(case_id), nights.setdefault(case_id, [])
-            if baseline is None or run.started <= baseline.accepted.date or len(known) >= NIGHTS:
+            if baseline is None or len(known) >= NIGHTS:
                 continue
-            if _is_accepted(record):
+            if _is_of(baseline, record, run) and _is_accepted(record):
                 with contextlib.suppress(ValueError):  # a line that somebody else wrote
                     known.append(acceptance.processes_of(record, run.run_id))
     return {case_id: [p for night in known for p in night] for case_id, known in nights.items()}
+
+
+def _accepted(baseline: Baseline | None) -> str | None:
+    return baseline.accepted.date if baseline is not None and baseline.processes else None
+
+
+def _is_of(baseline: Baseline, record: Record, run: history.Run) -> bool:
+    """Whether a night was judged by this acceptance, and not by another one before or after it.
+
+    After a roll-back the nights under the newer version were fine by values that are gone.
+    """
+    if record.baseline_accepted is None:  # a run of before this was written down
+        return run.started > baseline.accepted.date
+    return record.baseline_accepted == baseline.accepted.date
 
 
 def _is_accepted(record: Record) -> bool:

@@ -115,6 +115,7 @@ class Writer:
             verdicts=record.verdicts,
             changes=record.changes,
             quarantine=record.quarantine,
+            baseline_accepted=record.baseline_accepted,
         )
 
     def end(
@@ -287,6 +288,7 @@ def _fold(run: Run, line: dict[str, Any]) -> None:
             verdicts=msgspec.convert(line["verdicts"], list[Verdict]),
             changes=msgspec.convert(line.get("changes", []), list[str]),
             quarantine=msgspec.convert(line.get("quarantine"), Quarantine | None),
+            baseline_accepted=msgspec.convert(line.get("baseline_accepted"), str | None),
         )
     elif kind == "end":
         run.ended = about.time

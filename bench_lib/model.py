@@ -593,5 +593,7 @@ class Record:
     changes: list[str] = field(default_factory=list)
     """What is different in the environment since the baseline, in words."""
     quarantine: Quarantine | None = None
+    baseline_accepted: str | None = None
+    """The date of the acceptance that it was judged by; None where nothing was accepted."""
     kernels: KernelTable | None = None
     """What the device did in a step, where it was looked into."""

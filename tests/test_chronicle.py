@@ -340,6 +340,32 @@ def test_only_nights_since_the_baseline_was_accepted_count(tmp_path):
     assert rolling(runs, {}) == {"a": []}
 
 
+def test_nights_fine_by_values_that_are_gone_do_not_count(tmp_path):
+    """After a roll-back the old values and their date are back; the nights between are others'."""
+    old, new = "2026-01-01T03:04:05Z", "2026-02-02T12:00:00Z"
+    nights = []
+    for day, accepted in ((1, old), (2, new), (3, new), (4, old)):
+        record, when = night(day, seconds=0.01 * day)
+        nights.append((replace(record, baseline_accepted=accepted), when))
+    pinned = make_baseline(case_id="a")
+    pinned = replace(pinned, accepted=replace(pinned.accepted, date=old))
+    found = rolling(runs_of(tmp_path, nights), {"a": pinned})
+    assert [round(2.718281828**p.log_median, 4) for p in found["a"]] == [0.04, 0.01]
+
+
+def test_a_night_says_which_acceptance_it_was_judged_by(tmp_path, chronicle, outcome_of):
+    """And nothing where there was none."""
+    accept(tmp_path, "a")
+    run = chronicle()
+    run.note(outcome_of("a", [0.01] * 20), None)
+    run.note(outcome_of("b", [0.01] * 20), None)
+    run.judge()
+    run.writer.close()
+    kept = baselines.load(tmp_path / "baselines", DEVICE.key).baselines["a"].accepted.date
+    told = history.read(run.writer.path).records
+    assert (told["a"].baseline_accepted, told["b"].baseline_accepted) == (kept, None)
+
+
 def test_the_last_twenty_nights_count(tmp_path):
     """Older ones are the pinned baseline's to remember."""
     runs = runs_of(tmp_path, [night(day) for day in range(1, 26)])
