@@ -88,6 +88,8 @@ class VerdictLine(Line):
     changes: list[str] = field(default_factory=list)
     """What is different in the environment since the baseline, in words."""
     quarantine: Quarantine | None = None
+    baseline_accepted: str | None = None
+    """When what it was judged by was accepted."""
 
 
 @dataclass(frozen=True, kw_only=True)
