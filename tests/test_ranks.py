@@ -66,7 +66,8 @@ def measured_with(name: str, case: Case) -> Measurement:
 def fault_with(name: str, folder: Path, **planted: Any) -> Fault:
     """Return what a real launcher's ranks come to, and see that none of them is left behind."""
     case = two_ranks("faulty:by_rank", pids=str(folder), **planted)
-    with pytest.raises(CaseFault) as raised:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(CaseFault) as raised:
+        patch.setattr(module, "LINGER_S", LONG_S)  # these launchers end
         measured_with(name, case)
     assert all_gone(*pids_in(folder / "rank-0"), *pids_in(folder / "rank-1"))
     return raised.value.fault
@@ -359,11 +360,12 @@ def test_a_skip_of_one_rank_hides_no_fault_of_another(
 
 
 def test_a_fault_is_told_though_the_launcher_does_not_end(
-    launcher: Callable[[str], Launcher], hanging: str
+    launcher: Callable[[str], Launcher], hanging: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What went wrong is of more use than that it took too long."""
+    monkeypatch.setattr(module, "LINGER_S", 0.1)
     script = writing(failed(1, "ValueError: its own", 1.0)) + hanging
-    assert fault_of(launcher(script), time_limit_s=0.1).message == "rank 1: ValueError: its own"
+    assert fault_of(launcher(script)).message == "rank 1: ValueError: its own"
 
 
 def test_results_are_used_though_the_launcher_does_not_end(

@@ -41,8 +41,11 @@ GRACE_S = 10.0
 """Launchers end their ranks when asked to; after this they are ended themselves."""
 LOOK_S = 0.2
 """How often it is looked whether a rank has told of a fault."""
-LINGER_S = 5.0
-"""For the others to notice: not every launcher ends them, and in a collective they wait on."""
+LINGER_S = 15.0
+"""For the launcher to end the others and to say how the first one ended.
+
+Not every launcher ends them, and in a collective they wait on.
+"""
 TELLING_S = 0.5
 """For ranks to write where they stand."""
 FOLDER_VARIABLE = "BENCH_LIB_RANKS"
