@@ -341,10 +341,8 @@ def find(folder: Path, run: str) -> Path:
     if run.endswith(".jsonl") and Path(run).is_file():
         return Path(run)
     known = files(folder)
-    compacted = _compacted(folder, run)
     if not known:
-        way = compacted or "; run pytest perf_tests, or name --history DIR"
-        raise HistoryError(f"no runs in {folder}{way}")
+        raise HistoryError(f"no runs in {folder}; run pytest perf_tests, or name --history DIR")
     if run == "latest":
         return known[-1]
     found = [p for p in known if (m := NAME.fullmatch(p.name)) and m["run"].startswith(run)]
@@ -352,15 +350,4 @@ def find(folder: Path, run: str) -> Path:
         return found[0]
     ids = ", ".join(m["run"] for p in (found or known)[-5:] if (m := NAME.fullmatch(p.name)))
     what = "is the start of several runs" if found else "is not a run here"
-    way = "" if found else compacted
-    raise HistoryError(f"{run!r} {what}; in {folder} there is {ids}{way}")
-
-
-def _compacted(folder: Path, run: str) -> str:
-    """Say how a run is had back that may have been compacted; nothing where none was."""
-    if not any(folder.glob("*.parquet")):
-        return ""
-    return (
-        f"; others are compacted: bench-lib history list names them, and "
-        f"bench-lib history restore {run} brings the file of one back"
-    )
+    raise HistoryError(f"{run!r} {what}; in {folder} there is {ids}")

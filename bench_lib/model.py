@@ -246,7 +246,7 @@ class Numerics:
 
     finite: bool
     max_abs_diff: float | None = None
-    """Inference: worst absolute difference of any output element."""
+    """Inference: worst absolute difference of any output element, in its own unit."""
     cosine: float | None = None
     """Inference: cosine of the flattened outputs."""
     reference_batch: int | None = None
@@ -343,7 +343,7 @@ class Measurement:
     probe: dict[str, float] = field(default_factory=dict)
     """Costs that no case has a part in, which may tell why processes differ: ``launch_us``, the
     device's for a tiny kernel in this context; ``launch_ratio``, that over the least it could be;
-    ``host_us``, some plain Python's."""
+    ``host_us``, some plain Python's.  Names end with the unit."""
     portions_s: dict[str, float] = field(default_factory=dict)
     """Median time of each part of a step when each is waited for, in their order: ``load``,
     ``forward``, ``backward``, ``optimizer``."""
@@ -476,7 +476,9 @@ class Verdict:
     metric: str
     reason: str
     value: float | None = None
+    """The candidate's, in ``unit``."""
     baseline: float | None = None
+    """The baseline's, in ``unit``."""
     unit: str = ""
     ratio: float | None = None
     """Candidate over baseline; above 1 is worse for every metric."""
@@ -518,6 +520,7 @@ class ProcessSummary:
     """What told the clock and the power; different sources may mean different clocks."""
     power_w: float | None = None
     probe: dict[str, float] = field(default_factory=dict)
+    """As in ``Measurement``: names end with the unit."""
     log_device: float | None = None
     """Natural logarithm of a host-bound case's device time in seconds."""
     device_source: str | None = None
@@ -561,7 +564,9 @@ class Published:
     """Why it may not be what a run here should reach."""
     item: str = "img"
     low: float | None = None
+    """The least of a range, in the unit of ``rate``."""
     high: float | None = None
+    """The most of it, in the same unit."""
 
 
 @dataclass(frozen=True)

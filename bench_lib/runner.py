@@ -137,7 +137,7 @@ class Bench:
         self._station = Station(
             device,
             lambda: workers(told),
-            seen=self._seen_during,
+            seen=self._seen_between,
             give_way=self._let_companion_run,
             cooling=self._cooling,
             expected=expected,
@@ -321,9 +321,6 @@ class Bench:
         if self._companion is None:
             self._companion = Companion(self._station.fork)
         self._companion.run()
-
-    def _seen_during(self, measurement: Measurement) -> Telemetry | None:
-        return self._seen_between(*measurement.window_s)
 
     def _seen_between(self, begin_s: float, end_s: float) -> Telemetry | None:
         if self._watcher is None:

@@ -39,7 +39,7 @@ class Process:
     """How many iterations."""
     line: int
     probe: Mapping[str, float] = field(default_factory=dict)
-    """Costs that the case has no part in, by name."""
+    """Costs that the case has no part in, by name; each in a unit of its own."""
 
 
 @dataclass(slots=True)

@@ -27,6 +27,11 @@ from bench_lib.model import (
 )
 from bench_lib.telemetry import Sampler
 
+SETTLED_S = 2.0
+"""After the time limit of a case: whatever keeps a CPU busy by then is none of ours."""
+ASIDE_S = 1.0
+"""So long at the end of that the CPU is looked at."""
+
 
 class Context(Protocol):
     """What is needed of a fresh device context."""
@@ -104,7 +109,7 @@ class Station:
         device: Hardware,
         start: Callable[[], Workers],
         *,
-        seen: Callable[[Measurement], Telemetry | None],
+        seen: Callable[[float, float], Telemetry | None],
         give_way: Callable[[], None],
         cooling: Recovery | None = None,
         expected: Callable[[Case], validity.Level | None] = lambda _case: None,
@@ -112,14 +117,16 @@ class Station:
         described: Callable[[], Environment] = fingerprint.collect,
         most_lost: int = 1,
         now: Callable[[], str] = history.utc_now,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Nothing starts before it is needed.
 
-        ``seen`` tells what telemetry saw of a measurement, ``give_way`` has another context
-        use the device, ``cooling`` gives the device time where something was wrong with it,
-        ``expected`` is what the clock was when a case's baseline was recorded, ``described`` is
-        the environment but for what only a worker knows.  Where the device cannot be opened any
-        more, that is the fault of up to ``most_lost`` cases in a row, and then the run's.
+        ``seen`` tells what telemetry saw between two times of the monotonic clock, ``give_way``
+        has another context use the device, ``cooling`` gives the device time where something was
+        wrong with it, ``expected`` is what the clock was when a case's baseline was recorded,
+        ``described`` is the environment but for what only a worker knows.  Where the device
+        cannot be opened any more, that is the fault of up to ``most_lost`` cases in a row, and
+        then the run's.
         """
         self.device = device
         self._start = start
@@ -130,6 +137,7 @@ class Station:
         self._measure_ranks = measure_ranks
         self._described = described
         self._now = now
+        self._sleep = sleep
         self._workers: Workers | None = None
         self._name = ""
         self._contexts: dict[int, Context] = {}
@@ -294,15 +302,28 @@ class Station:
             attempt = replace(
                 attempt,
                 measurement=measurement,
-                telemetry=self._seen(measurement),
+                telemetry=self._seen(*measurement.window_s),
                 accepted=True,
             )
         except CaseSkipped as reason:
             attempt = replace(attempt, skipped=str(reason))
         except CaseFault as error:
             self.drop(process)
-            attempt = replace(attempt, fault=error.fault)
+            attempt = replace(attempt, fault=self._explained(error.fault, begin))
         return replace(attempt, took_s=round(time.monotonic() - begin, 3))
+
+    def _explained(self, fault: Fault, begin_s: float) -> Fault:
+        """Add to the fault of a case that was not done in time who else had its CPU."""
+        if fault.kind != "time limit" or self.device.vendor != "cpu":
+            return fault
+        during = self._seen(begin_s, time.monotonic())
+        if during is None:
+            return fault
+        self._sleep(SETTLED_S)
+        now = time.monotonic()
+        others = validity.others_on_cpu(self._seen(now - ASIDE_S, now))
+        causes = filter(None, (validity.blame(during, self.device), others))
+        return replace(fault, message="; ".join((fault.message, *causes)))
 
     def _measurement(self, case: Case, process: int) -> Measurement:
         if case.launch.ranks > 1:

@@ -31,6 +31,9 @@ MOST_HELD_BACK = 0.05
 counters of an MI300 in ROCm's documentation had counted 3% as much thermal as capped time."""
 MOST_STOLEN = 0.05
 """Share of the CPUs' time that a hypervisor may give to others."""
+CROWDED = 0.25
+"""Share of a CPU that others may have.  With the rest of it a case takes a third longer, and no
+more."""
 BY_NATURE = frozenset(
     {
         "power cap",
@@ -108,6 +111,13 @@ def blame(
     if expected is not None and log_median is not None:
         causes.append(_slow_clock(seen, device, expected, log_median))
     return "; ".join(filter(None, causes)) or None
+
+
+def others_on_cpu(seen: Telemetry | None) -> str | None:
+    """Say how busy a CPU is on which nothing of ours runs; None where it is not, or not known."""
+    if seen is None or seen.utilization is None or seen.utilization <= CROWDED:
+        return None
+    return f"just after, other programs kept the CPU {seen.utilization:.0%} busy"
 
 
 def _shared(seen: Telemetry, device: Hardware) -> str | None:

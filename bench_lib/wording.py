@@ -301,7 +301,7 @@ def efficiency(measurement: Measurement, hardware: Hardware, precision: str) -> 
 
 
 def seconds(value: float) -> str:
-    """Return a time with four digits and its unit: ``6.972 ms``."""
+    """Return a time in seconds with four digits and a unit that suits it: ``6.972 ms``."""
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if value >= scale:
             return f"{value / scale:.4g} {unit}"
@@ -309,7 +309,7 @@ def seconds(value: float) -> str:
 
 
 def quantity(value: float) -> str:
-    """Return a number with four digits: ``9181``, ``22.07 k``."""
+    """Return a number of any unit with four digits: ``9181``, ``22.07 k``."""
     rounded = float(f"{value:.4g}")
     for scale, unit in ((1.0, ""), (1e3, " k"), (1e6, " M")):
         if rounded < 10_000 * scale:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench_lib import baselines, history
 from bench_lib.history import Writer
 from bench_lib.model import (
     Accepted,
@@ -34,6 +35,8 @@ TIME = "2026-01-02T03:04:05Z"
 UUID = "GPU-0123"
 ENVIRONMENT = "e0e0e0e0"
 CASE_ID = "resnet18-b4-fp32-eager-infer"
+TEN_MS = (-4.6062, -4.6052, -4.6047, -4.6057, -4.6042)
+"""Logarithms of the medians, in seconds, of five processes that agree within 0.2%."""
 
 
 def make_case(**fields: Any) -> Case:
@@ -80,18 +83,19 @@ def make_hardware(**fields: Any) -> Hardware:
 
 def make_device(**fields: Any) -> Device:
     """Return what a context says of the device that ``make_hardware`` describes."""
-    hardware = make_hardware()
-    return replace(
-        Device(
-            type="cuda",
-            name=hardware.name,
-            arch=hardware.arch,
-            compute_units=hardware.compute_units,
-            memory_bytes=hardware.memory_bytes,
-            uuid=hardware.uuid,
-            bdf=hardware.bdf,
-        ),
-        **fields,
+    return replace(device_of(make_hardware()), **fields)
+
+
+def device_of(hardware: Hardware) -> Device:
+    """Return what a context says of this device."""
+    return Device(
+        type="cpu" if hardware.vendor == "cpu" else "cuda",
+        name=hardware.name,
+        arch=hardware.arch,
+        compute_units=hardware.compute_units,
+        memory_bytes=hardware.memory_bytes,
+        uuid=hardware.uuid,
+        bdf=hardware.bdf,
     )
 
 
@@ -251,3 +255,38 @@ def write_run(
         writer.end({}, 0)
     writer.close()
     return writer.path
+
+
+def night(day: int) -> str:
+    """Return when the run of a January night began."""
+    return f"2026-01-{day:02d}T02:00:00Z"
+
+
+def run_id(path: Path) -> str:
+    """Return the id of a run by its file."""
+    return path.stem.rpartition("_")[2]
+
+
+def the_run(folder: Path) -> history.Run:
+    """Return the only run in the history of a folder."""
+    (path,) = history.files(folder / "history")
+    return history.read(path)
+
+
+def accept(folder: Path, hardware: Hardware, *case_ids: str, process: Any = None, **fields: Any):
+    """Write baselines of ten milliseconds as accepting would.
+
+    ``process`` is what each of their processes has besides, as a dictionary.
+    """
+    processes = [
+        make_process(
+            log_median=x, worker=f"0a0a0a0a/{i}", device_uuid=hardware.uuid, **(process or {})
+        )
+        for i, x in enumerate(TEN_MS)
+    ]
+    changes = [
+        baselines.Change(id_, None, make_baseline(case_id=id_, processes=processes, **fields))
+        for id_ in case_ids
+    ]
+    file = baselines.load(folder, hardware.key)
+    baselines.write(file, changes, hardware, {ENVIRONMENT: make_environment()})

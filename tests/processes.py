@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bench_lib.launch import Context, Zygote
 
 LONG_S = 60.0
 """Past this a test that waits for another process has failed."""
@@ -49,3 +54,12 @@ def pids_in(file: Path) -> list[int]:
     """Wait for a file, and return the process numbers in it."""
     assert wait_until(file.exists)
     return [int(word) for word in file.read_text().split()]
+
+
+@contextlib.contextmanager
+def fresh_context(zygote: Zygote) -> Iterator[Context]:
+    """Fork a fresh context, and see to it that it leaves nobody."""
+    context = zygote.context()
+    yield context
+    context.close()
+    assert all_gone(context.pid)

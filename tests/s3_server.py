@@ -6,13 +6,14 @@ Only on loopback.  It takes one key id, and knows one bucket.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from email.utils import formatdate
 from hashlib import md5
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+from serving import answering
 
 KEY_ID = "AKIDEXAMPLE"
 BUCKET = "perf"
@@ -142,11 +143,5 @@ class Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def running() -> Iterator[Store]:
     """Yield a store that answers."""
-    with Store() as store:
-        thread = threading.Thread(target=store.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield store
-        finally:
-            store.shutdown()
-            thread.join()
+    with Store() as store, answering(store):
+        yield store

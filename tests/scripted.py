@@ -7,17 +7,17 @@ repeats.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from builders import make_hardware, make_measurement
+from builders import device_of, make_hardware, make_measurement
 
 from bench_lib.devicelock import DeviceLock
 from bench_lib.launch import CaseFault, CaseSkipped, LaunchError
 from bench_lib.model import (
     Case,
-    Device,
     Fault,
     Hardware,
     Kernel,
@@ -83,16 +83,7 @@ class Context:
         self.pid = 1000 + contexts.forks
         self.is_dear = contexts.are_dear
         self.give_way: Callable[[], None] = lambda: None
-        device = contexts.device
-        self.device = Device(
-            type="cpu" if device.vendor == "cpu" else "cuda",
-            name=device.name,
-            arch=device.arch,
-            memory_bytes=device.memory_bytes,
-            compute_units=device.compute_units,
-            uuid=device.uuid,
-            bdf=device.bdf,
-        )
+        self.device = device_of(contexts.device)
 
     def measure(self, case: Case) -> Measurement:
         """Give the script's next answer for this case."""
@@ -185,3 +176,23 @@ def bench_class(
         )
 
     return make
+
+
+class Marks:
+    """Marks on the time of a machine that follows a script and keeps a log."""
+
+    def __init__(self, machine: Any, n: int) -> None:
+        """Hold n marks."""
+        self._machine = machine
+        self._times = [math.nan] * n
+
+    def mark(self, i: int) -> None:
+        """Note the device's time."""
+        self._machine.log.append(f"mark {i}")
+        self._times[i] = self._machine.device_now()
+
+    def intervals(self) -> list[float]:
+        """Seconds between the marks."""
+        self._machine.log.append("read marks")
+        assert not any(map(math.isnan, self._times)), "events that were never recorded have no time"
+        return [b - a for a, b in zip(self._times, self._times[1:], strict=False)]

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from quickly import one_thread
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision import models
@@ -45,10 +46,8 @@ ROCM = [*ROCM_CLASSIFICATION.split(), *ROCM_SEGMENTATION.split()]
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     """Use one thread, which is quickest for images as small as these."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with one_thread():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -25,11 +25,13 @@ from builders import (
     make_measurement,
     make_record,
     make_verdict,
+    night,
+    run_id,
     write_run,
 )
 
 from bench_lib import archive
-from bench_lib.archive import Archive, Point, tables
+from bench_lib.archive import Archive, Point, originals, tables
 from bench_lib.archive.compaction import compact
 from bench_lib.archive.views import VIEWS
 from bench_lib.history import HistoryError, read, reference
@@ -37,11 +39,6 @@ from bench_lib.metrics import summary
 from bench_lib.model import Record, Status
 
 NOW = "2026-03-01T00:00:00Z"
-
-
-def night(day: int) -> str:
-    """Return when a January night's run began."""
-    return f"2026-01-{day:02d}T02:00:00Z"
 
 
 def record(seconds: float = 0.5, case_id: str = CASE_ID, **fields) -> Record:
@@ -53,11 +50,6 @@ def record(seconds: float = 0.5, case_id: str = CASE_ID, **fields) -> Record:
         "verdicts": [make_verdict(interval=(0.99, 1.01))],
     }
     return make_record(case=make_case(id=case_id), **{**usual, **fields})
-
-
-def run_id(path: Path) -> str:
-    """Return the id of a run by its file."""
-    return path.stem.rpartition("_")[2]
 
 
 def rename(path: Path, **parts: str) -> Path:
@@ -90,6 +82,57 @@ def opened(request, tmp_path):
         return Archive(tmp_path, now=NOW)
 
     return open_it
+
+
+# ---- runs -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 64])
+def test_runs_are_read_in_the_order_asked_for(tmp_path, monkeypatch, at_once):
+    """From several months and from files, as their own files tell them."""
+    monkeypatch.setattr(originals, "AT_ONCE", at_once)
+    times = [night(1), night(2), night(3), "2026-02-01T02:00:00Z", "2026-02-02T02:00:00Z"]
+    paths = [write_run(tmp_path, [record(0.5 * n)], now=t) for n, t in enumerate(times, 1)]
+    known = {path: read(path) for path in paths}
+    compact(tmp_path, keep=1)
+    assert [path.exists() for path in paths] == [False] * 4 + [True]
+    with Archive(tmp_path, now=NOW) as found:
+        lines = found.runs()
+        for order in (lines, lines[::-1], [lines[n] for n in (2, 3, 0, 4, 1)], []):
+            asked = [known[paths[lines.index(line)]] for line in order]
+            assert list(found.read(order)) == asked
+
+
+# ---- cases ------------------------------------------------------------------------------
+
+
+def test_a_case_is_as_the_newest_run_that_tried_it_has_it(tmp_path, opened):
+    """On whatever hardware, and also where nothing came of it."""
+    tried = make_attempt(measurement=None, accepted=False, skipped="no")
+    others = [record(case_id="it's"), record(case_id="b")]
+    for day, batch, attempt in ((1, 8, make_attempt()), (3, 9, tried), (2, 10, make_attempt())):
+        case = make_case(id="it's", params={**make_case().params, "batch_size": batch})
+        write_run(tmp_path, [make_record(case=case, attempts=[attempt])], now=night(day))
+    write_run(tmp_path, others[1:], now=night(4), hardware=make_hardware(key="mi325x"))
+    with opened() as found:
+        case = found.case("it's")
+        assert case is not None
+        assert case.params["batch_size"] == 9
+        assert found.case("b") == others[1].case
+        assert found.case("its") is None
+
+
+def test_a_case_is_looked_for_further_back_where_a_line_cannot_be_read(tmp_path, opened):
+    """Which names the case, and lacks the rest."""
+    write_run(tmp_path, [record()], now=night(1))
+    path = write_run(tmp_path, [record(case_id="b")], now=night(2))
+    line = {"schema": 1, "kind": "attempt", "run": run_id(path), "time": night(2)}
+    text = json.dumps({**line, "case": {"id": CASE_ID}, "attempt": {"hardware_key": "mi300x"}})
+    path.write_text(f"{path.read_text()}{text}\n")
+    with opened() as found:
+        assert found.case(CASE_ID) == record().case
+        (problem,) = found.problems
+        assert problem.startswith(f"{path.name}: line 5 cannot be read: ")
 
 
 # ---- values -----------------------------------------------------------------------------
@@ -795,6 +838,8 @@ def test_a_query_that_cannot_be_read_or_fails_says_where(tmp_path):
     with Archive(tmp_path) as found:
         with pytest.raises(HistoryError, match=r"the query cannot be read: .*syntax error"):
             found.query("SELEC 1")
+        with pytest.raises(HistoryError, match=r"the query cannot be read: .*surrogates"):
+            found.query("SELECT '\udcff'")
         with pytest.raises(HistoryError, match=r"the query failed: .*nothing"):
             found.query("SELECT * FROM nothing")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 import signal
@@ -12,14 +13,22 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from builders import CASE_ID, make_case, make_hardware, make_record, make_verdict, write_run
+from builders import (
+    CASE_ID,
+    make_case,
+    make_hardware,
+    make_record,
+    make_verdict,
+    run_id,
+    write_run,
+)
 from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bench_lib
 from bench_lib import history
-from bench_lib.archive import Archive, compaction, tables
+from bench_lib.archive import Archive, compaction, originals, tables
 from bench_lib.archive.compaction import compact, restore
 from bench_lib.archive.pushing import pull
 from bench_lib.history import HistoryError
@@ -37,11 +46,6 @@ def night(day: int, month: int = 1) -> str:
 def record(case_id: str = CASE_ID) -> Record:
     """Return a judged record."""
     return make_record(case=make_case(id=case_id), status=Status.OK, verdicts=[make_verdict()])
-
-
-def run_id(path: Path) -> str:
-    """Return the id of a run by its file."""
-    return path.stem.rpartition("_")[2]
 
 
 def names(folder: Path) -> list[str]:
@@ -160,11 +164,11 @@ def test_what_does_not_count_stays_a_file_for_it_could_not_be_restored(tmp_path)
 
 def test_memory_holds_a_few_files_at_once(monkeypatch):
     """Whatever their number, and one at least."""
-    monkeypatch.setattr(compaction, "AT_ONCE", 3)
-    monkeypatch.setattr(compaction, "BYTES_AT_ONCE", 10)
+    monkeypatch.setattr(originals, "AT_ONCE", 3)
+    monkeypatch.setattr(originals, "BYTES_AT_ONCE", 10)
     sizes = {"a": 11, "b": 5, "c": 5, "d": 1, "e": 0, "f": 0, "g": 0}
-    assert list(compaction.batches(sizes)) == [["a"], ["b", "c"], ["d", "e", "f"], ["g"]]
-    assert list(compaction.batches({})) == []
+    assert list(originals.batches(sizes)) == [["a"], ["b", "c"], ["d", "e", "f"], ["g"]]
+    assert list(originals.batches({})) == []
 
 
 def test_what_is_called_like_a_run_and_is_no_file_is_passed_over(tmp_path):
@@ -215,16 +219,21 @@ def test_the_rolling_baseline_reads_the_same_nights_after_compacting(tmp_path):
     assert [run.run_id for run in history.latest(tmp_path, "mi300x", 3)] == before
 
 
-def test_a_compacted_run_is_had_back_by_the_command_that_is_named(tmp_path):
-    """Where only files are looked at."""
-    path = write_run(tmp_path, [record()], now=night(1))
-    compact(tmp_path, keep=0)
-    words = f"bench-lib history restore {run_id(path)} brings the file of one back"
-    with pytest.raises(HistoryError, match=words):
-        history.find(tmp_path, run_id(path))
-    write_run(tmp_path, [record()], now=night(2))
-    with pytest.raises(HistoryError, match=f"is not a run here; .*{words}"):
-        history.find(tmp_path, run_id(path))
+def test_a_run_that_goes_on_is_judged_by_the_nights_that_it_would_have_been(tmp_path):
+    """It is not one of them itself, whether it has written anything or not."""
+    nights = [write_run(tmp_path, [record()], now=night(day)) for day in (1, 2, 3)]
+    other = write_run(tmp_path, [record()], now=night(4), end=False)
+    with contextlib.closing(history.Writer(tmp_path, "mi300x", now=night(5))) as own:
+        compact(tmp_path, keep=3)
+        other.unlink()
+        found = [run.path for run in history.latest(tmp_path, "mi300x", 3, but=own.path)]
+    assert found == nights[::-1]
+
+
+def test_one_that_was_killed_is_one_of_the_newest(tmp_path):
+    """Or the files of a machine that kills each run would all stay."""
+    paths = [write_run(tmp_path, [record()], now=night(day), end=False) for day in (1, 2, 3)]
+    assert compact(tmp_path, keep=2, now=LATER).removed == paths[:1]
 
 
 # ---- what may go wrong ------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import http.server
-import threading
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,11 @@ from builders import (
     make_hardware,
     make_record,
     make_verdict,
+    night,
+    run_id,
     write_run,
 )
+from serving import answering
 
 from bench_lib import history
 from bench_lib.archive import Archive
@@ -32,19 +34,9 @@ NOW = "2026-03-01T00:00:00Z"
 ADDRESS = f"s3://{s3_server.BUCKET}/runs"
 
 
-def night(day: int) -> str:
-    """Return when a January night's run began."""
-    return f"2026-01-{day:02d}T02:00:00Z"
-
-
 def record(case_id: str = CASE_ID) -> Record:
     """Return a judged record."""
     return make_record(case=make_case(id=case_id), status=Status.OK, verdicts=[make_verdict()])
-
-
-def run_id(path: Path) -> str:
-    """Return the id of a run by its file."""
-    return path.stem.rpartition("_")[2]
 
 
 @pytest.fixture
@@ -130,23 +122,17 @@ def test_a_web_server_is_read_too(tmp_path):
             pass
 
     handler = functools.partial(Quiet, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            with Archive(f"http://127.0.0.1:{server.server_port}/", now=NOW) as found:
-                times = [point.time for point in found.series(CASE_ID, "mi300x")]
-                assert [run.compacted for run in found.runs()] == [True, False]
-                assert found.query("SELECT count(*) FROM verdicts").rows == [(2,)]
-                assert found.problems == []
-            done = pull(tmp_path / "c", f"http://127.0.0.1:{server.server_port}/", most=None)
-            assert len(done.files) == 2
-            assert times == [night(1), night(2)]
-            with pytest.raises(HistoryError, match="web servers are read from, and not written to"):
-                push(tmp_path, f"http://127.0.0.1:{server.server_port}/")
-        finally:
-            server.shutdown()
-            thread.join()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, answering(server):
+        with Archive(f"http://127.0.0.1:{server.server_port}/", now=NOW) as found:
+            times = [point.time for point in found.series(CASE_ID, "mi300x")]
+            assert [run.compacted for run in found.runs()] == [True, False]
+            assert found.query("SELECT count(*) FROM verdicts").rows == [(2,)]
+            assert found.problems == []
+        done = pull(tmp_path / "c", f"http://127.0.0.1:{server.server_port}/", most=None)
+        assert len(done.files) == 2
+        assert times == [night(1), night(2)]
+        with pytest.raises(HistoryError, match="web servers are read from, and not written to"):
+            push(tmp_path, f"http://127.0.0.1:{server.server_port}/")
 
 
 # ---- what may go wrong ------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from quickly import one_thread
 
 from bench_lib.worker import capture
 from bench_lib.worker.capture import EXTERNAL, ROWS, external_profiler, tabled, traced
@@ -22,10 +23,8 @@ def _on_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     """In an empty folder too, and without a GPU, whose tables have other rows."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with one_thread():
+        yield
 
 
 class Step:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
+from scripts import script
 
 from bench_lib.model import Status
 from bench_lib.statistics.changes import Step, moves, steps
@@ -385,12 +384,7 @@ def test_the_library_is_imported_when_a_history_is_searched():
 @pytest.fixture(scope="module")
 def benchmark_script():
     """Import the script, which is in no package."""
-    path = Path(__file__).parent.parent / "benchmarks" / "change_points.py"
-    spec = importlib.util.spec_from_file_location("change_points", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return script("benchmarks/change_points.py")
 
 
 def test_the_same_seed_draws_the_same_year(benchmark_script):

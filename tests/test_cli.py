@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -23,14 +24,14 @@ from builders import (
     make_record,
     make_telemetry,
     make_verdict,
+    run_id,
     write_run,
 )
-from documents import document_in
+from command import Quiet, ran
 
 import bench_lib
 from bench_lib import baselines, fingerprint, hardware, telemetry
 from bench_lib.cli import env as env_command
-from bench_lib.cli import main
 from bench_lib.fingerprint import Check
 from bench_lib.history import Writer
 from bench_lib.model import Status
@@ -38,43 +39,15 @@ from bench_lib.model import Status
 CHECKOUT = Path(bench_lib.__file__).parents[1]
 
 
-class Answer:
-    """How a command ended and what it printed."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        """Keep all three."""
-        self.status, self.out, self.err = status, out, err
-
-    @property
-    def lines(self) -> list[str]:
-        """What it printed, by line."""
-        return self.out.splitlines()
-
-    @property
-    def json(self):
-        """What it printed, decoded."""
-        assert self.err == ""
-        return document_in(self.out)
-
-
 @pytest.fixture
 def cli(tmp_path, monkeypatch, capsys):
     """Return a function that runs a command in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
-    def run(*words: str) -> Answer:
-        monkeypatch.setattr("sys.argv", ["bench-lib", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return Answer(int(ended.value.code or 0), captured.out, captured.err)
+    def run(*words: str) -> Quiet:
+        return ran([*words], monkeypatch, capsys, Quiet)
 
     return run
-
-
-def run_id(path: Path) -> str:
-    """Return the id of a run by its file."""
-    return path.stem.rpartition("_")[2]
 
 
 def measured(seconds: float, case_id: str = CASE_ID, processes: int = 1, **fields):
@@ -97,9 +70,9 @@ def history(tmp_path) -> Path:
     return tmp_path / "history"
 
 
-def accept(cli, path: Path, *words: str) -> Answer:
+def accept(cli, path: Path, *words: str) -> Quiet:
     """Accept one run."""
-    answer: Answer = cli("baseline", "accept", "--run", run_id(path), "--reason", "why not", *words)
+    answer: Quiet = cli("baseline", "accept", "--run", run_id(path), "--reason", "why not", *words)
     return answer
 
 
@@ -246,7 +219,7 @@ def somewhere(monkeypatch):
     return here
 
 
-def checked(answer: Answer) -> dict[str, tuple[bool, bool]]:
+def checked(answer: Quiet) -> dict[str, tuple[bool, bool]]:
     """Return by name whether each check is good, and whether it is fatal."""
     return {check["name"]: (check["ok"], check["fatal"]) for check in answer.json["checks"]}
 
@@ -899,9 +872,9 @@ def fake_pytest(monkeypatch, history):
     return replaced
 
 
-def record(cli, *words: str) -> Answer:
+def record(cli, *words: str) -> Quiet:
     """Record a baseline."""
-    answer: Answer = cli("baseline", "record", "--reason", "new GPU", *words)
+    answer: Quiet = cli("baseline", "record", "--reason", "new GPU", *words)
     return answer
 
 
@@ -1103,10 +1076,10 @@ def today(monkeypatch):
     monkeypatch.setattr("bench_lib.history.utc_now", lambda: TIME)
 
 
-def quarantine(cli, case: str, *words: str, until: str = "2026-02-01") -> Answer:
+def quarantine(cli, case: str, *words: str, until: str = "2026-02-01") -> Quiet:
     """Put a case of the MI300X into quarantine."""
     command = ("baseline", "quarantine", case, "--hardware", "mi300x", "--reason", " MIOpen#1 ")
-    answer: Answer = cli(*command, "--until", until, *words)
+    answer: Quiet = cli(*command, "--until", until, *words)
     return answer
 
 
@@ -1138,17 +1111,83 @@ def test_a_case_is_quarantined_with_a_day_a_reason_and_a_name(cli, history, tmp_
     )
 
 
+def in_matrix(folder: Path, *names: str) -> None:
+    """Write a matrix of one network in as many precisions as named, where commands look for it."""
+    folder.mkdir()
+    (folder / "matrix.toml").write_text(
+        f'[[gate.networks]]\nnetwork = "resnet50"\nbatch_size = 4\nprecision = {[*names]}\n'
+    )
+
+
+MISTYPED = "resnet81-b4-fp32-eager-infer"
+
+
 @pytest.mark.usefixtures("today")
-def test_a_case_without_a_baseline_is_quarantined_and_cases_like_it_are_named(cli, history):
-    """One that crashes never had a baseline, and one that was mistyped has a neighbour."""
+def test_a_mistyped_case_is_not_quarantined_and_cases_like_it_are_named(cli, history, tmp_path):
+    """Whichever place knows those, the closest first."""
     accept(cli, write_run(history, [measured(0.5, processes=5), measured(0.5, "b", 5)]))
-    answer = quarantine(cli, "resnet81-b4-fp32-eager-infer")
+    in_matrix(tmp_path / "perf_tests", "fp16")
+    write_run(history, [measured(0.5, "resnet80-b4-fp32-eager-train")])
+    before = (tmp_path / "baselines" / "mi300x.json").read_bytes()
+    answer = quarantine(cli, MISTYPED)
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err == (
+        f"bench-lib: error: no case '{MISTYPED}' in baselines/mi300x.json, in "
+        f"perf_tests/matrix.toml, nor in a run in history; did you mean {CASE_ID} or "
+        "resnet80-b4-fp32-eager-train or resnet50-b4-fp16-eager-infer? "
+        "with --unknown it is taken as it is\n"
+    )
+    assert quarantine(cli, "quite-another").err.endswith(
+        " in history; with --unknown it is taken as it is\n"
+    )
+    assert (tmp_path / "baselines" / "mi300x.json").read_bytes() == before
+
+
+@pytest.mark.usefixtures("today")
+def test_a_case_without_a_baseline_is_quarantined_where_something_knows_it(cli, history, tmp_path):
+    """One that crashes never had a baseline: the matrix has it, or a run that tried it."""
+    in_matrix(tmp_path / "perf_tests", "fp16")
+    crashed = measured(0.5, "crashes", attempts=[make_attempt(case_id="crashes")])
+    write_run(history, [crashed])
+    for case in ("resnet50-b4-fp16-eager-infer", "crashes"):
+        answer = quarantine(cli, case)
+        assert (answer.status, answer.err) == (0, "")
+        assert answer.lines[1:] == ["it has no baseline there"]
+    (tmp_path / "perf_tests" / "matrix.toml").rename(tmp_path / "mine.toml")
+    shutil.rmtree(history)
+    assert quarantine(cli, "crashes", until="2026-03-01").status == 0  # it is there already
+    assert quarantine(cli, "resnet50-b4-fp16-eager-train").status == 2
+    (tmp_path / "mine.toml").write_text(
+        '[[nightly.factory]]\nid = "mine"\ntarget = "package.module:factory"\n'
+    )
+    assert quarantine(cli, "mine").status == 2
+    assert quarantine(cli, "mine", "--matrix", "mine.toml").status == 0
+
+
+@pytest.mark.usefixtures("today")
+def test_a_case_that_has_a_baseline_is_looked_for_nowhere_else(cli, history, tmp_path):
+    """A matrix or a history that cannot be read is no reason not to excuse it."""
+    accept(cli, write_run(history, [measured(0.5, processes=5)]))
+    shutil.rmtree(history)
+    history.write_text("")
+    in_matrix(tmp_path / "perf_tests", "fp17")
+    assert quarantine(cli, CASE_ID).status == 0
+    answer = quarantine(cli, MISTYPED)
+    assert answer.status == 2
+    assert "matrix.toml: gate.networks, table 1, precision: unknown precision" in answer.err
+
+
+@pytest.mark.usefixtures("today")
+def test_a_case_that_nothing_knows_yet_is_quarantined_where_that_is_meant(cli, history):
+    """And cases like it are named all the same."""
+    accept(cli, write_run(history, [measured(0.5, processes=5), measured(0.5, "b", 5)]))
+    answer = quarantine(cli, MISTYPED, "--unknown")
     assert (answer.status, answer.lines[1:]) == (
         0,
         [f"it has no baseline there; like it are {CASE_ID}"],
     )
-    assert quarantine(cli, "quite-another").lines[1:] == ["it has no baseline there"]
-    found = quarantine(cli, "resnet81-b4-fp32-eager-infer", "--json").json
+    assert quarantine(cli, "quite-another", "--unknown").lines[1:] == ["it has no baseline there"]
+    found = quarantine(cli, MISTYPED, "--unknown", "--json").json
     assert found["near"] == [CASE_ID]
     assert found["quarantine"]["until"] == "2026-02-01"
     words = ("baseline", "quarantine", "quite-another", "--hardware", "mi300x", "--lift", "--json")
@@ -1167,10 +1206,10 @@ def test_a_case_without_a_baseline_is_quarantined_and_cases_like_it_are_named(cl
 def test_a_quarantine_without_a_key_is_of_this_machine(cli, tmp_path):
     """Whose figures begin the file; those of another machine are not known here."""
     here = hardware.detect()[0]
-    words = ("baseline", "quarantine", "a", "--until", "2026-01-02", "--reason", "x")
+    words = ("baseline", "quarantine", "a", "--until", "2026-01-02", "--reason", "x", "--unknown")
     assert cli(*words).status == 0
     assert baselines.load(tmp_path / "baselines", here.key).hardware == here
-    quarantine(cli, "a")
+    quarantine(cli, "a", "--unknown")
     assert baselines.load(tmp_path / "baselines", "mi300x").hardware is None
 
 
@@ -1183,19 +1222,19 @@ def test_a_quarantine_without_a_key_is_of_this_machine(cli, tmp_path):
             "--reason is missing; a quarantine has a last day and a reason",
         ),
         (
-            ("a", "--until", "2026-02-01", "--reason", " "),
+            ("a", "--unknown", "--until", "2026-02-01", "--reason", " "),
             "the reason is empty; say why a may fail",
         ),
         (
-            ("a", "--until", "tomorrow", "--reason", "x"),
+            ("a", "--unknown", "--until", "tomorrow", "--reason", "x"),
             "'tomorrow' is no day; write it as 2026-12-31",
         ),
         (
-            ("a", "--until", "2026-01-01", "--reason", "x"),
+            ("a", "--unknown", "--until", "2026-01-01", "--reason", "x"),
             ("2026-01-01 is over; name a day from 2026-01-02 on, by which a is to be mended"),
         ),
         (
-            ("a|b", "--until", "2026-02-01", "--reason", "x"),
+            ("a|b", "--unknown", "--until", "2026-02-01", "--reason", "x"),
             "'a|b' is no case's id, which is letters, digits, dots, dashes and underscores",
         ),
         (
@@ -1204,8 +1243,9 @@ def test_a_quarantine_without_a_key_is_of_this_machine(cli, tmp_path):
         ),
         (
             ("a", "--lift", "--until", "2026-02-01"),
-            "--lift takes neither --until nor --reason",
+            "--lift takes no --until, --reason or --unknown",
         ),
+        (("a", "--lift", "--unknown"), "--lift takes no --until, --reason or --unknown"),
     ],
 )
 @pytest.mark.usefixtures("today")
@@ -1221,7 +1261,7 @@ def test_a_quarantine_that_is_put_wrongly_is_refused(cli, tmp_path, words, error
 def test_a_quarantine_that_cannot_be_written_is_said(cli, tmp_path):
     """By the path and the reason."""
     (tmp_path / "baselines").write_text("")
-    answer = quarantine(cli, "a")
+    answer = quarantine(cli, "a", "--unknown")
     assert (answer.status, answer.out) == (2, "")
     assert answer.err.startswith("bench-lib: error: cannot ")
 
@@ -1231,8 +1271,8 @@ def test_quarantines_are_shown_with_their_last_day_and_whether_it_is_over(
     cli, history, tmp_path, monkeypatch
 ):
     """Whether or not there are baselines."""
-    quarantine(cli, "crashes", until="2026-01-02")
-    quarantine(cli, "flaky")
+    quarantine(cli, "crashes", "--unknown", until="2026-01-02")
+    quarantine(cli, "flaky", "--unknown")
     monkeypatch.setattr("bench_lib.history.utc_today", lambda: dt.date(2026, 1, 3))
     expected = [
         "",

@@ -6,13 +6,17 @@ import re
 from pathlib import Path
 
 import pytest
-from builders import make_fault, make_hardware, make_measurement
+from builders import (
+    make_fault,
+    make_hardware,
+    make_measurement,
+    the_run,
+)
+from command import Printed, ran
 from documents import document_in
 from scripted import bench_class, gpus
 
 import bench_lib
-from bench_lib import history
-from bench_lib.cli import main
 from bench_lib.exercises.collectives import HEADER
 from bench_lib.launch import CaseFault, CaseSkipped
 from bench_lib.matrix.collectives import collective_of
@@ -23,23 +27,14 @@ PAGE = Path(bench_lib.__file__).parents[1] / "docs" / "collectives.md"
 CALLS = 16
 
 
-class Answer:
+class Answer(Printed):
     """How the command ended and what it printed."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        """Keep all three."""
-        self.status, self.out, self.err = status, out, err
 
     @property
     def rows(self) -> list[list[str]]:
         """The cells of nccl-tests' lines."""
         lines = self.out.splitlines()
         return [line.split() for line in lines if re.match(r" +[0-9]+ +[0-9]+ +[a-z]", line)]
-
-    @property
-    def measured(self) -> list[str]:
-        """The cases that it said it measured, in order."""
-        return re.findall(r"^\[\d+/\d+\] (\S+)$", self.err, re.MULTILINE)
 
 
 def answer_of(case, wrong):
@@ -79,23 +74,13 @@ def run(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr("bench_lib.hardware.detect", lambda: devices or gpus(4))
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", dict)
         monkeypatch.setattr("bench_lib.exercises.series.Bench", bench_class({}, tmp_path / "locks"))
-        monkeypatch.setattr("sys.argv", ["bench-lib", "collectives", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return Answer(int(ended.value.code or 0), captured.out, captured.err)
+        return ran(["collectives", *words], monkeypatch, capsys, Answer)
 
     return run
 
 
 batches: list[int] = []
 """How many cases each launch of the last command measured, but for those that ended in a fault."""
-
-
-def the_run(tmp_path):
-    """Return the only run in the history."""
-    (path,) = history.files(tmp_path / "history")
-    return history.read(path)
 
 
 # ---- nccl-tests' lines ------------------------------------------------------------------

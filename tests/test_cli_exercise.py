@@ -7,23 +7,21 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+import builders
 import pytest
 from builders import (
-    make_baseline,
-    make_environment,
     make_fault,
     make_hardware,
     make_measurement,
-    make_process,
+    the_run,
 )
-from documents import document_in
+from command import Printed, ran
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scripted import bench_class, gpus
 
 import bench_lib
-from bench_lib import baselines, history
-from bench_lib.cli import main
+from bench_lib import history
 from bench_lib.exercises import batches
 from bench_lib.exercises.compiling import MODES
 from bench_lib.exercises.series import Series
@@ -35,35 +33,15 @@ CPU = make_hardware(vendor="cpu", key="cpu-2c", uuid=None, bdf=None, peak_tflops
 SIZES = {f"resnet{n}": 224 for n in (18, 34, 50, 101, 152)} | {"vit_b_16": 224}
 OOM = make_fault()
 EAGER = "resnet50-b32-fp32-eager-infer"
-TEN_MS = (-4.6062, -4.6052, -4.6047, -4.6057, -4.6042)
 
 
-class Answer:
-    """How a command ended and what it printed."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        """Keep all three."""
-        self.status, self.out, self.err = status, out, err
-
-    @property
-    def lines(self) -> list[str]:
-        """What it printed, by line."""
-        return self.out.splitlines()
-
-    @property
-    def json(self):
-        """What it printed, decoded."""
-        return document_in(self.out)
+class Answer(Printed):
+    """How the command ended and what it printed."""
 
     def table(self) -> list[list[str]]:
         """Return the cells of the table that comes first."""
         rows = self.lines[: self.lines.index("")]
         return [re.split("  +", row.strip()) for row in rows]
-
-    @property
-    def measured(self) -> list[str]:
-        """The cases that it said it measured, in order."""
-        return re.findall(r"^\[\d+/\d+\] (\S+)$", self.err, re.MULTILINE)
 
 
 @pytest.fixture
@@ -77,11 +55,7 @@ def exercise(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(
             "bench_lib.exercises.series.Bench", bench_class(script or {}, tmp_path / "locks")
         )
-        monkeypatch.setattr("sys.argv", ["bench-lib", "exercise", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return Answer(int(ended.value.code or 0), captured.out, captured.err)
+        return ran(["exercise", *words], monkeypatch, capsys, Answer)
 
     return run
 
@@ -93,22 +67,7 @@ def steps(seconds: float) -> list[list[float]]:
 
 def accept(folder, *case_ids):
     """Accept baselines of ten milliseconds."""
-    processes = [
-        make_process(log_median=x, worker=f"0a0a0a0a/{i}", device_uuid=DEVICE.uuid)
-        for i, x in enumerate(TEN_MS)
-    ]
-    changes = [
-        baselines.Change(id_, None, make_baseline(case_id=id_, processes=processes))
-        for id_ in case_ids
-    ]
-    file = baselines.load(folder, DEVICE.key)
-    baselines.write(file, changes, DEVICE, {"e0e0e0e0": make_environment()})
-
-
-def the_run(tmp_path):
-    """Return the only run in the history."""
-    (path,) = history.files(tmp_path / "history")
-    return history.read(path)
+    builders.accept(folder, DEVICE, *case_ids)
 
 
 # ---- the commands -----------------------------------------------------------------------
@@ -796,11 +755,7 @@ def really(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
     def run(*words) -> Answer:
-        monkeypatch.setattr("sys.argv", ["bench-lib", "exercise", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return Answer(int(ended.value.code or 0), captured.out, captured.err)
+        return ran(["exercise", *words], monkeypatch, capsys, Answer)
 
     return run
 

@@ -5,39 +5,25 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pytest
-from builders import CASE_ID, make_case, make_record, make_verdict, write_run
-from documents import document_in
+from builders import (
+    CASE_ID,
+    make_case,
+    make_record,
+    make_verdict,
+    night,
+    run_id,
+    write_run,
+)
+from command import Printed, ran
 
 from bench_lib import chronicle
 from bench_lib.archive.views import VIEWS
-from bench_lib.cli import main
 from bench_lib.history import read
 from bench_lib.model import Record, Status
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a command printed, and its exit status."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def lines(self) -> list[str]:
-        """Each line of the output."""
-        return self.out.splitlines()
-
-    @property
-    def json(self) -> Any:
-        """The output for machines."""
-        return document_in(self.out)
 
 
 @pytest.fixture
@@ -45,12 +31,8 @@ def cli(tmp_path, monkeypatch, capsys):
     """Return a function that runs ``bench-lib history`` in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
-    def run(*words: str) -> Answer:
-        monkeypatch.setattr("sys.argv", ["bench-lib", "history", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return Answer(int(ended.value.code or 0), captured.out, captured.err)
+    def run(*words: str) -> Printed:
+        return ran(["history", *words], monkeypatch, capsys)
 
     return run
 
@@ -70,19 +52,9 @@ def compacted(tmp_path, cli, monkeypatch) -> list[Path]:
     return paths
 
 
-def night(day: int) -> str:
-    """Return when a January night's run began."""
-    return f"2026-01-{day:02d}T02:00:00Z"
-
-
 def record(case_id: str = CASE_ID) -> Record:
     """Return a judged record."""
     return make_record(case=make_case(id=case_id), status=Status.OK, verdicts=[make_verdict()])
-
-
-def run_id(path: Path) -> str:
-    """Return the id of a run by its file."""
-    return path.stem.rpartition("_")[2]
 
 
 # ---- compact and restore ----------------------------------------------------------------

@@ -11,28 +11,18 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from command import Quiet, ran
 from documents import document_in
 
 import bench_lib
-from bench_lib.cli import main
 
 CHECKOUT = Path(bench_lib.__file__).parents[1]
 STEADY = (-0.001, -0.0005, 0.0, 0.0005, 0.001)
 """Half a thousandth apart, as processes of a quiet machine are."""
 
 
-class Answer:
-    """How a command ended and what it printed."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        """Keep all three."""
-        self.status, self.out, self.err = status, out, err
-
-    @property
-    def json(self):
-        """What it printed, decoded."""
-        assert self.err == ""
-        return document_in(self.out)
+class Answer(Quiet):
+    """How the command ended and what it printed."""
 
     @property
     def statuses(self) -> dict[str, str]:
@@ -50,11 +40,7 @@ def judge(tmp_path, monkeypatch, capsys):
         return command("samples.jsonl", *words)
 
     def command(*words: str) -> Answer:
-        monkeypatch.setattr("sys.argv", ["bench-lib", "judge", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return Answer(int(ended.value.code or 0), captured.out, captured.err)
+        return ran(["judge", *words], monkeypatch, capsys, Answer)
 
     run.command = command
     return run

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 from builders import (
-    make_baseline,
-    make_environment,
+    accept,
     make_fault,
     make_hardware,
     make_measurement,
-    make_process,
+    the_run,
 )
+from command import Printed, ran
 from documents import document_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scripted import bench_class, gpus
 
 import bench_lib
-from bench_lib import baselines, history
+from bench_lib import history
 from bench_lib.cli import main, ops
 from bench_lib.launch import CaseFault, LaunchError
 from bench_lib.launch.profiled import Profiled
@@ -30,20 +30,10 @@ DEVICE = gpus(1)[0]
 CPU = make_hardware(vendor="cpu", key="cpu-2c", uuid=None, bdf=None, peak_tflops={})
 HEADLINE = "========= Milliseconds per iteration for PyTorch operators with fp32 dtype ========="
 ADD = "op-add-64x1024x1024-fp32"
-TEN_MS = (-4.6062, -4.6052, -4.6047, -4.6057, -4.6042)
 
 
-class Answer:
+class Answer(Printed):
     """How the command ended and what it printed."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        """Keep all three."""
-        self.status, self.out, self.err = status, out, err
-
-    @property
-    def lines(self) -> list[str]:
-        """What it printed, by line."""
-        return self.out.splitlines()
 
     @property
     def told(self) -> list[str]:
@@ -57,11 +47,6 @@ class Answer:
         rows = self.lines[begin : self.lines.index("", begin)]
         return [re.split("  +", row.strip()) for row in rows]
 
-    @property
-    def measured(self) -> list[str]:
-        """The cases that it said it measured, in order."""
-        return re.findall(r"^\[\d+/\d+\] (\S+)$", self.err, re.MULTILINE)
-
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
@@ -74,11 +59,7 @@ def run(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(
             "bench_lib.exercises.series.Bench", bench_class(script or {}, tmp_path / "locks")
         )
-        monkeypatch.setattr("sys.argv", ["bench-lib", "ops", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return Answer(int(ended.value.code or 0), captured.out, captured.err)
+        return ran(["ops", *words], monkeypatch, capsys, Answer)
 
     return run
 
@@ -92,12 +73,6 @@ def seen(monkeypatch):
         monkeypatch.setattr("scripted.make_measurement", lambda **f: replace(usual, **f))
 
     return say
-
-
-def the_run(tmp_path):
-    """Return the only run in the history."""
-    (path,) = history.files(tmp_path / "history")
-    return history.read(path)
 
 
 # ---- the tool's lines -------------------------------------------------------------------
@@ -297,13 +272,7 @@ def test_a_device_is_chosen_as_in_torch(run):
 
 def test_cases_are_judged_as_the_suite_judges(run, tmp_path):
     """What was ten milliseconds and is twenty fails."""
-    processes = [
-        make_process(log_median=x, worker=f"0a0a0a0a/{i}", device_uuid=DEVICE.uuid)
-        for i, x in enumerate(TEN_MS)
-    ]
-    change = baselines.Change(ADD, None, make_baseline(case_id=ADD, processes=processes))
-    file = baselines.load(tmp_path / "baselines", DEVICE.key)
-    baselines.write(file, [change], DEVICE, {"e0e0e0e0": make_environment()})
+    accept(tmp_path / "baselines", DEVICE, ADD)
     assert run("--judge").status == 0
     answer = run("--judge", script={ADD: [[0.02] * 20]})
     assert answer.status == 1

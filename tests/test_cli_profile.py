@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 from builders import make_case, make_environment, make_hardware
-from documents import document_in
+from command import Printed, ran
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rocm_profilers.installation import install
 from tracefiles import copy, iteration, kernel, launch, on_rocm, operation, write
 
-from bench_lib.cli import main
+from bench_lib.archive.compaction import compact
 from bench_lib.devicelock import DeviceLock
-from bench_lib.history import Writer
+from bench_lib.history import Writer, files
 from bench_lib.launch import profiled
 from bench_lib.model import Attempt, Case, Kernel, KernelTable
 from bench_lib.profiling import store
@@ -51,24 +51,6 @@ STEPS = on_rocm(
 TABLE = KernelTable("torch.profiler", 5, [Kernel(CONV, 2, 0.002), Kernel(GEMM, 1, 0.001)], 0.003)
 
 
-class Answer:
-    """How a command ended and what it printed."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        """Keep all three."""
-        self.status, self.out, self.err = status, out, err
-
-    @property
-    def lines(self) -> list[str]:
-        """What it printed, by line."""
-        return self.out.splitlines()
-
-    @property
-    def json(self) -> Any:
-        """What it printed, decoded."""
-        return document_in(self.out)
-
-
 @pytest.fixture
 def profile(tmp_path, monkeypatch, capsys):
     """Return a function that runs the command in an empty folder with a small matrix."""
@@ -79,12 +61,9 @@ def profile(tmp_path, monkeypatch, capsys):
         "bench_lib.devicelock.DeviceLock", functools.partial(DeviceLock, folder=tmp_path / "locks")
     )
 
-    def run(*words: str, device=DEVICE, matrix: str = "matrix.toml") -> Answer:
+    def run(*words: str, device=DEVICE, matrix: str = "matrix.toml") -> Printed:
         monkeypatch.setattr("bench_lib.hardware.detect", lambda: [device])
-        monkeypatch.setattr(sys, "argv", ["bench-lib", "profile", *words, "--matrix", matrix])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return Answer(int(ended.value.code or 0), *capsys.readouterr())
+        return ran(["profile", *words, "--matrix", matrix], monkeypatch, capsys)
 
     return run
 
@@ -167,14 +146,14 @@ def test_a_case_of_the_matrix_is_profiled_and_told_in_words(profile, traced) -> 
 def test_what_is_kept_can_be_read_again(profile, traced) -> None:
     """With the case, the hardware, and the versions that the worker told."""
     profile(CASE, "--output", "kept")
-    kept = store.load("kept")
+    kept, _ = store.load("kept")
     assert kept.case is not None
     assert (kept.case.id, kept.hardware) == (CASE, "mi300x")
     assert kept.environment is not None
     assert kept.environment.torch == "2.12.0"
     assert (kept.kernels.steps, kept.kernels.busy_s) == (2, pytest.approx(210e-6))
     assert kept.plain_step_s == 0.010
-    assert store.load("kept/kernels.json") == kept
+    assert store.load("kept/kernels.json") == (kept, [])
 
 
 def test_options_reach_the_worker(profile, traced) -> None:
@@ -221,25 +200,45 @@ def test_a_narrow_terminal_has_all_columns(profile, traced, monkeypatch) -> None
     assert "…" in lines[3]
 
 
-def test_a_case_of_the_history_is_found_in_the_newest_run(profile, traced, tmp_path) -> None:
-    """With the parameters that it had there."""
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_case_of_the_history_is_found_in_the_newest_run(
+    profile, traced, tmp_path, compacted
+) -> None:
+    """With the parameters that it had there, wherever the run is."""
     for batch, now in ((8, "2026-01-01T00:00:00Z"), (9, "2026-01-02T00:00:00Z")):
         writer = Writer(tmp_path / "history", "mi300x", now=now)
         params = {**make_case().params, "batch_size": batch}
         attempt = Attempt("mine", 0, now, "mi300x", None, "e0e0e0e0", skipped="no")
         writer.attempt(make_case(id="mine", params=params), None, attempt)
-        writer.close()
+        writer.end({}, 0)
+    if compacted:
+        compact(tmp_path / "history", keep=0)
+        assert files(tmp_path / "history") == []
     assert profile("mine").status == 0
     ((case, _),) = traced
     assert case.params["batch_size"] == 9
 
 
-def test_an_unknown_case_is_refused_with_what_is_near(profile) -> None:
+@pytest.mark.parametrize("compacted", [False, True])
+def test_an_unknown_case_is_refused_with_what_is_near(profile, tmp_path, compacted) -> None:
     """As a wrong question."""
+    if compacted:
+        Writer(tmp_path / "history", "mi300x", now="2026-01-01T00:00:00Z").end({}, 0)
+        compact(tmp_path / "history", keep=0)
     answer = profile("resnet18-b4-fp16-eager-infer")
     assert answer.status == 2
     assert f"did you mean {CASE}?" in answer.err
     assert "--matrix FILE" in profile("zzz").err
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_an_id_that_is_no_text_is_an_unknown_case(profile, tmp_path, compacted) -> None:
+    """A shell may hand over any bytes."""
+    Writer(tmp_path / "history", "mi300x", now="2026-01-01T00:00:00Z").end({}, 0)
+    if compacted:
+        compact(tmp_path / "history", keep=0)
+    answer = profile("a\udcff")
+    assert (answer.status, "no case 'a\\udcff' in matrix.toml" in answer.err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -377,7 +376,7 @@ def test_rocprofv3_sees_the_steps_that_count(profile, worker, rocm) -> None:
         ["Memcpy", "HtoD"],
     ]
     assert any(line.startswith("memory copies: 0.5, 10 us") for line in answer.lines)
-    kept = store.load(f"profiles/{CASE}")
+    kept, _ = store.load(f"profiles/{CASE}")
     assert kept.kernels.source == "rocprofv3"
     assert kept.kernels.kernels[1] == Kernel(GEMM, 1, pytest.approx(100e-6))
 
@@ -467,9 +466,8 @@ def test_each_rank_has_its_table_and_its_file(profile, worker, monkeypatch, tmp_
     assert answer.status == 0, answer.err
     titles = [line for line in answer.lines if line.startswith(f"{CASE}-x2 on mi300x, rank")]
     assert len(titles) == 2
-    assert store.load(f"profiles/{CASE}-x2/kernels_rank1.json").kernels.kernels == [
-        Kernel("of_rank_1", 1, pytest.approx(6e-6))
-    ]
+    of_rank_1, _ = store.load(f"profiles/{CASE}-x2/kernels_rank1.json")
+    assert of_rank_1.kernels.kernels == [Kernel("of_rank_1", 1, pytest.approx(6e-6))]
 
 
 # ---- two profiles -------------------------------------------------------------------------------

@@ -1,16 +1,15 @@
 """``bench-lib report``: what it prints, what it writes, and how it ends."""
 
 import json
-import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
 import builders
 import nights
 import pytest
+from command import ran
 from documents import document_in
 
-from bench_lib.cli import main
 from bench_lib.pages import html as pages
 
 
@@ -22,11 +21,7 @@ def cli(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("bench_lib.history.utc_now", lambda: nights.stamp(minutes=360))
 
     def run(*words):
-        monkeypatch.setattr(sys, "argv", ["bench-lib", "report", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return ended.value.code, out, err
+        return ran(["report", *words], monkeypatch, capsys)
 
     return run
 

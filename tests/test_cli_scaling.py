@@ -15,12 +15,12 @@ from builders import (
     make_hardware,
     make_measurement,
     make_process,
+    the_run,
 )
-from documents import document_in
+from command import Printed, ran
 from scripted import bench_class, gpus
 
 from bench_lib import baselines, history
-from bench_lib.cli import main
 from bench_lib.exercises.plot import draw
 from bench_lib.launch import CaseFault
 from bench_lib.model import Fault, RankSample
@@ -35,22 +35,8 @@ SHORT = "mnist-cnn-b64-fp32-eager-loader-w0-t1"
 NET = "resnet50-b64-fp32-eager-train"
 
 
-class Answer:
+class Answer(Printed):
     """How the command ended and what it printed."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        """Keep all three."""
-        self.status, self.out, self.err = status, out, err
-
-    @property
-    def lines(self) -> list[str]:
-        """What it printed, by line."""
-        return self.out.splitlines()
-
-    @property
-    def json(self):
-        """What it printed, decoded."""
-        return document_in(self.out)
 
     @property
     def rows(self) -> list[dict[str, str]]:
@@ -76,11 +62,6 @@ class Answer:
         """Return the only line that begins so."""
         (line,) = [line for line in self.lines if line.startswith(begin)]
         return line
-
-    @property
-    def measured(self) -> list[str]:
-        """The cases that it said it measured, in order."""
-        return re.findall(r"^\[\d+/\d+\] (\S+)$", self.err, re.MULTILINE)
 
 
 @pytest.fixture
@@ -120,11 +101,7 @@ def run(tmp_path, monkeypatch, capsys):
             "bench_lib.exercises.series.Bench",
             lambda device, **options: make(device, devices=lambda: list(devices), **options),
         )
-        monkeypatch.setattr("sys.argv", ["bench-lib", "scaling", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return Answer(int(ended.value.code or 0), captured.out, captured.err)
+        return ran(["scaling", *words], monkeypatch, capsys, Answer)
 
     run.environments = {}
     return run
@@ -158,12 +135,6 @@ def strong(over: str, serial: float, most: int = 8, one_s: float = 0.4) -> dict[
         if n <= most:
             script[STEM + tail] = steps(one_s * (serial + (1 - serial) / n))
     return script
-
-
-def the_run(tmp_path):
-    """Return the only run in the history."""
-    (path,) = history.files(tmp_path / "history")
-    return history.read(path)
 
 
 # ---- mnist --------------------------------------------------------------------------------

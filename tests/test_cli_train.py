@@ -8,12 +8,19 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from builders import make_attempt, make_case, make_hardware, make_measurement, make_record
+from builders import (
+    make_attempt,
+    make_case,
+    make_hardware,
+    make_measurement,
+    make_record,
+    the_run,
+)
+from command import Printed, ran
 from documents import document_in
 from scripted import bench_class, gpus
 
-from bench_lib import history
-from bench_lib.cli import main, train
+from bench_lib.cli import train
 from bench_lib.exercises import training
 from bench_lib.exercises.figures import figures_of
 from bench_lib.launch import CaseSkipped
@@ -33,31 +40,13 @@ LEARNT = Training(
 )
 
 
-class Answer:
-    """How the command ended and what it printed."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        """Keep all three."""
-        self.status, self.out, self.err = status, out, err
-
-    @property
-    def lines(self) -> list[str]:
-        """What it printed, by line."""
-        return self.out.splitlines()
-
-    @property
-    def measured(self) -> list[str]:
-        """The cases that it said it measured, in order."""
-        return re.findall(r"^\[\d+/\d+\] (\S+)$", self.err, re.MULTILINE)
-
-
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
     """Return a function that runs the command in an empty folder, on workers with a script."""
     monkeypatch.chdir(tmp_path)
     told = {}
 
-    def run(words: str, *, script=None, learnt=LEARNT, device=DEVICE, **fields) -> Answer:
+    def run(words: str, *, script=None, learnt=LEARNT, device=DEVICE, **fields) -> Printed:
         def make(**usual):
             kept = {name: fields[name] for name in ("wall_s",) if name in fields}
             return make_measurement(**{**fields, "training": learnt, **usual, **kept})
@@ -80,11 +69,7 @@ def run(tmp_path, monkeypatch, capsys):
             return bench(device, **options)
 
         monkeypatch.setattr("bench_lib.exercises.series.Bench", opened)
-        monkeypatch.setattr("sys.argv", ["bench-lib", "train", *words.split()])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return Answer(int(ended.value.code or 0), captured.out, captured.err)
+        return ran(["train", *words.split()], monkeypatch, capsys)
 
     run.told = told
     return run
@@ -93,12 +78,6 @@ def run(tmp_path, monkeypatch, capsys):
 def record_of(measurement, **fields):
     """Return a record of one measurement."""
     return make_record(attempts=[make_attempt(measurement=measurement)], **fields)
-
-
-def the_run(tmp_path):
-    """Return the only run in the history."""
-    (path,) = history.files(tmp_path / "history")
-    return history.read(path)
 
 
 # ---- CIFAR-100 ----------------------------------------------------------------------------

@@ -21,11 +21,10 @@ from builders import (
     make_record,
     write_run,
 )
-from documents import document_in
+from command import Quiet, ran
 
 from bench_lib import baselines, versus
 from bench_lib.baselines import BaselineFile, Change
-from bench_lib.cli import main
 from bench_lib.model import Kernel, KernelTable, Numerics, Published
 from bench_lib.statistics import comparison
 from bench_lib.versus import Side
@@ -33,18 +32,8 @@ from bench_lib.versus import Side
 STEADY = (-0.001, -0.0005, 0.0, 0.0005, 0.001)
 
 
-class Answer:
-    """How a command ended and what it printed."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        """Keep all three."""
-        self.status, self.out, self.err = status, out, err
-
-    @property
-    def json(self):
-        """What it printed, decoded."""
-        assert self.err == ""
-        return document_in(self.out)
+class Answer(Quiet):
+    """How the command ended and what it printed."""
 
     @property
     def rows(self) -> dict[str, list[str]]:
@@ -59,11 +48,7 @@ def compare(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> Answer:
-        monkeypatch.setattr("sys.argv", ["bench-lib", "compare", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return Answer(int(ended.value.code or 0), captured.out, captured.err)
+        return ran(["compare", *words], monkeypatch, capsys, Answer)
 
     return run
 

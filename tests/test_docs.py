@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 import re
 import shlex
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from scripts import script
 
 import bench_lib.cli
 from bench_lib import history
@@ -26,10 +26,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 @pytest.fixture(scope="module")
 def reference():
     """Return the module that writes the reference."""
-    spec = importlib.util.spec_from_file_location("write_reference", DOCS / "write_reference.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("docs/write_reference.py")
 
 
 def blocks(page: str) -> list[tuple[str, str]]:

@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 import math
-import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 from builders import make_baseline, make_process
+from scripts import script
 
 from bench_lib import judge
 from bench_lib.judge import Evidence
 from bench_lib.plugin.options import CONFIRM
 
-
-def load():
-    """Import the script, which is in no package."""
-    path = Path(__file__).parent.parent / "benchmarks" / "error_rates.py"
-    spec = importlib.util.spec_from_file_location("error_rates", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-error_rates = load()
+error_rates = script("benchmarks/error_rates.py")
 MACHINE = error_rates.Machine()
 CLEAN = error_rates.Scenario("clean", MACHINE)
 TOLD = error_rates.TOLD

@@ -6,25 +6,25 @@ import json
 import math
 from dataclasses import replace
 
+import builders
 import pytest
 from builders import (
     make_attempt,
-    make_baseline,
     make_case,
     make_environment,
     make_fault,
     make_hardware,
     make_measurement,
-    make_process,
     make_record,
     make_telemetry,
+    the_run,
     write_run,
 )
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted import Watch, bench_class, gpus
 
-from bench_lib import baselines, history
+from bench_lib import history
 from bench_lib.exercises import batches, compiling, precision, sheet
 from bench_lib.exercises.batches import LEAST, Search, find_largest
 from bench_lib.exercises.cells import number
@@ -1074,7 +1074,6 @@ def test_an_accepted_batch_that_fits_after_all_is_the_answer():
 
 DEVICE = gpus(1)[0]
 CASE = case_of()
-TEN_MS = (-4.6062, -4.6052, -4.6047, -4.6057, -4.6042)
 
 
 @pytest.fixture
@@ -1099,24 +1098,9 @@ def opened(tmp_path, monkeypatch):
 
 
 def accept(folder, *case_ids, **fields):
-    """Accept baselines of ten milliseconds."""
+    """Accept baselines of ten milliseconds, of a clock that is known."""
     clock = {"clock_mhz": 2100.0, "clock_source": "sysfs"}
-    processes = [
-        make_process(log_median=x, worker=f"0a0a0a0a/{i}", device_uuid=DEVICE.uuid, **clock)
-        for i, x in enumerate(TEN_MS)
-    ]
-    changes = [
-        baselines.Change(id_, None, make_baseline(case_id=id_, processes=processes, **fields))
-        for id_ in case_ids
-    ]
-    file = baselines.load(folder, DEVICE.key)
-    baselines.write(file, changes, DEVICE, {"e0e0e0e0": make_environment()})
-
-
-def the_run(tmp_path):
-    """Return the only run there is."""
-    (path,) = history.files(tmp_path / "history")
-    return history.read(path)
+    builders.accept(folder, DEVICE, *case_ids, process=clock, **fields)
 
 
 def test_a_series_writes_down_what_it_measures_and_by_which_command(opened, tmp_path):

@@ -603,28 +603,6 @@ def test_of_many_runs_the_newest_five_are_named(tmp_path):
         find(tmp_path, "cccc")
 
 
-COMPACTED = (
-    "; others are compacted: bench-lib history list names them, and "
-    "bench-lib history restore {} brings the file of one back"
-)
-
-
-def test_a_run_that_may_have_been_compacted_is_had_back_by_a_command(tmp_path, three):
-    """Not said where letters are missing, which no command brings."""
-    (tmp_path / "2025-12.parquet").touch()
-    with pytest.raises(HistoryError) as caught:
-        find(tmp_path, "cccc")
-    assert str(caught.value).endswith(f"aaaa0001, aaaa0002, bbbb0003{COMPACTED.format('cccc')}")
-    with pytest.raises(HistoryError) as caught:
-        find(tmp_path, "aaaa")
-    assert str(caught.value).endswith("there is aaaa0001, aaaa0002")
-    for path in three:
-        path.unlink()
-    with pytest.raises(HistoryError) as caught:
-        find(tmp_path, "latest")
-    assert str(caught.value) == f"no runs in {tmp_path}{COMPACTED.format('latest')}"
-
-
 def test_the_latest_runs_of_a_key_are_read_newest_first_and_as_many_as_asked_for(tmp_path):
     """Not the one that is being written, nor other hardware's, nor what cannot be read."""
     paths = []

@@ -833,6 +833,13 @@ def test_throughput_sees_the_stalls_that_the_median_does_not():
     assert found.reason.startswith("25.0% slower")
 
 
+def test_throughput_that_gains_beside_an_unchanged_median_is_improved():
+    """The stalls are gone: that its time became no shorter takes nothing from it."""
+    old = of(make_processes(STEADY, log_throughput=0.0))
+    found = verdict("throughput", make_processes([0.0] * 2, log_throughput=0.2), old)
+    assert (found.status, found.value) == (Status.IMPROVED, pytest.approx(math.exp(0.2)))
+
+
 def test_throughput_that_one_side_lacks_is_not_judged():
     """Baselines of before it was recorded stay usable."""
     for verdicts in (
@@ -932,6 +939,7 @@ def test_the_stored_limit_is_four_times_what_was_accepted_within_reason(seen, ow
         ("stability", {"spread": 0.5}, {}),
         ("memory", {"peak_memory_bytes": 100 * MIB}, {"peak_memory_bytes": 10 * MIB}),
         ("compile_time", {"compile_s": 100.0}, {"compile_s": 10.0}),
+        ("first_step", {"first_step_s": 100.0}, {"first_step_s": 10.0}),
         ("numerics", {"finite": False}, {"finite": True}),
     ],
 )
@@ -942,11 +950,13 @@ def test_what_is_worse_besides_the_time_regresses_the_case(metric, new, old):
 
 
 def test_the_limits_of_memory_and_compile_time_are_the_cases_own():
-    """Not the defaults, nor those that were stored."""
+    """Not the defaults, nor those that were stored; a first step's is compile time's."""
     limits = Limits(memory=20.0, compile_time=20.0)
-    candidate = [make_process(peak_memory_bytes=100 * MIB, compile_s=100.0)]
-    old = of(make_processes(STEADY, peak_memory_bytes=10 * MIB, compile_s=10.0))
-    assert overall(verdicts_on(candidate, old, limits)) is Status.OK
+    candidate = [make_process(peak_memory_bytes=100 * MIB, compile_s=100.0, first_step_s=100.0)]
+    old = make_processes(STEADY, peak_memory_bytes=10 * MIB, compile_s=10.0, first_step_s=10.0)
+    verdicts = verdicts_on(candidate, of(old), limits)
+    assert {v.metric for v in verdicts} >= {"memory", "compile_time", "first_step"}
+    assert overall(verdicts) is Status.OK
 
 
 def test_a_figure_with_a_limit_is_judged_beside_what_else_is(monkeypatch):
@@ -1039,10 +1049,19 @@ def test_a_device_time_that_cannot_be_compared_is_noisy_with_the_reason():
     verdicts = verdicts_on(bound(0.0, device=None, source=None), of(bound(*STEADY)))
     (device,) = (v for v in verdicts if v.metric == "device")
     assert device.status is overall(verdicts) is Status.NOISY
+    assert (device.value, device.unit) == (None, "s")
     assert device.reason == (
         "no device time to compare (none here, graph in the baseline), and wall time alone is "
         "the host's"
     )
+
+
+def test_every_way_that_the_device_was_timed_is_named_once_in_order():
+    """Where none of them is the other side's."""
+    mixed = [*bound(0.0, 0.0, device=None, source=None), *bound(0.0, source="graph")]
+    verdicts = verdicts_on(mixed, of(bound(*STEADY, source="kernels")))
+    (device,) = (v for v in verdicts if v.metric == "device")
+    assert "(graph and none here, kernels in the baseline)" in device.reason
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -1619,6 +1638,56 @@ def test_accepted_nights_are_held_against_where_both_were_measured():
     assert [v.against for v in found] == ["pinned"]
 
 
+def test_accepted_nights_count_by_what_was_measured_together():
+    """Five of each, of which four are pairs of one run, tell nothing of efficiency."""
+    nights = [f"night-{i}" for i in range(6)]
+    rolling = [p for run in nights[:5] for p in at_rates(380.0, run, 0.001)]
+    ones = [p for run in nights[1:] for p in at_rates(100.0, run, -0.001)]
+    ranks = of_ranks(350.0, 100.0, rolling=rolling)
+    ranks = replace(ranks, alone=replace(ranks.alone, rolling=ones))
+    assert set(ranks.references()) == set(ranks.alone.references()) == {"pinned", "rolling"}
+    assert [v.against for v in efficiencies(ranks)] == ["pinned"]
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 4])
+def test_an_accepted_baseline_of_few_pairs_is_held_against_all_the_same(pairs):
+    """It is all that was accepted; one alone gives no alarm, as for any other time."""
+    then, one_then = at_rates(380.0, "old", *FIVE[:pairs]), at_rates(100.0, "old", *FIVE[:pairs])
+    ranks = of_ranks(350.0, 100.0, baseline=of(then))
+    (found,) = efficiencies(replace(ranks, alone=replace(ranks.alone, baseline=of(one_then))))
+    assert found.against == "pinned"
+    assert found.baseline == pytest.approx(0.95, abs=1e-3)
+    assert found.status is (Status.SUSPECT if pairs == 1 else Status.REGRESSED)
+
+
+def test_launches_of_other_runs_than_one_ranks_tell_no_efficiency():
+    """Here none is known at all; in the baseline there is nothing to hold it against."""
+    ranks = of_ranks(350.0, 100.0)
+    elsewhere = replace(ranks.alone, candidate=at_rates(100.0, "another run", *FIVE))
+    assert efficiencies(replace(ranks, alone=elsewhere)) == []
+    before = replace(ranks.alone, baseline=of(at_rates(100.0, "another run", *FIVE)))
+    (found,) = efficiencies(replace(ranks, alone=before))
+    assert (found.status, found.ratio, found.baseline) == (Status.OK, None, None)
+
+
+def test_an_efficiency_is_a_share_without_a_unit():
+    """Other timings have theirs."""
+    assert {v.metric: v.unit for v in judge({CASE: of_ranks(350.0, 100.0)})[CASE]} == {
+        "latency": "s",
+        "throughput": "1/s",
+        "efficiency": "",
+        "stability": "",
+    }
+
+
+def test_planned_launches_tell_what_loss_of_efficiency_can_be_found():
+    """As planned processes do of a time."""
+    twice, again = (
+        efficiencies(of_ranks(380.0, 100.0, n=1, planned=planned))[0] for planned in (2, 4)
+    )
+    assert again.detectable_effect < twice.detectable_effect
+
+
 def test_ranks_that_waited_for_their_host_only_now_are_less_efficient_by_that():
     """As any other time of theirs: something else ran there."""
     ranks = of_ranks(300.0, 100.0)
@@ -1691,6 +1760,16 @@ def test_a_clock_explains_lost_efficiency_by_what_one_rank_did_not_lose(
     (found,) = efficiencies(evidence)
     assert found.status is status
     assert ("; of one rank " in found.reason) == (status is Status.INVALID)
+
+
+def test_a_clock_explains_the_ranks_own_time_whatever_one_rank_lost():
+    """One rank's clock counts for their ratio alone: both at a lower one lost no cycle."""
+    evidence = with_clocks(of_ranks(351.5, 92.5), 1850.0, 2000.0, 1850.0)
+    by_metric = {v.metric: v for v in judge({CASE: evidence})[CASE]}
+    assert by_metric["efficiency"].status is Status.OK
+    for metric in ("latency", "throughput"):
+        assert by_metric[metric].status is Status.INVALID
+        assert "of one rank" not in by_metric[metric].reason
 
 
 def test_where_one_rank_ran_on_another_device_more_is_allowed():

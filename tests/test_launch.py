@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from processes import HERE, LONG_S, ON_THE_CPU, all_gone, is_gone, pids_in
+from processes import HERE, LONG_S, ON_THE_CPU, all_gone, fresh_context, is_gone, pids_in
 
 from bench_lib.launch import CaseFault, CaseSkipped, Context, LaunchError, Zygote
 from bench_lib.launch import zygote as module
@@ -53,10 +53,8 @@ def zygote() -> Iterator[Zygote]:
 @pytest.fixture
 def context(zygote: Zygote) -> Iterator[Context]:
     """Fork a fresh context, and see to it that it leaves nobody."""
-    context = zygote.context()
-    yield context
-    context.close()
-    assert all_gone(context.pid)
+    with fresh_context(zygote) as context:
+        yield context
 
 
 def fault_of(context: Context, case: Case) -> Any:

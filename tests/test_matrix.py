@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench_lib.launch.catalogue import network_sizes
-from bench_lib.matrix import MatrixError, read_matrix, tables
+from bench_lib.matrix import MatrixError, cases_in, read_matrix, tables
 from bench_lib.matrix.axes import WorkloadAxes, case_of, network_axes
 from bench_lib.model import TIERS, Case, Launch, Limits, Sampling, UserError
 
@@ -799,3 +799,30 @@ def test_the_shipped_gate_measures_every_precision_of_resnet50(shipped):
         for precision in ("fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16")
     }
     assert wanted <= set(ids(shipped["gate"]))
+
+
+# ---- without a worker -------------------------------------------------------------------
+
+
+def test_the_cases_in_a_matrix_are_told_without_asking_which_networks_there_are(shipped):
+    """As they are where somebody asks: a network's size is in no case."""
+    assert cases_in(SHIPPED) == {case.id: case for cases in shipped.values() for case in cases}
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (None, "No such file or directory; name a matrix with --perf-matrix FILE"),
+        (b"gate", "not TOML: "),
+        (b"\xff", "not TOML: "),
+        (b'[[gate.networks]]\nnetwork = "a"\nbatch_size = 0', "gate.networks, table 1, batch_size"),
+    ],
+)
+def test_a_matrix_that_cannot_be_meant_is_refused_without_a_worker_too(tmp_path, data, words):
+    """In the words that every reader of one has."""
+    path = tmp_path / "matrix.toml"
+    if data is not None:
+        path.write_bytes(data)
+    with pytest.raises(MatrixError) as caught:
+        cases_in(path)
+    assert str(caught.value).startswith(f"{path}: {words}")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from scripted import Marks
 
 from bench_lib.model import Case, Launch, Measurement, Numerics, Sampling, Training
 from bench_lib.worker import host
@@ -197,25 +198,6 @@ class Machine:
         """Stand for the device and for everything that a workload is built with."""
         setting: Any = self
         return Context(setting, self, "context-7", **fields)
-
-
-class Marks:
-    """Marks of a scripted machine."""
-
-    def __init__(self, machine: Machine, n: int) -> None:
-        """Hold n marks."""
-        self._machine = machine
-        self._times = [math.nan] * n
-
-    def mark(self, i: int) -> None:
-        """Note the device's time."""
-        self._machine.log.append(f"mark {i}")
-        self._times[i] = self._machine.device_now()
-
-    def intervals(self) -> list[float]:
-        """Seconds between the marks."""
-        self._machine.log.append("read marks")
-        return [b - a for a, b in zip(self._times, self._times[1:], strict=False)]
 
 
 def scripted(machine: Machine) -> Workload:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import functools
 import json
 import os
 import re
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 from builders import make_attempt, make_measurement, make_record
+from quickly import hardly_warm_up, one_thread
 from typer.testing import CliRunner
 
 from bench_lib import acceptance, baselines, station, validity
@@ -32,7 +32,7 @@ from bench_lib.micro.flags import read_options
 from bench_lib.micro.keeping import Keeper
 from bench_lib.micro.places import Place
 from bench_lib.micro.session import case_from
-from bench_lib.model import Accepted, Case, Measurement, Sampling, Status, UserError
+from bench_lib.model import Accepted, Case, Measurement, Status, UserError
 from bench_lib.worker.capture import Capture
 from bench_lib.worker.clock import HostClock
 from bench_lib.worker.measure import Context
@@ -46,16 +46,11 @@ TINY = "shufflenet_v2_x05"
 def _quickly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run in a folder of its own, on one thread, and hardly warm up."""
     monkeypatch.chdir(tmp_path)
-    short = functools.partial(Sampling, warmup_s=0.01, warmup_max_s=0.02)
-    monkeypatch.setattr(session, "Sampling", short)
-    monkeypatch.setattr(session, "disturbance", lambda _measurement: None)
-    monkeypatch.setattr(program, "FIRST_SPEAKS_S", 0.0)
+    hardly_warm_up(monkeypatch)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with one_thread():
+        yield
 
 
 Run = Callable[..., str]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from scripted import Marks
 
 from bench_lib.micro.steps import SHOWN, Iteration, Watched
 from bench_lib.model import Case, Measurement, Numerics, Sampling
@@ -126,25 +127,6 @@ class Machine:
             here, here, "context-7", phase=phase, prepare=prepare, host_us=lambda: [1.0]
         )
         return measure(case, context)
-
-
-class Marks:
-    """Marks of a scripted machine."""
-
-    def __init__(self, machine: Machine, n: int) -> None:
-        """Hold n marks."""
-        self._machine = machine
-        self._times = [math.nan] * n
-
-    def mark(self, i: int) -> None:
-        """Note the device's time."""
-        self._machine.log.append(f"mark {i}")
-        self._times[i] = self._machine.device_now()
-
-    def intervals(self) -> list[float]:
-        """Seconds between the marks."""
-        assert not any(map(math.isnan, self._times)), "events that were never recorded have no time"
-        return [b - a for a, b in zip(self._times, self._times[1:], strict=False)]
 
 
 def scripted(machine: Machine) -> Workload:
@@ -287,7 +269,7 @@ def test_marks_are_made_beforehand_and_placed_while_warming_up_alone() -> None:
     machine.measure(machine.watched(), LONGER)
     own = [word for word in machine.log if word.startswith("mark ") or word.endswith(" marks")]
     warmup = [f"{SHOWN + 1} marks", *(f"mark {i}" for i in range(SHOWN + 1))]
-    assert own == [*warmup, "4 marks", *(f"mark {i}" for i in range(4))]
+    assert own == [*warmup, "4 marks", *(f"mark {i}" for i in range(4)), "read marks"]
 
 
 # ---- inference --------------------------------------------------------------------------------
@@ -300,7 +282,7 @@ def test_in_inference_the_loss_is_asked_for_once_when_warming_up_is_over() -> No
     measured = machine.measure(watched)
     assert machine.log.count("loss") == 1
     assert machine.log.index("loss") == machine.log.index(f"step {WARM[-1]}") + 1
-    assert machine.log[-3:] == [f"step {MEASURED[-1]}", "mark 2", "numerics"]
+    assert machine.log[-4:] == [f"step {MEASURED[-1]}", "mark 2", "read marks", "numerics"]
     assert watched.answer_loss == WARM[-1]
     assert watched.measured(measured.iteration_s) == [Iteration(float(WARM[-1]), 1 / 4)] * 2
     assert watched.warmup() == [

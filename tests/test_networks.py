@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from quickly import one_thread
 from torch import nn
 from torchvision import models
 from torchvision.models import segmentation
@@ -37,13 +38,8 @@ TINY = "squeezenet1_1"
 @pytest.fixture(autouse=True)
 def _switches() -> Iterator[None]:
     """Give torch's process-wide switches back as they were; one thread is quickest here."""
-    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision(matmul)
-    torch.backends.cudnn.allow_tf32 = cudnn
+    with one_thread():
+        yield
 
 
 @pytest.fixture

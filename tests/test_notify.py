@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 import builders
 import nights
 import pytest
+from serving import answering
 
 from bench_lib.model import Quarantine, Status
 from bench_lib.pages import notify as news
@@ -90,13 +91,8 @@ def serving(*answers, tls: ssl.SSLContext | None = None):
             server.socket = tls.wrap_socket(server.socket, server_side=True)
             scheme = "https"
         hook.url = f"{scheme}://127.0.0.1:{server.server_port}/services/{SECRET}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
+        with answering(server):
             yield hook
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from builders import make_measurement
+from quickly import one_thread
 from torch.nn import functional
 
 from bench_lib.formulas.operation import OPERATORS, asks
@@ -40,13 +41,8 @@ TINY: dict[str, tuple[str, str]] = {
 def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have a cache of some kilobytes and one thread; give torch's switches back."""
     monkeypatch.setitem(module.CACHE_BYTES, "cpu", 2048)
-    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision(matmul)
-    torch.backends.cudnn.allow_tf32 = cudnn
+    with one_thread():
+        yield
 
 
 def tiny(op: str, **values: Any) -> Case:

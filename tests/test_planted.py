@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from quickly import one_thread
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench_lib.model import Case, Sampling
@@ -29,10 +30,8 @@ AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, m
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     """One thread is quickest for tiny images."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with one_thread():
+        yield
 
 
 class Counted(TorchDispatchMode):

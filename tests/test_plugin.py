@@ -494,16 +494,72 @@ def test_five_processes_make_a_baseline_that_can_be_accepted(suite, pytester):
     result.stdout.fnmatch_lines(["alpha *OK*", "next: nothing; *"])
 
 
-def test_a_typo_in_the_matrix_is_one_clear_error(suite):
-    """File, table and key, without a traceback."""
-    matrix = '[[smoke.networks]]\nnetwork = "resnet5"\nbatch_size = 4\n'
-    run = suite(matrix=matrix)
-    result = run()
-    assert result.ret == pytest.ExitCode.INTERRUPTED
+TYPO = '[[smoke.networks]]\nnetwork = "resnet5"\nbatch_size = 4\n'
+SAYS_SO = "*matrix.toml: smoke.networks, table 1, network: unknown network 'resnet5'; did you mean*"
+
+
+def with_typo(suite, pytester, **options):
+    """Lay out a checkout whose matrix cannot be meant, with a second file of cases."""
+    run = suite(matrix=TYPO, **options)
+    pytester.path.joinpath("perf_tests", "test_more.py").write_text(TEST_FILE)
+    return run
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--collect-only", "-q"),
+        ("--continue-on-collection-errors",),
+        ("--keep-duplicates", "perf_tests/test_more.py::test_step"),
+    ],
+)
+def test_a_typo_in_the_matrix_is_one_clear_error(suite, pytester, words):
+    """File, table and key, once for all files that take cases from it, without a traceback."""
+    result = with_typo(suite, pytester)(*words)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {SAYS_SO}"])
+    assert result.stderr.str().count("ERROR") == 1
+    assert "ERROR" not in result.stdout.str()
+    assert "resnet5" not in result.stdout.str()
+    assert "Traceback" not in result.stdout.str() + result.stderr.str()
+
+
+def test_a_typo_in_the_matrix_is_one_error_of_all_workers(suite, pytester):
+    """Which each collect by themselves."""
+    result = with_typo(suite, pytester, devices="gpus(2)")("-n", "2")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([SAYS_SO])
+
+
+def test_a_mark_that_names_no_table_is_its_file_s_own_mistake(suite, pytester):
+    """The matrix is in order, and so are the other files."""
+    run = suite()
+    text = TEST_FILE.replace("factory", "factories")
+    pytester.path.joinpath("perf_tests", "test_more.py").write_text(text)
+    result = run("--continue-on-collection-errors")
+    result.assert_outcomes(passed=2, errors=1)
     result.stdout.fnmatch_lines(
-        ["*matrix.toml: smoke.networks, table 1, network: unknown network 'resnet5'; did you mean*"]
+        ["*ERROR collecting perf_tests/test_more.py*", "perf_cases names factories; it takes one*"]
     )
-    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_a_worker_that_cannot_say_its_networks_is_one_error(suite, pytester):
+    """It took as long to find out as the import of a broken torch takes."""
+    run = with_typo(suite, pytester)
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write(
+            "\nfrom bench_lib.launch import LaunchError\n"
+            "asked = []\n"
+            "def network_sizes():\n"
+            "    asked.append(1)\n"
+            "    raise LaunchError(f'torch is broken: asked {len(asked)} times')\n"
+            "session.network_sizes = network_sizes\n"
+        )
+    result = run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: torch is broken: asked 1 times"])
 
 
 def test_another_matrix_can_be_named(suite, pytester):
@@ -512,7 +568,7 @@ def test_another_matrix_can_be_named(suite, pytester):
     pytester.path.joinpath("mine.toml").write_text(MATRIX.replace("alpha", "mine"))
     run("--perf-matrix", "mine.toml", "-k", "mine").assert_outcomes(passed=1, deselected=1)
     missing = run("--perf-matrix", "gone.toml")
-    missing.stdout.fnmatch_lines(["*gone.toml: No such file*name a matrix with --perf-matrix*"])
+    missing.stderr.fnmatch_lines(["*gone.toml: No such file*name a matrix with --perf-matrix*"])
 
 
 @pytest.mark.parametrize(

@@ -66,9 +66,10 @@ def measured_with(name: str, case: Case) -> Measurement:
 def fault_with(name: str, folder: Path, **planted: Any) -> Fault:
     """Return what a real launcher's ranks come to, and see that none of them is left behind."""
     case = two_ranks("faulty:by_rank", pids=str(folder), **planted)
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(CaseFault) as raised:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "LINGER_S", LONG_S)  # these launchers end
-        measured_with(name, case)
+        with pytest.raises(CaseFault) as raised:
+            measured_with(name, case)
     assert all_gone(*pids_in(folder / "rank-0"), *pids_in(folder / "rank-1"))
     return raised.value.fault
 

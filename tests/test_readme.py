@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -18,15 +17,15 @@ from pathlib import Path
 import pytest
 import scipy.special  # noqa: F401 - or a session here would import it, and the next one again
 import standin_machine
-import torch
 from builders import make_case, make_environment
+from quickly import hardly_warm_up, one_thread
 from rocm_profilers.installation import install
 from tracefiles import iteration, kernel, launch, on_rocm, write
 
 from bench_lib.cli import main
 from bench_lib.launch import profiled
-from bench_lib.micro import program, session
-from bench_lib.model import Kernel, KernelTable, Sampling
+from bench_lib.micro import program
+from bench_lib.model import Kernel, KernelTable
 from bench_lib.profiling import store
 
 ROOT = Path(__file__).parents[1]
@@ -240,14 +239,9 @@ def _micro(_python: str, words: list[str]) -> None:
 @pytest.fixture
 def _quickly(monkeypatch):
     """Have the micro benchmark hardly warm up, on one thread."""
-    short = functools.partial(Sampling, warmup_s=0.01, warmup_max_s=0.02)
-    monkeypatch.setattr(session, "Sampling", short)
-    monkeypatch.setattr(session, "disturbance", lambda _measurement: None)
-    monkeypatch.setattr(program, "FIRST_SPEAKS_S", 0.0)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    hardly_warm_up(monkeypatch)
+    with one_thread():
+        yield
 
 
 @pytest.mark.usefixtures("_quickly")

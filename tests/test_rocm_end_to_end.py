@@ -144,6 +144,10 @@ class Ran:
         """Every attempt at a case."""
         return self.checkout.run.records[case_id(size)].attempts
 
+    def confirmations(self, size: int) -> list[bool]:
+        """Which attempts that count were made again; on a busy machine one is spoilt at times."""
+        return [attempt.confirms for attempt in self.attempts(size) if attempt.accepted]
+
     def first(self, size: int) -> Attempt:
         """Return the first attempt at a case."""
         return self.attempts(size)[0]
@@ -366,8 +370,8 @@ def test_its_own_baseline_judges_it(one_mi300x: Ran) -> None:
     assert one_mi300x.status(FAST) is Status.OK
     assert one_mi300x.status(SLOW) is Status.REGRESSED
     assert "% slower than 5 baseline processes" in one_mi300x.done.stdout
-    assert [attempt.confirms for attempt in one_mi300x.attempts(FAST)] == [False]
-    assert [attempt.confirms for attempt in one_mi300x.attempts(SLOW)] == [False, True, True]
+    assert one_mi300x.confirmations(FAST) == [False]
+    assert one_mi300x.confirmations(SLOW) == [False, True, True]
 
 
 def test_amd_smi_watches_it(one_mi300x: Ran) -> None:
@@ -577,9 +581,9 @@ def right_kernels(probe: Probe) -> None:
     file = probe.site.folder / "case_kernel_stats.csv"
     file.write_text(f"{header}gemm,2,3000,1500.0,75.0,1,1,0\ncopy,4,1000,250.0,25.0,1,1,0\n")
     told = probe.ask("kernels", str(probe.site.folder), "case")
-    assert [(kernel["name"], kernel["total_ns"]) for kernel in told] == [
-        ("gemm", 3000.0),
-        ("copy", 1000.0),
+    assert [(kernel["name"], kernel["total_s"]) for kernel in told] == [
+        ("gemm", pytest.approx(3e-6)),
+        ("copy", pytest.approx(1e-6)),
     ]
 
 
@@ -693,8 +697,8 @@ def test_rocm_s_profiler_runs_an_application_and_its_statistics_are_read(
     assert profiler.tool == "rocprofv3"
     command = profiler.command([sys.executable, "-c", APP], site.folder / "out", "case")
     subprocess.run(command, env=environ, check=True, timeout=LIMIT_S)
-    gemm, *others = profilers.read(profiler.kernel_stats(site.folder / "out", "case"))
+    gemm, *others = profiler.results(site.folder / "out", "case").kernels
     assert (gemm.name, gemm.calls) == ("at::native::mm", 5)
-    assert gemm.average_ns == pytest.approx(site.machine.kernel_us * 1e3)
-    assert gemm.percentage > 99
+    assert gemm.total_s / gemm.calls == pytest.approx(site.machine.kernel_us / 1e6)
+    assert gemm.total_s > 99 * sum(kernel.total_s for kernel in others)
     assert sum(kernel.calls for kernel in others) == 1

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import replace
 
 import pytest
-from builders import make_case, make_measurement, make_telemetry
+from builders import make_case, make_hardware, make_measurement, make_telemetry
 from scripted import KERNELS, Contexts, Watch, gpus
 
-from bench_lib import history, runner, validity
+from bench_lib import history, runner, station, validity
 from bench_lib.devicelock import DeviceBusyError, DeviceLock
-from bench_lib.launch import LaunchError
+from bench_lib.launch import CaseFault, LaunchError
 from bench_lib.model import Fault, Launch, RankSample
 from bench_lib.runner import MOST_LOST, Bench
+from bench_lib.station import ASIDE_S, SETTLED_S, Station
 
 DEVICE = gpus(1)[0]
 ABORT = Fault("died", "the worker was ended by SIGABRT", "measure", "HSA_STATUS_ERROR")
@@ -244,6 +246,93 @@ def test_a_fault_is_not_tried_again_in_the_other_processes(bench, workers):
     """What aborted once would abort five times, each at the price of its time limit."""
     workers.script["bad"] = [ABORT]
     assert len(bench(processes=5).measure(make_case(id="bad")).attempts) == 1
+
+
+LATE = Fault("time limit", "no answer within its time limit of 180 s", "warm-up", "")
+CPU = make_hardware(vendor="cpu", key="cpu-test-2c", uuid=None, compute_units=2)
+
+
+class Room:
+    """A device that is watched by a script, on which contexts come and go; all of it is noted."""
+
+    def __init__(self, device, fault, *seen):
+        """Have a case end with a fault, and telemetry have seen so much since, in turn."""
+        self.workers = Contexts({"late": [fault]}, device)
+        self.seen = list(seen)
+        self.looked_s: list[float] = []
+        self.station = Station(
+            device,
+            lambda: self.workers,
+            seen=self.look,
+            give_way=lambda: None,
+            sleep=lambda seconds: self.workers.log.append(f"wait {seconds:g} s"),
+        )
+
+    def look(self, begin_s, end_s):
+        """Note of how long something was seen."""
+        self.workers.log.append("look")
+        self.looked_s.append(end_s - begin_s)
+        return self.seen.pop(0)
+
+    def fault(self):
+        """Measure the case that ends with it."""
+        (attempt,) = self.station.measure(make_case(id="late"), 0)
+        assert not attempt.accepted
+        return attempt.fault
+
+
+def test_a_case_that_was_late_on_a_busy_cpu_says_who_had_it():
+    """By what still keeps the CPU busy when nothing of ours runs there any more."""
+    room = Room(CPU, LATE, make_telemetry(steal=0.3), make_telemetry(utilization=0.93))
+    fault = room.fault()
+    assert fault.message == (
+        "no answer within its time limit of 180 s; the hypervisor gave 30% of the CPUs' time to "
+        "others; just after, other programs kept the CPU 93% busy"
+    )
+    assert replace(fault, message=LATE.message) == LATE
+    assert room.workers.log == [
+        "fork context-1",
+        "context-1 late",
+        "end context-1",
+        "look",
+        f"wait {SETTLED_S:g} s",
+        "look",
+    ]
+    assert room.looked_s[1] == pytest.approx(ASIDE_S)
+
+
+@pytest.mark.parametrize(
+    ("device", "fault", "seen"),
+    [
+        (CPU, LATE, [make_telemetry(utilization=1.0), make_telemetry(utilization=0.03)]),
+        (CPU, LATE, [make_telemetry(utilization=1.0), None]),
+        (CPU, LATE, [None]),
+        (CPU, ABORT, []),
+        (DEVICE, LATE, []),
+    ],
+)
+def test_a_case_that_nobody_kept_from_its_cpu_says_no_more_than_that(device, fault, seen):
+    """Its own use of it is no reason, other faults have their own, and a GPU is no CPU."""
+    room = Room(device, fault, *seen)
+    assert room.fault() == fault
+    assert room.seen == []
+
+
+def test_ranks_that_were_late_on_a_busy_cpu_say_who_had_it(monkeypatch, tmp_path):
+    """As a case of one process does."""
+
+    def run_ranks(_case, **_):
+        raise CaseFault(LATE)
+
+    monkeypatch.setattr(runner, "run_ranks", run_ranks)
+    monkeypatch.setattr(station, "SETTLED_S", 0.0)
+    seen = Watch(make_telemetry(utilization=1.0), make_telemetry(utilization=0.5))
+    lock = DeviceLock(CPU, tmp_path)
+    with contextlib.closing(
+        Bench(CPU, workers=lambda _: Contexts({}, CPU), watch=lambda _: seen, lock=lock)
+    ) as one:
+        fault = one.measure(make_case(launch=Launch(ranks=2))).fault
+    assert fault.message.endswith(" 180 s; just after, other programs kept the CPU 50% busy")
 
 
 def test_a_skip_keeps_the_context(bench, workers):

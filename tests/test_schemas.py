@@ -6,7 +6,6 @@ What each command prints is held against them by the tests of that command (test
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -24,6 +23,7 @@ from builders import (
     make_verdict,
 )
 from documents import document_in, validator
+from scripts import script
 
 import bench_lib.cli
 from bench_lib.cli.documents import Document, files
@@ -38,10 +38,7 @@ DOCS = ROOT / "docs"
 @pytest.fixture(scope="module")
 def writer():
     """Return the module that writes the schemas."""
-    spec = importlib.util.spec_from_file_location("write_schemas", DOCS / "write_schemas.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("docs/write_schemas.py")
 
 
 @pytest.fixture(scope="module")

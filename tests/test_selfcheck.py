@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from builders import make_attempt, make_case, make_environment, make_fault, make_hardware
 from builders import make_measurement as measurement
+from command import ran
 from documents import document_in
 from scripted import Contexts, Watch
 
@@ -443,11 +444,7 @@ def command(monkeypatch, capsys):
         monkeypatch.setattr("bench_lib.runner.Bench", run.benches)
         device = make_hardware(vendor=vendor, key="h200" if vendor == "nvidia" else "cpu-2c")
         monkeypatch.setattr("bench_lib.hardware.detect", lambda: [device])
-        monkeypatch.setattr("sys.argv", ["bench-lib", "selfcheck", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
+        return ran(["selfcheck", *words], monkeypatch, capsys)
 
     return run
 

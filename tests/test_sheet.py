@@ -19,10 +19,11 @@ from builders import (
     make_record,
     write_run,
 )
+from command import ran
 from scripted import Watch, bench_class, gpus
 
 from bench_lib import history
-from bench_lib.cli import main
+from bench_lib.archive.compaction import compact
 from bench_lib.exercises import sheet
 from bench_lib.exercises.figures import figures_of
 from bench_lib.exercises.series import open_series
@@ -329,12 +330,9 @@ def printed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", lambda: {"resnet50": 224})
 
     def run(*words: str) -> tuple[str, str]:
-        monkeypatch.setattr("sys.argv", ["bench-lib", "exercise", "sheet", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert not ended.value.code
-        captured = capsys.readouterr()
-        return captured.out, captured.err
+        answer = ran(["exercise", "sheet", *words], monkeypatch, capsys)
+        assert not answer.status
+        return answer.out, answer.err
 
     return run
 
@@ -396,3 +394,66 @@ def test_only_the_newest_runs_are_looked_through(printed, tmp_path, monkeypatch)
     first, table = json.loads(out)["sections"][ONE]["blocks"]
     assert first["lines"][0] == ["Throughput", "2048 img/s"]
     assert [row[0] for row in table["rows"] if row[1]] == ["32"]
+
+
+# ---- what was compacted -------------------------------------------------------------------
+
+
+def test_compacted_runs_fill_the_sheet_as_files_do(printed, tmp_path):
+    """The newest of both first, of one hardware."""
+    folder = tmp_path / "history"
+    for day, batch, step_s in ((1, 8, 1 / 16), (2, 32, 1 / 16), (3, 32, 1 / 64)):
+        now = f"2026-01-0{day}T00:00:00Z"
+        write_run(folder, [record_of(step_s=step_s, batch=batch)], hardware=DEVICE, now=now)
+    other = replace(DEVICE, key="mi250x")
+    write_run(folder, [record_of(batch=16)], hardware=other, now="2026-01-04T00:00:00Z")
+    before = printed()
+    assert "Throughput:               2048 img/s" in before[0]
+    compact(folder, keep=1)
+    assert len(history.files(folder)) == 2
+    assert printed() == before
+    compact(folder, keep=0)
+    assert history.files(folder) == []
+    assert printed() == before
+
+
+def test_of_compacted_runs_too_only_the_newest_are_looked_through(printed, tmp_path, monkeypatch):
+    """As many as of files."""
+    monkeypatch.setattr(sheet, "MOST_RUNS", 1)
+    folder = tmp_path / "history"
+    write_run(folder, [record_of(batch=8)], hardware=DEVICE, now="2026-01-01T00:00:00Z")
+    write_run(folder, [record_of(batch=32)], hardware=DEVICE, now="2026-01-02T00:00:00Z")
+    compact(folder, keep=0)
+    out, _ = printed("--json")
+    _, table = json.loads(out)["sections"][ONE]["blocks"]
+    assert [row[0] for row in table["rows"] if row[1]] == ["32"]
+
+
+def test_of_compacted_runs_too_it_is_said_what_cannot_be_read(printed, tmp_path):
+    """A torn line that is in Parquet, and a file of a newer version that is not."""
+    folder = tmp_path / "history"
+    torn = write_run(folder, [record_of()], hardware=DEVICE, now="2026-01-01T00:00:00Z")
+    torn.write_bytes(torn.read_bytes() + b'{"schema"')
+    newer = write_run(folder, [], hardware=DEVICE, now="2026-01-02T00:00:00Z")
+    newer.write_text('{"schema": 99}\n')
+    compact(folder, keep=0)
+    assert history.files(folder) == [newer]
+    out, err = printed()
+    assert "Throughput:               2048 img/s" in out
+    first, second = err.splitlines()
+    assert first.startswith(f"! history/{newer.name}, line 1: schema 99 is newer than")
+    assert second.startswith(f"! {torn.name}: line ")
+
+
+def test_hardware_that_is_only_known_by_compacted_runs_is_known(
+    printed, tmp_path, monkeypatch, capsys
+):
+    """And named to whoever asks for another."""
+    folder = tmp_path / "history"
+    write_run(folder, [record_of()], hardware=DEVICE, now="2026-01-01T00:00:00Z")
+    compact(folder, keep=0)
+    out, _ = printed("--hardware", DEVICE.key)
+    assert "Throughput:               2048 img/s" in out
+    answer = ran(["exercise", "sheet", "--hardware", "mi9"], monkeypatch, capsys)
+    words = "no runs on mi9 in history; there is mi300x"
+    assert (answer.status, answer.err) == (2, f"bench-lib: error: {words}\n")

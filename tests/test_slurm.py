@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import slurm_node
+from command import ran
 from documents import document_in
 from processes import LONG_S, ON_THE_CPU, all_gone, pids_in, wait_until
 from slurm_node import GPUS, NODE, PARTITION, SlurmNode, slurm
 
 from bench_lib import history
-from bench_lib.cli import main
 from bench_lib.launch import CaseFault, launchers, run_ranks
 from bench_lib.model import Case, Launch, Measurement, Sampling
 
@@ -69,11 +69,7 @@ class Cluster:
 
     def bench_lib(self, *words: str) -> tuple[int, str, str]:
         """Return the exit status of a command and what it printed."""
-        self.monkeypatch.setattr("sys.argv", ["bench-lib", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = self.capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
+        return ran([*words], self.monkeypatch, self.capsys)
 
     def submit(self, *words: str) -> Any:
         """Return what ``bench-lib submit --slurm --json`` answers where it submits."""

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from builders import make_attempt, make_case, make_fault, make_record, write_run
+from scripts import script
 
 from bench_lib.model import Status
 
 SEED = 7
 
 
-def load():
-    """Import the script, which is in no package."""
-    path = Path(__file__).parent.parent / "benchmarks" / "soak.py"
-    spec = importlib.util.spec_from_file_location("soak", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-soak = load()
+soak = script("benchmarks/soak.py")
 
 
 # --- what it soaks -------------------------------------------------------------------------

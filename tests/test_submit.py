@@ -16,11 +16,12 @@ import msgspec
 import pytest
 import typer
 from builders import make_hardware, make_record, write_run
+from command import ran
 from documents import document_in
 from processes import wait_until
 
 from bench_lib import history as runs
-from bench_lib.cli import app, main
+from bench_lib.cli import app
 from bench_lib.hardware import visible
 from bench_lib.model import Status, UserError
 from bench_lib.slurm import asked, collecting, job, tools
@@ -960,11 +961,7 @@ def cli(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def run(*words):
-        monkeypatch.setattr("sys.argv", ["bench-lib", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
+        return ran([*words], monkeypatch, capsys)
 
     return run
 

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 import typer
+from command import ran
 
 import bench_lib.archive
 import bench_lib.cli
-from bench_lib.cli import ending, main
+from bench_lib.cli import ending
 from bench_lib.cli.ending import in_words, usage_in_words
 from bench_lib.cli.group import COMMANDS, RENAMED, renamed
 from bench_lib.model import UserError
@@ -36,11 +37,7 @@ def run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def command(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["bench-lib", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
+        return ran([*words], monkeypatch, capsys)
 
     return command
 
@@ -206,7 +203,10 @@ baseline accept --run latest --reason x --history afile
 baseline diff --run none
 baseline diff --run none --json --markdown
 baseline quarantine a
-baseline quarantine a --until tomorrow --reason x
+baseline quarantine a --until tomorrow --reason x --unknown
+baseline quarantine a --until 2099-12-31 --reason x
+baseline quarantine a --until 2099-12-31 --reason x --matrix none.toml
+baseline quarantine a --until 2099-12-31 --reason x --history none://x
 baseline quarantine a --hardware ../x --lift
 baseline record --reason ' '
 baseline show --baselines afile

@@ -770,6 +770,13 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pa
 
 
 HANGS = "exec /bin/sleep 600"
+
+
+def be_patient(monkeypatch: pytest.MonkeyPatch, told: object) -> None:
+    """Wait for an answer, unless there will be none."""
+    monkeypatch.setattr(amd_tools, "COMMAND_TIMEOUT_S", 0.2 if told == HANGS else 60.0)
+
+
 LISTED = [{"gpu": 0, "bdf": "0000:0b:00.0"}, {"gpu": 1, "bdf": "0000:0C:00.0"}]
 
 
@@ -1020,7 +1027,7 @@ def test_an_amd_smi_that_does_not_list_the_gpu_is_not_the_way(
     cause: str,
 ) -> None:
     """Each with its cause."""
-    monkeypatch.setattr(amd_tools, "COMMAND_TIMEOUT_S", 0.2 if listed == HANGS else 60.0)
+    be_patient(monkeypatch, listed)
     command("amd-smi", list=listed)
     with pytest.raises((ToolError, NothingToldError), match=cause):
         amd_tools.amd_smi_source(AMD, tmp_path)
@@ -1048,7 +1055,7 @@ def test_a_gpu_that_amd_smi_loses_is_an_error_with_its_cause(
     source = amd_tools.amd_smi_source(AMD, tmp_path)
     assert source.look(with_pids=False)["power_w"] == 640
     command("amd-smi", list=LISTED, metric=told)
-    monkeypatch.setattr(amd_tools, "COMMAND_TIMEOUT_S", 0.2 if told == HANGS else 60.0)
+    be_patient(monkeypatch, told)
     with pytest.raises(ToolError, match=cause):
         source.look(with_pids=False)
 
@@ -1173,7 +1180,7 @@ def test_a_rocm_smi_that_does_not_tell_of_the_gpu_is_an_error(
     cause: str,
 ) -> None:
     """With its cause; a GPU that has vanished is not another one."""
-    monkeypatch.setattr(amd_tools, "COMMAND_TIMEOUT_S", 0.2 if told == HANGS else 60.0)
+    be_patient(monkeypatch, told)
     command("rocm-smi", anything=told)
     with pytest.raises((ToolError, NothingToldError), match=cause):
         rocm_smi_look(tmp_path)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from processes import LONG_S, ON_THE_CPU, all_gone
+from processes import LONG_S, ON_THE_CPU, all_gone, fresh_context
 from torch import nn
 
 from bench_lib.launch import CaseFault, CaseSkipped, Context, Zygote, run_ranks
@@ -544,10 +544,8 @@ def zygote() -> Iterator[Zygote]:
 @pytest.fixture
 def context(zygote: Zygote) -> Iterator[Context]:
     """Fork a fresh context, and see to it that it leaves nobody."""
-    context = zygote.context()
-    yield context
-    context.close()
-    assert all_gone(context.pid)
+    with fresh_context(zygote) as context:
+        yield context
 
 
 def loaded(**params: Any) -> Case:
@@ -569,7 +567,7 @@ def test_a_loader_works_in_a_forked_context_and_its_processes_go_with_the_case(c
 def test_processes_that_load_are_gone_after_a_fault(zygote):
     """Though nobody could close anything: the context is ended with all that it started."""
     context = zygote.context()
-    case = replace(loaded(network="none"), time_limit_s=2.0)
+    case = replace(loaded(network="none"), time_limit_s=6.0)
     seen: set[int] = set()
 
     def look() -> None:

@@ -9,7 +9,7 @@ from builders import make_hardware, make_process, make_telemetry
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_lib.validity import Level, blame, clocks, level
+from bench_lib.validity import Level, blame, clocks, level, others_on_cpu
 
 AMD = make_hardware()
 NVIDIA = make_hardware(vendor="nvidia", key="h200", power_cap_w=400.0)
@@ -54,6 +54,20 @@ def test_an_undisturbed_device_is_not_blamed():
     """Nor one of which nothing is known."""
     assert blame(make_telemetry(), AMD, USUAL) is None
     assert blame(None, AMD, USUAL) is None
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        (make_telemetry(utilization=0.934), "just after, other programs kept the CPU 93% busy"),
+        (make_telemetry(utilization=0.25), None),
+        (make_telemetry(utilization=None), None),
+        (None, None),
+    ],
+)
+def test_who_keeps_a_cpu_busy_on_which_nothing_of_ours_runs_are_others(seen, words):
+    """A quarter of it they may have: with the rest a case is slower, but ends."""
+    assert others_on_cpu(seen) == words
 
 
 @pytest.mark.parametrize(("steal", "expected"), [(0.05, None), (0.12, "12%"), (None, None)])

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -21,11 +22,11 @@ import duckdb
 import msgspec
 
 from bench_lib import history
-from bench_lib.archive import tables, views
+from bench_lib.archive import originals, tables, views
 from bench_lib.archive.lines import Row, named, split
 from bench_lib.archive.places import Entry, Place
 from bench_lib.history import HistoryError
-from bench_lib.model import Environment, Status
+from bench_lib.model import Case, Environment, Status
 
 T = TypeVar("T")
 AHEAD = dt.timedelta(days=1)
@@ -154,16 +155,50 @@ class Archive:
 
         Raises HistoryError where there is none, or more than one, or it cannot be read.
         """
-        line = self.find(run)
-        return history.parse(Path(line.path).parent / line.file, self.data(line))
+        return next(self.read([self.find(run)]))
+
+    def read(self, lines: Iterable[RunLine]) -> Iterator[history.Run]:
+        """Yield all that is known of runs, in their order; raises HistoryError.
+
+        Those of one month that follow each other come much faster than each by itself.
+        """
+        for line, data in self._files(lines):
+            yield history.parse(Path(line.path).parent / line.file, data)
 
     def data(self, line: RunLine) -> bytes:
         """Return the bytes of a run's own file, compacted or not; raises HistoryError."""
-        if not line.compacted:
-            return self.place.read(self._entries[line.file])
-        place = next(at for at, address in self._address.items() if address == line.path)
-        query = f"SELECT raw FROM {views.parquet([place])} WHERE file = ? ORDER BY line"
-        return b"\n".join(raw for (raw,) in self._ask(query, [line.file]))
+        return next(data for _, data in self._files([line]))
+
+    def _files(self, lines: Iterable[RunLine]) -> Iterator[tuple[RunLine, bytes]]:
+        for (path, compacted), group in groupby(lines, lambda line: (line.path, line.compacted)):
+            of_file = {line.file: line for line in group}
+            for batch in originals.batches({file: line.bytes for file, line in of_file.items()}):
+                found = self._held(path, batch) if compacted else {}
+                for file in batch:
+                    data = found[file] if compacted else self.place.read(self._entries[file])
+                    yield of_file[file], data
+
+    def _held(self, month: str, files: Sequence[str]) -> dict[str, bytes]:
+        place = next(at for at, address in self._address.items() if address == month)
+        try:
+            return originals.held(self._database, place, files)
+        except duckdb.Error as error:
+            raise self._unreadable(error) from error
+
+    def case(self, case_id: str) -> Case | None:
+        """Return a case as the newest run that tried it has it; None where none did.
+
+        Raises HistoryError.
+        """
+        tried = f"kind = 'attempt' AND case_id = {tables.quoted(case_id)}"
+        found = self.query(f"SELECT DISTINCT run FROM lines WHERE {tried}")
+        ids = {run_id for (run_id,) in found.rows}
+        for line in reversed(self._runs):
+            if line.run_id in ids:
+                record = self.run(line.run_id).records.get(case_id)
+                if record is not None:
+                    return record.case
+        return None
 
     def series(self, case_id: str, key: str, *, since: str | None = None) -> list[Point]:
         """Return a case's values on a hardware, oldest first; ``since`` is a run's start."""
@@ -248,8 +283,9 @@ class Archive:
 
     def _select(self, sql: str) -> duckdb.DuckDBPyConnection:
         try:
+            sql.encode()  # an argument may be bytes that are no text, for which DuckDB has no words
             statements = duckdb.extract_statements(sql)
-        except duckdb.Error as error:
+        except (duckdb.Error, UnicodeEncodeError) as error:
             raise HistoryError(f"the query cannot be read: {error}") from error
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise HistoryError("a query is one SELECT; it reads the history and never writes it")
@@ -540,7 +576,7 @@ def _tells(row: Row) -> bool:
 
 
 def too_large(size: int | None) -> str:
-    """Say that a file is not read."""
+    """Say that a file of so many bytes is not read."""
     return f"of {(size or 0) / 1e6:.0f} MB; no more than {tables.LARGEST / 1e6:.0f} MB are read"
 
 

@@ -6,11 +6,10 @@ import contextlib
 import datetime as dt
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
 
 import duckdb
 from filelock import FileLock, Timeout
@@ -18,15 +17,11 @@ from filelock import FileLock, Timeout
 from bench_lib import history
 from bench_lib.archive import Archive, tables, too_large, views
 from bench_lib.archive.lines import COLUMNS, Row, split
+from bench_lib.archive.originals import batches, held
 from bench_lib.history import HistoryError
 
 STILL = dt.timedelta(days=1)
 """How long nobody has written to the file of a run without an end before it is compacted."""
-AT_ONCE = 64
-"""Files that are in memory together, at most,"""
-BYTES_AT_ONCE = 64 * 2**20
-"""and how much they are together, unless one alone is more."""
-Name = TypeVar("Name", str, Path)
 _LOCK = ".compact.lock"
 _SCRATCH = ".compact-"
 
@@ -49,7 +44,7 @@ def compact(folder: Path, *, keep: int, now: dt.datetime | None = None) -> Compa
 
     Of each hardware key the newest ``keep`` files stay as well, and those of runs that do not
     count, which ``restore`` could not name; runs that are not finished, and were written to in
-    the last day, stay alone.  Raises HistoryError.
+    the last day, stay alone and are none of the ``keep``.  Raises HistoryError.
     """
     if not folder.is_dir():
         raise HistoryError(f"{folder} is not a folder; name one with --history DIR")
@@ -60,13 +55,15 @@ def compact(folder: Path, *, keep: int, now: dt.datetime | None = None) -> Compa
         try:
             for month, files in _months(folder).items():
                 _bring_in(folder / f"{month}.parquet", files, still_ns, scratch, done)
+            with Archive(folder, now=f"{now:%Y-%m-%dT%H:%M:%SZ}") as archive:
+                runs = archive.runs()
+            counted = {run.file for run in runs}
+            going_on = {run.file for run in runs if _goes_on(run.ended, run.modified_ns, still_ns)}
             kept = {
                 path
                 for paths in history.keys(folder).values()
-                for path in paths[max(0, len(paths) - keep) :]
+                for path in _newest([p for p in paths if p.name not in going_on], keep)
             }
-            with Archive(folder, now=f"{now:%Y-%m-%dT%H:%M:%SZ}") as archive:
-                counted = {line.file for line in archive.runs()}
             for month, files in _months(folder).items():
                 spare = [path for path in files if path not in kept and path.name in counted]
                 _remove(folder / f"{month}.parquet", spare, scratch, done)
@@ -134,6 +131,18 @@ def _months(folder: Path) -> dict[str, list[Path]]:
     return dict(sorted(found.items()))
 
 
+def _newest(paths: Sequence[Path], keep: int) -> Sequence[Path]:
+    return paths[max(0, len(paths) - keep) :]
+
+
+def _goes_on(ended: str | None, modified_ns: int | None, still_ns: int) -> bool:
+    """Whether somebody may be writing to a run's file.
+
+    Such a run is judged by the nights before it, of which none may be missing for its sake.
+    """
+    return ended is None and (modified_ns or 0) > still_ns
+
+
 def _bring_in(
     archive: Path, files: Sequence[Path], still_ns: int, scratch: Path, done: Compaction
 ) -> None:
@@ -162,20 +171,6 @@ def _bring_in(
         if new:
             _replace(database, archive, scratch / archive.name)
             done.written += new
-
-
-def batches(sizes: Mapping[Name, int]) -> Iterator[list[Name]]:
-    """Yield what fits into memory together, by the bytes of each."""
-    batch: list[Name] = []
-    total = 0
-    for name, size in sizes.items():
-        if batch and (len(batch) == AT_ONCE or total + size > BYTES_AT_ONCE):
-            yield batch
-            batch, total = [], 0
-        batch.append(name)
-        total += size
-    if batch:
-        yield batch
 
 
 @contextlib.contextmanager
@@ -224,7 +219,7 @@ def _rows(path: Path, before: bytes, still_ns: int) -> list[Row]:
             f"{path.name}: not what was compacted under its name; rename one of them, or remove it"
         )
     rows = split(path, data, about[1])
-    going_on = rows[0].ended is None and about[1] > still_ns
+    going_on = _goes_on(rows[0].ended, about[1], still_ns)
     return [] if going_on or _size_and_time(path) != about else rows
 
 
@@ -287,15 +282,3 @@ def _remove(archive: Path, files: Sequence[Path], scratch: Path, done: Compactio
 def _size_and_time(path: Path) -> tuple[int, int]:
     about = path.stat()
     return about.st_size, about.st_mtime_ns
-
-
-def held(
-    database: duckdb.DuckDBPyConnection, archive: str, names: Sequence[str]
-) -> dict[str, bytes]:
-    """Return by name the bytes of files that are in an archive; raises duckdb.Error."""
-    query = f"SELECT file, raw FROM {views.parquet([archive])} "
-    query += "WHERE list_contains(?, file) ORDER BY file, line"
-    pieces: dict[str, list[bytes]] = {}
-    for file, raw in database.execute(query, [list(names)]).fetchall():
-        pieces.setdefault(file, []).append(raw)
-    return {file: b"\n".join(lines) for file, lines in pieces.items()}

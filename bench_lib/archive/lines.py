@@ -72,6 +72,7 @@ class Row:
     """On the first accepted attempt at a case on a hardware: the run's value of it."""
     spread: float | None = None
     rate: float | None = None
+    """Items a second by the wall clock."""
     item: str | None = None
     peak_memory_bytes: int | None = None
     status: str | None = None

@@ -14,7 +14,8 @@ import duckdb
 
 from bench_lib import history
 from bench_lib.archive import AHEAD, Archive, tables, views
-from bench_lib.archive.compaction import STILL, batches, held, put
+from bench_lib.archive.compaction import STILL, put
+from bench_lib.archive.originals import batches, held
 from bench_lib.archive.places import Entry, Place
 from bench_lib.history import HistoryError
 

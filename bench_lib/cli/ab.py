@@ -20,6 +20,7 @@ from bench_lib.cli.output import (
     Matrix,
     print_json,
     print_table,
+    say,
 )
 from bench_lib.model import TIERS, Status
 
@@ -212,20 +213,20 @@ def _compare(
             history.latest(folder, device.key, comparing.RUNS_LOOKED_THROUGH)
         )
         least, longest = (comparing.expected_s(cases, n, took) for n in (pairs, most_pairs))
-        _say(
+        say(
             f"{len(cases)} case{'s' if len(cases) > 1 else ''} on {device.key} in {pairs} pairs, "
             f"about {_duration(least)}; up to {most_pairs} pairs, {_duration(longest)}, where "
             "something looks different"
         )
-        turns = comparing.Turns(device, sides, say=_say)
+        turns = comparing.Turns(device, sides, say=say)
         stack.callback(turns.close)
         turns.open(0)
         for name, environment in turns.environments.items():
-            _say(f"{name}: {_in_brief(sides[name], environment)}")
+            say(f"{name}: {_in_brief(sides[name], environment)}")
         if differing := pairing.mixed_conditions(cases[0], device, turns.environments):
-            _say(f"everything will be INCOMPARABLE: {'; '.join(differing)}")
+            say(f"everything will be INCOMPARABLE: {'; '.join(differing)}")
         comparison = comparing.Comparison(
-            turns, cases, writers, pairs=pairs, most_pairs=most_pairs, say=_say
+            turns, cases, writers, pairs=pairs, most_pairs=most_pairs, say=say
         )
         rows = comparison.run()
         environments = turns.environments
@@ -254,10 +255,6 @@ def _compare(
     if pairing.fails(rows) or comparison.stopped:
         raise typer.Exit(1)
     raise typer.Exit(2 if pairing.judged_nothing(rows) else 0)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _duration(seconds: float) -> str:

@@ -10,7 +10,7 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,10 +22,13 @@ from bench_lib.cli.group import Group
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
+    DEFAULT_MATRIX,
     BaselinesDir,
     HardwareKey,
     HistoryDir,
+    HistoryPlace,
     Json,
+    Matrix,
     print_json,
     print_table,
 )
@@ -292,11 +295,21 @@ def quarantine(
     ] = None,
     reason: Annotated[str | None, typer.Option("--reason", help="Why it may fail.")] = None,
     lift: Annotated[bool, typer.Option("--lift", help="End it instead.")] = False,
+    unknown: Annotated[
+        bool,
+        typer.Option("--unknown", help="Take a case that no baseline, matrix or run knows yet."),
+    ] = False,
     hardware: HardwareKey = None,
     baselines: BaselinesDir = DEFAULT_BASELINES,
+    matrix: Matrix = DEFAULT_MATRIX,
+    history: HistoryPlace = str(DEFAULT_HISTORY),
     json: Json = False,
 ) -> None:
-    """Report a case without failing, up to and including a day; then it fails again."""
+    """Report a case without failing, up to and including a day; then it fails again.
+
+    An id that is in no baseline of this hardware, nor in the matrix, nor in a run of the history
+    is refused.
+    """
     from bench_lib import baselines as files
     from bench_lib.hardware import detect
     from bench_lib.history import utc_now
@@ -307,8 +320,8 @@ def quarantine(
     device = detect()[0]
     file = files.load(baselines, hardware or device.key)
     if lift:
-        if until is not None or reason is not None:
-            raise files.BaselineError("--lift takes neither --until nor --reason")
+        if until is not None or reason is not None or unknown:
+            raise files.BaselineError("--lift takes no --until, --reason or --unknown")
         path = files.lift_quarantine(file, case)
         if json:
             _print_quarantine(file, path, case, None, [])
@@ -318,9 +331,11 @@ def quarantine(
     if until is None or reason is None:
         missing = "--until" if until is None else "--reason"
         raise files.BaselineError(f"{missing} is missing; a quarantine has a last day and a reason")
+    if not unknown:
+        _require_known(case, file, matrix, history)
     new = Quarantine(reason.strip(), until, utc_now(), proposals.who())
     path = files.set_quarantine(file, case, new, device if device.key == file.key else None)
-    near = [] if case in file.measured else _near(case, file.measured)
+    near = _near(case, file.measured) if unknown and case not in file.measured else []
     if json:
         _print_quarantine(file, path, case, new, near)
         return
@@ -340,6 +355,37 @@ def _print_quarantine(
             hardware_key=file.key, path=str(path), case_id=case_id, quarantine=new, near=near
         )
     )
+
+
+def _require_known(case: str, file: BaselineFile, matrix: Path, history: str) -> None:
+    """Refuse a case's id that nothing knows, naming those like it."""
+    from bench_lib.baselines import BaselineError
+
+    known: set[str] = set()
+    for ids in _known(file, matrix, history):
+        known.update(ids)
+        if case in known:
+            return
+    near = _near(case, known)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise BaselineError(
+        f"no case {case!r} in {file.path}, in {matrix}, nor in a run in {history}; {hint}"
+        "with --unknown it is taken as it is"
+    )
+
+
+def _known(file: BaselineFile, matrix: Path, history: str) -> Iterator[Iterable[str]]:
+    """Yield the ids that each place knows, the quickest to read first."""
+    yield {*file.baselines, *file.quarantines}
+    if matrix != DEFAULT_MATRIX or matrix.is_file():
+        from bench_lib.matrix import cases_in
+
+        yield cases_in(matrix)
+    from bench_lib.archive import Archive  # last: DuckDB takes a while to import
+
+    with Archive(history) as archive:
+        tried = "SELECT DISTINCT case_id FROM lines WHERE kind = 'attempt' AND case_id IS NOT NULL"
+        yield [case_id for (case_id,) in archive.query(tried).rows]
 
 
 def _near(case: str, known: Iterable[str]) -> list[str]:

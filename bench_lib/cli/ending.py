@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
@@ -13,10 +14,10 @@ import typer
 
 from bench_lib.cli.group import renamed
 
-DONE, NO, WRONG = 0, 1, 2
-"""Done, or the answer is yes; the answer is no; the question was wrong."""
-INTERRUPTED, TOLD_TO_END, READER_GONE = 130, 143, 141
-"""By SIGINT, by SIGTERM, by SIGPIPE (``| head``): 128 and the signal's number, as shells say."""
+DONE, WRONG = 0, 2
+"""Done, or the answer is yes; the question was wrong.  1 is a command's own: its answer is no."""
+INTERRUPTED, READER_GONE = 130, 141
+"""By SIGINT, by SIGPIPE (``| head``): 128 and the signal's number, as shells say."""
 
 _UsageError: Any = typer.BadParameter.__base__
 _ClickError: Any = _UsageError.__base__
@@ -31,6 +32,20 @@ def run(program: Any) -> NoReturn:
 def complain(words: str) -> None:
     """Say what is wrong, in the shape that every command has."""
     print(f"bench-lib: error: {words}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def leaving_when_told() -> Iterator[None]:
+    """Let SIGTERM end what is under way as Ctrl-C does, so that nothing half-made stays."""
+
+    def leave(number: int, _frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _status(program: Any) -> int:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from bench_lib.cli.group import Group
-from bench_lib.cli.measuring import Judge, Keeping, LimitsMatrix, Measuring, say
+from bench_lib.cli.measuring import Judge, Keeping, LimitsMatrix, Measuring
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
     BaselinesDir,
     HistoryDir,
     Json,
+    say,
 )
 from bench_lib.cli.sheet import sheet
 from bench_lib.model import MEMORY_FORMATS, TASKS, UserError

@@ -76,8 +76,9 @@ def list_runs(*, history: HistoryPlace = HERE, json: Json = False) -> None:
 def show(run: RunName, *, history: HistoryPlace = HERE, json: Json = False) -> None:
     """Show one run: every case with its verdicts and the reasons for them."""
     from bench_lib import wording
+    from bench_lib.cli import reading
 
-    found = _read(run, history)
+    found = reading.run(run, history)
     if json:
         from bench_lib.cli.runs import whole
 
@@ -171,7 +172,9 @@ def export(
     if pytest_benchmark:
         if run is None:
             raise HistoryError("name the run to export: its id, or latest")
-        _export_run(_read(run, history), output)
+        from bench_lib.cli import reading
+
+        _export_run(reading.run(run, history), output)
         return
     if as_parquet and output is None:
         raise HistoryError("Parquet is not for the terminal; name a file with --output")
@@ -387,22 +390,6 @@ def _filled(run: Run) -> list[str]:
         for name, after in sorted(run.caches.items())
         if before.get(name, after) != after
     ]
-
-
-def _read(name: str, place: str) -> Run:
-    """Read a run, from its own file where that is there."""
-    from bench_lib import history as runs
-    from bench_lib.archive import Archive
-
-    folder = Path(place)
-    if folder.is_dir() or name.endswith(".jsonl"):
-        try:
-            return runs.read(runs.find(folder, name))
-        except runs.HistoryError:
-            if not any(folder.glob("*.parquet")):
-                raise
-    with Archive(place) as archive:
-        return archive.run(name)
 
 
 def _counts(counts: Mapping[str, int]) -> str:

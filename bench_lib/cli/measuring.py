@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from bench_lib.cli.ending import leaving_when_told
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
     DEFAULT_MATRIX,
     print_json,
     print_tables,
+    say,
 )
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Measuring:
 
         keeping = self._keeping
         with (
-            _leaving_when_told(),
+            leaving_when_told(),
             open_series(
                 self._name,
                 self.device,
@@ -169,22 +169,3 @@ class Measuring:
             if self._path is not None:
                 print(f"written to {self._path}")
         raise typer.Exit(0 if self._passes else 1)
-
-
-def say(line: str) -> None:
-    """Print a line beside the answer."""
-    print(line, file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def _leaving_when_told() -> Iterator[None]:
-    """Let SIGTERM end what is under way as Ctrl-C does, so that nothing half-made stays."""
-
-    def leave(number: int, _frame: object) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -86,3 +86,8 @@ def as_markdown(text: str) -> str:
     """Return a text on one line, without what would end a cell or begin a tag."""
     flat = " ".join(text.split())
     return flat.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+def say(line: str) -> None:
+    """Print a line beside the answer."""
+    print(line, file=sys.stderr, flush=True)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import re
-import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli.ending import complain
+from bench_lib.cli.ending import complain, leaving_when_told
 from bench_lib.cli.kernels import tell, tell_changes
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
@@ -24,6 +21,7 @@ from bench_lib.cli.output import (
     HistoryDir,
     Json,
     Matrix,
+    say,
 )
 from bench_lib.model import UserError
 
@@ -126,35 +124,42 @@ def _refuse_with_diff(**given: object) -> None:
 
 def _find(case_id: str, matrix: Path, folder: Path) -> Case:
     """Return the case of that id, from the matrix or else the newest run that has it."""
-    from bench_lib import history
-    from bench_lib.matrix import read_matrix, tables
+    from bench_lib.matrix import cases_in
 
     known: dict[str, Case] = {}
     if matrix != DEFAULT_MATRIX or matrix.is_file():
-        tiers = read_matrix(matrix, tables(dict.fromkeys(_words_in(matrix), 0)))
-        known = {case.id: case for cases in tiers.values() for case in cases}
+        # To ask a worker beforehand takes as long as importing torchvision.
+        known = cases_in(matrix)
     if case_id in known:
         return known[case_id]
-    for path in reversed(history.files(folder)):
-        with contextlib.suppress(history.HistoryError, OSError):
-            if case_id.encode() in path.read_bytes():
-                records = history.read(path).records
-                if case_id in records:
-                    return records[case_id].case
+    if (kept := _kept(case_id, folder)) is not None:
+        return kept
     near = difflib.get_close_matches(case_id, known, n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else "name another with --matrix FILE"
     raise UserError(f"no case {case_id!r} in {matrix}, nor in a run in {folder}; {hint}")
 
 
-def _words_in(matrix: Path) -> list[str]:
-    """Return the texts of a file, networks among them: the worker says whether it has one.
+def _kept(case_id: str, folder: Path) -> Case | None:
+    """Return the case as the newest run of a folder has it; None where there is none."""
+    from bench_lib import history
+    from bench_lib.cli.reading import is_compacted
 
-    To ask it beforehand takes as long as importing torchvision.
-    """
     try:
-        return re.findall(r"""["']([^"'\n]+)["']""", matrix.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []  # whoever reads it as a matrix tells what is wrong
+        wanted = case_id.encode()
+    except UnicodeEncodeError:  # bytes that are no text, and so in no line of JSON
+        return None
+    if is_compacted(folder):
+        from bench_lib.archive import Archive
+
+        with Archive(folder) as archive:
+            return archive.case(case_id)
+    for path in reversed(history.files(folder)):
+        with contextlib.suppress(history.HistoryError, OSError):
+            if wanted in path.read_bytes():
+                records = history.read(path).records
+                if case_id in records:
+                    return records[case_id].case
+    return None
 
 
 # ---- looking into it ----------------------------------------------------------------------------
@@ -176,13 +181,13 @@ def _look(
     from bench_lib.profiling import run
 
     device = detect()[0]
-    _say(f"{case.id} on {device.key}, by {tool}; kept in {folder}")
+    say(f"{case.id} on {device.key}, by {tool}; kept in {folder}")
     if str(case.params.get("compile_mode", "eager")) not in ("eager", "graph"):
-        _say("compiling with cold caches takes 1 to 3 minutes, max-autotune 5 to 10")
+        say("compiling with cold caches takes 1 to 3 minutes, max-autotune 5 to 10")
     # Ranks see all devices, and choose.
     environment = visibility(device) if case.launch.ranks == 1 else None
     lock = DeviceLock(device)
-    lock.acquire(LOCK_WAIT_S, _say)
+    lock.acquire(LOCK_WAIT_S, say)
     try:
         if tool == TORCH:
             asked = Asked(steps, stacks)
@@ -209,18 +214,14 @@ def _hand_over(case: Case, folder: Path, steps: int) -> None:
 
     words = shlex.join(order(case, folder, Asked(steps, ranges=True)))
     print(words)
-    _say(
+    say(
         f"put this behind a profiler's own words; the steps that count lie in the NVTX or ROCTX "
         f"range {MEASURED!r}, as in: nsys profile {NSYS} --nvtx-capture={MEASURED!r}"
     )
 
 
 def _timed_since(began: float) -> Callable[[str], None]:
-    return lambda line: _say(f"{time.monotonic() - began:5.1f} s  {line}")
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    return lambda line: say(f"{time.monotonic() - began:5.1f} s  {line}")
 
 
 @contextlib.contextmanager
@@ -234,25 +235,20 @@ def _ended_with_a_status() -> Iterator[None]:
     from bench_lib.profiling.run import UnprofiledError
     from bench_lib.wording import printable
 
-    def leave(number: int, _frame: object) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
     try:
-        yield
+        with leaving_when_told():
+            yield
     except CaseSkipped as reason:
-        _say(f"bench-lib: skipped: {reason}")
+        say(f"bench-lib: skipped: {reason}")
         raise typer.Exit(1) from None
     except CaseFault as error:
         complain(printable(str(error)))
         if error.fault.last_output:
-            _say(f"last output of the worker:\n{printable(error.fault.last_output)}")
+            say(f"last output of the worker:\n{printable(error.fault.last_output)}")
         raise typer.Exit(1) from None
     except (LaunchError, DeviceBusyError, UnprofiledError) as error:
         complain(str(error))
         raise typer.Exit(1) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 # ---- two profiles ----------------------------------------------------------------------

@@ -27,9 +27,9 @@ def proposal(
     """Put together what accepting runs would change; raises BaselineError, HistoryError."""
     from bench_lib import acceptance
     from bench_lib import baselines as files
-    from bench_lib import history as runs_module
+    from bench_lib.cli import reading
 
-    runs = [runs_module.read(runs_module.find(history, name)) for name in names]
+    runs = [reading.run(name, history) for name in names]
     if len({run.run_id for run in runs}) < len(runs):
         raise files.BaselineError("two --run name the same run; its processes would count twice")
     keys = {run.key for run in runs}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +16,7 @@ from bench_lib.cli.output import (
     Json,
     print_json,
     print_table,
+    say,
 )
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def report(
         from bench_lib.pages import notify as news
 
         where = link if link is not None else _run_of_actions()
-        news.notify(night, notify, before=before, link=where, shape=notify_as, say=_say)
+        news.notify(night, notify, before=before, link=where, shape=notify_as, say=say)
 
 
 def _run_of_actions() -> str:
@@ -105,10 +105,6 @@ def _run_of_actions() -> str:
     parts = [os.environ.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY")]
     run_id = os.environ.get("GITHUB_RUN_ID", "")
     return "/".join([*parts, "actions/runs", run_id]) if all([*parts, run_id]) else ""
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 def _before(archive: Any, night: Night) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from bench_lib.cli.measuring import Judge, Keeping, LimitsMatrix, Measuring, say
+from bench_lib.cli.measuring import Judge, Keeping, LimitsMatrix, Measuring
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
@@ -17,6 +17,7 @@ from bench_lib.cli.output import (
     BaselinesDir,
     HistoryDir,
     Json,
+    say,
 )
 from bench_lib.model import TASKS, UserError
 

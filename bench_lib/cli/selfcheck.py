@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli.output import DEFAULT_MATRIX, Json, Matrix, print_json, print_table
+from bench_lib.cli.output import DEFAULT_MATRIX, Json, Matrix, print_json, print_table, say
 from bench_lib.cli.tolerance import tolerance_of
 
 if TYPE_CHECKING:
@@ -101,10 +100,6 @@ def selfcheck(
     raise typer.Exit(0 if found.holds else 1)
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def _refuse_what_is_for_delays(words: typer.Context) -> None:
     from bench_lib.trials.selfcheck import SelfcheckError
 
@@ -132,13 +127,13 @@ def _checked(
     from bench_lib.trials import selfcheck as check
 
     about_s = check.duration_s(case, processes + 1, effects)
-    _say(
+    say(
         f"{case.id} on {device.key}: {processes} fresh processes, each clean and with "
         f"{', '.join(f'{e:.1%}' for e in effects if e)} planted; about {_minutes(about_s)}"
     )
     with contextlib.ExitStack() as stack:
         try:
-            bench = Bench(device, say=_say)
+            bench = Bench(device, say=say)
             stack.callback(bench.close)
             return check.check(
                 bench,
@@ -148,7 +143,7 @@ def _checked(
                 processes=processes,
                 candidates=candidates,
                 tolerance=tolerance,
-                say=_say,
+                say=say,
             )
         except ValueError as error:
             raise check.SelfcheckError(str(error)) from error
@@ -315,7 +310,7 @@ def _compared(device: Hardware, cases: Sequence[Case], number: int) -> Found:
     if device.vendor != "cpu":
         kinds.append(contexts.CHOSEN)
     about_s = contexts.duration_s(cases, len(kinds), number)
-    _say(
+    say(
         f"{', '.join(case.id for case in cases)} on {device.key}: {number} fresh contexts"
         f"{', and as many chosen ones' if len(kinds) > 1 else ''}; about {_minutes(about_s)}"
     )
@@ -326,11 +321,11 @@ def _compared(device: Hardware, cases: Sequence[Case], number: int) -> Found:
             benches[kind] = Bench(
                 device,
                 variables={CONTEXTS_VARIABLE: kind},
-                say=_say,
+                say=say,
                 lock=lock,
             )
             stack.callback(benches[kind].close)
-        return contexts.compare(benches, cases, contexts=number, say=_say)
+        return contexts.compare(benches, cases, contexts=number, say=say)
 
 
 def _keep_contexts(path: Path | None, found: Found) -> None:

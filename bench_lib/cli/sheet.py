@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,11 +16,12 @@ from bench_lib.cli.output import (
     as_markdown,
     markdown_table,
     print_json,
+    say,
 )
 from bench_lib.model import TASKS, UserError
 
 if TYPE_CHECKING:
-    from bench_lib.exercises.sheet import Block, Cell, Section, Sheet
+    from bench_lib.exercises.sheet import Block, Cell, Kept, Section, Sheet
     from bench_lib.history import Run
     from bench_lib.model import Param
 
@@ -53,15 +53,13 @@ def sheet(
     if history.exists() and not history.is_dir():
         raise runs.HistoryError(f"{history} is not a folder; name one with --history DIR")
     key = hardware or detect()[0].key
-    known = runs.keys(history)
+    known, kept = _known_and_kept(history, key, network)
     if hardware is not None and key not in known:
         there = f"there is {', '.join(known)}" if known else "there are no runs at all"
         raise UserError(f"no runs on {key} in {history}; {there}")
-    newest = reversed(known.get(key, [])[-exercise.MOST_RUNS :])
-    kept = exercise.kept_in(_read(newest), network)
     filled = exercise.fill(kept, key, network, task, history)
     if filled.is_blank:
-        _say(f"{_why_blank(exercise.tasks_of(kept, network), filled, history)}; the sheet is blank")
+        say(f"{_why_blank(exercise.tasks_of(kept, network), filled, history)}; the sheet is blank")
     if json:
         from bench_lib.cli.documents import measured
 
@@ -79,8 +77,25 @@ def sheet(
         print(line)
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
+def _known_and_kept(folder: Path, key: str, network: str) -> tuple[list[str], list[Kept]]:
+    """Return the hardware keys that there are runs of, and what the newest of one have."""
+    from bench_lib import history
+    from bench_lib.cli.reading import is_compacted
+    from bench_lib.exercises.sheet import MOST_RUNS, kept_in
+
+    files = history.keys(folder)
+    if not is_compacted(folder):
+        newest = reversed(files.get(key, [])[-MOST_RUNS:])
+        return list(files), kept_in(_read(newest), network)
+    from bench_lib.archive import Archive
+
+    with Archive(folder) as archive:
+        for problem in archive.problems:
+            say(f"! {problem}")
+        runs = archive.runs()
+        own = [run for run in runs if run.key == key][-MOST_RUNS:]
+        known = sorted({*files, *(run.key for run in runs)})
+        return known, kept_in(archive.read(reversed(own)), network)
 
 
 def _read(paths: Iterable[Path]) -> Iterator[Run]:
@@ -91,10 +106,10 @@ def _read(paths: Iterable[Path]) -> Iterator[Run]:
         try:
             run = runs.read(path)
         except runs.HistoryError as error:
-            _say(f"! {error}")
+            say(f"! {error}")
             continue
         for problem in run.problems:
-            _say(f"! {path.name}: {problem}")
+            say(f"! {path.name}: {problem}")
         yield run
 
 

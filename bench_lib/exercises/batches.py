@@ -413,7 +413,10 @@ def largest_rows(found: Mapping[str, Found], figures: Mapping[str, Figures]) -> 
 
 
 def largest_table(rows: Sequence[LargestRow], capacity: int | None) -> Table:
-    """Return the table of largest batches; why a search ended early is said below it."""
+    """Return the table of largest batches; why a search ended early is said below it.
+
+    ``capacity`` is the device's memory in bytes.
+    """
     headings = ("precision", "largest", "ratio", "status", "throughput", "memory", "of it", "tries")
     lines = [f"{row.precision}: {row.stopped}" for row in rows if row.stopped]
     lines += [

@@ -38,7 +38,7 @@ def rate_cell(figures: Figures) -> str:
 
 
 def seconds_cell(value: float | None) -> str:
-    """Return a time with its unit."""
+    """Return a time in seconds with a unit that suits it."""
     return "" if value is None else seconds(value)
 
 
@@ -58,7 +58,7 @@ def percent(value: float | None, form: str = ".0%") -> str:
 
 
 def number(value: float | None, form: str = ".4g") -> str:
-    """Return a number; a large one with ``k``, ``M`` or ``G`` and never with an exponent."""
+    """Return a number without its unit; a large one with ``k``, ``M`` or ``G``, no exponent."""
     if value is None:
         return ""
     text = format(value, form)

@@ -67,6 +67,7 @@ class Figures:
     """Which ceiling that is and how near, in a sentence."""
     finite: bool | None = None
     max_abs_diff: float | None = None
+    """Of an output's elements, in their own unit."""
     cosine: float | None = None
     loss_error: float | None = None
     """Relative to FP32 eager's, as is ``grad_norm_error``."""

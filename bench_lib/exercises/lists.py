@@ -36,7 +36,7 @@ def numbers_in(text: str, option: str) -> list[int]:
 
 
 def above_zero(value: float, option: str, what: str) -> float:
-    """Return a number that is above zero and finite; raises UserError otherwise."""
+    """Return a number of any unit, above zero and finite; raises UserError otherwise."""
     if not (math.isfinite(value) and value > 0):
         raise UserError(f"{option} {value:g}: {what} has to be a number above 0")
     return value

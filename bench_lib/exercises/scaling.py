@@ -397,7 +397,7 @@ def portion_lines(seen: Figures) -> list[str]:
 
 @dataclass(frozen=True)
 class Forecast:
-    """One figure of the long run, as a short one foretold it and as it was."""
+    """One figure of the long run in ``unit``, as a short one foretold it and as it was."""
 
     figure: str
     unit: str
@@ -458,7 +458,7 @@ def best_of(rows: Sequence[ScalingRow], over: Sequence[str]) -> ScalingRow | Non
 
 
 def worth(rows: Sequence[ScalingRow]) -> tuple[float, str] | None:
-    """Return a GPU's throughput over the best of the CPU's, and what that means; None without."""
+    """Return the ratio of a GPU's throughput to the CPU's best, and what it means; None without."""
     cpu = best_of(rows, (THREADS, PROCESSES))
     gpu = next(
         (r for r in rows if r.over == GPUS and r.workers == 1 and r.figures.items_per_s), None

@@ -29,7 +29,7 @@ class Template:
     """What the cases of an exercise have in common."""
 
     sizes: Mapping[str, int]
-    """Of images, by network."""
+    """Of images in pixels, by network."""
     values: Mapping[str, Param]
     sampling: Sampling = field(default_factory=Sampling)
     time_limit_s: float | None = None

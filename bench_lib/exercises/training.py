@@ -215,7 +215,7 @@ def _ranks_row(ranks: int, seen: Figures, epochs: int, alone: Figures | None) ->
 
 
 def last_epoch(learnt: Training, epochs: int) -> float | None:
-    """Return the training accuracy of the last of some epochs; None where nothing was learnt."""
+    """Return the training accuracy of the last of some epochs, 0 to 1; None where none is known."""
     by_step = epochs * learnt.steps_per_epoch <= MOST_STEPS_TOLD
     last = learnt.accuracies[-learnt.steps_per_epoch :] if by_step else learnt.accuracies[-1:]
     return statistics.fmean(last) if last else None

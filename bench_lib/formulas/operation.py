@@ -221,12 +221,12 @@ class Operation:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """The first tensor's; of gemm M, N and K."""
+        """The first tensor's in elements; of gemm M, N and K."""
         return sizes_in(self.shape) if self.family == "gemm" else _elements_in(self.shape)
 
     @cached_property
     def sizes2(self) -> tuple[int, ...]:
-        """The second tensor's; the first's where it is not named."""
+        """The second tensor's in elements; the first's where it is not named."""
         return _elements_in(self.shape2) if self.shape2 else self.sizes
 
     @cached_property

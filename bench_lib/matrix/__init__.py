@@ -7,8 +7,10 @@ contradicts itself is refused with the file, the table and the key.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import itertools
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -52,7 +54,7 @@ class MatrixError(UserError):
 
 
 def tables(sizes: Mapping[str, int]) -> dict[str, WorkloadAxes]:
-    """Return what a matrix's tables can be about, by name; ``sizes`` are the networks' inputs."""
+    """Return a matrix's possible tables by name; ``sizes`` are the networks' inputs in pixels."""
     checked = {
         "networks": network_axes(sizes),
         "ops": operator_axes(),
@@ -82,6 +84,21 @@ def read_matrix(path: Path, workloads: Mapping[str, WorkloadAxes]) -> dict[str, 
     A tier that says ``extends = "gate"`` holds that tier's cases first.  Raises MatrixError.
     """
     return _Reader(path, workloads).tiers()
+
+
+def cases_in(path: Path) -> dict[str, Case]:
+    """Return the cases of all tiers, by id, without asking a worker which networks it has.
+
+    Any text in the file may be a network's name then.  Raises MatrixError.
+    """
+    words: list[str] = []
+    with contextlib.suppress(OSError, ValueError):  # of which read_matrix tells
+        words = _TEXT.findall(path.read_text(encoding="utf-8"))
+    tiers = read_matrix(path, tables(dict.fromkeys(words, 0)))
+    return {case.id: case for cases in tiers.values() for case in cases}
+
+
+_TEXT = re.compile(r"""["']([^"'\n]+)["']""")
 
 
 def cases_of(

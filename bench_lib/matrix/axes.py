@@ -95,7 +95,7 @@ def count(kind: str) -> Callable[[Any], str | None]:
 
 
 def network_axes(sizes: Mapping[str, int]) -> WorkloadAxes:
-    """Return the axes of ``networks`` for the networks at hand and their input sizes."""
+    """Return the axes of ``networks`` for the networks at hand and their input sizes in pixels."""
     return WorkloadAxes(
         "network",
         (

@@ -85,7 +85,7 @@ def in_words(size: int) -> str:
 
 
 def sizes(least: int, most: int, *, factor: int = 2, step: int | None = None) -> list[int]:
-    """Return the sizes of a sweep: each ``factor`` times the one before, or ``step`` more.
+    """Return the sizes of a sweep in bytes: each ``factor`` times the one before, or ``step`` more.
 
     Raises UserError where there are none, or more than MOST_SIZES.
     """

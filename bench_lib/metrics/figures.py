@@ -45,7 +45,7 @@ FIGURES = (
 
 
 def figures_of(measurement: Measurement, seen: Telemetry | None) -> dict[str, float]:
-    """Return each row's figure of one process, by name, where it is known."""
+    """Return each row's figure of one process in the row's unit, by name, where it is known."""
     found = {figure.name: figure.of(measurement, seen) for figure in FIGURES}
     return {name: value for name, value in found.items() if value is not None and value > 0}
 

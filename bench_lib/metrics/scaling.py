@@ -175,7 +175,7 @@ def lagging(launches: Iterable[Sequence[RankSample]]) -> list[Straggler]:
 
 
 def stragglers(times: Mapping[int, Sequence[float]]) -> list[Straggler]:
-    """Name ranks whose times, in order of their steps, are longer than the others'.
+    """Name ranks whose times in seconds, in order of their steps, are longer than the others'.
 
     By more than devices of one model may differ (2%), and beyond chance.  Ranks that wait for
     each other in every step take equally long, whoever is waited for: none is named then, and
@@ -254,7 +254,7 @@ def _speed_up(law: str, serial: float, n: float) -> float:
 def amdahl(times: Mapping[int, float]) -> Law | str:
     """Fit Amdahl's law to the time of the same work by number of workers, or say why not.
 
-    Raises ValueError for what is no time or no number of workers.
+    Times are in any one unit.  Raises ValueError for what is no time or no number of workers.
     """
     return _fit(AMDAHL, times, lambda n: 1 / n)
 
@@ -262,7 +262,8 @@ def amdahl(times: Mapping[int, float]) -> Law | str:
 def gustafson(rates: Mapping[int, float]) -> Law | str:
     """Fit Gustafson's law to the throughput of work that grows with the workers, or say why not.
 
-    Raises ValueError for what is no throughput or no number of workers.
+    Rates are in any one unit.  Raises ValueError for what is no throughput or no number of
+    workers.
     """
     return _fit(GUSTAFSON, rates, lambda n: n)
 

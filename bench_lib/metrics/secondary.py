@@ -75,21 +75,9 @@ def compile_time(
         before = _compile_times(old, state)
         if not new or not before:
             continue
-        value, most = min(new), max(before)
-        slow = value > most * (1 + limits.compile_time) + COMPILE_ALLOWANCE_S
         caches = f" with {state} caches" if state else ""
-        return [
-            Verdict(
-                Status.REGRESSED if slow else Status.OK,
-                "compile_time",
-                f"{value:.1f} s{caches} ({most:.1f} s in the baseline)",
-                value=value,
-                baseline=most,
-                unit="s",
-                ratio=value / most if most > 0 else None,
-                tolerance=limits.compile_time,
-            )
-        ]
+        times = (min(new), max(before))
+        return [_no_longer("compile_time", caches, times, limits, COMPILE_ALLOWANCE_S)]
     found = {p.compile_cache or "unknown" for p in candidate if p.compile_s is not None}
     states = " or ".join(sorted(found))
     reason = f"not compared: caches were {states} here and otherwise in the baseline"
@@ -98,6 +86,24 @@ def compile_time(
 
 def _compile_times(processes: Sequence[ProcessSummary], state: str | None) -> list[float]:
     return [p.compile_s for p in processes if p.compile_cache == state and p.compile_s is not None]
+
+
+def _no_longer(
+    metric: str, caches: str, times: tuple[float, float], limits: Limits, allowance_s: float
+) -> Verdict:
+    """Hold a time in which something is compiled against the baseline's longest."""
+    value, most = times
+    slow = value > most * (1 + limits.compile_time) + allowance_s
+    return Verdict(
+        Status.REGRESSED if slow else Status.OK,
+        metric,
+        f"{value:.1f} s{caches} ({most:.1f} s in the baseline)",
+        value=value,
+        baseline=most,
+        unit="s",
+        ratio=value / most if most > 0 else None,
+        tolerance=limits.compile_time,
+    )
 
 
 def first_step(
@@ -111,22 +117,10 @@ def first_step(
     before = [p.first_step_s for p in old if p.first_step_s is not None]
     if not new or not before:
         return []
-    value, most = min(new), max(before)
     compiles = any(p.compile_s is not None for p in candidate)
-    allowance = COMPILE_ALLOWANCE_S if compiles else FIRST_STEP_ALLOWANCE_S
-    slow = value > most * (1 + limits.compile_time) + allowance
-    return [
-        Verdict(
-            Status.REGRESSED if slow else Status.OK,
-            "first_step",
-            f"{value:.1f} s from cold caches ({most:.1f} s in the baseline)",
-            value=value,
-            baseline=most,
-            unit="s",
-            ratio=value / most if most > 0 else None,
-            tolerance=limits.compile_time,
-        )
-    ]
+    allowance_s = COMPILE_ALLOWANCE_S if compiles else FIRST_STEP_ALLOWANCE_S
+    times = (min(new), max(before))
+    return [_no_longer("first_step", " from cold caches", times, limits, allowance_s)]
 
 
 def efficiency(values: Sequence[float], ranks: int, limit: float | None) -> list[Verdict]:

@@ -74,7 +74,7 @@ def spread(samples: Sequence[float]) -> float:
 
 
 def percentile(samples: Sequence[float], fraction: float) -> float:
-    """Return the smallest sample that at least ``fraction`` of the samples do not exceed."""
+    """Return the smallest sample, in its unit, that at least ``fraction`` of them do not exceed."""
     ordered = sorted(samples)
     return ordered[min(len(ordered) - 1, math.ceil(fraction * len(ordered)) - 1)]
 

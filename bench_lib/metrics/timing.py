@@ -41,7 +41,7 @@ class Question:
     contrast: Contrast
     tolerance: float
     allowance: float = 0.0
-    """What is tolerated on top, for what else is known to differ."""
+    """The fraction that is tolerated on top, for what else is known to differ."""
     unit: str = "s"
     remarks: str = ""
 

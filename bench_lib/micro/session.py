@@ -29,7 +29,7 @@ from bench_lib.station import disturbance
 from bench_lib.worker import capture, layers
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import kind_of
-from bench_lib.worker.device import AUTOCAST, compile_cache_state, forget_compiled, open_device
+from bench_lib.worker.device import autocast, compile_cache_state, forget_compiled, open_device
 from bench_lib.worker.launches import compare_streams
 from bench_lib.worker.measure import LEAST_WARMUP_STEPS, Context, measure
 from bench_lib.worker.ranks import Group, about_rank, joined
@@ -438,19 +438,12 @@ class Passes:
         options, found = self._options, workload.layers()
         assert found is not None
         network, batch = found
-        dtype = AUTOCAST.get(options.precision("fp32"))
-
-        def autocast() -> contextlib.AbstractContextManager[Any]:
-            if dtype is None:
-                return contextlib.nullcontext()
-            return torch.autocast(batch.device.type, dtype=dtype)
-
         self._say("INFO: profiling one iteration more, layer by layer")
         profile = layers.profile(
             network,
             batch,
             training=options.task == "train",
-            autocast=autocast,
+            autocast=lambda: autocast(options.precision("fp32"), batch.device),
             profile_step=options.flops_prof_step,
             ranks=self._place.ranks,
         )

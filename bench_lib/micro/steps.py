@@ -35,6 +35,7 @@ class Watched:
     entered: Callable[[str], None] = lambda _phase: None
     phase: str = ""
     losses: dict[str, list[Tensor]] = field(default_factory=dict)
+    """By phase, a scalar of each step that is kept."""
     answer_loss: float = float("nan")
     """In inference: the answer's, the same for every iteration."""
     steps: int = 0

@@ -118,5 +118,5 @@ def _accepted(baseline: Baseline | None) -> list[str] | None:
 
 
 def rounded(value: float) -> float:
-    """Return a number with ``DIGITS`` digits."""
+    """Return a number of any unit with ``DIGITS`` digits."""
     return float(f"{value:.{DIGITS}g}")

@@ -156,6 +156,21 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[
         raise pytest.Collector.CollectError(str(error)) from error
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """End the session where there are no cases to be had: every file would say the same again.
+
+    In a worker of xdist it stays an error of the file, which xdist tells once.
+    """
+    report = yield
+    session = collector.config.stash[SESSION]
+    if session.failed is not None and not session.is_worker:
+        raise pytest.UsageError(session.failed)
+    return report
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize ``case`` over the matrix."""
     mark = metafunc.definition.get_closest_marker("perf_cases")
@@ -175,7 +190,12 @@ def _cases(config: pytest.Config, mark: pytest.Mark) -> list[Case]:
     """Return the tier's cases of the table that the mark names: ``networks``, ``factory``."""
     session = config.stash[SESSION]
     table = mark.args[0] if len(mark.args) == 1 else None
-    return cases_of(table, session.cases[session.tier], session.workloads)
+    try:
+        cases = session.cases[session.tier]
+    except (MatrixError, LaunchError) as error:
+        session.failed = str(error)
+        raise
+    return cases_of(table, cases, session.workloads)
 
 
 def _marks(case: Case) -> list[pytest.MarkDecorator]:

@@ -67,20 +67,16 @@ def keep(profile: Profile, path: Path) -> None:
         raise ProfileError(f"cannot write {path}: {error.strerror}") from error
 
 
-def load(source: str, *, steps: int = 1) -> Profile:
+def load(source: str, steps: int = 1) -> tuple[Profile, list[str]]:
     """Read a profile: a folder, ``kernels.json``, a trace, or a CSV of ROCm's profilers.
 
-    ``steps`` are those of a CSV, which does not tell.  Raises ProfileError or TraceError.
+    ``steps`` are those of a CSV, which does not tell.  Beside the profile it tells in sentences
+    what is wrong with it.  Raises ProfileError or TraceError.
     """
-    return _loaded(source, steps)[0]
-
-
-def _loaded(source: str, steps: int) -> tuple[Profile, list[str]]:
-    """Read a profile as ``load`` does, and what is wrong with it."""
     path = Path(source)
     if path.is_dir():
         path, of_several = _in_folder(path)
-        profile, problems = _loaded(str(path), steps)
+        profile, problems = load(str(path), steps)
         return profile, [*of_several, *problems]
     if not path.is_file():
         raise ProfileError(
@@ -149,7 +145,7 @@ def compare(
     problems: list[str] = []
     for name in dict.fromkeys((before, after)):
         if name != BASELINE:
-            known[name], wrong = _loaded(name, steps)
+            known[name], wrong = load(name, steps)
             problems += wrong
     if BASELINE in (before, after):
         other = next(iter(known.values()))

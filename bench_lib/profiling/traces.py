@@ -91,7 +91,7 @@ class Launches:
     least_delay_s: float
     """On a device with nothing else to do."""
     queued: float
-    """Median of launches that were not done yet when another came."""
+    """How many launches were not done yet when another came, the median."""
     most_queued: int
 
 

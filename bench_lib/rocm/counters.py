@@ -44,6 +44,7 @@ class Metric:
     name: str
     """``occupancy``, ``bandwidth``, ``L2 hit rate`` or ``LDS bank conflicts``."""
     value: float
+    """In ``unit``."""
     unit: str
     """``%``, ``GB/s``, ``conflicts an access``."""
     share: float | None

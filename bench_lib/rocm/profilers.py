@@ -64,9 +64,6 @@ class Kernel:
     name: str
     calls: int
     total_ns: float
-    average_ns: float
-    percentage: float
-    """Of the time of all kernels, 0 to 100."""
 
 
 @dataclass(frozen=True)
@@ -96,18 +93,13 @@ class Profiler:
         name: str,
         *,
         counters: Sequence[str] = (),
-        timeline: bool = False,
     ) -> list[str]:
         """Return the words that run ``app`` and leave what its kernels did in ``folder``.
 
         Files there begin with ``name``, each process's with its own.  With ``counters``, which
         have to fit in one pass (``counters.passes``), these are collected and no traces;
-        rocprof-compute collects what it wants in any case.  With ``timeline`` rocprofv3 leaves a
-        trace that Perfetto opens as well; ToolError for the others, which do not write one
-        beside their tables.  Needs ``prepare`` before it runs.
+        rocprof-compute collects what it wants in any case.  Needs ``prepare`` before it runs.
         """
-        if timeline and self.tool != "rocprofv3":
-            raise ToolError(f"{self.tool} writes no timeline beside its tables; rocprofv3 does")
         if self.tool == "rocprof-compute":
             blocks = ["-b", SPEED_OF_LIGHT] if self._since(FIRST_WITH_BLOCKS) else []
             where = ["-n", name, "-p", str(folder / name)]
@@ -115,8 +107,7 @@ class Profiler:
         if self.tool == "rocprofv3":
             # Ranks would write over each other's files without the process in the name; what
             # it writes by itself is CSV before ROCm 7.0 and a database since.
-            formats = ["csv", "pftrace"] if timeline else ["csv"]
-            words = ["--output-format", *formats, "-d", str(folder), "-o", f"{name}_%pid%"]
+            words = ["--output-format", "csv", "-d", str(folder), "-o", f"{name}_%pid%"]
             return [self.path, *self._asked_v3(folder, name, counters), *words, "--", *app]
         if self.tool == "rocprofv2":
             asked = ["--kernel-trace", "--roctx-trace"]
@@ -151,10 +142,6 @@ class Profiler:
             *("-b", SPEED_OF_LIGHT),
         ]
 
-    def timelines(self, folder: Path, name: str) -> list[Path]:
-        """Return the traces for Perfetto, one of each process; none where none was asked for."""
-        return sorted(folder.rglob(f"{escape(name)}_*results.pftrace"))
-
     def counted(self, folder: Path, name: str) -> list[Path]:
         """Return the files with counters that a run left, for ``counters.read``.
 
@@ -169,19 +156,6 @@ class Profiler:
         if found := sorted(folder.rglob(pattern)):
             return found
         raise ToolError(self._nothing(folder, "counters"))
-
-    def kernel_stats(self, folder: Path, name: str) -> Path:
-        """Return the file with what kernels took; ToolError where there is none.
-
-        Of several processes it is the one whose file is largest.
-        """
-        each = self._files(folder, name)
-        found = [path for files in each for path in files.statistics]
-        # rocprofv2 has no statistics.
-        found = found or [path for files in each for path in (*files.kernels, *files.databases)]
-        if not found:
-            raise ToolError(self._nothing(folder, "statistics of kernels"))
-        return max(found, key=lambda path: path.stat().st_size)
 
     def results(self, folder: Path, name: str, within: str | None = None) -> Results:
         """Read what a run of ``command`` left, of every process.
@@ -265,19 +239,12 @@ def require(tool: str | None = None, environ: Mapping[str, str] = os.environ) ->
     )
 
 
-def read(path: Path) -> list[Kernel]:
+def read_with_problems(path: Path) -> tuple[list[Kernel], list[str]]:
     """Read what kernels took, the longest first, from statistics or from a trace of calls.
 
-    Columns are found by their names, in any order.  Raises ToolError where the file cannot
-    be read, a column is missing or a figure is none, or where it is of the host's calls.
-    """
-    return read_with_problems(path)[0]
-
-
-def read_with_problems(path: Path) -> tuple[list[Kernel], list[str]]:
-    """Read as ``read`` does, and tell in sentences what is missing, such as a torn last row.
-
-    Raises ToolError as it does.
+    Columns are found by their names, in any order.  Beside the kernels it tells in sentences what
+    is missing, such as a torn last row.  Raises ToolError where the file cannot be read, a column
+    is missing or a figure is none, or where it is of the host's calls.
     """
     if tables.is_database(path):
         files = Files(databases=[path])
@@ -292,12 +259,7 @@ def read_with_problems(path: Path) -> tuple[list[Kernel], list[str]]:
             f"{path.name} is about the host's calls of HIP and HSA, not about kernels; "
             "rocprofv3 --stats --kernel-trace leaves those in kernel_stats.csv"
         )
-    whole = sum(total for _, _, total in each) or 1.0
-    kernels = [
-        Kernel(name, calls, total, total / max(1, calls), 100 * total / whole)
-        for name, calls, total in each
-    ]
-    return kernels, found.problems
+    return [Kernel(*kernel) for kernel in each], found.problems
 
 
 def _of_v3(folder: Path, name: str) -> Iterator[Files]:

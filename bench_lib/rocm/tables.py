@@ -82,14 +82,17 @@ def is_database(path: Path) -> bool:
 
 
 def nanoseconds(text: str) -> int:
-    """Read a time stamp.  Raises ValueError where it is none."""
+    """Read a time stamp in nanoseconds.  Raises ValueError where it is none."""
     if text.isascii() and text.isdecimal() and len(text) <= LONGEST_NUMBER:
         return int(text)
     return round(number(text))
 
 
 def span(begin: str, end: str) -> tuple[int, int]:
-    """Read when something began and ended.  Raises ValueError where it ended before it began."""
+    """Read when something began and ended, in nanoseconds.
+
+    Raises ValueError where it ended before it began.
+    """
     first, last = nanoseconds(begin), nanoseconds(end)
     if last < first:
         raise ValueError(f"it ended at {end} and began at {begin}")
@@ -97,7 +100,7 @@ def span(begin: str, end: str) -> tuple[int, int]:
 
 
 def number(text: str) -> float:
-    """Read a number that is no less than nothing, with or without ``%``.
+    """Read a number in its column's unit, no less than nothing, with or without ``%``.
 
     Raises ValueError where it is none.
     """

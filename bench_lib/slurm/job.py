@@ -277,7 +277,7 @@ def _family(there: Mapping[int, _Process], first: Sequence[int]) -> list[int]:
 
 
 def gib(size: int | None) -> str | None:
-    """Return an amount of memory in GiB, small ones in MiB; None for None."""
+    """Return bytes of memory in GiB, small ones in MiB; None for None."""
     if size is None:
         return None
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

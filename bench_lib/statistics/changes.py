@@ -72,7 +72,7 @@ class Step:
     interval: tuple[float, float]
     """Of the ratio; 95%, of this step by itself."""
     p: float
-    """Of so large a step on any night of the history by chance."""
+    """Probability of so large a step on any night of the history by chance."""
 
 
 class Night(Protocol):
@@ -102,7 +102,7 @@ def moves(nights: Sequence[AnyNight], *, least: float = LEAST) -> list[tuple[Any
 
     ``nights`` are in the order of time.  Those that are ``UNTOLD``, and those whose time is no
     number, are left out here; a step's ``index`` and ``before`` are those of its nights
-    among ``nights``.
+    among ``nights``.  ``least`` is the smallest step, as a fraction.
     """
     told = [
         i

@@ -45,9 +45,11 @@ class Explained:
     share: float
     """Of what processes differ by (squared), each predicted from the others."""
     here: float
-    """The candidate's, as a geometric mean, and the range of the baseline's processes."""
+    """The candidate's geometric mean, in the probe's unit."""
     low: float
+    """The least of the baseline's processes, in the probe's unit."""
     high: float
+    """The most of them, in the probe's unit."""
     leverage: float = 0.0
     """What the slope's uncertainty adds to the estimate's variance, in spreads squared."""
 
@@ -68,6 +70,7 @@ class Contrast:
     planned: int = 1
     """How many candidate processes the case is given where it looks suspicious."""
     candidate_probes: Probes = field(default_factory=dict)
+    """Each probe in its own unit, here and of the baseline."""
     baseline_probes: Probes = field(default_factory=dict)
     explained: Explained | None = None
     trimmed: bool = False
@@ -75,11 +78,14 @@ class Contrast:
 
     @cached_property
     def estimate(self) -> float:
-        """Candidate less baseline."""
+        """Candidate less baseline, the logarithm of their ratio."""
         return statistics.fmean(self.candidate.values()) - self._before
 
     def without(self, extreme: Callable[[Sequence[float]], float]) -> float:
-        """Return the estimate without the slowest (``max``) or the fastest (``min``) candidate."""
+        """Return the estimate without the slowest (``max``) or the fastest (``min``) candidate.
+
+        A logarithm, as ``estimate`` is.
+        """
         values = list(self.candidate.values())
         if len(values) > 1:
             values.remove(extreme(values))
@@ -91,7 +97,7 @@ class Contrast:
 
     @property
     def groups(self) -> list[Mapping[str, float]]:
-        """Values that differ by chance alone."""
+        """Logarithms that differ by chance alone, by process."""
         return [self.candidate] if self.baseline is None else [self.candidate, self.baseline]
 
     @cached_property
@@ -106,7 +112,7 @@ class Contrast:
 
     @cached_property
     def variance(self) -> float:
-        """The case's own variance between processes."""
+        """The case's own variance between processes, of logarithms."""
         squares = 0.0
         for group in self.groups:
             mean = statistics.fmean(group.values())
@@ -144,7 +150,7 @@ class Contrast:
 
 
 def paired(pairs: Mapping[str, tuple[float, float]], planned: int = 1) -> Contrast:
-    """Contrast (candidate, baseline) that were measured next to each other."""
+    """Contrast logarithms (candidate, baseline) of what was measured next to each other."""
     return Contrast({name: new - old for name, (new, old) in pairs.items()}, None, planned)
 
 
@@ -156,7 +162,7 @@ class Comparison:
     """Without the processes that were set aside."""
     set_aside: int
     sd: float
-    """Spread between processes that the suite and the case together suggest."""
+    """Spread between processes that the suite and the case together suggest, of logarithms."""
     degrees: float
     tolerance: float
     cases: int
@@ -394,7 +400,10 @@ def _kept(n: int) -> float:
 
 @cache
 def normal_scores(n: int) -> tuple[float, ...]:
-    """Return about where the smallest, the next, ... of ``n`` normal values lie (Blom, 1958)."""
+    """Return about where the smallest, the next, ... of ``n`` normal values lie (Blom, 1958).
+
+    In standard deviations from their mean.
+    """
     from scipy.special import ndtri  # noqa: PLC0415
 
     return tuple(float(ndtri((i + 0.625) / (n + 0.25))) for i in range(n))

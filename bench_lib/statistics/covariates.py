@@ -32,7 +32,7 @@ LEAST_SPREAD = 1e-4
 """A probe whose logarithms differ by less, in standard deviations, is constant."""
 
 Probes = Mapping[str, Mapping[str, float]]
-"""By process, then by probe."""
+"""By process, then by probe, each in a unit of its own."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Group:
 
     values: Mapping[str, float]
     probes: Probes
+    """Each in its own unit."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def slopes(suite: Sequence[Sequence[Group]]) -> list[Slope | None]:
 
 
 def gains(groups: Sequence[Group]) -> dict[str, float]:
-    """Return what each probe that varies saves of the squared error of prediction.
+    """Return the share of the squared error of prediction that each probe that varies saves.
 
     Of one case by itself, whether it is beyond chance or not; empty where there are too few
     processes to tell.

@@ -72,7 +72,7 @@ class Partition:
     mode: str | None
 
     def own(self, dies: Sequence[float | None]) -> Sequence[float | None]:
-        """Return what those of a card's dies tell that are this partition's.
+        """Return what those of a card's dies tell that are this partition's, in the unit given.
 
         Dies go to partitions in order, and a mode says to how many; CPX has one for each die.
         The last dies may be silent because the card has no more.  Empty where the dies
@@ -107,6 +107,6 @@ def mean_busy(values: object) -> float | None:
 
 
 def median(values: Iterable[float | None]) -> float | None:
-    """Return the median of those that are told."""
+    """Return the median of those that are told, in their unit."""
     found = [value for value in values if value is not None]
     return statistics.median(found) if found else None

@@ -37,7 +37,7 @@ class Sample:
     ticks: float | None = None
     """The counters' own clock in the same unit; None where they count events."""
     due: float | None = None
-    """When the next sample is there, unless something is wrong."""
+    """When the next sample is there, unless something is wrong; in seconds, as ``t``."""
     trouble: str | None = None
     """Why nothing is seen any more."""
 

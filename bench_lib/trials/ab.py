@@ -91,7 +91,7 @@ class Turns:
             name: Station(
                 device,
                 functools.partial(start, side, device),
-                seen=self._seen_during,
+                seen=self._seen_between,
                 give_way=self._let_companion_run,
                 cooling=cooling,
                 measure_ranks=functools.partial(_measure_ranks, side),
@@ -144,9 +144,6 @@ class Turns:
 
     def _let_companion_run(self) -> None:
         self._companion.run()
-
-    def _seen_during(self, measurement: Measurement) -> Telemetry | None:
-        return self._seen_between(*measurement.window_s)
 
     def _seen_between(self, begin_s: float, end_s: float) -> Telemetry | None:
         own: list[int] = []
@@ -311,7 +308,7 @@ def _guessed_s(case: Case) -> float:
 
 
 def took_before(runs: Iterable[history.Run]) -> dict[str, float]:
-    """Return how long each case took when it was last measured; ``runs`` come newest first."""
+    """Return how many seconds each case took when last measured; ``runs`` come newest first."""
     took: dict[str, float] = {}
     for run in runs:
         for case_id, record in run.records.items():

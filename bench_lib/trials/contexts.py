@@ -34,12 +34,12 @@ class Spread:
 
     @property
     def inside(self) -> float:
-        """Median spread inside a context."""
+        """Median coefficient of variation inside a context."""
         return statistics.median(sample.spread for sample in self.contexts.values())
 
     @property
     def between(self) -> float:
-        """Spread of the contexts' medians."""
+        """Spread of the logarithms of the contexts' medians."""
         return statistics.stdev(sample.log_median for sample in self.contexts.values())
 
     @property
@@ -63,14 +63,14 @@ class Found:
         return list(next(iter(self.spreads.values())))
 
     def change(self, case_id: str) -> float | None:
-        """Return the time in chosen contexts over that in any, less one, where there are both."""
+        """Return the ratio of time in chosen contexts to that in any, less one, where both are."""
         spreads = self.spreads[case_id]
         if CHOSEN not in spreads:
             return None
         return spreads[CHOSEN].step_s / spreads[ANY].step_s - 1
 
     def probes(self, kind: str) -> dict[str, tuple[float, float]]:
-        """Return the least and the most of each probe over all contexts of a kind."""
+        """Return each probe's least and most over all contexts of a kind, in the probe's unit."""
         return probe_ranges(
             sample
             for by_kind in self.spreads.values()
@@ -78,11 +78,11 @@ class Found:
         )
 
     def between(self, kind: str) -> float:
-        """Return the middle case's spread between contexts of a kind."""
+        """Return the middle case's spread between contexts of a kind, of logarithms."""
         return statistics.median(by_kind[kind].between for by_kind in self.spreads.values())
 
     def explained(self, kind: str) -> dict[str, float]:
-        """Return what each probe explains in the middle case; in some cases none varies."""
+        """Return the share each probe explains in the middle case; in some cases none varies."""
         shares: dict[str, list[float]] = {}
         for by_kind in self.spreads.values():
             for name, share in by_kind[kind].explained.items():

@@ -54,7 +54,7 @@ class Sample:
 
     iteration_s: list[float]
     probe: Mapping[str, float]
-    """Costs that the case has no part in, by name; see Measurement."""
+    """Costs that the case has no part in, by name, which ends with the unit; see Measurement."""
     took_s: float
     """From the order to the answer; of a process's first case, opening the device as well."""
 
@@ -89,7 +89,7 @@ def sample_of(outcome: Outcome) -> Sample:
 
 
 def probe_ranges(samples: Iterable[Sample]) -> dict[str, tuple[float, float]]:
-    """Return the least and the most of each probe, by name."""
+    """Return the least and the most of each probe in its unit, by name."""
     values: dict[str, list[float]] = {}
     for sample in samples:
         for name, value in sample.probe.items():
@@ -102,8 +102,9 @@ class Effect:
     """What became of one planted slow-down."""
 
     planted: float
+    """Share of a step."""
     measured: float
-    """Median over the processes of slowed over clean, less one."""
+    """Share of a step: median over the processes of slowed over clean, less one."""
     splits: int
     regressed: int
     suspect: int
@@ -124,14 +125,14 @@ class Selfcheck:
     candidates: int
     step_s: float
     between: float
-    """Spread between the clean processes."""
+    """Spread between the clean processes, a share."""
     inside: float
-    """Median spread inside a clean process."""
+    """Median spread inside a clean process, a share."""
     effects: list[Effect]
     detectable: float
-    """Median over the clean splits of what the judge says it would find nine times in ten."""
+    """Share: the clean splits' median of what the judge says it would find nine times in ten."""
     samples: dict[float, dict[str, Sample]]
-    """By effect and process."""
+    """By effect, a share of a step, and process."""
     measuring_s: float
     """Median time that a case took in a context that was open."""
     opening_s: float
@@ -139,7 +140,7 @@ class Selfcheck:
 
     @property
     def probes(self) -> dict[str, tuple[float, float]]:
-        """The least and the most of each probe over all that was measured."""
+        """The least and the most of each probe in its unit, over all that was measured."""
         return probe_ranges(s for by_process in self.samples.values() for s in by_process.values())
 
     @property
@@ -149,7 +150,7 @@ class Selfcheck:
 
     @property
     def visible(self) -> float | None:
-        """Smallest planted slow-down from which on all were found; None where none was."""
+        """Smallest planted share of a step from which on all were found; None where none was."""
         smallest = None
         for effect in sorted(self.effects, key=lambda e: -e.planted):
             if effect.planted == 0 or effect.found < FOUND:
@@ -170,7 +171,10 @@ class Selfcheck:
 
 
 def duration_s(case: Case, processes: int, effects: Sequence[float]) -> float:
-    """Return about how long a check takes, before anything is measured."""
+    """Return about how long a check takes, before anything is measured.
+
+    ``effects`` are shares of a step.
+    """
     return processes * (CONTEXT_S + len(effects) * once_s(case))
 
 
@@ -192,8 +196,8 @@ def check(
 ) -> Selfcheck:
     """Plant delays in a ``network`` case, measure in fresh processes, and judge every split.
 
-    Raises SelfcheckError where the case cannot be measured, and ValueError for numbers that
-    leave no split.
+    ``effects`` are shares of a step.  Raises SelfcheckError where the case cannot be measured,
+    and ValueError for numbers that leave no split.
     """
     if processes < LEAST_PROCESSES + candidates:
         raise ValueError(

@@ -36,7 +36,7 @@ class Metric:
     more_is_better: bool = False
 
     def ratio(self, a: float, b: float) -> float:
-        """Return how much worse B's value is than A's; above 1 is worse for every metric."""
+        """Return how much worse B's value is than A's, both in ``unit``; more than 1 is worse."""
         return a / b if self.more_is_better else b / a
 
 
@@ -84,7 +84,7 @@ LATENCY = METRICS["latency"]
 
 @dataclass(frozen=True)
 class Figures:
-    """One metric of both sides, as geometric means; None where a side does not tell."""
+    """One metric of both sides in its unit, as geometric means; None where a side does not tell."""
 
     a: float | None
     b: float | None
@@ -124,6 +124,7 @@ class Alignment:
     b: Side
     metric: Metric
     threshold: float
+    """The fraction that ``beyond_chance`` is held against."""
     rows: list[Row]
     """The slowest first; those without a ratio last."""
     new: list[str]

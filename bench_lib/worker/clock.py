@@ -236,7 +236,7 @@ class HostClock:
         raise NotImplementedError
 
     def busy_time(self, step: Callable[[], object], n: int) -> float:
-        """Nobody asks, as above."""
+        """Nobody asks for these seconds, as above."""
         raise NotImplementedError
 
 

@@ -138,6 +138,22 @@ def set_precision(precision: str, device: torch.device) -> None:
     torch.backends.cudnn.allow_tf32 = precision in ("tf32", "tf32-conv")
 
 
+def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Return what forward passes of a precision run in: torch's autocast, or no context at all."""
+    dtype = AUTOCAST.get(precision)
+    if dtype is None:
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=dtype)
+
+
+def gradient_scaler(precision: str, device: torch.device) -> torch.amp.GradScaler | None:
+    """Return what keeps a precision's gradients above zero; None where they need no help."""
+    if precision != "amp-fp16":
+        return None
+    # From the usual 65536 the first steps overflow and are skipped.
+    return torch.amp.GradScaler(device.type, init_scale=1024.0)
+
+
 def _require_tf32(device: torch.device) -> None:
     if device.type != "cuda":
         raise UnsupportedError("TF32 exists on GPUs only; use fp32 on a CPU")
@@ -153,7 +169,7 @@ def require_compile(mode: str, device: torch.device) -> None:
     """Raise UnsupportedError where torch.compile in this mode cannot mean anything here."""
     if device.type != "cuda" and mode.startswith(("graph", "reduce-overhead")):
         raise UnsupportedError(f"{mode} records CUDA graphs, which a CPU does not have")
-    if mode == "graph":
+    if mode in ("eager", "graph"):
         return
     if device.type == "cpu":
         from torch._inductor import cpp_builder, exc

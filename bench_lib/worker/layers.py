@@ -140,10 +140,11 @@ def profile(
 ) -> Profile:
     """Profile a step of an uncompiled network: its forward pass, in training the backward too.
 
-    The network runs on its device, in the mode that it is in and under ``autocast``;
-    ``profile_step`` and ``ranks`` are only printed.  Raises NoProfilerError without DeepSpeed,
-    and whatever network or profiler raise.  Either way the network, with its gradients and
-    statistics, and torch's functions and random numbers are left as they were.
+    ``batch`` is (n, ...), as the network takes it.  The network runs on its device, in the mode
+    that it is in and under ``autocast``; ``profile_step`` and ``ranks`` are only printed.  Raises
+    NoProfilerError without DeepSpeed, and whatever network or profiler raise.  Either way the
+    network, with its gradients and statistics, and torch's functions and random numbers are left
+    as they were.
     """
     profiling = _deepspeed()
     step = _Step(network, batch, autocast, clock_of(batch.device))

@@ -47,6 +47,7 @@ class Steadiness:
     least_s: float
     most_s: float
     blocks: list[float] = field(default_factory=list)
+    """Seconds a step, by block."""
     steps: int = 0
     elapsed_s: float = 0.0
 

@@ -74,7 +74,7 @@ def host_us() -> list[float]:
 
 
 def median_us(times: list[float]) -> float:
-    """Return the median, as it is kept."""
+    """Return the median of times in microseconds, as it is kept."""
     return round(statistics.median(times), 4)
 
 

@@ -85,7 +85,7 @@ def _summed(times: Iterable[tuple[str, float]]) -> list[tuple[str, int, float]]:
 
 
 def union_s(spans: Iterable[tuple[float, float]]) -> float:
-    """Return for how long at least one of the spans lasts."""
+    """Return for how long at least one of the spans lasts, each from and to a time in seconds."""
     busy, until = 0.0, float("-inf")
     for begin, end in sorted(spans):
         busy += max(0.0, end - max(begin, until))

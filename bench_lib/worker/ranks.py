@@ -260,7 +260,7 @@ class Group:
         self._host = host
 
     def agree(self, value: float) -> float:
-        """Return the largest of all ranks' values."""
+        """Return the largest of all ranks' values, in their unit."""
         if self._host is None:
             return value
         largest = torch.tensor([value], dtype=torch.float64)

@@ -40,8 +40,7 @@ def kernels(folder, name):
     from bench_lib.rocm import profilers
 
     profiler = profilers.find()
-    path = profiler.kernel_stats(Path(folder), name)
-    return [asdict(kernel) for kernel in profilers.read(path)]
+    return [asdict(kernel) for kernel in profiler.results(Path(folder), name).kernels]
 
 
 def main(what, *arguments):

@@ -1,27 +1,14 @@
 """``rocprof``, the first one."""
 
-import sys
 from pathlib import Path
 
-from around import COUNTERS, counters_in, refuse, release, run, statistics, write
+from around import COUNTERS, asked_for, counters_in, refuse, run, statistics, write
 
 
 def main() -> int:
     """Do what the command line says; return the exit status."""
-    words = sys.argv[1:]
-    asked: dict[str, str] = {}
-    while words and words[0].startswith("-"):
-        flag = words.pop(0)
-        if flag == "--version":
-            sys.stdout.write(f"ROCm version: {'.'.join(map(str, release()))}\n")
-            sys.stdout.write("ROCProfiler version: 2.0\n")
-            return 0
-        if flag == "--stats":
-            asked[flag] = ""
-        elif flag in ("-i", "-o", "--timestamp") and words:
-            asked[flag] = words.pop(0)
-        else:
-            refuse(f"rocprof: Error: Wrong option '{flag}'")
+    valued = ("-i", "-o", "--timestamp")
+    asked, words = asked_for(("--stats",), valued, "rocprof: Error: Wrong option '{}'")
     out = Path(asked.get("-o", "results.csv"))
     if out.suffix != ".csv":
         refuse("error: file name must have .CSV extension")

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from around import COUNTERS, counters_in, refuse, release, run
+from around import COUNTERS, asked_for, counters_in, refuse, run
 
 RESULTS = (
     "Dispatch_ID,GPU_ID,Queue_ID,PID,TID,Grid_Size,Workgroup_Size,Kernel_Name,Start_Timestamp,"
@@ -13,20 +13,11 @@ RESULTS = (
 
 def main() -> int:
     """Do what the command line says; return the exit status."""
-    words = sys.argv[1:]
-    asked: dict[str, str] = {}
-    while words and words[0].startswith("-"):
-        flag = words.pop(0)
-        if flag == "--version":
-            sys.stdout.write(f"ROCm version: {'.'.join(map(str, release()))}\n")
-            sys.stdout.write("ROCProfiler version: 2.0\n")
-            return 0
-        if flag in ("--kernel-trace", "--roctx-trace", "--hip-trace", "--hsa-trace"):
-            asked[flag] = ""
-        elif flag in ("-d", "-o", "-i", "--plugin") and words:
-            asked[flag] = words.pop(0)
-        else:
-            refuse(f'Wrong option "{flag}", Please use the following options:')
+    asked, words = asked_for(
+        ("--kernel-trace", "--roctx-trace", "--hip-trace", "--hsa-trace"),
+        ("-d", "-o", "-i", "--plugin"),
+        'Wrong option "{}", Please use the following options:',
+    )
     if not words or asked.get("--plugin") != "file":
         refuse("usage: rocprofv2 [options] application")
     counters = counters_in(asked["-i"]) if "-i" in asked else []

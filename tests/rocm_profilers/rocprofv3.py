@@ -152,9 +152,6 @@ def main() -> int:
         who = (asked.output_file or "%pid%").replace("%pid%", str(pid))
         if "rocpd" in chosen:
             database(out / f"{who}_results.db", did)
-        if "pftrace" in chosen:
-            out.mkdir(parents=True, exist_ok=True)
-            (out / f"{who}_results.pftrace").write_bytes(b"")
         if "csv" in chosen:
             traces(out, who, pid, did, asked)
             if counters:

@@ -20,7 +20,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Change:
-    """Two values of A and B, and the one over the other; null where it is not known."""
+    """A value of A and one of B in one unit, and their ratio; null where it is not known."""
 
     a: float | None
     b: float | None

@@ -157,6 +157,7 @@ class SamplesLine:
     iteration_s: list[float]
     """Time of each iteration in seconds, finite and above zero."""
     probe: dict[str, float] = field(default_factory=dict)
-    """Costs that the case has no part in, by name, which may tell why processes differ."""
+    """Costs that the case has no part in, by name, which may tell why processes differ; each in a
+    unit of its own."""
     slow: float | None = None
     """Share of a step that was planted as a delay."""

@@ -111,7 +111,7 @@ class BaselineQuarantine(Document):
     quarantine: Quarantine | None
     """Null where it was lifted."""
     near: list[str]
-    """Ids like this one, where the case has no baseline: perhaps one of them was meant."""
+    """Ids like this one, where nobody knows the case (``--unknown``): perhaps one was meant."""
 
 
 # ---- history ------------------------------------------------------------------------------
@@ -313,6 +313,7 @@ class ComparedCase:
     a: float | None
     """Geometric mean of the processes, in the metric's unit."""
     b: float | None
+    """The same of B, in the same unit."""
     ratio: float | None
     """Above 1 is worse."""
     interval: tuple[float, float] | None

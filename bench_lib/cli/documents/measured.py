@@ -137,6 +137,7 @@ class Next:
     workers: int
     speed_up: float
     interval: tuple[float, float] | None
+    """95% interval of the speed-up."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ class FittedLaw:
 
 @dataclass(frozen=True)
 class Foretold:
-    """One figure of the long run, as a short one foretold it and as it was."""
+    """One figure of the long run in ``unit``, as a short one foretold it and as it was."""
 
     figure: str
     unit: str

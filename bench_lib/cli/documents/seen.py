@@ -96,7 +96,7 @@ class Selfcheck(Document):
     detectable_effect: float
     """Smallest slow-down that is found nine times in ten by the judge's estimate, a share."""
     probes: dict[str, tuple[float, float]]
-    """By name, the least and the most over the processes."""
+    """By name, which ends with the unit, the least and the most over the processes."""
     measuring_s: float
     opening_s: float
     effects: list[Planted]
@@ -141,7 +141,7 @@ class SelfcheckContexts(Document):
     hardware_key: str
     cases: list[ContextCase]
     probes: dict[str, dict[str, tuple[float, float]]]
-    """By kind of context and name, the least and the most."""
+    """By kind of context and name, which ends with the unit, the least and the most."""
     conclusion: str
 
 

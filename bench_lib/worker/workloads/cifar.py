@@ -137,7 +137,11 @@ def _mnist_samples(side: int) -> Any:
 
 
 def plain(images: Tensor, side: int) -> Tensor:
-    """Return images in FP32 from 0 to 1, resized where they have another side."""
+    """Return images in FP32 from 0 to 1, resized where they have another side.
+
+    Shapes are those of ``Augmentation``: from (n, height, width, channels) to
+    (n, channels, side, side).
+    """
     seen = shares(images)
     if seen.shape[-1] == side:
         return seen
@@ -145,14 +149,18 @@ def plain(images: Tensor, side: int) -> Tensor:
 
 
 def normalised(images: Tensor, side: int) -> Tensor:
-    """Return MNIST's images with its mean and deviation taken out."""
+    """Return MNIST's images with its mean and deviation taken out.
+
+    From (n, height, width, channels) to (n, channels, side, side).
+    """
     return (plain(images, side) - MNIST_MEAN) / MNIST_DEVIATION
 
 
 def augmented(images: Tensor, side: int) -> Tensor:
     """Return images flipped, cropped and jittered, each by factors of its own.
 
-    Random numbers are the device's default generator's, which a graph draws anew each time.
+    From (n, height, width, 3) to (n, 3, side, side).  Random numbers are the device's default
+    generator's, which a graph draws anew each time.
     """
     n, height, width, _ = images.shape
     flips = torch.rand(n, device=images.device) < 0.5
@@ -163,7 +171,7 @@ def augmented(images: Tensor, side: int) -> Tensor:
 
 
 def shares(images: Tensor) -> Tensor:
-    """Return bytes (n, height, width, channels) as FP32 from 0 to 1, channels first."""
+    """Return bytes (n, height, width, channels) as FP32 (n, channels, height, width), 0 to 1."""
     return images.permute(0, 3, 1, 2).float() / 255
 
 
@@ -194,7 +202,9 @@ def random_boxes(n: int, height: int, width: int, device: torch.device) -> Tenso
 def cropped(images: Tensor, boxes: Tensor, flips: Tensor, side: int) -> Tensor:
     """Return each image's box, of the flipped image where it is to be, resized to ``side``.
 
-    Bilinear without antialiasing; what would lie beyond the box's edge is the edge.
+    From (n, channels, height, width), boxes (n, 4) as of ``random_boxes`` and flips (n,) to
+    (n, channels, side, side).  Bilinear without antialiasing; what would lie beyond the box's
+    edge is the edge.
     """
     height, width = images.shape[-2:]
     tops, lefts, heights, widths = boxes.unbind(1)
@@ -226,8 +236,9 @@ def random_orders(n: int, device: torch.device) -> Tensor:
 def jittered(images: Tensor, factors: Tensor, orders: Tensor) -> Tensor:
     """Return images in other brightness, contrast and saturation, factors (n, 3) in that order.
 
-    ``orders`` says which of them comes first, second and third.  Each blends the image with
-    something that has none of it: black, its mean grey, its greys; and is cut off at 0 and 1.
+    Images are (n, 3, height, width).  ``orders``, (n, 3), says which of them comes first, second
+    and third.  Each blends the image with something that has none of it: black, its mean grey,
+    its greys; and is cut off at 0 and 1.
     """
     for turn in range(3):
         kind = orders[:, turn, None, None, None]

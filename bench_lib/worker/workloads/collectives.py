@@ -92,7 +92,7 @@ def collective(setting: Setting, **params: Any) -> Workload:
 
 
 def calls_in_a_step(size: int, device: torch.device) -> int:
-    """Return of how many calls a step is; the same on all ranks."""
+    """Return of how many calls of ``size`` bytes a step is; the same on all ranks."""
     return max(1, min(MOST_CALLS, TOGETHER[device.type] // size))
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from bench_lib.worker.workload import UnsupportedError
+from bench_lib.worker.workload import UnsupportedError, require_known
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,6 +59,7 @@ class Split:
     images: NDArray[np.uint8]
     """(images, height, width, channels)."""
     targets: NDArray[np.int64]
+    """(images,): the number of each one's class."""
 
     def __len__(self) -> int:
         """How many images there are."""
@@ -82,12 +83,10 @@ def load(name: str, source: str, seed: int) -> Data:
     Raises ValueError for a name or a source that is not known, DataError for files that are
     missing or broken, UnsupportedError where no folder is named.
     """
-    if name not in DATASETS:
-        raise ValueError(f"dataset is {name!r}; there is {', '.join(DATASETS)}")
+    require_known("dataset", name, DATASETS)
+    require_known("data", source, SOURCES)
     if source == "generated":
         return generated(name, seed)
-    if source != "files":
-        raise ValueError(f"data is {source!r}; there is {', '.join(SOURCES)}")
     folder = os.environ.get(FOLDER_VARIABLE, "")
     if not folder:
         raise UnsupportedError(f"data is files, and {FOLDER_VARIABLE} names no folder to read")

@@ -56,7 +56,10 @@ class Feed(Protocol):
         """Have the host do its part of the next batch."""
 
     def batch(self) -> tuple[Tensor, Tensor]:
-        """Return images and targets on the device; does nothing that a graph cannot record."""
+        """Return images (n, channels, side, side) and targets (n,) on the device.
+
+        Does nothing that a graph cannot record.
+        """
 
     def rewind(self) -> None:
         """Start again with the first epoch."""
@@ -88,7 +91,7 @@ def feed_of(
 
 
 def on_device(split: Split, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return all images, (n, height, width, channels) bytes, and all targets on the device."""
+    """Return all images, (n, height, width, channels) bytes, and targets, (n,), on the device."""
     return torch.from_numpy(split.images).to(device), torch.from_numpy(split.targets).to(device)
 
 
@@ -115,7 +118,7 @@ class Fixed:
         """Nothing to do."""
 
     def batch(self) -> tuple[Tensor, Tensor]:
-        """Return the one batch."""
+        """Return the one batch: images (n, channels, side, side) and targets (n,)."""
         return self._images, self._targets
 
     def rewind(self) -> None:
@@ -162,7 +165,10 @@ class OnDevice:
         self._step += 1
 
     def batch(self) -> tuple[Tensor, Tensor]:
-        """Gather the next images, augment them, and move on."""
+        """Gather the next images, augment them, and move on.
+
+        Returns images (n, channels, side, side) and targets (n,).
+        """
         # Wrapped around because a recorded step may be replayed without the host's half.
         places = self._order[(self._begin + self._offsets) % len(self._order)]
         self._begin += self._shape.batch_size * self._setting.ranks
@@ -260,7 +266,7 @@ class Loader:
         self._targets.copy_(batch[1], non_blocking=True)
 
     def batch(self) -> tuple[Tensor, Tensor]:
-        """Return what was sent, as the network takes it."""
+        """Return what was sent: images (n, channels, side, side) and targets (n,)."""
         images = self._images.to(self._shape.dtype, memory_format=self._shape.layout)
         return images, self._targets
 

@@ -46,7 +46,7 @@ class Amount:
     flops: Mapping[str, float]
     """By operation, as aten names it without its overload; two per multiply-accumulate."""
     elements: float
-    """Floating-point numbers read and written."""
+    """How many floating-point numbers are read and written."""
     other_bytes: float
     """What is no floating-point number, such as a pooling's indices, and has its own size."""
 
@@ -157,8 +157,9 @@ def _share_of(operations: Iterable[str], flops: Mapping[str, float]) -> float | 
 def count(step: Callable[[], object], apart: Sequence[Tensor] = ()) -> Amount:
     """Count what a step of tensors on the meta device computes and moves.
 
-    FLOPs of operations that take one of the weights ``apart`` stand under APART.  Raises
-    whatever the step raises, NotImplementedError where an operation cannot do without data.
+    FLOPs of operations that take one of the weights ``apart``, of any shape, stand under APART.
+    Raises whatever the step raises, NotImplementedError where an operation cannot do without
+    data.
     """
     counting = _Counting(apart)
     with warnings.catch_warnings(), counting, _whole_attention(counting):
@@ -272,7 +273,7 @@ def _distinct(tensor: Tensor) -> int:
 
 
 def tensors_in(tree: Any) -> Iterator[Tensor]:
-    """Find the tensors in lists, tuples and dictionaries of anything."""
+    """Find the tensors, of any shape, in lists, tuples and dictionaries of anything."""
     if isinstance(tree, Tensor):
         yield tree
     elif isinstance(tree, (list, tuple)):

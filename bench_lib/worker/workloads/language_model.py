@@ -19,13 +19,13 @@ from torch.nn import functional
 
 from bench_lib.formulas.transformer import SIZES, Size
 from bench_lib.model import Numerics
-from bench_lib.worker.device import AUTOCAST, STORED, require_compile, set_precision
-from bench_lib.worker.workload import Setting, UnsupportedError, Workload
+from bench_lib.worker.device import AUTOCAST, STORED, autocast, require_compile, set_precision
+from bench_lib.worker.workload import Setting, UnsupportedError, Workload, require_known
 from bench_lib.worker.workloads.compilation import Recorded, arguments_of, compiled
 from bench_lib.worker.workloads.flops import Amount, count
 from bench_lib.worker.workloads.networks import SEED
 from bench_lib.worker.workloads.operators import USABLE, memory_bytes
-from bench_lib.worker.workloads.references import cosine, gradients_norm, plain_fp32
+from bench_lib.worker.workloads.references import FirstStep, cosine, plain_fp32, twin_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +92,10 @@ class LanguageModel(nn.Module):
             nn.init.normal_(embedding.weight, std=DEVIATION)
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Return logits (batch, length, vocabulary), or the mean loss where targets are given."""
+        """Return logits (batch, length, vocabulary), or the mean loss where targets are given.
+
+        Tokens and targets are (batch, length), the loss is a scalar.
+        """
         places = torch.arange(tokens.shape[1], device=tokens.device)
         stream = self.tokens(tokens) + self.positions(places)
         for block in self.blocks:
@@ -135,20 +138,15 @@ def language_model(
     the device cannot do it, or has not the memory for the weights.
     """
     known: dict[str, type[_Inference | _Training]] = {"infer": _Inference, "train": _Training}
-    for what, value, allowed in (
-        ("network", network, tuple(SIZES)),
-        ("parallel", parallel, ("ddp", "fsdp2")),
-        ("task", task, tuple(known)),
-    ):
-        if value not in allowed:
-            raise ValueError(f"{what} is {value!r}; there is {', '.join(allowed)}")
+    require_known("network", network, SIZES)
+    require_known("parallel", parallel, ("ddp", "fsdp2"))
+    require_known("task", task, known)
     size = SIZES[network]
     if length > size.context:
         raise ValueError(f"length is {length}, and {network} has {size.context} positions")
     spec = _Spec(size, batch_size, length, precision, compile_mode, parallel, task)
     set_precision(precision, setting.device)
-    if compile_mode != "eager":
-        require_compile(compile_mode, setting.device)
+    require_compile(compile_mode, setting.device)
     _require_memory(spec, setting)
     return known[task](spec, setting).workload()
 
@@ -205,10 +203,9 @@ class _Case:
         return model if self.divided else compiled(model, self.spec.compile_mode)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        dtype = AUTOCAST.get(self.spec.precision)
-        if dtype is None or self.divided:  # FSDP2 gathers weights in the shorter precision
+        if self.divided:  # FSDP2 gathers weights in the shorter precision
             return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=dtype)
+        return autocast(self.spec.precision, self.device)
 
     def described(self, step: Callable[[], object], **more: Any) -> Workload:
         spec = self.spec
@@ -359,8 +356,7 @@ class _Training(_Case):
         if spec.compile_mode == "graph":
             self.recorded = Recorded(self.step, self.note_first_step)
         self.loss: Tensor | None = None
-        self.first_loss = math.nan
-        self.first_grad_norm: float | None = None
+        self.first = FirstStep()
 
     def step(self) -> None:
         self.forward()
@@ -378,12 +374,7 @@ class _Training(_Case):
         self.loss = self.loss.detach()
 
     def note_first_step(self) -> None:
-        if not math.isnan(self.first_loss):
-            return  # a step that is recorded was noted before that
-        assert self.loss is not None
-        self.first_loss = float(self.loss)
-        if self.setting.ranks == 1:  # several ranks average theirs; the twin is one rank's
-            self.first_grad_norm = gradients_norm(self.model)
+        self.first.note(self.loss, self.model, self.setting.ranks)
 
     def workload(self) -> Workload:
         # Weights are read, and they and two moments are read and written where they are kept.
@@ -410,21 +401,10 @@ class _Training(_Case):
             self.recorded.release()
         del self.run, self.model, self.optimizer, self.loss
         loss, norm = self._reference()
-        return Numerics(
-            finite=math.isfinite(self.first_loss) and math.isfinite(last),
-            loss=self.first_loss,
-            reference_loss=loss,
-            grad_norm=self.first_grad_norm,
-            reference_grad_norm=norm if self.setting.ranks == 1 else None,
-        )
+        return self.first.beside((loss, norm if self.setting.ranks == 1 else None), last)
 
     def _reference(self) -> tuple[float | None, float | None]:
         """First loss and gradient norm of FP32 eager; None where the memory is too small."""
         with plain_fp32():
             twin = self._fresh()
-            try:
-                loss = twin(self.tokens, self.targets)
-                loss.backward()
-            except torch.OutOfMemoryError:
-                return None, None
-            return float(loss.detach()), gradients_norm(twin)
+            return twin_step(twin, lambda: twin(self.tokens, self.targets))

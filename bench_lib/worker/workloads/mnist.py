@@ -24,7 +24,7 @@ class SmallCnn(nn.Module):
         self.fc2 = nn.Linear(128, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return a score for each class."""
+        """Return a score for each class, (n, classes), of images (n, channels, side, side)."""
         seen = functional.relu(self.conv1(images))
         seen = functional.max_pool2d(functional.relu(self.conv2(seen)), 2)
         seen = functional.relu(self.fc1(self.dropout1(seen).flatten(1)))

@@ -12,12 +12,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench_lib.model import COMPILE_MODES, MEMORY_FORMATS, PRECISIONS, TASKS, Numerics
-from bench_lib.worker.device import AUTOCAST, STORED, require_compile, set_precision
-from bench_lib.worker.workload import Setting, Workload
+from bench_lib.worker.device import (
+    AUTOCAST,
+    STORED,
+    autocast,
+    gradient_scaler,
+    require_compile,
+    set_precision,
+)
+from bench_lib.worker.workload import Setting, Workload, require_known
 from bench_lib.worker.workloads.compilation import Recorded, compiled, records_graphs
 from bench_lib.worker.workloads.flops import CONVOLUTIONS, Work, linear_share, work
 from bench_lib.worker.workloads.merging import merged, plain_mode
-from bench_lib.worker.workloads.references import cosine, gradients_norm, plain_fp32
+from bench_lib.worker.workloads.references import FirstStep, cosine, plain_fp32, twin_step
 from bench_lib.worker.workloads.registry import create, networks
 from bench_lib.worker.workloads.weights import quantize, settle, stored, stored_bytes
 
@@ -32,12 +39,15 @@ At 0.01 a network knows its one batch by heart before the first measured step, a
 faster on gradients that are nearly zero."""
 MOMENTUM = 0.9
 CALIBRATION_BATCH = 4
-AUXILIARY = {"googlenet": 2 * 0.3, "inception_v3": 0.4}
+HEADS = {1: 0.4, 2: 0.3}
+"""What each auxiliary head's loss counts, by how many there are: as Inception v3's and GoogLeNet's
+papers have it."""
+AUXILIARY = {"googlenet": 2 * HEADS[2], "inception_v3": HEADS[1]}
 """What the losses of auxiliary heads add to the main one's, each by its paper's weight."""
 
 
 def main_output(output: Any) -> Tensor:
-    """Return the tensor that the network is for, without its auxiliary heads."""
+    """Return the tensor, of any shape, that the network is for, without its auxiliary heads."""
     if isinstance(output, Tensor):
         return output
     if isinstance(output, dict):
@@ -46,16 +56,18 @@ def main_output(output: Any) -> Tensor:
 
 
 def loss_of(output: Any, target: Tensor) -> Tensor:
-    """Cross-entropy, auxiliary heads weighted as in their papers (0.3 and 0.4)."""
+    """Cross-entropy, a scalar, auxiliary heads weighted as in their papers (0.3 and 0.4).
+
+    Targets are (n,), of segmentation (n, height, width).
+    """
     if isinstance(output, Tensor):
         return functional.cross_entropy(output, target)
     if isinstance(output, dict):
         return functional.cross_entropy(output["out"], target)
     main, *auxiliary = (head for head in output if head is not None)
-    weight = 0.4 if len(auxiliary) == 1 else 0.3
     loss = functional.cross_entropy(main, target)
     for head in auxiliary:
-        loss = loss + weight * functional.cross_entropy(head, target)
+        loss = loss + HEADS[len(auxiliary)] * functional.cross_entropy(head, target)
     return loss
 
 
@@ -102,18 +114,12 @@ def network(
     steps add up their gradients before the optimizer uses them.  Raises ValueError for a value
     that is not known, and UnsupportedError for what the device or this torch cannot do.
     """
-    for what, value, known in (
-        ("precision", precision, PRECISIONS),
-        ("compile_mode", compile_mode, COMPILE_MODES),
-        ("task", task, TASKS),
-        ("memory_format", memory_format, MEMORY_FORMATS),
-    ):
-        if value not in known:
-            raise ValueError(f"{what} is {value!r}; there is {', '.join(known)}")
-    device = setting.device
-    set_precision(precision, device)
-    if compile_mode != "eager":
-        require_compile(compile_mode, device)
+    require_known("precision", precision, PRECISIONS)
+    require_known("compile_mode", compile_mode, COMPILE_MODES)
+    require_known("task", task, TASKS)
+    require_known("memory_format", memory_format, MEMORY_FORMATS)
+    set_precision(precision, setting.device)
+    require_compile(compile_mode, setting.device)
     info = networks().get(network)
     spec = _Spec(
         name=network,
@@ -181,10 +187,7 @@ class _Case:
         return unmerged.to(memory_format=spec.layout), self.input
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        dtype = AUTOCAST.get(self.spec.precision)
-        if dtype is None:
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=dtype)
+        return autocast(self.spec.precision, self.device)
 
     def work(self) -> Work | None:
         return work(self.spec.name, self.spec.image_size, self.spec.task)
@@ -289,10 +292,7 @@ class _Training(_Case):
     def __init__(self, spec: _Spec, setting: Setting) -> None:
         super().__init__(spec, setting)
         self.target = self.targets()
-        self.scaler = None
-        if spec.precision == "amp-fp16":
-            # From the usual 65536 the first steps overflow and are skipped.
-            self.scaler = torch.amp.GradScaler(self.device.type, init_scale=1024.0)
+        self.scaler = gradient_scaler(spec.precision, self.device)
         # Unfused SGD under a scaler asks the device whether a gradient overflowed, and waits.
         self.optimizer = torch.optim.SGD(
             self.model.parameters(),
@@ -314,8 +314,7 @@ class _Training(_Case):
         self.loss: Tensor | None = None
         self.gathered = 0
         """Steps whose gradients are added up and not used yet."""
-        self.first_loss = math.nan
-        self.first_grad_norm: float | None = None
+        self.first = FirstStep()
 
     def step(self) -> None:
         if self.records_graphs:
@@ -338,12 +337,7 @@ class _Training(_Case):
             self.scaler.update()
 
     def note_first_step(self) -> None:
-        if not math.isnan(self.first_loss):
-            return  # a step that is recorded was noted before that, which takes some steps more
-        assert self.loss is not None
-        self.first_loss = float(self.loss)
-        if self.setting.ranks == 1:  # several ranks average theirs; the twin is one rank's
-            self.first_grad_norm = gradients_norm(self.model)
+        self.first.note(self.loss, self.model, self.setting.ranks)
 
     def workload(self) -> Workload:
         return Workload(
@@ -368,23 +362,11 @@ class _Training(_Case):
         if self.recorded is not None:
             self.recorded.release()
         del self.forward, self.model, self.optimizer, self.loss
-        loss, norm = self._reference()
-        return Numerics(
-            finite=math.isfinite(self.first_loss) and math.isfinite(last),
-            loss=self.first_loss,
-            reference_loss=loss,
-            grad_norm=self.first_grad_norm,
-            reference_grad_norm=norm,
-        )
+        return self.first.beside(self._reference(), last)
 
     def _reference(self) -> tuple[float | None, float | None]:
         """First loss and gradient norm of FP32 eager; None where the memory is too small."""
         images = self.input.float().contiguous()
         with plain_fp32():
             twin = self._fresh_model()
-            try:
-                loss = loss_of(twin(images), self.target)
-                loss.backward()
-            except torch.OutOfMemoryError:
-                return None, None
-            return float(loss.detach()), gradients_norm(twin)
+            return twin_step(twin, lambda: loss_of(twin(images), self.target))

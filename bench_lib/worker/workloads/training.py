@@ -17,19 +17,27 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from bench_lib.model import MEMORY_FORMATS, MOST_STEPS_TOLD, Numerics, Training
-from bench_lib.worker.device import AUTOCAST, STORED, require_compile, set_precision
-from bench_lib.worker.workload import Setting, Workload
+from bench_lib.model import MEMORY_FORMATS, MOST_STEPS_TOLD, Training
+from bench_lib.worker.device import (
+    STORED,
+    autocast,
+    gradient_scaler,
+    require_compile,
+    set_precision,
+)
+from bench_lib.worker.workload import Setting, Workload, require_known
 from bench_lib.worker.workloads import cifar, datasets
 from bench_lib.worker.workloads.compilation import Recorded, compiled, records_graphs
 from bench_lib.worker.workloads.feeding import FEEDS, Feed, Shape, feed_of, on_device
 from bench_lib.worker.workloads.flops import count
 from bench_lib.worker.workloads.networks import loss_of, main_output
-from bench_lib.worker.workloads.references import gradients_norm, plain_fp32
+from bench_lib.worker.workloads.references import FirstStep, plain_fp32, twin_step
 from bench_lib.worker.workloads.weights import settle, stored, stored_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from bench_lib.model import Numerics
 
 PRECISIONS = ("fp32", "tf32", "tf32-conv", "bf16", "amp-fp16", "amp-bf16")
 MODES = (
@@ -101,18 +109,12 @@ def training(
     fresh weights, and the test images are looked at afterwards.  Raises ValueError for a value that
     is not known, and UnsupportedError for what the device or this torch cannot do.
     """
-    for what, value, known in (
-        ("precision", precision, PRECISIONS),
-        ("memory_format", memory_format, MEMORY_FORMATS),
-        ("compile_mode", compile_mode, MODES),
-        ("feed", feed, FEEDS),
-    ):
-        if value not in known:
-            raise ValueError(f"{what} is {value!r}; there is {', '.join(known)}")
-    device = setting.device
-    set_precision(precision, device)
-    if compile_mode != "eager":
-        require_compile(compile_mode, device)
+    require_known("precision", precision, PRECISIONS)
+    require_known("memory_format", memory_format, MEMORY_FORMATS)
+    require_known("compile_mode", compile_mode, MODES)
+    require_known("feed", feed, FEEDS)
+    set_precision(precision, setting.device)
+    require_compile(compile_mode, setting.device)
     loaded = datasets.load(dataset, data, seed)
     side = 299 if network == "inception_v3" else datasets.DATASETS[dataset].side
     spec = _Spec(
@@ -173,10 +175,7 @@ class Trainer:
         self.learns = spec.feed != "fixed"
         self.model = self._fresh_model()
         self.fresh = {name: value.cpu().clone() for name, value in self.model.state_dict().items()}
-        self.scaler = None
-        if spec.precision == "amp-fp16":
-            # From the usual 65536 the first steps overflow and are skipped.
-            self.scaler = torch.amp.GradScaler(self.device.type, init_scale=1024.0)
+        self.scaler = gradient_scaler(spec.precision, self.device)
         self.fresh_scaler = self.scaler.state_dict() if self.scaler is not None else {}
         self.optimizer = self._optimizer()
         self.graphed = spec.compile_mode == "graph"
@@ -303,10 +302,7 @@ class Trainer:
             self.scaler.update()
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        dtype = AUTOCAST.get(self.spec.precision)
-        if dtype is None:
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=dtype)
+        return autocast(self.spec.precision, self.device)
 
     # ---- before and after the measured stretch --------------------------------------------
 
@@ -366,27 +362,19 @@ class Trainer:
         """Keep the first step's batch and what came of it, for FP32's answer to the same."""
         if self.first is not None:
             return
-        assert self.loss is not None
-        alone = self.setting.ranks == 1  # several ranks average theirs; the twin is one rank's
-        norm = gradients_norm(self.model) if alone else None
-        self.first = _First(self.images.cpu(), self.targets.cpu(), float(self.loss), norm)
+        self.first = _First(self.images.cpu(), self.targets.cpu(), FirstStep())
+        self.first.step.note(self.loss, self.model, self.setting.ranks)
 
     def numerics(self) -> Numerics | None:
         """Return the first step beside FP32 eager's; alone where a network draws lots."""
         if self.first is None or self.loss is None:
             return None
-        finite = math.isfinite(self.first.loss) and math.isfinite(float(self.loss))
-        loss = norm = None
+        last = float(self.loss)
+        twin: tuple[float | None, float | None] = (None, None)
         if not _draws_lots(self.model):
             self._release()
-            loss, norm = self._reference(self.first)
-        return Numerics(
-            finite=finite,
-            loss=self.first.loss,
-            reference_loss=loss,
-            grad_norm=self.first.grad_norm,
-            reference_grad_norm=norm,
-        )
+            twin = self._reference(self.first)
+        return self.first.step.beside(twin, last)
 
     def _reference(self, first: _First) -> tuple[float | None, float | None]:
         """First loss and gradient norm of FP32 eager; None where the memory is too small."""
@@ -396,12 +384,7 @@ class Trainer:
             twin.load_state_dict(self.fresh)
             twin.to(self.device).train()
             images = first.images.to(self.device).float().contiguous()
-            try:
-                loss = loss_of(twin(images), first.targets.to(self.device))
-                loss.backward()
-            except torch.OutOfMemoryError:
-                return None, None
-            return float(loss.detach()), gradients_norm(twin)
+            return twin_step(twin, lambda: loss_of(twin(images), first.targets.to(self.device)))
 
     def _release(self) -> None:
         """Give back what only a step needs."""
@@ -471,8 +454,7 @@ class _First:
 
     images: Tensor
     targets: Tensor
-    loss: float
-    grad_norm: float | None
+    step: FirstStep
 
 
 class _Learnt:

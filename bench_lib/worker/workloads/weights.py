@@ -10,7 +10,10 @@ from bench_lib.worker.workload import UnsupportedError
 
 
 def settle(model: nn.Module, images: Tensor) -> None:
-    """Have a fresh network answer like a trained one; it is in training mode afterwards."""
+    """Have a fresh network answer like a trained one; it is in training mode afterwards.
+
+    Images are (n, channels, height, width).
+    """
     _fill_zero_weights(model)
     _calibrate(model, images)
 
@@ -87,7 +90,10 @@ def linear_layers(model: nn.Module) -> list[nn.Linear]:
 
 
 def stored_bytes(weight: Tensor) -> int:
-    """Return the bytes that a weight takes; a quantized one has parts, and its shape's dtype."""
+    """Return the bytes that a weight of any shape takes.
+
+    A quantized one has parts, and its shape's dtype.
+    """
     flatten = getattr(weight, "__tensor_flatten__", None)
     if flatten is None:
         return weight.nbytes
