@@ -209,8 +209,11 @@ wait
     return Launcher("by hand", (str(path),), 2)
 
 
-def test_ranks_of_different_cases_do_not_measure(tmp_path: Path) -> None:
+def test_ranks_of_different_cases_do_not_measure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that has an old file would wait for a collective that the others do not have."""
+    monkeypatch.setattr(module, "LINGER_S", 1.0)  # nobody ends the other
     other = tmp_path / "other.json"
     case = two_ranks("faulty:by_rank", pids=str(tmp_path), others="meet", last="meet")
     other.write_text(json.dumps(asdict(replace(case, id="other"))))
@@ -222,8 +225,9 @@ def test_ranks_of_different_cases_do_not_measure(tmp_path: Path) -> None:
     assert ", and rank 0 has " in fault.message
 
 
-def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where somebody says which port; by themselves ranks take a free one."""
+    monkeypatch.setattr(module, "LINGER_S", 1.0)  # nobody ends the other
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
