@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -557,7 +558,7 @@ def test_tf32_on_a_cpu_is_skipped(precision: str) -> None:
 @pytest.mark.filterwarnings("ignore")  # torchao's and torch's words about each other
 def test_int8_keeps_linear_layers_in_less_and_answers_nearly_the_same() -> None:
     """What of the network it reaches is said; its products are no longer plain ones."""
-    pytest.importorskip("torchao")
+    pytest.importorskip("torchao", exc_type=ImportError)
     workload = build("resnet18", 64, precision="int8")
     assert workload.warnings == ["INT8 in 1 linear layer with 4% of the weights; the rest is bf16"]
     weight = case_of(workload).model.fc.weight
@@ -571,7 +572,7 @@ def test_int8_keeps_linear_layers_in_less_and_answers_nearly_the_same() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_int8_of_a_vit_reaches_what_torchao_quantizes_and_nothing_else() -> None:
     """Attention's weights stay as they are, and so does most that is moved of them."""
-    pytest.importorskip("torchao")
+    pytest.importorskip("torchao", exc_type=ImportError)
     workload = build("vit_b_32", 64, precision="int8")
     (warning,) = workload.warnings
     assert warning.startswith("INT8 in 25 linear layers with 65% of the weights")
@@ -587,7 +588,7 @@ def test_int8_of_a_vit_reaches_what_torchao_quantizes_and_nothing_else() -> None
 @pytest.mark.filterwarnings("ignore")
 def test_quantized_weights_have_to_be_read_as_they_are_kept() -> None:
     """A byte each, and a scale for each row; the others two bytes."""
-    pytest.importorskip("torchao")
+    pytest.importorskip("torchao", exc_type=ImportError)
     plain = build("resnet18", precision="bf16").least_bytes_per_step
     quantized = build("resnet18", precision="int8").least_bytes_per_step
     assert plain is not None
@@ -610,7 +611,7 @@ def test_convolutions_share_is_that_of_tf32(monkeypatch: Any) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_int8_of_a_network_without_linear_layers_is_skipped() -> None:
     """Nothing in it would be INT8."""
-    pytest.importorskip("torchao")
+    pytest.importorskip("torchao", exc_type=ImportError)
     with pytest.raises(UnsupportedError, match="the network has none"):
         build(TINY, precision="int8")
 
@@ -619,6 +620,15 @@ def test_int8_without_torchao_is_skipped_with_what_to_install(monkeypatch: Any) 
     """It is an extra."""
     monkeypatch.setitem(sys.modules, "torchao.quantization", None)
     with pytest.raises(UnsupportedError, match=r"pip install 'bench-lib\[int8\]'"):
+        build("resnet18", precision="int8")
+
+
+def test_int8_with_a_torchao_that_does_not_fit_is_skipped_with_the_torch_that_is_there(
+    monkeypatch: Any,
+) -> None:
+    """As the newest one does under torch 2.7: it is there, and cannot be imported."""
+    monkeypatch.setitem(sys.modules, "torchao.quantization", types.ModuleType("quantization"))
+    with pytest.raises(UnsupportedError, match="install one that fits torch [0-9]"):
         build("resnet18", precision="int8")
 
 

@@ -62,13 +62,17 @@ def stored(model: nn.Module, precision: str, dtype: torch.dtype) -> nn.Module:
 def quantize(model: nn.Module) -> list[str]:
     """Have torchao keep the weights of linear layers in INT8, and their inputs as they come.
 
-    Returns what of the network stays as it was; raises UnsupportedError without torchao.
+    Returns what of the network stays as it was; raises UnsupportedError without a torchao that
+    fits this torch.
     """
     try:
         from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         install = "pip install 'bench-lib[int8]'"
         raise UnsupportedError(f"int8 needs torchao ({error}); {install}") from error
+    except ImportError as error:
+        fitting = f"install one that fits torch {torch.__version__}"
+        raise UnsupportedError(f"int8 needs another torchao ({error}); {fitting}") from error
     linear = linear_layers(model)
     if not linear:
         raise UnsupportedError("torchao has INT8 for linear layers, and the network has none")
