@@ -54,6 +54,14 @@ def test_what_accepting_a_compacted_run_would_change_is_what_it_would_have_befor
             cli("history", "restore", run_id(path))
 
 
+def test_the_latest_run_is_the_newest_though_an_older_one_was_restored(cli, nights):
+    """Its file is the only one then."""
+    compact(Path("history"), keep=0)
+    cli("history", "restore", run_id(nights[0]))
+    assert history.files(Path("history")) == nights[:1]
+    assert cli("history", "show", "latest", "--json").json["run"] == run_id(nights[1])
+
+
 def test_a_compacted_run_is_accepted_alone_and_with_one_that_is_not(cli, nights):
     """Its processes are those of its file."""
     compact(Path("history"), keep=1)
@@ -75,6 +83,15 @@ def test_a_run_that_is_nowhere_is_a_wrong_question_that_names_the_compacted_ones
     assert (answer.status, answer.out) == (2, "")
     known = ", ".join(run_id(path) for path in nights)
     assert answer.err == f"bench-lib: error: 'zzz' is not a run here; in history there is {known}\n"
+
+
+def test_the_latest_run_is_no_other_where_its_file_cannot_be_read(cli, nights):
+    """What is older is not taken for it without a word."""
+    compact(Path("history"), keep=2)
+    nights[1].write_text('{"schema": 99}\n')
+    answer = cli("baseline", "accept", "--run", "latest", "--reason", "as it is")
+    assert (answer.status, answer.out) == (2, "")
+    assert f"{nights[1]}, line 1: schema 99 is newer than" in answer.err
 
 
 @pytest.mark.parametrize("words", [("baseline", "diff", "--run"), ("history", "show")])

@@ -1178,6 +1178,17 @@ def test_a_case_that_has_a_baseline_is_looked_for_nowhere_else(cli, history, tmp
 
 
 @pytest.mark.usefixtures("today")
+def test_a_case_that_a_run_tried_is_quarantined_whatever_is_wrong_with_the_matrix(
+    cli, history, tmp_path
+):
+    """Only an id that nothing else knows hangs on it."""
+    in_matrix(tmp_path / "perf_tests", "fp17")
+    write_run(history, [measured(0.5, "crashes")])
+    assert quarantine(cli, "crashes").status == 0
+    assert "unknown precision" in quarantine(cli, "crashed").err
+
+
+@pytest.mark.usefixtures("today")
 def test_a_case_that_nothing_knows_yet_is_quarantined_where_that_is_meant(cli, history):
     """And cases like it are named all the same."""
     accept(cli, write_run(history, [measured(0.5, processes=5), measured(0.5, "b", 5)]))
@@ -1235,6 +1246,10 @@ def test_a_quarantine_without_a_key_is_of_this_machine(cli, tmp_path):
         ),
         (
             ("a|b", "--unknown", "--until", "2026-02-01", "--reason", "x"),
+            "'a|b' is no case's id, which is letters, digits, dots, dashes and underscores",
+        ),
+        (
+            ("a|b", "--until", "2026-02-01", "--reason", "x"),
             "'a|b' is no case's id, which is letters, digits, dots, dashes and underscores",
         ),
         (

@@ -10,7 +10,7 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,6 +32,7 @@ from bench_lib.cli.output import (
     print_json,
     print_table,
 )
+from bench_lib.model import UserError
 
 if TYPE_CHECKING:
     from bench_lib.baselines import BaselineFile
@@ -331,7 +332,7 @@ def quarantine(
     if until is None or reason is None:
         missing = "--until" if until is None else "--reason"
         raise files.BaselineError(f"{missing} is missing; a quarantine has a last day and a reason")
-    if not unknown:
+    if not unknown and is_case_id(case):
         _require_known(case, file, matrix, history)
     new = Quarantine(reason.strip(), until, utc_now(), proposals.who())
     path = files.set_quarantine(file, case, new, device if device.key == file.key else None)
@@ -358,14 +359,23 @@ def _print_quarantine(
 
 
 def _require_known(case: str, file: BaselineFile, matrix: Path, history: str) -> None:
-    """Refuse a case's id that nothing knows, naming those like it."""
+    """Refuse a case's id that nothing knows, naming those like it.
+
+    A place that cannot be read is missed only where no other knows the id.
+    """
     from bench_lib.baselines import BaselineError
 
     known: set[str] = set()
-    for ids in _known(file, matrix, history):
-        known.update(ids)
+    unreadable: list[UserError] = []
+    for tell in _places(file, matrix, history):
+        try:
+            known.update(tell())
+        except UserError as error:
+            unreadable.append(error)
         if case in known:
             return
+    if unreadable:
+        raise unreadable[0]
     near = _near(case, known)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise BaselineError(
@@ -374,18 +384,25 @@ def _require_known(case: str, file: BaselineFile, matrix: Path, history: str) ->
     )
 
 
-def _known(file: BaselineFile, matrix: Path, history: str) -> Iterator[Iterable[str]]:
-    """Yield the ids that each place knows, the quickest to read first."""
-    yield {*file.baselines, *file.quarantines}
+def _places(
+    file: BaselineFile, matrix: Path, history: str
+) -> Iterator[Callable[[], Iterable[str]]]:
+    """Yield what tells the ids that each place knows, the quickest first."""
+    yield lambda: (*file.baselines, *file.quarantines)
     if matrix != DEFAULT_MATRIX or matrix.is_file():
         from bench_lib.matrix import cases_in
 
-        yield cases_in(matrix)
-    from bench_lib.archive import Archive  # last: DuckDB takes a while to import
+        yield lambda: cases_in(matrix)
+    yield lambda: _tried(history)
+
+
+def _tried(history: str) -> list[str]:
+    """Return the ids of the cases that a run tried; raises HistoryError."""
+    from bench_lib.archive import Archive
 
     with Archive(history) as archive:
         tried = "SELECT DISTINCT case_id FROM lines WHERE kind = 'attempt' AND case_id IS NOT NULL"
-        yield [case_id for (case_id,) in archive.query(tried).rows]
+        return [case_id for (case_id,) in archive.query(tried).rows]
 
 
 def _near(case: str, known: Iterable[str]) -> list[str]:

@@ -24,16 +24,27 @@ def run(name: str, place: str | Path) -> Run:
     """
     from bench_lib import history
 
-    folder = Path(place)
-    if folder.is_dir() or name.endswith(".jsonl"):
-        try:
-            path = history.find(folder, name)
-        except history.HistoryError:
-            if not is_compacted(folder):
-                raise
-        else:
-            return history.read(path)
+    path = _file_of(name, Path(place))
+    # Of an older run that was restored, the file may be the newest that there is.
+    if path is not None and not (name == "latest" and is_compacted(Path(place))):
+        return history.read(path)
     from bench_lib.archive import Archive
 
     with Archive(place) as archive:
-        return archive.run(name)
+        if path is None or archive.find(name).compacted:
+            return archive.run(name)
+    return history.read(path)
+
+
+def _file_of(name: str, folder: Path) -> Path | None:
+    """Return the file of a run; None where only an archive may know it.  Raises HistoryError."""
+    from bench_lib import history
+
+    if not folder.is_dir() and not name.endswith(".jsonl"):
+        return None
+    try:
+        return history.find(folder, name)
+    except history.HistoryError:
+        if not is_compacted(folder):
+            raise
+        return None

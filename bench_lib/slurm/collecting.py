@@ -60,7 +60,7 @@ _PYTEST = {
     1: "cases failed, or regressed",
     2: "the suite was interrupted, or could not be collected",
     3: "the suite had an internal error",
-    4: "pytest did not understand its options",
+    4: "no device, or an option, the matrix, the history or a baseline is wrong",
     5: "no case was selected",
 }
 
