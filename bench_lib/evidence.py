@@ -38,7 +38,7 @@ class Evidence:
     baseline: Baseline | None
     limits: Limits = field(default_factory=Limits)
     rolling: Sequence[ProcessSummary] = ()
-    """Processes of the nights accepted since the baseline was; see docs/baselines.md."""
+    """Processes of the nights that were fine by the baseline; see docs/baselines.md."""
     conditions: Mapping[str, Any] = field(default_factory=dict)
     """Compared with the baseline's; what is unknown on either side is not."""
     planned: int = 1

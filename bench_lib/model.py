@@ -488,7 +488,7 @@ class Verdict:
     detectable_effect: float | None = None
     """Smallest slow-down this comparison would have called nine times in ten, as a fraction."""
     against: str = "pinned"
-    """Which baseline: ``pinned`` (accepted by somebody), ``rolling`` (the nights since) or
+    """Which baseline: ``pinned`` (accepted by somebody), ``rolling`` (the nights fine by that) or
     ``published`` (a figure beside which a case is shown)."""
 
 
