@@ -33,7 +33,7 @@ import ruptures
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench_lib.statistics.changes import steps
+from bench_lib.verdict.statistics.changes import steps
 
 NIGHTS = 365
 MISSING = 0.03

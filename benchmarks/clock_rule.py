@@ -18,8 +18,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench_lib.judge import Evidence, judge, overall
 from bench_lib.model import Accepted, Baseline, ProcessSummary
+from bench_lib.verdict.judge import Evidence, judge, overall
 
 BETWEEN = 0.002
 CLOCK_SD = 0.002

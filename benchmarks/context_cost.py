@@ -20,9 +20,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench_lib import hardware
-from bench_lib.launch import Zygote
+from bench_lib.cases.matrix import read_matrix, tables
 from bench_lib.launch.catalogue import network_sizes
-from bench_lib.matrix import read_matrix, tables
+from bench_lib.launch.zygote import Zygote
 from bench_lib.model import Case, Sampling
 from bench_lib.worker.zygote import PRELOAD_VARIABLE
 

@@ -45,11 +45,11 @@ from scipy import special, stats
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench_lib import judge
-from bench_lib.metrics.timing import Question, answers, families
 from bench_lib.model import Status, Verdict
-from bench_lib.statistics.comparison import Contrast
-from bench_lib.statistics.covariates import Probes
+from bench_lib.verdict import judge
+from bench_lib.verdict.metrics.timing import Question, answers, families
+from bench_lib.verdict.statistics.comparison import Contrast
+from bench_lib.verdict.statistics.covariates import Probes
 
 CASES = 100
 TOLERANCE = 0.01

@@ -27,10 +27,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from bench_lib.archive import Archive
-from bench_lib.archive.compaction import compact
-from bench_lib.chronicle import MOST_RUNS
-from bench_lib.history import reference
+from bench_lib.engine.chronicle import MOST_RUNS
 from bench_lib.model import (
     SCHEMA,
     Attempt,
@@ -43,6 +40,9 @@ from bench_lib.model import (
     Telemetry,
     Verdict,
 )
+from bench_lib.storage.archive import Archive
+from bench_lib.storage.archive.compaction import compact
+from bench_lib.storage.history import reference
 
 FIRST = dt.datetime(2025, 1, 1, 2, tzinfo=dt.timezone.utc)
 ITERATIONS = 32

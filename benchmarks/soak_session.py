@@ -21,11 +21,12 @@ import pytest
 from soak import devices
 
 import bench_lib.hardware
-from bench_lib.launch import Zygote, ranks
+from bench_lib.engine.runner import Bench
+from bench_lib.engine.telemetry import Sampler
+from bench_lib.launch import ranks
+from bench_lib.launch.zygote import Zygote
 from bench_lib.model import Hardware
 from bench_lib.plugin import SESSION, session
-from bench_lib.runner import Bench
-from bench_lib.telemetry import Sampler
 
 STATE = Path(os.environ["SOAK_STATE"])
 BIN = STATE.parent / "bin"

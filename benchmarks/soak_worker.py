@@ -112,7 +112,7 @@ class Worker:
     @classmethod
     def serve(cls, name: str) -> int:
         """Open the device, unless it is lost, and answer until hung up on."""
-        from bench_lib.wire import ClosedError, connect  # noqa: PLC0415 - telemetry needs none of it
+        from bench_lib.launch.wire import ClosedError, connect  # noqa: PLC0415 - telemetry needs none of it
 
         if strikes("unborn"):
             return 1

@@ -108,7 +108,7 @@ def _pairs(step: Step, iterations: int, pairs: int, device: list[str]) -> list[l
     """Return each pair's medians in ms: watched, and without."""
     order = random.Random(1)
     watcher = subprocess.Popen(
-        [sys.executable, "-m", "bench_lib.telemetry", *device],
+        [sys.executable, "-m", "bench_lib.engine.telemetry", *device],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

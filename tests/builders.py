@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench_lib import baselines, history
-from bench_lib.history import Writer
 from bench_lib.model import (
     Accepted,
     Attempt,
@@ -30,6 +28,8 @@ from bench_lib.model import (
     Telemetry,
     Verdict,
 )
+from bench_lib.storage import baselines, history
+from bench_lib.storage.history import Writer
 
 TIME = "2026-01-02T03:04:05Z"
 UUID = "GPU-0123"

@@ -16,7 +16,6 @@ from typing import Any
 
 import builders
 
-from bench_lib.archive import Point, RunLine
 from bench_lib.model import (
     Accepted,
     Baseline,
@@ -31,8 +30,9 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
-from bench_lib.pages.night import Entry, Moved, Night
-from bench_lib.statistics.changes import Step
+from bench_lib.report.night import Entry, Moved, Night
+from bench_lib.storage.archive import Point, RunLine
+from bench_lib.verdict.statistics.changes import Step
 
 NIGHT = dt.datetime(2026, 11, 20, 2, 0, 0, tzinfo=dt.timezone.utc)
 """When the night began."""

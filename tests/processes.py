@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bench_lib.launch import Context, Zygote
+    from bench_lib.launch.zygote import Context, Zygote
 
 LONG_S = 60.0
 """Past this a test that waits for another process has failed."""

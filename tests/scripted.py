@@ -14,8 +14,9 @@ from typing import Any
 
 from builders import device_of, make_hardware, make_measurement
 
-from bench_lib.devicelock import DeviceLock
-from bench_lib.launch import CaseFault, CaseSkipped, LaunchError
+from bench_lib.engine.devicelock import DeviceLock
+from bench_lib.engine.runner import Bench
+from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.model import (
     Case,
     Fault,
@@ -25,7 +26,6 @@ from bench_lib.model import (
     Measurement,
     Telemetry,
 )
-from bench_lib.runner import Bench
 
 Answer = list[float] | Fault | str
 KERNELS = KernelTable("torch.profiler", 5, [Kernel("gemm_kernel", 1, 0.005)])

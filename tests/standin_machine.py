@@ -16,10 +16,10 @@ import pytest
 from builders import make_environment, make_measurement
 from scripted import Context, Contexts, Watch, gpus
 
-from bench_lib.devicelock import DeviceLock
+from bench_lib.engine import ab
+from bench_lib.engine.devicelock import DeviceLock
+from bench_lib.engine.runner import Bench
 from bench_lib.model import Case, Hardware, Measurement, RankSample
-from bench_lib.runner import Bench
-from bench_lib.trials import ab
 
 DEVICES = gpus(4)
 UNIT_S = 2e-9
@@ -100,17 +100,19 @@ def seams(folder: Path) -> dict[str, Any]:
 
     return {
         "bench_lib.hardware.detect": lambda *_: DEVICES,
-        "bench_lib.fingerprint.collect": lambda **_: make_environment(),
+        "bench_lib.environment.fingerprint.collect": lambda **_: make_environment(),
         "bench_lib.launch.catalogue.network_sizes": _sizes,
         "bench_lib.plugin.session.network_sizes": _sizes,
         "bench_lib.plugin.session.Bench": bench,
-        "bench_lib.exercises.series.Bench": bench,
-        "bench_lib.runner.Bench": bench,
-        "bench_lib.runner.run_ranks": lambda case, **_: measured(case),
-        "bench_lib.runner.measure_together": lambda cases, **_: [measured(each) for each in cases],
-        "bench_lib.trials.ab.Turns": turns,
-        "bench_lib.telemetry.look_once": lambda _device: ({"source": "amdsmi"}, None),
-        "bench_lib.fingerprint.checks": lambda **_: [],
+        "bench_lib.studies.series.Bench": bench,
+        "bench_lib.engine.runner.Bench": bench,
+        "bench_lib.engine.runner.run_ranks": lambda case, **_: measured(case),
+        "bench_lib.engine.runner.measure_together": lambda cases, **_: [
+            measured(each) for each in cases
+        ],
+        "bench_lib.engine.ab.Turns": turns,
+        "bench_lib.engine.telemetry.look_once": lambda _device: ({"source": "amdsmi"}, None),
+        "bench_lib.environment.readiness.checks": lambda **_: [],
         "bench_lib.cli.env._worker_versions": lambda _device: ({"torch": "2.9.0"}, None),
         "bench_lib.launch.profiled.order": order,
     }

@@ -16,13 +16,16 @@ from documents import document_in
 from processes import HERE, ON_THE_CPU
 from scripted import Context, Contexts, Watch, gpus
 
-from bench_lib import hardware, history, judge
+from bench_lib import hardware
 from bench_lib.cli import main
-from bench_lib.devicelock import DeviceLock
-from bench_lib.launch import LaunchError, catalogue
+from bench_lib.engine import ab
+from bench_lib.engine.devicelock import DeviceLock
+from bench_lib.engine.pairing import Row, fails
+from bench_lib.launch import catalogue
+from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Attempt, Fault, Launch, Limits, Measurement, Sampling, Status
-from bench_lib.trials import ab
-from bench_lib.trials.pairing import Row, fails
+from bench_lib.storage import history
+from bench_lib.verdict import judge
 
 DEVICE = gpus(1)[0]
 ABORT = Fault("died", "the worker was ended by SIGABRT", "measure", "HSA_STATUS_ERROR")

@@ -26,7 +26,7 @@ def run(program: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("module", ["plugin", "runner", "cli", "launch", "wire"])
+@pytest.mark.parametrize("module", ["plugin", "engine.runner", "cli", "launch.zygote", "launch.wire"])
 def test_nothing_above_the_worker_imports_torch(module: str) -> None:
     """The pytest process would take seconds, and could open a device."""
     loaded = run(f"import sys, bench_lib.{module}\nprint(*sys.modules)").split()
@@ -39,7 +39,7 @@ def test_the_command_line_starts_without_what_only_some_commands_need() -> None:
     """Help has to come at once."""
     loaded = run("import sys, bench_lib.cli\nprint(*sys.modules)").split()
     assert "typer" in loaded
-    assert {"scipy", "pytest", "bench_lib.runner"} & set(loaded) == set()
+    assert {"scipy", "pytest", "bench_lib.engine.runner"} & set(loaded) == set()
 
 
 ALONE = """
@@ -81,7 +81,13 @@ def test_a_worker_needs_only_torch_and_torchvision() -> None:
     first, second, modules = run(ALONE).splitlines()
     assert (first, second) == ("measurement", "measurement")
     ours = {name for name in modules.split() if not name.startswith("bench_lib.worker")}
-    assert ours == {"bench_lib", "bench_lib.model", "bench_lib.placement", "bench_lib.wire"}
+    assert ours == {
+        "bench_lib",
+        "bench_lib.model",
+        "bench_lib.launch",
+        "bench_lib.launch.placement",
+        "bench_lib.launch.wire",
+    }
 
 
 def test_the_contracts_between_layers_are_kept() -> None:

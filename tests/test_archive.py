@@ -30,13 +30,13 @@ from builders import (
     write_run,
 )
 
-from bench_lib import archive
-from bench_lib.archive import Archive, Point, originals, tables
-from bench_lib.archive.compaction import compact
-from bench_lib.archive.views import VIEWS
-from bench_lib.history import HistoryError, read, reference
-from bench_lib.metrics import summary
 from bench_lib.model import Record, Status
+from bench_lib.storage import archive
+from bench_lib.storage.archive import Archive, Point, originals, tables
+from bench_lib.storage.archive.compaction import compact
+from bench_lib.storage.archive.views import VIEWS
+from bench_lib.storage.history import HistoryError, read, reference
+from bench_lib.verdict.metrics import summary
 
 NOW = "2026-03-01T00:00:00Z"
 

@@ -27,12 +27,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bench_lib
-from bench_lib import history
-from bench_lib.archive import Archive, compaction, originals, tables
-from bench_lib.archive.compaction import compact, restore
-from bench_lib.archive.pushing import pull
-from bench_lib.history import HistoryError
 from bench_lib.model import Record, Status
+from bench_lib.storage import history
+from bench_lib.storage.archive import Archive, compaction, originals, tables
+from bench_lib.storage.archive.compaction import compact, restore
+from bench_lib.storage.archive.pushing import pull
+from bench_lib.storage.history import HistoryError
 
 NOW = "2026-03-01T00:00:00Z"
 LATER = dt.datetime.now(dt.timezone.utc) + dt.timedelta(days=2)
@@ -280,7 +280,7 @@ def test_killed_half_way_everything_is_there_once_and_the_next_time_ends_it(tmp_
     code = f"""
 import os, signal, sys
 from pathlib import Path
-from bench_lib.archive import compaction
+from bench_lib.storage.archive import compaction
 real, calls = {step}, []
 def killed(self, *given):
     if self.suffix in (".parquet", ".jsonl"):

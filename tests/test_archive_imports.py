@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from builders import CASE_ID, make_record, write_run
 
-from bench_lib.archive import Archive
-from bench_lib.archive.imports import FROM, ROCM_COLUMNS, as_case_id, bring_in
 from bench_lib.cli.export import as_pytest_benchmark
-from bench_lib.history import HistoryError, read
+from bench_lib.storage.archive import Archive
+from bench_lib.storage.archive.imports import FROM, ROCM_COLUMNS, as_case_id, bring_in
+from bench_lib.storage.history import HistoryError, read
 
 NOW = "2026-03-01T00:00:00Z"
 
@@ -150,7 +150,7 @@ def test_a_file_is_imported_once(tmp_path):
 
 def test_an_import_that_was_compacted_is_in_the_history_already(tmp_path):
     """Wherever its lines are."""
-    from bench_lib.archive.compaction import compact
+    from bench_lib.storage.archive.compaction import compact
 
     file = write(tmp_path / "run.json", document(benchmark()))
     bring_in(file, tmp_path / "history", key="cpu")

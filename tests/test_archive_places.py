@@ -20,13 +20,13 @@ from builders import (
 )
 from serving import answering
 
-from bench_lib import history
-from bench_lib.archive import Archive
-from bench_lib.archive.compaction import compact, restore
-from bench_lib.archive.places import Place
-from bench_lib.archive.pushing import pull, push
-from bench_lib.history import HistoryError, read
 from bench_lib.model import Record, Status
+from bench_lib.storage import history
+from bench_lib.storage.archive import Archive
+from bench_lib.storage.archive.compaction import compact, restore
+from bench_lib.storage.archive.places import Place
+from bench_lib.storage.archive.pushing import pull, push
+from bench_lib.storage.history import HistoryError, read
 
 s3fs = pytest.importorskip("s3fs", reason="s3:// needs the extra object-store")
 

@@ -16,9 +16,9 @@ from builders import (
 )
 from command import ran
 
-from bench_lib import baselines, history
-from bench_lib.archive.compaction import compact
 from bench_lib.model import Record, Status
+from bench_lib.storage import baselines, history
+from bench_lib.storage.archive.compaction import compact
 
 
 @pytest.fixture

@@ -33,28 +33,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bench_lib
-from bench_lib import matrix
-from bench_lib.acceptance import (
-    conditions_of,
-    level_of,
-    mixed_conditions,
-    processes_of,
-    propose,
-    taken,
-)
-from bench_lib.baselines import (
-    BaselineError,
-    BaselineFile,
-    Change,
-    in_force,
-    is_day,
-    layout,
-    lift_quarantine,
-    load,
-    set_quarantine,
-    write,
-)
-from bench_lib.matrix.axes import case_of, network_axes
+from bench_lib.cases import matrix
+from bench_lib.cases.axes import case_of, network_axes
 from bench_lib.model import (
     COMPILE_MODES,
     MEMORY_FORMATS,
@@ -70,6 +50,26 @@ from bench_lib.model import (
     Quarantine,
     Status,
     UserError,
+)
+from bench_lib.storage.acceptance import (
+    conditions_of,
+    level_of,
+    mixed_conditions,
+    processes_of,
+    propose,
+    taken,
+)
+from bench_lib.storage.baselines import (
+    BaselineError,
+    BaselineFile,
+    Change,
+    in_force,
+    is_day,
+    layout,
+    lift_quarantine,
+    load,
+    set_quarantine,
+    write,
 )
 
 KEY = "mi300x"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import nights
 import pytest
 
-from bench_lib.pages import html as pages
+from bench_lib.report import html as pages
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install it")
 

@@ -11,14 +11,15 @@ import torch
 from builders import make_attempt, make_case, make_measurement, make_process, make_record
 from scripted import Contexts, Watch, gpus
 
-from bench_lib import fingerprint, history
-from bench_lib.acceptance import conditions_of, processes_of
-from bench_lib.chronicle import Chronicle
-from bench_lib.devicelock import DeviceLock
-from bench_lib.matrix.axes import cold
-from bench_lib.metrics.secondary import first_step
+from bench_lib.cases.axes import cold
+from bench_lib.engine.chronicle import Chronicle
+from bench_lib.engine.devicelock import DeviceLock
+from bench_lib.engine.runner import Bench
+from bench_lib.environment.caches import TUNED, found
 from bench_lib.model import Fault, Launch, Limits, Status
-from bench_lib.runner import Bench
+from bench_lib.storage import history
+from bench_lib.storage.acceptance import conditions_of, processes_of
+from bench_lib.verdict.metrics.secondary import first_step
 from bench_lib.worker import caches, profiling
 from bench_lib.worker.clock import HostClock
 from bench_lib.worker.workload import Setting, Workload
@@ -35,8 +36,8 @@ def test_cold_caches_are_empty_folders_of_their_own_and_gone_afterwards(monkeypa
         assert len(set(inside.values())) == len(inside)
         (folder,) = {path.parent for path in inside.values()}
         assert list(folder.iterdir()) == []
-        found = fingerprint.caches({**os.environ})
-        assert {found[name] for name in ("inductor", "triton", "miopen")} == {"cold"}
+        there = found({**os.environ})
+        assert {there[name] for name in ("inductor", "triton", "miopen")} == {"cold"}
     assert not folder.exists()
     assert os.environ["TRITON_CACHE_DIR"] == "/kept"
     assert "MIOPEN_USER_DB_PATH" not in os.environ
@@ -146,7 +147,7 @@ def test_cold_caches_are_a_condition_and_the_users_own_are_none():
     assert conditions_of(cold(make_case()), DEVICE, environment)["caches"] == "cold"
     assert "miopen_cache" not in conditions_of(cold(make_case()), DEVICE, environment)
     assert conditions_of(make_case(), DEVICE, environment)["miopen_cache"] == "warm"
-    tuned = replace(environment, caches={**environment.caches, fingerprint.TUNED: "x"})
+    tuned = replace(environment, caches={**environment.caches, TUNED: "x"})
     assert conditions_of(make_case(), DEVICE, tuned)["miopen_cache"] == "tuned"
 
 
@@ -165,13 +166,13 @@ def test_a_case_is_tuned_in_a_context_of_its_own_before_it_is_measured(
 ):
     """What became of the database is said, and kept."""
     states = iter(["cold", "warm, 41 entries, 0123456789ab"])
-    monkeypatch.setattr("bench_lib.runner._miopen", lambda: next(states))
+    monkeypatch.setattr("bench_lib.engine.runner._miopen", lambda: next(states))
     said = []
     one = bench(tune=True, say=said.append)
     outcome = one.measure(make_case(id="a"))
     words = "cold before, warm, 41 entries, 0123456789ab after"
     assert outcome.tuned.startswith(words)
-    assert fingerprint.TUNED in outcome.environment.caches
+    assert TUNED in outcome.environment.caches
     assert said == [f"a: MIOpen's database: {outcome.tuned}"]
     assert workers.log == [
         *("fork context-1", "context-1 tunes a", "end context-1", "fork context-2", "context-2 a")

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bench_lib.launch import LaunchError, catalogue
+from bench_lib.launch import catalogue
 from bench_lib.launch.catalogue import cache_folder, network_sizes
+from bench_lib.launch.faults import LaunchError
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from scripts import script
 
 from bench_lib.model import Status
-from bench_lib.statistics.changes import Step, moves, steps
+from bench_lib.verdict.statistics.changes import Step, moves, steps
 
 YEAR = 365
 
@@ -377,7 +377,7 @@ def test_no_nights_have_no_moves():
 
 def test_the_library_is_imported_when_a_history_is_searched():
     """It takes a second or two, which most commands have no use for."""
-    code = "import sys, bench_lib.statistics.changes; sys.exit('ruptures' in sys.modules)"
+    code = "import sys, bench_lib.verdict.statistics.changes; sys.exit('ruptures' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -20,10 +20,10 @@ from builders import (
 )
 from scripted import Contexts, Watch, gpus
 
-from bench_lib import baselines, history
-from bench_lib.chronicle import NIGHTS, Chronicle, fails, rolling
-from bench_lib.devicelock import DeviceLock
-from bench_lib.matrix.axes import cold
+from bench_lib.cases.axes import cold
+from bench_lib.engine.chronicle import NIGHTS, Chronicle, fails, rolling
+from bench_lib.engine.devicelock import DeviceLock
+from bench_lib.engine.runner import Bench, Outcome
 from bench_lib.model import (
     Fault,
     Kernel,
@@ -34,7 +34,7 @@ from bench_lib.model import (
     RankSample,
     Status,
 )
-from bench_lib.runner import Bench, Outcome
+from bench_lib.storage import baselines, history
 
 DEVICE = gpus(1)[0]
 TODAY = dt.date(2026, 11, 21)

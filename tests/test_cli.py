@@ -30,11 +30,14 @@ from builders import (
 from command import Quiet, ran
 
 import bench_lib
-from bench_lib import baselines, fingerprint, hardware, telemetry
+from bench_lib import hardware
 from bench_lib.cli import env as env_command
-from bench_lib.fingerprint import Check
-from bench_lib.history import Writer
+from bench_lib.engine import telemetry
+from bench_lib.environment import fingerprint, readiness
+from bench_lib.environment.readiness import Check
 from bench_lib.model import Status
+from bench_lib.storage import baselines
+from bench_lib.storage.history import Writer
 
 CHECKOUT = Path(bench_lib.__file__).parents[1]
 
@@ -213,7 +216,7 @@ def somewhere(monkeypatch):
     monkeypatch.setattr(hardware, "detect", lambda: here["devices"])
     monkeypatch.setattr(hardware, "disagreements", lambda _: here["disagreements"])
     monkeypatch.setattr(telemetry, "look_once", lambda device: here["looks"][device.index])
-    monkeypatch.setattr(fingerprint, "checks", lambda devices: here["checks"])
+    monkeypatch.setattr(readiness, "checks", lambda devices: here["checks"])
     monkeypatch.setattr(fingerprint, "collect", make_environment)
     monkeypatch.setattr(env_command, "_worker_versions", lambda _: here["worker"])
     return here
@@ -1072,8 +1075,8 @@ def test_recording_runs_pytest_in_front(tmp_path, chosen, status, accepted):
 @pytest.fixture
 def today(monkeypatch):
     """Stop the calendar at the second of January 2026."""
-    monkeypatch.setattr("bench_lib.history.utc_today", lambda: dt.date(2026, 1, 2))
-    monkeypatch.setattr("bench_lib.history.utc_now", lambda: TIME)
+    monkeypatch.setattr("bench_lib.storage.history.utc_today", lambda: dt.date(2026, 1, 2))
+    monkeypatch.setattr("bench_lib.storage.history.utc_now", lambda: TIME)
 
 
 def quarantine(cli, case: str, *words: str, until: str = "2026-02-01") -> Quiet:
@@ -1288,7 +1291,7 @@ def test_quarantines_are_shown_with_their_last_day_and_whether_it_is_over(
     """Whether or not there are baselines."""
     quarantine(cli, "crashes", "--unknown", until="2026-01-02")
     quarantine(cli, "flaky", "--unknown")
-    monkeypatch.setattr("bench_lib.history.utc_today", lambda: dt.date(2026, 1, 3))
+    monkeypatch.setattr("bench_lib.storage.history.utc_today", lambda: dt.date(2026, 1, 3))
     expected = [
         "",
         "in quarantine       until  state  reason",

@@ -17,10 +17,10 @@ from documents import document_in
 from scripted import bench_class, gpus
 
 import bench_lib
-from bench_lib.exercises.collectives import HEADER
-from bench_lib.launch import CaseFault, CaseSkipped
-from bench_lib.matrix.collectives import collective_of
+from bench_lib.cases.collectives import collective_of
+from bench_lib.launch.faults import CaseFault, CaseSkipped
 from bench_lib.model import Fault, Numerics
+from bench_lib.studies.collectives import HEADER
 
 CPU = make_hardware(vendor="cpu", key="cpu-2c", uuid=None, bdf=None, peak_tflops={})
 PAGE = Path(bench_lib.__file__).parents[1] / "docs" / "collectives.md"
@@ -70,10 +70,10 @@ def run(tmp_path, monkeypatch, capsys):
             return answers
 
         batches.clear()
-        monkeypatch.setattr("bench_lib.runner.measure_together", together)
+        monkeypatch.setattr("bench_lib.engine.runner.measure_together", together)
         monkeypatch.setattr("bench_lib.hardware.detect", lambda: devices or gpus(4))
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", dict)
-        monkeypatch.setattr("bench_lib.exercises.series.Bench", bench_class({}, tmp_path / "locks"))
+        monkeypatch.setattr("bench_lib.studies.series.Bench", bench_class({}, tmp_path / "locks"))
         return ran(["collectives", *words], monkeypatch, capsys, Answer)
 
     return run

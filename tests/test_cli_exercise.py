@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 from scripted import bench_class, gpus
 
 import bench_lib
-from bench_lib import history
-from bench_lib.exercises import batches
-from bench_lib.exercises.compiling import MODES
-from bench_lib.exercises.series import Series
-from bench_lib.matrix import read_matrix, tables
+from bench_lib.cases.matrix import read_matrix, tables
 from bench_lib.model import PRECISIONS, Numerics
+from bench_lib.storage import history
+from bench_lib.studies import batches
+from bench_lib.studies.compiling import MODES
+from bench_lib.studies.series import Series
 
 DEVICE = gpus(1)[0]
 CPU = make_hardware(vendor="cpu", key="cpu-2c", uuid=None, bdf=None, peak_tflops={})
@@ -53,7 +53,7 @@ def exercise(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr("bench_lib.hardware.detect", lambda: [device])
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", lambda: SIZES)
         monkeypatch.setattr(
-            "bench_lib.exercises.series.Bench", bench_class(script or {}, tmp_path / "locks")
+            "bench_lib.studies.series.Bench", bench_class(script or {}, tmp_path / "locks")
         )
         return ran(["exercise", *words], monkeypatch, capsys, Answer)
 

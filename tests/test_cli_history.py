@@ -20,10 +20,10 @@ from builders import (
 )
 from command import Printed, ran
 
-from bench_lib import chronicle
-from bench_lib.archive.views import VIEWS
-from bench_lib.history import read
+from bench_lib.engine import chronicle
 from bench_lib.model import Record, Status
+from bench_lib.storage.archive.views import VIEWS
+from bench_lib.storage.history import read
 
 
 @pytest.fixture

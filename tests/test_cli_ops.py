@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from scripted import bench_class, gpus
 
 import bench_lib
-from bench_lib import history
 from bench_lib.cli import main, ops
-from bench_lib.launch import CaseFault, LaunchError
+from bench_lib.launch.faults import CaseFault, LaunchError
 from bench_lib.launch.profiled import Profiled
+from bench_lib.storage import history
 
 DEVICE = gpus(1)[0]
 CPU = make_hardware(vendor="cpu", key="cpu-2c", uuid=None, bdf=None, peak_tflops={})
@@ -57,7 +57,7 @@ def run(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr("bench_lib.hardware.detect", lambda: list(devices))
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", dict)
         monkeypatch.setattr(
-            "bench_lib.exercises.series.Bench", bench_class(script or {}, tmp_path / "locks")
+            "bench_lib.studies.series.Bench", bench_class(script or {}, tmp_path / "locks")
         )
         return ran(["ops", *words], monkeypatch, capsys, Answer)
 

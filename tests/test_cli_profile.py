@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from rocm_profilers.installation import install
 from tracefiles import copy, iteration, kernel, launch, on_rocm, operation, write
 
-from bench_lib.archive.compaction import compact
-from bench_lib.devicelock import DeviceLock
-from bench_lib.history import Writer, files
+from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.launch import profiled
 from bench_lib.model import Attempt, Case, Kernel, KernelTable
 from bench_lib.profiling import store
 from bench_lib.profiling.store import Profile
+from bench_lib.storage.archive.compaction import compact
+from bench_lib.storage.history import Writer, files
 
 DEVICE = make_hardware()
 CASE = "resnet18-b4-fp32-eager-infer"
@@ -56,9 +56,10 @@ def profile(tmp_path, monkeypatch, capsys):
     """Return a function that runs the command in an empty folder with a small matrix."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "matrix.toml").write_text(MATRIX)
-    monkeypatch.setattr("bench_lib.fingerprint.collect", make_environment)
+    monkeypatch.setattr("bench_lib.environment.fingerprint.collect", make_environment)
     monkeypatch.setattr(
-        "bench_lib.devicelock.DeviceLock", functools.partial(DeviceLock, folder=tmp_path / "locks")
+        "bench_lib.engine.devicelock.DeviceLock",
+        functools.partial(DeviceLock, folder=tmp_path / "locks"),
     )
 
     def run(*words: str, device=DEVICE, matrix: str = "matrix.toml") -> Printed:
@@ -323,7 +324,7 @@ def test_ctrl_c_is_status_130(profile, monkeypatch) -> None:
     def interrupted(*_args, **_options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bench_lib.profiling.run.with_torch", interrupted)
+    monkeypatch.setattr("bench_lib.engine.profiles.with_torch", interrupted)
     answer = profile(CASE)
     assert answer.status == 130
     assert "Traceback" not in answer.err

@@ -10,7 +10,7 @@ import pytest
 from command import ran
 from documents import document_in
 
-from bench_lib.pages import html as pages
+from bench_lib.report import html as pages
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def cli(tmp_path, monkeypatch, capsys):
     """Run the program in a folder of its own; returns its exit status and what it printed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pages, "_plotly", lambda: "/* plotly */")
-    monkeypatch.setattr("bench_lib.history.utc_now", lambda: nights.stamp(minutes=360))
+    monkeypatch.setattr("bench_lib.storage.history.utc_now", lambda: nights.stamp(minutes=360))
 
     def run(*words):
         return ran(["report", *words], monkeypatch, capsys)

@@ -20,10 +20,10 @@ from builders import (
 from command import Printed, ran
 from scripted import bench_class, gpus
 
-from bench_lib import baselines, history
-from bench_lib.exercises.plot import draw
-from bench_lib.launch import CaseFault
+from bench_lib.launch.faults import CaseFault
 from bench_lib.model import Fault, RankSample
+from bench_lib.storage import baselines, history
+from bench_lib.studies.plot import draw
 
 CPU = make_hardware(
     vendor="cpu", key="cpu-8c", uuid=None, bdf=None, compute_units=8, peak_tflops={}
@@ -94,11 +94,11 @@ def run(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr("bench_lib.hardware.detect", lambda: list(devices))
         monkeypatch.setattr("bench_lib.hardware.cpu.device", lambda _root: CPU)
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", lambda: SIZES)
-        monkeypatch.setattr("bench_lib.runner.run_ranks", run_ranks)
+        monkeypatch.setattr("bench_lib.engine.runner.run_ranks", run_ranks)
         # Kernels of several ranks are looked into by real ones.
-        monkeypatch.setattr("bench_lib.profiling.run.look_into", lambda _bench, _cases: [])
+        monkeypatch.setattr("bench_lib.engine.profiles.look_into", lambda _bench, _cases: [])
         monkeypatch.setattr(
-            "bench_lib.exercises.series.Bench",
+            "bench_lib.studies.series.Bench",
             lambda device, **options: make(device, devices=lambda: list(devices), **options),
         )
         return ran(["scaling", *words], monkeypatch, capsys, Answer)

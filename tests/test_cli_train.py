@@ -21,10 +21,10 @@ from documents import document_in
 from scripted import bench_class, gpus
 
 from bench_lib.cli import train
-from bench_lib.exercises import training
-from bench_lib.exercises.figures import figures_of
-from bench_lib.launch import CaseSkipped
+from bench_lib.launch.faults import CaseSkipped
 from bench_lib.model import Case, Launch, Training
+from bench_lib.studies import training
+from bench_lib.studies.figures import figures_of
 
 DEVICE = gpus(1)[0]
 CPU = make_hardware(vendor="cpu", key="cpu-2c", uuid=None, bdf=None, peak_tflops={})
@@ -62,13 +62,13 @@ def run(tmp_path, monkeypatch, capsys):
                 raise CaseSkipped(answer)
             return make(case_id=case.id, iteration_s=answer)
 
-        monkeypatch.setattr("bench_lib.runner.Bench._measure_ranks", of_ranks)
+        monkeypatch.setattr("bench_lib.engine.runner.Bench._measure_ranks", of_ranks)
 
         def opened(device, *, variables=None, **options):
             told["variables"] = dict(variables or {})
             return bench(device, **options)
 
-        monkeypatch.setattr("bench_lib.exercises.series.Bench", opened)
+        monkeypatch.setattr("bench_lib.studies.series.Bench", opened)
         return ran(["train", *words.split()], monkeypatch, capsys)
 
     run.told = told

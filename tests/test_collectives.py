@@ -12,7 +12,21 @@ from builders import make_case, make_fault, make_measurement
 from processes import LONG_S, ON_THE_CPU
 from threads import ThreadGroup
 
-from bench_lib.exercises.collectives import (
+from bench_lib.cases.axes import Axis
+from bench_lib.cases.collectives import (
+    bytes_in,
+    collective_axes,
+    collective_case,
+    collective_of,
+    in_words,
+    sizes,
+)
+from bench_lib.cases.matrix import MatrixError, read_matrix
+from bench_lib.formulas.collective import ITEM_BYTES, OPS, Collective, rounded
+from bench_lib.launch.faults import CaseFault, CaseSkipped
+from bench_lib.launch.sweep import Sweep, measure_together
+from bench_lib.model import Case, Launch, Measurement, Sampling, UserError
+from bench_lib.studies.collectives import (
     HEADER,
     CollectiveRow,
     collective_row,
@@ -21,21 +35,7 @@ from bench_lib.exercises.collectives import (
     reach,
     sweep_line,
 )
-from bench_lib.exercises.figures import Figures
-from bench_lib.formulas.collective import ITEM_BYTES, OPS, Collective, rounded
-from bench_lib.launch import CaseFault, CaseSkipped
-from bench_lib.launch.sweep import Sweep, measure_together
-from bench_lib.matrix import MatrixError, read_matrix
-from bench_lib.matrix.axes import Axis
-from bench_lib.matrix.collectives import (
-    bytes_in,
-    collective_axes,
-    collective_case,
-    collective_of,
-    in_words,
-    sizes,
-)
-from bench_lib.model import Case, Launch, Measurement, Sampling, UserError
+from bench_lib.studies.figures import Figures
 from bench_lib.worker.workload import Setting, UnsupportedError
 from bench_lib.worker.workloads import collectives as module
 from bench_lib.worker.workloads.collectives import DTYPES, calls_in_a_step, collective

@@ -23,11 +23,12 @@ from builders import (
 )
 from command import Quiet, ran
 
-from bench_lib import baselines, versus
-from bench_lib.baselines import BaselineFile, Change
 from bench_lib.model import Kernel, KernelTable, Numerics, Published
-from bench_lib.statistics import comparison
-from bench_lib.versus import Side
+from bench_lib.report import versus
+from bench_lib.report.versus import Side
+from bench_lib.storage import baselines
+from bench_lib.storage.baselines import BaselineFile, Change
+from bench_lib.verdict.statistics import comparison
 
 STEADY = (-0.001, -0.0005, 0.0, 0.0005, 0.001)
 
@@ -445,7 +446,7 @@ def test_a_side_may_be_under_an_address(compare):
 
 def test_a_compacted_history_is_compared_as_it_was_before(compare):
     """The run's own file is gone; its lines are not."""
-    from bench_lib.archive.compaction import compact
+    from bench_lib.storage.archive.compaction import compact
 
     a = run(record())
     b = run(record(change=0.1), day=20)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from bench_lib.statistics.comparison import (
+from bench_lib.verdict.statistics.comparison import (
     ALPHA,
     LEAST_SD,
     Comparison,

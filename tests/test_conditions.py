@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from builders import make_case, make_environment, make_hardware
 
-from bench_lib.acceptance import conditions_of
-from bench_lib.matrix.axes import cold
+from bench_lib.cases.axes import cold
+from bench_lib.storage.acceptance import conditions_of
 
 DOCS = Path(__file__).parents[1] / "docs/baselines.md"
 SETTINGS = {"governor": "performance", "caches": {"miopen": "cold", "tunableop": "cold"}}

@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 from builders import make_baseline, make_process
 
-from bench_lib import judge
-from bench_lib.judge import Evidence
-from bench_lib.metrics.timing import Question, answers
 from bench_lib.model import Status
-from bench_lib.statistics.comparison import Contrast, compare
-from bench_lib.statistics.covariates import Group, Slope, gains, slopes
+from bench_lib.verdict import judge
+from bench_lib.verdict.judge import Evidence
+from bench_lib.verdict.metrics.timing import Question, answers
+from bench_lib.verdict.statistics.comparison import Contrast, compare
+from bench_lib.verdict.statistics.covariates import Group, Slope, gains, slopes
 
 CHEAP, DEAR = 1.83, 1.99
 NOISE = 0.0004

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from torchvision.datasets import CIFAR10, CIFAR100, MNIST
 
-from bench_lib.matrix.training import IMAGE_SIZES, SAMPLES
+from bench_lib.cases.training import IMAGE_SIZES, SAMPLES
 from bench_lib.worker.workload import UnsupportedError
 from bench_lib.worker.workloads import datasets
 from bench_lib.worker.workloads.datasets import DATASETS, FOLDER_VARIABLE, DataError, main

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bench_lib import matrix
-from bench_lib.matrix import MatrixError, cases_of, declared, tables
-from bench_lib.matrix.axes import WorkloadAxes, case_of
-from bench_lib.matrix.declared import DeclarationError, declared_axes
+from bench_lib.cases import declared, matrix
+from bench_lib.cases.axes import WorkloadAxes, case_of
+from bench_lib.cases.declared import DeclarationError, declared_axes
+from bench_lib.cases.matrix import MatrixError, cases_of, tables
 from bench_lib.model import UserError
 
 SIGNATURE = (

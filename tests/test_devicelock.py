@@ -13,7 +13,7 @@ import pytest
 from builders import make_hardware
 
 import bench_lib
-from bench_lib.devicelock import DeviceBusyError, DeviceLock
+from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ HOLD = """
 import sys
 from pathlib import Path
 from builders import make_hardware
-from bench_lib.devicelock import DeviceLock
+from bench_lib.engine.devicelock import DeviceLock
 lock = DeviceLock(make_hardware(), Path(sys.argv[1]))
 lock.acquire(0, print)
 print("held", flush=True)

@@ -15,7 +15,7 @@ import typer
 from scripts import script
 
 import bench_lib.cli
-from bench_lib import history
+from bench_lib.storage import history
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

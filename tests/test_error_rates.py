@@ -12,9 +12,9 @@ import pytest
 from builders import make_baseline, make_process
 from scripts import script
 
-from bench_lib import judge
-from bench_lib.judge import Evidence
 from bench_lib.plugin.options import CONFIRM
+from bench_lib.verdict import judge
+from bench_lib.verdict.judge import Evidence
 
 error_rates = script("benchmarks/error_rates.py")
 MACHINE = error_rates.Machine()

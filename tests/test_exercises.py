@@ -24,21 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import Watch, bench_class, gpus
 
-from bench_lib import history
-from bench_lib.exercises import batches, compiling, precision, sheet
-from bench_lib.exercises.batches import LEAST, Search, find_largest
-from bench_lib.exercises.cells import number
-from bench_lib.exercises.figures import figures_of
-from bench_lib.exercises.lists import above_zero, names_in, numbers_in
-from bench_lib.exercises.series import (
-    PLANNED,
-    TIME_LIMIT_S,
-    TUNING_LIMIT_S,
-    Template,
-    least_s,
-    nodeid_of,
-    open_series,
-)
+from bench_lib.engine.runner import Outcome
 from bench_lib.model import (
     PRECISIONS,
     Launch,
@@ -49,7 +35,21 @@ from bench_lib.model import (
     UserError,
 )
 from bench_lib.plugin.options import CONFIRM
-from bench_lib.runner import Outcome
+from bench_lib.storage import history
+from bench_lib.studies import batches, compiling, precision, sheet
+from bench_lib.studies.batches import LEAST, Search, find_largest
+from bench_lib.studies.cells import number
+from bench_lib.studies.figures import figures_of
+from bench_lib.studies.lists import above_zero, names_in, numbers_in
+from bench_lib.studies.series import (
+    PLANNED,
+    TIME_LIMIT_S,
+    TUNING_LIMIT_S,
+    Template,
+    least_s,
+    nodeid_of,
+    open_series,
+)
 
 MIB = 2**20
 OOM = make_fault()
@@ -1079,11 +1079,11 @@ CASE = case_of()
 @pytest.fixture
 def opened(tmp_path, monkeypatch):
     """Return what opens a series over workers that follow a script."""
-    monkeypatch.setattr("bench_lib.runner.Cooling.wait", lambda _self, _cause: True)
+    monkeypatch.setattr("bench_lib.engine.runner.Cooling.wait", lambda _self, _cause: True)
 
     def make(script, *, seen=(), **options):
         monkeypatch.setattr(
-            "bench_lib.exercises.series.Bench", bench_class(script, tmp_path / "locks", *seen)
+            "bench_lib.studies.series.Bench", bench_class(script, tmp_path / "locks", *seen)
         )
         options = {
             "history": tmp_path / "history",
@@ -1149,7 +1149,7 @@ def test_where_figures_are_needed_a_run_without_any_does_not_pass(opened, tmp_pa
 
 def test_a_run_ends_with_how_full_the_caches_are(opened, tmp_path, monkeypatch):
     """As the suite's does."""
-    monkeypatch.setattr("bench_lib.fingerprint.caches", lambda: {"miopen": "2 files"})
+    monkeypatch.setattr("bench_lib.environment.caches.found", lambda: {"miopen": "2 files"})
     with opened({}) as series:
         series.measure(CASE)
         series.finish()

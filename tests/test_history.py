@@ -33,9 +33,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bench_lib
-from bench_lib import history
-from bench_lib.history import HistoryError, Writer, files, find, keys, latest, read, reference
 from bench_lib.model import Attempt, Launch, Numerics, RankSample, Record, Status
+from bench_lib.storage import history
+from bench_lib.storage.history import (
+    HistoryError,
+    Writer,
+    files,
+    find,
+    keys,
+    latest,
+    read,
+    reference,
+)
 
 PROPERTY = settings(deadline=None)
 
@@ -250,7 +259,7 @@ ENDLESS = """
 import sys
 from pathlib import Path
 from builders import make_attempt, make_case, make_environment, make_hardware
-from bench_lib.history import Writer
+from bench_lib.storage.history import Writer
 writer = Writer(Path(sys.argv[1]), "mi300x")
 writer.environment(make_environment(), make_hardware())
 process = 0

@@ -19,8 +19,17 @@ from builders import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench_lib import evidence as evidence_module
-from bench_lib.judge import (
+from bench_lib.model import (
+    Baseline,
+    Limits,
+    Numerics,
+    ProcessSummary,
+    Published,
+    Status,
+    Verdict,
+)
+from bench_lib.verdict import evidence as evidence_module
+from bench_lib.verdict.judge import (
     BETWEEN_DEVICES,
     Evidence,
     compare,
@@ -32,18 +41,9 @@ from bench_lib.judge import (
     overall,
     stored_limits,
 )
-from bench_lib.metrics import figures
-from bench_lib.metrics.summary import percentile, spread, summarise
-from bench_lib.model import (
-    Baseline,
-    Limits,
-    Numerics,
-    ProcessSummary,
-    Published,
-    Status,
-    Verdict,
-)
-from bench_lib.statistics.comparison import Contrast
+from bench_lib.verdict.metrics import figures
+from bench_lib.verdict.metrics.summary import percentile, spread, summarise
+from bench_lib.verdict.statistics.comparison import Contrast
 
 MIB = 2**20
 CASE = "case"

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.nn import functional
 
+from bench_lib.cases.axes import case_of
+from bench_lib.cases.language import language_axes
+from bench_lib.cases.matrix import read_matrix
 from bench_lib.formulas.transformer import SIZES, Size
-from bench_lib.matrix import read_matrix
-from bench_lib.matrix.axes import case_of
-from bench_lib.matrix.language import language_axes
 from bench_lib.model import UserError
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads import language_model as module

@@ -20,12 +20,18 @@ import pytest
 import torch
 from processes import HERE, LONG_S, ON_THE_CPU, all_gone, fresh_context, is_gone, pids_in
 
-from bench_lib.launch import CaseFault, CaseSkipped, Context, LaunchError, Zygote
 from bench_lib.launch import zygote as module
-from bench_lib.launch.faults import LAST_LINES, how_it_ended, last_output
-from bench_lib.launch.zygote import DRAWS, MOST_FUTILE, SAME_KIND
+from bench_lib.launch.faults import (
+    LAST_LINES,
+    CaseFault,
+    CaseSkipped,
+    LaunchError,
+    how_it_ended,
+    last_output,
+)
+from bench_lib.launch.wire import CONTEXTS_VARIABLE, LOGS_VARIABLE, ClosedError, Connection
+from bench_lib.launch.zygote import DRAWS, MOST_FUTILE, SAME_KIND, Context, Zygote
 from bench_lib.model import Case, Numerics, Param, Sampling
-from bench_lib.wire import CONTEXTS_VARIABLE, LOGS_VARIABLE, ClosedError, Connection
 from bench_lib.worker import device as worker_device
 from bench_lib.worker import zygote as worker
 from bench_lib.worker.context import kind_of

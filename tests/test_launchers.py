@@ -11,7 +11,8 @@ import pytest
 from builders import make_hardware
 from scripted import gpus
 
-from bench_lib.launch import LaunchError, launchers
+from bench_lib.launch import launchers
+from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.launchers import Launcher, chosen, is_open_mpi, too_many, without_ranks
 
 Installer = Callable[..., dict[str, str]]

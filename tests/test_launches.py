@@ -13,9 +13,9 @@ import pytest
 import torch
 from fakegpu import DEFAULT, FakeEvent, FakeGpu
 
+from bench_lib.launch.placement import Placement
+from bench_lib.launch.wire import CONTEXTS_VARIABLE, ClosedError
 from bench_lib.model import Case, Sampling
-from bench_lib.placement import Placement
-from bench_lib.wire import CONTEXTS_VARIABLE, ClosedError
 from bench_lib.worker import context, ranks
 from bench_lib.worker.launches import EVERY, MADE, Launches, compare_streams
 from bench_lib.worker.workloads import Setting

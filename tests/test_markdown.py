@@ -12,10 +12,10 @@ import pytest
 from markdown_it import MarkdownIt
 
 from bench_lib.model import Status, Verdict
-from bench_lib.pages import github, html
-from bench_lib.pages.github import Section, fitted, text
-from bench_lib.pages.markdown import MARKER, as_markdown
-from bench_lib.pages.onset import onset
+from bench_lib.report import github, html
+from bench_lib.report.github import Section, fitted, text
+from bench_lib.report.markdown import MARKER, as_markdown
+from bench_lib.report.onset import onset
 
 NASTY = [
     "<script>alert(1)</script>",

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench_lib.cases.axes import WorkloadAxes, case_of, network_axes
+from bench_lib.cases.matrix import MatrixError, cases_in, read_matrix, tables
 from bench_lib.launch.catalogue import network_sizes
-from bench_lib.matrix import MatrixError, cases_in, read_matrix, tables
-from bench_lib.matrix.axes import WorkloadAxes, case_of, network_axes
 from bench_lib.model import TIERS, Case, Launch, Limits, Sampling, UserError
 
 SIZES = {

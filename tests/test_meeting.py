@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import distributed
 
+from bench_lib.launch.placement import Placement
 from bench_lib.model import Device
-from bench_lib.placement import Placement
 from bench_lib.worker import ranks, sweep
 from bench_lib.worker.ranks import Group, MeetingError, compare, facts_of, met, refuse_shared_gpu
 

@@ -22,10 +22,9 @@ from builders import make_attempt, make_measurement, make_record
 from quickly import hardly_warm_up, one_thread
 from typer.testing import CliRunner
 
-from bench_lib import acceptance, baselines, station, validity
 from bench_lib.cli import app, micro
+from bench_lib.engine import station
 from bench_lib.formulas import roofline
-from bench_lib.history import HistoryError, files, read
 from bench_lib.micro import keeping, program, session
 from bench_lib.micro.beside import Beside
 from bench_lib.micro.flags import read_options
@@ -33,6 +32,9 @@ from bench_lib.micro.keeping import Keeper
 from bench_lib.micro.places import Place
 from bench_lib.micro.session import case_from
 from bench_lib.model import Accepted, Case, Measurement, Status, UserError
+from bench_lib.storage import acceptance, baselines
+from bench_lib.storage.history import HistoryError, files, read
+from bench_lib.verdict import validity
 from bench_lib.worker.capture import Capture
 from bench_lib.worker.clock import HostClock
 from bench_lib.worker.measure import Context

@@ -7,7 +7,7 @@ import threading
 import pytest
 from builders import make_hardware
 
-from bench_lib.launch import LaunchError
+from bench_lib.launch.faults import LaunchError
 from bench_lib.micro import beside as module
 from bench_lib.micro.beside import NOBODY, beside
 

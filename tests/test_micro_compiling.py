@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench_lib.matrix.axes import case_of, network_axes
+from bench_lib.cases.axes import case_of, network_axes
 from bench_lib.micro.compiling import EXAMPLE, KEYS, LONGEST, MODES, Compiling, read_context
 from bench_lib.model import COMPILE_MODES, Case, UserError, is_case_id
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench_lib.matrix.axes import LARGEST
+from bench_lib.cases.axes import LARGEST
 from bench_lib.micro.compiling import Compiling
 from bench_lib.micro.flags import AMP, Options, parser, read_options
 from bench_lib.model import PRECISIONS, UserError

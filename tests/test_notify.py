@@ -22,10 +22,10 @@ import pytest
 from serving import answering
 
 from bench_lib.model import Quarantine, Status
-from bench_lib.pages import notify as news
-from bench_lib.pages import webhook
-from bench_lib.pages.notify import Before, before_of, body, news_of, notify
-from bench_lib.pages.webhook import Clock, UndeliverableError, post
+from bench_lib.report import notify as news
+from bench_lib.report import webhook
+from bench_lib.report.notify import Before, before_of, body, news_of, notify
+from bench_lib.report.webhook import Clock, UndeliverableError, post
 
 SECRET = "T0/B0/shhhhhhhhhhhhhhhhh"
 ANYTHING = Before()
@@ -288,7 +288,7 @@ def passed(case):
 
 def test_the_night_before_is_the_last_run_before_on_the_same_hardware(tmp_path):
     """An error leaves no time behind, and is remembered all the same."""
-    from bench_lib.archive import Archive
+    from bench_lib.storage.archive import Archive
 
     one, two, three = (nights.make_case(name) for name in ("one", "two", "three"))
     other = builders.make_hardware(key="mi250x")
@@ -312,7 +312,7 @@ def test_the_night_before_is_the_last_run_before_on_the_same_hardware(tmp_path):
 
 def test_runs_of_one_night_are_taken_together(tmp_path):
     """A matrix that is spread over several jobs is one night; of a case the later run counts."""
-    from bench_lib.archive import Archive
+    from bench_lib.storage.archive import Archive
 
     one, two = (nights.make_case(name) for name in ("one", "two"))
     written(tmp_path, 3, failed(nights.make_case("long-ago")))
@@ -324,7 +324,7 @@ def test_runs_of_one_night_are_taken_together(tmp_path):
 
 def test_a_quarantine_held_then_made_no_failure_then(tmp_path):
     """So the first night after it is news."""
-    from bench_lib.archive import Archive
+    from bench_lib.storage.archive import Archive
 
     case = nights.make_case("excused")
     held = Quarantine("known", nights.stamp(1)[:10], nights.stamp(9))
@@ -336,7 +336,7 @@ def test_a_quarantine_held_then_made_no_failure_then(tmp_path):
 
 def test_a_run_that_measured_nothing_is_news_once(tmp_path):
     """Its hardware is there, its cases are not."""
-    from bench_lib.archive import Archive
+    from bench_lib.storage.archive import Archive
 
     written(tmp_path, 3, passed(nights.make_case()))
     run_ids = [written(tmp_path, ago).stem.rpartition("_")[2] for ago in (1, 0)]
@@ -351,7 +351,7 @@ def test_a_run_that_measured_nothing_is_news_once(tmp_path):
 
 def test_a_run_that_failed_without_a_case_is_news_once(tmp_path):
     """The software is not blamed, and somebody should look at the device."""
-    from bench_lib.archive import Archive
+    from bench_lib.storage.archive import Archive
 
     path = written(tmp_path, 1, nights.invalid().record)
     red = nights.make_run(exit_status=1, counts={"INVALID": 1})
@@ -734,7 +734,7 @@ def report(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     for name in ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("bench_lib.history.utc_now", lambda: nights.stamp(minutes=360))
+    monkeypatch.setattr("bench_lib.storage.history.utc_now", lambda: nights.stamp(minutes=360))
 
     def run(*words: str) -> tuple[int, str]:
         monkeypatch.setattr("sys.argv", ["bench-lib", "report", *words])
@@ -822,7 +822,7 @@ def test_a_night_in_which_nothing_ran_is_news_and_the_last_one_s_failures_are_no
     """A runner that never starts would else be silent."""
     written(tmp_path / "history", 1, passed(nights.make_case("one")))
     written(tmp_path / "history", 0, failed(nights.make_case("one")))
-    monkeypatch.setattr("bench_lib.history.utc_now", lambda: nights.stamp(-3))
+    monkeypatch.setattr("bench_lib.storage.history.utc_now", lambda: nights.stamp(-3))
     with serving(200) as hook:
         report("--notify", hook.url)
     assert hook.document["sentence"].startswith("Nothing has run for 3 days, since 2026-11-20. ")

@@ -8,6 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench_lib.cases.axes import case_of
+from bench_lib.cases.matrix import MatrixError, read_matrix, tables
+from bench_lib.cases.operators import (
+    PREDEFINED,
+    label,
+    model_operators,
+    operator_axes,
+    operator_case,
+    resolved,
+    with_usual,
+)
 from bench_lib.formulas.operation import (
     MOST_ELEMENTS,
     OPERATORS,
@@ -16,17 +27,6 @@ from bench_lib.formulas.operation import (
     broadcast,
     family_of,
     sizes_in,
-)
-from bench_lib.matrix import MatrixError, read_matrix, tables
-from bench_lib.matrix.axes import case_of
-from bench_lib.matrix.operators import (
-    PREDEFINED,
-    label,
-    model_operators,
-    operator_axes,
-    operator_case,
-    resolved,
-    with_usual,
 )
 from bench_lib.model import UserError, is_case_id
 

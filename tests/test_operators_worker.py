@@ -14,11 +14,11 @@ from builders import make_measurement
 from quickly import one_thread
 from torch.nn import functional
 
+from bench_lib.cases.operators import operator_case, with_usual
 from bench_lib.formulas.operation import OPERATORS, asks
-from bench_lib.matrix.operators import operator_case, with_usual
-from bench_lib.metrics.secondary import numerics
-from bench_lib.metrics.summary import summarise
 from bench_lib.model import Case, ProcessSummary, Sampling, Status, UserError
+from bench_lib.verdict.metrics.secondary import numerics
+from bench_lib.verdict.metrics.summary import summarise
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.measure import Context, measure
 from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, build

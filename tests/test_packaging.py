@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 import bench_lib
-from bench_lib import history
 from bench_lib.model import Status
+from bench_lib.storage import history
 
 if sys.version_info >= (3, 11):
     import tomllib

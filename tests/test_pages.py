@@ -11,14 +11,14 @@ import builders
 import nights
 import pytest
 
-from bench_lib import baselines
-from bench_lib.archive import Archive
-from bench_lib.history import HistoryError
 from bench_lib.model import Hardware, Quarantine, Status, UserError, Verdict
-from bench_lib.pages import html as pages
-from bench_lib.pages.comparisons import comparisons
-from bench_lib.pages.night import Night, gather
-from bench_lib.pages.series import Series, band
+from bench_lib.report import html as pages
+from bench_lib.report.comparisons import comparisons
+from bench_lib.report.night import Night, gather
+from bench_lib.report.series import Series, band
+from bench_lib.storage import baselines
+from bench_lib.storage.archive import Archive
+from bench_lib.storage.history import HistoryError
 
 
 class _Reader(html.parser.HTMLParser):

@@ -9,13 +9,12 @@ import builders
 import nights
 import pytest
 
-from bench_lib import wording
-from bench_lib.archive import Archive
 from bench_lib.model import Launch, Quarantine, Status
-from bench_lib.pages import html, markdown
-from bench_lib.pages.hints import hints
-from bench_lib.pages.night import Entry, Night, gather
-from bench_lib.pages.onset import device, in_words, onset
+from bench_lib.report import console, html, markdown
+from bench_lib.report.hints import hints
+from bench_lib.report.night import Entry, Night, gather
+from bench_lib.report.onset import device, in_words, onset
+from bench_lib.storage.archive import Archive
 
 
 def gpu(number: int) -> dict[str, object]:
@@ -270,6 +269,6 @@ def test_a_quarantine_counts_by_the_day_of_the_run(until: str, row: str) -> None
     record = replace(entry.record, quarantine=held, attempts=[attempt])
     entry = replace(entry, record=record, time="2020-01-02T00:00:00Z")
     assert entry.quarantined == row.startswith("(")
-    assert wording.summary_rows([record])[0][1] == row
-    ended = "its QUARANTINE ENDED" in "\n".join(wording.explanations([record]))
+    assert console.summary_rows([record])[0][1] == row
+    ended = "its QUARANTINE ENDED" in "\n".join(console.explanations([record]))
     assert ended != entry.quarantined

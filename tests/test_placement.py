@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench_lib.model import UserError
-from bench_lib.placement import (
+from bench_lib.launch.placement import (
     DEFAULT_PORT,
     PORTS,
     Meeting,
@@ -20,6 +19,7 @@ from bench_lib.placement import (
     placement_of,
     told_meeting,
 )
+from bench_lib.model import UserError
 
 
 def variables(*fields: dict[str, Any], **more: Any) -> dict[str, str]:

@@ -29,10 +29,11 @@ from builders import (
 from scripted import KERNELS
 
 import bench_lib.hardware
-from bench_lib import baselines, history, runner
+from bench_lib.engine import runner
 from bench_lib.model import Kernel, KernelTable, Quarantine, Status
 from bench_lib.plugin import session
 from bench_lib.plugin.devices import Assignment, device_of
+from bench_lib.storage import baselines, history
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -354,8 +355,8 @@ from bench_lib.launch import LaunchError
 def gone(self, cases, process):
     raise LaunchError("the device is gone")
     yield
-import bench_lib.runner
-bench_lib.runner.Bench.measure_again = gone
+import bench_lib.engine.runner
+bench_lib.engine.runner.Bench.measure_again = gone
 """)
     result = run()
     assert result.ret == pytest.ExitCode.INTERNAL_ERROR
@@ -370,11 +371,11 @@ def test_ending_the_second_look_by_hand_is_not_green(suite, pytester):
     accept(pytester, "alpha", TEN_MS)
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write("""
-import bench_lib.runner
+import bench_lib.engine.runner
 def interrupted(self, cases, process):
     raise KeyboardInterrupt
     yield
-bench_lib.runner.Bench.measure_again = interrupted
+bench_lib.engine.runner.Bench.measure_again = interrupted
 """)
     result = run(apart=True)
     assert result.ret == pytest.ExitCode.INTERRUPTED
@@ -605,7 +606,7 @@ def test_a_full_disk_stops_the_run_and_keeps_what_was_written(suite, pytester):
     limit = """
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-import bench_lib.history as history
+import bench_lib.storage.history as history
 _write = history.Writer.attempt
 def attempt(self, case, nodeid, attempt):
     if case.id == "beta":
@@ -685,8 +686,8 @@ def test_xdist_pins_each_worker_to_a_device_and_loses_no_record(suite, pytester)
 
 RANKS = """
 import os, threading
-import bench_lib.runner
-from bench_lib.devicelock import DeviceBusyError, DeviceLock
+import bench_lib.engine.runner
+from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
 from bench_lib.launch import CaseFault, CaseSkipped, LaunchError
 from builders import make_measurement
 
@@ -710,7 +711,7 @@ def run_ranks(case, *, launcher, environment):
         raise answer
     return make_measurement(case_id=case.id, iteration_s=answer)
 
-bench_lib.runner.run_ranks = run_ranks
+bench_lib.engine.runner.run_ranks = run_ranks
 ANSWERS = {answers}
 """
 SEVERAL = "".join(f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(4))
@@ -1055,7 +1056,7 @@ def test_a_run_whose_verdicts_cannot_be_written_is_not_green(suite, pytester):
     """A gate that could not judge must not say that all is well."""
     run = suite()
     limit = """
-import bench_lib.history as history
+import bench_lib.storage.history as history
 def verdict(self, *_):
     raise history.HistoryError("no space for verdicts")
 history.Writer.verdict = verdict

@@ -20,11 +20,11 @@ from processes import LONG_S, ON_THE_CPU, all_gone, pids_in
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
-from bench_lib.launch import CaseFault, CaseSkipped, LaunchError
+from bench_lib.engine import profiles
 from bench_lib.launch import profiled as module
+from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.profiled import MEASURED, Asked, run_profile
 from bench_lib.model import Case, Fault, Kernel, KernelTable, Launch
-from bench_lib.profiling import run
 from bench_lib.profiling.traces import read
 from bench_lib.worker import __main__ as worker
 from bench_lib.worker import profiling, tracing
@@ -500,9 +500,9 @@ def test_of_several_ranks_the_first_ones_kernels_are_looked_into(monkeypatch) ->
         asked.append((case.id, device, folder.is_dir()))
         return SimpleNamespace(seen=[SimpleNamespace(kernels=table), None])
 
-    monkeypatch.setattr(run, "with_torch", with_torch)
+    monkeypatch.setattr(profiles, "with_torch", with_torch)
     alone, several = make_case(id="a"), make_case(id="b", launch=Launch(ranks=2))
-    found = list(run.look_into(Benched(), [several, alone]))
+    found = list(profiles.look_into(Benched(), [several, alone]))
     assert [(case.id, seen.kernels[0].name) for case, seen in found] == [("a", "a"), ("b", "gemm")]
     assert asked == [("b", Benched.device, True)]
 
@@ -528,7 +528,7 @@ def test_a_look_that_fails_is_tried_once_more_in_another_context() -> None:
     bench = Failing(a=["no memory in build: x"], c=["died in profile: x", "died in profile: y"])
     said: list[str] = []
     cases = [make_case(id=id_) for id_ in "abc"]
-    found = {case.id: seen for case, seen in run.look_into(bench, cases, said.append)}
+    found = {case.id: seen for case, seen in profiles.look_into(bench, cases, said.append)}
     assert bench.looked == [["a", "b", "c"], ["a", "c"]]
     assert found["c"] == "died in profile: y"
     assert all(isinstance(found[id_], KernelTable) for id_ in "ab")
@@ -539,7 +539,7 @@ def test_a_look_that_took_all_its_time_is_not_tried_again() -> None:
     """It would take as long again."""
     words = "time limit in profile: no answer within its time limit of 300 s"
     bench = Failing(a=[words])
-    assert [seen for _, seen in run.look_into(bench, [make_case(id="a")])] == [words]
+    assert [seen for _, seen in profiles.look_into(bench, [make_case(id="a")])] == [words]
 
 
 @pytest.mark.parametrize(
@@ -547,7 +547,7 @@ def test_a_look_that_took_all_its_time_is_not_tried_again() -> None:
     [
         (CaseFault(Fault("died", "rank 1 left", "ranks")), "died in ranks: rank 1 left"),
         (CaseSkipped("one GPU, and two ranks"), "one GPU, and two ranks"),
-        (run.UnprofiledError("no trace"), "no trace"),
+        (profiles.UnprofiledError("no trace"), "no trace"),
     ],
 )
 def test_ranks_that_cannot_be_looked_into_say_why(monkeypatch, trouble, words) -> None:
@@ -556,6 +556,6 @@ def test_ranks_that_cannot_be_looked_into_say_why(monkeypatch, trouble, words) -
     def with_torch(*_given, **_others):
         raise trouble
 
-    monkeypatch.setattr(run, "with_torch", with_torch)
+    monkeypatch.setattr(profiles, "with_torch", with_torch)
     case = make_case(launch=Launch(ranks=2))
-    assert list(run.look_into(Benched(), [case])) == [(case, words)]
+    assert list(profiles.look_into(Benched(), [case])) == [(case, words)]

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from screen import Screen
 
-from bench_lib import history
 from bench_lib.plugin import pace, progress
 from bench_lib.plugin.pace import Pace, name_of
 from bench_lib.plugin.progress import (
@@ -29,6 +28,7 @@ from bench_lib.plugin.progress import (
     in_words,
     rendered,
 )
+from bench_lib.storage import history
 
 NOON = dt.datetime(2026, 1, 2, 12, 0, tzinfo=dt.timezone.utc)
 

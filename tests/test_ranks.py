@@ -21,10 +21,10 @@ import pytest
 from builders import make_measurement
 from processes import LONG_S, ON_THE_CPU, all_gone, pids_in, wait_until
 
-from bench_lib.launch import CaseFault, CaseSkipped, LaunchError, run_ranks
 from bench_lib.launch import ranks as module
+from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.launchers import Launcher, chosen, is_open_mpi
-from bench_lib.launch.ranks import fold
+from bench_lib.launch.ranks import fold, run_ranks
 from bench_lib.model import Case, Fault, Launch, Measurement, Numerics, RankSample, Sampling
 
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)

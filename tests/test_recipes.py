@@ -74,9 +74,9 @@ JUDGED = """
 from builders import make_measurement
 from dataclasses import replace
 from bench_lib import judge
-from bench_lib.metrics.summary import summarise
+from bench_lib.verdict.metrics.summary import summarise
 from bench_lib.model import Accepted, Baseline
-from bench_lib.versus import METRICS
+from bench_lib.report.versus import METRICS
 
 print(f"compared by {METRICS['host_memory'].what}")
 def process(size):

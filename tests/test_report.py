@@ -16,8 +16,9 @@ from builders import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench_lib.formats import printable, quantity, seconds
 from bench_lib.model import Status
-from bench_lib.wording import (
+from bench_lib.report.console import (
     HEADINGS,
     WIDTH,
     Figures,
@@ -26,10 +27,7 @@ from bench_lib.wording import (
     explanations,
     figures,
     in_words,
-    printable,
-    quantity,
     rate_of,
-    seconds,
     summary_rows,
     table,
     tables,

@@ -10,12 +10,14 @@ import pytest
 from builders import make_case, make_hardware, make_measurement, make_telemetry
 from scripted import KERNELS, Contexts, Watch, gpus
 
-from bench_lib import history, runner, station, validity
-from bench_lib.devicelock import DeviceBusyError, DeviceLock
-from bench_lib.launch import CaseFault, LaunchError
+from bench_lib.engine import runner, station
+from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
+from bench_lib.engine.runner import MOST_LOST, Bench
+from bench_lib.engine.station import ASIDE_S, SETTLED_S, Station
+from bench_lib.launch.faults import CaseFault, LaunchError
 from bench_lib.model import Fault, Launch, RankSample
-from bench_lib.runner import MOST_LOST, Bench
-from bench_lib.station import ASIDE_S, SETTLED_S, Station
+from bench_lib.storage import history
+from bench_lib.verdict import validity
 
 DEVICE = gpus(1)[0]
 ABORT = Fault("died", "the worker was ended by SIGABRT", "measure", "HSA_STATUS_ERROR")
@@ -603,8 +605,8 @@ def test_what_the_hardware_spoils_in_one_process_may_come_out_well_in_the_next(
 def test_a_device_that_is_never_better_is_not_waited_for_all_night(bench, monkeypatch):
     """After three waits that did not help each case gets one look."""
     monkeypatch.setattr(runner.Cooling, "_is_calm", lambda *_: True)
-    monkeypatch.setattr("bench_lib.cooling.UNSEEN_S", 0.0)
-    monkeypatch.setattr("bench_lib.cooling.LOOK_S", 0.001)
+    monkeypatch.setattr("bench_lib.engine.cooling.UNSEEN_S", 0.0)
+    monkeypatch.setattr("bench_lib.engine.cooling.LOOK_S", 0.001)
     hot = make_telemetry(foreign_processes=[41], temperature_c=None)
     one = bench(cool_s=0.05, **seeing(hot))
     looks = [len(one.measure(make_case(id=f"c{n}")).attempts) for n in range(5)]

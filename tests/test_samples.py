@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_lib.metrics import summary
-from bench_lib.samples import Samples, read
+from bench_lib.storage.samples import Samples, read
+from bench_lib.verdict.metrics import summary
 
 TIMES = [1.0, 2.0, 4.0]
 LARGEST, SMALLEST = 1.7976931348623157e308, 5e-324

@@ -11,8 +11,9 @@ from builders import make_case, make_process
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_lib.matrix.axes import case_of, network_axes
-from bench_lib.metrics.scaling import (
+from bench_lib.cases.axes import case_of, network_axes
+from bench_lib.model import Launch, RankSample
+from bench_lib.verdict.metrics.scaling import (
     LAGGING,
     Law,
     Rate,
@@ -27,7 +28,6 @@ from bench_lib.metrics.scaling import (
     ratio,
     stragglers,
 )
-from bench_lib.model import Launch, RankSample
 
 POWERS = (1, 2, 4, 8, 16)
 

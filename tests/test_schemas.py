@@ -27,9 +27,9 @@ from scripts import script
 
 import bench_lib.cli
 from bench_lib.cli.documents import Document, files
-from bench_lib.history import Writer
 from bench_lib.model import Kernel, KernelTable, Quarantine, Status
 from bench_lib.profiling.store import Profile, keep
+from bench_lib.storage.history import Writer
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

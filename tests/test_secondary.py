@@ -7,8 +7,8 @@ from builders import make_process, make_processes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench_lib.metrics.secondary import compile_time, memory, numerics, stability
 from bench_lib.model import Limits, ProcessSummary, Status, Verdict
+from bench_lib.verdict.metrics.secondary import compile_time, memory, numerics, stability
 
 MIB = 2**20
 PROPERTY = settings(deadline=None, max_examples=50)

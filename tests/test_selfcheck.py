@@ -14,14 +14,15 @@ from command import ran
 from documents import document_in
 from scripted import Contexts, Watch
 
-from bench_lib import judge, samples
 from bench_lib.cli import main
-from bench_lib.devicelock import DeviceLock
+from bench_lib.engine.devicelock import DeviceLock
+from bench_lib.engine.runner import Bench, Outcome
 from bench_lib.model import Status
-from bench_lib.runner import Bench, Outcome
-from bench_lib.statistics.comparison import Contrast
-from bench_lib.trials import contexts, selfcheck
-from bench_lib.trials.selfcheck import SelfcheckError, as_samples, check, duration_s
+from bench_lib.storage import samples
+from bench_lib.studies import contexts, selfcheck
+from bench_lib.studies.selfcheck import SelfcheckError, as_samples, check, duration_s
+from bench_lib.verdict import judge
+from bench_lib.verdict.statistics.comparison import Contrast
 
 STEP_S = 0.007
 UNIT_S = 2e-9
@@ -441,7 +442,7 @@ def command(monkeypatch, capsys):
 
     def run(*words, vendor="nvidia"):
         run.benches = Benches()
-        monkeypatch.setattr("bench_lib.runner.Bench", run.benches)
+        monkeypatch.setattr("bench_lib.engine.runner.Bench", run.benches)
         device = make_hardware(vendor=vendor, key="h200" if vendor == "nvidia" else "cpu-2c")
         monkeypatch.setattr("bench_lib.hardware.detect", lambda: [device])
         return ran(["selfcheck", *words], monkeypatch, capsys)

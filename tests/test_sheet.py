@@ -22,18 +22,18 @@ from builders import (
 from command import ran
 from scripted import Watch, bench_class, gpus
 
-from bench_lib import history
-from bench_lib.archive.compaction import compact
-from bench_lib.exercises import sheet
-from bench_lib.exercises.figures import figures_of
-from bench_lib.exercises.series import open_series
-from bench_lib.history import Writer
 from bench_lib.micro import session
 from bench_lib.micro.beside import NOBODY
 from bench_lib.micro.flags import read_options
 from bench_lib.micro.keeping import Keeper
 from bench_lib.micro.places import Place
 from bench_lib.model import Device
+from bench_lib.storage import history
+from bench_lib.storage.archive.compaction import compact
+from bench_lib.storage.history import Writer
+from bench_lib.studies import sheet
+from bench_lib.studies.figures import figures_of
+from bench_lib.studies.series import open_series
 
 (DEVICE,) = gpus(1)
 ONE, TWO, THREE, FOUR, FIVE, SIX = range(6)
@@ -45,9 +45,9 @@ def micro(tmp_path, monkeypatch):
 
     The batch is one rank's; ``fp32`` is what the device makes of it.
     """
-    monkeypatch.setattr("bench_lib.exercises.series.Bench", bench_class({}, tmp_path / "locks"))
-    monkeypatch.setattr("bench_lib.fingerprint.collect", make_environment)
-    monkeypatch.setattr("bench_lib.fingerprint.caches", dict)
+    monkeypatch.setattr("bench_lib.studies.series.Bench", bench_class({}, tmp_path / "locks"))
+    monkeypatch.setattr("bench_lib.environment.fingerprint.collect", make_environment)
+    monkeypatch.setattr("bench_lib.environment.caches.found", dict)
 
     def keep(
         network: str, batch: int, *words: str, ranks: int = 1, fp32: str = "fp32", **fields: Any

@@ -14,9 +14,11 @@ from documents import document_in
 from processes import LONG_S, ON_THE_CPU, all_gone, pids_in, wait_until
 from slurm_node import GPUS, NODE, PARTITION, SlurmNode, slurm
 
-from bench_lib import history
-from bench_lib.launch import CaseFault, launchers, run_ranks
+from bench_lib.launch import launchers
+from bench_lib.launch.faults import CaseFault
+from bench_lib.launch.ranks import run_ranks
 from bench_lib.model import Case, Launch, Measurement, Sampling
+from bench_lib.storage import history
 
 __all__ = ["slurm"]
 

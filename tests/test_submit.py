@@ -20,7 +20,6 @@ from command import ran
 from documents import document_in
 from processes import wait_until
 
-from bench_lib import history as runs
 from bench_lib.cli import app
 from bench_lib.hardware import visible
 from bench_lib.model import Status, UserError
@@ -30,6 +29,7 @@ from bench_lib.slurm.collecting import Submission
 from bench_lib.slurm.job import Got, Used
 from bench_lib.slurm.script import sbatch_script
 from bench_lib.slurm.tools import JobState, SlurmError
+from bench_lib.storage import history as runs
 
 MIB, GIB = 2**20, 2**30
 

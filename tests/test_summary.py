@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_lib.metrics.summary import spread
+from bench_lib.verdict.metrics.summary import spread
 
 TIMES = st.lists(st.floats(1e-9, 1e5), min_size=2, max_size=60)
 

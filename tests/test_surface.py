@@ -15,8 +15,8 @@ import pytest
 import typer
 from command import ran
 
-import bench_lib.archive
 import bench_lib.cli
+import bench_lib.storage.archive
 from bench_lib.cli import ending
 from bench_lib.cli.ending import in_words, usage_in_words
 from bench_lib.cli.group import COMMANDS, RENAMED, renamed
@@ -365,7 +365,7 @@ def failing(run, monkeypatch):
         def raising(*_: object) -> None:
             raise error
 
-        monkeypatch.setattr(bench_lib.archive, "Archive", raising)
+        monkeypatch.setattr(bench_lib.storage.archive, "Archive", raising)
         return run("history", "list")
 
     return command

@@ -9,7 +9,8 @@ import subprocess
 import pytest
 from builders import make_case, make_measurement
 
-from bench_lib.launch import CaseFault, CaseSkipped, sweep
+from bench_lib.launch import sweep
+from bench_lib.launch.faults import CaseFault, CaseSkipped
 from bench_lib.launch.launchers import Launcher
 from bench_lib.launch.ranks import Ending
 from bench_lib.model import Launch, Measurement

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
+from bench_lib.engine.telemetry import Sample, Sampler, look_once, parse, summarise
+from bench_lib.engine.telemetry.looks import Source
+from bench_lib.engine.telemetry.processes import described, kin, run_of
+from bench_lib.engine.telemetry.sources import RETRY_S, watch
 from bench_lib.model import Hardware, Telemetry
 from bench_lib.rocm.tool import ToolError
-from bench_lib.telemetry import Sample, Sampler, look_once, parse, summarise
-from bench_lib.telemetry.looks import Source
-from bench_lib.telemetry.processes import described, kin, run_of
-from bench_lib.telemetry.sources import RETRY_S, watch
 
 CPU = Hardware(vendor="cpu", name="", key="cpu-test-2c")
 
@@ -653,7 +653,7 @@ time.sleep(600)
 
 def test_the_process_ends_when_its_parent_is_gone() -> None:
     """Which closes its standard input, however the parent ended."""
-    command = [sys.executable, "-m", "bench_lib.telemetry", json.dumps(asdict(CPU))]
+    command = [sys.executable, "-m", "bench_lib.engine.telemetry", json.dumps(asdict(CPU))]
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -682,7 +682,7 @@ def test_a_tool_that_hangs_does_not_outlive_the_process(tmp_path: Path) -> None:
     tool.chmod(0o755)
     gpu = Hardware(vendor="amd", name="", key="amd-gpu", bdf="0000:ff:1f.7")
     process = subprocess.Popen(
-        [sys.executable, "-m", "bench_lib.telemetry", json.dumps(asdict(gpu))],
+        [sys.executable, "-m", "bench_lib.engine.telemetry", json.dumps(asdict(gpu))],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         env={"PYTHONPATH": str(Path(__file__).parents[1]), "PATH": str(tmp_path)},
@@ -858,7 +858,7 @@ def look_with(package: str, folder: Path) -> dict[str, Any]:
     (folder / "amdsmi.py").write_text(package)
     gpu = Hardware(vendor="amd", name="", key="amd-gpu", bdf="0000:ff:1f.7")
     answered = subprocess.run(
-        [sys.executable, "-m", "bench_lib.telemetry", json.dumps(asdict(gpu)), "once"],
+        [sys.executable, "-m", "bench_lib.engine.telemetry", json.dumps(asdict(gpu)), "once"],
         env={"PYTHONPATH": f"{folder}:{Path(__file__).parents[1]}", "PATH": "/nowhere"},
         capture_output=True,
         check=True,

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
+from bench_lib.engine.telemetry import amd_kernel, amd_package, amd_tools, cpu, nvml
+from bench_lib.engine.telemetry.amd import Partition, partition, places
+from bench_lib.engine.telemetry.amd_kernel import throttling
+from bench_lib.engine.telemetry.looks import FIGURES, NothingToldError, Source
+from bench_lib.engine.telemetry.sources import choose
 from bench_lib.model import Hardware
 from bench_lib.rocm.tool import ToolError
-from bench_lib.telemetry import amd_kernel, amd_package, amd_tools, cpu, nvml
-from bench_lib.telemetry.amd import Partition, partition, places
-from bench_lib.telemetry.amd_kernel import throttling
-from bench_lib.telemetry.looks import FIGURES, NothingToldError, Source
-from bench_lib.telemetry.sources import choose
 
 CPU = Hardware(vendor="cpu", name="", key="cpu-test-2c")
 AMD = Hardware(vendor="amd", name="", key="mi300x", bdf="0000:0c:00.0")

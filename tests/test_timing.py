@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench_lib.metrics.timing import BLIND, BLIND_ALPHA, Question, answers, families
 from bench_lib.model import Status, Verdict
-from bench_lib.statistics.comparison import ALPHA, Contrast, compare, paired
+from bench_lib.verdict.metrics.timing import BLIND, BLIND_ALPHA, Question, answers, families
+from bench_lib.verdict.statistics.comparison import ALPHA, Contrast, compare, paired
 
 # Half a thousandth apart: a change of a quarter of a percent beyond the tolerance shows.
 STEADY = (-0.001, -0.0005, 0.0, 0.0005, 0.001)

@@ -15,9 +15,11 @@ import torch
 from processes import LONG_S, ON_THE_CPU, all_gone, fresh_context
 from torch import nn
 
-from bench_lib.launch import CaseFault, CaseSkipped, Context, Zygote, run_ranks
-from bench_lib.matrix import training as axes
-from bench_lib.matrix.training import training_case
+from bench_lib.cases import training as axes
+from bench_lib.cases.training import training_case
+from bench_lib.launch.faults import CaseFault, CaseSkipped
+from bench_lib.launch.ranks import run_ranks
+from bench_lib.launch.zygote import Context, Zygote
 from bench_lib.model import Case, Launch, Measurement, Sampling, UserError
 from bench_lib.worker import host
 from bench_lib.worker.clock import clock_of

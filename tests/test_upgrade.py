@@ -22,10 +22,10 @@ from pathlib import Path
 import pytest
 import upgraded_machine as machine
 
-from bench_lib import baselines, history
 from bench_lib.cli import main
+from bench_lib.engine import ab
 from bench_lib.model import Status
-from bench_lib.trials import ab
+from bench_lib.storage import baselines, history
 
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"

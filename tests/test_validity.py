@@ -9,7 +9,7 @@ from builders import make_hardware, make_process, make_telemetry
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_lib.validity import Level, blame, clocks, level, others_on_cpu
+from bench_lib.verdict.validity import Level, blame, clocks, level, others_on_cpu
 
 AMD = make_hardware()
 NVIDIA = make_hardware(vendor="nvidia", key="h200", power_cap_w=400.0)

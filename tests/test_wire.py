@@ -13,9 +13,9 @@ from builders import make_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench_lib import wire
+from bench_lib.launch import wire
+from bench_lib.launch.wire import ClosedError, Connection, ProtocolError, decode_case
 from bench_lib.model import Launch, Limits, Sampling
-from bench_lib.wire import ClosedError, Connection, ProtocolError, decode_case
 
 
 @pytest.fixture

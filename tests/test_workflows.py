@@ -16,7 +16,7 @@ import pytest
 from builders import make_attempt, make_fault, make_record, write_run
 from ruamel.yaml import YAML
 
-from bench_lib.pages.markdown import MARKER
+from bench_lib.report.markdown import MARKER
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".github" / "workflows"

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 from processes import all_gone, wait_until
 
-from bench_lib.launch import CaseFault, LaunchError, Zygote
 from bench_lib.launch import zygote as module
+from bench_lib.launch.faults import CaseFault, LaunchError
 from bench_lib.launch.leash import leashed
 from bench_lib.launch.leash import main as leash
 from bench_lib.launch.started import signal_all
+from bench_lib.launch.zygote import Zygote
 from bench_lib.model import Case, Device
 
 WORKER = Path(__file__).parent.parent / "benchmarks" / "soak_worker.py"

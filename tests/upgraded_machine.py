@@ -15,10 +15,10 @@ import pytest
 from builders import make_environment, make_measurement
 from scripted import Context, Contexts, Watch, gpus
 
-from bench_lib.devicelock import DeviceLock
+from bench_lib.engine import ab
+from bench_lib.engine.devicelock import DeviceLock
+from bench_lib.engine.runner import Bench
 from bench_lib.model import Case, Environment, Hardware, Measurement
-from bench_lib.runner import Bench
-from bench_lib.trials import ab
 
 OLD, NEW = "6.4.3", "7.2.4"
 SLOWER = "resnet50-b64-fp16-eager-infer"
@@ -109,17 +109,17 @@ def take_the_place_of(
 
     for name, value in {
         "bench_lib.hardware.detect": lambda *_: [DEVICE],
-        "bench_lib.fingerprint.collect": lambda **told: environment(
+        "bench_lib.environment.fingerprint.collect": lambda **told: environment(
             installed(), told.get("environ")
         ),
-        "bench_lib.fingerprint.checks": lambda **_: [],
-        "bench_lib.telemetry.look_once": lambda _device: ({"source": "amdsmi"}, None),
+        "bench_lib.environment.readiness.checks": lambda **_: [],
+        "bench_lib.engine.telemetry.look_once": lambda _device: ({"source": "amdsmi"}, None),
         "bench_lib.cli.env._worker_versions": lambda _device: ({"torch": "2.10.0"}, None),
         "bench_lib.launch.catalogue.network_sizes": sizes,
         "bench_lib.plugin.session.network_sizes": sizes,
         "bench_lib.plugin.session.Bench": bench,
-        "bench_lib.runner.Bench": bench,
-        "bench_lib.trials.ab.Turns": turns,
+        "bench_lib.engine.runner.Bench": bench,
+        "bench_lib.engine.ab.Turns": turns,
     }.items():
         replace(name, value)
 

@@ -25,10 +25,10 @@ from bench_lib.cli.output import (
 from bench_lib.model import TIERS, Status
 
 if TYPE_CHECKING:
-    from bench_lib.history import Writer
+    from bench_lib.engine.ab import Comparison, Side
+    from bench_lib.engine.pairing import Row
     from bench_lib.model import Case, Environment, Hardware
-    from bench_lib.trials.ab import Comparison, Side
-    from bench_lib.trials.pairing import Row
+    from bench_lib.storage.history import Writer
 
 PAIRS, MOST_PAIRS = 3, 6
 BASELINE_PAIRS = 5
@@ -115,7 +115,7 @@ def ab(
 
 
 def _side(letter: str, python: str | None, env: list[str] | None, prefix: str | None) -> Side:
-    from bench_lib.trials.ab import Side
+    from bench_lib.engine.ab import Side
 
     try:
         words = tuple(shlex.split(prefix or ""))
@@ -144,8 +144,8 @@ def _variable(text: str, option: str) -> tuple[str, str]:
 
 def _cases(matrix: Path, tier: str | None, device: Hardware) -> list[Case]:
     """Return the cases of a tier; raises MatrixError."""
+    from bench_lib.cases.matrix import read_matrix, tables
     from bench_lib.launch.catalogue import network_sizes
-    from bench_lib.matrix import read_matrix, tables
 
     if not matrix.is_file():
         raise typer.BadParameter(f"{matrix} is not a file", param_hint="--matrix")
@@ -195,9 +195,9 @@ def _compare(
     json: bool,
 ) -> None:
     """Compare, print, and leave with the exit status that follows."""
-    from bench_lib import history
-    from bench_lib.trials import ab as comparing
-    from bench_lib.trials import pairing
+    from bench_lib.engine import ab as comparing
+    from bench_lib.engine import pairing
+    from bench_lib.storage import history
 
     with contextlib.ExitStack() as stack:
         # Both begin and end within the same moment; in order of ids, lists have A's before B's.
@@ -275,7 +275,7 @@ def _print(
     sides: Mapping[str, Side],
     writers: Mapping[str, Writer],
 ) -> None:
-    from bench_lib.wording import shortened
+    from bench_lib.formats import shortened
 
     def rank(row: Row) -> int:
         return _WORST_FIRST.index(row.status) if row.status in _WORST_FIRST else len(_WORST_FIRST)
@@ -302,7 +302,7 @@ def _print(
 
 def _cells(row: Row) -> tuple[str, ...]:
     """Return the cells of HEADINGS."""
-    from bench_lib.wording import seconds
+    from bench_lib.formats import seconds
 
     timing = row.verdicts[0]
     effect = timing.detectable_effect
@@ -324,7 +324,7 @@ def _next_steps(
     folder: Path,
 ) -> list[str]:
     """Return what to do now: the change of the baseline that B's run proposes."""
-    from bench_lib.acceptance import DOUBTFUL
+    from bench_lib.storage.acceptance import DOUBTFUL
 
     measured = [len(row.pairs) for row in rows if row.pairs]
     if not measured:

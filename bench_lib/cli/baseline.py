@@ -35,8 +35,8 @@ from bench_lib.cli.output import (
 from bench_lib.model import UserError
 
 if TYPE_CHECKING:
-    from bench_lib.baselines import BaselineFile
     from bench_lib.model import Baseline, Published, Quarantine
+    from bench_lib.storage.baselines import BaselineFile
 
 app = typer.Typer(
     cls=Group,
@@ -71,9 +71,9 @@ def show(
     json: Json = False,
 ) -> None:
     """Show the accepted values of a hardware key, and what was published where there are none."""
-    from bench_lib import baselines as files
     from bench_lib.hardware import detect
-    from bench_lib.history import utc_today
+    from bench_lib.storage import baselines as files
+    from bench_lib.storage.history import utc_today
 
     file = files.load(baselines, hardware or key or detect()[0].key)
     chosen = {k: v for k, v in file.measured.items() if fnmatch.fnmatchcase(k, case)}
@@ -130,7 +130,7 @@ def show(
 
 def _keys_with_baselines(folder: Path, but: str) -> list[str]:
     """List the hardware keys that something was accepted for; a broken file is not asked."""
-    from bench_lib import baselines as files
+    from bench_lib.storage import baselines as files
 
     keys = []
     for key in sorted(path.stem for path in folder.glob("*.json") if path.stem != but):
@@ -233,9 +233,9 @@ def record(
     with 1 where nothing could be accepted, or where a test failed; the others are accepted all
     the same.
     """
-    from bench_lib import baselines as files
-    from bench_lib import history as runs
-    from bench_lib.metrics.timing import LEAST_PROCESSES
+    from bench_lib.storage import baselines as files
+    from bench_lib.storage import history as runs
+    from bench_lib.verdict.metrics.timing import LEAST_PROCESSES
 
     _require(reason)
     before = set(runs.files(history))
@@ -311,10 +311,10 @@ def quarantine(
     An id that is in no baseline of this hardware, nor in the matrix, nor in a run of the history
     is refused.
     """
-    from bench_lib import baselines as files
     from bench_lib.hardware import detect
-    from bench_lib.history import utc_now
     from bench_lib.model import ID_RULE, Quarantine, is_case_id
+    from bench_lib.storage import baselines as files
+    from bench_lib.storage.history import utc_now
 
     if hardware is not None and not is_case_id(hardware):
         raise files.BaselineError(f"{hardware!r} is no hardware key, which is {ID_RULE}")
@@ -363,7 +363,7 @@ def _require_known(case: str, file: BaselineFile, matrix: Path, history: str) ->
 
     A place that cannot be read is missed only where no other knows the id.
     """
-    from bench_lib.baselines import BaselineError
+    from bench_lib.storage.baselines import BaselineError
 
     known: set[str] = set()
     unreadable: list[UserError] = []
@@ -390,7 +390,7 @@ def _places(
     """Yield what tells the ids that each place knows, the quickest first."""
     yield lambda: (*file.baselines, *file.quarantines)
     if matrix != DEFAULT_MATRIX or matrix.is_file():
-        from bench_lib.matrix import cases_in
+        from bench_lib.cases.matrix import cases_in
 
         yield lambda: cases_in(matrix)
     yield lambda: _tried(history)
@@ -398,7 +398,7 @@ def _places(
 
 def _tried(history: str) -> list[str]:
     """Return the ids of the cases that a run tried; raises HistoryError."""
-    from bench_lib.archive import Archive
+    from bench_lib.storage.archive import Archive
 
     with Archive(history) as archive:
         tried = "SELECT DISTINCT case_id FROM lines WHERE kind = 'attempt' AND case_id IS NOT NULL"
@@ -412,14 +412,14 @@ def _near(case: str, known: Iterable[str]) -> list[str]:
 
 
 def _require(reason: str) -> None:
-    from bench_lib.baselines import BaselineError
+    from bench_lib.storage.baselines import BaselineError
 
     if not reason.strip():
         raise BaselineError("--reason is empty; say why these values are right")
 
 
 def _one_form(json: bool, markdown: bool) -> None:  # noqa: FBT001 - options, by their names
-    from bench_lib.baselines import BaselineError
+    from bench_lib.storage.baselines import BaselineError
 
     if json and markdown:
         raise BaselineError("--json and --markdown exclude each other; name one")

@@ -20,8 +20,8 @@ from bench_lib.model import UserError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bench_lib.exercises.collectives import CollectiveRow
     from bench_lib.model import Case, Hardware, Record
+    from bench_lib.studies.collectives import CollectiveRow
 
 RANKS_ON_A_CPU = 2
 WARMUP_S, WARMUP_MAX_S, MEASURE_S = 0.3, 1.5, 0.15
@@ -74,8 +74,8 @@ def collectives(
     json: Json = False,
 ) -> None:
     """Measure collectives by size: time of a call, algorithm and bus bandwidth, wrong elements."""
-    from bench_lib.exercises.collectives import collective_row, collective_table
     from bench_lib.hardware import detect
+    from bench_lib.studies.collectives import collective_row, collective_table
 
     devices = detect()
     count, ops = _ranks(ranks, devices), _ops(op)
@@ -112,8 +112,8 @@ def _ranks(asked: int | None, devices: Sequence[Hardware]) -> int:
 
 
 def _ops(words: str) -> list[str]:
+    from bench_lib.cases.axes import one_of
     from bench_lib.formulas.collective import OPS
-    from bench_lib.matrix.axes import one_of
 
     ops = [word.strip() for word in words.split(",")]
     for word in ops:
@@ -124,7 +124,7 @@ def _ops(words: str) -> list[str]:
 
 def _asked(least: str, most: str, factor: int | None, step: str | None) -> list[int]:
     """Return the sizes that were asked for; raises UserError."""
-    from bench_lib.matrix.collectives import sizes
+    from bench_lib.cases.collectives import sizes
 
     if factor is not None and step is not None:
         raise UserError("--stepfactor and --stepbytes are two ways; choose one")
@@ -149,7 +149,7 @@ def _sizes(op: str, asked: Sequence[int], dtype: str, ranks: int) -> list[int]:
 
 
 def _bytes(flag: str, words: str) -> int:
-    from bench_lib.matrix.collectives import bytes_in
+    from bench_lib.cases.collectives import bytes_in
 
     try:
         return bytes_in(int(words) if words.isdecimal() else words)
@@ -160,8 +160,8 @@ def _bytes(flag: str, words: str) -> int:
 def _cases(
     op: str, sizes: Sequence[int], dtype: str, ranks: int, *, both: bool, graph: bool
 ) -> list[Case]:
+    from bench_lib.cases.collectives import collective_case
     from bench_lib.formulas.collective import EITHER
-    from bench_lib.matrix.collectives import collective_case
     from bench_lib.model import Case, Sampling
 
     if op == "all_to_all" and not both:
@@ -193,8 +193,8 @@ class _Lines:
 
     def take(self, record: Record) -> None:
         """Take in a case, in the order of the cases."""
-        from bench_lib.exercises.collectives import HEADER, collective_row, sweep_line
-        from bench_lib.exercises.figures import figures_of
+        from bench_lib.studies.collectives import HEADER, collective_row, sweep_line
+        from bench_lib.studies.figures import figures_of
 
         row = collective_row(figures_of(record, self._device), record.case.launch.ranks)
         if not self._of_op or self._of_op[0].op != row.op:
@@ -211,7 +211,7 @@ class _Lines:
 
     def end(self) -> None:
         """Close an operation, if one was begun."""
-        from bench_lib.exercises.collectives import footer
+        from bench_lib.studies.collectives import footer
 
         if self._of_op:
             print("\n".join((*footer(self._of_op), "")), flush=True)

@@ -22,7 +22,7 @@ from bench_lib.cli.output import (
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents.kept import Compare, ComparedCase, ComparedSide
-    from bench_lib.versus import Alignment, Figures, Metric, Row, Side
+    from bench_lib.report.versus import Alignment, Figures, Metric, Row, Side
 
 HEADINGS = (
     *("case", "A", "B", "ratio", "95% interval", "beyond chance", "processes"),
@@ -73,7 +73,7 @@ def compare(
     newest run, else its baselines).  Exit status 0 where anything was compared, 1 where nothing
     was, or by --fail-on; 2 where --fail-on could not tell of a single case.
     """
-    from bench_lib import versus
+    from bench_lib.report import versus
 
     if json and markdown:
         raise versus.SideError("--json and --markdown exclude each other; name one")
@@ -131,7 +131,7 @@ def _status(found: Alignment, *, gates: bool) -> int:
 def as_document(found: Alignment) -> Compare:
     """Return the document that ``--json`` prints."""
     from bench_lib.cli.documents.kept import Compare, Renamed
-    from bench_lib.versus import for_a_verdict
+    from bench_lib.report.versus import for_a_verdict
 
     return Compare(
         a=_side(found.a),
@@ -217,7 +217,7 @@ def _cells(row: Row, metric: Metric) -> tuple[str, ...]:
 
 
 def _quantity(value: float | None, unit: str) -> str:
-    from bench_lib.wording import quantity, seconds
+    from bench_lib.formats import quantity, seconds
 
     if value is None:
         return "-"
@@ -287,7 +287,7 @@ def _remarks(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _verdict_lines(found: Alignment) -> Iterator[str]:
-    from bench_lib.versus import for_a_verdict
+    from bench_lib.report.versus import for_a_verdict
 
     needs = for_a_verdict(found)
     yield f"nothing was judged; for a verdict: {'; '.join(needs) or 'pytest perf_tests'}"
@@ -303,8 +303,8 @@ def _problems(found: Alignment) -> list[str]:
 
 def as_markdown(found: Alignment) -> str:
     """Return a comparison as GitHub's Markdown, within what a comment may hold."""
-    from bench_lib.pages import github
-    from bench_lib.pages.github import Section
+    from bench_lib.report import github
+    from bench_lib.report.github import Section
 
     moved = [row for row in found.rows if row.beyond_chance]
     others = [row for row in found.rows if not row.beyond_chance]
@@ -341,12 +341,12 @@ def as_markdown(found: Alignment) -> str:
 
 
 def _list(lines: Sequence[str]) -> list[str]:
-    from bench_lib.pages import github
+    from bench_lib.report import github
 
     return [f"- {github.text(line)}" for line in lines]
 
 
 def _lines(rows: Sequence[Row], metric: Metric) -> list[str]:
-    from bench_lib.pages import github
+    from bench_lib.report import github
 
     return [github.row([*map(github.text, _cells(row, metric))]) for row in rows]

@@ -13,7 +13,7 @@ from bench_lib.cli.output import DEFAULT_BASELINES, BaselinesDir, Json, print_js
 from bench_lib.cli.page import Machine, Reference, Seen, page
 
 if TYPE_CHECKING:
-    from bench_lib.fingerprint import Check
+    from bench_lib.environment.readiness import Check
     from bench_lib.model import Hardware
 
 MOST_LOOKS = 16
@@ -52,7 +52,8 @@ def env(*, baselines: BaselinesDir = DEFAULT_BASELINES, json: Json = False) -> N
 
 
 def _examine(baselines: Path) -> Machine:
-    from bench_lib import fingerprint, hardware
+    from bench_lib import hardware
+    from bench_lib.environment import fingerprint, readiness
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -60,7 +61,7 @@ def _examine(baselines: Path) -> Machine:
     environment = fingerprint.collect()
     # Before a worker of ours is on the device.
     seen = _looks(devices[:MOST_LOOKS])
-    checks = [*fingerprint.checks(devices=devices), *_telemetry_checks(devices, seen)]
+    checks = [*readiness.checks(devices=devices), *_telemetry_checks(devices, seen)]
     versions, problem = _worker_versions(devices[0])
     references = {device.key: _reference(baselines, device.key) for device in devices}
     checks += [
@@ -82,7 +83,7 @@ def _examine(baselines: Path) -> Machine:
 def _looks(devices: Sequence[Hardware]) -> list[Seen]:
     from concurrent.futures import ThreadPoolExecutor
 
-    from bench_lib import telemetry
+    from bench_lib.engine import telemetry
 
     with ThreadPoolExecutor(len(devices)) as pool:
         answers = list(pool.map(telemetry.look_once, devices))
@@ -93,7 +94,7 @@ def _looks(devices: Sequence[Hardware]) -> list[Seen]:
 
 
 def _reference(folder: Path, key: str) -> Reference:
-    from bench_lib.baselines import BaselineError, load, path_of
+    from bench_lib.storage.baselines import BaselineError, load, path_of
 
     path = path_of(folder, key)
     try:
@@ -106,7 +107,8 @@ def _reference(folder: Path, key: str) -> Reference:
 def _worker_versions(device: Hardware) -> tuple[dict[str, str | None], str | None]:
     """Return what a worker says of its torch, and why it could not start if it could not."""
     from bench_lib import hardware
-    from bench_lib.launch import LaunchError, Zygote
+    from bench_lib.launch.faults import LaunchError
+    from bench_lib.launch.zygote import Zygote
 
     try:
         with Zygote(environment=hardware.visibility(device)) as zygote:
@@ -121,7 +123,7 @@ def _worker_versions(device: Hardware) -> tuple[dict[str, str | None], str | Non
 
 
 def _worker_check(versions: dict[str, str | None], problem: str | None) -> Check:
-    from bench_lib.fingerprint import Check
+    from bench_lib.environment.readiness import Check
 
     if problem is None:
         return Check("worker starts", ok=True, detail=f"torch {versions.get('torch')}")
@@ -138,7 +140,7 @@ _TELEMETRY = {
 
 def _telemetry_checks(devices: Sequence[Hardware], seen: Sequence[Seen]) -> Iterator[Check]:
     """Ask whether the devices can be watched, and who else is on NVIDIA's; KFD tells of AMD's."""
-    from bench_lib.fingerprint import Check
+    from bench_lib.environment.readiness import Check
 
     looked = list(zip(devices, seen, strict=False))
     blind = [(device, one.cause) for device, one in looked if one.figures is None]
@@ -165,7 +167,7 @@ def _telemetry_checks(devices: Sequence[Hardware], seen: Sequence[Seen]) -> Iter
 
 def _detection_checks(causes: Sequence[str]) -> Iterator[Check]:
     """Name what stood in the way of finding the devices."""
-    from bench_lib.fingerprint import Check
+    from bench_lib.environment.readiness import Check
 
     remedy = "mend that if there is a GPU here which is not listed above"
     for cause in causes:
@@ -174,7 +176,7 @@ def _detection_checks(causes: Sequence[str]) -> Iterator[Check]:
 
 def _tools_check(devices: Sequence[Hardware]) -> Iterator[Check]:
     from bench_lib import hardware
-    from bench_lib.fingerprint import Check
+    from bench_lib.environment.readiness import Check
 
     if all(device.vendor != "amd" for device in devices):
         return
@@ -187,7 +189,7 @@ def _tools_check(devices: Sequence[Hardware]) -> Iterator[Check]:
 
 def _baseline_checks(references: dict[str, Reference]) -> Iterator[Check]:
     """Name baseline files that cannot be read: pytest stops at them."""
-    from bench_lib.fingerprint import Check
+    from bench_lib.environment.readiness import Check
 
     for reference in references.values():
         if reference.problem is not None:

@@ -24,10 +24,10 @@ from bench_lib.cli.sheet import sheet
 from bench_lib.model import MEMORY_FORMATS, TASKS, UserError
 
 if TYPE_CHECKING:
-    from bench_lib.exercises.batches import Found, Search
-    from bench_lib.exercises.figures import Figures
-    from bench_lib.exercises.series import Series, Template
     from bench_lib.model import Case, Param
+    from bench_lib.studies.batches import Found, Search
+    from bench_lib.studies.figures import Figures
+    from bench_lib.studies.series import Series, Template
 
 app = typer.Typer(
     cls=Group,
@@ -77,11 +77,11 @@ class Common:
 
     def template(self, values: dict[str, Param]) -> Template:
         """Return what an exercise's cases have in common; raises UserError."""
-        from bench_lib.exercises.lists import above_zero
-        from bench_lib.exercises.series import Template
+        from bench_lib.cases.axes import positive
         from bench_lib.launch.catalogue import network_sizes
-        from bench_lib.matrix.axes import positive
         from bench_lib.model import Sampling
+        from bench_lib.studies.lists import above_zero
+        from bench_lib.studies.series import Template
 
         sampling = Sampling()
         if self.iterations is not None:
@@ -144,8 +144,8 @@ def precision(
     common: Common,
 ) -> None:
     """Compare precisions: speed, memory, cost, numerics."""
-    from bench_lib.exercises import precision as exercise
-    from bench_lib.exercises.lists import above_zero
+    from bench_lib.studies import precision as exercise
+    from bench_lib.studies.lists import above_zero
 
     if price_per_hour is not None:
         above_zero(price_per_hour, "--price-per-hour", "a price")
@@ -179,9 +179,9 @@ def largest_batch(
     common: Common,
 ) -> None:
     """Find the largest batch that fits into memory."""
-    from bench_lib.exercises import batches
-    from bench_lib.exercises.precision import few_precisions
-    from bench_lib.matrix.axes import positive
+    from bench_lib.cases.axes import positive
+    from bench_lib.studies import batches
+    from bench_lib.studies.precision import few_precisions
 
     if not 0 <= resolution <= 50:
         raise UserError(f"--resolution {resolution:g}: from 0 to 50 percent")
@@ -220,7 +220,7 @@ def _searched(
 
     The sheet takes it for the largest there is only where memory ended the search, and a fine one.
     """
-    from bench_lib.exercises import batches
+    from bench_lib.studies import batches
 
     def case_of(batch: int) -> Case:
         return session.case(precision=name, batch_size=batch)
@@ -250,10 +250,10 @@ def compile(  # noqa: A001 - the exercise's name
     common: Common,
 ) -> None:
     """Compare compile modes, and when compiling pays off."""
-    from bench_lib.exercises import compiling
-    from bench_lib.exercises.lists import names_in
-    from bench_lib.exercises.precision import few_precisions
     from bench_lib.model import COMPILE_MODES
+    from bench_lib.studies import compiling
+    from bench_lib.studies.lists import names_in
+    from bench_lib.studies.precision import few_precisions
 
     chosen = names_in(modes, "--modes", "compile mode", COMPILE_MODES)
     session = Session("compile", common, network=network, batch_size=batch_size)
@@ -277,9 +277,9 @@ def depth(
     common: Common,
 ) -> None:
     """Show what compiling gives by depth of network."""
-    from bench_lib.exercises import compiling
-    from bench_lib.exercises.lists import names_in
     from bench_lib.launch.catalogue import network_sizes
+    from bench_lib.studies import compiling
+    from bench_lib.studies.lists import names_in
 
     if mode == compiling.EAGER:
         raise UserError("--mode eager compiles nothing; choose a mode that does")
@@ -305,8 +305,8 @@ def batch_sweep(
     common: Common,
 ) -> None:
     """Sweep batch sizes, and name the best."""
-    from bench_lib.exercises import batches
-    from bench_lib.exercises.lists import numbers_in
+    from bench_lib.studies import batches
+    from bench_lib.studies.lists import numbers_in
 
     chosen = numbers_in(batch_sizes, "--batch-sizes")
     session = Session(
@@ -327,8 +327,8 @@ app.command("sheet")(sheet)
 
 
 def _precisions(text: str | None) -> list[str]:
-    from bench_lib.exercises.lists import names_in
     from bench_lib.model import PRECISIONS
+    from bench_lib.studies.lists import names_in
 
     return [] if text is None else names_in(text, "--precisions", "precision", PRECISIONS)
 

@@ -6,9 +6,9 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bench_lib.archive import Archive
-    from bench_lib.history import Run
     from bench_lib.model import Measurement, Record
+    from bench_lib.storage.archive import Archive
+    from bench_lib.storage.history import Run
 
 
 def as_pytest_benchmark(run: Run) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def as_pytest_benchmark(run: Run) -> dict[str, Any]:
 def _benchmark(record: Record, measurement: Measurement) -> dict[str, Any]:
     from pytest_benchmark.stats import Stats
 
-    from bench_lib.wording import rate_of
+    from bench_lib.report.console import rate_of
 
     make: Any = Stats
     stats = make()
@@ -95,8 +95,8 @@ def query_of(archive: Archive, table: str, run: str | None) -> str:
 
     Raises HistoryError.
     """
-    from bench_lib.archive.tables import quoted
-    from bench_lib.history import HistoryError
+    from bench_lib.storage.archive.tables import quoted
+    from bench_lib.storage.history import HistoryError
 
     if table not in TABLES:
         raise HistoryError(f"there is no table {table!r} to export; there are {', '.join(TABLES)}")

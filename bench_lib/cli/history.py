@@ -24,9 +24,9 @@ from bench_lib.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from bench_lib.archive import Table
-    from bench_lib.history import Run
     from bench_lib.model import Hardware, Measurement, Record
+    from bench_lib.storage.archive import Table
+    from bench_lib.storage.history import Run
 
 app = typer.Typer(
     cls=Group,
@@ -42,7 +42,7 @@ HERE = str(DEFAULT_HISTORY)
 @app.command("list")
 def list_runs(*, history: HistoryPlace = HERE, json: Json = False) -> None:
     """List all runs, oldest first."""
-    from bench_lib.archive import Archive
+    from bench_lib.storage.archive import Archive
 
     with Archive(history) as archive:
         found, problems = archive.runs(), archive.problems
@@ -75,8 +75,8 @@ def list_runs(*, history: HistoryPlace = HERE, json: Json = False) -> None:
 @app.command()
 def show(run: RunName, *, history: HistoryPlace = HERE, json: Json = False) -> None:
     """Show one run: every case with its verdicts and the reasons for them."""
-    from bench_lib import wording
     from bench_lib.cli import reading
+    from bench_lib.report import console
 
     found = reading.run(run, history)
     if json:
@@ -91,7 +91,7 @@ def show(run: RunName, *, history: HistoryPlace = HERE, json: Json = False) -> N
         print(f"caches: {'; '.join(filled)}")
     print()
     records = list(found.records.values())
-    print_table(wording.HEADINGS, wording.summary_rows(records))
+    print_table(console.HEADINGS, console.summary_rows(records))
     print()
     for record in records:
         for line in _details(record, found.hardware):
@@ -116,8 +116,8 @@ def query(
     The tables are points, runs, attempts, verdicts, environments and lines. A query reads
     nothing else and writes nothing.
     """
-    from bench_lib.archive import Archive
-    from bench_lib.history import HistoryError
+    from bench_lib.storage.archive import Archive
+    from bench_lib.storage.history import HistoryError
 
     if json and as_csv:
         raise HistoryError("--json and --csv are two forms; choose one")
@@ -165,7 +165,7 @@ def export(
     ] = None,
 ) -> None:
     """Write runs in the form of another tool."""
-    from bench_lib.history import HistoryError
+    from bench_lib.storage.history import HistoryError
 
     if pytest_benchmark + as_csv + as_parquet != 1:
         raise HistoryError("name one form to export to: --pytest-benchmark, --csv or --parquet")
@@ -178,8 +178,8 @@ def export(
         return
     if as_parquet and output is None:
         raise HistoryError("Parquet is not for the terminal; name a file with --output")
-    from bench_lib.archive import Archive
     from bench_lib.cli import export as forms
+    from bench_lib.storage.archive import Archive
 
     with Archive(history) as archive:
         asked = forms.query_of(archive, table, run)
@@ -201,8 +201,8 @@ def compact(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> Non
     Of each hardware the newest runs stay as files as well, for the nights are judged by them.
     Nothing is lost: bench-lib history restore gives back any file, byte for byte.
     """
-    from bench_lib.archive.compaction import compact as bring_in
-    from bench_lib.chronicle import MOST_RUNS
+    from bench_lib.engine.chronicle import MOST_RUNS
+    from bench_lib.storage.archive.compaction import compact as bring_in
 
     done = bring_in(history, keep=MOST_RUNS)
     if json:
@@ -231,7 +231,7 @@ def restore(
     history: HistoryDir = DEFAULT_HISTORY,
 ) -> None:
     """Write the file of a run that was compacted, as it was."""
-    from bench_lib.archive.compaction import restore as bring_back
+    from bench_lib.storage.archive.compaction import restore as bring_back
 
     print(bring_back(history, run))
 
@@ -250,7 +250,7 @@ def import_files(
 
     Each file becomes a run, which says where it is from.
     """
-    from bench_lib.archive.imports import bring_in
+    from bench_lib.storage.archive.imports import bring_in
 
     for file in files:
         done = bring_in(file, history, key=hardware)
@@ -267,7 +267,7 @@ def push(
     history: HistoryDir = DEFAULT_HISTORY,
 ) -> None:
     """Upload the runs that are not at an address yet, and name the files that were left out."""
-    from bench_lib.archive.pushing import push as upload
+    from bench_lib.storage.archive.pushing import push as upload
 
     done = upload(history, address)
     were = "was" if done.there == 1 else "were"
@@ -282,7 +282,7 @@ def push(
 
 def _unread(history: Path) -> list[str]:
     """Say which files of a folder were not taken for runs, and why."""
-    from bench_lib.archive import Archive
+    from bench_lib.storage.archive import Archive
 
     with Archive(history) as archive:
         archive.runs()
@@ -302,8 +302,8 @@ def pull(
 
     They are as many as the rolling baseline reads, for a machine that begins with an empty disk.
     """
-    from bench_lib.archive.pushing import pull as fetch
-    from bench_lib.chronicle import MOST_RUNS
+    from bench_lib.engine.chronicle import MOST_RUNS
+    from bench_lib.storage.archive.pushing import pull as fetch
 
     done = fetch(history, address, most=None if everything else MOST_RUNS)
     were = "was" if done.here == 1 else "were"
@@ -331,7 +331,7 @@ def _export_run(run: Run, output: Path | None) -> None:
 
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[TextIO]:
-    from bench_lib.history import HistoryError
+    from bench_lib.storage.history import HistoryError
 
     try:
         with path.open("w", newline="") as file:
@@ -349,7 +349,7 @@ def _write_csv(found: Table, file: TextIO) -> None:
 
 
 def _print_schema(*, json: bool) -> None:
-    from bench_lib.archive.views import VIEWS
+    from bench_lib.storage.archive.views import VIEWS
 
     if json:
         from bench_lib.cli.documents.kept import HistorySchema
@@ -398,7 +398,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 def _details(record: Record, devices: Sequence[Hardware]) -> list[str]:
     """Verdict by verdict, then attempt by attempt."""
-    from bench_lib.wording import printable
+    from bench_lib.formats import printable
 
     status = record.status.value if record.status else "not judged"
     lines = [f"{record.case.id}: {status}"]
@@ -422,15 +422,16 @@ def _details(record: Record, devices: Sequence[Hardware]) -> list[str]:
 
 
 def _measured(measurement: Measurement, record: Record, device: Hardware | None) -> str:
-    from bench_lib import wording
+    from bench_lib import formats
+    from bench_lib.report import console
 
     step_s = statistics.median(measurement.iteration_s)
-    words = f"{wording.seconds(step_s)} over {len(measurement.iteration_s)} iterations"
-    words += f", first step {wording.seconds(measurement.first_step_s)}"
+    words = f"{formats.seconds(step_s)} over {len(measurement.iteration_s)} iterations"
+    words += f", first step {formats.seconds(measurement.first_step_s)}"
     if measurement.compile_s is not None:
         cache = f" ({measurement.compile_cache} caches)" if measurement.compile_cache else ""
-        words += f", compiled in {wording.seconds(measurement.compile_s)}{cache}"
+        words += f", compiled in {formats.seconds(measurement.compile_s)}{cache}"
     precision = str(record.case.params.get("precision", ""))
-    shares = wording.efficiency(measurement, device, precision) if device else {}
+    shares = console.efficiency(measurement, device, precision) if device else {}
     words += "".join(f", {share:.1%} of peak {name}" for name, share in shares.items())
     return words + (", host-bound" if measurement.host_bound else "")

@@ -18,8 +18,8 @@ from bench_lib.cli.tolerance import tolerance_of
 from bench_lib.model import Status, UserError, Verdict
 
 if TYPE_CHECKING:
-    from bench_lib.samples import CaseSamples, Process, Samples
-    from bench_lib.statistics.comparison import Contrast
+    from bench_lib.storage.samples import CaseSamples, Process, Samples
+    from bench_lib.verdict.statistics.comparison import Contrast
 
 SHOWN = 20
 """Problems, and notes, that are printed; with --json all of them."""
@@ -58,7 +58,7 @@ def judge(
 
 
 def _read(file: str) -> Samples:
-    from bench_lib.samples import read
+    from bench_lib.storage.samples import read
 
     try:
         with os.fdopen(0, "rb", closefd=False) if file == "-" else Path(file).open("rb") as lines:
@@ -76,7 +76,7 @@ def _verdicts(samples: Samples, tolerance: float) -> dict[str, Verdict]:
     verdicts = {name: _unfit(case, tolerance) for name, case in samples.cases.items()}
     fit = [case for name, case in samples.cases.items() if verdicts[name] is None]
     if fit:
-        from bench_lib.judge import judge_samples
+        from bench_lib.verdict.judge import judge_samples
 
         verdicts |= judge_samples({case.case: _contrast(case) for case in fit}, tolerance)
     return {name: verdict for name, verdict in verdicts.items() if verdict is not None}
@@ -110,7 +110,7 @@ def _first_line(processes: Mapping[str, Process]) -> int:
 
 
 def _contrast(case: CaseSamples) -> Contrast:
-    from bench_lib.statistics.comparison import Contrast
+    from bench_lib.verdict.statistics.comparison import Contrast
 
     return Contrast(
         candidate={name: process.log_median for name, process in case.candidate.items()},
@@ -148,7 +148,7 @@ def _print_json(samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
 
 
 def _print(file: str, samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
-    from bench_lib.wording import shortened
+    from bench_lib.formats import shortened
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names are anybody's as well

@@ -11,10 +11,10 @@ from bench_lib.cli.output import print_json, print_tables
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents.seen import Profile, ProfileDiff, ProfileSide
+    from bench_lib.engine.profiles import Look, Seen
     from bench_lib.model import Kernel, KernelTable
     from bench_lib.profiling import store as stored
     from bench_lib.profiling.kernels import Change
-    from bench_lib.profiling.run import Look, Seen
     from bench_lib.profiling.store import Comparison
 
 LEAST_NAME = 24
@@ -66,8 +66,8 @@ def _is_host(kernels: KernelTable) -> bool:
 
 
 def _print_kernels(kernels: KernelTable, top: int) -> None:
+    from bench_lib.formats import seconds
     from bench_lib.profiling.names import REST, role, short
-    from bench_lib.wording import seconds
 
     whole = sum(kernel.total_s for kernel in kernels.kernels)
     named = [kernel for kernel in kernels.kernels if kernel.name != REST]
@@ -164,7 +164,7 @@ def tell_changes(sides: tuple[str, str], found: Comparison, top: int, *, json: b
 
 
 def _print_changes(found: Comparison, top: int) -> None:
-    from bench_lib.wording import seconds
+    from bench_lib.formats import seconds
 
     changes = [change for change in found.diff.changes if change.delta_s]
     rows = [row for change in changes[:top] for row in _rows(change, found)]
@@ -203,13 +203,13 @@ def _rows(change: Change, found: Comparison) -> Iterator[tuple[str, ...]]:
 
 
 def _time(kernel: Kernel | None) -> str:
-    from bench_lib.wording import seconds
+    from bench_lib.formats import seconds
 
     return "-" if kernel is None else seconds(kernel.total_s)
 
 
 def _difference(delta_s: float) -> str:
-    from bench_lib.wording import seconds
+    from bench_lib.formats import seconds
 
     return f"{'-' if delta_s < 0 else '+'}{seconds(abs(delta_s))}"
 

@@ -21,10 +21,10 @@ from bench_lib.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from bench_lib.exercises.cells import Table
-    from bench_lib.exercises.figures import Figures
-    from bench_lib.exercises.series import Series
     from bench_lib.model import Case, Hardware, Limits, Record
+    from bench_lib.studies.cells import Table
+    from bench_lib.studies.figures import Figures
+    from bench_lib.studies.series import Series
 
 LimitsMatrix = Annotated[
     Path | None,
@@ -52,8 +52,8 @@ class Keeping:
 
     def limits(self) -> dict[str, Limits]:
         """Return the limits of the matrix's cases; raises MatrixError."""
+        from bench_lib.cases.matrix import read_matrix, tables
         from bench_lib.launch.catalogue import network_sizes
-        from bench_lib.matrix import read_matrix, tables
 
         if self.matrix is None and not DEFAULT_MATRIX.exists():
             return {}
@@ -110,8 +110,8 @@ class Measuring:
     @contextlib.contextmanager
     def series(self) -> Iterator[Series]:
         """Open what measures; what it noted is judged and in figures afterwards."""
-        from bench_lib.exercises.figures import figures_of
-        from bench_lib.exercises.series import open_series
+        from bench_lib.studies.figures import figures_of
+        from bench_lib.studies.series import open_series
 
         keeping = self._keeping
         with (
@@ -134,7 +134,7 @@ class Measuring:
         self.figures = {record.case.id: figures_of(record, self.device) for record in self._records}
 
     def _announce(self, cases: Sequence[Case], words: str) -> None:
-        from bench_lib.exercises.series import least_s
+        from bench_lib.studies.series import least_s
 
         seconds = round(least_s(cases))
         least = f"{seconds} s" if seconds < 90 else f"{round(seconds / 60)} min"
@@ -145,7 +145,7 @@ class Measuring:
 
     def tell(self, rows: Sequence[Any], table: Table, **more: Any) -> NoReturn:
         """Print the results, as JSON with ``more`` beside the rows; leave with the exit status."""
-        from bench_lib.wording import explanations
+        from bench_lib.report.console import explanations
 
         judged = self._keeping.judge
         if self._keeping.json:

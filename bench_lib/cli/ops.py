@@ -20,8 +20,8 @@ from bench_lib.model import UserError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from bench_lib.exercises.figures import Figures
     from bench_lib.model import Case, Hardware, Param, Record, Sampling
+    from bench_lib.studies.figures import Figures
 
 HEADLINE = "========= Milliseconds per iteration for PyTorch operators with {} dtype ========="
 LINE = "{:45} : {:.2f} ms/it"
@@ -98,8 +98,8 @@ def ops(
     json: Json = False,
 ) -> None:
     """Measure operators: time of a call, GB/s, TFLOP/s, share of the hardware's ceiling."""
-    from bench_lib.exercises.operators import operator_row, operator_table
-    from bench_lib.matrix.operators import operator_case
+    from bench_lib.cases.operators import operator_case
+    from bench_lib.studies.operators import operator_row, operator_table
 
     sampling = _sampling(num_iters, num_warmup_iters)
     asked = {"shape": input1_dim, "shape2": input2_dim, "precision": dtype, "layout": layout}
@@ -156,7 +156,7 @@ def ops(
 
 
 def _sampling(iterations: int, warmup: int) -> Sampling:
-    from bench_lib.matrix.axes import LARGEST, positive
+    from bench_lib.cases.axes import LARGEST, positive
     from bench_lib.model import Sampling
 
     if problem := positive("--num-iters")(iterations):
@@ -188,8 +188,8 @@ def _refuse_beside(which: str, given: Mapping[str, bool]) -> None:
 
 def _predefined(asked: dict[str, str | None], *, inplace: bool) -> list[dict[str, Param]]:
     """Return the values of TorchTensorOpsBench's list; reductions have no in-place form."""
+    from bench_lib.cases.operators import PREDEFINED, with_usual
     from bench_lib.formulas.operation import OPERATORS, asks
-    from bench_lib.matrix.operators import PREDEFINED, with_usual
 
     names = [f"{op}_" if inplace and f"{op}_" in OPERATORS else op for op in PREDEFINED]
     return [
@@ -199,7 +199,7 @@ def _predefined(asked: dict[str, str | None], *, inplace: bool) -> list[dict[str
 
 
 def _of_models(dtype: str, *, inplace: bool) -> list[dict[str, Param]]:
-    from bench_lib.matrix.operators import model_operators
+    from bench_lib.cases.operators import model_operators
 
     if inplace:
         raise UserError("--inplace: --run-model-ops says itself which operators are in place")
@@ -214,8 +214,8 @@ def _one(
     *,
     inplace: bool,
 ) -> dict[str, Param]:
+    from bench_lib.cases.operators import resolved, with_usual
     from bench_lib.formulas.operation import asks
-    from bench_lib.matrix.operators import resolved, with_usual
 
     name = resolved(op, op_type, inplace=inplace)
     given: dict[str, Param | None] = {**manner, **asked}
@@ -254,8 +254,8 @@ def _device(name: str | None) -> Hardware:
 
 def _line(record: Record, device: Hardware, *, append_dtype: bool) -> str:
     """Return the tool's line of one operator."""
-    from bench_lib.exercises.figures import figures_of
-    from bench_lib.matrix.operators import label
+    from bench_lib.cases.operators import label
+    from bench_lib.studies.figures import figures_of
 
     seen = figures_of(record, device)
     name = label(record.case, append_dtype=append_dtype)
@@ -272,7 +272,7 @@ def _profiles(
     from pathlib import Path
 
     from bench_lib.hardware import visibility
-    from bench_lib.launch import CaseFault, CaseSkipped, LaunchError
+    from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
     from bench_lib.launch.profiled import Asked, run_profile
 
     tables = {}

@@ -54,7 +54,7 @@ def print_json(document: Document) -> None:
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print aligned columns, as wide as they need where the output is not a terminal."""
-    from bench_lib.wording import WIDTH, table
+    from bench_lib.report.console import WIDTH, table
 
     width = WIDTH if sys.stdout.isatty() else 10_000
     for line in table(headings, rows, width):
@@ -66,7 +66,7 @@ def print_tables(headings: Sequence[str], rows: Sequence[Sequence[str]], *, keys
 
     Where the output is no terminal they are one table.
     """
-    from bench_lib.wording import tables
+    from bench_lib.report.console import tables
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
     for number, lines in enumerate(tables(headings, rows, width, keys=keys)):

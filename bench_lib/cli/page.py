@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bench_lib.fingerprint import Check
+    from bench_lib.environment.readiness import Check
     from bench_lib.model import Environment, Hardware
 
 WIDTH = 100

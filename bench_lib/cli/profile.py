@@ -28,8 +28,8 @@ from bench_lib.model import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from bench_lib.engine.profiles import Look
     from bench_lib.model import Case
-    from bench_lib.profiling.run import Look
 
 TORCH, ROCM, RANGES = "torch", "rocm", "ranges"
 TOOLS = (TORCH, ROCM, "rocprofv3", "rocprofv2", "rocprof", "rocprof-compute", RANGES)
@@ -124,7 +124,7 @@ def _refuse_with_diff(**given: object) -> None:
 
 def _find(case_id: str, matrix: Path, folder: Path) -> Case:
     """Return the case of that id, from the matrix or else the newest run that has it."""
-    from bench_lib.matrix import cases_in
+    from bench_lib.cases.matrix import cases_in
 
     known: dict[str, Case] = {}
     if matrix != DEFAULT_MATRIX or matrix.is_file():
@@ -141,15 +141,15 @@ def _find(case_id: str, matrix: Path, folder: Path) -> Case:
 
 def _kept(case_id: str, folder: Path) -> Case | None:
     """Return the case as the newest run of a folder has it; None where there is none."""
-    from bench_lib import history
     from bench_lib.cli.reading import is_compacted
+    from bench_lib.storage import history
 
     try:
         wanted = case_id.encode()
     except UnicodeEncodeError:  # bytes that are no text, and so in no line of JSON
         return None
     if is_compacted(folder):
-        from bench_lib.archive import Archive
+        from bench_lib.storage.archive import Archive
 
         with Archive(folder) as archive:
             return archive.case(case_id)
@@ -175,10 +175,10 @@ def _look(
     stacks: bool,
     counted: bool,
 ) -> Look:
-    from bench_lib.devicelock import DeviceLock
+    from bench_lib.engine import profiles
+    from bench_lib.engine.devicelock import DeviceLock
     from bench_lib.hardware import detect, visibility
     from bench_lib.launch.profiled import Asked
-    from bench_lib.profiling import run
 
     device = detect()[0]
     say(f"{case.id} on {device.key}, by {tool}; kept in {folder}")
@@ -191,8 +191,10 @@ def _look(
     try:
         if tool == TORCH:
             asked = Asked(steps, stacks)
-            return run.with_torch(case, device, folder, asked, environment=environment, say=say)
-        return run.with_rocm(
+            return profiles.with_torch(
+                case, device, folder, asked, environment=environment, say=say
+            )
+        return profiles.with_rocm(
             case,
             device,
             folder,
@@ -230,10 +232,10 @@ def _ended_with_a_status() -> Iterator[None]:
 
     SIGTERM ends what is under way as Ctrl-C does.
     """
-    from bench_lib.devicelock import DeviceBusyError
+    from bench_lib.engine.devicelock import DeviceBusyError
+    from bench_lib.engine.profiles import UnprofiledError
+    from bench_lib.formats import printable
     from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
-    from bench_lib.profiling.run import UnprofiledError
-    from bench_lib.wording import printable
 
     try:
         with leaving_when_told():

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from bench_lib.cli.output import as_markdown, markdown_table, print_table
 
 if TYPE_CHECKING:
-    from bench_lib.baselines import BaselineFile, Change
     from bench_lib.cli.documents.kept import Proposed
-    from bench_lib.history import Run
     from bench_lib.model import Accepted, Baseline, Environment
+    from bench_lib.storage.baselines import BaselineFile, Change
+    from bench_lib.storage.history import Run
 
 HEADINGS = ("case", "old", "new", "ratio", "95% interval")
 
@@ -25,9 +25,9 @@ def proposal(
     names: Sequence[str], history: Path, folder: Path, case: str, reason: str
 ) -> tuple[BaselineFile, list[Run], list[Change]]:
     """Put together what accepting runs would change; raises BaselineError, HistoryError."""
-    from bench_lib import acceptance
-    from bench_lib import baselines as files
     from bench_lib.cli import reading
+    from bench_lib.storage import acceptance
+    from bench_lib.storage import baselines as files
 
     runs = [reading.run(name, history) for name in names]
     if len({run.run_id for run in runs}) < len(runs):
@@ -63,8 +63,8 @@ def _environments(runs: Sequence[Run]) -> dict[str, Environment]:
 
 
 def _accepted(runs: Sequence[Run], reason: str) -> Accepted:
-    from bench_lib.history import utc_now
     from bench_lib.model import Accepted
+    from bench_lib.storage.history import utc_now
 
     return Accepted(" ".join(run.run_id for run in runs), reason.strip(), utc_now(), who())
 
@@ -90,8 +90,8 @@ def take(
     file: BaselineFile, runs: Sequence[Run], changes: Sequence[Change], *, force: bool = False
 ) -> dict[str, Change]:
     """Write the changes that may be written; return those, by case."""
-    from bench_lib import acceptance
-    from bench_lib import baselines as files
+    from bench_lib.storage import acceptance
+    from bench_lib.storage import baselines as files
 
     taken = {change.case_id: change for change in acceptance.taken(changes, force=force)}
     if taken:
@@ -186,7 +186,7 @@ def _figures(change: Change) -> tuple[str, ...]:
 
 def _ratio(change: Change) -> tuple[float | None, tuple[float, float] | None]:
     """Return new over old and its 95% interval, each None where it is not known."""
-    from bench_lib.judge import compare
+    from bench_lib.verdict.judge import compare
 
     if change.new is None or change.old is None or not change.old.processes:
         return None, None
@@ -198,7 +198,7 @@ def _ratio(change: Change) -> tuple[float | None, tuple[float, float] | None]:
 
 def changes_around(changes: Sequence[Change], file: BaselineFile, runs: Sequence[Run]) -> list[str]:
     """Say what besides the values is not as it was: software, caches, settings; each once."""
-    from bench_lib.fingerprint import difference
+    from bench_lib.environment.fingerprint import difference
 
     known = {**file.environments, **_environments(runs)}
     lines: dict[str, None] = {}
@@ -241,7 +241,7 @@ def logs(baseline: Baseline) -> list[float]:
 
 def median(baseline: Baseline | None) -> str:
     """Return the geometric mean of the processes' medians with its unit."""
-    from bench_lib.wording import seconds
+    from bench_lib.formats import seconds
 
     if baseline is None or not baseline.processes:
         return "-"

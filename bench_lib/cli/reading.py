@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bench_lib.history import Run
+    from bench_lib.storage.history import Run
 
 
 def is_compacted(folder: Path) -> bool:
@@ -22,13 +22,13 @@ def run(name: str, place: str | Path) -> Run:
 
     It is named as for ``Archive.find``, or by its file.  Raises HistoryError.
     """
-    from bench_lib import history
+    from bench_lib.storage import history
 
     path = _file_of(name, Path(place))
     # Of an older run that was restored, the file may be the newest that there is.
     if path is not None and not (name == "latest" and is_compacted(Path(place))):
         return history.read(path)
-    from bench_lib.archive import Archive
+    from bench_lib.storage.archive import Archive
 
     with Archive(place) as archive:
         if path is None or archive.find(name).compacted:
@@ -38,7 +38,7 @@ def run(name: str, place: str | Path) -> Run:
 
 def _file_of(name: str, folder: Path) -> Path | None:
     """Return the file of a run; None where only an archive may know it.  Raises HistoryError."""
-    from bench_lib import history
+    from bench_lib.storage import history
 
     if not folder.is_dir() and not name.endswith(".jsonl"):
         return None

@@ -21,7 +21,7 @@ from bench_lib.cli.output import (
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents.kept import NightEntry, Report
-    from bench_lib.pages.night import Entry, Night
+    from bench_lib.report.night import Entry, Night
 
 MOST_LINES = 20
 """Of what was left out; the page and --json have all."""
@@ -71,10 +71,10 @@ def report(
     A night is all runs that began in the 20 hours before the newest one did.  Ends with 0 also
     where cases failed: the run that measured them has told so.
     """
-    from bench_lib.archive import Archive
-    from bench_lib.history import utc_now
-    from bench_lib.pages.night import gather
-    from bench_lib.pages.notify import SHAPES
+    from bench_lib.report.night import gather
+    from bench_lib.report.notify import SHAPES
+    from bench_lib.storage.archive import Archive
+    from bench_lib.storage.history import utc_now
 
     if notify_as not in (None, *SHAPES):
         why = f"{notify_as!r} is none of {', '.join(SHAPES)}"
@@ -84,7 +84,7 @@ def report(
         before = _before(archive, night) if notify else None
     to_stdout = markdown is not None and str(markdown) == "-"
     if html is not None:
-        from bench_lib.pages import html as pages
+        from bench_lib.report import html as pages
 
         pages.write(night, html)
     if markdown is not None:
@@ -94,7 +94,7 @@ def report(
     elif not to_stdout:
         _print(night, [path for path in (html, markdown) if path is not None])
     if notify:
-        from bench_lib.pages import notify as news
+        from bench_lib.report import notify as news
 
         where = link if link is not None else _run_of_actions()
         news.notify(night, notify, before=before, link=where, shape=notify_as, say=say)
@@ -108,15 +108,15 @@ def _run_of_actions() -> str:
 
 
 def _before(archive: Any, night: Night) -> Any:
-    from bench_lib.pages.notify import before_of
+    from bench_lib.report.notify import before_of
 
     return before_of(archive, night)
 
 
 def _write_markdown(night: Night, path: Path | None) -> None:
     from bench_lib.model import UserError
-    from bench_lib.pages.github import limit_of
-    from bench_lib.pages.markdown import as_markdown
+    from bench_lib.report.github import limit_of
+    from bench_lib.report.markdown import as_markdown
 
     text = as_markdown(night, limit=limit_of(path))
     if path is None:
@@ -130,9 +130,9 @@ def _write_markdown(night: Night, path: Path | None) -> None:
 
 
 def _print(night: Night, written: list[Path]) -> None:
-    from bench_lib import wording as text
-    from bench_lib.pages.hints import hints
-    from bench_lib.pages.onset import in_words
+    from bench_lib.report import console
+    from bench_lib.report.hints import hints
+    from bench_lib.report.onset import in_words
 
     print(night.sentence)
     if night.failed:
@@ -140,9 +140,9 @@ def _print(night: Night, written: list[Path]) -> None:
         rows = [
             (row[0], entry.hardware.key, *row[1:])
             for entry in night.failed
-            for row in text.summary_rows([entry.record])
+            for row in console.summary_rows([entry.record])
         ]
-        print_table((text.HEADINGS[0], "hardware", *text.HEADINGS[1:]), rows)
+        print_table((console.HEADINGS[0], "hardware", *console.HEADINGS[1:]), rows)
         print()
         for entry in night.failed[:MOST_LINES]:
             print(in_words(night, entry))

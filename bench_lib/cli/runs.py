@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench_lib.archive.lines import counts
 from bench_lib.cli.documents.kept import HistoryShow, Listed
+from bench_lib.storage.archive.lines import counts
 
 if TYPE_CHECKING:
-    from bench_lib.archive import RunLine
-    from bench_lib.history import Run
+    from bench_lib.storage.archive import RunLine
+    from bench_lib.storage.history import Run
 
 
 def listed(run: RunLine) -> Listed:

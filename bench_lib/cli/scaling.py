@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from bench_lib.cli.documents.measured import Written
-    from bench_lib.exercises.figures import Figures
-    from bench_lib.exercises.scaling import Forecast, Point, ScalingRow, Subject
     from bench_lib.model import Case, Hardware, Param, Record
+    from bench_lib.studies.figures import Figures
+    from bench_lib.studies.scaling import Forecast, Point, ScalingRow, Subject
 
 MNIST, NETWORK = "mnist", "network"
 BATCH_SIZE = 64
@@ -164,8 +164,8 @@ _OF_CASES = ("ranks",)
 
 def _check(what: str, asked: _Asked, processes: int, plot: Path | None) -> None:
     """Raise UserError for an option that cannot be meant, or that this has no use for."""
-    from bench_lib.exercises.lists import above_zero
-    from bench_lib.matrix.axes import count, positive
+    from bench_lib.cases.axes import count, positive
+    from bench_lib.studies.lists import above_zero
 
     known = {MNIST: _OF_MNIST, NETWORK: _OF_NETWORKS}.get(what, _OF_CASES)
     wrong = [
@@ -204,7 +204,7 @@ def _flag(name: str) -> str:
 
 def _kinds(*, weak: bool, strong: bool, both: bool) -> list[str]:
     """Return what was asked for; nothing where the command's own way is meant."""
-    from bench_lib.exercises.scaling import STRONG, WEAK
+    from bench_lib.studies.scaling import STRONG, WEAK
 
     if weak + strong + both > 1:
         raise UserError("--weak, --strong and --both are three ways; choose one")
@@ -213,8 +213,8 @@ def _kinds(*, weak: bool, strong: bool, both: bool) -> list[str]:
 
 def _networks(asked: _Asked) -> list[Subject]:
     """Return every network with every batch size; raises UserError for what cannot be meant."""
-    from bench_lib.exercises.lists import names_in, numbers_in
     from bench_lib.launch.catalogue import network_sizes
+    from bench_lib.studies.lists import names_in, numbers_in
 
     if (asked.network is None) == (asked.networks is None):
         raise UserError("scaling network needs --network NAME, or --networks with several")
@@ -228,8 +228,8 @@ def _networks(asked: _Asked) -> list[Subject]:
 
 
 def _network(name: str, batch: int, sizes: Mapping[str, int], asked: _Asked) -> Subject:
-    from bench_lib.exercises.scaling import Subject
-    from bench_lib.exercises.series import Template
+    from bench_lib.studies.scaling import Subject
+    from bench_lib.studies.series import Template
 
     own: dict[str, Param] = {"task": asked.task or "train", "network": name, "batch_size": batch}
     template = Template(sizes, {**asked.values, **own}, time_limit_s=asked.time_limit)
@@ -241,10 +241,10 @@ def _of_matrix(case_id: str, asked: _Asked) -> Subject:
     """Return a case of the matrix, whatever its ranks; raises UserError where it is not there."""
     import difflib
 
-    from bench_lib.exercises.scaling import Subject
+    from bench_lib.cases.axes import case_of
+    from bench_lib.cases.matrix import read_matrix, tables
     from bench_lib.launch.catalogue import network_sizes
-    from bench_lib.matrix import read_matrix, tables
-    from bench_lib.matrix.axes import case_of
+    from bench_lib.studies.scaling import Subject
 
     workloads = tables(network_sizes())
     tiers = read_matrix(asked.matrix, workloads)
@@ -280,9 +280,9 @@ def _of_matrix(case_id: str, asked: _Asked) -> Subject:
 
 def _measure_over_ranks(study: _Study, subjects: Sequence[Subject], asked: _Asked) -> None:
     """Measure subjects over ranks, one a GPU, or a CPU's core where there is none."""
-    from bench_lib.exercises.lists import numbers_in
-    from bench_lib.exercises.scaling import GPUS, RANKS, WEAK, points, powers_of_two
     from bench_lib.hardware import detect
+    from bench_lib.studies.lists import numbers_in
+    from bench_lib.studies.scaling import GPUS, RANKS, WEAK, points, powers_of_two
 
     devices = detect()
     is_gpu = devices[0].vendor != "cpu"
@@ -303,12 +303,12 @@ def _measure_over_ranks(study: _Study, subjects: Sequence[Subject], asked: _Aske
 
 def _measure_mnist(study: _Study, asked: _Asked) -> None:
     """Measure a small network on MNIST, from one thread to all GPUs."""
-    from bench_lib.exercises.lists import names_in
-    from bench_lib.exercises.scaling import GPUS, OVER, STRONG, Subject, points, powers_of_two
+    from bench_lib.cases.training import training_case
     from bench_lib.hardware import cpu, detect
     from bench_lib.hardware.sysfs import ROOT
-    from bench_lib.matrix.training import training_case
     from bench_lib.model import Case, Sampling
+    from bench_lib.studies.lists import names_in
+    from bench_lib.studies.scaling import GPUS, OVER, STRONG, Subject, points, powers_of_two
 
     found = detect()
     gpus = [device for device in found if device.vendor != "cpu"]
@@ -372,8 +372,8 @@ class _Session(Measuring):
 
     def measure(self, cases: Sequence[Case], processes: int, short: Case | None) -> None:
         """Measure cases in turn, before them ``short`` in a process of its own."""
-        from bench_lib.exercises.figures import figures_of
         from bench_lib.model import Record
+        from bench_lib.studies.figures import figures_of
 
         with self.series() as series:
             self._announce(cases, f", {processes} times" if processes > 1 else "")
@@ -408,7 +408,7 @@ class _Study:
 
     def measure(self, device: Hardware, points: Sequence[Point], short: Case | None = None) -> None:
         """Measure points on a device; raises UserError where that is nothing on any."""
-        from bench_lib.exercises.scaling import cases_of
+        from bench_lib.studies.scaling import cases_of
 
         self._points += points
         if cases := cases_of(points):
@@ -419,7 +419,7 @@ class _Study:
     def tell(self, what: str) -> NoReturn:
         """Print what came of it, draw it where that was asked for, and leave."""
         from bench_lib.cli.documents.measured import FittedLaw
-        from bench_lib.exercises import scaling as exercise
+        from bench_lib.studies import scaling as exercise
 
         if not self._sessions:
             problems = dict.fromkeys(point.problem for point in self._points)
@@ -438,7 +438,7 @@ class _Study:
             sections += told
         lines = [line for section in sections if section for line in (*section, "")]
         if self._plot is not None and curves:
-            from bench_lib.exercises.plot import draw
+            from bench_lib.studies.plot import draw
 
             devices = " and ".join(each.device.key for each in self._sessions)
             try:
@@ -453,7 +453,7 @@ class _Study:
     def _about_the_job(self, rows: Sequence[ScalingRow]) -> tuple[list[list[str]], dict[str, Any]]:
         """Return lines on the serial run, forecasts, the GPU's worth and what to ask for."""
         from bench_lib.cli.documents.measured import Foretold, JobRequest, Worth
-        from bench_lib.exercises import scaling as exercise
+        from bench_lib.studies import scaling as exercise
 
         sections: list[list[str]] = []
         serial = next((r.figures for r in rows if r.workers == 1 and r.over != exercise.GPUS), None)

@@ -14,8 +14,8 @@ from bench_lib.cli.tolerance import tolerance_of
 
 if TYPE_CHECKING:
     from bench_lib.model import Case, Hardware
-    from bench_lib.trials.contexts import Found, Spread
-    from bench_lib.trials.selfcheck import Selfcheck
+    from bench_lib.studies.contexts import Found, Spread
+    from bench_lib.studies.selfcheck import Selfcheck
 
 DEFAULT_CASES = {"cpu": "resnet18-b4-fp32-96px-eager-infer"}
 DEFAULT_GPU_CASE = "resnet50-b64-fp16-eager-infer"
@@ -69,7 +69,7 @@ def selfcheck(
     with --contexts nothing is judged.
     """
     from bench_lib.hardware import detect
-    from bench_lib.trials.selfcheck import SelfcheckError
+    from bench_lib.studies.selfcheck import SelfcheckError
 
     if contexts:
         _refuse_what_is_for_delays(words)
@@ -101,7 +101,7 @@ def selfcheck(
 
 
 def _refuse_what_is_for_delays(words: typer.Context) -> None:
-    from bench_lib.trials.selfcheck import SelfcheckError
+    from bench_lib.studies.selfcheck import SelfcheckError
 
     for name in _DELAYS_ONLY:
         source = words.get_parameter_source(name)
@@ -123,8 +123,8 @@ def _checked(
     candidates: int,
     tolerance: float,
 ) -> Selfcheck:
-    from bench_lib.runner import Bench
-    from bench_lib.trials import selfcheck as check
+    from bench_lib.engine.runner import Bench
+    from bench_lib.studies import selfcheck as check
 
     about_s = check.duration_s(case, processes + 1, effects)
     say(
@@ -156,9 +156,9 @@ def _minutes(seconds: float) -> str:
 def _case(path: Path, case_id: str) -> Case:
     import difflib
 
+    from bench_lib.cases.matrix import read_matrix, tables
     from bench_lib.launch.catalogue import network_sizes
-    from bench_lib.matrix import read_matrix, tables
-    from bench_lib.trials.selfcheck import SelfcheckError
+    from bench_lib.studies.selfcheck import SelfcheckError
 
     tiers = read_matrix(path, tables(network_sizes()))
     cases = {case.id: case for tier in tiers.values() for case in tier}
@@ -169,7 +169,7 @@ def _case(path: Path, case_id: str) -> Case:
 
 
 def _network(path: Path, case_id: str) -> Case:
-    from bench_lib.trials.selfcheck import SelfcheckError
+    from bench_lib.studies.selfcheck import SelfcheckError
 
     case = _case(path, case_id)
     if case.workload != "network" or case.launch.ranks > 1:
@@ -180,7 +180,7 @@ def _network(path: Path, case_id: str) -> Case:
 
 
 def _shares(text: str) -> list[float]:
-    from bench_lib.trials.selfcheck import SelfcheckError
+    from bench_lib.studies.selfcheck import SelfcheckError
 
     try:
         shares = [float(part) / 100 for part in text.split(",")]
@@ -194,7 +194,7 @@ def _shares(text: str) -> list[float]:
 
 
 def _keep_delays(path: Path | None, found: Selfcheck) -> None:
-    from bench_lib.trials.selfcheck import as_samples
+    from bench_lib.studies.selfcheck import as_samples
 
     _keep(path, as_samples(found))
 
@@ -202,7 +202,7 @@ def _keep_delays(path: Path | None, found: Selfcheck) -> None:
 def _keep(path: Path | None, lines: Iterable[Mapping[str, object]]) -> None:
     import json as plain
 
-    from bench_lib.trials.selfcheck import SelfcheckError
+    from bench_lib.studies.selfcheck import SelfcheckError
 
     if path is None:
         return
@@ -290,7 +290,7 @@ def _print_json(found: Selfcheck, key: str) -> None:
 
 
 def _for_contexts(path: Path, case_id: str | None, device: Hardware) -> list[Case]:
-    from bench_lib.trials.selfcheck import SelfcheckError
+    from bench_lib.studies.selfcheck import SelfcheckError
 
     ids = [DEFAULT_CASES[device.vendor]] if device.vendor in DEFAULT_CASES else GPU_CONTEXT_CASES
     cases = [_case(path, name) for name in ([case_id] if case_id else ids)]
@@ -301,10 +301,10 @@ def _for_contexts(path: Path, case_id: str | None, device: Hardware) -> list[Cas
 
 
 def _compared(device: Hardware, cases: Sequence[Case], number: int) -> Found:
-    from bench_lib.devicelock import DeviceLock
-    from bench_lib.runner import Bench
-    from bench_lib.trials import contexts
-    from bench_lib.wire import CONTEXTS_VARIABLE
+    from bench_lib.engine.devicelock import DeviceLock
+    from bench_lib.engine.runner import Bench
+    from bench_lib.launch.wire import CONTEXTS_VARIABLE
+    from bench_lib.studies import contexts
 
     kinds = [contexts.ANY]
     if device.vendor != "cpu":
@@ -329,7 +329,7 @@ def _compared(device: Hardware, cases: Sequence[Case], number: int) -> Found:
 
 
 def _keep_contexts(path: Path | None, found: Found) -> None:
-    from bench_lib.trials.contexts import as_lines
+    from bench_lib.studies.contexts import as_lines
 
     _keep(path, as_lines(found))
 

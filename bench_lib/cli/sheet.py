@@ -21,9 +21,9 @@ from bench_lib.cli.output import (
 from bench_lib.model import TASKS, UserError
 
 if TYPE_CHECKING:
-    from bench_lib.exercises.sheet import Block, Cell, Kept, Section, Sheet
-    from bench_lib.history import Run
     from bench_lib.model import Param
+    from bench_lib.storage.history import Run
+    from bench_lib.studies.sheet import Block, Cell, Kept, Section, Sheet
 
 BLANK = "__________"
 WIDE, THIN = "=" * 80, "-" * 80
@@ -41,10 +41,10 @@ def sheet(
     json: Json = False,
 ) -> None:
     """Fill the guide's results sheet from the history."""
-    from bench_lib import history as runs
-    from bench_lib.exercises import sheet as exercise
+    from bench_lib.cases.axes import one_of
     from bench_lib.hardware import detect
-    from bench_lib.matrix.axes import one_of
+    from bench_lib.storage import history as runs
+    from bench_lib.studies import sheet as exercise
 
     if markdown and json:
         raise UserError("--markdown and --json are two forms; choose one")
@@ -79,15 +79,15 @@ def sheet(
 
 def _known_and_kept(folder: Path, key: str, network: str) -> tuple[list[str], list[Kept]]:
     """Return the hardware keys that there are runs of, and what the newest of one have."""
-    from bench_lib import history
     from bench_lib.cli.reading import is_compacted
-    from bench_lib.exercises.sheet import MOST_RUNS, kept_in
+    from bench_lib.storage import history
+    from bench_lib.studies.sheet import MOST_RUNS, kept_in
 
     files = history.keys(folder)
     if not is_compacted(folder):
         newest = reversed(files.get(key, [])[-MOST_RUNS:])
         return list(files), kept_in(_read(newest), network)
-    from bench_lib.archive import Archive
+    from bench_lib.storage.archive import Archive
 
     with Archive(folder) as archive:
         for problem in archive.problems:
@@ -100,7 +100,7 @@ def _known_and_kept(folder: Path, key: str, network: str) -> tuple[list[str], li
 
 def _read(paths: Iterable[Path]) -> Iterator[Run]:
     """Read runs; what cannot be read of them is said, and passed over."""
-    from bench_lib import history as runs
+    from bench_lib.storage import history as runs
 
     for path in paths:
         try:
@@ -115,8 +115,8 @@ def _read(paths: Iterable[Path]) -> Iterator[Run]:
 
 def _why_blank(tasks: Collection[Param], sheet: Sheet, history: Path) -> str:
     """Say what is missing; raises UserError for a network that there is not."""
+    from bench_lib.cases.axes import one_of
     from bench_lib.launch.catalogue import network_sizes
-    from bench_lib.matrix.axes import one_of
 
     where = f"on {sheet.key} in {history}"
     if not tasks:
@@ -141,7 +141,7 @@ def _as_text(sheet: Sheet) -> Iterator[str]:
 
 
 def _text_block(block: Block) -> Iterator[str]:
-    from bench_lib.wording import table
+    from bench_lib.report.console import table
 
     yield from _text_lines(block.lines)
     if block.rows:

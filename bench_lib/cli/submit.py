@@ -230,8 +230,8 @@ def _show(request: Request, history: Path, name: str, *, json: bool) -> None:
 
 def _submit(request: Request, history: Path, name: str) -> Submission:
     """Write the script, submit it and note the job; raises UserError."""
-    from bench_lib.history import utc_now
     from bench_lib.slurm import collecting, script, tools
+    from bench_lib.storage.history import utc_now
 
     folder = history / collecting.FOLDER / name
     path = folder.with_name(f"{name}.sbatch")
@@ -338,7 +338,7 @@ def _tell(submission: Submission, history: Path, *, json: bool) -> None:
 
 
 def _print(found: Sequence[Outcome]) -> None:
-    from bench_lib.wording import printable
+    from bench_lib.formats import printable
 
     for each in found:
         print(f"{each.job_id} ({_part(each.task)}) {each.words}")

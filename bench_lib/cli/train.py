@@ -95,10 +95,10 @@ def cifar100(
     json: Json = False,
 ) -> None:
     """Train on CIFAR-100: a line a step, then input, device's step and both side by side."""
-    from bench_lib.exercises import training
-    from bench_lib.matrix.axes import positive
-    from bench_lib.matrix.training import SAMPLES
+    from bench_lib.cases.axes import positive
+    from bench_lib.cases.training import SAMPLES
     from bench_lib.model import Case, Sampling
+    from bench_lib.studies import training
 
     for flag, value in (("--max-steps", max_steps), ("--max-epochs", max_epochs)):
         if problem := positive(flag)(value):
@@ -177,11 +177,11 @@ def cifar10_table(
     json: Json = False,
 ) -> None:
     """Train whole epochs of CIFAR-10 on 1, 2, 4 ... GPUs: times, accuracies, memory, speed-up."""
-    from bench_lib.exercises import training
-    from bench_lib.exercises.lists import numbers_in
-    from bench_lib.matrix.axes import positive
-    from bench_lib.matrix.training import training_case
+    from bench_lib.cases.axes import positive
+    from bench_lib.cases.training import training_case
     from bench_lib.model import Case
+    from bench_lib.studies import training
+    from bench_lib.studies.lists import numbers_in
 
     chosen = EPOCHS.get(network, 10) if epochs is None else epochs
     if problem := positive("--epochs")(chosen):
@@ -214,7 +214,7 @@ def cifar10_table(
 
 def _fed(feed: str, workers: int) -> dict[str, Param]:
     """Return the feed's values; a command has more than the device's step, which it adds itself."""
-    from bench_lib.matrix.axes import one_of
+    from bench_lib.cases.axes import one_of
 
     if problem := one_of("--feed", FED)(feed):
         raise UserError(problem)
@@ -232,7 +232,7 @@ def _variables(folder: Path | None) -> Mapping[str, str]:
 
 
 def _above_zero(seconds: float) -> None:
-    from bench_lib.exercises.lists import above_zero
+    from bench_lib.studies.lists import above_zero
 
     above_zero(seconds, "--time-limit", "a time in seconds")
 
@@ -247,7 +247,7 @@ def _ready(dataset: str, folder: Path | None, *, download: bool) -> None:
     import sys
     import tempfile
 
-    from bench_lib.launch import LaunchError
+    from bench_lib.launch.faults import LaunchError
     from bench_lib.launch.zygote import import_path
 
     if folder is None:

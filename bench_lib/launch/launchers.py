@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.placement import PORTS, first_host
 from bench_lib.model import Environment, Hardware
-from bench_lib.placement import PORTS, first_host
 
 VARIABLE = "BENCH_LIB_LAUNCHER"
 """A launcher's name and perhaps words of its own: ``srun -p gpu``."""

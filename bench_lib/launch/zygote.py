@@ -27,8 +27,7 @@ from bench_lib.launch.faults import (
     last_output,
 )
 from bench_lib.launch.started import signal_all
-from bench_lib.model import Case, Device, Fault, KernelTable, Measurement
-from bench_lib.wire import (
+from bench_lib.launch.wire import (
     ADDRESS_VARIABLE,
     CONTEXTS,
     CONTEXTS_VARIABLE,
@@ -38,6 +37,7 @@ from bench_lib.wire import (
     Connection,
     ProtocolError,
 )
+from bench_lib.model import Case, Device, Fault, KernelTable, Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

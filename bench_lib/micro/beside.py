@@ -12,9 +12,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from bench_lib import hardware
-from bench_lib.launch import LaunchError, Zygote
+from bench_lib.engine.station import Companion
+from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.zygote import Zygote
 from bench_lib.model import Hardware
-from bench_lib.station import Companion
 from bench_lib.worker.zygote import PRELOAD_VARIABLE
 
 

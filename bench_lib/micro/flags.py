@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from bench_lib.matrix.axes import LARGEST
+from bench_lib.cases.axes import LARGEST
+from bench_lib.launch.placement import launcher_of
 from bench_lib.micro.compiling import Compiling, read_context
 from bench_lib.micro.files import check_file, part_of
 from bench_lib.micro.words import cut, listed, nearest, shown
 from bench_lib.model import UserError
-from bench_lib.placement import launcher_of
 
 APEX_LEVELS = {
     1: ("amp-fp16", "O1 is torch.amp's autocast"),

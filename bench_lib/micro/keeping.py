@@ -11,17 +11,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench_lib import acceptance, baselines, fingerprint, hardware, history, validity, wording
-from bench_lib.exercises.series import PLANNED, Series, open_series
+from bench_lib import hardware
+from bench_lib.engine.runner import Outcome
+from bench_lib.engine.telemetry import Sampler
+from bench_lib.environment import fingerprint
 from bench_lib.launch import launchers
+from bench_lib.launch.placement import launcher_of
 from bench_lib.micro.beside import Beside
 from bench_lib.micro.flags import Options
 from bench_lib.micro.places import Place
 from bench_lib.micro.session import Seen
 from bench_lib.model import Attempt, Hardware, Measurement, Record, UserError
-from bench_lib.placement import launcher_of
-from bench_lib.runner import Outcome
-from bench_lib.telemetry import Sampler
+from bench_lib.report import console
+from bench_lib.storage import acceptance, baselines, history
+from bench_lib.studies.series import PLANNED, Series, open_series
+from bench_lib.verdict import validity
 
 
 @dataclass
@@ -64,7 +68,7 @@ class Keeper:
             return kept
         measured = [a.measurement for a in record.attempts if a.measurement]
         said = {f"{record.case.id}: warning: {text}" for text in measured[0].warnings}
-        words = wording.explanations([record], every=True)
+        words = console.explanations([record], every=True)
         processes = len({attempt.process for attempt in record.attempts})
         return [
             f"Verdict: {record.status.value}",

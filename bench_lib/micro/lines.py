@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench_lib.formulas.roofline import Roofline
-from bench_lib.metrics import summary
 from bench_lib.micro.flags import Options
 from bench_lib.micro.places import Place
 from bench_lib.micro.steps import Iteration
 from bench_lib.model import Measurement
+from bench_lib.verdict.metrics import summary
 
 RULE = "=" * 40
 LOSS_WITHIN = 0.25

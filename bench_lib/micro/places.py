@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bench_lib.launch.placement import device_index, launcher_of, meeting_of, placement_of
 from bench_lib.micro.flags import Options
 from bench_lib.model import UserError
-from bench_lib.placement import device_index, launcher_of, meeting_of, placement_of
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from bench_lib.launch.placement import is_first, launcher_of
 from bench_lib.micro.files import append_row, write_json
 from bench_lib.micro.flags import Options, read_options
 from bench_lib.micro.output import Output, complain
 from bench_lib.micro.places import Place, place_of, places_here
 from bench_lib.model import Hardware, Measurement, UserError
-from bench_lib.placement import is_first, launcher_of
 
 if TYPE_CHECKING:
     from bench_lib.formulas.roofline import Roofline

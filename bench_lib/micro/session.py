@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
+from bench_lib.cases.axes import case_of, network_axes
+from bench_lib.engine.station import disturbance
 from bench_lib.launch.ranks import fold
-from bench_lib.matrix.axes import case_of, network_axes
-from bench_lib.metrics import summary
 from bench_lib.micro import lines
 from bench_lib.micro.compiling import Compiling
 from bench_lib.micro.flags import Options
@@ -25,7 +25,7 @@ from bench_lib.micro.places import Place, batch_of
 from bench_lib.micro.steps import Iteration, Watched
 from bench_lib.micro.words import first_line, listed, shown
 from bench_lib.model import Case, Device, Measurement, Sampling, UserError
-from bench_lib.station import disturbance
+from bench_lib.verdict.metrics import summary
 from bench_lib.worker import capture, layers
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import kind_of

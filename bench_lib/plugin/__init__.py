@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-from bench_lib import wording
-from bench_lib.baselines import BaselineError
-from bench_lib.devicelock import DeviceBusyError
-from bench_lib.history import HistoryError
-from bench_lib.launch import LaunchError
-from bench_lib.matrix import MatrixError, cases_of
+from bench_lib import formats
+from bench_lib.cases.matrix import MatrixError, cases_of
+from bench_lib.engine.devicelock import DeviceBusyError
+from bench_lib.engine.runner import Outcome
+from bench_lib.launch.faults import LaunchError
 from bench_lib.model import TASKS, TIERS, Case
 from bench_lib.plugin import devices, replay, shares, summary
 from bench_lib.plugin.conclusion import conclude
@@ -31,7 +30,8 @@ from bench_lib.plugin.reports import (
     xfail_reason,
 )
 from bench_lib.plugin.session import PerfSession
-from bench_lib.runner import Outcome
+from bench_lib.storage.baselines import BaselineError
+from bench_lib.storage.history import HistoryError
 
 SESSION = pytest.StashKey[PerfSession]()
 OUTCOMES = pytest.StashKey[list[Outcome]]()
@@ -63,14 +63,14 @@ class Perf:
         try:
             outcome = self._session.measure(case)
         except (LaunchError, DeviceBusyError) as error:
-            words = self._session.failed = wording.printable(str(error))
+            words = self._session.failed = formats.printable(str(error))
             if self._session.is_worker:  # which must not exit: xdist would not say why
                 self._request.session.shouldstop = words
                 pytest.fail(words, pytrace=False)
             pytest.exit(words, returncode=pytest.ExitCode.USAGE_ERROR)
         self._request.node.stash.setdefault(OUTCOMES, []).append(outcome)
         if outcome.skipped is not None:
-            pytest.skip(wording.printable(outcome.skipped))
+            pytest.skip(formats.printable(outcome.skipped))
         if (fault := outcome.fault) is not None:
             words = fault_in_words(case, fault)
             if (quarantine := self._session.quarantine(case)) is not None:

@@ -8,17 +8,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from bench_lib import wording
-from bench_lib.chronicle import Chronicle
-from bench_lib.devicelock import DeviceBusyError
-from bench_lib.launch import LaunchError
+from bench_lib import formats
+from bench_lib.engine.chronicle import Chronicle
+from bench_lib.engine.devicelock import DeviceBusyError
+from bench_lib.engine.runner import Bench
+from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Status
 from bench_lib.plugin import looks, properties, reports
 from bench_lib.plugin.pace import Pace
 from bench_lib.plugin.progress import MEASURING
 from bench_lib.plugin.reports import Deferred, Pending
 from bench_lib.plugin.session import PerfSession
-from bench_lib.runner import Bench
+from bench_lib.report import console
 
 
 def conclude(session: PerfSession) -> None:
@@ -33,7 +34,7 @@ def conclude(session: PerfSession) -> None:
             looks.look_into(session, chronicle)
         except (LaunchError, DeviceBusyError) as error:
             if session.failed is None:
-                words = wording.printable(str(error))
+                words = formats.printable(str(error))
                 session.failed = f"suspicious cases could not be measured again: {words}"
         except KeyboardInterrupt:
             session.interrupted = True
@@ -56,7 +57,7 @@ def _catch_up(session: PerfSession) -> None:
                 _measure(session, bench, waiting[0])
                 session.progress.finish(waiting.pop(0).report.nodeid)
     except (LaunchError, DeviceBusyError) as error:
-        session.failed = wording.printable(str(error))
+        session.failed = formats.printable(str(error))
         raise
     finally:
         why = session.failed or "the run was interrupted"
@@ -116,6 +117,6 @@ def _report(session: PerfSession, chronicle: Chronicle, waiting: Pending) -> Non
     records = [chronicle.records[id_] for id_ in waiting.case_ids]
     failing = [record for record in records if session.fails(record)]
     first = (failing or records)[0]
-    status = wording.standing(first, wording.day_of(first))
+    status = console.standing(first, console.day_of(first))
     final = reports.judged(waiting.report, failing)
     reports.publish(session.config, final, status, session.properties_of(waiting.case_ids))

@@ -7,14 +7,14 @@ import queue
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from bench_lib.chronicle import Chronicle
-from bench_lib.devicelock import DeviceBusyError
-from bench_lib.launch import LaunchError
+from bench_lib.engine import profiles
+from bench_lib.engine.chronicle import Chronicle
+from bench_lib.engine.devicelock import DeviceBusyError
+from bench_lib.engine.runner import Bench, Outcome
+from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Case, Hardware, KernelTable, Record
 from bench_lib.plugin.pace import Pace
 from bench_lib.plugin.session import PerfSession
-from bench_lib.profiling import run
-from bench_lib.runner import Bench, Outcome
 
 
 def confirm(session: PerfSession, chronicle: Chronicle) -> None:
@@ -116,11 +116,11 @@ def _look_into(session: PerfSession, chronicle: Chronicle, records: list[Record]
                 stack.callback(bench.close)
             cases = [record.case for record in here]
             alone = [case for case in cases if case.launch.ranks == 1]
-            for case, found in run.look_into(bench, alone):
+            for case, found in profiles.look_into(bench, alone):
                 note(case, found)
             for case in (case for case in cases if case.launch.ranks > 1):
                 with bench.holding(case):
-                    ((_, found),) = run.look_into(bench, [case])
+                    ((_, found),) = profiles.look_into(bench, [case])
                 note(case, found)
 
 

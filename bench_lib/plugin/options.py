@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bench_lib.chronicle import LOOKS
-from bench_lib.cooling import COOL_S
-from bench_lib.launch import LaunchError, launchers
+from bench_lib.engine.chronicle import LOOKS
+from bench_lib.engine.cooling import COOL_S
+from bench_lib.launch import launchers
+from bench_lib.launch.faults import LaunchError
 from bench_lib.model import TIERS
 from bench_lib.plugin.shares import share
 

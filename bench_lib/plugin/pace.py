@@ -12,7 +12,7 @@ from typing import IO
 
 import msgspec
 
-from bench_lib import history
+from bench_lib.storage import history
 
 RUNS = 3
 """Of how many runs that measured a case the middle is taken, the newest."""

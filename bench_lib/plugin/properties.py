@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 import pytest
 from _pytest.junitxml import xml_key
 
-from bench_lib import judge, wording
+from bench_lib import formats
 from bench_lib.model import Record
+from bench_lib.report import console
+from bench_lib.verdict import judge
 
 Property = tuple[str, str]
 
@@ -25,18 +27,18 @@ def of_test(records: Sequence[Record], run_id: str) -> list[Property]:
 def of_case(record: Record, run_id: str) -> list[Property]:
     """Return what is known of a case; a property that is not known is not there."""
     found: dict[str, str | float | None] = {
-        "perf_status": wording.standing(record, wording.day_of(record)),
+        "perf_status": console.standing(record, console.day_of(record)),
         "perf_case": record.case.id,
         "perf_run": run_id,
     }
     if record.attempts:
         found["perf_hardware"] = record.attempts[-1].hardware_key
-    if (timing := wording.timing_of(record)) is not None:
+    if (timing := console.timing_of(record)) is not None:
         found["perf_ratio"] = timing.ratio
         if timing.interval is not None:
             found["perf_ratio_low"], found["perf_ratio_high"] = timing.interval
         found["perf_detectable_effect"] = timing.detectable_effect
-    if (figures := wording.figures(record)) is not None:
+    if (figures := console.figures(record)) is not None:
         found["perf_median_s"] = figures.median_s
         found["perf_rate"] = figures.rate
         found["perf_rate_unit"] = f"{figures.item}/s"
@@ -44,7 +46,7 @@ def of_case(record: Record, run_id: str) -> list[Property]:
     if record.verdicts:
         verdict = judge.leading(record.verdicts)
         found["perf_metric"] = verdict.metric
-        found["perf_reason"] = wording.shortened(verdict.reason)
+        found["perf_reason"] = formats.shortened(verdict.reason)
     return [
         (name, f"{value:.6g}" if isinstance(value, float) else str(value))
         for name, value in found.items()

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from bench_lib import wording
+from bench_lib.engine.runner import Outcome
 from bench_lib.model import Measurement
-from bench_lib.runner import Outcome
+from bench_lib.report import console
 
 
 class ReplayClock:
@@ -97,12 +97,12 @@ def extra_info(measurement: Measurement, outcome: Outcome) -> dict[str, Any]:
     precision = str(outcome.case.params.get("precision", ""))
     return {
         "hardware": outcome.hardware.key,
-        f"{measurement.item}_per_s": wording.rate_of(measurement),
+        f"{measurement.item}_per_s": console.rate_of(measurement),
         "median_s": statistics.median(measurement.iteration_s),
         "peak_memory_bytes": measurement.peak_memory_bytes,
         "compile_s": measurement.compile_s,
         "first_step_s": measurement.first_step_s,
         "host_bound": measurement.host_bound,
         "parameters": measurement.parameters,
-        "efficiency": wording.efficiency(measurement, outcome.hardware, precision),
+        "efficiency": console.efficiency(measurement, outcome.hardware, precision),
     }

@@ -12,10 +12,12 @@ import pytest
 from _pytest._code.code import ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
 
-from bench_lib import judge, wording
+from bench_lib import formats
+from bench_lib.engine.runner import Outcome
 from bench_lib.model import Case, Fault, Quarantine, Record
 from bench_lib.plugin.properties import Property
-from bench_lib.runner import Outcome
+from bench_lib.report import console
+from bench_lib.verdict import judge
 
 MEASURED = "measured"
 """Outcome of a call whose verdict is still to come; becomes passed or failed at the end."""
@@ -59,9 +61,9 @@ def judged(waiting: pytest.TestReport, failing: Sequence[Record]) -> pytest.Test
     final = copy.copy(waiting)
     final.outcome = "failed" if failing else "passed"
     if failing:
-        words = "\n\n".join(wording.in_words(record) for record in failing)
+        words = "\n\n".join(console.in_words(record) for record in failing)
         verdict = judge.leading(failing[0].verdicts)
-        first = wording.printable(verdict.reason).partition("\n")[0]
+        first = formats.printable(verdict.reason).partition("\n")[0]
         final.longrepr = VerdictRepr(words, f"{verdict.metric}: {first}", final.location)
     return final
 
@@ -79,7 +81,7 @@ def skipped(waiting: pytest.TestReport, reason: str, *, xfail: bool = False) -> 
     final = copy.copy(waiting)
     final.outcome = "skipped"
     path, line, _ = waiting.location
-    final.longrepr = (path, (line or 0) + 1, f"Skipped: {wording.printable(reason)}")
+    final.longrepr = (path, (line or 0) + 1, f"Skipped: {formats.printable(reason)}")
     if xfail:
         final.wasxfail = reason
     return final
@@ -109,7 +111,7 @@ def fault_in_words(case: Case, fault: Fault) -> str:
     words = f"ERROR {case.id}: {fault.kind} in {fault.phase}: {fault.message}"
     if fault.last_output:
         words += f"\n\nlast output of the worker:\n{fault.last_output}"
-    return wording.printable(words)
+    return formats.printable(words)
 
 
 def xfail_reason(quarantine: Quarantine, words: str) -> str:

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from bench_lib import acceptance, baselines, fingerprint, hardware, matrix, validity, wording
-from bench_lib.chronicle import Chronicle, fails
-from bench_lib.history import utc_today
+from bench_lib import formats, hardware
+from bench_lib.cases import matrix
+from bench_lib.cases.axes import WorkloadAxes, cold
+from bench_lib.engine.chronicle import Chronicle, fails
+from bench_lib.engine.runner import Bench, Outcome
+from bench_lib.environment import caches
 from bench_lib.launch.catalogue import network_sizes
-from bench_lib.matrix.axes import WorkloadAxes, cold
 from bench_lib.model import Case, Hardware, Quarantine, Record, Status, Verdict, problem_of
 from bench_lib.plugin import pace, properties
 from bench_lib.plugin.devices import DEVICE
@@ -23,7 +25,10 @@ from bench_lib.plugin.pace import Pace
 from bench_lib.plugin.progress import MEASURING, Progress, display
 from bench_lib.plugin.properties import Property
 from bench_lib.plugin.reports import MEASURED, Deferred, Pending
-from bench_lib.runner import Bench, Outcome
+from bench_lib.report import console
+from bench_lib.storage import acceptance, baselines
+from bench_lib.storage.history import utc_today
+from bench_lib.verdict import validity
 
 
 @dataclass
@@ -216,7 +221,7 @@ class PerfSession:
 
     def fails(self, record: Record) -> bool:
         """Whether a case fails its test."""
-        return fails(record, strict=self.options.strict, today=wording.day_of(record))
+        return fails(record, strict=self.options.strict, today=console.day_of(record))
 
     def quarantine(self, case: Case) -> Quarantine | None:
         """Return the quarantine that holds for a case today, if one does."""
@@ -237,7 +242,7 @@ class PerfSession:
         if writer.discard_if_empty():
             return
         if exit_status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-            counts, filled = self.chronicle.counts(), fingerprint.caches()
+            counts, filled = self.chronicle.counts(), caches.found()
             writer.end(counts, int(exit_status), caches=filled)
         writer.close()
 
@@ -249,7 +254,7 @@ class PerfSession:
             with capture.global_and_fixture_disabled():
                 if self.config.get_terminal_writer().width_of_current_line:
                     terminal.write_line("")  # after xdist's dots, which the reporter forgets
-                terminal.write_line(wording.printable(line))
+                terminal.write_line(formats.printable(line))
 
     @property
     def judged_nothing(self) -> bool:
@@ -264,7 +269,7 @@ class PerfSession:
     def _is_held(self, record: Record) -> bool:
         assert self.chronicle is not None
         held = record.quarantine
-        if held is not None and baselines.in_force(held, wording.day_of(record)):
+        if held is not None and baselines.in_force(held, console.day_of(record)):
             return False
         key = self.chronicle.hardware_of(record).key
         baseline = self._baselines(key).baselines.get(record.case.id)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from bench_lib import wording
-from bench_lib.judge import FAILING
-from bench_lib.metrics.timing import LEAST_PROCESSES
 from bench_lib.model import Record, Status
 from bench_lib.plugin.progress import SILENT
 from bench_lib.plugin.session import PerfSession
+from bench_lib.report import console
+from bench_lib.verdict.judge import FAILING
+from bench_lib.verdict.metrics.timing import LEAST_PROCESSES
 
 
 def before(
@@ -41,12 +41,12 @@ def write(terminal: Any, session: PerfSession) -> None:
     if not records:
         return
     terminal.section("performance")
-    rows = wording.summary_rows(records)
-    heading, *lines = wording.table(wording.HEADINGS, rows, _width(terminal))
+    rows = console.summary_rows(records)
+    heading, *lines = console.table(console.HEADINGS, rows, _width(terminal))
     terminal.write_line(heading)
     for row, line in zip(rows, lines, strict=True):
         terminal.write_line(line, **_COLOURS.get(row[1], {}))
-    for line in wording.explanations(records):
+    for line in console.explanations(records):
         terminal.write_line(line)
     failed = [record.case.id for record in records if session.fails(record)]
     run, device = session.chronicle.writer, session.device()
@@ -59,7 +59,7 @@ def write(terminal: Any, session: PerfSession) -> None:
     if session.failed:
         terminal.write_line(f"stopped: {session.failed}", red=True)
     terminal.write_line(f"next: {_next_step(session, records)}")
-    words = wording.counted(session.chronicle.counts(), failed)
+    words = console.counted(session.chronicle.counts(), failed)
     terminal.write_line(f"run {run.run_id} on {device.key}: {words}")
 
 
@@ -74,9 +74,9 @@ _COLOURS = {
 def _width(terminal: Any) -> int:
     """Return how wide the table may be: a file and a log have room for all of it."""
     if not terminal.isatty():
-        return wording.WIDTH
+        return console.WIDTH
     full: int = terminal.config.get_terminal_writer().fullwidth
-    return min(wording.WIDTH, full)
+    return min(console.WIDTH, full)
 
 
 def _next_step(session: PerfSession, records: list[Record]) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from bench_lib.formats import seconds
 from bench_lib.model import Kernel
 from bench_lib.profiling import readings
 from bench_lib.profiling.names import is_convolution, short
 from bench_lib.profiling.readings import Answer
 from bench_lib.profiling.traces import GAP_S, Busy, Launches, Trace
-from bench_lib.wording import seconds
 
 TOP = 5
 MOSTLY, HALF = 0.7, 0.5

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from bench_lib.formats import seconds
 from bench_lib.model import Kernel, KernelTable
 from bench_lib.profiling.names import (
     OTHER,
@@ -18,7 +19,6 @@ from bench_lib.profiling.names import (
     short,
     work,
 )
-from bench_lib.wording import seconds
 
 WORTH = 0.1
 """Of the whole change: a part that is smaller is not named in a sentence."""

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from bench_lib.formats import seconds
 from bench_lib.model import Kernel
 from bench_lib.profiling.names import REST, role, short
-from bench_lib.wording import seconds
 
 TOP = 5
 MANY_COPIES = 0.10

@@ -14,7 +14,6 @@ from typing import TypeVar
 
 import msgspec
 
-from bench_lib import history as runs
 from bench_lib.launch.faults import last_output
 from bench_lib.model import SCHEMA, Status
 from bench_lib.slurm import job as jobs
@@ -23,6 +22,7 @@ from bench_lib.slurm.asked import Resources, Task, clock
 from bench_lib.slurm.job import Got, Used
 from bench_lib.slurm.script import folder_of, log_of
 from bench_lib.slurm.tools import JobState, SlurmError
+from bench_lib.storage import history as runs
 
 FOLDER = "slurm"
 """Within the history's folder: scripts, what was submitted, and the tasks' own folders."""

@@ -36,8 +36,8 @@ def _once(case: str, out: str) -> int:
     import socket
     from pathlib import Path
 
+    from bench_lib.launch.placement import placement_of
     from bench_lib.model import UserError
-    from bench_lib.placement import placement_of
     from bench_lib.worker.rank_log import RankLog
 
     try:

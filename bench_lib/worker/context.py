@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from bench_lib.launch.wire import ClosedError, connect, decode_case
 from bench_lib.model import Case, Kernel, KernelTable
-from bench_lib.wire import ClosedError, connect, decode_case
 from bench_lib.worker import caches, profiling
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.device import (

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from bench_lib.wire import CONTEXTS_VARIABLE
+from bench_lib.launch.wire import CONTEXTS_VARIABLE
 from bench_lib.worker.probe import LaunchCost
 
 MADE = 192

@@ -19,8 +19,7 @@ from urllib.parse import urlsplit
 import torch
 import torch.distributed as dist
 
-from bench_lib.model import Device, UserError
-from bench_lib.placement import (
+from bench_lib.launch.placement import (
     LOCALHOST,
     Meeting,
     Placement,
@@ -28,6 +27,7 @@ from bench_lib.placement import (
     meeting_of,
     told_meeting,
 )
+from bench_lib.model import Device, UserError
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import answer, in_words, kind_of
 from bench_lib.worker.device import (

@@ -14,12 +14,12 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench_lib.launch.placement import placement_of
 from bench_lib.model import UserError
-from bench_lib.placement import placement_of
 from bench_lib.worker.rank_log import RankLog
 
 if TYPE_CHECKING:
-    from bench_lib.placement import Placement
+    from bench_lib.launch.placement import Placement
 
 
 LOOK_S = 0.05

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
+from bench_lib.launch.placement import Placement, device_index, placement_of
+from bench_lib.launch.wire import decode_case
 from bench_lib.model import UserError
-from bench_lib.placement import Placement, device_index, placement_of
-from bench_lib.wire import decode_case
 from bench_lib.worker.capture import external_profiler
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import in_words, kind_of

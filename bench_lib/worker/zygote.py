@@ -20,12 +20,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bench_lib.wire import (
-    LOGS_VARIABLE,
-    ClosedError,
-    Connection,
-    connect,
-)
+from bench_lib.launch.wire import LOGS_VARIABLE, ClosedError, Connection, connect
 
 PR_SET_PDEATHSIG = 1
 PRELOAD_VARIABLE = "BENCH_LIB_PRELOAD"

@@ -20,7 +20,8 @@ def devices():
 
 def look(index):
     """Look at a device."""
-    from bench_lib import hardware, telemetry
+    from bench_lib import hardware
+    from bench_lib.engine import telemetry
 
     return telemetry.look_once(hardware.detect()[int(index)])
 
@@ -28,7 +29,7 @@ def look(index):
 def pin(index):
     """Open a context that is to have a device."""
     from bench_lib import hardware
-    from bench_lib.launch import Zygote
+    from bench_lib.launch.zygote import Zygote
 
     device = hardware.detect()[int(index)]
     with Zygote(environment=hardware.visibility(device)) as zygote:

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bench_lib.cli.documents import Document
-from bench_lib.exercises.batches import LargestRow, SweepRow
-from bench_lib.exercises.collectives import CollectiveRow
-from bench_lib.exercises.compiling import CompileRow, DepthRow
-from bench_lib.exercises.operators import OperatorRow
-from bench_lib.exercises.precision import PrecisionRow
-from bench_lib.exercises.scaling import ScalingRow
-from bench_lib.exercises.sheet import Section
-from bench_lib.exercises.training import RanksRow, TrainingRow
-from bench_lib.metrics.scaling import Law
 from bench_lib.model import Status, Verdict
+from bench_lib.studies.batches import LargestRow, SweepRow
+from bench_lib.studies.collectives import CollectiveRow
+from bench_lib.studies.compiling import CompileRow, DepthRow
+from bench_lib.studies.operators import OperatorRow
+from bench_lib.studies.precision import PrecisionRow
+from bench_lib.studies.scaling import ScalingRow
+from bench_lib.studies.sheet import Section
+from bench_lib.studies.training import RanksRow, TrainingRow
+from bench_lib.verdict.metrics.scaling import Law
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from typing import Literal
 
 from bench_lib.cli.documents import Document
 from bench_lib.cli.page import Reference, Seen
-from bench_lib.fingerprint import Check
+from bench_lib.engine.pairing import Row
+from bench_lib.environment.readiness import Check
 from bench_lib.model import Case, Environment, Hardware, Kernel, KernelTable
 from bench_lib.profiling.readings import Answer
 from bench_lib.rocm.counters import KernelCounters
 from bench_lib.slurm.asked import Resources, Task
 from bench_lib.slurm.collecting import Outcome
-from bench_lib.trials.pairing import Row
 
 
 @dataclass(frozen=True, kw_only=True)

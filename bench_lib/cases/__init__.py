@@ -1,0 +1,1 @@
+"""Cases: what is measured, from the tables of a matrix."""

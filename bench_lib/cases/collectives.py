@@ -1,0 +1,124 @@
+"""Collectives as cases: their axes, sizes in words, and the sizes that a sweep goes through."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bench_lib.cases.axes import Axis, WorkloadAxes, case_of, one_of, truth
+from bench_lib.formulas.collective import ITEM_BYTES, MOST_BYTES, OPS, Collective
+from bench_lib.model import Case, Param, UserError
+
+WORKLOAD = "collective"
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+"""What nccl-tests takes behind a number, which is powers of 1024."""
+MOST_SIZES = 1000
+
+
+def collective_axes() -> WorkloadAxes:
+    """Return the axes of ``collectives``; the operation is checked with all of them."""
+    return WorkloadAxes(
+        WORKLOAD,
+        (
+            Axis("op", one_of("op", OPS)),
+            Axis("bytes", _size, in_id=in_words, canonical=bytes_in),
+            Axis("dtype", one_of("dtype", tuple(ITEM_BYTES)), "float"),
+            Axis(
+                "in_place",
+                truth("in_place"),
+                default=False,
+                in_id=lambda on: "inplace" if on else "",
+                told=False,
+            ),
+            Axis(
+                "graph",
+                truth("graph"),
+                default=True,
+                in_id=lambda on: "" if on else "eager",
+                told=False,
+            ),
+        ),
+        _clash,
+    )
+
+
+def collective_case(base: Case | None = None, **values: Param) -> Case:
+    """Return the case with these values; raises UserError where they cannot be meant."""
+    return case_of(collective_axes(), values, base)
+
+
+def collective_of(params: Mapping[str, Param], ranks: int) -> Collective:
+    """Return the call that a case's parameters describe; raises UserError."""
+    return Collective(
+        op=str(params["op"]),
+        size=bytes_in(params["bytes"]),
+        dtype=str(params.get("dtype", "float")),
+        ranks=ranks,
+        in_place=bool(params.get("in_place", False)),
+    )
+
+
+def bytes_in(value: Any) -> int:
+    """Return the bytes that a number or words such as ``64M`` mean; raises UserError.
+
+    K, M and G are powers of 1024, as for nccl-tests.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        size = value
+    else:
+        match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([KMG]?)", str(value).upper())
+        if match is None or not isinstance(value, str):
+            raise UserError(f"bytes is {value!r}; write a number of bytes, or 64K, 16M, 1G")
+        size = int(float(match[1]) * UNITS[match[2]])
+    if not 0 < size <= MOST_BYTES:
+        raise UserError(f"bytes is {value}; it has to be 1 to {MOST_BYTES}")
+    return size
+
+
+def in_words(size: int) -> str:
+    """Return a size in the largest unit that it is a whole number of: ``64M``."""
+    name, unit = max(
+        ((name, unit) for name, unit in UNITS.items() if size % unit == 0), key=lambda one: one[1]
+    )
+    return f"{size // unit}{name}"
+
+
+def sizes(least: int, most: int, *, factor: int = 2, step: int | None = None) -> list[int]:
+    """Return the sizes of a sweep in bytes: each ``factor`` times the one before, or ``step`` more.
+
+    Raises UserError where there are none, or more than MOST_SIZES.
+    """
+    if least > most:
+        raise UserError(f"--minbytes {least} is above --maxbytes {most}")
+    if step is None and factor < 2:
+        raise UserError(f"--stepfactor is {factor}; it has to be a whole number of 2 or more")
+    found: list[int] = []
+    for size in _sweep(least, most, factor, step):
+        found.append(size)
+        if len(found) > MOST_SIZES:
+            raise UserError(f"more than {MOST_SIZES} sizes from {least} to {most}; step further")
+    return found
+
+
+def _sweep(least: int, most: int, factor: int, step: int | None) -> Iterator[int]:
+    size = least
+    while size <= most:
+        yield size
+        size = size * factor if step is None else size + step
+
+
+def _size(value: Any) -> str | None:
+    try:
+        bytes_in(value)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def _clash(chosen: Mapping[str, Any]) -> str | None:
+    try:
+        collective_of(chosen, chosen["ranks"])
+    except UserError as error:
+        return str(error)
+    return None

@@ -1,0 +1,323 @@
+"""Reading ``matrix.toml``: tables of parameters in, cases out.
+
+A matrix has one array of tables per tier and workload, ``[[gate.networks]]``.  Each table
+names one value or a list of values for every axis and stands for their product.  Whatever
+contradicts itself is refused with the file, the table and the key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import itertools
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from bench_lib.cases.axes import LARGEST, LAUNCH, Axis, WorkloadAxes, clash, named, network_axes
+from bench_lib.cases.collectives import collective_axes
+from bench_lib.cases.declared import SETTINGS, DeclarationError, declared_axes
+from bench_lib.cases.language import language_axes
+from bench_lib.cases.operators import operator_axes
+from bench_lib.cases.training import training_axes
+from bench_lib.model import (
+    ID_RULE,
+    PARAM_RULE,
+    TIERS,
+    Case,
+    Limits,
+    Sampling,
+    UserError,
+    is_case_id,
+    is_param,
+)
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+MOST_CASES = 100_000
+FACTORY = "factory"
+"""The table of steps that somebody's own function builds."""
+DECLARED = "workloads"
+"""What ``perf_cases`` calls all tables that signatures declare."""
+_SETTINGS = ("extends", "sampling", "limits", "time_limit_s")
+"""What a tier says besides its tables."""
+
+
+class MatrixError(UserError):
+    """The matrix says something that cannot be meant; names the file, the table, the key."""
+
+
+def tables(sizes: Mapping[str, int]) -> dict[str, WorkloadAxes]:
+    """Return a matrix's possible tables by name; ``sizes`` are the networks' inputs in pixels."""
+    checked = {
+        "networks": network_axes(sizes),
+        "ops": operator_axes(),
+        "collectives": collective_axes(),
+        "language_models": language_axes(),
+        "training": training_axes(),
+    }
+    return {**checked, **_declared(checked)}
+
+
+def _declared(checked: Mapping[str, WorkloadAxes]) -> dict[str, WorkloadAxes]:
+    """Return what signatures declare, but for workloads that have axes with checks of their own."""
+    try:
+        found = declared_axes(but={axes.workload for axes in checked.values()})
+    except DeclarationError as error:
+        raise MatrixError(str(error)) from error
+    if taken := found.keys() & {*checked, FACTORY, DECLARED, *_SETTINGS}:
+        name = min(taken)
+        where = f"bench_lib/worker/workloads/{name}.py"
+        raise MatrixError(f"{where}: {name} is a word of the matrix already; give it another name")
+    return found
+
+
+def read_matrix(path: Path, workloads: Mapping[str, WorkloadAxes]) -> dict[str, list[Case]]:
+    """Return the cases of each tier, by the tier's name, in the order of the file.
+
+    A tier that says ``extends = "gate"`` holds that tier's cases first.  Raises MatrixError.
+    """
+    return _Reader(path, workloads).tiers()
+
+
+def cases_in(path: Path) -> dict[str, Case]:
+    """Return the cases of all tiers, by id, without asking a worker which networks it has.
+
+    Any text in the file may be a network's name then.  Raises MatrixError.
+    """
+    words: list[str] = []
+    with contextlib.suppress(OSError, ValueError):  # of which read_matrix tells
+        words = _TEXT.findall(path.read_text(encoding="utf-8"))
+    tiers = read_matrix(path, tables(dict.fromkeys(words, 0)))
+    return {case.id: case for cases in tiers.values() for case in cases}
+
+
+_TEXT = re.compile(r"""["']([^"'\n]+)["']""")
+
+
+def cases_of(
+    table: str | None, cases: Iterable[Case], workloads: Mapping[str, WorkloadAxes]
+) -> list[Case]:
+    """Return those of the cases that a table's name stands for; raises MatrixError."""
+    named = {name: {axes.workload} for name, axes in workloads.items()}
+    named[DECLARED] = {axes.workload for axes in workloads.values() if axes.begins}
+    if table == FACTORY:
+        return [case for case in cases if ":" in case.workload]
+    if table not in named:
+        known = ", ".join((*named, FACTORY))
+        raise MatrixError(f"perf_cases names {table or 'no table'}; it takes one of {known}")
+    return [case for case in cases if case.workload in named[table]]
+
+
+class _Reader:
+    def __init__(self, path: Path, workloads: Mapping[str, WorkloadAxes]) -> None:
+        self.path = path
+        self.workloads = workloads
+        try:
+            self.document = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            hint = "name a matrix with --perf-matrix FILE or the ini setting perf_matrix"
+            hint += " (of bench-lib: --matrix FILE)"
+            raise MatrixError(f"{path}: {error.strerror}; {hint}") from error
+        except (ValueError, RecursionError) as error:
+            raise MatrixError(f"{path}: not TOML: {error}") from error
+
+    def wrong(self, where: str, what: str) -> MatrixError:
+        return MatrixError(f"{self.path}: {where}: {what}")
+
+    def tiers(self) -> dict[str, list[Case]]:
+        self._known("the top level", self.document, TIERS)
+        own = {tier: self._tier(tier) for tier in TIERS if tier in self.document}
+        return {tier: self._extended(tier, own) for tier in TIERS}
+
+    def _extended(self, tier: str, own: Mapping[str, list[Case]]) -> list[Case]:
+        cases: dict[str, Case] = {}
+        chain = [tier]
+        while (parent := self.document.get(chain[-1], {}).get("extends")) is not None:
+            where = f"{chain[-1]}.extends"
+            if not isinstance(parent, str) or parent not in self.document:
+                raise self.wrong(where, f"there is no tier {parent!r}")
+            if parent in chain:
+                raise self.wrong(where, f"{' → '.join([*chain, parent])} goes in a circle")
+            chain.append(parent)
+        for name in reversed(chain):
+            for case in own.get(name, []):
+                if case.id in cases:
+                    where = f"{name}, case {case.id}"
+                    raise self.wrong(where, f"is declared in tier {cases[case.id].tier} already")
+                cases[case.id] = case
+        return list(cases.values())
+
+    def _tier(self, tier: str) -> list[Case]:
+        body = self.document[tier]
+        if not isinstance(body, dict):
+            raise self.wrong(tier, "has to be a table")
+        self._known(tier, body, (*_SETTINGS, FACTORY, *self.workloads))
+        base = Case(
+            id="",
+            workload="",
+            params={},
+            tier=tier,
+            sampling=self._fields(f"{tier}.sampling", Sampling(), body.get("sampling", {})),
+            limits=self._fields(f"{tier}.limits", Limits(), body.get("limits", {})),
+            time_limit_s=self._seconds(tier, body.get("time_limit_s", 300.0)),
+        )
+        cases: dict[str, Case] = {}
+        for name in (*self.workloads, FACTORY):
+            tables = body.get(name, [])
+            if not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):
+                raise self.wrong(f"{tier}.{name}", f"has to be written [[{tier}.{name}]]")
+            for number, table in enumerate(tables, 1):
+                where = f"{tier}.{name}, table {number}"
+                for case in self._table(where, name, table, base):
+                    if case.id in cases:
+                        raise self.wrong(where, f"declares {case.id} a second time")
+                    cases[case.id] = case
+        return list(cases.values())
+
+    def _table(self, where: str, name: str, table: Mapping[str, Any], base: Case) -> Iterable[Case]:
+        base = replace(
+            base,
+            sampling=self._fields(f"{where}, sampling", base.sampling, table.get("sampling", {})),
+            limits=self._fields(f"{where}, limits", base.limits, table.get("limits", {})),
+            time_limit_s=self._seconds(where, table.get("time_limit_s", base.time_limit_s)),
+        )
+        if name == FACTORY:
+            return [self._factory(where, table, base)]
+        return self._product(where, self.workloads[name], table, base)
+
+    def _factory(self, where: str, table: Mapping[str, Any], base: Case) -> Case:
+        """One case whose step a user's own function builds: ``package.module:factory``."""
+        self._known(where, table, (*SETTINGS, "id", "target", "params"))
+        target, case_id = table.get("target"), table.get("id")
+        if not isinstance(target, str) or not _names_a_function(target):
+            raise self.wrong(where, f"target is {target!r}; it has to be package.module:factory")
+        if not isinstance(case_id, str) or not is_case_id(case_id):
+            raise self.wrong(where, f"id is {case_id!r}; it has to be {ID_RULE}")
+        params = table.get("params", {})
+        if not isinstance(params, dict):
+            raise self.wrong(f"{where}, params", "has to be a table")
+        for key, value in params.items():
+            if not is_param(value):
+                problem = f"{key} is {value!r}; it has to be {PARAM_RULE}"
+                raise self.wrong(f"{where}, params", problem)
+        return replace(base, id=case_id, workload=target, params=params)
+
+    def _product(
+        self, where: str, workload: WorkloadAxes, table: Mapping[str, Any], base: Case
+    ) -> Iterable[Case]:
+        axes = (*workload.axes, *LAUNCH)
+        names = [axis.name for axis in axes]
+        self._known(where, table, (*SETTINGS, "exclude", *names))
+        choices = [self._choices(where, axis, table) for axis in axes]
+        count = 1
+        for values in choices:
+            count *= len(values)
+        if count > MOST_CASES:
+            raise self.wrong(where, f"stands for {count} cases; at most {MOST_CASES} are taken")
+        excludes = self._excludes(where, table, axes)
+        unused = set(range(len(excludes)))
+        left = count
+        for combination in itertools.product(*choices):
+            chosen = dict(zip(names, combination, strict=True))
+            hits = {i for i, rule in enumerate(excludes) if _matches(rule, chosen)}
+            unused -= hits
+            if hits:
+                left -= 1
+                continue
+            if problem := clash(workload, chosen):
+                raise self.wrong(where, f"{problem}; leave it out with exclude")
+            yield named(workload, chosen, base)
+        for i in sorted(unused):
+            raise self.wrong(f"{where}, exclude {i + 1}", f"{excludes[i]} leaves out no case")
+        if not left:
+            raise self.wrong(f"{where}, exclude", "leaves no case")
+
+    def _choices(self, where: str, axis: Axis, table: Mapping[str, Any]) -> list[Any]:
+        if axis.name not in table:
+            if axis.default is None:
+                raise self.wrong(where, f"{axis.name} is missing")
+            return [axis.default]
+        value = table[axis.name]
+        values: list[Any] = value if isinstance(value, list) else [value]
+        if not values:
+            raise self.wrong(where, f"{axis.name} is an empty list")
+        for one in values:
+            if problem := axis.check(one):
+                raise self.wrong(f"{where}, {axis.name}", problem)
+        if len(set(values)) != len(values):
+            raise self.wrong(f"{where}, {axis.name}", f"names a value twice: {values}")
+        return values
+
+    def _excludes(
+        self, where: str, table: Mapping[str, Any], axes: Sequence[Axis]
+    ) -> list[dict[str, Any]]:
+        rules = table.get("exclude", [])
+        if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
+            raise self.wrong(f"{where}, exclude", "has to be a list of tables")
+        for rule in rules:
+            self._known(f"{where}, exclude", rule, [axis.name for axis in axes])
+        return rules
+
+    def _known(self, where: str, table: Mapping[str, Any], allowed: Iterable[str]) -> None:
+        allowed = list(allowed)
+        for key in table:
+            if key not in allowed:
+                near = difflib.get_close_matches(key, allowed, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(allowed)}"
+                raise self.wrong(where, f"unknown key {key!r}; {hint}")
+
+    def _fields(self, where: str, defaults: Any, values: Any) -> Any:
+        if not isinstance(values, dict):
+            raise self.wrong(where, "has to be a table")
+        self._known(where, values, [field.name for field in fields(defaults)])
+        for key, value in values.items():
+            if isinstance(getattr(defaults, key), bool):
+                if not isinstance(value, bool):
+                    raise self.wrong(where, f"{key} is {value!r}; it has to be true or false")
+                continue
+            whole = isinstance(getattr(defaults, key), int)
+            if not _is_above_zero(value) or (whole and not isinstance(value, int)):
+                kind = "a whole number" if whole else "a number"
+                raise self.wrong(where, f"{key} is {value!r}; it has to be {kind} above 0")
+        if values.get("spread", 0) > Limits().spread:
+            raise self.wrong(where, f"spread is {values['spread']}; at most {Limits().spread}")
+        if isinstance(defaults, Limits) and values.get("efficiency", 0) > 1:
+            raise self.wrong(where, f"efficiency is {values['efficiency']}; it is a share, up to 1")
+        made = replace(defaults, **values)
+        if isinstance(made, Sampling) and made.iterations > made.max_iterations:
+            clash = f"iterations is {made.iterations}, above max_iterations {made.max_iterations}"
+            raise self.wrong(where, clash)
+        if isinstance(made, Sampling) and made.warmup_s > made.warmup_max_s:
+            clash = f"warmup_s is {made.warmup_s:g}, above warmup_max_s {made.warmup_max_s:g}"
+            raise self.wrong(where, clash)
+        return made
+
+    def _seconds(self, where: str, value: Any) -> float:
+        if not _is_above_zero(value):
+            problem = "it has to be a number of seconds above 0"
+            raise self.wrong(where, f"time_limit_s is {value!r}; {problem}")
+        return float(value)
+
+
+def _matches(rule: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:
+    return all(
+        chosen[key] in value if isinstance(value, list) else chosen[key] == value
+        for key, value in rule.items()
+    )
+
+
+def _is_above_zero(value: Any) -> bool:
+    """Whether a value is a number that a limit or a time can be; NaN and infinity are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= LARGEST
+
+
+def _names_a_function(target: str) -> bool:
+    module, _, function = target.partition(":")
+    return all(part.isidentifier() for part in (*module.split("."), function))

@@ -1,0 +1,225 @@
+"""Operators as cases: their axes, the lists that TorchTensorOpsBench runs, and its spelling."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from bench_lib.cases.axes import Axis, WorkloadAxes, case_of, one_of, positive
+from bench_lib.formulas.operation import (
+    BINARY,
+    DIRECTIONS,
+    LAYOUTS,
+    OPERATOR_PRECISIONS,
+    OPERATORS,
+    REDUCTIONS,
+    UNARY,
+    Operation,
+    asks,
+    family_of,
+    sizes_in,
+)
+from bench_lib.model import MEMORY_FORMATS, Case, Param, UserError
+
+PREDEFINED = (*BINARY, *UNARY, *REDUCTIONS)
+OP_TYPES = ("unary", "binary", "reduction", "sparse")
+USUAL_SHAPE = "64-1024-1024"
+_SHAPES: dict[str, tuple[str, str]] = {
+    "gemm": ("8192-8192-8192", ""),
+    "sdpa": ("b8h16s2048d64", ""),
+    "conv2d": ("64-256-56-56", "256-256-3-3"),
+    "batch_norm": ("64-256-56-56", ""),
+    "embedding": ("50000-1024", "32-512"),
+    "sparse": ("1000000-128", "100000"),
+}
+"""Shapes of families where none were asked for and the tool has none."""
+
+
+def operator_axes() -> WorkloadAxes:
+    """Return the axes of ``ops``; what concerns an operator is checked with all of them."""
+    return WorkloadAxes(
+        "operator",
+        (
+            Axis("op", one_of("op", OPERATORS), in_id=lambda name: f"op-{name}"),
+            Axis("shape", _shape, in_id=_shape_in_id, canonical=_plain),
+            replace(_optional("shape2", _shape, _shape_in_id), canonical=_plain),
+            _optional("layout", one_of("layout", LAYOUTS), str.lower),
+            Axis("precision", one_of("precision", OPERATOR_PRECISIONS), "fp32"),
+            _optional("memory_format", one_of("memory_format", MEMORY_FORMATS)),
+            Axis(
+                "stride",
+                positive("stride"),
+                1,
+                in_id=lambda n: f"s{n}" if n > 1 else "",
+                told=False,
+            ),
+            _switch("causal", usual=False, otherwise="causal"),
+            _switch("pinned", usual=False, otherwise="pinned"),
+            _optional("direction", one_of("direction", DIRECTIONS)),
+            _switch("rotate", usual=True, otherwise="cached"),
+        ),
+        _clash,
+    )
+
+
+def operator_case(base: Case | None = None, **values: Param) -> Case:
+    """Return the case with these values, its shapes in the one spelling they have in an id.
+
+    Raises UserError where they cannot be meant.
+    """
+    return case_of(operator_axes(), {**values, **_spelt(values)}, base)
+
+
+def with_usual(op: str, **given: Param | None) -> dict[str, Param]:
+    """Return a case's values where what was not given (empty, None) is as usual.
+
+    Raises UserError for an op that does not exist.
+    """
+    values = {name: value for name, value in given.items() if value not in (None, "")}
+    shape, shape2 = _SHAPES.get(family_of(op), (USUAL_SHAPE, ""))
+    if "shape" not in values:
+        values["shape"] = shape
+        values.setdefault("shape2", shape2)
+    elif asks(op, "shape2") and family_of(op) != "binary":
+        values.setdefault("shape2", shape2)
+    usual = {"layout": "NN", "memory_format": "nchw", "direction": "fwd"}
+    if values.get("precision") == "fp8":
+        usual["layout"] = "NT"
+    return {
+        "op": op,
+        **{name: value for name, value in usual.items() if asks(op, name)},
+        **{name: value for name, value in values.items() if value not in (None, "")},
+    }
+
+
+def model_operators() -> list[dict[str, Param]]:
+    """Return the values of BERT's and DLRM's operators as TorchTensorOpsBench lists their shapes.
+
+    BERT at four batches and lengths: residuals, masks, biases, scaled scores, sums; DLRM's
+    weights under their optimizer, its largest table under a sparse gradient, its activations.
+    """
+    bert = ((32, 128), (64, 128), (4, 512), (8, 512))
+    states = [f"{batch}-{length}-1024" for batch, length in bert]
+    scores = [f"{batch}-16-{length}-{length}" for batch, length in bert]
+    masks = [f"{batch}-1-1-{length}" for batch, length in bert]
+    weights = "512-13 512-512 256-512 256-256 128-256 128-128 1024-480 1024-1024 512-1024 1-256 1"
+    rows: list[tuple[str, str, str]] = []
+    for state, score, mask in zip(states, scores, masks, strict=True):
+        rows += [("add", state, ""), ("add", score, mask)]
+    rows += [("add_", state, "1024") for state in states]
+    rows += [("add_", weight, "") for weight in weights.split()]
+    rows += [("div", score, "1") for score in scores]
+    rows += [("sum", state, "") for state in states]
+    rows += [("sparse_add_", "32709138-128", "851968")]
+    rows += [("relu_", f"32768-{width}", "") for width in (512, 256, 128, 1024)]
+    return [
+        {"op": op, "shape": shape, **({"shape2": shape2} if shape2 else {})}
+        for op, shape, shape2 in rows
+    ]
+
+
+def resolved(op: str, op_type: str | None, *, inplace: bool = False) -> str:
+    """Return the operator that TorchTensorOpsBench means by a name, a type and ``--inplace``.
+
+    Raises UserError where there is none, or it is not of that type.
+    """
+    if op_type is not None and op_type not in OP_TYPES:
+        raise UserError(f"--op-type: {one_of('op type', OP_TYPES)(op_type)}")
+    if op_type == "sparse" and not op.startswith("sparse_"):
+        if op.removesuffix("_") != "add":
+            raise UserError(f"--op-type sparse: {op} has no sparse form; add has")
+        op = f"sparse_{op}"
+    family = family_of(op)
+    if op_type is not None and family != op_type:
+        raise UserError(f"--op-type {op_type}: {op} is {_KINDS.get(family, family)}")
+    if not inplace or op.endswith("_"):
+        return op
+    if f"{op}_" not in OPERATORS:
+        raise UserError(f"--inplace: {op} has no in-place form")
+    return f"{op}_"
+
+
+_KINDS = {"sdpa": "attention", "gemm": "a product of matrices"}
+
+
+def label(case: Case, *, append_dtype: bool = False) -> str:
+    """Return an operator's name as TorchTensorOpsBench prints it: ``add(64-1024,64-1024)``."""
+    operation = Operation(**case.params)  # type: ignore[arg-type]  # checked by the axes
+    sparse = operation.family == "sparse"
+    words = operation.op.removeprefix("sparse_") + ("(sparse)" if sparse else "")
+    words += f"({operation.precision})" if append_dtype else ""
+    shapes = [operation.shape]
+    if sparse:
+        shapes.append(f"{operation.shape2}-{operation.sizes[-1]}")
+    elif asks(operation.op, "shape2"):
+        shapes.append(operation.shape2 or operation.shape)
+    return f"{words}({','.join([*shapes, *_manner(operation)])})"
+
+
+def _manner(operation: Operation) -> list[str]:
+    flags = {name: getattr(operation, name) for name in ("causal", "pinned")}
+    named = [operation.layout, operation.memory_format, operation.direction]
+    return [word for word in named if word] + [name for name, is_so in flags.items() if is_so]
+
+
+def _spelt(values: Mapping[str, Param]) -> dict[str, Param]:
+    """Return shapes without leading zeros, sdpa's with letters, a second one only if different."""
+    spelt: dict[str, Param] = {}
+    for name in ("shape", "shape2"):
+        if values.get(name):
+            sizes = sizes_in(values[name])
+            spelt[name] = _plain(str(values[name]))
+            if values.get("op") == "sdpa" and len(sizes) == 4:
+                pairs = zip("bhsd", sizes, strict=True)
+                spelt[name] = "".join(f"{letter}{size}" for letter, size in pairs)
+    is_binary = values.get("op") in OPERATORS and family_of(str(values["op"])) == "binary"
+    if is_binary and spelt.get("shape2") == spelt.get("shape"):
+        spelt["shape2"] = ""
+    return spelt
+
+
+def _clash(chosen: Mapping[str, Any]) -> str | None:
+    if chosen["ranks"] > 1:
+        return f"an operator is one device's, and ranks is {chosen['ranks']}"
+    try:
+        Operation(**{field.name: chosen[field.name] for field in fields(Operation)})
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def _shape(text: Any) -> str | None:
+    try:
+        sizes_in(text)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def _shape_in_id(text: str) -> str:
+    return text.replace("-", "x")
+
+
+def _plain(text: str) -> str:
+    """Return a shape's sizes without leading zeros."""
+    return re.sub(r"(?<![0-9])0+(?=[0-9])", "", text)
+
+
+def _optional(
+    name: str, check: Callable[[Any], str | None], in_id: Callable[[Any], str] = str
+) -> Axis:
+    """Return an axis that says nothing where it is empty."""
+    return Axis(
+        name, lambda value: None if value == "" else check(value), "", in_id=in_id, told=False
+    )
+
+
+def _switch(name: str, *, usual: bool, otherwise: str) -> Axis:
+    def check(value: Any) -> str | None:
+        return None if isinstance(value, bool) else f"{name} is {value!r}; true or false"
+
+    return Axis(
+        name, check, usual, in_id=lambda value: "" if value == usual else otherwise, told=False
+    )

@@ -1,0 +1,354 @@
+"""One run's records, in memory and on disk: noted as they come, judged as a suite."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bench_lib.engine.runner import Outcome
+from bench_lib.environment import fingerprint
+from bench_lib.model import (
+    Baseline,
+    Environment,
+    Hardware,
+    KernelTable,
+    ProcessSummary,
+    Record,
+    Status,
+    Verdict,
+)
+from bench_lib.profiling import kernels
+from bench_lib.storage import acceptance, baselines, history
+from bench_lib.storage.baselines import BaselineFile
+from bench_lib.verdict import judge
+from bench_lib.verdict.judge import FAILING, Evidence
+from bench_lib.verdict.metrics import scaling
+
+NIGHTS = 20
+"""Accepted nights that make the rolling baseline."""
+MOST_RUNS = 3 * NIGHTS
+"""Runs that are looked through for them."""
+
+
+LOOKS = ("auto", "all", "none")
+"""Whose kernels are looked into: ``auto`` is what changed, and what has no baseline."""
+LOOKED_INTO = (Status.REGRESSED, Status.IMPROVED, Status.NO_BASELINE)
+TIMES = ("latency", "device", "throughput", "efficiency")
+"""Metrics that kernels explain, and ranks that lag behind."""
+
+
+class Chronicle:
+    """One run's records in memory and on disk: noted as they come, judged at the end."""
+
+    def __init__(
+        self,
+        history_folder: Path,
+        baseline_folder: Path,
+        device: Hardware,
+        *,
+        planned: int = 1,
+        any_clock: bool = False,
+    ) -> None:
+        """Open the history and read the baselines, so that both fail before measuring.
+
+        ``planned`` is how many processes a suspicious case is given in all; with ``any_clock``
+        nothing is excused by a lower clock.  Raises HistoryError and BaselineError.
+        """
+        self.baselines_folder = baseline_folder
+        self._files = {device.key: baselines.load(baseline_folder, device.key)}
+        self._rolling: dict[str, dict[str, list[ProcessSummary]]] = {}
+        self._planned = planned
+        self._any_clock = any_clock
+        self._began: dict[str, Environment] = {}
+        """By case, what it was first measured in: a run fills the caches that are a condition."""
+        self.writer = history.Writer(history_folder, device.key)
+        self.device = device
+        self.records: dict[str, Record] = {}
+        self._outcomes: dict[str, Outcome] = {}
+        self._environments: dict[str, Environment] = {}
+        self._blind: dict[str, str] = {}
+        """By case, why its kernels are not known although somebody looked."""
+
+    def note(self, outcome: Outcome, nodeid: str | None) -> None:
+        """Write a case's attempts down; raises HistoryError."""
+        name = self.writer.environment(outcome.environment, outcome.hardware)
+        # Each report brings an environment of its own, and hardly ever another one.
+        known = self._environments.setdefault(name, outcome.environment)
+        outcome = replace(outcome, environment=known)
+        case_id = outcome.case.id
+        if outcome.tuned:
+            self.writer.tuned(case_id, outcome.tuned)
+        record = self.records.setdefault(case_id, Record(outcome.case, nodeid))
+        self._outcomes[case_id] = outcome
+        self._began.setdefault(case_id, outcome.environment)
+        for attempt in outcome.attempts:
+            record.attempts.append(attempt)
+            self.writer.attempt(outcome.case, nodeid, attempt)
+
+    def suspicious(self) -> list[Record]:
+        """Return the records whose answer fresh processes could change.
+
+        Where it is the efficiency of several ranks, one rank's are among them.
+        """
+        chosen: dict[str, Record] = {}
+        judged = {record.case.id: record for record in self._judged()}
+        for case_id, record in judged.items():
+            if judge.is_suspicious(record.verdicts):
+                chosen[case_id] = record
+            of_ranks = [v for v in record.verdicts if v.metric == "efficiency"]
+            one = self._alone(record) if judge.is_suspicious(of_ranks) else None
+            if one is not None:
+                chosen[one.case.id] = judged[one.case.id]
+        return [record for case_id, record in judged.items() if case_id in chosen]
+
+    def spoilt(self) -> list[Record]:
+        """Return the records that the hardware left without anything to judge."""
+        verdicts = {id_: _unmeasured(record) for id_, record in self.records.items()}
+        return [
+            self.records[id_] for id_, v in verdicts.items() if v and v.status is Status.INVALID
+        ]
+
+    def to_look_into(self, which: str) -> list[Record]:
+        """Return the records whose kernels are to be known, by one of ``LOOKS``.
+
+        Those that got slower, or faster, and why is the question; and those that may become a
+        baseline, by which somebody will ask later.
+        """
+        if which == "none":
+            return []
+        judged = (r for r in self._judged() if not r.case.launch.cold)  # caches would fill
+        measured = [r for r in judged if _unmeasured(r) is None]
+        return measured if which == "all" else [r for r in measured if r.status in LOOKED_INTO]
+
+    def note_kernels(self, case_id: str, found: KernelTable | str) -> None:
+        """Take in what a look into a case's step found, or why nothing; raises HistoryError."""
+        if isinstance(found, str):
+            self._blind[case_id] = found.partition("\n")[0]
+            return
+        table = kernels.tidy(found)
+        self.records[case_id] = replace(self.records[case_id], kernels=table)
+        self.writer.kernels(case_id, table)
+
+    def hardware_of(self, record: Record) -> Hardware:
+        """Return the device that a record's case was last measured on."""
+        return self._outcomes[record.case.id].hardware
+
+    def judge(self) -> list[Record]:
+        """Judge the suite and write its verdicts; raises HistoryError, BaselineError."""
+        for record in self._judged():
+            if self.records[record.case.id].status is None:
+                explained = self._explained(record)
+                self.records[record.case.id] = explained
+                self.writer.verdict(explained)
+        return list(self.records.values())
+
+    def _explained(self, record: Record) -> Record:
+        """Add to what a slower time says of itself which kernels it comes from."""
+        slower = [v for v in record.verdicts if v.status is Status.REGRESSED and v.metric in TIMES]
+        if not slower:
+            return record
+        causes = [self._cause(record, slower[0]), *_lagging(record)]
+        words = "; ".join(filter(None, causes))
+        if not words:
+            return record
+        verdicts = [
+            replace(v, reason=f"{v.reason}; {words}") if v is slower[0] else v
+            for v in record.verdicts
+        ]
+        return replace(record, verdicts=verdicts)
+
+    def _cause(self, record: Record, verdict: Verdict) -> str | None:
+        case_id = record.case.id
+        if (problem := self._blind.get(case_id)) is not None:
+            return f"its kernels are not known: {problem}"
+        baseline = self._file(self._outcomes[case_id].hardware.key).baselines.get(case_id)
+        if record.kernels is None or baseline is None:
+            return None
+        if baseline.kernels is None:
+            return "its baseline was accepted without kernels to compare with"
+        more_s = None
+        if verdict.unit == "s" and verdict.value is not None and verdict.baseline is not None:
+            more_s = verdict.value - verdict.baseline
+        return kernels.reason(kernels.diff(baseline.kernels, record.kernels), more_s)
+
+    def _judged(self) -> list[Record]:
+        suite: dict[str, Evidence] = {}
+        unfit: dict[str, list[Verdict]] = {}
+        for case_id, record in self.records.items():
+            outcome = self._outcomes[case_id]
+            if _unmeasured(record) is None:
+                try:
+                    suite[case_id] = self._evidence(record, outcome)
+                except ValueError as error:
+                    unfit[case_id] = [Verdict(Status.ERROR, "run", str(error))]
+        verdicts = judge.judge(suite) | unfit
+        judged = []
+        for case_id, record in self.records.items():
+            found = verdicts.get(case_id) or [_unmeasured(record) or _nothing()]
+            file = self._file(self._outcomes[case_id].hardware.key)
+            baseline = file.baselines.get(case_id)
+            judged.append(
+                replace(
+                    record,
+                    status=judge.overall(found),
+                    verdicts=found,
+                    changes=_changes(file, case_id, self._outcomes[case_id].environment),
+                    quarantine=file.quarantines.get(case_id),
+                    baseline_accepted=_accepted(baseline),
+                )
+            )
+        return judged
+
+    def _evidence(self, record: Record, outcome: Outcome) -> Evidence:
+        case, key = record.case, outcome.hardware.key
+        baseline = self._file(key).baselines.get(case.id)
+        return Evidence(
+            acceptance.processes_of(record, self.writer.run_id),
+            baseline,
+            case.limits,
+            self._nights(key).get(case.id, []) if baseline and baseline.processes else [],
+            acceptance.conditions_of(case, outcome.hardware, self._began[case.id]),
+            self._planned,
+            self._any_clock,
+            case.launch.ranks,
+            self._evidence_alone(record),
+        )
+
+    def _evidence_alone(self, record: Record) -> Evidence | None:
+        """Return what is known of one rank of the same, measured in this run; None if nothing."""
+        one = self._alone(record)
+        if one is None or _unmeasured(one) is not None:
+            return None
+        try:
+            return self._evidence(one, self._outcomes[one.case.id])
+        except ValueError:  # which its own verdict says
+            return None
+
+    def _alone(self, record: Record) -> Record | None:
+        key = self._outcomes[record.case.id].hardware.key
+        here = (
+            other.case
+            for case_id, other in self.records.items()
+            if self._outcomes[case_id].hardware.key == key
+        )
+        one = scaling.alone(record.case, here)
+        return None if one is None else self.records[one.id]
+
+    def _file(self, key: str) -> BaselineFile:
+        if key not in self._files:
+            self._files[key] = baselines.load(self.baselines_folder, key)
+        return self._files[key]
+
+    def _nights(self, key: str) -> Mapping[str, list[ProcessSummary]]:
+        if key not in self._rolling:
+            runs = history.latest(self.writer.path.parent, key, MOST_RUNS, but=self.writer.path)
+            self._rolling[key] = rolling(runs, self._file(key).baselines)
+        return self._rolling[key]
+
+    def counts(self) -> dict[str, int]:
+        """Return how many cases have each status."""
+        counts: dict[str, int] = {}
+        for record in self.records.values():
+            if record.status is not None:
+                counts[record.status.value] = counts.get(record.status.value, 0) + 1
+        return counts
+
+
+def rolling(
+    runs: Iterable[history.Run], pinned: Mapping[str, Baseline]
+) -> dict[str, list[ProcessSummary]]:
+    """Return by case the processes of the last accepted nights, newest first.
+
+    ``runs`` come newest first.  A night counts for a case where its verdict then was OK or
+    IMPROVED by the pinned baseline as it is accepted today.
+    """
+    nights: dict[str, list[Sequence[ProcessSummary]]] = {}
+    for run in runs:
+        for case_id, record in run.records.items():
+            baseline, known = pinned.get(case_id), nights.setdefault(case_id, [])
+            if baseline is None or len(known) >= NIGHTS:
+                continue
+            if _is_of(baseline, record, run) and _is_accepted(record):
+                with contextlib.suppress(ValueError):  # a line that somebody else wrote
+                    known.append(acceptance.processes_of(record, run.run_id))
+    return {case_id: [p for night in known for p in night] for case_id, known in nights.items()}
+
+
+def _accepted(baseline: Baseline | None) -> str | None:
+    return baseline.accepted.date if baseline is not None and baseline.processes else None
+
+
+def _is_of(baseline: Baseline, record: Record, run: history.Run) -> bool:
+    """Whether a night was judged by this acceptance, and not by another one before or after it.
+
+    After a roll-back the nights under the newer version were fine by values that are gone.
+    """
+    if record.baseline_accepted is None:  # a run of before this was written down
+        return run.started > baseline.accepted.date
+    return record.baseline_accepted == baseline.accepted.date
+
+
+def _is_accepted(record: Record) -> bool:
+    """Whether a night's values are fit to hold against: fine in the end, by a baseline.
+
+    A night that a second look cleared counts with all it measured.  Without the first look the
+    nights would seem to agree better than they do, and the next odd one would alarm.
+    """
+    if record.status not in (Status.OK, Status.IMPROVED):
+        return False
+    return all(verdict.against != "a" for verdict in record.verdicts)
+
+
+def _unmeasured(record: Record) -> Verdict | None:
+    """Return the verdict of a case that has nothing to judge."""
+    for attempt in record.attempts:
+        if attempt.fault is not None:
+            fault = attempt.fault
+            reason = f"{fault.kind} in {fault.phase}: {fault.message}"
+            return Verdict(Status.ERROR, "run", reason)
+        if attempt.skipped is not None:
+            return Verdict(Status.SKIPPED, "run", attempt.skipped)
+    if any(a.accepted and a.measurement is not None for a in record.attempts):
+        return None
+    spoilt = [a.discarded for a in record.attempts if a.invalid and a.discarded]
+    if spoilt:
+        return Verdict(Status.INVALID, "run", spoilt[-1])
+    reason = next((a.discarded for a in record.attempts if a.discarded), "nothing measured")
+    return Verdict(Status.ERROR, "run", reason)
+
+
+def _lagging(record: Record) -> list[str]:
+    """Name the ranks that were behind in the launches that count."""
+    launches = [a.measurement.per_rank for a in record.attempts if a.accepted and a.measurement]
+    return [straggler.in_words for straggler in scaling.lagging(launches)]
+
+
+def _nothing() -> Verdict:
+    return Verdict(Status.ERROR, "run", "nothing measured")
+
+
+def _changes(file: BaselineFile, case_id: str, environment: Environment) -> list[str]:
+    """Name what changed since the baseline; the software is what is judged, so it is said."""
+    baseline = file.baselines.get(case_id)
+    if baseline is None or not baseline.processes:
+        return []
+    old = file.environments.get(baseline.processes[-1].environment)
+    return [] if old is None else fingerprint.difference(old, environment)
+
+
+PASSING = (Status.OK, Status.IMPROVED, Status.SKIPPED)
+
+
+def fails(record: Record, *, strict: bool, today: dt.date) -> bool:
+    """Whether a record makes its test fail; ``strict`` lets only OK and IMPROVED pass.
+
+    A quarantine holds that back up to and including its day.
+    """
+    if record.status is None:
+        return False
+    if record.quarantine is not None and baselines.in_force(record.quarantine, today):
+        return False
+    return record.status not in PASSING if strict else record.status in FAILING

@@ -1,0 +1,88 @@
+"""Giving a device time to recover: to cool, or for somebody else to be done with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from bench_lib.model import Hardware, Telemetry
+from bench_lib.verdict import validity
+
+COOL_S = 30.0
+"""Longest wait before a case is measured again."""
+WAITS = 10
+"""A run waits no longer than so many times that in all; after that nothing is worth a wait."""
+MOST_FUTILE = 3
+"""After so many waits in a row that did not help, the run goes on without."""
+LEAST_S = 3.0
+UNSEEN_S = 10.0
+"""What a device that looks calm gets whose temperature is not known."""
+LOOK_S = 1.0
+LOOK_BACK_S = 5.0
+"""Commands look once in some seconds."""
+STILL_C = 1.0
+"""A device whose temperature falls by less than this from look to look has cooled."""
+
+
+class Cooling:
+    """Waits for one device, each time and in all no longer than agreed."""
+
+    def __init__(
+        self,
+        device: Hardware,
+        look: Callable[[float, float], Telemetry | None],
+        *,
+        cool_s: float = COOL_S,
+        say: Callable[[str], None] = lambda _line: None,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Wait up to ``cool_s`` seconds each time.
+
+        ``look`` tells what telemetry saw between two times of the monotonic clock.
+        """
+        self._device = device
+        self._look = look
+        self._cool_s = cool_s
+        self._left_s = WAITS * cool_s
+        self._say = say
+        self._now = now
+        self._sleep = sleep
+        self._futile = 0
+
+    def note(self, *, helped: bool) -> None:
+        """Take in whether what was measured after a wait was any better."""
+        self._futile = 0 if helped else self._futile + 1
+
+    def wait(self, cause: str) -> bool:
+        """Wait until nothing is seen any more; False where that is not worth it any more."""
+        most = min(self._cool_s, self._left_s)
+        if most <= 0 or self._futile >= MOST_FUTILE:
+            return False
+        self._say(f"{cause}; waiting up to {most:.0f} s, then measuring again")
+        begin = self._now()
+        heat: float | None = None
+        while (passed := self._now() - begin) < most:
+            self._sleep(min(LOOK_S, most - passed))
+            now = self._now()
+            new = self._look(now - LOOK_S, now)
+            seen = new or self._look(max(begin, now - LOOK_BACK_S), now)
+            before, latest = heat, new.temperature_c if new else None
+            heat = before if latest is None else latest
+            if not self._is_calm(seen):
+                continue
+            if heat is None:
+                rested = now - begin >= UNSEEN_S
+            else:  # told by two looks, and never by one that is seen twice
+                still = before is not None and latest is not None and before - latest < STILL_C
+                rested = still and now - begin >= LEAST_S
+            if rested:
+                break
+        self._left_s -= self._now() - begin
+        return True
+
+    def _is_calm(self, seen: Telemetry | None) -> bool:
+        if seen is None or validity.blame(seen, self._device) is not None:
+            return False
+        told = (seen.clock_mhz, seen.power_w, seen.temperature_c, seen.utilization)
+        return any(figure is not None for figure in told)

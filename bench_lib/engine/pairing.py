@@ -1,0 +1,246 @@
+"""What measurements in pairs say: A's and B's of the same case, one right after the other."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from bench_lib.model import (
+    Case,
+    Environment,
+    Hardware,
+    Limits,
+    ProcessSummary,
+    Record,
+    Status,
+    Verdict,
+)
+from bench_lib.storage import acceptance
+from bench_lib.verdict import judge
+from bench_lib.verdict.metrics import secondary
+
+NAMES = ("A", "B")
+"""The two sides; B is the one in question."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """How one case stands."""
+
+    case_id: str
+    status: Status
+    judged_by: str
+    """Empty for the iterations' time; else what is compared instead, or to be known of it."""
+    a_s: float | None
+    """Geometric mean of the pairs' medians, in seconds; None where the case is not judged."""
+    b_s: float | None
+    pairs: list[tuple[float, float]]
+    """A's and B's median of each pair, in seconds."""
+    verdicts: list[Verdict]
+
+
+def fails(rows: Iterable[Row]) -> bool:
+    """Whether B is worse than A anywhere, or a case has no measurement."""
+    return any(row.status in judge.FAILING for row in rows)
+
+
+def judged_nothing(rows: Sequence[Row]) -> bool:
+    """Whether most of the cases could not be judged: that is no answer."""
+    asked = [row for row in rows if row.status is not Status.SKIPPED]
+    unheld = [row for row in asked if row.status in (Status.INVALID, Status.INCOMPARABLE)]
+    return 2 * len(unheld) > len(asked)
+
+
+def judged(
+    records: Mapping[str, Mapping[str, Record]],
+    device: Hardware,
+    environments: Mapping[str, Environment],
+    planned: int,
+) -> list[Row]:
+    """Judge cases together: a row for every case that was measured, in their order.
+
+    ``records`` are by side and case, ``environments`` by side; ``planned`` is in how many
+    pairs a case is measured that looks different.
+    """
+    rows: dict[str, Row] = {}
+    pairs: dict[str, list[_Pair]] = {}
+    cases = {id_: record.case for id_, record in records["A"].items() if record.attempts}
+    for case_id, case in cases.items():
+        sides = {name: records[name][case_id] for name in NAMES}
+        verdict = _unmeasured(sides) or _incomparable(case, device, environments)
+        if verdict is None:
+            pairs[case_id] = _pairs(sides)
+        else:
+            rows[case_id] = Row(case_id, verdict.status, "", None, None, [], [verdict])
+    rows |= {row.case_id: row for row in _timed(pairs, cases, planned)}
+    return [rows[case_id] for case_id in cases]
+
+
+class _Pair(NamedTuple):
+    """One case in one pair."""
+
+    name: str
+    """The same for all cases that were measured in these two contexts."""
+    a: ProcessSummary
+    b: ProcessSummary
+
+
+def _unmeasured(sides: Mapping[str, Record]) -> Verdict | None:
+    """Return the verdict of a case that one side has nothing of."""
+    faults, skips = {}, {}
+    for name, record in sides.items():
+        for attempt in record.attempts:
+            if (fault := attempt.fault) is not None:
+                faults[name] = f"{fault.kind} in {fault.phase}: {fault.message}"
+            elif attempt.skipped is not None:
+                skips[name] = attempt.skipped
+    if faults:
+        return Verdict(Status.ERROR, "run", _by_side("fault", faults), against="a")
+    if skips:
+        return Verdict(Status.SKIPPED, "run", _by_side("skipped", skips), against="a")
+    if not _measured_on_both(sides):
+        spoilt = {
+            name: attempt.discarded
+            for name, record in sides.items()
+            for attempt in record.attempts
+            if attempt.invalid and attempt.discarded
+        }
+        reason = _by_side("spoilt", spoilt) if spoilt else "no pair was measured on both sides"
+        return Verdict(Status.INVALID, "run", reason, against="a")
+    return None
+
+
+def _by_side(what: str, reasons: Mapping[str, str]) -> str:
+    if len(reasons) == 1:
+        ((name, reason),) = reasons.items()
+        return f"{what} on {name} only: {reason}"
+    if len(set(reasons.values())) == 1:
+        return f"{what} on both sides: {next(iter(reasons.values()))}"
+    return "; ".join(f"{what} on {name}: {reason}" for name, reason in reasons.items())
+
+
+def _incomparable(
+    case: Case, device: Hardware, environments: Mapping[str, Environment]
+) -> Verdict | None:
+    """Return the verdict of a case whose conditions differ: one side's caches are cold."""
+    differing = mixed_conditions(case, device, environments)
+    if not differing:
+        return None
+    reason = f"conditions differ: {'; '.join(differing)}; warm both, then compare again"
+    return Verdict(Status.INCOMPARABLE, "latency", reason, against="a")
+
+
+def mixed_conditions(
+    case: Case, device: Hardware, environments: Mapping[str, Environment]
+) -> list[str]:
+    """Say which conditions differ between the sides; what is not known is not compared."""
+    a, b = (acceptance.conditions_of(case, device, environments[name]) for name in NAMES)
+    return [
+        f"{name} {a[name]} on A and {b[name]} on B"
+        for name in sorted(a.keys() & b.keys())
+        if None not in (a[name], b[name]) and a[name] != b[name]
+    ]
+
+
+def _measured_on_both(sides: Mapping[str, Record]) -> set[int]:
+    """Return the pairs in which both sides have an accepted measurement."""
+    return set.intersection(
+        *({a.process for a in record.attempts if a.accepted} for record in sides.values())
+    )
+
+
+def _pairs(sides: Mapping[str, Record]) -> list[_Pair]:
+    """Return the pairs that the hardware did not spoil on either side."""
+    whole = _measured_on_both(sides)
+    a, b = (
+        acceptance.processes_of(
+            replace(sides[name], attempts=[t for t in sides[name].attempts if t.process in whole])
+        )
+        for name in NAMES
+    )
+    return [
+        _Pair(f"{number}: {old.worker}, {new.worker}", old, new)
+        for number, (old, new) in enumerate(zip(a, b, strict=True))
+    ]
+
+
+def _timed(
+    cases: Mapping[str, Sequence[_Pair]], about: Mapping[str, Case], planned: int
+) -> Iterator[Row]:
+    """Judge what was measured on both sides, by the clock that fits each case."""
+    limits = {case_id: about[case_id].limits for case_id in cases}
+    clocks = {case_id: _clock(pairs) for case_id, pairs in cases.items()}
+    logs = {
+        case_id: {pair.name: (clock.log(pair.b), clock.log(pair.a)) for pair in cases[case_id]}
+        for case_id, clock in clocks.items()
+    }
+    tolerances = {case_id: of.tolerance for case_id, of in limits.items()}
+    timings = judge.judge_pairs(logs, tolerances, planned) if cases else {}
+    for case_id, pairs in cases.items():
+        clock, timing = clocks[case_id], timings[case_id]
+        b_s, a_s = (
+            math.exp(statistics.fmean(s)) for s in zip(*logs[case_id].values(), strict=True)
+        )
+        reason = "; ".join(filter(None, (timing.reason, clock.remark)))
+        timing = replace(timing, metric=clock.metric, reason=reason, value=b_s, baseline=a_s)
+        verdicts = [timing, *_besides_time(pairs, limits[case_id])]
+        yield Row(
+            case_id,
+            judge.overall(verdicts),
+            clock.in_brief,
+            a_s,
+            b_s,
+            [(math.exp(a), math.exp(b)) for b, a in logs[case_id].values()],
+            verdicts,
+        )
+
+
+class _Clock(NamedTuple):
+    """Which of a process's times is compared, and what is to be said of it."""
+
+    metric: str
+    log: Callable[[ProcessSummary], float]
+    in_brief: str = ""
+    remark: str = ""
+
+
+def _clock(pairs: Sequence[_Pair]) -> _Clock:
+    """Choose the device's own time where the device waited for the host on both sides."""
+    waited = {name: sum(getattr(pair, name.lower()).host_bound for pair in pairs) for name in NAMES}
+    if not any(waited.values()):
+        return _Clock("latency", _wall)
+    if set(waited.values()) != {len(pairs)}:
+        where = " and ".join(f"{n} of {len(pairs)} times on {s}" for s, n in waited.items() if n)
+        remark = f"host-bound {where}: there the device waited for Python"
+        return _Clock("latency", _wall, "wall time, host-bound in part", remark)
+    sources = {process.device_source for pair in pairs for process in (pair.a, pair.b)}
+    known = all(p.log_device is not None for pair in pairs for p in (pair.a, pair.b))
+    if known and len(sources) == 1:
+        source = f"device time ({sources.pop()})"
+        remark = f"host-bound on both sides, so {source} is compared"
+        return _Clock("device", _device, source, remark)
+    remark = "host-bound on both sides: the device waited for Python, and its own time is not known"
+    return _Clock("latency", _wall, "wall time, host-bound", remark)
+
+
+def _wall(process: ProcessSummary) -> float:
+    return process.log_median
+
+
+def _device(process: ProcessSummary) -> float:
+    assert process.log_device is not None
+    return process.log_device
+
+
+def _besides_time(pairs: Sequence[_Pair], limits: Limits) -> list[Verdict]:
+    """Hold B's memory, compile time and numerics against A's, as against a baseline's."""
+    old, new = [pair.a for pair in pairs], [pair.b for pair in pairs]
+    found = [
+        *secondary.memory(new, old, limits),
+        *secondary.compile_time(new, old, limits),
+        *secondary.numerics(new, old),
+    ]
+    return [replace(v, against="a", reason=v.reason.replace("the baseline", "A")) for v in found]

@@ -1,0 +1,184 @@
+"""Clocks, power, temperature and strangers on one device, watched by a process beside it.
+
+A vendor's library that hangs or crashes does so in that process, ``python -m
+bench_lib.engine.telemetry``.  `Sampler` starts it, keeps the last ten minutes and answers for the
+stretch in which a worker measured; `look_once` has it look a single time.  Whatever goes
+wrong, its caller only gets None and one warning or cause.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from bench_lib.engine.telemetry.looks import PERIOD_S
+from bench_lib.engine.telemetry.sample import Sample, parse, share
+from bench_lib.engine.telemetry.stretch import summarise
+from bench_lib.model import Hardware, MachineWarning, Telemetry
+from bench_lib.rocm.tool import ToolError, ask
+from bench_lib.rocm.tool import parse as parse_answer
+
+__all__ = ["Sample", "Sampler", "look_once", "parse", "summarise"]
+
+KEPT_S = 600.0
+STALE_S = 2.0
+"""A window's end this far past when a sample was due means that sampling has stopped."""
+STARTING_S = 15.0
+"""So long the process may take to its first sample before that is worth a warning."""
+ONCE_S = 30.0
+"""Longest wait for a single look; each of ROCm's commands may have to be given up on."""
+
+
+def look_once(
+    device: Hardware, *, timeout_s: float = ONCE_S, command: Sequence[str] | None = None
+) -> tuple[dict[str, Any] | None, str | None]:
+    """Look at a device a single time, in a process of its own.
+
+    Returns the look's fields, among them its ``source``, or None and the cause.  `command`
+    stands in for this module's own process.
+    """
+    words = [*(command or _command(device)), "once"]
+    try:
+        said = ask(words, timeout_s=timeout_s, environ=_environ())
+        values = parse_answer(said, "the look at the device")
+    except ToolError as error:
+        return None, str(error).replace(" ".join(words), "the look at the device")
+    if not isinstance(values, dict) or "error" in values:
+        return None, str(values["error"] if isinstance(values, dict) else values)
+    return {**values, "utilization": share(values.get("utilization"))}, None
+
+
+def _command(device: Hardware) -> tuple[str, ...]:
+    return sys.executable, "-m", "bench_lib.engine.telemetry", json.dumps(asdict(device))
+
+
+def _environ() -> dict[str, str]:
+    here = str(Path(__file__).resolve().parents[3])
+    path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path}
+
+
+class Sampler:
+    """The process beside one device, and what it saw; a context manager."""
+
+    def __init__(self, device: Hardware, command: Sequence[str] | None = None) -> None:
+        """Watch `device`; `command` stands in for this module's own process."""
+        self._command = command or _command(device)
+        self._samples: collections.deque[Sample] = collections.deque(maxlen=int(KEPT_S / PERIOD_S))
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+        self._fault: str | None = None
+        self._trouble: str | None = None
+        self._due_s = math.inf
+        """When the next sample is to be there."""
+        self._warned = False
+
+    def __enter__(self) -> Sampler:  # noqa: PYI034 - typing.Self is newer than Python 3.10
+        """Start the process."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the process."""
+        self.close()
+
+    def start(self) -> None:
+        """Start the process; one that cannot be started is only never heard of."""
+        try:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                encoding="utf-8",
+                errors="replace",
+                env=_environ(),
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._fault = str(error)
+            return
+        assert self._process.stdout is not None
+        self._due_s = time.monotonic() + STARTING_S
+        self._reader = threading.Thread(
+            target=self._read, args=(self._process.stdout,), name="telemetry", daemon=True
+        )
+        self._reader.start()
+
+    @property
+    def source(self) -> str | None:
+        """Which source tells of the device: ``nvml``, ``amdsmi``, …; None before the first."""
+        with self._lock:
+            return self._samples[-1].source if self._samples else None
+
+    def window(self, begin_s: float, end_s: float, own: Collection[int] = ()) -> Telemetry | None:
+        """Tell what was seen from `begin_s` to `end_s` on the monotonic clock; never waits.
+
+        `own` are the pids that belong there.  None where nothing was seen; the first time
+        that is because sampling does not work, a warning names the cause.
+        """
+        with self._lock:
+            samples, fault, trouble = list(self._samples), self._fault, self._trouble
+        silent = not samples and fault is not None
+        if not self._warned and (silent or trouble or end_s > self._due_s + STALE_S):
+            self._warned = True
+            cause = trouble or fault or f"no sample since {self._due_s:.1f}, now {end_s:.1f}"
+            warnings.warn(f"the device is not watched: {cause}", MachineWarning, stacklevel=2)
+        return summarise(samples, begin_s, end_s, own)
+
+    def close(self) -> None:
+        """End the process; again is harmless."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=1)
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            # Stuck in the driver it ends when the driver lets it, and is not waited for.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=1)
+        if self._reader is not None:
+            self._reader.join(timeout=1)
+            if not self._reader.is_alive():
+                process.stdout.close()
+
+    def _read(self, stdout: TextIO) -> None:
+        """Take in what the process prints until it ends; the reader thread's work."""
+        # Bounded, so that a stream without line ends does not fill the memory.
+        while line := stdout.readline(65536):
+            try:
+                sample = parse(line)
+            except ValueError as error:
+                self._fault = str(error)
+                continue
+            with self._lock:
+                self._samples.append(sample)
+                self._trouble = self._trouble or sample.trouble
+                self._due_s = sample.t if sample.due is None else sample.due
+        self._fault = self._fault or "the sampling process ended"

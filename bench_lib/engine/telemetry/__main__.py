@@ -1,0 +1,81 @@
+"""``python -m bench_lib.engine.telemetry '<Hardware as JSON>' [once]``: print what one device does.
+
+One JSON object a line, up to 20 a second, stamped on the machine's monotonic clock, until
+standard input closes, so that this process ends with its parent however that ended; or a
+single one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, TextIO
+
+from bench_lib.engine.telemetry.processes import kin, run_of
+from bench_lib.engine.telemetry.sources import cause_of, choose, watch
+from bench_lib.model import Hardware
+from bench_lib.rocm.tool import none_running
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print samples of the device that the first argument describes, until stdin closes."""
+    described, *mode = arguments
+    out, ancestor = _own_stdout(), run_of(os.getppid(), os.environ)
+    if not mode:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        device = Hardware(**json.loads(described))
+        looks = watch(functools.partial(choose, device, ancestor=ancestor))
+        for look in looks if not mode else _once(looks):
+            _say(out, {**look, "kin": kin(look.get("pids", ()), ancestor)})
+    except BrokenPipeError:
+        _leave()
+    except Exception as error:  # noqa: BLE001 - the parent hears the cause, not a traceback
+        _say(out, {"t": time.monotonic(), "error": cause_of(error)})
+
+
+def _once(looks: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one look; where it needs one before, as for a CPU's load, also what that saw."""
+    first = next(looks)
+    if first.get("utilization") is not None:
+        return [first]
+    second = next(looks)
+    return [{**first, **{name: value for name, value in second.items() if value is not None}}]
+
+
+def _own_stdout() -> TextIO:
+    """Take standard output for our lines alone: libraries print to whatever is open."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    return out
+
+
+def _end_with_parent() -> None:
+    """End this process, wherever else it is stuck, once nobody holds its standard input."""
+    with contextlib.suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    _leave()
+
+
+def _leave() -> None:
+    """End this process at once, and before it the tool that it may be waiting for."""
+    with none_running():
+        os._exit(0)
+
+
+def _say(out: TextIO, values: dict[str, Any]) -> None:
+    out.write(json.dumps(values) + "\n")
+    out.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

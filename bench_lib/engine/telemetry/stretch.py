@@ -1,0 +1,131 @@
+"""What the samples of one measured stretch tell together."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+
+from bench_lib.engine.telemetry.sample import Sample
+from bench_lib.model import Telemetry
+
+SYMPTOMS = ("low utilization", "clock below limit")
+"""Counted by devices, at rest as well: how a device is, and no reason for it."""
+EDGE_S = 0.6
+"""So far outside a stretch a count may be; libraries are asked every 0.5 s (`looks`)."""
+FRESH_S = 2.0
+"""So long before a stretch a look for processes still tells who is on the device."""
+OUTSIDE = "a process outside this container"
+
+
+def summarise(
+    samples: Iterable[Sample], begin: float, end: float, own: Collection[int] = ()
+) -> Telemetry | None:
+    """Summarise the samples from `begin` to `end`, in seconds; None where there are none.
+
+    `own` are the processes that belong there.  Only counters and processes are looked for
+    outside the stretch as well, shortly before it and after.  A reason's share is what its
+    counter says; of a flag, how long it held at least, so that one look of many is none.
+    """
+    samples, own = list(samples), set(own)
+    inside = [sample for sample in samples if begin <= sample.t <= end]
+    if not inside:
+        return None
+    clocks = [s.clock_mhz for s in inside if s.clock_mhz is not None]
+    memory_clocks = [s.memory_clock_mhz for s in inside if s.memory_clock_mhz is not None]
+    heats = [s.temperature_c for s in inside if s.temperature_c is not None]
+    grown, shares = _growth(samples, begin, end)
+    flagged = Counter(reason for s in inside for reason in dict.fromkeys(s.throttle))
+    reasons = list(dict.fromkeys([*flagged, *(r for r in grown if r not in SYMPTOMS)]))
+    seen = {r: 1.0 if n == len(inside) else (n - 1) / len(inside) for r, n in flagged.items()}
+    foreign, names = _foreign(samples, begin, end, own)
+    idle = _idle(samples, begin, end, foreign)
+    return Telemetry(
+        source=inside[-1].source,
+        samples=len(inside),
+        utilization=_mean(s.utilization for s in inside),
+        clock_mhz=statistics.median(clocks) if clocks else None,
+        clock_min_mhz=min(clocks, default=None),
+        memory_clock_mhz=statistics.median(memory_clocks) if memory_clocks else None,
+        power_w=_mean(s.power_w for s in inside),
+        temperature_c=max(heats, default=None),
+        steal=_mean(s.steal for s in inside),
+        throttle=reasons,
+        throttled={r: share for r, share in {**seen, **shares}.items() if r in reasons},
+        counters=grown,
+        foreign_processes=foreign,
+        idle_processes=idle,
+        foreign_names=names,
+    )
+
+
+def _growth(
+    samples: Sequence[Sample], begin: float, end: float
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return by how much counters grew, and for which share of the time where that is known.
+
+    A counter that went back was reset, and tells nothing; nor do any where their clock did.
+    """
+    counting = [s for s in samples if s.counters]
+    # What grew between counts further apart may have grown long before or after.
+    before = [s for s in counting if begin - EDGE_S <= s.t <= begin][-1:]
+    inside = [s for s in counting if begin < s.t <= end]
+    after = [s for s in counting if end < s.t <= end + EDGE_S][:1]
+    edges = before + inside + after
+    if len(edges) < 2 or edges[0].source != edges[-1].source:
+        return {}, {}
+    clock = [s.ticks for s in edges if s.ticks is not None]
+    if clock != sorted(clock):
+        return {}, {}
+    passed = clock[-1] - clock[0] if len(clock) == len(edges) else 0.0
+    grown = {}
+    for reason in edges[0].counters:
+        counts = [s.counters.get(reason, -math.inf) for s in edges]
+        if counts == sorted(counts) and counts[-1] > counts[0]:
+            grown[reason] = counts[-1] - counts[0]
+    return grown, {r: min(1.0, n / passed) for r, n in grown.items()} if passed else {}
+
+
+def _foreign(
+    samples: Sequence[Sample], begin: float, end: float, own: Collection[int]
+) -> tuple[list[int], dict[str, str]]:
+    """Find the processes on the device that are not ours, and what they are.
+
+    Where the list holds any of ours, all others are foreign.  Where it does not, it counts
+    in another pid namespace (a container's host), where equal numbers are other processes;
+    then only their number tells, where it is greater than that of ours in each of the looks,
+    and they are called 0, as the kernel calls what is outside.  Silent where unsure: with
+    `own` unknown, or a context of ours that has only just ended still listed.
+    """
+    looks = [s for s in samples if s.pids is not None and s.t <= end]
+    before = [s for s in looks if begin - FRESH_S <= s.t < begin][-1:]
+    during = [s for s in looks if s.t >= begin]
+    latest = during or before
+    listed = {pid for s in latest for pid in s.pids or ()}
+    ours = {*own, *(pid for s in latest for pid in s.kin)}
+    if listed & ours:
+        names = {pid: name for s in latest for pid, name in s.names.items()}
+        foreign = sorted(listed - ours)
+        return foreign, {str(pid): names[pid] for pid in foreign if pid in names}
+    counts = [len(s.pids or ()) for s in before + during]
+    more = min(counts, default=0) - len(own) if own else 0
+    return ([0] * more, {"0": OUTSIDE}) if more > 0 else ([], {})
+
+
+def _idle(
+    samples: Sequence[Sample], begin: float, end: float, foreign: Collection[int]
+) -> list[int]:
+    """Find those that ran nothing: in no look of the stretch, nor in those next to it."""
+    looks = [s for s in samples if s.pids is not None]
+    near = [s for s in looks if begin - FRESH_S <= s.t < begin][-1:]
+    near += [s for s in looks if begin <= s.t <= end] + [s for s in looks if s.t > end][:1]
+    known = [s.busy for s in near if s.busy is not None]
+    if not known or len(known) < len(near):
+        return []
+    return sorted(set(foreign) - {0}.union(*known))
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    found = [value for value in values if value is not None]
+    return statistics.fmean(found) if found else None

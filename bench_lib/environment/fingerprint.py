@@ -1,0 +1,307 @@
+"""Everything besides the hardware that may change speed, and what two such lists do not share."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+import subprocess
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+
+from bench_lib.environment.caches import describe_folder, found, same
+from bench_lib.hardware.sysfs import ROOT, text
+from bench_lib.model import Environment
+
+GIT_TIMEOUT_S = 5.0
+_FAMILIES = (
+    "MIOPEN_",
+    "PYTORCH_TUNABLEOP_",
+    "TORCHINDUCTOR_",
+    "TORCHDYNAMO_",
+    "TRITON_",
+    "AMDGCN_",  # how Triton's kernels reach memory (triton/knobs.py)
+    "TORCH_NCCL_",
+    "TORCH_ROCM_",  # which library does attention (ATen/Context.h)
+    "NCCL_",
+    "RCCL_",
+    "HIPBLASLT_",
+    "ROCBLAS_",
+    "HSA_",
+    "ROC_",
+    "MKL_",
+    "KMP_",
+    "GOMP_",
+)
+_NAMES = frozenset(
+    """
+    OMP_NUM_THREADS OMP_PROC_BIND OMP_PLACES OMP_WAIT_POLICY OPENBLAS_NUM_THREADS
+    PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF
+    PYTORCH_NO_CUDA_MEMORY_CACHING PYTORCH_NO_HIP_MEMORY_CACHING
+    PYTORCH_MIOPEN_SUGGEST_NHWC PYTORCH_MIOPEN_SUGGEST_NHWC_BATCHNORM
+    TORCH_BLAS_PREFER_HIPBLASLT TORCH_BLAS_PREFER_CUBLASLT DISABLE_ADDMM_CUDA_LT
+    TORCH_ALLOW_TF32_CUBLAS_OVERRIDE TORCH_COMPILE_DISABLE
+    CUBLAS_WORKSPACE_CONFIG NVIDIA_TF32_OVERRIDE ATEN_CPU_CAPABILITY ONEDNN_MAX_CPU_ISA
+    HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL
+    CUDA_DEVICE_ORDER
+    HIP_FORCE_DEV_KERNARG HIP_LAUNCH_BLOCKING CUDA_LAUNCH_BLOCKING CUDA_MODULE_LOADING
+    CUDA_DEVICE_MAX_CONNECTIONS GPU_MAX_HW_QUEUES
+    AMD_SERIALIZE_KERNEL AMD_SERIALIZE_COPY AMD_LOG_LEVEL LD_PRELOAD MALLOC_CONF
+    BENCH_LIB_CONTEXTS
+    """.split()  # noqa: SIM905 - a page of quotation marks otherwise
+)
+_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH|COOKIE|KEYS?(_ID)?$")
+"""Names of variables whose values are not for anybody else."""
+_CREDENTIALS = re.compile(r"(://|(?<!\S)(?=[^\s/@:]+:(?!//)))\S*@")
+"""What stands before an address's last ``@``: a password may hold any character but a space."""
+_QUERY = re.compile(r"([?&#][^\s?&#=]+=)[^\s&#]*")
+_OPTIONS = frozenset(
+    """
+    iommu iommu.passthrough iommu.strict amd_iommu intel_iommu pci pcie_aspm
+    mitigations isolcpus nohz_full rcu_nocbs nosmt maxcpus numa numa_balancing
+    transparent_hugepage hugepages hugepagesz default_hugepagesz
+    processor.max_cstate intel_idle.max_cstate intel_pstate amd_pstate cpufreq.default_governor
+    idle cpuidle.off clocksource tsc
+    """.split()  # noqa: SIM905 - as above
+)
+"""Options of the kernel that are kept; never its whole line, which may name disks and secrets."""
+_MODULES = ("amdgpu.", "nvidia.")
+_LIBRARY = re.compile(
+    r"lib(MIOpen|hipblaslt|rocblas|rccl|amdhip64|hsa-runtime64)\.so\.(\d+(?:\.\d+)+)"
+)
+
+_VERSIONS = frozenset(
+    {"python", "torch", "torchvision", "cuda", "hip", "cudnn", "triton", "torchao"}
+)
+
+
+def collect(
+    root: Path = ROOT,
+    environ: Mapping[str, str] = os.environ,
+    cwd: Path | None = None,
+) -> Environment:
+    """Describe this machine's environment, all but the versions that only a worker knows.
+
+    `cwd` (the current directory unless given) is where git is asked for the commit.  What
+    cannot be read is None or left out.
+    """
+    cwd = Path.cwd() if cwd is None else cwd
+    commit, dirty = _checkout(cwd)
+    affinity = getattr(os, "sched_getaffinity", None)
+    return Environment(
+        python=platform.python_version(),
+        host=socket.gethostname(),
+        driver=driver(root),
+        rocm=rocm(root, environ),
+        kernel=platform.release(),
+        cpu=_cpu_model(root),
+        cpu_count=len(affinity(0)) if affinity else os.cpu_count(),
+        commit=commit,
+        dirty=dirty,
+        firmware=_firmware(root),
+        governor=governor(root),
+        numa_balancing=numa_balancing(root),
+        huge_pages=_huge_pages(root),
+        kernel_options=_kernel_options(root),
+        libraries=_libraries(root, environ),
+        variables=_variables(environ),
+        caches=found(environ, cwd),
+    )
+
+
+def with_versions(environment: Environment, versions: Mapping[str, str | None]) -> Environment:
+    """`environment` with the versions a worker greeted with; None leaves what is there.
+
+    ValueError for a name that is not one of python, torch, torchvision, cuda, hip, cudnn,
+    triton and torchao.
+    """
+    unknown = sorted(set(versions) - _VERSIONS)
+    if unknown:
+        raise ValueError(
+            f"{unknown[0]!r} is no version of an environment; known: {', '.join(sorted(_VERSIONS))}"
+        )
+    known = {name: version for name, version in versions.items() if version is not None}
+    return replace(environment, **known)  # type: ignore[arg-type]  # all of them are str
+
+
+def difference(a: Environment, b: Environment) -> list[str]:
+    """Say what changed from `a` to `b`, one sentence each: ``torch 2.11.0 -> 2.12.0``.
+
+    What either does not know is no difference, nor is how full a cache is that was warm.
+    """
+    words = []
+    for item in fields(Environment):
+        old, new = getattr(a, item.name), getattr(b, item.name)
+        if old == new or None in (old, new):
+            continue
+        if isinstance(old, dict):
+            words += _changes(item.name, old, new)
+        elif item.name == "dirty":
+            state = {False: "clean", True: "with uncommitted changes"}
+            words.append(f"checkout {state[old]} -> {state[new]}")
+        elif isinstance(old, bool):
+            state = {False: "off", True: "on"}
+            words.append(f"{_spoken(item.name)} {state[old]} -> {state[new]}")
+        else:
+            short = 12 if item.name == "commit" else None
+            words.append(f"{_spoken(item.name)} {str(old)[:short]} -> {str(new)[:short]}")
+    return words
+
+
+def _changes(field: str, old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    """Compare one field's names; only of variables and options is a missing one known unset."""
+    if field in ("variables", "kernel_options"):
+        noun = "kernel option " if field == "kernel_options" else ""
+        return [
+            f"{noun}{name} {old.get(name, 'unset')} -> {new.get(name, 'unset')}"
+            for name in sorted(old.keys() | new.keys())
+            if old.get(name) != new.get(name)
+        ]
+    noun = " cache" if field == "caches" else ""
+    return [
+        f"{name}{noun} {old[name]} -> {new[name]}"
+        for name in sorted(old.keys() & new.keys())
+        if old[name] != new[name] and not (field == "caches" and same(old[name], new[name]))
+    ]
+
+
+def _spoken(field: str) -> str:
+    return field.replace("_", " ")
+
+
+# --- the environment ---------------------------------------------------------------------
+
+
+def driver(root: Path) -> str | None:
+    """Name the GPU kernel drivers that are loaded, with their versions."""
+    found = []
+    amdgpu = text(root / "sys/module/amdgpu/version")
+    if amdgpu or (root / "sys/module/amdgpu").is_dir():
+        # The driver of the kernel itself has no version but the kernel's.
+        found.append(f"amdgpu {amdgpu or 'of the kernel'}")
+    banner = text(root / "proc/driver/nvidia/version") or ""
+    nvidia = re.search(r"Kernel Module\b.*?\s(\d+(?:\.\d+)+)\s", banner)
+    version = nvidia[1] if nvidia else text(root / "sys/module/nvidia/version")
+    if version:
+        found.append(f"nvidia {version}")
+    return ", ".join(found) or None
+
+
+def rocm(root: Path, environ: Mapping[str, str]) -> str | None:
+    """Read the version of the ROCm that ROCM_PATH or the usual place holds."""
+    return text(_rocm_folder(root, environ) / ".info/version")
+
+
+def _rocm_folder(root: Path, environ: Mapping[str, str]) -> Path:
+    prefix = Path(environ.get("ROCM_PATH") or "/opt/rocm")
+    return root / prefix.relative_to(prefix.anchor)
+
+
+def governor(root: Path) -> str | None:
+    """Read what sets the clocks of the first CPU; the others are hardly ever set apart."""
+    return text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+
+
+def numa_balancing(root: Path) -> bool | None:
+    """Read whether the kernel moves pages between NUMA nodes by itself."""
+    value = text(root / "proc/sys/kernel/numa_balancing")
+    return None if value is None else value != "0"
+
+
+def _huge_pages(root: Path) -> str | None:
+    setting = text(root / "sys/kernel/mm/transparent_hugepage/enabled")
+    chosen = re.search(r"\[(\w+)\]", setting or "")
+    return chosen[1] if chosen else None
+
+
+def _firmware(root: Path) -> str | None:
+    """Read the versions of the video BIOS that the drivers tell, each once."""
+    found = {text(file) for file in root.glob("sys/bus/pci/drivers/amdgpu/*/vbios_version")}
+    for file in root.glob("proc/driver/nvidia/gpus/*/information"):
+        line = re.search(r"^Video BIOS:[ \t]*([0-9A-Fa-f.]+)$", text(file) or "", re.MULTILINE)
+        found.add(line[1] if line else None)
+    return ", ".join(sorted(filter(None, found))) or None
+
+
+def _kernel_options(root: Path) -> dict[str, str] | None:
+    """Pick the listed options out of the kernel's command line; a bare one is ``set``."""
+    line = text(root / "proc/cmdline")
+    if line is None:
+        return None
+    options: dict[str, str] = {}
+    for word in re.findall(r'(?:"[^"]*"|[^\s"])+', line):
+        if word == "--":  # what follows is for the first process
+            break
+        name, equals, value = word.partition("=")
+        name = name.replace("-", "_")  # which are the same to the kernel
+        if name in _OPTIONS or name.startswith(_MODULES):
+            value = value if equals else "set"
+            options[name] = f"{options[name]},{value}" if name in options else value
+    return dict(sorted(options.items()))
+
+
+def _libraries(root: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Tell ROCm's libraries by their file names, and folders that replace their kernels."""
+    versions: dict[str, str] = {}
+    try:
+        names = os.listdir(_rocm_folder(root, environ) / "lib")  # noqa: PTH208 - names only
+    except OSError:
+        names = []
+    for name in names:
+        if found := _LIBRARY.fullmatch(name):
+            library, version = found.groups()
+            versions[library] = max(versions.get(library, ""), version, key=_as_tuple)
+    for library in ("hipblaslt", "rocblas"):
+        folder = environ.get(f"{library.upper()}_TENSILE_LIBPATH")
+        if folder and (described := describe_folder(Path(folder))):
+            versions[f"{library} kernels"] = described
+    return dict(sorted(versions.items()))
+
+
+def _as_tuple(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part)
+
+
+def _cpu_model(root: Path) -> str | None:
+    model = re.search(r"^model name\s*:\s*(\S.*)$", text(root / "proc/cpuinfo") or "", re.MULTILINE)
+    return model[1].strip() if model else platform.machine() or None
+
+
+def _checkout(cwd: Path) -> tuple[str | None, bool | None]:
+    """Find the commit of the checkout around `cwd`, and whether tracked files differ."""
+    # Asking for the status must not write to the checkout.
+    environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+
+    def git(*arguments: str) -> str | None:
+        try:
+            answer = subprocess.run(
+                ["git", "-C", str(cwd), *arguments],  # noqa: S607 - whichever git the user has
+                capture_output=True,
+                check=True,
+                encoding="utf-8",
+                errors="replace",
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                timeout=GIT_TIMEOUT_S,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return answer.stdout.strip()
+
+    commit = git("rev-parse", "HEAD")
+    if not commit:
+        return None, None
+    # Untracked files are results as often as code, and would make every run look edited.
+    status = git("status", "--porcelain", "--untracked-files=no")
+    return commit, None if status is None else bool(status)
+
+
+def _variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Keep the listed variables and families, less what may be a secret."""
+    return {
+        name: _QUERY.sub(r"\1***", _CREDENTIALS.sub(r"\1***@", value))
+        for name, value in sorted(environ.items())
+        if (name in _NAMES or name.startswith(_FAMILIES)) and not _SECRET.search(name.upper())
+    }

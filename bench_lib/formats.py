@@ -1,0 +1,45 @@
+"""How times, quantities and other programs' words are written for people."""
+
+from __future__ import annotations
+
+import re
+
+
+def seconds(value: float) -> str:
+    """Return a time in seconds with four digits and a unit that suits it: ``6.972 ms``."""
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if value >= scale:
+            return f"{value / scale:.4g} {unit}"
+    return f"{value * 1e9:.4g} ns"
+
+
+def quantity(value: float) -> str:
+    """Return a number of any unit with four digits: ``9181``, ``22.07 k``."""
+    rounded = float(f"{value:.4g}")
+    for scale, unit in ((1.0, ""), (1e3, " k"), (1e6, " M")):
+        if rounded < 10_000 * scale:
+            return f"{rounded / scale:.4g}{unit}"
+    return f"{rounded / 1e9:.4g} G"
+
+
+_ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # cursor, colour
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # the window's title, links
+    r"|\x1b[ -/]*[0-~]"  # anything else
+)
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """Return a worker's words without what would steer the terminal that shows them.
+
+    Escape sequences are left out; other control characters become U+FFFD, but for the ends of
+    lines and tabs.
+    """
+    return _CONTROLS.sub("\ufffd", _ESCAPES.sub("", text.replace("\r\n", "\n")))
+
+
+def shortened(text: str, most: int = 240) -> str:
+    """Return the first line of a text, printable and cut after ``most`` characters."""
+    first = printable(text).partition("\n")[0]
+    return first if len(first) <= most else f"{first[: most - 1]}…"

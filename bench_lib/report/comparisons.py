@@ -1,0 +1,322 @@
+"""What a night tells beside its verdicts: one axis against another, where it has such cases.
+
+Each comparison is a figure's data and the same as a table, for readers who see no figure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench_lib.formats import quantity
+from bench_lib.formulas import roofline
+from bench_lib.model import COMPILE_MODES, PRECISIONS
+from bench_lib.report.night import Entry
+
+MOST_ROWS = 24
+"""Of a figure; the largest differences are shown and the rest is counted."""
+MOST_LINES = 8
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One figure: what it shows, its marks, and the same as a table."""
+
+    kind: str
+    """``dots`` (rows with a mark for each series), ``lines`` or ``roofline``."""
+    title: str
+    note: str
+    group: str
+    """Which of several figures of one title: a hardware key; empty where there is one."""
+    figure: dict[str, Any]
+    headings: list[str]
+    rows: list[list[str]]
+    left_out: int = 0
+    """Rows that are in neither."""
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """An entry that was measured, and what it is compared by."""
+
+    entry: Entry
+    rate: float
+    step_s: float
+    axes: dict[str, Any] = field(default_factory=dict)
+
+    def but(self, *axes: str) -> tuple[Hashable, ...]:
+        """Return everything but some axes: what is equal there is compared."""
+        return tuple((name, value) for name, value in self.axes.items() if name not in axes)
+
+    def label(self, *axes: str) -> str:
+        """Name it without some axes."""
+        kept = {name: value for name, value in self.axes.items() if name not in axes}
+        return _label(kept)
+
+
+def comparisons(entries: Iterable[Entry]) -> list[Comparison]:
+    """Return what can be compared in a night, in the order of a reader's questions."""
+    shown = [one for one in map(_shown, entries) if one is not None]
+    keys = list(dict.fromkeys(one.axes["hardware"] for one in shown))
+    found: list[Comparison] = []
+    for make in (_precisions, _modes, _batches, _scaling, _roofline):
+        for key in keys:
+            here = [one for one in shown if one.axes["hardware"] == key]
+            made = make(here, key if len(keys) > 1 else "")
+            found += [made] if made else []
+    across = _hardware(shown)
+    return [*found, across] if across else found
+
+
+def _shown(entry: Entry) -> _Shown | None:
+    case, rate, step_s = entry.record.case, entry.rate, entry.step_s
+    if not (rate and step_s and 0 < rate < math.inf and 0 < step_s < math.inf):
+        return None
+    axes: dict[str, Any] = {
+        "workload": case.workload,
+        **case.params,
+        "ranks": case.launch.ranks,
+        "strong": case.launch.strong,
+        "cold": case.launch.cold,
+        "threads": case.launch.threads,
+        "hardware": entry.hardware.key,
+    }
+    return _Shown(entry, rate, step_s, axes)
+
+
+def _label(axes: dict[str, Any]) -> str:
+    """Name a family of cases by what its members share."""
+    words = [str(axes.get("network") or axes["workload"])]
+    if "batch_size" in axes:
+        words.append(f"b{axes['batch_size']}")
+    for name, value in axes.items():
+        if name in _SAID or (name, value) in _USUAL:
+            continue
+        words.append(value if isinstance(value, str) else f"{name} {value}")
+    return " ".join(words)
+
+
+_SAID = {"workload", "network", "batch_size", "hardware"}
+_USUAL = {
+    ("memory_format", "nchw"),
+    ("compile_mode", "eager"),
+    ("task", "infer"),
+    ("ranks", 1),
+    ("strong", False),
+    ("cold", False),
+    ("threads", 0),
+}
+
+
+def _families(shown: Iterable[_Shown], *axes: str) -> dict[tuple[Hashable, ...], list[_Shown]]:
+    families: dict[tuple[Hashable, ...], list[_Shown]] = {}
+    for one in shown:
+        if axes[0] in one.axes:
+            families.setdefault(one.but(*axes), []).append(one)
+    return {
+        rest: members
+        for rest, members in families.items()
+        if len({tuple(one.axes.get(axis) for axis in axes) for one in members}) > 1
+    }
+
+
+def _precisions(shown: Sequence[_Shown], group: str) -> Comparison | None:
+    bases = ("fp32", "tf32-conv", "tf32")
+    rows = _speed_ups(shown, "precision", bases)
+    note = "Throughput as a multiple of FP32's, or of TF32's; further right is faster."
+    return _dots(rows, "Precision", group, note, PRECISIONS)
+
+
+def _modes(shown: Sequence[_Shown], group: str) -> Comparison | None:
+    rows = _speed_ups(shown, "compile_mode", ("eager",))
+    note = "Throughput as a multiple of the eager step's; further right is faster."
+    return _dots(rows, "Compile mode", group, note, COMPILE_MODES)
+
+
+_Rows = list[tuple[str, dict[str, float]]]
+
+
+def _speed_ups(shown: Sequence[_Shown], axis: str, bases: Sequence[str]) -> _Rows:
+    """Hold the rates of an axis's values against that of a base, family by family."""
+    rows = []
+    for members in _families(shown, axis).values():
+        by_value = {str(one.axes[axis]): one for one in members}
+        base = next((value for value in bases if value in by_value), None)
+        if base is None:
+            continue
+        against = by_value[base].rate
+        ratios = {v: one.rate / against for v, one in by_value.items() if v != base}
+        rows.append(
+            (members[0].label(axis) + (f", over {base}" if base != bases[0] else ""), ratios)
+        )
+    return rows
+
+
+def _ordered(order: Sequence[str]) -> Callable[[str], tuple[int, str]]:
+    return lambda value: (order.index(value) if value in order else len(order), value)
+
+
+def _hardware(shown: Sequence[_Shown]) -> Comparison | None:
+    keys = sorted({one.axes["hardware"] for one in shown})
+    if len(keys) < 2:
+        return None
+    families = _families(shown, "hardware")
+    counts = {
+        k: sum(any(o.axes["hardware"] == k for o in m) for m in families.values()) for k in keys
+    }
+    base = max(keys, key=lambda key: (counts[key], key))
+    rows = []
+    for members in families.values():
+        by_key = {one.axes["hardware"]: one for one in members}
+        if base in by_key:
+            against = by_key[base].rate
+            ratios = {k: one.rate / against for k, one in by_key.items() if k != base}
+            rows.append((members[0].label("hardware"), ratios))
+    note = f"Throughput as a multiple of that on {base}; further right is faster."
+    return _dots(rows, "Hardware against hardware", "", note, keys)
+
+
+def _dots(
+    rows: _Rows, title: str, group: str, note: str, order: Sequence[str]
+) -> Comparison | None:
+    if not rows:
+        return None
+    ranked = sorted(rows, key=lambda row: -max(map(abs, map(math.log, row[1].values()))))
+    kept = sorted(ranked[:MOST_ROWS], key=lambda row: max(row[1].values()))
+    values = sorted({value for _, ratios in kept for value in ratios}, key=_ordered(order))
+    figure = {
+        "rows": [label for label, _ in kept],
+        "x": "times as fast",
+        "series": [
+            {
+                "name": value,
+                "at": [i for i, (_, ratios) in enumerate(kept) if value in ratios],
+                "x": [_short(ratios[value]) for _, ratios in kept if value in ratios],
+            }
+            for value in values
+        ],
+    }
+    table = [
+        [label, *(f"{ratios[v]:.3g}" if v in ratios else "" for v in values)]
+        for label, ratios in reversed(kept)
+    ]
+    left_out = len(rows) - len(kept)
+    return Comparison("dots", title, note, group, figure, ["case", *values], table, left_out)
+
+
+def _batches(shown: Sequence[_Shown], group: str) -> Comparison | None:
+    sized = [one for one in shown if _is_size(one.axes.get("batch_size"))]
+    families = _families([one for one in sized if not one.axes["strong"]], "batch_size")
+    lines = {
+        members[0].label("batch_size"): [(one.axes["batch_size"], one.rate) for one in members]
+        for members in families.values()
+    }
+    note = "Throughput by batch size; where it no longer rises the device is full."
+    return _lines(lines, group, "Batch sweep", note, ("batch size", "items a second"))
+
+
+def _is_size(value: object) -> bool:
+    """Whether a parameter of whatever case is a number that a batch may have."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def _scaling(shown: Sequence[_Shown], group: str) -> Comparison | None:
+    lines = {}
+    for members in _families(shown, "ranks", "strong").values():
+        for strong in (False, True):
+            kind = [o for o in members if o.axes["ranks"] == 1 or o.axes["strong"] is strong]
+            ordered = sorted(kind, key=lambda one: one.axes["ranks"])
+            if len({one.axes["ranks"] for one in ordered}) < 2:
+                continue
+            each = ordered[0].rate / ordered[0].axes["ranks"]
+            name = ordered[0].label("ranks", "strong") + (", strong" if strong else "")
+            lines[name] = [(one.axes["ranks"], one.rate / each) for one in ordered]
+    note = "Throughput as a multiple of one rank's; the dotted line is as many times as ranks."
+    return _lines(lines, group, "Scaling", note, ("ranks", "speed-up"), ideal=True)
+
+
+def _lines(
+    lines: dict[str, list[tuple[float, float]]],
+    group: str,
+    title: str,
+    note: str,
+    axes: tuple[str, str],
+    *,
+    ideal: bool = False,
+) -> Comparison | None:
+    if not lines:
+        return None
+    longest = sorted(lines.items(), key=lambda line: -len(line[1]))
+    kept = {name: sorted(points) for name, points in longest[:MOST_LINES]}
+    figure = {
+        "x": axes[0],
+        "y": axes[1],
+        "ideal": ideal,
+        "series": [
+            {"name": name, "x": [x for x, _ in points], "y": [_short(y) for _, y in points]}
+            for name, points in kept.items()
+        ],
+    }
+    steps = sorted({x for points in kept.values() for x, _ in points})
+    form = (lambda value: f"{value:.3g}") if ideal else quantity
+    table = [
+        [name, *(form(dict(points)[x]) if x in dict(points) else "" for x in steps)]
+        for name, points in kept.items()
+    ]
+    headings = ["case", *(f"{axes[0]} {step:g}" for step in steps)]
+    left_out = len(lines) - len(kept)
+    return Comparison("lines", title, note, group, figure, headings, table, left_out)
+
+
+def _roofline(shown: Sequence[_Shown], group: str) -> Comparison | None:
+    """Place what was measured under its hardware's ceilings."""
+    places = []
+    for one in shown:
+        precision, mode = (str(one.axes.get(a, "")) for a in ("precision", "compile_mode"))
+        at = roofline.place(one.entry.accepted[-1], one.entry.hardware, precision, mode)
+        if at.flops_per_s and at.intensity and at.peak_bytes_per_s:
+            places.append((one, at))
+    if not places:
+        return None
+    peaks = {at.precision: at.peak_flops_per_s for _, at in places if at.peak_flops_per_s}
+    precisions = sorted({at.precision for _, at in places}, key=_ordered(PRECISIONS))
+    figure = {
+        "bandwidth": places[0][1].peak_bytes_per_s,
+        "peaks": [[name, peaks[name]] for name in precisions if name in peaks],
+        "series": [
+            {
+                "name": name,
+                "x": [_short(at.intensity or 0) for _, at in places if at.precision == name],
+                "y": [_short(at.flops_per_s or 0) for _, at in places if at.precision == name],
+                "text": [one.entry.record.case.id for one, at in places if at.precision == name],
+            }
+            for name in precisions
+        ],
+    }
+    table = [
+        [
+            one.entry.record.case.id,
+            f"{at.intensity:.4g}",
+            f"{(at.flops_per_s or 0) / 1e12:.4g} TFLOP/s",
+            f"{at.flops_share:.0%}" if at.flops_share else "",
+            at.sentence,
+        ]
+        for one, at in sorted(places, key=lambda place: -(place[1].flops_share or 0))
+    ]
+    note = "Each case by the work it does for each byte that its eager operations move; "
+    note += "lines are the peaks of the memory and of each precision."
+    headings = ["case", "FLOP/byte", "reached", "of the peak", "bound"]
+    rows = table[:MOST_TABLE]
+    return Comparison(
+        "roofline", "Roofline", note, group, figure, headings, rows, len(table) - len(rows)
+    )
+
+
+MOST_TABLE = 200
+"""Rows of the roofline's table; the figure has all."""
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")

@@ -1,0 +1,277 @@
+"""Records as text: what a terminal shows at the end of a run, in at most 100 columns."""
+
+from __future__ import annotations
+
+import datetime as dt
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bench_lib.formats import printable, quantity, seconds, shortened
+from bench_lib.formulas import roofline
+from bench_lib.model import Hardware, Measurement, Record, Status, Verdict
+from bench_lib.storage.baselines import in_force
+from bench_lib.storage.history import utc_today
+from bench_lib.verdict import judge
+from bench_lib.verdict.metrics import summary
+from bench_lib.verdict.metrics.timing import TIMING
+
+WIDTH = 100
+ESSENTIAL = 4
+"""Columns of a table that are kept however narrow the terminal."""
+_FIGURES = ("", "+", "-", *"0123456789")
+"""How the cells of a column of figures begin."""
+HEADINGS = (
+    *("case", "status", "median", "change", "visible", "rate", "spread", "memory"),
+    "efficiency",
+)
+
+
+def summary_rows(records: Iterable[Record]) -> list[tuple[str, ...]]:
+    """Return one row of HEADINGS per record, worst first and otherwise as measured."""
+    order = [Status.ERROR, Status.REGRESSED, Status.INVALID, Status.INCOMPARABLE, Status.SUSPECT]
+
+    def rank(record: Record) -> int:
+        return order.index(record.status) if record.status in order else len(order)
+
+    return [_row(record) for record in sorted(records, key=rank)]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a run's accepted measurements of a case say, the middle of its processes."""
+
+    median_s: float
+    rate: float
+    """Items a second, by the wall clock."""
+    item: str
+    spread: float
+    peak_memory_bytes: int | None
+    """The most of them."""
+
+
+def figures(record: Record) -> Figures | None:
+    """Return a case's figures; None where nothing was accepted."""
+    measurements = [a.measurement for a in record.attempts if a.accepted and a.measurement]
+    if not measurements:
+        return None
+    peaks = [m.peak_memory_bytes for m in measurements if m.peak_memory_bytes is not None]
+    return Figures(
+        median_s=statistics.median(statistics.median(m.iteration_s) for m in measurements),
+        rate=statistics.median(rate_of(m) for m in measurements),
+        item=measurements[0].item,
+        spread=statistics.median(summary.spread(m.iteration_s) for m in measurements),
+        peak_memory_bytes=max(peaks, default=None),
+    )
+
+
+def _row(record: Record) -> tuple[str, ...]:
+    status = standing(record, day_of(record))
+    found = figures(record)
+    if found is None:
+        return (record.case.id, status, *[""] * (len(HEADINGS) - 2))
+    verdict = timing_of(record)
+    return (
+        record.case.id,
+        status,
+        seconds(found.median_s),
+        "" if verdict is None or verdict.ratio is None else f"{verdict.ratio - 1:+.1%}",
+        ""
+        if verdict is None or verdict.detectable_effect is None
+        else f"{verdict.detectable_effect:.1%}",
+        f"{quantity(found.rate)} {found.item}/s",
+        f"{found.spread:.1%}",
+        "" if found.peak_memory_bytes is None else f"{found.peak_memory_bytes / 2**20:.0f} MiB",
+        next(
+            (f"{v.value:.1%}" for v in record.verdicts if v.metric == "efficiency" and v.value), ""
+        ),
+    )
+
+
+def timing_of(record: Record) -> Verdict | None:
+    """Return the timing that decides, else the first, which is the latency; None without."""
+    timings = [v for v in record.verdicts if v.metric in TIMING]
+    decisive = [v for v in timings if v.status is record.status]
+    return next(iter(decisive or timings), None)
+
+
+def day_of(record: Record) -> dt.date:
+    """Return the day, UTC, on which a case was first measured: by it a quarantine counts."""
+    try:
+        return dt.date.fromisoformat(record.attempts[0].time[:10])
+    except (IndexError, ValueError):  # nothing was measured, or somebody else wrote it
+        return utc_today()
+
+
+def standing(record: Record, day: dt.date) -> str:
+    """Return a record's status, in brackets where a quarantine takes its consequences."""
+    if record.status is None:
+        return "not judged"
+    held = record.quarantine is not None and in_force(record.quarantine, day)
+    return f"({record.status.value})" if held else record.status.value
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH) -> list[str]:
+    """Align columns in ``width`` characters: words to the left, figures to the right.
+
+    Empty columns are left out, and then the last ones, down to ESSENTIAL, until the first
+    column fits; it is shortened only where that is not enough.
+    """
+    if not rows:
+        return []
+    used = _used(headings, rows, 1)
+    widths = _widths(headings, rows)
+    while len(used) > ESSENTIAL and _across(used, widths) > width:
+        used.pop()
+    widths[0] = min(widths[0], max(12, width - _across(used, {**widths, 0: 0})))
+    return _aligned(headings, rows, used, widths)
+
+
+def tables(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH, *, keys: int = 1
+) -> list[list[str]]:
+    """Align columns as ``table`` does, but keep all: what is too wide becomes several tables.
+
+    Each begins with the first ``keys`` columns, which tell the rows apart.  One of these and
+    another column may be wider than ``width`` still.
+    """
+    if not rows:
+        return []
+    first = list(range(keys))
+    widths = _widths(headings, rows)
+    groups = [first]
+    for column in _used(headings, rows, keys)[keys:]:
+        if len(groups[-1]) > keys and _across([*groups[-1], column], widths) > width:
+            groups.append(first)
+        groups[-1] = [*groups[-1], column]
+    return [_aligned(headings, rows, group, widths) for group in groups]
+
+
+def _used(headings: Sequence[str], rows: Sequence[Sequence[str]], keys: int) -> list[int]:
+    """Return which columns hold something; the first ``keys`` are used in any case."""
+    return [i for i in range(len(headings)) if i < keys or any(row[i] for row in rows)]
+
+
+def _widths(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[int, int]:
+    return {i: max(len(head), *(len(row[i]) for row in rows)) for i, head in enumerate(headings)}
+
+
+def _across(columns: Sequence[int], widths: Mapping[int, int]) -> int:
+    return sum(widths[i] for i in columns) + 2 * (len(columns) - 1)
+
+
+def _aligned(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    columns: Sequence[int],
+    widths: Mapping[int, int],
+) -> list[str]:
+    right = {i for i in columns if i > 0 and all(row[i][:1] in _FIGURES for row in rows)}
+
+    def line(cells: Sequence[str]) -> str:
+        parts = []
+        for i in columns:
+            cell = _shortened(cells[i], widths[i])
+            parts.append(cell.rjust(widths[i]) if i in right else cell.ljust(widths[i]))
+        return "  ".join(parts).rstrip()
+
+    return [line(headings), *(line(row) for row in rows)]
+
+
+def _shortened(text: str, width: int) -> str:
+    if len(text) <= width:
+        return text
+    keep = width - 1
+    return f"{text[: keep // 2]}…{text[len(text) - (keep - keep // 2) :]}"
+
+
+def explanations(records: Iterable[Record], *, every: bool = False) -> list[str]:
+    """Return a line for each thing that a reader should know, beginning with the case's id."""
+    quiet = () if every else (Status.OK, Status.NO_BASELINE, Status.SKIPPED)
+    records = list(records)
+    lines = [
+        f"since the baseline: {shortened('; '.join(changes))}" for changes in _changes(records)
+    ]
+    for record in records:
+        lines += _on_quarantine(record)
+        for verdict in record.verdicts:
+            if verdict.status not in quiet or verdict.against == "published":
+                words = f"{record.case.id}: {verdict.status.value} {verdict.metric}: "
+                lines.append(words + shortened(verdict.reason))
+        for attempt in record.attempts:
+            if attempt.invalid and record.status is not Status.INVALID:
+                cause = attempt.discarded or ""
+                again = cause.endswith("; measured again")
+                what = "measured again" if again else "discarded"
+                words = cause.removesuffix("; measured again")
+                lines.append(f"{record.case.id}: {what}: {words}")
+        for attempt in [a for a in record.attempts if a.accepted] or record.attempts:
+            warnings = attempt.measurement.warnings if attempt.measurement else []
+            lines += [f"{record.case.id}: warning: {text}" for text in warnings]
+    return list(dict.fromkeys(map(printable, lines)))
+
+
+def _changes(records: Iterable[Record]) -> list[list[str]]:
+    """Return the different sets of changes since the baselines of cases that were judged."""
+    sets = [r.changes for r in records if r.changes and r.status not in _UNJUDGED]
+    return [list(changes) for changes in dict.fromkeys(map(tuple, sets))]
+
+
+_UNJUDGED = (Status.NO_BASELINE, Status.SKIPPED, None)
+
+
+def _on_quarantine(record: Record) -> list[str]:
+    if record.quarantine is None:
+        return []
+    until, why = record.quarantine.until, record.quarantine.reason
+    if in_force(record.quarantine, day_of(record)):
+        return [f"{record.case.id}: in quarantine until {until}: {why}"]
+    ended = f"{record.case.id}: its QUARANTINE ENDED on {until} ({why}); "
+    return [ended + f"bench-lib baseline quarantine {record.case.id} --lift, or a new --until"]
+
+
+def counted(counts: Mapping[str, int], failed: Sequence[str]) -> str:
+    """Return in one line how many cases have each status, and the ids of those that failed.
+
+    Of many the first three are named.
+    """
+    words = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
+    if not failed:
+        return words or "not judged"
+    more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
+    return f"{words}; failed: {', '.join(failed[:3])}{more}"
+
+
+def in_words(record: Record) -> str:
+    """Say in some lines how a case stands: the leading verdict, then the metrics."""
+    verdict = judge.leading(record.verdicts)
+    lines = [f"{verdict.status.value} {record.case.id}: {verdict.metric}: {verdict.reason}"]
+    lines += [
+        f"  {other.metric}: {other.status.value}: {other.reason}"
+        for other in record.verdicts
+        if other is not verdict
+    ]
+    if record.changes:
+        lines.append(f"  since the baseline: {'; '.join(record.changes)}")
+    lines += [f"  {line}" for line in _on_quarantine(record)]
+    last_output = [a.fault.last_output for a in record.attempts if a.fault and a.fault.last_output]
+    if last_output:
+        lines += ["", "last output of the worker:", last_output[-1]]
+    return printable("\n".join(lines))
+
+
+def rate_of(measurement: Measurement) -> float:
+    """Items per second over the measured stretch by the wall clock."""
+    return measurement.items_per_step * len(measurement.iteration_s) / measurement.wall_s
+
+
+def efficiency(measurement: Measurement, hardware: Hardware, precision: str) -> dict[str, float]:
+    """Share of the hardware's peaks that the median step reached; empty where not known.
+
+    ``flops`` is of the dense peak of what the precision computes in, ``bandwidth`` of the
+    memory's, from the least traffic that the step needs: at least that was reached.  Of a
+    host-bound step both are what the device reaches while it works, where its own time is known.
+    """
+    at = roofline.place(measurement, hardware, precision)
+    shares = {"flops": at.flops_share, "bandwidth": at.least_share}
+    return {name: share for name, share in shares.items() if share is not None}

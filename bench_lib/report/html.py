@@ -1,0 +1,426 @@
+"""One HTML file of a night that needs no network: fit for a CI artifact, and for ``file://``.
+
+Everything that comes from a file is escaped by Jinja or embedded as JSON without ``<``; only the
+page's own scripts run, by their hashes, and nothing may be loaded.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.resources
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import msgspec
+from markupsafe import Markup
+
+from bench_lib import __version__
+from bench_lib.formats import quantity, seconds
+from bench_lib.model import Case, Status, UserError, Verdict
+from bench_lib.profiling import kernels
+from bench_lib.report.comparisons import comparisons
+from bench_lib.report.hints import hints
+from bench_lib.report.night import Entry, Moved, Night
+from bench_lib.report.onset import device, onset, own_last
+from bench_lib.report.series import Series
+
+MOST_FAILURES = 100
+"""That are shown at length; the table has all."""
+MOST_FIRST = 100
+"""Rows of the table that are there without scripts."""
+MOST_KERNELS = 8
+SHARES = ("stability", "efficiency")
+"""Metrics whose values are fractions."""
+MOST_OUTPUT = 8000
+"""Last characters that are shown of what a worker said."""
+AXES = ("network", "precision", "compile_mode")
+FILTERS = {
+    "network": "Network",
+    "precision": "Precision",
+    "compile_mode": "Mode",
+    "hardware": "Hardware",
+    "status": "Status",
+}
+COLUMNS = (
+    ("case", "Case", ""),
+    ("hardware", "Hardware", "wide"),
+    ("status", "Status", ""),
+    ("median", "Median", "number wide"),
+    ("change", "Change", "number"),
+    ("visible", "Visible", "number wide"),
+    ("rate", "Rate", "number wide"),
+    ("memory", "Memory", "number wide"),
+)
+"""Name, heading, and whether it holds numbers or needs room."""
+
+
+def write(night: Night, path: Path, *, note: str = "") -> None:
+    """Write the page of a night; raises UserError where it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page(night, note=note), encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+
+def page(night: Night, *, note: str = "") -> str:
+    """Return the page of a night; ``note`` is said on top of it, as that all is an example."""
+    series = Series(night.environments)
+    rows = [_row(entry) for entry in night.entries]
+    histories = [series.of(entry) for entry in night.entries]
+    found = comparisons(night.entries)
+    data = {
+        "rows": rows,
+        "series": histories,
+        "details": [_detail(entry) for entry in night.entries],
+        "comparisons": [{"kind": one.kind, **one.figure} for one in found],
+        **series.shared(),
+    }
+    code = _packaged("report.js")
+    plots = _plotly() if night.entries else ""
+    failed = [(at, entry) for at, entry in enumerate(night.entries) if entry.failing]
+    shown = failed[:MOST_FAILURES]
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            night=night,
+            hints=hints(night),
+            note=note,
+            title=_title(night),
+            failures=[_failure(night, entry, at) for at, entry in shown],
+            failures_left_out=len(failed) - len(shown),
+            filters=_filters(rows),
+            columns=COLUMNS,
+            rows=rows[:MOST_FIRST],
+            rows_left_out=max(0, len(rows) - MOST_FIRST),
+            comparisons=found,
+            runs=night.runs,
+            hardware=_hardware(night),
+            version=__version__,
+            styles=Markup(_packaged("report.css")),  # noqa: S704 - ours
+            data=_embedded(data),
+            code=Markup(code),  # noqa: S704 - ours
+            plotly=Markup(plots),  # noqa: S704 - plotly's own
+            policy=_policy(code, plots),
+        )
+    )
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("bench_lib.report", "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {"day": day, "minute": _minute, "clean": clean, "seconds": seconds}
+    return environment
+
+
+def _packaged(name: str) -> str:
+    return (importlib.resources.files("bench_lib.report") / "templates" / name).read_text("utf-8")
+
+
+def _plotly() -> str:
+    """Return plotly.js; it has no end of a script in it, or it could not be in a page."""
+    from plotly.offline import get_plotlyjs  # noqa: PLC0415 - takes 0.2 s
+
+    code = str(get_plotlyjs())
+    assert "</script" not in code.lower()
+    assert "<!--" not in code
+    return code
+
+
+def _policy(*scripts: str) -> str:
+    """Return a content security policy: these scripts, styles in the page, nothing loaded."""
+    hashes = " ".join(f"'sha256-{_digest(code)}'" for code in scripts if code)
+    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:"
+
+
+def _digest(code: str) -> str:
+    return base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+
+
+def _embedded(data: Any) -> Markup:
+    """Return JSON that ends no script element and no line of JavaScript, whatever is in it."""
+    text = msgspec.json.encode(data).decode()
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)  # noqa: S704 - nothing is left in it that HTML knows
+
+
+# --- words ---------------------------------------------------------------------------------
+
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
+
+def day(time: str) -> str:
+    """Return the day of a time: ``20 Nov 2026``; as it is where it is none."""
+    found = re.match(r"(\d{4})-(0[1-9]|1[0-2])-(\d\d)", time)
+    return f"{int(found[3])} {_MONTHS[int(found[2]) - 1]} {found[1]}" if found else time
+
+
+def _minute(time: str) -> str:
+    return time[11:16] if len(time) > 16 else ""
+
+
+def clean(text: str) -> str:
+    """Return a program's output without what steers terminals, and no more than its end."""
+    told = text if len(text) <= MOST_OUTPUT else f"…{text[-MOST_OUTPUT:]}"
+    return _CONTROLS.sub("\ufffd", _ESCAPES.sub("", told.replace("\r\n", "\n")))
+
+
+def _title(night: Night) -> str:
+    return f"Night of {day(night.started)}" if night.started else "No night"
+
+
+def percent(ratio: float | None) -> str:
+    """Return how far a ratio is from one: ``+8.0%``; empty where there is none."""
+    return "" if ratio is None else f"{ratio - 1:+.1%}"
+
+
+def _between(verdict: Verdict) -> str:
+    if verdict.interval is None:
+        return ""
+    return f"{percent(verdict.interval[0])} to {percent(verdict.interval[1])}"
+
+
+def _value(value: float | None, unit: str, metric: str = "") -> str:
+    if value is None:
+        return ""
+    if unit == "s":
+        return seconds(value) if value > 0 else f"{value:g} s"
+    if unit == "B":
+        return f"{value / 2**20:.0f} MiB"
+    if unit:
+        return f"{quantity(value)} {unit}" if unit != "1/s" else f"{quantity(value)}/s"
+    return f"{value:.2%}" if metric in SHARES else f"{value:.4g}"
+
+
+# --- the table -----------------------------------------------------------------------------
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    """Return an entry's line in the table: what it is filtered by, cells, what sorts them."""
+    case = entry.record.case
+    verdict = _timing(entry)
+    step_s, rate, memory = entry.step_s, entry.rate, entry.peak_memory_bytes
+    ratio = verdict.ratio if verdict else None
+    visible = verdict.detectable_effect if verdict else None
+    status = entry.status.value if entry.status else "not judged"
+    item = entry.accepted[0].item if entry.accepted else ""
+    return {
+        **{axis: str(case.params.get(axis, "")) for axis in AXES},
+        "case": case.id,
+        "hardware": entry.hardware.key,
+        "status": status,
+        "held": entry.quarantined,
+        "failing": entry.failing,
+        "cells": {
+            "median": seconds(step_s) if step_s else "",
+            "change": percent(ratio),
+            "visible": "" if visible is None else f"{visible:.1%}",
+            "rate": f"{quantity(rate)} {item}/s" if rate else "",
+            "memory": "" if memory is None else f"{memory / 2**20:.0f} MiB",
+        },
+        "sorts": {
+            "median": step_s,
+            "change": ratio,
+            "visible": visible,
+            "rate": rate,
+            "memory": memory,
+        },
+    }
+
+
+def _timing(entry: Entry) -> Verdict | None:
+    """Return the verdict whose change a reader is to see first."""
+    deciding = entry.verdict
+    if deciding is not None and deciding.ratio is not None:
+        return deciding
+    return next((v for v in entry.record.verdicts if v.ratio is not None), deciding)
+
+
+def _filters(rows: Iterable[dict[str, Any]]) -> list[tuple[str, str, list[str]]]:
+    """Return what rows can be filtered by: name, words, values; only where they differ."""
+    found = []
+    rows = list(rows)
+    for name, words in FILTERS.items():
+        values = sorted({row[name] for row in rows if row[name]})
+        if len(values) > 1 or (name == "status" and values):
+            found.append((name, words, values))
+    return found
+
+
+def _detail(entry: Entry) -> dict[str, Any]:
+    """Return what a row opens into; what there is none of is not there."""
+    fault = entry.fault
+    told = {
+        "run": entry.run_id,
+        "test": entry.record.nodeid,
+        "verdicts": [_verdict(verdict) for verdict in entry.record.verdicts],
+        "changes": entry.record.changes,
+        "remarks": _remarks(entry),
+        "fault": [f"{fault.kind} in {fault.phase}", clean(fault.message)] if fault else None,
+        "output": clean(fault.last_output) if fault else None,
+    }
+    return {name: value for name, value in told.items() if value}
+
+
+def _verdict(verdict: Verdict) -> list[str]:
+    against = "" if verdict.against == "pinned" else verdict.against
+    return [
+        verdict.metric + (f" ({against})" if against else ""),
+        verdict.status.value,
+        _value(verdict.value, verdict.unit, verdict.metric),
+        _value(verdict.baseline, verdict.unit, verdict.metric),
+        percent(verdict.ratio),
+        _between(verdict),
+        verdict.reason,
+    ]
+
+
+def _remarks(entry: Entry) -> list[str]:
+    """Say what else a reader should know: quarantines, attempts that do not count, warnings."""
+    held = entry.record.quarantine
+    words = []
+    if held is not None:
+        state = "In quarantine until" if entry.quarantined else "Its quarantine ended on"
+        words.append(f"{state} {day(held.until)}: {held.reason}")
+    for attempt in entry.record.attempts:
+        if attempt.discarded:
+            words.append(f"Process {attempt.process} was discarded: {attempt.discarded}")
+        if attempt.skipped:
+            words.append(f"Skipped: {attempt.skipped}")
+        if attempt.measurement is not None:
+            words += [f"Warning: {text}" for text in attempt.measurement.warnings]
+    words += [_on_moved(moved) for moved in entry.moved]
+    return list(dict.fromkeys(words))
+
+
+def _on_moved(moved: Moved) -> str:
+    low, high = moved.step.interval
+    words = f"Change point on {day(moved.time)}, run {moved.run_id}: {percent(moved.step.ratio)} "
+    words += f"({percent(low)} to {percent(high)})"
+    return words + (
+        f"; changed that night: {'; '.join(moved.environment)}" * bool(moved.environment)
+    )
+
+
+# --- what failed ---------------------------------------------------------------------------
+
+
+def _failure(night: Night, entry: Entry, at: int) -> dict[str, Any]:
+    """Return what is shown of an entry that failed."""
+    verdict = _timing(entry)
+    return {
+        "at": at,
+        "entry": entry,
+        "case": entry.record.case,
+        "device": device(night, entry),
+        "axes": _axes(entry.record.case),
+        "verdict": verdict,
+        "change": percent(verdict.ratio) if verdict else "",
+        "between": _between(verdict) if verdict else "",
+        "value": _value(verdict.value, verdict.unit, verdict.metric) if verdict else "",
+        "baseline": _value(verdict.baseline, verdict.unit, verdict.metric) if verdict else "",
+        "since": _since(night, entry),
+        "kernels": _kernels(entry),
+        "why_no_kernels": _why_no_kernels(entry),
+        "verdicts": [_verdict(one) for one in entry.record.verdicts],
+        "remarks": [w for w in _remarks(entry) if not w.startswith("Change point")],
+    }
+
+
+def _axes(case: Case) -> str:
+    words = [f"{name.replace('_', ' ')} {value}" for name, value in case.params.items()]
+    if case.launch.ranks > 1:
+        words.append(f"{case.launch.ranks} ranks")
+    return ", ".join(words)
+
+
+def _since(night: Night, entry: Entry) -> list[tuple[str, str, list[str]]]:
+    """Say since when: the change point that made it slower, else the last night that was OK.
+
+    Each is a heading, a sentence, and what changed in the environment.
+    """
+    began = onset(night, entry)
+    changes = own_last(began.changes)
+    if (last := began.moved) is not None:
+        low, high = (percent(bound) for bound in last.step.interval)
+        words = f"{percent(last.step.ratio)} ({low} to {high}) from run {last.run_id} on"
+        return [(f"Slower since {day(last.time)}", words, changes)]
+    if (good := began.last_good) is not None:
+        return [(f"Last OK on {day(good.time)}", f"run {good.run_id}", changes)]
+    return []
+
+
+def _kernels(entry: Entry) -> dict[str, Any] | None:
+    """Return the kernels to blame: a sentence, and the largest changes with their bars."""
+    found = entry.kernels
+    if found is None or entry.status is not Status.REGRESSED:
+        return None
+    largest = max((abs(change.delta_s) for change in found.changes), default=0.0)
+    rows = [
+        {
+            "name": change.name,
+            "kind": change.kind,
+            "before": seconds(change.before.total_s) if change.before else "",
+            "after": seconds(change.after.total_s) if change.after else "",
+            "delta": _signed(change.delta_s),
+            "slower": change.delta_s > 0,
+            "bar": round(100 * abs(change.delta_s) / largest) if largest else 0,
+        }
+        for change in found.changes[:MOST_KERNELS]
+    ]
+    return {
+        "sentence": kernels.reason(found),
+        "what": found.what,
+        "rows": rows,
+        "left_out": len(found.changes) - len(rows),
+    }
+
+
+def _signed(value_s: float) -> str:
+    if abs(value_s) < 1e-12:
+        return "0"
+    return f"{'+' if value_s > 0 else '-'}{seconds(abs(value_s))}"
+
+
+def _why_no_kernels(entry: Entry) -> str:
+    if entry.status is not Status.REGRESSED or entry.kernels is not None:
+        return ""
+    if entry.record.kernels is None:
+        return "Nobody looked into the step's kernels this night (pytest --perf-kernels)."
+    return "No table of kernels is known of the baseline, so none is to blame."
+
+
+def _hardware(night: Night) -> Sequence[tuple[str, list[str]]]:
+    """Return by hardware key what it is and what it was measured with."""
+    by_key: dict[str, list[str]] = {}
+    for entry in night.entries:
+        key, environment = entry.hardware.key, entry.environment
+        if key in by_key:
+            continue
+        words = [entry.hardware.name]
+        if environment is not None:
+            software = {
+                "torch": environment.torch,
+                "ROCm": environment.rocm,
+                "HIP": environment.hip,
+                "CUDA": environment.cuda,
+                "driver": environment.driver,
+                "Python": environment.python,
+                "commit": environment.commit and environment.commit[:12],
+            }
+            words += [f"{name} {value}" for name, value in software.items() if value]
+        by_key[key] = words
+    return list(by_key.items())

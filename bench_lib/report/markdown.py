@@ -1,0 +1,251 @@
+"""A night for a pull request's comment and for a step's summary: what failed, then the rest."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from bench_lib.profiling import kernels
+from bench_lib.report import console, github
+from bench_lib.report.github import Section, code, shortened, span, text
+from bench_lib.report.hints import hints
+from bench_lib.report.night import Entry, Moved, Night
+from bench_lib.report.onset import device, onset, own_last
+from bench_lib.verdict.judge import FAILING
+
+MARKER = "<!-- bench-lib: report -->"
+"""The first line, hidden, by which a workflow finds the comment that it made before."""
+FAILURES = (
+    *("case", "hardware", "status", "ratio", "95% interval", "since", "changed there"),
+    "why",
+)
+STEPS = ("case", "hardware", "since", "ratio", "95% interval", "environment")
+MOST_CAUSES = 5
+WORTH = 0.05
+"""Share of all that kernels take more, or less, from which on a cause is named."""
+MOST_LINES = 10
+"""Of what else is to be known above the failures."""
+MOST_REASON = 300
+"""Characters of a reason in a table; below it there is the whole."""
+MOST_WORDS = 2_000
+"""Characters of any reason: a fault's message may be a program's whole output."""
+
+
+def as_markdown(night: Night, *, limit: int = github.COMMENT) -> str:
+    """Return a night as GitHub's Markdown in at most ``limit`` bytes.
+
+    Whatever files say stays text.  What does not fit is left out by whole rows, the last sections
+    first, and said so.  ValueError where the limit leaves no room for a sentence.
+    """
+    failed = night.failed
+    others = [entry for entry in night.entries if not entry.failing]
+    columns = _columns(others)
+    environment = list(_environment(night.entries))
+    steps = [(entry, moved) for entry in others for moved in entry.moved]
+    remarks = list(_remarks(others))
+    sections = [
+        Section(
+            "Failed",
+            (_failure(night, e) for e in failed),
+            len(failed),
+            "failures",
+            github.table(FAILURES),
+        ),
+        Section(
+            "What is known of each", (_details(night, e) for e in failed), len(failed), "failures"
+        ),
+        Section(
+            "Changed in the environment since the baselines",
+            environment,
+            len(environment),
+            "changes",
+            folded=True,
+        ),
+        Section(
+            "Steps found in the history of cases that do not fail",
+            (_step(*step) for step in steps),
+            len(steps),
+            "steps",
+            github.table(STEPS),
+            folded=True,
+        ),
+        Section("Remarks on other cases", remarks, len(remarks), "remarks", folded=True),
+        Section(
+            f"All other cases: {len(others)}",
+            (_other(entry, columns) for entry in others),
+            len(others),
+            "cases",
+            github.table(columns),
+            folded=True,
+        ),
+        Section(
+            f"Left out: {len(night.left_out)}",
+            (f"- {shortened(words, MOST_REASON)}" for words in night.left_out),
+            len(night.left_out),
+            "remarks",
+            folded=True,
+        ),
+    ]
+    return github.fitted([MARKER, *_opening(night)], sections, limit)
+
+
+def _opening(night: Night) -> Iterator[str]:
+    yield f"## {shortened(night.sentence, MOST_REASON)}"
+    counts = ", ".join(f"{n} {text(name)}" for name, n in night.counts.items())
+    when = text(" to ".join(filter(None, (night.started, night.ended))))
+    if counts or when:
+        yield ". ".join(filter(None, (counts, when)))
+    if lines := list(_to_be_known(night)):
+        more = len(lines) - MOST_LINES
+        lines = lines[:MOST_LINES] + [f"- and {more} more"] * (more > 0)
+        yield "\n".join(lines)
+
+
+def _to_be_known(night: Night) -> Iterator[str]:
+    """Say what makes the night less than it seems."""
+    for run in night.unfinished:
+        where = f"run {run.run_id} on {run.key}"
+        yield f"- **{text(where)} has not come to its end**; cases may be missing"
+    for key in night.missing:
+        yield f"- **not measured this night**: {text(key)}"
+    for words in hints(night):
+        yield f"- {shortened(words, MOST_REASON)}"
+
+
+# --- failures --------------------------------------------------------------------------------
+
+
+def _failure(night: Night, entry: Entry) -> str:
+    verdict, began = entry.verdict, onset(night, entry)
+    ratio = verdict.ratio if verdict else None
+    interval = (verdict.interval if verdict else None) or ()
+    return github.row(
+        [
+            _name(entry),
+            text(device(night, entry)),
+            f"**{entry.status.value if entry.status else ''}**",
+            "" if ratio is None else f"{ratio:.3f}",
+            " to ".join(f"{bound:.3f}" for bound in interval),
+            text(began.since),
+            shortened("; ".join(own_last(began.changes)), MOST_REASON),
+            shortened(_reason(entry), MOST_REASON),
+        ]
+    )
+
+
+def _name(entry: Entry) -> str:
+    return shortened(entry.record.case.id, MOST_REASON)
+
+
+def _reason(entry: Entry) -> str:
+    verdict = entry.verdict
+    return "" if verdict is None else f"{verdict.metric}: {verdict.reason}"
+
+
+def _day(time: str) -> str:
+    return time[:10]
+
+
+def _details(night: Night, entry: Entry) -> str:
+    """Return one failure's collapsed details: why in full, kernels, environment, output."""
+    name = f"{entry.record.case.id[:MOST_REASON]} on {device(night, entry)}"
+    parts = [f"- {line}" for line in _facts(night, entry)]
+    body = "\n".join(parts)
+    if entry.fault is not None and entry.fault.last_output:
+        body += f"\n\nLast output of the worker:\n\n{code(entry.fault.last_output)}"
+    return f"<details><summary>{github.summary(name)}</summary>\n\n{body}\n\n</details>\n"
+
+
+def _facts(night: Night, entry: Entry) -> Iterator[str]:
+    for verdict in entry.record.verdicts:
+        if verdict is entry.verdict or verdict.status in FAILING:
+            yield shortened(
+                f"{verdict.status.value} {verdict.metric}: {verdict.reason}", MOST_WORDS
+            )
+    effect = entry.verdict.detectable_effect if entry.verdict else None
+    if effect is not None:
+        yield f"a slow-down of {effect:.1%} would have been seen"
+    for moved in entry.moved:
+        yield f"{_moved(moved)}{_around(moved.environment)}"
+    began = onset(night, entry)
+    if (good := began.last_good) is not None:
+        yield f"last OK on {text(_day(good.time))}, run {text(good.run_id)}{_around(began.changes)}"
+    if entry.kernels is not None:
+        whole = abs(entry.kernels.delta_s)
+        causes = [c for c in kernels.causes(entry.kernels) if abs(c.delta_s) >= WORTH * whole]
+        for cause in causes[:MOST_CAUSES] if whole else ():
+            yield f"{entry.kernels.what}: {shortened(cause.words, MOST_REASON)}"
+    if entry.record.changes:
+        yield f"since the baseline: {shortened('; '.join(entry.record.changes), MOST_WORDS)}"
+    if entry.record.nodeid:
+        yield f"again: {span(shlex.join(['pytest', entry.record.nodeid])[:MOST_REASON])}"
+
+
+def _moved(moved: Moved) -> str:
+    low, high = moved.step.interval
+    words = "slower" if moved.step.ratio > 1 else "faster"
+    return (
+        f"{abs(moved.step.ratio - 1):.1%} {words} since {text(_day(moved.time))} "
+        f"({low:.3f} to {high:.3f})"
+    )
+
+
+def _around(changes: Sequence[str]) -> str:
+    if not changes:
+        return ", with no change known in the environment"
+    return f", with {shortened('; '.join(own_last(changes)), MOST_WORDS)}"
+
+
+# --- the rest --------------------------------------------------------------------------------
+
+
+def _environment(entries: Iterable[Entry]) -> Iterator[str]:
+    """Return a line for each set of changes, with how many cases it is of."""
+    sets = Counter(
+        (entry.hardware.key, "; ".join(entry.record.changes))
+        for entry in entries
+        if entry.record.changes
+    )
+    for (key, changes), n in sets.items():
+        cases = f"{n} case{'' if n == 1 else 's'}"
+        yield f"- {text(key)}, {cases}: {shortened(changes, MOST_WORDS)}"
+
+
+def _remarks(entries: Iterable[Entry]) -> Iterator[str]:
+    """Return a line for each thing to be known of cases that do not fail."""
+    for line in console.explanations(entry.record for entry in entries):
+        if not line.startswith("since the baseline: "):
+            yield f"- {shortened(line, MOST_REASON)}"
+
+
+def _step(entry: Entry, moved: Moved) -> str:
+    low, high = moved.step.interval
+    return github.row(
+        [
+            _name(entry),
+            text(entry.hardware.key),
+            text(_day(moved.time)),
+            f"{moved.step.ratio:.3f}",
+            f"{low:.3f} to {high:.3f}",
+            shortened("; ".join(moved.environment), MOST_REASON),
+        ]
+    )
+
+
+def _columns(entries: Sequence[Entry]) -> list[str]:
+    """Return the terminal's headings and the hardware, as far as they tell entries anything."""
+    silent = set()
+    if len({entry.hardware.key for entry in entries}) < 2:
+        silent.add("hardware")
+    if not any(v.metric == "efficiency" for entry in entries for v in entry.record.verdicts):
+        silent.add("efficiency")
+    first, *others = console.HEADINGS
+    return [name for name in (first, "hardware", *others) if name not in silent]
+
+
+def _other(entry: Entry, columns: Sequence[str]) -> str:
+    """Return a row of the terminal's summary, with the hardware in it where it is a column."""
+    (cells,) = console.summary_rows([entry.record])
+    known = dict(zip(console.HEADINGS, cells, strict=True)) | {"hardware": entry.hardware.key}
+    return github.row([shortened(known[name], MOST_REASON) for name in columns])

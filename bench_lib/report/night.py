@@ -1,0 +1,560 @@
+"""What a page is about: a night's cases, each with its baseline, its past and its change points."""
+
+from __future__ import annotations
+
+import datetime as dt
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench_lib.environment.fingerprint import difference
+from bench_lib.model import (
+    Baseline,
+    Environment,
+    Fault,
+    Hardware,
+    Measurement,
+    Record,
+    Status,
+    Verdict,
+)
+from bench_lib.profiling import kernels
+from bench_lib.profiling.kernels import Diff
+from bench_lib.report import console
+from bench_lib.storage.baselines import BaselineError, BaselineFile, in_force, load
+from bench_lib.storage.history import HistoryError, Run
+from bench_lib.verdict.judge import FAILING, leading
+from bench_lib.verdict.metrics.timing import TIMING
+
+if TYPE_CHECKING:
+    from bench_lib.storage.archive import Archive, Point, RunLine
+    from bench_lib.verdict.statistics.changes import Step
+
+DAYS = 90
+"""Of history that a page shows."""
+NIGHT = dt.timedelta(hours=20)
+"""What began so long before the newest run belongs to the same night; less than a day, because a
+night that begins a minute earlier than the one before is a night of its own."""
+LATE = dt.timedelta(hours=36)
+"""Where nights are nightly, none that begins after the newest for so long has been missed."""
+MOST_NAMED = 10
+"""Cases that a sentence names."""
+SEVERITY = (
+    Status.ERROR,
+    Status.REGRESSED,
+    Status.INVALID,
+    Status.INCOMPARABLE,
+    Status.SUSPECT,
+    Status.NOISY,
+    Status.NO_BASELINE,
+    Status.IMPROVED,
+    Status.OK,
+    Status.SKIPPED,
+)
+"""What a reader looks at first."""
+
+
+GOOD = (Status.OK, Status.IMPROVED)
+WORDS = {
+    Status.INVALID: "invalid",
+    Status.INCOMPARABLE: "incomparable",
+    Status.SUSPECT: "suspect",
+    Status.NOISY: "noisy",
+    Status.NO_BASELINE: "without a baseline",
+    Status.IMPROVED: "improved",
+    Status.SKIPPED: "skipped",
+    None: "not judged",
+}
+"""What a sentence calls those that do not fail."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A change point with its night."""
+
+    step: Step
+    run_id: str
+    time: str
+    environment: list[str]
+    """What changed in the environment there, in words."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One case on one hardware, this night."""
+
+    record: Record
+    hardware: Hardware
+    run_id: str
+    time: str
+    """When the run began, UTC."""
+    baseline: Baseline | None = None
+    environment: Environment | None = None
+    """What it was measured in last."""
+    points: list[Point] = field(default_factory=list)
+    """This and past nights, oldest first."""
+    moved: list[Moved] = field(default_factory=list)
+
+    @property
+    def status(self) -> Status | None:
+        """How the case stands; None where it was not judged."""
+        return self.record.status
+
+    @property
+    def quarantined(self) -> bool:
+        """Whether a quarantine takes the consequences, on the day of the measurement."""
+        return excused(self.record)
+
+    @property
+    def failing(self) -> bool:
+        """Whether it makes the night fail."""
+        return self.status in FAILING and not self.quarantined
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict that decides; None where there is none."""
+        return leading(self.record.verdicts) if self.record.verdicts else None
+
+    @property
+    def fault(self) -> Fault | None:
+        """Why there is no measurement, of the last attempt that has one to tell."""
+        return next((a.fault for a in reversed(self.record.attempts) if a.fault), None)
+
+    @cached_property
+    def accepted(self) -> list[Measurement]:
+        """What was measured and counts."""
+        return [a.measurement for a in self.record.attempts if a.accepted and a.measurement]
+
+    @property
+    def step_s(self) -> float | None:
+        """Median time of a step in seconds; None where nothing that counts was measured."""
+        medians = [statistics.median(m.iteration_s) for m in self.accepted if m.iteration_s]
+        return statistics.median(medians) if medians else None
+
+    @property
+    def rate(self) -> float | None:
+        """Items a second by the wall clock; None as for ``step_s``."""
+        rates = [console.rate_of(m) for m in self.accepted if m.wall_s > 0]
+        return statistics.median(rates) if rates else None
+
+    @property
+    def peak_memory_bytes(self) -> int | None:
+        """Most memory that any process of it held."""
+        peaks = [m.peak_memory_bytes for m in self.accepted if m.peak_memory_bytes is not None]
+        return max(peaks, default=None)
+
+    @property
+    def last_good(self) -> Point | None:
+        """The newest of the nights before that was OK, or better."""
+        past = (point for point in reversed(self.points) if point.run_id != self.run_id)
+        return next((p for p in past if p.status in GOOD), None)
+
+    @cached_property
+    def slower_since(self) -> Moved | None:
+        """The change point that a slower time is of: the last, with no good night since.
+
+        One that was undone, accepted or tolerated explains nothing of what fails now.
+        """
+        verdict, last = self.verdict, self.moved[-1] if self.moved else None
+        if verdict is None or verdict.status is not Status.REGRESSED or last is None:
+            return None
+        if verdict.metric not in TIMING or last.step.ratio <= 1:
+            return None
+        good = self.last_good
+        return None if good is not None and good.time >= last.time else last
+
+    @cached_property
+    def kernels(self) -> Diff | None:
+        """The kernels' difference from the baseline's; None where either is not known."""
+        before = self.baseline.kernels if self.baseline else None
+        after = self.record.kernels
+        return kernels.diff(before, after) if before and after else None
+
+
+@dataclass(frozen=True)
+class Night:
+    """The runs that a report is about: of every hardware the newest, or those that were named."""
+
+    started: str
+    """When the first of them began, UTC; empty where there is none."""
+    ended: str | None
+    """When the last of them ended; None where one did not."""
+    runs: list[RunLine]
+    entries: list[Entry]
+    """Failing first, the gravest before, then as measured."""
+    left_out: list[str] = field(default_factory=list)
+    """What could not be read or shown, and what is to be known of it."""
+    missing: list[str] = field(default_factory=list)
+    """Hardware keys of the days before that no run of this night is of, and their last runs."""
+    absent: list[str] = field(default_factory=list)
+    """Devices that measured in the run before and did not this night, beside others that did."""
+    environments: dict[str, Environment] = field(default_factory=dict)
+    """What the points were measured in, by reference."""
+    asked: str = ""
+    """When the newest night was asked for, UTC; empty where these very runs were."""
+
+    @property
+    def days_late(self) -> int:
+        """How many days ago the newest run began, where a night must have been missed; else 0."""
+        if not self.asked or not self.runs:
+            return 0
+        asked = _when(self.asked)
+        ago = asked - _when(max(run.started for run in self.runs))
+        if ago <= LATE or asked - _when(self.ended or "") <= NIGHT:
+            return 0  # what took longer than a night, and ended in this one, is not old
+        return round(ago / dt.timedelta(days=1))
+
+    @property
+    def unfinished(self) -> list[RunLine]:
+        """The runs that did not come to their end."""
+        return [run for run in self.runs if run.ended is None]
+
+    @property
+    def red(self) -> list[RunLine]:
+        """The runs that failed with no case that did: most were INVALID, or all had to be OK."""
+        return [run for run in self.runs if is_red(run)]
+
+    @property
+    def failed(self) -> list[Entry]:
+        """What makes the night fail."""
+        return [entry for entry in self.entries if entry.failing]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many entries there are of each status, the gravest first; ``not judged`` last."""
+        found = Counter(entry.status for entry in self.entries)
+        known = {status.value: found[status] for status in SEVERITY if found[status]}
+        return {**known, **({"not judged": found[None]} if found[None] else {})}
+
+    @property
+    def sentence(self) -> str:
+        """The night in one sentence."""
+        return _sentence(self)
+
+
+def gather(
+    archive: Archive,
+    baselines: Path,
+    *,
+    runs: Sequence[str] = (),
+    days: int = DAYS,
+    asked: str = "",
+) -> Night:
+    """Gather a night: the newest runs of the history, or those named in ``runs``.
+
+    A newest night that is old when it is ``asked`` for (UTC, ISO 8601) says so.  Points go back
+    ``days`` days.  What cannot be read is named in ``left_out``.  Raises HistoryError where a
+    run that was named is not there.
+    """
+    known = archive.runs()
+    none = [] if known else [f"no runs in {archive.place.address}"]
+    named = {line.run_id: line for line in map(archive.find, runs)}
+    night = _Gathering(archive, baselines, list(named.values()) or _newest(known), none)
+    night.read()
+    night.look_back(known, days)
+    return replace(night.night(), asked="" if runs else asked)
+
+
+def _newest(known: Sequence[RunLine]) -> list[RunLine]:
+    """Return the runs of the newest night, oldest first."""
+    if not known:
+        return []
+    first = _when(known[-1].started) - NIGHT
+    return [run for run in known if _when(run.started) >= first]
+
+
+class _Gathering:
+    """A night while it is read: records first, then baselines, then the past."""
+
+    def __init__(
+        self, archive: Archive, baselines: Path, runs: list[RunLine], left_out: list[str]
+    ) -> None:
+        self._archive = archive
+        self._folder = baselines
+        self._runs = runs
+        self._left_out = left_out
+        self._missing: list[str] = []
+        self._absent: list[str] = []
+        self._entries: dict[tuple[str, str], Entry] = {}
+        self._environments: dict[str, Environment] = {}
+        self._files: dict[str, BaselineFile | None] = {}
+
+    def read(self) -> None:
+        """Read the records of the night's runs; of a case and a key the later run counts."""
+        for line in self._runs:
+            try:
+                run = self._archive.run(line.run_id)
+            except HistoryError as error:
+                self._left_out.append(f"run {line.run_id}: {error}")
+                continue
+            self._left_out += [
+                f"run {line.run_id}: {problem}"
+                for problem in run.problems
+                if f"{line.file}: {problem}" not in self._archive.problems
+            ]
+            self._environments.update(run.environments)
+            for record in run.records.values():
+                self._take(line, run, record)
+
+    def _take(self, line: RunLine, run: Run, record: Record) -> None:
+        try:
+            console.summary_rows([record])
+        except (ArithmeticError, ValueError) as error:  # a line that somebody else wrote
+            self._left_out.append(f"run {line.run_id}: {record.case.id} cannot be shown: {error}")
+            return
+        last = record.attempts[-1]
+        key = last.hardware_key or line.key
+        hardware = next(
+            (one for one in run.hardware if one.uuid == last.device_uuid and one.key == key),
+            next((one for one in run.hardware if one.key == key), None),
+        )
+        if hardware is None:
+            hardware = Hardware(vendor="", name=key, key=key)
+        held = self._baselines(key)
+        place = (record.case.id, key)
+        self._entries.pop(place, None)
+        self._entries[place] = Entry(
+            record=record,
+            hardware=hardware,
+            run_id=line.run_id,
+            time=line.started,
+            baseline=held.measured.get(record.case.id) if held else None,
+            environment=run.environments.get(last.environment),
+        )
+
+    def _baselines(self, key: str) -> BaselineFile | None:
+        """Read a key's baselines once; None where they cannot be read, which is said."""
+        if key not in self._files:
+            try:
+                self._files[key] = load(self._folder, key)
+            except BaselineError as error:
+                self._files[key] = None
+                self._left_out.append(f"baselines of {key}: {error}")
+        return self._files[key]
+
+    def look_back(self, known: Sequence[RunLine], days: int) -> None:
+        """Find each case's past points and change points, and what is not there this night."""
+        self._left_out += self._archive.problems
+        if not self._runs:
+            return
+        newest = max(run.started for run in self._runs)
+        since = (_when(newest) - dt.timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        before = self._before(known, since)
+        gone: list[Point] = []
+        last: list[Point] = []
+        series: dict[tuple[str, str], list[Point]] = {}
+        for case_id, key, points in self._archive.all_series(since=since):
+            past = [point for point in points if point.time <= newest]
+            last += [point for point in past if point.run_id == before.get(key)]
+            if (case_id, key) in self._entries:
+                series[case_id, key] = past
+            elif past and past[-1].run_id == before.get(key):
+                gone.append(past[-1])
+        self._know({point.environment for points in series.values() for point in points})
+        for place, points in series.items():
+            moved = self._moved(points)
+            self._entries[place] = replace(self._entries[place], points=points, moved=moved)
+        keys = {run.key for run in self._runs}
+        self._left_out += _on_gone([point for point in gone if point.key in keys])
+        self._absent = _on_absent(last, self._entries.values())
+
+    def _before(self, known: Sequence[RunLine], since: str) -> dict[str, str]:
+        """Return by key the run before this night's; note the keys that are new, and missing."""
+        ours = {run.run_id for run in self._runs}
+        first = min(run.started for run in self._runs)
+        earlier = {run.key: run for run in known if run.run_id not in ours and run.started < first}
+        keys = dict.fromkeys(run.key for run in self._runs)
+        for key in keys:
+            if key not in earlier:
+                self._left_out.append(f"{key}: never seen before this night")
+        self._missing = [
+            f"{key}, last by run {run.run_id} of {run.started[:10]}"
+            for key, run in sorted(earlier.items())
+            if key not in keys and run.started >= since
+        ]
+        return {key: run.run_id for key, run in earlier.items()}
+
+    def _know(self, references: set[str]) -> None:
+        unknown = sorted(references - self._environments.keys())
+        self._environments.update(self._archive.environments(unknown))
+
+    def _moved(self, points: Sequence[Point]) -> list[Moved]:
+        """Find the change points, each with what changed in the environment that night."""
+        from bench_lib.verdict.statistics.changes import moves  # noqa: PLC0415 - its library takes a second
+
+        return [
+            Moved(
+                step,
+                point.run_id,
+                point.time,
+                differences(self._environments, points[step.before], point),
+            )
+            for point, step in moves(points)
+        ]
+
+    def night(self) -> Night:
+        """Return what was gathered, failing entries first."""
+        entries = sorted(self._entries.values(), key=_gravity)
+        ends = [run.ended for run in self._runs]
+        return Night(
+            started=min((run.started for run in self._runs), default=""),
+            ended=max(filter(None, ends)) if ends and all(ends) else None,
+            runs=self._runs,
+            entries=entries,
+            left_out=list(dict.fromkeys(self._left_out)),
+            missing=self._missing,
+            absent=self._absent,
+            environments=self._environments,
+        )
+
+
+def differences(environments: Mapping[str, Environment], before: Point, after: Point) -> list[str]:
+    """Say what changed in the environment from one point to another; nothing where unknown."""
+    if before.environment == after.environment:
+        return []
+    old, new = environments.get(before.environment), environments.get(after.environment)
+    return difference(old, new) if old and new else []
+
+
+def _gravity(entry: Entry) -> int:
+    return SEVERITY.index(entry.status) if entry.failing and entry.status else len(Status)
+
+
+def _on_gone(points: Sequence[Point]) -> list[str]:
+    """Say which cases of the run before were not measured this night."""
+    by_key: dict[str, list[str]] = {}
+    for point in points:
+        by_key.setdefault(point.key, []).append(point.case_id)
+    return [
+        f"{key}: not measured this night, but in the run before: "
+        f"{', '.join(sorted(cases)[:MOST_NAMED])}"
+        + (f" and {len(cases) - MOST_NAMED} more" if len(cases) > MOST_NAMED else "")
+        for key, cases in sorted(by_key.items())
+    ]
+
+
+def _on_absent(last: Iterable[Point], entries: Iterable[Entry]) -> list[str]:
+    """Say which devices of the run before did not measure, where only others of them did.
+
+    On other machines all devices are others, and nothing is absent.  Nor is it where the device's
+    cases are not there either: a run of some cases needs no more devices.
+    """
+    before: dict[str, Counter[str]] = {}
+    now: dict[str, set[str]] = {}
+    measured = set()
+    for entry in entries:
+        now.setdefault(entry.hardware.key, set()).add(entry.hardware.uuid or "")
+        measured.add((entry.record.case.id, entry.hardware.key))
+    fewer = set()
+    for point in last:
+        if point.device_uuid:
+            before.setdefault(point.key, Counter())[point.device_uuid] += 1
+            if (point.case_id, point.key) not in measured:
+                fewer.add((point.key, point.device_uuid))
+    return [
+        f"{key}: {uuid} measured {cases} case{'' if cases == 1 else 's'} in the run before, and "
+        "none this night: look whether it is still there"
+        for key, devices in sorted(before.items())
+        if now.get(key, set()) < devices.keys()
+        for uuid, cases in sorted(devices.items())
+        if now.get(key) and uuid not in now[key] and (key, uuid) not in fewer
+    ]
+
+
+def _when(time: str) -> dt.datetime:
+    """Return a run's start, which its file's name tells; as good as never where it cannot be."""
+    try:
+        return dt.datetime.fromisoformat(time.replace("Z", "+00:00"))
+    except ValueError:
+        return dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+
+
+def is_red(run: RunLine) -> bool:
+    """Return whether a run failed with no case that did."""
+    return run.exit_status not in (None, 0) and not any(map(run.counts.get, FAILING))
+
+
+def excused(record: Record) -> bool:
+    """Return whether a quarantine takes a record's consequences, as the run itself had it."""
+    try:
+        return record.quarantine is not None and in_force(record.quarantine, console.day_of(record))
+    except ValueError:  # a day that somebody else wrote
+        return False
+
+
+def _sentence(night: Night) -> str:
+    if days := night.days_late:
+        day = max(run.started for run in night.runs)[:10]
+        told = _told(night)
+        return f"Nothing has run for {days} days, since {day}. Then: {told[0].lower()}{told[1:]}"
+    return _told(night)
+
+
+def _told(night: Night) -> str:
+    runs = _on_runs(night)
+    if not night.entries:
+        return "; ".join(["Nothing was measured", *runs]) + "."
+    keys = list(dict.fromkeys(entry.hardware.key for entry in night.entries))
+    where = f"on {keys[0]}" if len(keys) == 1 else f"on {len(keys)} kinds of hardware"
+    total = len(night.entries)
+    cases = f"{total} {'case' if total == 1 else 'cases'} {where}"
+    failed = night.failed
+    words = f"{_nothing_failed(night)}: {cases}"
+    if failed:
+        words = f"{len(failed)} of {cases} failed: {_on_failed(failed)}"
+    others = _on_others([entry for entry in night.entries if not entry.failing])
+    return "; ".join([words, *([others] if others else []), *runs]) + "."
+
+
+def _nothing_failed(night: Night) -> str:
+    """Say that no case failed, and no more than that of a gate that judged nothing."""
+    words = "No case failed" if night.red else "Nothing failed"
+    if any(entry.status in GOOD for entry in night.entries):
+        return words
+    return f"{words}, but none is OK"
+
+
+def _on_failed(failed: Sequence[Entry]) -> str:
+    found = Counter(entry.status for entry in failed)
+    slower = [
+        (verdict.ratio, verdict.metric)
+        for entry in failed
+        if entry.status is Status.REGRESSED and (verdict := entry.verdict)
+        if verdict.ratio is not None and verdict.ratio > 1
+    ]
+    alone = failed[0].record.case.id if len(failed) == 1 else ""
+    parts = []
+    if count := found[Status.REGRESSED]:
+        by = ""
+        if slower:
+            ratio, metric = max(slower)
+            by = f" by {'up to ' if count > 1 else ''}{ratio - 1:.1%}"
+            by += "" if metric == "latency" else f" in {metric.replace('_', ' ')}"
+        parts.append(f"{alone or count} regressed{by}")
+    if found[Status.ERROR]:
+        parts.append(f"{alone or found[Status.ERROR]} ended in an error")
+    return ", ".join(parts)
+
+
+def _on_others(others: Sequence[Entry]) -> str:
+    """Count those that neither failed nor are OK, the gravest first."""
+    held = sum(entry.status in FAILING for entry in others)
+    found = Counter(entry.status for entry in others)
+    counts = [(held, "in quarantine"), *((found[status], words) for status, words in WORDS.items())]
+    return ", ".join(f"{count} {words}" for count, words in counts if count)
+
+
+def _on_runs(night: Night) -> list[str]:
+    torn, red = night.unfinished, night.red
+    parts = []
+    if torn:
+        whose = f"the run on {torn[0].key}" if len(torn) == 1 else f"{len(torn)} runs"
+        parts.append(f"{whose} did not finish")
+    if red:
+        one = f"the run on {red[0].key} ended with exit status {red[0].exit_status}"
+        parts.append(one if len(red) == 1 else f"{len(red)} runs failed all the same")
+    return parts

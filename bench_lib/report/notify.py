@@ -1,0 +1,403 @@
+"""A night's news to a chat or a service: only when something changed, and never in the way.
+
+A webhook's address is a secret: nothing that is said or raised here holds it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from bench_lib.model import Record
+from bench_lib.report.hints import hints
+from bench_lib.report.night import GOOD, NIGHT, Entry, Night, excused, is_red
+from bench_lib.report.onset import in_words, onset, own_last, reason
+from bench_lib.report.webhook import BUDGET_S, CLOCK, Clock, UndeliverableError, host_of, post
+from bench_lib.storage.history import HistoryError
+from bench_lib.verdict.judge import FAILING
+
+if TYPE_CHECKING:
+    from bench_lib.storage.archive import Archive, RunLine
+
+JSON, SLACK, TEAMS = "json", "slack", "teams"
+SHAPES = (JSON, SLACK, TEAMS)
+HOSTS = {
+    "hooks.slack.com": SLACK,
+    "hooks.slack-gov.com": SLACK,
+    "logic.azure.com": TEAMS,
+    "api.powerplatform.com": TEAMS,
+    "api.powerautomate.com": TEAMS,
+    "flow.microsoft.com": TEAMS,
+    "webhook.office.com": TEAMS,
+}
+"""Whose shape an address takes; a host under one of these counts as it does."""
+SCHEMA = 1
+"""Version of the plain shape; docs/reports.md has it."""
+MOST_FAILURES = 200
+"""Failures, and cases that fail no more, in the plain shape."""
+MOST_LINE = 590
+"""Characters of a line; escaped for Slack, whose blocks hold 3,000, it is five times as long."""
+SLACK_BLOCKS, SLACK_ALL = 50, 12_000
+"""Blocks of a message (docs.slack.dev, Blocks; each holds 3,000 characters), and characters of
+all: beyond about 13,200 Slack answers ``msg_blocks_too_long`` (slackapi/bolt-js#2509)."""
+TEAMS_BYTES = 13_000
+"""Microsoft's limit is about 28 KB (learn.microsoft.com, Connectors, Microsoft Teams); of bots'
+messages it counts UTF-16, in which ours take twice as much."""
+
+MOST_RUNS = 8
+"""That the command names by which the report is made."""
+TO_REPORT = "Open the report"
+_LINK = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]+")
+
+Place = tuple[str, str]
+"""A case's id and the hardware key."""
+
+
+@dataclass(frozen=True)
+class Before:
+    """How things stood before this night."""
+
+    failing: frozenset[Place] = frozenset()
+    """What failed in the last run before of each hardware of this night."""
+    keys: frozenset[str] = frozenset()
+    """The hardware that the night before measured."""
+    red: frozenset[str] = frozenset()
+    """The hardware of this night whose last run before failed with no case that did."""
+
+
+@dataclass(frozen=True)
+class News:
+    """What changed since the night before."""
+
+    new: list[Entry] = field(default_factory=list)
+    """Failing, and not in the last run before on the same hardware."""
+    still: list[Entry] = field(default_factory=list)
+    """Failing, as before: no reason to post."""
+    over: dict[Place, str] = field(default_factory=dict)
+    """What failed then and does not any more, and how it stands now."""
+    unfinished: list[RunLine] = field(default_factory=list)
+    """Runs of this night that did not come to their end."""
+    missing: list[str] = field(default_factory=list)
+    """Hardware that was measured in the night before and not in this one."""
+
+    red: list[RunLine] = field(default_factory=list)
+    """Runs that failed with no case that did, unlike the last before on the same hardware."""
+    link: str = ""
+    """Where the report is; empty where nobody said."""
+    late: bool = False
+    """Whether a night must have been missed: then the last one's news are no news."""
+
+    def __bool__(self) -> bool:
+        """Whether anything changed."""
+        gone = self.unfinished or self.missing or self.red or self.late
+        return bool(self.new or self.over or gone)
+
+
+def notify(
+    night: Night,
+    url: str,
+    *,
+    before: Before | None = None,
+    link: str = "",
+    shape: str | None = None,
+    say: Callable[[str], None] = lambda _line: None,
+    budget_s: float = BUDGET_S,
+    clock: Clock = CLOCK,
+) -> bool:
+    """Post a night's news where there are any; returns whether they were delivered.
+
+    There are where a case fails that did not fail in the last run before on its hardware, where
+    one fails no more, where a run did not come to its end, and where hardware of the night before
+    was not measured.  Without ``before`` (``before_of``) the entries' own past says how things
+    stood; nights in which a case had no time are not in it.
+
+    ``link`` is where the report is, for people; what is no address of the web is left out.
+    ``shape`` is one of SHAPES, else by the address's host.  Whatever goes wrong is one line to
+    ``say``, which never holds the address; nothing is raised.
+    """
+    try:
+        news = news_of(night, _by_points(night) if before is None else before)
+        news = replace(news, link=_sound(link))
+        if not news:
+            say("nothing changed since the night before, so nothing was posted")
+            return False
+        url = url.strip()  # a secret that was pasted brings its line break along
+        chosen = shape or shape_of(url)
+        post(url, body(night, news, chosen), budget_s=budget_s, clock=clock)
+    except UndeliverableError as error:
+        say(f"the news were not delivered: {error}")
+        return False
+    except Exception as error:  # noqa: BLE001 - a night is not lost for its announcement
+        say(f"the news were not delivered: {type(error).__name__}")
+        return False
+    say(f"posted: {night.sentence}")
+    return True
+
+
+def shape_of(url: str) -> str:
+    """Return the shape that an address's host asks for; raises UndeliverableError."""
+    host = host_of(url)
+    found = (shape for known, shape in HOSTS.items() if f".{host}".endswith(f".{known}"))
+    return next(found, JSON)
+
+
+# --- what changed ----------------------------------------------------------------------------
+
+
+def before_of(archive: Archive, night: Night) -> Before:
+    """Read how things stood before a night: the last runs before it, hardware by hardware.
+
+    A run that cannot be read tells nothing.
+    """
+    ours = {run.run_id for run in night.runs}
+    earlier = [r for r in archive.runs() if r.run_id not in ours and r.started < night.started]
+    failing: set[Place] = set()
+    red: set[str] = set()
+    for key in {run.key for run in night.runs}:
+        last = _last_night([run for run in earlier if run.key == key])
+        failing |= _failing(archive, last)
+        red |= {run.key for run in last if is_red(run)}
+    measured = (run.key for run in _last_night(earlier) if run.cases)
+    return Before(frozenset(failing), frozenset(measured), frozenset(red))
+
+
+def _last_night(runs: Sequence[RunLine]) -> list[RunLine]:
+    """Return the newest run and those that began within a night before it, oldest first."""
+    ordered = sorted(runs, key=lambda run: run.started)
+    if not ordered:
+        return []
+    first = _when(ordered[-1].started) - NIGHT
+    return [run for run in ordered if _when(run.started) >= first]
+
+
+def _when(time: str) -> dt.datetime:
+    try:
+        return dt.datetime.fromisoformat(time.replace("Z", "+00:00"))
+    except ValueError:  # as good as never
+        return dt.datetime.fromtimestamp(0, dt.timezone.utc)
+
+
+def _failing(archive: Archive, runs: Iterable[RunLine]) -> set[Place]:
+    """Return what failed in some runs; of a case the later run counts."""
+    standing: dict[Place, bool] = {}
+    for line in runs:
+        try:
+            run = archive.run(line.run_id)
+        except (HistoryError, OSError):
+            continue
+        for record in run.records.values():
+            key = record.attempts[-1].hardware_key or line.key
+            standing[record.case.id, key] = _fails(record)
+    return {place for place, fails in standing.items() if fails}
+
+
+def _fails(record: Record) -> bool:
+    return record.status in FAILING and not excused(record)
+
+
+def _by_points(night: Night) -> Before:
+    """Tell how things stood by each entry's last point before this night."""
+    failing = set()
+    for entry in night.entries:
+        past = [point for point in entry.points if point.run_id != entry.run_id]
+        if past and past[-1].status in FAILING and not entry.quarantined:
+            failing.add(_place(entry))
+    return Before(frozenset(failing))
+
+
+def _place(entry: Entry) -> Place:
+    return entry.record.case.id, entry.hardware.key
+
+
+def news_of(night: Night, before: Before) -> News:
+    """Return what changed since ``before``."""
+    if night.days_late:
+        return News(still=night.failed, late=True)
+    failed = {_place(entry): entry for entry in night.failed}
+    now = {_place(entry): entry for entry in night.entries}
+    return News(
+        [entry for place, entry in failed.items() if place not in before.failing],
+        [entry for place, entry in failed.items() if place in before.failing],
+        {place: _standing(now.get(place)) for place in sorted(before.failing - failed.keys())},
+        night.unfinished,
+        sorted(before.keys - {key for _case_id, key in now}),
+        [run for run in night.red if run.key not in before.red],
+    )
+
+
+def _standing(entry: Entry | None) -> str:
+    if entry is None:
+        return "not measured"
+    if entry.quarantined and entry.status in FAILING:
+        return "in quarantine"
+    return entry.status.value if entry.status else "not judged"
+
+
+# --- in words --------------------------------------------------------------------------------
+
+
+def _lines(night: Night, news: News) -> Iterator[str]:
+    """Return a line for each piece of news, the gravest first."""
+    for entry in news.new:
+        yield f"new: {in_words(night, entry)}"
+    for run in news.unfinished:
+        yield f"run {run.run_id} on {run.key} has not come to its end; cases may be missing"
+    for run in news.red:
+        words = f"ended with exit status {run.exit_status}, though no case of it failed"
+        yield f"run {run.run_id} on {run.key} {words}"
+    for key in news.missing:
+        yield f"nothing was measured on {key}, unlike the night before"
+    for (case_id, key), standing in news.over.items():
+        words = "fails no more" if standing in GOOD else "failed in the last run"
+        yield f"{words}: {case_id} on {key}: {standing}"
+    yield from hints(night)
+    for entry in news.still:
+        yield f"still: {in_words(night, entry)}"
+
+
+def _sound(link: str) -> str:
+    """Return a link that can stand in any shape; empty where it is none."""
+    return link if _LINK.fullmatch(link) and len(link) <= MOST_LINE else ""
+
+
+def _to_report(night: Night, news: News) -> str:
+    """Say how to see more, where there is no link."""
+    runs = " ".join(f"--run {run.run_id}" for run in night.runs[:MOST_RUNS])
+    return "" if news.link or not runs else f"more: bench-lib report {runs} --html night.html"
+
+
+def _short(words: str, most: int = MOST_LINE) -> str:
+    flat = " ".join(words.split())
+    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+
+
+def _more(count: int) -> str:
+    return f"and {count} more, which the report has"
+
+
+# --- shapes ----------------------------------------------------------------------------------
+
+
+def body(night: Night, news: News, shape: str) -> bytes:
+    """Return the JSON of a shape; raises UndeliverableError for an unknown one."""
+    shapes: Mapping[str, Callable[[Night, News], Any]] = {
+        JSON: plain,
+        SLACK: as_slack,
+        TEAMS: as_teams,
+    }
+    if shape not in shapes:
+        raise UndeliverableError(f"{shape!r} is no shape; there is {', '.join(SHAPES)}")
+    return msgspec.json.encode(shapes[shape](night, news))
+
+
+def plain(night: Night, news: News) -> dict[str, Any]:
+    """Return the news as docs/reports.md has them."""
+    failures = [*((entry, True) for entry in news.new), *((entry, False) for entry in news.still)]
+    return {
+        "schema": SCHEMA,
+        "sentence": night.sentence,
+        "started": night.started,
+        "ended": night.ended,
+        "runs": [run.run_id for run in night.runs],
+        "counts": night.counts,
+        "failures": [_failure(night, entry, new=new) for entry, new in failures[:MOST_FAILURES]],
+        "failures_left_out": max(0, len(failures) - MOST_FAILURES),
+        "over": [
+            {"case_id": case_id, "hardware_key": key, "status": standing}
+            for (case_id, key), standing in list(news.over.items())[:MOST_FAILURES]
+        ],
+        "over_left_out": max(0, len(news.over) - MOST_FAILURES),
+        "unfinished": [run.run_id for run in news.unfinished],
+        "missing": news.missing,
+        "red": [run.run_id for run in news.red],
+        "late_days": night.days_late,
+        "hints": hints(night)[:MOST_FAILURES],
+        "report": news.link or None,
+    }
+
+
+def _failure(night: Night, entry: Entry, *, new: bool) -> dict[str, Any]:
+    verdict, began = entry.verdict, onset(night, entry)
+    return {
+        "case_id": entry.record.case.id,
+        "hardware_key": entry.hardware.key,
+        "status": entry.status,
+        "new": new,
+        "metric": verdict.metric if verdict else None,
+        "ratio": verdict.ratio if verdict else None,
+        "interval": verdict.interval if verdict else None,
+        "since": began.since or None,
+        "changed": own_last(began.changes),
+        "reason": reason(entry),
+    }
+
+
+def as_slack(night: Night, news: News) -> dict[str, Any]:
+    """Return the news for Slack's incoming webhooks, within what a message may hold."""
+    heading = _for_slack(night.sentence)
+    lines = [_for_slack(line) for line in _lines(night, news)]
+    last = f"<{_escaped(news.link)}|{TO_REPORT}>" if news.link else _to_report(night, news)
+    room, shown = SLACK_ALL - len(heading) - len(_more(len(lines))) - len(last), 0
+    for line in lines[: SLACK_BLOCKS - 3]:
+        room -= len(line)
+        if room < 0:
+            break
+        shown += 1
+    texts = [f"*{heading}*", *lines[:shown]]
+    texts += [_more(len(lines) - shown)] if shown < len(lines) else []
+    texts += [last] if last else []
+    return {
+        "text": heading,
+        "blocks": [
+            {"type": "section", "text": {"type": "mrkdwn", "text": words, "verbatim": True}}
+            for words in texts
+        ],
+    }
+
+
+def _for_slack(words: str) -> str:
+    """Escape the three characters that Slack's markup begins with: no link, nobody mentioned."""
+    return _escaped(_short(words))
+
+
+def _escaped(words: str) -> str:
+    return words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def as_teams(night: Night, news: News) -> dict[str, Any]:
+    """Return the news for a webhook of Teams' Workflows: one card, within a message's size."""
+    lines = list(_lines(night, news))
+    shown = len(lines)
+    while len(msgspec.json.encode(_card(night, news, lines, shown))) > TEAMS_BYTES and shown:
+        shown -= max(1, shown // 20)
+    return _card(night, news, lines, shown)
+
+
+def _card(night: Night, news: News, lines: Sequence[str], shown: int) -> dict[str, Any]:
+    """Return a message of so many lines; runs of text are shown as they are, without markup."""
+    rest = [_more(len(lines) - shown)] if shown < len(lines) else []
+    rest += filter(None, [_to_report(night, news)])
+    heading = {"size": "large", "weight": "bolder"}
+    texts = [
+        (_short(night.sentence), heading),
+        *((_short(line), {}) for line in (*lines[:shown], *rest)),
+    ]
+    card = {
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "type": "AdaptiveCard",
+        "version": "1.4",
+        "msteams": {"width": "Full"},
+        "body": [
+            {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text, **style}]}
+            for text, style in texts
+        ],
+    }
+    if news.link:
+        card["actions"] = [{"type": "Action.OpenUrl", "title": TO_REPORT, "url": news.link}]
+    attachment = {"contentType": "application/vnd.microsoft.card.adaptive", "content": card}
+    return {"type": "message", "attachments": [attachment]}

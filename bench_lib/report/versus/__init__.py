@@ -1,0 +1,29 @@
+"""Two sides beside each other: runs, baselines or kinds of hardware, case by case.
+
+``sides`` finds out what A and B are, ``rows`` aligns them.  Nothing is judged: a verdict needs an
+accepted baseline, the case's tolerance and what the whole suite's processes say.
+"""
+
+from bench_lib.report.versus.rows import (
+    METRICS,
+    Alignment,
+    Figures,
+    Metric,
+    Row,
+    align,
+    for_a_verdict,
+)
+from bench_lib.report.versus.sides import Side, SideError, find
+
+__all__ = [
+    "METRICS",
+    "Alignment",
+    "Figures",
+    "Metric",
+    "Row",
+    "Side",
+    "SideError",
+    "align",
+    "find",
+    "for_a_verdict",
+]

@@ -1,0 +1,513 @@
+"""Two sides aligned by case: ratios with their intervals, and everything else that differs."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from bench_lib.environment import fingerprint
+from bench_lib.model import Baseline, Case, Hardware, ProcessSummary, Status
+from bench_lib.profiling import kernels
+from bench_lib.report.versus.sides import Side
+from bench_lib.verdict import judge
+from bench_lib.verdict.metrics import secondary
+from bench_lib.verdict.metrics.figures import FIGURES
+from bench_lib.verdict.metrics.timing import AGREEING, LEAST_PROCESSES
+from bench_lib.verdict.statistics.comparison import ALPHA, Comparison, Contrast, compare, growth
+
+SLOWER, FASTER = "slower", "faster"
+_Logs = Callable[[ProcessSummary], float | None]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure that each process has one of."""
+
+    name: str
+    what: str
+    unit: str
+    log: _Logs
+    """Its natural logarithm; None where a process does not have it."""
+    alike: Callable[[ProcessSummary], object] = lambda _process: None
+    """Only processes of which this is equal are compared."""
+    more_is_better: bool = False
+
+    def ratio(self, a: float, b: float) -> float:
+        """Return how much worse B's value is than A's, both in ``unit``; more than 1 is worse."""
+        return a / b if self.more_is_better else b / a
+
+
+def _log(value: float | None) -> float | None:
+    return math.log(value) if value is not None and value > 0 else None
+
+
+def _log_figure(name: str, process: ProcessSummary) -> float | None:
+    return _log(process.figures.get(name))
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("latency", "median iteration", "s", lambda p: p.log_median),
+        Metric(
+            "device",
+            "device time of a host-bound iteration",
+            "s",
+            lambda p: p.log_device,
+            lambda p: p.device_source,
+        ),
+        Metric(
+            "throughput",
+            "items by the wall clock",
+            "1/s",
+            lambda p: p.log_throughput,
+            more_is_better=True,
+        ),
+        Metric("tail", "99th percentile of iterations", "s", lambda p: _log(p.p99_s)),
+        Metric("memory", "peak device memory", "B", lambda p: _log(p.peak_memory_bytes)),
+        Metric(
+            "compile_time",
+            "compilation",
+            "s",
+            lambda p: _log(p.compile_s),
+            lambda p: p.compile_cache,
+        ),
+        Metric("first_step", "first step from cold caches", "s", lambda p: _log(p.first_step_s)),
+        *(Metric(row.name, row.what, row.unit, partial(_log_figure, row.name)) for row in FIGURES),
+    )
+}
+LATENCY = METRICS["latency"]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One metric of both sides in its unit, as geometric means; None where a side does not tell."""
+
+    a: float | None
+    b: float | None
+    ratio: float | None
+    """Above 1 is worse; None where both are not known."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case that both sides have values of."""
+
+    case_id: str
+    figures: Figures
+    processes: tuple[int, int]
+    """How many of A and of B tell the metric."""
+    interval: tuple[float, float] | None = None
+    """95% interval of the ratio, of this case by itself; None where nothing tells of chance."""
+    detectable: float | None = None
+    """Smallest slow-down that as many processes would show nine times in ten, as a fraction."""
+    beyond_chance: str | None = None
+    """``slower`` or ``faster`` by more than the threshold, all cases taken together."""
+    memory: Figures = Figures(None, None, None)
+    compile_time: Figures = Figures(None, None, None)
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def ratio(self) -> float | None:
+        """How much worse B is, adjusted as the interval is."""
+        return self.figures.ratio
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """A and B beside each other."""
+
+    a: Side
+    b: Side
+    metric: Metric
+    threshold: float
+    """The fraction that ``beyond_chance`` is held against."""
+    rows: list[Row]
+    """The slowest first; those without a ratio last."""
+    new: list[str]
+    """Cases that only B has."""
+    gone: list[str]
+    """Cases that only A has."""
+    unmeasured: dict[str, str]
+    """By case, why a side that tried has no values."""
+    renamed: list[tuple[str, str]]
+    """Of A and of B, with equal parameters: perhaps one case under two names."""
+    environment: list[str]
+    """What changed from A to B, in words."""
+    hardware: list[str]
+    """In what the devices differ."""
+
+    @property
+    def compared(self) -> list[Row]:
+        """The rows that have a ratio: both sides tell the metric, and in the same way."""
+        return [row for row in self.rows if row.ratio is not None]
+
+    @property
+    def told(self) -> list[Row]:
+        """The rows of which chance is known."""
+        return [row for row in self.rows if row.interval is not None]
+
+    @property
+    def slower(self) -> list[Row]:
+        """The rows that are slower beyond chance."""
+        return [row for row in self.rows if row.beyond_chance == SLOWER]
+
+    @property
+    def faster(self) -> list[Row]:
+        """The rows that are faster beyond chance."""
+        return [row for row in self.rows if row.beyond_chance == FASTER]
+
+    @property
+    def failed(self) -> list[str]:
+        """Cases that A has values of and B failed in."""
+        return [id_ for id_ in self.unmeasured if id_ in self.a.baselines and id_ in self.b.failed]
+
+    @property
+    def overall(self) -> float | None:
+        """Geometric mean of the ratios; None where there is none."""
+        ratios = [row.ratio for row in self.rows if row.ratio is not None]
+        return math.exp(statistics.fmean(map(math.log, ratios))) if ratios else None
+
+
+def align(
+    a: Side,
+    b: Side,
+    *,
+    metric: Metric = LATENCY,
+    threshold: float = 0.0,
+    chosen: Callable[[str], bool] = lambda _case_id: True,
+) -> Alignment:
+    """Align two sides by case.
+
+    ``threshold`` is the change, as a fraction, that ``beyond_chance`` is held against; ``chosen``
+    says of an id whether the case counts.
+    """
+    ours, theirs = ([id_ for id_ in side.ids if chosen(id_)] for side in (a, b))
+    both = [id_ for id_ in ours if id_ in b.baselines and id_ in a.baselines]
+    unmeasured = {
+        id_: _why(id_, a, b)
+        for id_ in dict.fromkeys([*ours, *theirs])
+        if id_ in a.nothing or id_ in b.nothing
+    }
+    known_a, known_b = set(a.ids), set(b.ids)
+    gone = [id_ for id_ in ours if id_ not in known_b]
+    new = [id_ for id_ in theirs if id_ not in known_a]
+    return Alignment(
+        a,
+        b,
+        metric,
+        threshold,
+        sorted(_rows(both, a, b, metric, threshold), key=_slowest_first),
+        new,
+        gone,
+        unmeasured,
+        _renamed(gone, new, a, b) if gone and new else [],
+        _environment(both, a, b),
+        hardware_difference(a.hardware, b.hardware),
+    )
+
+
+def _why(case_id: str, a: Side, b: Side) -> str:
+    words = [
+        f"{name}: {side.nothing[case_id]}"
+        for name, side in (("A", a), ("B", b))
+        if case_id in side.nothing
+    ]
+    return "; ".join(words)
+
+
+def _slowest_first(row: Row) -> float:
+    return math.inf if row.ratio is None else -row.ratio
+
+
+def _rows(ids: Sequence[str], a: Side, b: Side, metric: Metric, threshold: float) -> Iterator[Row]:
+    pairs = {id_: _alike(a.baselines[id_], b.baselines[id_], metric) for id_ in ids}
+    contrasts = {
+        id_: _contrast(*pair, metric)
+        for id_, pair in pairs.items()
+        if all(pair) and max(map(len, pair)) >= AGREEING
+    }
+    # Each side of the question gets half the chance of being wrong.
+    compared = compare(list(contrasts.values()), [threshold] * len(contrasts))
+    told = dict(zip(contrasts, compared, strict=True))
+    for id_, (old, new) in pairs.items():
+        comparison = told.get(id_)
+        before, after = a.baselines[id_], b.baselines[id_]
+        yield Row(
+            id_,
+            _figures(old, new, metric, comparison),
+            (len(old), len(new)),
+            comparison.interval() if comparison else None,
+            comparison.detectable if comparison else None,
+            _beyond_chance(comparison),
+            _figures(*_alike(before, after, METRICS["memory"]), METRICS["memory"]),
+            _figures(*_alike(before, after, METRICS["compile_time"]), METRICS["compile_time"]),
+            list(_remarks(before, after, (old, new), metric, comparison)),
+        )
+
+
+_Processes = Sequence[ProcessSummary]
+
+
+def _alike(before: Baseline, after: Baseline, metric: Metric) -> tuple[_Processes, _Processes]:
+    """Return the processes of both sides that tell a metric in the same way.
+
+    Of several ways the one that most processes share; of devices those that both sides know, where
+    they have two processes on them, or all that there are.
+    """
+    old, new = (
+        [p for p in side.processes if metric.log(p) is not None] for side in (before, after)
+    )
+    ways = Counter(metric.alike(p) for p in old) & Counter(metric.alike(p) for p in new)
+    if not ways:
+        return [], []
+    way = ways.most_common(1)[0][0]
+    old, new = ([p for p in side if metric.alike(p) == way] for side in (old, new))
+    common = _devices(old) & _devices(new)
+    here, there = _on(common, old), _on(common, new)
+    enough = len(here) >= min(AGREEING, len(old)) and len(there) >= min(AGREEING, len(new))
+    return (here, there) if enough else (old, new)
+
+
+def _devices(processes: _Processes) -> set[str]:
+    return {_bare(p.device_uuid) for p in processes if p.device_uuid}
+
+
+def _on(devices: set[str], processes: _Processes) -> _Processes:
+    return [p for p in processes if p.device_uuid and _bare(p.device_uuid) in devices]
+
+
+def _bare(uuid: str) -> str:
+    """Return a uuid without the prefix that NVML writes and torch does not."""
+    return uuid.removeprefix("GPU-")
+
+
+def _contrast(old: _Processes, new: _Processes, metric: Metric) -> Contrast:
+    sign = -1 if metric.more_is_better else 1
+    named = [_named(side) for side in (new, old)]
+    candidate, baseline = (
+        {name: sign * (metric.log(p) or 0.0) for name, p in side.items()} for side in named
+    )
+    if metric is not LATENCY:
+        return Contrast(candidate, baseline)
+    probes = [{name: p.probe for name, p in side.items()} for side in named]
+    return Contrast(candidate, baseline, candidate_probes=probes[0], baseline_probes=probes[1])
+
+
+def _named(processes: _Processes) -> dict[str, ProcessSummary]:
+    """Name processes as they are named in other cases; cases of one share its luck."""
+    found: dict[str, ProcessSummary] = {}
+    for position, process in enumerate(processes):
+        taken = not process.worker or process.worker in found
+        found[f"#{position}" if taken else process.worker] = process
+    return found
+
+
+def _figures(
+    old: _Processes, new: _Processes, metric: Metric, comparison: Comparison | None = None
+) -> Figures:
+    a, b = _mean(old, metric), _mean(new, metric)
+    if comparison is not None:
+        return Figures(a, b, comparison.ratio)
+    return Figures(a, b, metric.ratio(a, b) if a is not None and b is not None else None)
+
+
+def _mean(processes: _Processes, metric: Metric) -> float | None:
+    logs = [log for p in processes if (log := metric.log(p)) is not None]
+    mean = growth(statistics.fmean(logs)) if logs else None
+    return round(mean) if mean is not None and metric.unit == "B" else mean
+
+
+def _beyond_chance(comparison: Comparison | None) -> str | None:
+    """Say which way a case moved; one process of it, whatever the other side has, cannot."""
+    if comparison is None or min(map(len, comparison.contrast.groups)) < AGREEING:
+        return None
+    if comparison.p_slower < ALPHA / 2:
+        return SLOWER
+    return FASTER if comparison.p_faster < ALPHA / 2 else None
+
+
+# --- what is to be known of a row --------------------------------------------------------------
+
+
+def _remarks(
+    before: Baseline,
+    after: Baseline,
+    compared: tuple[_Processes, _Processes],
+    metric: Metric,
+    comparison: Comparison | None,
+) -> Iterator[str]:
+    old, new = compared
+    if not old or not new:
+        yield _incomparable(before, after, metric)
+    if comparison is not None:
+        yield from _about(comparison)
+    if unlike := judge.differing(after.conditions, before.conditions):
+        yield f"under other conditions: {'; '.join(unlike)}"
+    if old and new and not _devices(old) & _devices(new) and _devices(old) and _devices(new):
+        yield "on other devices"
+    yield from _host_bound(before, after, metric)
+    yield from _numerics(before, after)
+    if before.kernels and after.kernels and comparison and _beyond_chance(comparison):
+        step_s = growth(statistics.fmean(p.log_median for p in after.processes))
+        delta_s = step_s * (1 - 1 / comparison.ratio) if metric is LATENCY else None
+        yield kernels.reason(kernels.diff(before.kernels, after.kernels), delta_s)
+
+
+def _incomparable(before: Baseline, after: Baseline, metric: Metric) -> str:
+    ways = [
+        " and ".join(
+            sorted({str(metric.alike(p)) for p in side.processes if metric.log(p) is not None})
+        )
+        for side in (before, after)
+    ]
+    if all(ways):
+        return f"{metric.name} is not told in the same way: {ways[0]} in A, {ways[1]} in B"
+    lacking = " and ".join(name for name, way in zip("AB", ways, strict=True) if not way)
+    return f"no {metric.name} in {lacking}"
+
+
+def _about(comparison: Comparison) -> Iterator[str]:
+    if n := comparison.set_aside:
+        yield f"{n} disturbed process{'' if n == 1 else 'es'} set aside"
+    known = comparison.contrast.explained
+    if known is not None and known.is_used:
+        yield f"{known.probe} explains {known.share:.0%} of what processes differ by; taken off"
+
+
+def _host_bound(before: Baseline, after: Baseline, metric: Metric) -> Iterator[str]:
+    if metric.name not in ("latency", "throughput", "tail"):
+        return
+    waits = [2 * sum(p.host_bound for p in b.processes) > len(b.processes) for b in (before, after)]
+    if all(waits):
+        yield "host-bound: the device waits for Python; --metric device is the device's own time"
+    elif any(waits):
+        yield f"host-bound in {'A' if waits[0] else 'B'} only: there the device waits for Python"
+
+
+def _numerics(before: Baseline, after: Baseline) -> Iterator[str]:
+    for verdict in secondary.numerics(after.processes, before.processes):
+        if verdict.status is Status.REGRESSED:
+            yield verdict.reason.replace("the baseline", "A")
+
+
+# --- what differs around the cases -------------------------------------------------------------
+
+
+def _renamed(gone: Sequence[str], new: Sequence[str], a: Side, b: Side) -> list[tuple[str, str]]:
+    """Pair the gone with the new by their parameters."""
+    old_cases, new_cases = a.cases(), b.cases()
+    found: dict[tuple[object, ...], str] = {}
+    for id_ in new:
+        if id_ in new_cases:
+            found.setdefault(_parameters(new_cases[id_]), id_)
+    return [
+        (id_, found[key])
+        for id_ in gone
+        if id_ in old_cases and (key := _parameters(old_cases[id_])) in found
+    ]
+
+
+def _parameters(case: Case) -> tuple[object, ...]:
+    return case.workload, tuple(sorted(case.params.items())), case.launch
+
+
+def _environment(ids: Iterable[str], a: Side, b: Side) -> list[str]:
+    """Say what changed between the environments that the compared values come from."""
+    pairs = {
+        (old.environment, new.environment): None
+        for id_ in ids
+        for old in a.baselines[id_].processes
+        for new in b.baselines[id_].processes
+    }
+    lines: dict[str, None] = {}
+    for old, new in pairs:
+        if old in a.environments and new in b.environments:
+            words = fingerprint.difference(a.environments[old], b.environments[new])
+            lines |= dict.fromkeys(words)
+    return list(lines)
+
+
+_HARDWARE = (
+    ("key", "key", ""),
+    ("name", "name", ""),
+    ("architecture", "arch", ""),
+    ("compute units", "compute_units", ""),
+    ("memory", "memory_bytes", " B"),
+    ("compute partition", "compute_partition", ""),
+    ("memory partition", "memory_partition", ""),
+    ("power cap", "power_cap_w", " W"),
+    ("clock policy", "clock_policy", ""),
+    ("peak bandwidth", "peak_gb_per_s", " GB/s"),
+    ("devices", "uuid", ""),
+)
+
+
+def hardware_difference(a: Sequence[Hardware], b: Sequence[Hardware]) -> list[str]:
+    """Say in what devices differ, a line each; what either side does not know is no difference."""
+    lines = []
+    for words, name, unit in _HARDWARE:
+        old, new = (_values(getattr(device, name) for device in side) for side in (a, b))
+        if old and new and old != new:
+            lines.append(f"{words} {', '.join(old)}{unit} -> {', '.join(new)}{unit}")
+    peaks = [
+        {name: value for device in side for name, value in device.peak_tflops.items()}
+        for side in (a, b)
+    ]
+    return lines + [
+        f"peak {name} {peaks[0][name]:g} -> {peaks[1][name]:g} TFLOP/s"
+        for name in sorted(peaks[0].keys() & peaks[1].keys())
+        if peaks[0][name] != peaks[1][name]
+    ]
+
+
+def _values(values: Iterable[object]) -> list[str]:
+    found = (f"{v:g}" if isinstance(v, float) else str(v) for v in values if v is not None)
+    return sorted(dict.fromkeys(found))
+
+
+# --- what a verdict would take -----------------------------------------------------------------
+
+
+def for_a_verdict(found: Alignment) -> list[str]:
+    """Say what ``pytest perf_tests`` would need to judge B by A; nothing is judged here."""
+    return list(_needs(found))
+
+
+def _needs(found: Alignment) -> Iterator[str]:
+    a, b = found.a, found.b
+    if a.key != b.key:
+        yield (
+            f"{a.key} and {b.key} are different hardware, of which one never judges the other: "
+            "accept a baseline on each"
+        )
+    elif a.run_id is not None:
+        yield (
+            f"A is no baseline: bench-lib baseline accept --run {a.run_id} --reason WHY, "
+            "then measure B again"
+        )
+    few = [r for r in found.rows if 0 < min(r.processes) < AGREEING]
+    if few:
+        yield (
+            f"{len(few)} of {len(found.rows)} cases have one process on a side; a case is called "
+            f"slower by {AGREEING} at least: pytest perf_tests --perf-processes {LEAST_PROCESSES}"
+        )
+    thin = sum(AGREEING <= row.processes[0] < LEAST_PROCESSES for row in found.rows)
+    if thin:
+        yield (
+            f"{thin} of {len(found.rows)} cases have fewer than {LEAST_PROCESSES} processes in A, "
+            "so that their spread is a guess"
+        )
+    if any(r.startswith("under other conditions") for row in found.rows for r in row.remarks):
+        yield "cases under other conditions would be INCOMPARABLE"
+    if b.run_id is None:
+        yield "B is no run, and only runs are judged"
+    if None not in (a.run_id, b.run_id) and a.run_id != b.run_id and a.key == b.key:
+        yield (
+            "runs of different times differ by more than their processes tell: bench-lib ab "
+            "measures both environments in turns"
+        )

@@ -1,0 +1,283 @@
+"""What A and B may be: a run, a baseline file, or a hardware key that has either."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench_lib.model import Accepted, Baseline, Case, Environment, Hardware, Record, UserError
+from bench_lib.storage import acceptance, baselines, history
+from bench_lib.storage.baselines import BaselineFile
+from bench_lib.storage.history import Run
+
+if TYPE_CHECKING:
+    from bench_lib.storage.archive import Archive
+
+SHOWN = 60
+"""Characters of a name that cannot be one."""
+BASELINE = "baseline"
+"""The accepted values of the other side's hardware."""
+
+
+class SideError(UserError):
+    """A side cannot be found or read; says which, why, and what there is."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two: what it knows of each case, in the form that a baseline has."""
+
+    name: str
+    """As it was asked for."""
+    title: str
+    """What it is, in words."""
+    key: str
+    baselines: dict[str, Baseline]
+    """By case; of a run, those that accepting it would make."""
+    nothing: dict[str, str] = field(default_factory=dict)
+    """By case, why it was tried and has no values."""
+    failed: frozenset[str] = frozenset()
+    """Those of them that were neither skipped nor spoilt by the hardware."""
+    environments: dict[str, Environment] = field(default_factory=dict)
+    hardware: list[Hardware] = field(default_factory=list)
+    run_id: str | None = None
+    """None of baselines."""
+    problems: list[str] = field(default_factory=list)
+    """What of it could not be read."""
+    cases: Callable[[], Mapping[str, Case]] = dict
+    """The cases with their parameters, where these are known; asked for only when needed, since
+    those of a baseline are in the run that was accepted."""
+
+    @property
+    def ids(self) -> list[str]:
+        """Every case that there is something to say of, in order."""
+        return list(dict.fromkeys([*self.baselines, *self.nothing]))
+
+
+def find(a: str, b: str, *, folder: str | Path, baseline_folder: Path) -> tuple[Side, Side]:
+    """Find both sides by their names, among the runs of a folder or an address.
+
+    A name is ``baseline``; ``latest``; a file, a folder or an address of runs; a hardware key, of
+    which the newest run counts, else the baselines; a run's id or the start of one.  Raises
+    SideError, HistoryError and BaselineError.
+    """
+    if a == b == BASELINE:
+        raise SideError(
+            "both sides are the baseline of the other; name a run, a file or a hardware key"
+        )
+    finder = _Finder(_Runs(folder), baseline_folder)
+    names = [name for name in dict.fromkeys((a, b)) if name != BASELINE]
+    found = {name: _found(finder, name) for name in names}
+    if BASELINE in (a, b):
+        found[BASELINE] = finder.baseline_of(found[b if a == BASELINE else a])
+    return found[a], found[b]
+
+
+def _found(finder: _Finder, name: str) -> Side:
+    try:
+        return finder.side(name)
+    except OSError as error:  # no file may have such a name
+        raise SideError(f"{name[:SHOWN]!r} cannot be looked for: {error.strerror}") from error
+
+
+class _Runs:
+    """The runs of one place.
+
+    Files of a folder are told apart by their names; only what was compacted, or is elsewhere, has
+    to be opened as an archive.
+    """
+
+    def __init__(self, place: str | Path) -> None:
+        self.place = place
+        folder = Path(place)
+        self._folder = None if _is_address(str(place)) or any(folder.glob("*.parquet")) else folder
+
+    def keys(self) -> list[str]:
+        """Return the hardware keys that there are runs of."""
+        if self._folder is not None:
+            return list(history.keys(self._folder))
+        with _archive(self.place) as archive:
+            return sorted({run.key for run in archive.runs()})
+
+    def newest(self, key: str) -> Run | None:
+        """Return the newest run of a hardware key."""
+        if self._folder is not None:
+            files = history.keys(self._folder).get(key, [])
+            return history.read(files[-1]) if files else None
+        with _archive(self.place) as archive:
+            ids = [run.run_id for run in archive.runs() if run.key == key]
+            return archive.run(ids[-1]) if ids else None
+
+    def find(self, name: str) -> Run:
+        """Return a run: ``latest``, its id or the start of one; raises HistoryError."""
+        if self._folder is not None:
+            return history.read(history.find(self._folder, name))
+        with _archive(self.place) as archive:
+            return archive.run(name)
+
+    def in_file(self, name: str) -> Run:
+        """Return the run of a file of this place; raises HistoryError."""
+        with _archive(self.place) as archive:
+            ids = [run.run_id for run in archive.runs() if run.file == name]
+            if not ids:
+                raise SideError(f"{name} is no run's file in {self.place}")
+            return archive.run(ids[0])
+
+
+def _archive(place: str | Path) -> Archive:
+    from bench_lib.storage.archive import Archive  # noqa: PLC0415 - most places need no DuckDB
+
+    return Archive(place)
+
+
+def _is_address(name: str) -> bool:
+    """Whether a name is an address; a path has swallowed one of its slashes."""
+    return re.match(r"[a-z0-9]{2,}:/", name) is not None
+
+
+@dataclass(frozen=True)
+class _Finder:
+    """Where names are looked up."""
+
+    runs: _Runs
+    baseline_folder: Path
+
+    def side(self, name: str) -> Side:
+        """Return the side of a name."""
+        path = Path(name)
+        if _is_address(name):
+            return of_run(name, _at(name))
+        if path.is_dir():
+            return of_run(name, _Runs(path).find("latest"))
+        if path.is_file():
+            return self._of_file(name, path)
+        if name == "latest":
+            return of_run(name, self.runs.find(name))
+        if (run := self.runs.newest(name)) is not None:
+            return of_run(name, run)
+        if baselines.path_of(self.baseline_folder, name).is_file():
+            return self._of_baselines(name, baselines.load(self.baseline_folder, name))
+        try:
+            return of_run(name, self.runs.find(name))
+        except history.HistoryError as error:
+            raise SideError(f"{error}; {self._known()}") from error
+
+    def baseline_of(self, other: Side) -> Side:
+        """Return what is accepted on the other side's hardware."""
+        return self._of_baselines(BASELINE, baselines.load(self.baseline_folder, other.key))
+
+    def _of_file(self, name: str, path: Path) -> Side:
+        if path.suffix == ".jsonl":
+            return of_run(name, history.read(path))
+        if path.suffix == ".json":
+            return self._of_baselines(name, baselines.load(path.parent, path.stem))
+        raise SideError(f"{name} is neither a run's file (.jsonl) nor one of baselines (.json)")
+
+    def _of_baselines(self, name: str, file: BaselineFile) -> Side:
+        if not file.measured:
+            published = " but published figures, which have no processes" if file.published else ""
+            raise SideError(f"nothing is accepted in {file.path}{published}; {self._known()}")
+        return of_baselines(name, file, self.runs.find)
+
+    def _known(self) -> str:
+        """Name the hardware keys that there are."""
+        of_baselines = sorted(path.stem for path in self.baseline_folder.glob("*.json"))
+        keys = dict.fromkeys([*self.runs.keys(), *of_baselines])
+        return f"hardware there is: {', '.join(keys) or 'none'}"
+
+
+def _at(address: str) -> Run:
+    """Return the run of a file's address, else the newest under it."""
+    if address.endswith(".jsonl"):
+        place, _, name = address.rpartition("/")
+        return _Runs(place).in_file(name)
+    return _Runs(address).find("latest")
+
+
+def of_run(name: str, run: Run) -> Side:
+    """Return a run as a side; raises SideError for a file without one."""
+    problems = list(run.problems)
+    if not run.run_id:
+        raise SideError(f"{run.path} holds no run: {'; '.join(problems[:1]) or 'it is empty'}")
+    title = f"run {run.run_id} on {run.key}" + f", {run.started}" * bool(run.started)
+    if not run.finished:
+        problems.append(f"run {run.run_id} did not come to its end; it may lack cases")
+    if not run.hardware:
+        problems.append(f"{run.path} does not tell its hardware, so nothing of it is known")
+        return Side(name, title, run.key, {}, run_id=run.run_id, problems=problems)
+    values: dict[str, Baseline] = {}
+    nothing: dict[str, str] = {}
+    for case_id, record in run.records.items():
+        value, why_not = _value(run, record)
+        if value is None:
+            nothing[case_id] = why_not or "nothing measured"
+        else:
+            values[case_id] = value
+    return Side(
+        name,
+        title,
+        run.key,
+        values,
+        nothing,
+        frozenset(id_ for id_ in nothing if not _is_excused(run.records[id_])),
+        run.environments,
+        run.hardware,
+        run.run_id,
+        problems,
+        lambda: {case_id: record.case for case_id, record in run.records.items()},
+    )
+
+
+def _value(run: Run, record: Record) -> tuple[Baseline | None, str | None]:
+    """Return what accepting a record would make of it, or why nothing."""
+    try:
+        (change,) = acceptance.propose(
+            BaselineFile(run.path, run.key),
+            {run.run_id: [record]},
+            run.hardware[0],
+            Accepted(run.run_id, "", run.started),
+            environments=run.environments,
+        )
+    except ValueError as error:  # a line that somebody else wrote
+        return None, f"cannot be read: {error}"
+    return change.new, change.why_not
+
+
+def _is_excused(record: Record) -> bool:
+    """Whether a record without values says nothing of the software."""
+    return record.attempts[-1].skipped is not None or all(a.invalid for a in record.attempts)
+
+
+def of_baselines(name: str, file: BaselineFile, find_run: Callable[[str], Run]) -> Side:
+    """Return what is accepted of a hardware key as a side; ``find_run`` finds a run by its id."""
+    dates = sorted(baseline.accepted.date[:10] for baseline in file.measured.values())
+    return Side(
+        name,
+        f"baselines of {file.key}, accepted {' to '.join(dict.fromkeys((dates[0], dates[-1])))}",
+        file.key,
+        file.measured,
+        environments=file.environments,
+        hardware=[file.hardware] if file.hardware else [],
+        cases=functools.partial(_cases_accepted, file, find_run),
+    )
+
+
+def _cases_accepted(file: BaselineFile, find_run: Callable[[str], Run]) -> dict[str, Case]:
+    """Look up cases in the runs that were accepted, as far as these are still there."""
+    ids = {run for baseline in file.measured.values() for run in baseline.accepted.run_id.split()}
+    return {
+        case_id: record.case
+        for run in _still_there(sorted(ids), find_run)
+        for case_id, record in run.records.items()
+    }
+
+
+def _still_there(ids: Sequence[str], find_run: Callable[[str], Run]) -> Iterator[Run]:
+    for run_id in ids:
+        with contextlib.suppress(history.HistoryError):
+            yield find_run(run_id)

@@ -1,0 +1,1 @@
+"""Files: baselines, the history of runs, its archive, and anybody's samples."""

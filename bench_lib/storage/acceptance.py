@@ -1,0 +1,324 @@
+"""What becomes the reference: a run's values, their conditions, and what speaks against them."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from bench_lib.environment import caches
+from bench_lib.launch import launchers
+from bench_lib.model import (
+    Accepted,
+    Attempt,
+    Baseline,
+    Case,
+    Environment,
+    Hardware,
+    KernelTable,
+    Measurement,
+    ProcessSummary,
+    Record,
+    Status,
+)
+from bench_lib.storage.baselines import BaselineFile, Change
+from bench_lib.verdict import judge, validity
+from bench_lib.verdict.metrics import summary
+from bench_lib.verdict.metrics.timing import AGREEING
+
+
+def processes_of(record: Record, run_id: str | None = None) -> list[ProcessSummary]:
+    """Return the summary of every process of a record, by its first accepted attempt.
+
+    A case that two tests measure has two attempts in one process; they count once.  What it
+    took to compile is told by the first look, accepted or not: the second found the caches
+    that the first had filled.  A device context's name is its own only within a run, whose
+    id therefore comes before it.
+    """
+    first: dict[int, Attempt] = {}
+    first_looks: dict[int, Measurement] = {}
+    for attempt in record.attempts:
+        if attempt.measurement is None:
+            continue
+        first_looks.setdefault(attempt.process, attempt.measurement)
+        if attempt.accepted:
+            first.setdefault(attempt.process, attempt)
+    prefix, cold = "" if run_id is None else f"{run_id}/", record.case.launch.cold
+    return [
+        replace(
+            summary.summarise(
+                attempt.measurement,
+                environment=attempt.environment,
+                time=attempt.time,
+                seen=attempt.telemetry,
+            ),
+            worker=prefix + attempt.measurement.context_id,
+            compile_s=first_looks[attempt.process].compile_s,
+            compile_cache=first_looks[attempt.process].compile_cache,
+            first_step_s=first_looks[attempt.process].first_step_s if cold else None,
+        )
+        for attempt in first.values()
+        if attempt.measurement is not None
+    ]
+
+
+CONDITIONS = ("compute_partition", "memory_partition", "power_cap_w", "clock_policy")
+"""Settings of the hardware that have to be equal for a comparison to mean anything."""
+
+
+def conditions_of(
+    case: Case, hardware: Hardware, environment: Environment | None = None
+) -> dict[str, Any]:
+    """Return what has to be equal for a comparison: conditions, never the software judged.
+
+    Each is a row of the table in docs/baselines.md.  Of the environment there is the
+    governor, where the CPU itself is measured, and whether the caches that choose kernels
+    were filled; how full they are changes with every case that is added.
+    """
+    variables = {} if environment is None else environment.variables
+    launcher = variables.get(launchers.VARIABLE, launchers.NAMES[0])
+    conditions: dict[str, Any] = {
+        "ranks": case.launch.ranks,
+        "launcher": launcher if case.launch.ranks > 1 else "none",
+    }
+    conditions |= {name: getattr(hardware, name) for name in CONDITIONS}
+    if environment is None:
+        return conditions
+    if hardware.vendor == "cpu":
+        conditions["governor"] = environment.governor
+    if case.launch.cold:
+        return {**conditions, "caches": "cold"}
+    filled = environment.caches
+    if hardware.vendor == "amd" and "miopen" in filled:
+        conditions["miopen_cache"] = caches.state_of(filled["miopen"])
+        if caches.TUNED in filled:
+            conditions["miopen_cache"] = "tuned"
+    if "tunableop" in filled:
+        conditions["tunableop_cache"] = caches.state_of(filled["tunableop"])
+    return conditions
+
+
+def level_of(baseline: Baseline | None, case: Case, hardware: Hardware) -> validity.Level | None:
+    """Return what the clock was when a case's baseline was recorded.
+
+    None where that is not known, and where other conditions differ: then a lower clock is no
+    surprise, and the case INCOMPARABLE.
+    """
+    if baseline is None:
+        return None
+    known = {**conditions_of(case, hardware), "launcher": None}  # which the environment tells
+    if judge.differing(known, baseline.conditions):
+        return None
+    own = [p for p in baseline.processes if p.device_uuid and p.device_uuid == hardware.uuid]
+    if len(own) >= AGREEING:
+        return validity.level(own, case.limits.tolerance)
+    return validity.level(baseline.processes, case.limits.tolerance, judge.BETWEEN_DEVICES)
+
+
+def mixed_conditions(devices: Iterable[Hardware]) -> list[str]:
+    """Say which conditions differ between devices; what is not known is not compared."""
+    settings = ({name: getattr(device, name) for name in CONDITIONS} for device in devices)
+    return _mixed(_known_values(settings))
+
+
+def _known_values(settings: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Collect the different values that each setting is known to have had."""
+    found: dict[str, list[Any]] = {}
+    for each in settings:
+        for name, value in each.items():
+            if value is not None and value not in found.setdefault(name, []):
+                found[name].append(value)
+    return found
+
+
+def _mixed(values: Mapping[str, list[Any]]) -> list[str]:
+    return [
+        f"{name} {' and '.join(map(str, known))}"
+        for name, known in values.items()
+        if len(known) > 1
+    ]
+
+
+DOUBTFUL = (Status.INVALID, Status.REGRESSED, Status.SUSPECT, Status.NOISY)
+"""Statuses of values that should not become the reference, the worst first."""
+
+
+def propose(
+    current: BaselineFile,
+    runs: Mapping[str, Iterable[Record]],
+    hardware: Hardware,
+    accepted: Accepted,
+    *,
+    only: str = "*",
+    environments: Mapping[str, Environment] | None = None,
+) -> list[Change]:
+    """Say what accepting these runs would do, case by case, changing nothing.
+
+    ``runs`` are records by the id of their run, ``environments`` are by the reference that
+    attempts have.  A record with a fault, or in ERROR, gives nothing, not even what its
+    earlier processes measured.
+    """
+    by_case: dict[str, list[tuple[str, Record]]] = {}
+    for run_id, records in runs.items():
+        for record in records:
+            if fnmatch.fnmatchcase(record.case.id, only):
+                by_case.setdefault(record.case.id, []).append((run_id, record))
+    return [
+        _change(current.baselines.get(case_id), group, hardware, accepted, environments or {})
+        for case_id, group in sorted(by_case.items())
+    ]
+
+
+def _change(
+    old: Baseline | None,
+    group: list[tuple[str, Record]],
+    hardware: Hardware,
+    accepted: Accepted,
+    environments: Mapping[str, Environment],
+) -> Change:
+    """Say what the records of one case, each with its run's id, make of its baseline."""
+    case = group[-1][1].case
+    sound = [(run_id, record) for run_id, record in group if _is_sound(record)]
+    processes = [_rounded(p) for run_id, record in sound for p in processes_of(record, run_id)]
+    if not processes:
+        return Change(case.id, old, None, _why_nothing(group[-1][1]))
+    if any(p.finite is False for p in processes):
+        return Change(case.id, old, None, "the answer holds infinities or NaN")
+    conditions = _known_values(
+        conditions_of(case, hardware, environments.get(p.environment)) for p in processes
+    )
+    new = Baseline(
+        case.id,
+        processes,
+        accepted,
+        judge.stored_limits(processes, case.limits),
+        "measured",
+        {name: known[0] for name, known in conditions.items() if len(known) == 1},
+        kernels=_kernels(old, [record for _, record in sound]),
+    )
+    against = [
+        *_unsteady(processes, case),
+        *_doubted(record for _, record in sound),
+        *_slower(new, old, case.limits.tolerance),
+        *(f"measured under {words}" for words in _mixed(conditions)),
+    ]
+    return Change(case.id, old, new, against="; ".join(against) or None)
+
+
+def _kernels(old: Baseline | None, records: list[Record]) -> KernelTable | None:
+    """Return the kernels that go with the new values: the last looked at, or what still holds."""
+    for record in reversed(records):
+        if record.kernels is not None:
+            return record.kernels
+    still = old is not None and all(record.status is Status.OK for record in records)
+    return old.kernels if old is not None and still else None
+
+
+def _is_sound(record: Record) -> bool:
+    return record.status is not Status.ERROR and not any(a.fault for a in record.attempts)
+
+
+def _unsteady(processes: list[ProcessSummary], case: Case) -> list[str]:
+    spread = statistics.median(p.spread for p in processes)
+    if spread <= case.limits.spread:
+        return []
+    return [f"iterations spread by {spread:.0%}; the limit is {case.limits.spread:.0%}"]
+
+
+def _doubted(records: Iterable[Record]) -> list[str]:
+    """Repeat the worst that the runs themselves said of values that are in doubt."""
+    records = list(records)
+    for status in DOUBTFUL:
+        for record in records:
+            if record.status is status:
+                verdict = next((v for v in record.verdicts if v.status is status), None)
+                about = f" {verdict.metric}: {verdict.reason}" if verdict else ""
+                return [f"{status.value}{about}"]
+    return []
+
+
+def _slower(new: Baseline, old: Baseline | None, tolerance: float) -> list[str]:
+    """Say by how much the new values are slower, which chance does not excuse here.
+
+    A run may call it OK because its processes could not tell; as the reference it would
+    hide the next slow-down.
+    """
+    if old is None or not old.processes or old.provenance != "measured":
+        return []
+    figures = [("", "log_median")]
+    processes = (*new.processes, *old.processes)
+    if len({p.device_source for p in processes}) == 1:
+        figures.append(("device time ", "log_device"))
+        if all(p.host_bound and p.log_device is not None for p in processes):
+            del figures[0]  # the host's time is too unsteady to say so by its mean
+    words = []
+    for name, figure in figures:
+        after = [getattr(p, figure) for p in new.processes]
+        before = [getattr(p, figure) for p in old.processes]
+        if None in after or None in before:
+            continue
+        change = math.expm1(statistics.fmean(after) - statistics.fmean(before))
+        if change > tolerance:
+            words.append(
+                f"{name}{change:.2%} slower than accepted; the tolerance is {tolerance:.1%}"
+            )
+    return words
+
+
+def taken(changes: Iterable[Change], *, force: bool = False) -> list[Change]:
+    """Return the changes that are to be written: those that nothing speaks against.
+
+    With ``force`` the others too, each noting what it was accepted in spite of.
+    """
+    chosen = []
+    for change in changes:
+        if change.new is None:
+            continue
+        if change.against is None:
+            chosen.append(change)
+        elif force:
+            accepted = replace(change.new.accepted, in_spite_of=change.against)
+            chosen.append(replace(change, new=replace(change.new, accepted=accepted)))
+    return chosen
+
+
+def _why_nothing(record: Record) -> str:
+    last = record.attempts[-1]
+    if last.skipped is not None:
+        return f"skipped: {last.skipped}"
+    if last.fault is not None:
+        message = last.fault.message.partition("\n")[0]
+        return f"{last.fault.kind} in {last.fault.phase}: {message}"
+    if last.discarded is None and record.status is Status.ERROR:
+        return "; ".join(["ERROR", *(v.reason for v in record.verdicts)])
+    return last.discarded or "no accepted attempt"
+
+
+def _rounded(process: ProcessSummary) -> ProcessSummary:
+    """Keep what can be read and judged by: a millionth of a time, three digits of an error."""
+
+    def places(value: float | None, n: int) -> float | None:
+        return None if value is None else round(value, n)
+
+    def digits(value: float | None) -> float | None:
+        return None if value is None else float(f"{value:.3g}")
+
+    return replace(
+        process,
+        log_median=round(process.log_median, 6),
+        log_device=places(process.log_device, 6),
+        spread=round(process.spread, 5),
+        log_throughput=places(process.log_throughput, 6),
+        p99_s=places(process.p99_s, 9),
+        compile_s=places(process.compile_s, 2),
+        first_step_s=places(process.first_step_s, 3),
+        cosine=None if process.cosine is None else 1 - float(f"{1 - process.cosine:.3g}"),
+        loss_error=digits(process.loss_error),
+        grad_norm_error=digits(process.grad_norm_error),
+        clock_mhz=places(process.clock_mhz, 0),
+        power_w=places(process.power_w, 0),
+        figures={name: float(f"{value:.4g}") for name, value in process.figures.items()},
+    )

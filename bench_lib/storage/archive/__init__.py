@@ -1,0 +1,594 @@
+"""The history at size: every run of a place as tables, from JSON Lines and Parquet alike.
+
+A run counts once, however often it is there; what is left out is told.  docs/history.md says
+how the files lie, and what the tables hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import duckdb
+import msgspec
+
+from bench_lib.model import Case, Environment, Status
+from bench_lib.storage import history
+from bench_lib.storage.archive import originals, tables, views
+from bench_lib.storage.archive.lines import Row, named, split
+from bench_lib.storage.archive.places import Entry, Place
+from bench_lib.storage.history import HistoryError
+
+T = TypeVar("T")
+AHEAD = dt.timedelta(days=1)
+"""A run that began so much later than now has a wrong clock, and would be the newest for ever."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run's value of one case on one hardware."""
+
+    run_id: str
+    time: str
+    """When the run began, as its file's name says: UTC, ISO 8601."""
+    case_id: str
+    key: str
+    device_uuid: str | None
+    """None too where the run measured the case on several devices."""
+    log_median: float
+    """Natural logarithm of seconds: the median over the run's accepted attempts."""
+    spread: float
+    """Inside a process, as ``summary.spread`` has it."""
+    rate: float | None
+    """Items a second by the wall clock."""
+    item: str
+    peak_memory_bytes: int | None
+    status: Status | None
+    """Of the case's verdict; None where it was not judged."""
+    environment: str
+    """Reference; ``Archive.environments`` has what it stands for."""
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """One run in a line."""
+
+    run_id: str
+    key: str
+    started: str
+    """As its file's name says: UTC, ISO 8601."""
+    ended: str | None
+    """None of a run that was interrupted, or goes on."""
+    exit_status: int | None
+    cases: int
+    counts: dict[str, int]
+    """How many cases have each status; ``not judged`` is one."""
+    path: str
+    """The file that it is read from; several runs share one that was compacted."""
+    file: str
+    """What the run's own file is called, wherever it is."""
+    compacted: bool
+    """Whether its own file is not there any more."""
+    bytes: int
+    """Size of its own file."""
+    modified_ns: int | None
+    """When its own file was last written to, since 1970; None where the place does not tell."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The answer to a query."""
+
+    columns: list[str]
+    rows: list[tuple[Any, ...]]
+
+
+class Archive:
+    """The runs of a folder, or of an address such as ``s3://bucket/runs``; a context manager."""
+
+    def __init__(self, place: str | Path, *, now: str | None = None) -> None:
+        """Look at what is there.  Raises HistoryError where the place cannot be read."""
+        self.place = Place(place)
+        self.problems: list[str] = []
+        """What was left out, and what is odd and was kept, by file."""
+        self._now = now or history.utc_now()
+        self._has_views = False
+        self._scratch = tempfile.TemporaryDirectory(prefix="bench-lib-")
+        try:
+            self._open()
+        except BaseException:
+            self._scratch.cleanup()
+            raise
+
+    def __enter__(self) -> Archive:  # noqa: PYI034 - typing has no Self before Python 3.11
+        """Keep it open."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Give back memory and scratch files."""
+        self._database.close()
+        self._scratch.cleanup()
+
+    # ---- what is there ------------------------------------------------------------------
+
+    def runs(self) -> list[RunLine]:
+        """Return all runs, oldest first."""
+        return list(self._runs)
+
+    def find(self, run: str) -> RunLine:
+        """Return the line of a run: ``latest``, or an id or the start of one.
+
+        Raises HistoryError where there is none, or more than one.
+        """
+        where = self.place.address
+        if not self._runs:
+            raise HistoryError(f"no runs in {where}; run pytest perf_tests, or name --history DIR")
+        if run == "latest":
+            return self._runs[-1]
+        found = [line for line in self._runs if line.run_id.startswith(run)]
+        if len(found) == 1:
+            return found[0]
+        ids = ", ".join(line.run_id for line in (found or self._runs)[-5:])
+        what = "is the start of several runs" if found else "is not a run here"
+        raise HistoryError(f"{run!r} {what}; in {where} there is {ids}")
+
+    def run(self, run: str) -> history.Run:
+        """Return all that is known of a run, named as for ``find``, compacted or not.
+
+        Raises HistoryError where there is none, or more than one, or it cannot be read.
+        """
+        return next(self.read([self.find(run)]))
+
+    def read(self, lines: Iterable[RunLine]) -> Iterator[history.Run]:
+        """Yield all that is known of runs, in their order; raises HistoryError.
+
+        Those of one month that follow each other come much faster than each by itself.
+        """
+        for line, data in self._files(lines):
+            yield history.parse(Path(line.path).parent / line.file, data)
+
+    def data(self, line: RunLine) -> bytes:
+        """Return the bytes of a run's own file, compacted or not; raises HistoryError."""
+        return next(data for _, data in self._files([line]))
+
+    def _files(self, lines: Iterable[RunLine]) -> Iterator[tuple[RunLine, bytes]]:
+        for (path, compacted), group in groupby(lines, lambda line: (line.path, line.compacted)):
+            of_file = {line.file: line for line in group}
+            for batch in originals.batches({file: line.bytes for file, line in of_file.items()}):
+                found = self._held(path, batch) if compacted else {}
+                for file in batch:
+                    data = found[file] if compacted else self.place.read(self._entries[file])
+                    yield of_file[file], data
+
+    def _held(self, month: str, files: Sequence[str]) -> dict[str, bytes]:
+        place = next(at for at, address in self._address.items() if address == month)
+        try:
+            return originals.held(self._database, place, files)
+        except duckdb.Error as error:
+            raise self._unreadable(error) from error
+
+    def case(self, case_id: str) -> Case | None:
+        """Return a case as the newest run that tried it has it; None where none did.
+
+        Raises HistoryError.
+        """
+        tried = f"kind = 'attempt' AND case_id = {tables.quoted(case_id)}"
+        found = self.query(f"SELECT DISTINCT run FROM lines WHERE {tried}")
+        ids = {run_id for (run_id,) in found.rows}
+        for line in reversed(self._runs):
+            if line.run_id in ids:
+                record = self.run(line.run_id).records.get(case_id)
+                if record is not None:
+                    return record.case
+        return None
+
+    def series(self, case_id: str, key: str, *, since: str | None = None) -> list[Point]:
+        """Return a case's values on a hardware, oldest first; ``since`` is a run's start."""
+        query = f"{_POINTS} AND case_id = ? AND key = ? AND started >= ? ORDER BY started, file"
+        return [_point(row) for row in self._ask(query, [case_id, key, since or ""])]
+
+    def all_series(self, *, since: str | None = None) -> Iterator[tuple[str, str, list[Point]]]:
+        """Yield each case and hardware key, in order, with its values, oldest first."""
+        query = f"{_POINTS} AND started >= ? ORDER BY case_id, key, started, file"
+        points: list[Point] = []
+        for row in self._ask(query, [since or ""]):
+            point = _point(row)
+            if points and (points[0].case_id, points[0].key) != (point.case_id, point.key):
+                yield points[0].case_id, points[0].key, points
+                points = []
+            points.append(point)
+        if points:
+            yield points[0].case_id, points[0].key, points
+
+    def environments(self, refs: Iterable[str]) -> dict[str, Environment]:
+        """Return by reference the environments that are known of those asked for."""
+        query = (
+            "SELECT environment, min(raw) FROM known WHERE kind = 'environment' "
+            "AND list_contains(?, environment) GROUP BY environment"
+        )
+        found: dict[str, Environment] = {}
+        for ref, raw in self._ask(query, [sorted(set(refs))]):
+            with contextlib.suppress(msgspec.DecodeError):
+                found[ref] = msgspec.json.decode(raw, type=_EnvironmentLine).environment
+        return found
+
+    def query(self, sql: str) -> Table:
+        """Answer a question about the views that docs/history.md names.
+
+        It can read nothing else, and write nothing, and an interrupt ends it.  Raises
+        HistoryError.
+        """
+
+        def answer() -> Table:
+            found = self._select(sql)
+            return Table([about[0] for about in found.description or []], found.fetchall())
+
+        try:
+            return self._stoppable(answer)
+        except duckdb.Error as error:
+            raise HistoryError(f"the query failed: {error}") from error
+
+    def write_parquet(self, sql: str, path: Path) -> None:
+        """Write the answer to a query, whose columns have names of their own, as Parquet.
+
+        Raises HistoryError.
+        """
+        found = self._stoppable(lambda: self._select(sql))
+        kinds = {name: kind for name, kind, *_ in found.description or []}
+        columns = ", ".join(f'CAST("{name}" AS {kind}) AS "{name}"' for name, kind in kinds.items())
+        part = path.with_name(f".{path.name}.part")
+        try:
+            # The database that answers queries can write nowhere.
+            with tables.connect(Path(self._scratch.name)) as database:
+                database.execute("SET preserve_insertion_order = true")
+                arrays, chosen = tables.unmasked(found.fetchnumpy())
+                database.register("found", arrays)
+                database.execute(
+                    f"COPY (SELECT {columns} FROM (SELECT {chosen} FROM found)) "
+                    f"TO {tables.quoted(str(part))} (FORMAT parquet, COMPRESSION zstd)"
+                )
+            part.replace(path)
+        except (duckdb.Error, OSError) as error:
+            part.unlink(missing_ok=True)
+            said = str(error).splitlines()[0]
+            raise HistoryError(f"cannot write {path}: {said}") from error
+
+    def _stoppable(self, work: Callable[[], T]) -> T:
+        # DuckDB returns to Python, and so to its signals, when it is done.
+        with ThreadPoolExecutor(1) as elsewhere:
+            future = elsewhere.submit(work)
+            try:
+                return future.result()
+            except KeyboardInterrupt:
+                self._database.interrupt()
+                raise
+
+    def _select(self, sql: str) -> duckdb.DuckDBPyConnection:
+        try:
+            sql.encode()  # an argument may be bytes that are no text, for which DuckDB has no words
+            statements = duckdb.extract_statements(sql)
+        except (duckdb.Error, UnicodeEncodeError) as error:
+            raise HistoryError(f"the query cannot be read: {error}") from error
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            raise HistoryError("a query is one SELECT; it reads the history and never writes it")
+        try:
+            if not self._has_views:
+                views.create(self._database, self._fresh_at, self._compacted)
+                self._has_views = True
+            return self._database.execute(statements[0])
+        except duckdb.Error as error:
+            raise HistoryError(f"the query failed: {error}") from error
+
+    def _ask(self, query: str, parameters: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+        cursor = self._database.cursor()
+        try:
+            cursor.execute(query, list(parameters))
+            while rows := cursor.fetchmany(20_000):
+                yield from rows
+        except duckdb.Error as error:
+            raise self._unreadable(error) from error
+        finally:
+            cursor.close()
+
+    def _unreadable(self, error: duckdb.Error) -> HistoryError:
+        return HistoryError(f"cannot read {self.place.address}: {str(error).splitlines()[0]}")
+
+    # ---- opening ------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        for _ in range(3):
+            self._database = tables.connect(Path(self._scratch.name))
+            try:
+                self._look()
+            except _MovedError:  # somebody compacts: what was a file is in Parquet now
+                self._database.close()
+                self.problems.clear()
+            except duckdb.Error as error:
+                self._database.close()
+                raise self._unreadable(error) from error
+            except BaseException:
+                self._database.close()
+                raise
+            else:
+                return
+        raise HistoryError(f"{self.place.address} changes while it is read; try again")
+
+    def _look(self) -> None:
+        database = self._database
+        entries = [entry for entry in self.place.entries() if self._can_be_said(entry)]
+        self._entries = {entry.name: entry for entry in entries}
+        self._address: dict[str, str] = {}
+        if self.place.file_system is not None:
+            database.register_filesystem(self.place.file_system)
+        tables.create(database, "fresh")
+        parquet = self._parquet(entries)
+        compacted = self._copies(views.parquet(parquet)) if parquet else []
+        fresh = self._fresh(entries, compacted)
+        local = self._take_in(fresh)
+        kept = self._count_once([*compacted, *self._copies("(SELECT *, NULL AS place FROM fresh)")])
+        counted = {(copy.place, copy.line.file) for copy in kept if copy.place}
+        aside = {(copy.place, copy.line.file) for copy in compacted if copy.place}
+        # What is compacted from now on is not to count a second time.
+        aside |= {(place, entry.name) for place in parquet for entry in fresh}
+        views.create_known(database, parquet, sorted(aside - counted))
+        read = sorted(copy.line.file for copy in kept if copy.place is None)
+        self._drop_but(read)
+        self._fresh_at = {name: local[name] for name in read}
+        self._compacted = parquet
+        views.lock(database, [*parquet, *(str(local[name]) for name in read)])
+        self._tell_problems()
+        self._runs = [copy.line for copy in sorted(kept, key=lambda copy: copy.order)]
+
+    def _can_be_said(self, entry: Entry) -> bool:
+        """Whether a file's name is text, which databases and terminals take."""
+        told = entry.name.encode(errors="replace").decode()
+        if told != entry.name:
+            self.problems.append(f"{told}: its name is no text; left out")
+        return told == entry.name
+
+    def _parquet(self, entries: Sequence[Entry]) -> list[str]:
+        """Return where compacted files are read that this version reads."""
+        named_so = [e for e in entries if e.name.endswith(".parquet") and e.name[0] != "."]
+        at = self.place.in_parts(named_so, Path(self._scratch.name))
+        found = []
+        for entry in named_so:
+            version = tables.version_of(self._database, at[entry.name])
+            if version is None:
+                self.problems.append(f"{entry.name}: not written by history compact; left out")
+            elif version > tables.VERSION:
+                self.problems.append(
+                    f"{entry.name}: version {version} is newer than {tables.VERSION}, the newest "
+                    "that this version of bench-lib reads; left out; upgrade bench-lib"
+                )
+            else:
+                found.append(at[entry.name])
+                self._address[at[entry.name]] = entry.address
+        return found
+
+    def _copies(self, source: str) -> list[_Copy]:
+        """Return the runs in a table of lines."""
+        rows = self._database.execute(
+            "SELECT place, file, run, key, started, ended, exit_status, cases, counts, bytes, "
+            f"modified_ns FROM {source} WHERE bytes IS NOT NULL"
+        ).fetchall()
+        found = []
+        for place, file, *about, counts, size, modified_ns in rows:
+            if history.NAME.fullmatch(file) is None:  # it is where restoring would write to
+                self.problems.append(f"{file!r}: no name of a run's file; cannot be restored")
+                continue
+            entry = self._entries.get(file)
+            path = entry.address if entry else self._address[place]
+            told = (
+                *about,
+                msgspec.json.decode(counts),
+                path,
+                file,
+                entry is None,
+                size,
+                modified_ns,
+            )
+            found.append(_Copy(RunLine(*told), place))
+        return found
+
+    def _fresh(self, entries: Sequence[Entry], compacted: Sequence[_Copy]) -> list[Entry]:
+        """Return the files of runs that are not compacted as they are now."""
+        known = {copy.line.file: copy for copy in compacted}
+        found = []
+        for entry in entries:
+            if not entry.name.endswith(".jsonl"):
+                continue
+            try:
+                named(entry.name)
+            except HistoryError as error:
+                self.problems.append(f"{error}; left out")
+                continue
+            if (entry.bytes or 0) > tables.LARGEST:
+                self.problems.append(f"{entry.name}: {too_large(entry.bytes)}; left out")
+            elif entry.name not in known or not known[entry.name].is_of(entry):
+                found.append(entry)
+        return found
+
+    def _take_in(self, fresh: Sequence[Entry]) -> dict[str, Path]:
+        """Read files of runs; returns by name where DuckDB may read them again."""
+        local = self.place.local(fresh, Path(self._scratch.name))
+        try:
+            sources = {
+                local[entry.name]: _about(entry, local[entry.name])
+                for entry in fresh
+                if self._can_be_read(local[entry.name])
+            }
+            whole = {path: row for path, row in sources.items() if _is_plain(path)}
+            odd = tables.take_in(self._database, "fresh", list(whole.items()))
+            for path in sorted({*odd, *(sources.keys() - whole.keys())}):
+                self._read(path, sources[path])
+        except (OSError, duckdb.IOException) as error:
+            if not all(path.exists() for path in local.values()):
+                raise _MovedError from error
+            raise HistoryError(f"cannot read {self.place.address}: {error}") from error
+        return local
+
+    def _can_be_read(self, path: Path) -> bool:
+        try:
+            path.open("rb").close()
+        except PermissionError as error:
+            self.problems.append(f"{path.name}: cannot be read: {error.strerror}; left out")
+            return False
+        return True
+
+    def _read(self, path: Path, about: Row) -> None:
+        """Take in a file of which something is odd, with all the care of ``history.read``."""
+        address = Path(self._entries[about.file].address)
+        try:
+            rows = split(address, path.read_bytes(), about.modified_ns)
+        except HistoryError as error:
+            self.problems.append(str(error))
+            return
+        told = [row for row in rows if _tells(row)]
+        for row in told:
+            if row.kind != "environment":
+                row.raw = None
+        tables.insert(self._database, "fresh", told)
+
+    def _count_once(self, copies: Sequence[_Copy]) -> list[_Copy]:
+        """Return what counts: of a run the longest copy, and nothing from clocks that are ahead."""
+        kept: dict[str, _Copy] = {}
+        latest = _later(self._now, AHEAD)
+        for copy in sorted(copies, key=lambda copy: copy.rank):
+            line = copy.line
+            other = kept.get(line.run_id)
+            if other is not None:
+                # A file that has grown since it was compacted is no surprise.
+                if other.line.file != line.file or (other.place and copy.place):
+                    where = f"{line.file} in {Path(copy.place).name}" if copy.place else line.file
+                    self.problems.append(
+                        f"{where}: the same run as {other.line.file}; counted once"
+                    )
+            elif line.started > latest:
+                self.problems.append(
+                    f"{line.file}: began {line.started}, which is yet to come; left out"
+                )
+            else:
+                kept[line.run_id] = copy
+                if line.ended is not None and line.ended < line.started:
+                    self.problems.append(
+                        f"{line.file}: ended {line.ended}, before it began; kept as it is"
+                    )
+        return list(kept.values())
+
+    def _drop_but(self, files: Iterable[str]) -> None:
+        """Leave the lines of these files only among the fresh."""
+        self._database.execute(
+            "DELETE FROM fresh WHERE NOT list_contains(?, file)", [sorted(files)]
+        )
+
+    def _tell_problems(self) -> None:
+        query = (
+            "SELECT file, problem FROM known WHERE problem IS NOT NULL ORDER BY started, file, line"
+        )
+        self.problems += [f"{file}: {problem}" for file, problem in self._ask(query)]
+
+
+class _MovedError(Exception):
+    """A file that was there is not any more."""
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A run as it is in one place."""
+
+    line: RunLine
+    place: str | None
+    """The Parquet file; None of a run's own file."""
+
+    @property
+    def rank(self) -> tuple[int, bool, str, str]:
+        """The first of several copies counts: the longest, and a file before Parquet."""
+        return -self.line.bytes, self.place is not None, self.line.file, self.place or ""
+
+    @property
+    def order(self) -> tuple[str, int, str]:
+        """Of two runs of one second the one that was written to last is the later."""
+        return self.line.started, self.line.modified_ns or 0, self.line.file
+
+    def is_of(self, entry: Entry) -> bool:
+        """Whether a file is as it was when it was compacted."""
+        same_size = entry.bytes is None or entry.bytes == self.line.bytes
+        return same_size and entry.modified_ns in (None, self.line.modified_ns)
+
+
+class _EnvironmentLine(msgspec.Struct):
+    environment: Environment
+
+
+_POINTS = (
+    "SELECT run, started, case_id, key, device_uuid, log_median, spread, rate, item, "
+    "peak_memory_bytes, status, environment FROM known WHERE log_median IS NOT NULL"
+)
+_STATUS: dict[str | None, Status | None] = {None: None, **{s.value: s for s in Status}}
+
+
+def _point(row: Sequence[Any]) -> Point:
+    run, time, case_id, key, uuid, log_median, spread, rate, item, peak, status, environment = row
+    return Point(
+        run,
+        time,
+        case_id,
+        key,
+        uuid,
+        log_median,
+        spread,
+        rate,
+        item,
+        peak,
+        _STATUS.get(status),
+        environment,
+    )
+
+
+def _about(entry: Entry, local: Path) -> Row:
+    row = named(entry.name)
+    row.bytes, row.modified_ns = local.stat().st_size, entry.modified_ns
+    return row
+
+
+def _tells(row: Row) -> bool:
+    """Whether a line says something of its run, of a value, of an environment, or of itself."""
+    figures = (row.bytes, row.log_median, row.problem)
+    return row.kind == "environment" or any(figure is not None for figure in figures)
+
+
+def too_large(size: int | None) -> str:
+    """Say that a file of so many bytes is not read."""
+    return f"of {(size or 0) / 1e6:.0f} MB; no more than {tables.LARGEST / 1e6:.0f} MB are read"
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether a file ends with a whole line, and is short enough to be read with others."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size > tables.LONGEST_LINE:
+            return False
+        file.seek(max(0, size - 1))
+        return file.read(1) in (b"", b"\n")
+
+
+def _later(time: str, by: dt.timedelta) -> str:
+    return f"{dt.datetime.fromisoformat(time.rstrip('Z')) + by:%Y-%m-%dT%H:%M:%SZ}"

@@ -1,0 +1,203 @@
+"""A folder's runs to where all machines' runs are, and back."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import duckdb
+
+from bench_lib.storage import history
+from bench_lib.storage.archive import AHEAD, Archive, tables, views
+from bench_lib.storage.archive.compaction import STILL, put
+from bench_lib.storage.archive.originals import batches, held
+from bench_lib.storage.archive.places import Entry, Place
+from bench_lib.storage.history import HistoryError
+
+
+@dataclass
+class Pushed:
+    """What became of a folder's runs."""
+
+    files: list[str] = field(default_factory=list)
+    """Names of what was uploaded."""
+    there: int = 0
+    """Runs that were there before."""
+    going_on: list[str] = field(default_factory=list)
+    """Files of runs that are not finished and may still grow."""
+
+
+@dataclass
+class Pulled:
+    """What became of the runs at an address."""
+
+    files: list[Path] = field(default_factory=list)
+    """What was written."""
+    here: int = 0
+    """Runs that were here before."""
+    left: list[str] = field(default_factory=list)
+    """Files that were left as they are, with the reason."""
+
+
+def push(folder: Path, address: str, *, now: dt.datetime | None = None) -> Pushed:
+    """Upload the runs that are not at an address yet; nothing that is there gets lost.
+
+    A compacted month goes whole where all that the address has of it is in it, and run by run
+    otherwise.  Raises HistoryError.
+    """
+    place, done = Place(address), Pushed()
+    if place.address.startswith("http"):
+        raise HistoryError(f"{place.address}: web servers are read from, and not written to")
+    still = (now or dt.datetime.now(dt.timezone.utc)) - STILL
+    with Archive(folder) as archive, TemporaryDirectory(prefix="bench-lib-") as scratch:
+        if archive.place.folder is None:
+            raise HistoryError(f"{folder} is no folder; what is pushed is one")
+        try:
+            there = _Contents(place, Path(scratch))
+            before = there.files()
+            for entry in _fit_to_go_whole(_Contents(archive.place, Path(scratch)), there):
+                place.write(entry.name, Path(entry.address))
+                done.files.append(entry.name)
+        except duckdb.Error as error:
+            raise HistoryError(f"cannot read {place.address}: {error}") from error
+        known = there.files()
+        for line in archive.runs():
+            if known.get(line.file) == line.bytes:
+                done.there += before.get(line.file) == line.bytes
+            elif line.ended is None and (line.modified_ns or 0) > still.timestamp() * 1e9:
+                done.going_on.append(line.file)
+            else:
+                copy = Path(scratch) / line.file
+                copy.write_bytes(archive.data(line))
+                place.write(line.file, copy)
+                copy.unlink()
+                done.files.append(line.file)
+    return done
+
+
+def pull(folder: Path, address: str, *, most: int | None, now: dt.datetime | None = None) -> Pulled:
+    """Write the files of runs that an address has and a folder has not, nor has compacted.
+
+    Of each hardware key the newest ``most``, or all for None.  Raises HistoryError; what was
+    written until then is whole.
+    """
+    place, ours, done = Place(address), Place(folder), Pulled()
+    if ours.folder is None:
+        raise HistoryError(f"{folder} is no folder; runs are fetched into one")
+    latest = (now or dt.datetime.now(dt.timezone.utc)) + AHEAD
+    with TemporaryDirectory(prefix="bench-lib-") as scratch:
+        try:
+            there, known = _Contents(place, Path(scratch)), _Contents(ours, Path(scratch)).files()
+            wanted = _newest(there.files(), most, f"{latest:%Y%m%dT%H%M%SZ}")
+            missing = [name for name, size in wanted.items() if known.get(name, -1) < size]
+            done.here = len(wanted) - len(missing)
+            for name, data in there.read(missing):
+                _keep(ours.folder / name, data, done)
+        except duckdb.Error as error:
+            said = str(error).splitlines()[0]
+            raise HistoryError(f"cannot read {place.address}: {said}") from error
+    return done
+
+
+def _newest(files: Mapping[str, int], most: int | None, latest: str) -> dict[str, int]:
+    """Return of each hardware key the newest runs' files, but none that is yet to come."""
+    of_key: dict[str, list[str]] = {}
+    for name in sorted(files, reverse=True):
+        match = history.NAME.fullmatch(name)
+        if match and match["time"] <= latest:
+            of_key.setdefault(match["key"], []).append(name)
+    return {name: files[name] for names in of_key.values() for name in names[:most]}
+
+
+def _keep(path: Path, data: bytes, done: Pulled) -> None:
+    """Write a file, unless something else is here under its name; raises HistoryError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        same = not path.exists() or data.startswith(path.read_bytes())
+    except OSError as error:
+        raise HistoryError(f"cannot write {path}: {error.strerror}") from error
+    if same:
+        put(path, data)
+        done.files.append(path)
+    else:
+        done.left.append(f"{path.name}: not what is there under its name; left as it is")
+
+
+def _fit_to_go_whole(ours: _Contents, there: _Contents) -> Iterator[Entry]:
+    """Yield the compacted months that hold more than is there, and all that is under their name.
+
+    Each is taken to be there from then on.
+    """
+    for name, entry in ours.months.items():
+        mine, held = ours.held[name], there.held.get(name, {})
+        somebody_elses = name in there.entries and name not in there.months
+        news = mine.items() - there.files().items()
+        if news and held.items() <= mine.items() and not somebody_elses:
+            yield entry
+            there.held[name] = mine
+
+
+class _Contents:
+    """The names and sizes of the runs' files of a place, compacted and not."""
+
+    def __init__(self, place: Place, scratch: Path) -> None:
+        self.place, self.scratch = place, scratch
+        self.entries = {entry.name: entry for entry in place.entries()}
+        self.months: dict[str, Entry] = {}
+        self.held: dict[str, Mapping[str, int]] = {}
+        """By compacted month."""
+        named_so = [e for e in self.entries.values() if e.name.endswith(".parquet")]
+        self._at = place.in_parts(named_so, scratch)
+        with self._database() as database:
+            for entry in named_so:
+                at = self._at[entry.name]
+                if tables.version_of(database, at) == tables.VERSION:
+                    self.months[entry.name] = entry
+                    self.held[entry.name] = _files(database, at)
+
+    def files(self) -> dict[str, int]:
+        """Return what is there of each run's file: of several the longest."""
+        found: dict[str, int] = {}
+        single = {e.name: e.bytes or 0 for e in self.entries.values() if e.name.endswith("jsonl")}
+        for files in (single, *self.held.values()):
+            for name, size in files.items():
+                found[name] = max(size, found.get(name, 0))
+        return found
+
+    def read(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Yield runs' files that are there, each with its bytes: of several copies the longest.
+
+        Raises HistoryError and duckdb.Error.
+        """
+        longest, months = self.files(), defaultdict[str, list[str]](list)
+        for name in names:
+            entry = self.entries.get(name)
+            if entry is not None and (entry.bytes or 0) == longest[name]:
+                yield name, self.place.read(entry)
+            else:
+                month = next(
+                    m for m, files in self.held.items() if files.get(name) == longest[name]
+                )
+                months[month].append(name)
+        with self._database() as database:
+            for month, files in months.items():
+                for batch in batches({name: longest[name] for name in files}):
+                    found = held(database, self._at[month], batch)
+                    yield from sorted(found.items())
+
+    @contextlib.contextmanager
+    def _database(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        with contextlib.closing(tables.connect(self.scratch)) as database:
+            if self.place.file_system is not None:
+                database.register_filesystem(self.place.file_system)
+            yield database
+
+
+def _files(database: duckdb.DuckDBPyConnection, at: str) -> Mapping[str, int]:
+    query = f"SELECT file, bytes FROM {views.parquet([at])} WHERE bytes IS NOT NULL"
+    return dict(database.execute(query).fetchall())

@@ -1,0 +1,458 @@
+"""Batch sizes: a sweep with its best points, and the largest batch that fits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from bench_lib.cases.axes import LARGEST
+from bench_lib.engine.runner import Outcome
+from bench_lib.formats import quantity
+from bench_lib.model import Case, Sampling
+from bench_lib.studies.cells import (
+    Table,
+    doubts,
+    mib,
+    number,
+    percent,
+    rate_cell,
+    seconds_cell,
+    times,
+    trouble_lines,
+)
+from bench_lib.studies.figures import Figures
+
+ENOUGH = 0.95
+"""Share of the best throughput that makes a smaller batch the better choice."""
+
+
+# ---- sweep ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Best:
+    """Where a sweep is at its best."""
+
+    efficient: Figures
+    """The smallest batch that reaches ENOUGH of the best throughput."""
+    fastest: Figures
+    densest: Figures | None
+    """Most items a second for each GB; None where memory is not known."""
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """One batch of a sweep."""
+
+    batch_size: int
+    figures: Figures
+
+
+def sweep_rows(figures: Sequence[Figures]) -> list[SweepRow]:
+    """Return a row for each batch."""
+    return [SweepRow(_batch(each), each) for each in figures]
+
+
+def best_of(figures: Sequence[Figures]) -> Best | None:
+    """Return the best points of a sweep; None where nothing was measured."""
+    known = [f for f in figures if f.items_per_s is not None]
+    if not known:
+        return None
+    fastest = max(known, key=lambda f: f.items_per_s or 0.0)
+    enough = ENOUGH * (fastest.items_per_s or 0.0)
+    efficient = min((f for f in known if (f.items_per_s or 0.0) >= enough), key=_batch)
+    dense = [f for f in known if f.items_per_s_per_gb is not None]
+    densest = max(dense, key=lambda f: f.items_per_s_per_gb or 0.0, default=None)
+    return Best(efficient, fastest, densest)
+
+
+def _batch(figures: Figures) -> int:
+    return int(figures.params["batch_size"])
+
+
+def sweep_table(rows: Sequence[SweepRow]) -> Table:
+    """Return the table of a sweep, and its best points below it."""
+    figures = [row.figures for row in rows]
+    headings = (
+        *("batch", "status", "throughput", "step", "per image", "memory", "img/s per GB"),
+        *("TFLOP/s", "of peak", "bandwidth", "FLOP/byte", "bound"),
+    )
+    cells = [_sweep_cells(row) for row in rows]
+    lines = [*_in_words(best_of(figures), figures), *_while_it_works(figures), *doubts(figures)]
+    return Table(headings, cells, trouble_lines(figures), lines)
+
+
+def _sweep_cells(row: SweepRow) -> tuple[str, ...]:
+    seen = row.figures
+    return (
+        f"{row.batch_size}",
+        "" if seen.is_measured else seen.status,
+        rate_cell(seen),
+        seconds_cell(seen.step_s),
+        seconds_cell(seen.item_s),
+        mib(seen.memory_bytes),
+        number(seen.items_per_s_per_gb),
+        number(seen.tflop_per_s),
+        percent(seen.share_of_peak, ".1%"),
+        _bandwidth_cell(seen),
+        number(seen.flops_per_byte, ".3g"),
+        seen.bound or "",
+    )
+
+
+def _bandwidth_cell(seen: Figures) -> str:
+    if seen.gb_per_s is None:
+        return ""
+    return f"{number(seen.gb_per_s)} GB/s{' or more' if seen.bandwidth_at_least else ''}"
+
+
+def _in_words(best: Best | None, figures: Sequence[Figures]) -> list[str]:
+    if best is None:
+        return []
+    line = (
+        f"best: batch {_batch(best.efficient)}, the smallest that reaches {ENOUGH:.0%} of the best "
+        f"throughput, {rate_cell(best.fastest)} with batch {_batch(best.fastest)}"
+    )
+    measured = [f for f in figures if f.items_per_s is not None]
+    if len(measured) > 1 and best.efficient is max(measured, key=_batch):
+        line += "; it is the largest that was measured, so a larger one may be better"
+    lines = [line]
+    if best.densest is not None:
+        density = number(best.densest.items_per_s_per_gb)
+        lines.append(f"most for its memory: batch {_batch(best.densest)}, {density} img/s per GB")
+    if best.efficient.flops_per_step and best.efficient.bound_by:
+        lines.append(f"batch {_batch(best.efficient)}: {best.efficient.bound_by}")
+    return lines
+
+
+def _while_it_works(figures: Sequence[Figures]) -> list[str]:
+    """Say which rows have an operation rate by less than the time that images were counted in."""
+    batches = ", ".join(str(_batch(f)) for f in figures if f.device_s is not None)
+    if not batches:
+        return []
+    line = f"host-bound batches ({batches}): TFLOP/s, the share of the peak and the bandwidth are "
+    return [line + "by the time in which the device works"]
+
+
+# ---- the largest that fits --------------------------------------------------------------
+
+FIRST = 32
+FARTHEST = 16
+"""A line through small batches is not trusted beyond so many times the largest of them."""
+WHOLE_FROM = 64
+"""From here on multiples of UNIT are tried: kernels prefer them."""
+UNIT = 8
+LEAST = Sampling(
+    warmup_s=0.0,
+    warmup_max_s=0.0,
+    iterations=1,
+    max_iterations=1,
+    measure_s=0.0,
+    checks=False,
+)
+"""Enough to see whether a batch fits."""
+
+
+class Search:
+    """Looks for the largest batch that fits: asked for the next try, told what became of it.
+
+    From ``start`` on it doubles; as soon as two tries tell what an image takes, it goes where
+    ``capacity`` bytes would be full.  Between one that fits and one that does not it goes on
+    there too, but never less than a quarter into the gap, so that a bad guess costs little.
+    """
+
+    def __init__(
+        self,
+        *,
+        start: int = FIRST,
+        capacity: int | None = None,
+        at_most: int | None = None,
+        resolution: float = 0.01,
+    ) -> None:
+        """Stop where the answer is known to ``resolution``, a share of it; 0 is to the image."""
+        self._at_most = min(at_most or LARGEST, LARGEST)
+        self._start = min(start, self._at_most)
+        self._capacity = capacity
+        self._resolution = resolution
+        self._fitted: dict[int, int | None] = {}
+        self._too_large: int | None = None
+
+    @property
+    def largest(self) -> int | None:
+        """The largest batch that fitted."""
+        return max(self._fitted, default=None)
+
+    @property
+    def smallest_too_large(self) -> int | None:
+        """The smallest batch that is known not to fit."""
+        return self._too_large
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether nothing was too large: the bound ended the search, and not the memory."""
+        return self._too_large is None
+
+    def fitted(self, batch: int, memory_bytes: int | None) -> None:
+        """Take in that a batch fitted, and the memory it took where that is known."""
+        self._fitted[batch] = memory_bytes
+
+    def too_large(self, batch: int) -> None:
+        """Take in that a batch did not fit, whatever was seen of it and larger ones before."""
+        self._fitted = {n: memory for n, memory in self._fitted.items() if n < batch}
+        self._too_large = batch
+
+    @property
+    def next_batch(self) -> int | None:
+        """The batch to try; None where the search is over."""
+        low, high = self.largest, self._too_large
+        if low is None:
+            return self._start if high is None else high // 2 or None
+        if high is None:
+            return None if low == self._at_most else min(self._at_most, self._beyond(low))
+        unit = self._unit(high)
+        if high - low <= max(unit, int(self._resolution * high)):
+            return None
+        return self._between(low, high, unit)
+
+    def falls_short_of(self, batch: int) -> bool:
+        """Whether the answer is below a batch within the bound, by more than the resolution."""
+        short = batch - (self.largest or 0)
+        return batch <= self._at_most and short > self._resolution * batch
+
+    def _unit(self, batch: int) -> int:
+        return UNIT if self._resolution > 0 and batch > WHOLE_FROM else 1
+
+    def _beyond(self, low: int) -> int:
+        guess, unit = self._guess(), self._unit(low + 1)
+        if guess is None:
+            far = 2 * low
+        elif guess < low + unit:  # the line says that nothing more fits, and it may be wrong
+            far = low + max(unit, low // 8)
+        else:
+            far = min(guess, FARTHEST * low)
+        return _down_to(far, self._unit(far))
+
+    def _between(self, low: int, high: int, unit: int) -> int:
+        guess, margin = self._guess(), max(1, (high - low) // 4)
+        middle = (low + high) // 2
+        guess = middle if guess is None else min(max(guess, low + margin), high - margin)
+        return max(_down_to(guess, unit), _down_to(low, unit) + unit)
+
+    def _guess(self) -> int | None:
+        """Return which batch fills the memory, by a line through two that fitted."""
+        known = {n: memory for n, memory in self._fitted.items() if memory is not None}
+        if self._capacity is None or len(known) < 2:
+            return None
+        small, large = min(known), max(known)
+        an_image = (known[large] - known[small]) / (large - small)
+        if an_image <= 0:
+            return None
+        return int(min(LARGEST, large + (self._capacity - known[large]) / an_image))
+
+
+def _down_to(value: int, unit: int) -> int:
+    return value // unit * unit
+
+
+@dataclass(frozen=True)
+class Try:
+    """One batch that was tried."""
+
+    batch_size: int
+    fitted: bool
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search came to."""
+
+    largest: int | None
+    tries: list[Try] = field(default_factory=list)
+    stopped: str = ""
+    """Why it ended before memory did; empty where memory ended it."""
+    outcome: Outcome | None = None
+    """The largest batch, measured properly."""
+    too_large: int | None = None
+    """The smallest batch that was seen not to fit."""
+    missed: Outcome | None = None
+    """A larger batch that has a baseline, and could not be measured now."""
+
+
+@dataclass(frozen=True)
+class Looks:
+    """How a search sees cases."""
+
+    glance: Callable[[Case], Outcome]
+    """One look, whatever disturbs it."""
+    measure: Callable[[Case], Outcome]
+    """As any case is measured."""
+
+
+def find_largest(
+    search: Search,
+    case_of: Callable[[int], Case],
+    looks: Looks,
+    say: Callable[[str], None] = lambda _line: None,
+) -> Found:
+    """Search with the least sampling, then measure the largest batch as any case.
+
+    Where that does not fit after all, the search goes on.  Anything but memory ends it.
+    """
+    tries: list[Try] = []
+    stopped = ""
+    while True:
+        batch = None if stopped else search.next_batch
+        if batch is None and search.largest is None:
+            return Found(None, tries, stopped, too_large=search.smallest_too_large)
+        if batch is None:
+            assert search.largest is not None
+            outcome = looks.measure(case_of(search.largest))
+            if not _is_out_of_memory(outcome):
+                why, beyond = stopped or _bound(search), search.smallest_too_large
+                return Found(search.largest, tries, why, outcome, beyond)
+            say(f"batch {search.largest} did not fit a second time")
+            search.too_large(search.largest)
+            continue
+        outcome = looks.glance(replace(case_of(batch), sampling=LEAST))
+        seen = next((a.measurement for a in outcome.attempts if a.measurement), None)
+        if seen is not None:
+            search.fitted(batch, seen.peak_memory_bytes)
+        elif _is_out_of_memory(outcome):
+            search.too_large(batch)
+        else:
+            stopped = f"batch {batch}: {_why_not(outcome)}"
+            say(stopped)
+            continue
+        memory = None if seen is None else seen.peak_memory_bytes
+        tries.append(Try(batch, seen is not None, memory))
+        fits = "fits" if seen is not None else "is too large"
+        say(f"batch {batch} {fits}{f', {mib(memory)}' if memory is not None else ''}")
+
+
+def largest_accepted(case_of: Callable[[int], Case], accepted: Collection[str]) -> int | None:
+    """Return the largest batch whose case is among the ids of those that have a baseline."""
+    parts = (re.search(r"-b([1-9][0-9]{0,8})-", name) for name in accepted)
+    sizes = {int(part[1]) for part in parts if part}
+    return max((size for size in sizes if case_of(size).id in accepted), default=None)
+
+
+def held_against(
+    found: Found,
+    accepted: int | None,
+    search: Search,
+    case_of: Callable[[int], Case],
+    measure: Callable[[Case], Outcome],
+) -> Found:
+    """Measure the largest batch with a baseline where the search came out below it.
+
+    It is the answer where it fits after all; otherwise it is ``missed``, a case that fails.
+    """
+    if accepted is None or not search.falls_short_of(accepted):
+        return found
+    outcome = measure(case_of(accepted))
+    if outcome.fault is None and outcome.skipped is None:
+        return replace(found, largest=accepted, outcome=outcome, too_large=None)
+    return replace(found, missed=outcome)
+
+
+def _is_out_of_memory(outcome: Outcome) -> bool:
+    return outcome.fault is not None and outcome.fault.kind == "out of memory"
+
+
+def _bound(search: Search) -> str:
+    return f"batch {search.largest} is the most that was to be tried" if search.is_bounded else ""
+
+
+def _why_not(outcome: Outcome) -> str:
+    if outcome.fault is not None:
+        fault = outcome.fault
+        return f"{fault.kind} in {fault.phase}: {fault.message.partition(chr(10))[0]}"
+    return f"skipped: {outcome.skipped}"
+
+
+@dataclass(frozen=True)
+class LargestRow:
+    """The largest batch of one precision."""
+
+    precision: str
+    largest: int | None
+    ratio: float | None
+    """Over the first precision's; None where one of them was not ended by memory."""
+    tries: list[Try]
+    stopped: str
+    figures: Figures | None
+    too_large: int | None = None
+    """The smallest batch that was seen not to fit."""
+    missed: int | None = None
+    """A larger batch that has a baseline, and could not be measured now."""
+
+
+def largest_rows(found: Mapping[str, Found], figures: Mapping[str, Figures]) -> list[LargestRow]:
+    """Hold every precision's largest batch against the first one's; figures are by case."""
+    first = next(iter(found.values()))
+    rows = []
+    for precision, each in found.items():
+        ratio = None
+        if each.largest and first.largest and not each.stopped and not first.stopped:
+            ratio = each.largest / first.largest
+        rows.append(
+            LargestRow(
+                precision,
+                each.largest,
+                ratio,
+                each.tries,
+                each.stopped,
+                figures[each.outcome.case.id] if each.outcome else None,
+                each.too_large,
+                int(each.missed.case.params["batch_size"]) if each.missed else None,
+            )
+        )
+    return rows
+
+
+def largest_table(rows: Sequence[LargestRow], capacity: int | None) -> Table:
+    """Return the table of largest batches; why a search ended early is said below it.
+
+    ``capacity`` is the device's memory in bytes.
+    """
+    headings = ("precision", "largest", "ratio", "status", "throughput", "memory", "of it", "tries")
+    lines = [f"{row.precision}: {row.stopped}" for row in rows if row.stopped]
+    lines += [
+        f"{row.precision}: not even a batch of one fits"
+        for row in rows
+        if row.largest is None and not row.stopped
+    ]
+    lines += [
+        f"{row.precision}: the largest batch with a baseline is {row.missed}, and now no more "
+        f"than {row.largest or 0} fits"
+        for row in rows
+        if row.missed is not None
+    ]
+    trouble = trouble_lines(row.figures for row in rows if row.figures is not None)
+    return Table(headings, [_largest_cells(row, capacity) for row in rows], trouble, lines)
+
+
+def _largest_cells(row: LargestRow, capacity: int | None) -> tuple[str, ...]:
+    seen = row.figures
+    memory = seen.memory_bytes if seen else None
+    return (
+        row.precision,
+        _largest_cell(row),
+        times(row.ratio),
+        "" if seen is None or seen.is_measured else seen.status,
+        rate_cell(seen) if seen else "",
+        mib(memory),
+        percent(memory / capacity) if memory is not None and capacity else "",
+        quantity(len(row.tries)),
+    )
+
+
+def _largest_cell(row: LargestRow) -> str:
+    if row.largest is None:
+        return "none"
+    if row.stopped:
+        return f"{row.largest} or more"
+    beyond = "" if row.too_large is None else f" ({row.too_large} does not fit)"
+    return f"{row.largest}{beyond}"

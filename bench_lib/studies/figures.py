@@ -1,0 +1,193 @@
+"""One case in figures: what an exercise compares, or why there is nothing to compare."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field, replace
+
+from bench_lib import formats
+from bench_lib.formulas import roofline
+from bench_lib.model import Hardware, Measurement, Param, Record, Training
+from bench_lib.report import console
+from bench_lib.verdict.metrics import summary
+
+MEASURED = "measured"
+GB = 1e9
+TERA = 1e12
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the middle process of a case measured; what is not known is None."""
+
+    case_id: str
+    params: dict[str, Param]
+    status: str = MEASURED
+    """Or why there are no figures: ``skipped``, ``ERROR``, ``INVALID``."""
+    reason: str = ""
+    items_per_step: int | None = None
+    item: str = "img"
+    items_per_s: float | None = None
+    """By the wall clock."""
+    step_s: float | None = None
+    """Median."""
+    item_s: float | None = None
+    spread: float | None = None
+    iterations: int | None = None
+    memory_bytes: int | None = None
+    items_per_s_per_gb: float | None = None
+    """Of 10^9 bytes."""
+    first_step_s: float | None = None
+    warmup_s: float | None = None
+    warmup_iterations: int | None = None
+    compile_s: float | None = None
+    compile_cache: str | None = None
+    parameters: int | None = None
+    flops_per_step: float | None = None
+    tflop_per_s: float | None = None
+    """While the device works: of a host-bound step by ``device_s``, where that is known."""
+    device_s: float | None = None
+    """The device's own time of a host-bound step, which its speed and bandwidth are by."""
+    share_of_peak: float | None = None
+    """Of the hardware's dense peak for what this precision computes in."""
+    gb_per_s: float | None = None
+    """Memory bandwidth, by the traffic of operations that are done one by one."""
+    share_of_bandwidth: float | None = None
+    """Of the hardware's peak."""
+    bandwidth_at_least: bool = False
+    """Whether both are by the least traffic, because compiling or caches spared the rest."""
+    flops_per_byte: float | None = None
+    """By the traffic of operations that are done one by one; None of a compiled step."""
+    least_flops_per_byte: float | None = None
+    """What it is at least, compiled or not."""
+    most_flops_per_byte: float | None = None
+    """By the least traffic."""
+    bound: str | None = None
+    """``compute-bound``, ``memory-bound`` or ``host-bound``; None where that cannot be told."""
+    bound_by: str | None = None
+    """Which ceiling that is and how near, in a sentence."""
+    finite: bool | None = None
+    max_abs_diff: float | None = None
+    """Of an output's elements, in their own unit."""
+    cosine: float | None = None
+    loss_error: float | None = None
+    """Relative to FP32 eager's, as is ``grad_norm_error``."""
+    grad_norm_error: float | None = None
+    operations_s: dict[str, float] = field(default_factory=dict)
+    ranks: int = 1
+    wall_s: float | None = None
+    """Of the measured stretch."""
+    portions_s: dict[str, float] = field(default_factory=dict)
+    """Median time of each part of a step, by name, in their order."""
+    training: Training | None = None
+    host_memory_bytes: int | None = None
+    """Most that the processes held, of all ranks together."""
+    cpus: float | None = None
+    """How many CPUs were busy on average, of all ranks together."""
+    notes: list[str] = field(default_factory=list)
+    """Warnings of what was measured, and why other looks were discarded."""
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether there are figures."""
+        return self.status == MEASURED
+
+
+def figures_of(record: Record, hardware: Hardware | None = None) -> Figures:
+    """Return a record's figures; with ``hardware`` where they stand under its ceilings."""
+    case = record.case
+    accepted = [a.measurement for a in record.attempts if a.accepted and a.measurement]
+    if not accepted:
+        return Figures(case.id, case.params, *_trouble(record), ranks=case.launch.ranks)
+    ordered = sorted(accepted, key=lambda m: statistics.median(m.iteration_s or [0.0]))
+    middle = ordered[(len(ordered) - 1) // 2]
+    # What was measured once more found the caches that the first look had filled.
+    first = next(a.measurement for a in record.attempts if a.measurement)
+    middle = replace(
+        middle,
+        first_step_s=first.first_step_s,
+        compile_s=first.compile_s,
+        compile_cache=first.compile_cache,
+    )
+    try:
+        return _figures(record, middle, hardware)
+    except ValueError as error:  # a clock that gave no times
+        return Figures(case.id, case.params, "ERROR", str(error), ranks=case.launch.ranks)
+
+
+def _trouble(record: Record) -> tuple[str, str]:
+    """Return why a record has no figures: in a word, and in a line."""
+    for attempt in reversed(record.attempts):
+        if attempt.fault is not None:
+            fault = attempt.fault
+            return "ERROR", formats.shortened(f"{fault.kind} in {fault.phase}: {fault.message}")
+        if attempt.skipped is not None:
+            return "skipped", formats.shortened(attempt.skipped)
+        if attempt.discarded is not None:
+            return "INVALID", formats.shortened(attempt.discarded)
+    return "ERROR", "nothing measured"
+
+
+def _figures(record: Record, seen: Measurement, hardware: Hardware | None) -> Figures:
+    case = record.case
+    process = summary.summarise(seen, environment="", time="")
+    step_s = statistics.median(seen.iteration_s)
+    rate = console.rate_of(seen) if seen.wall_s > 0 else None
+    memory, flops = seen.peak_memory_bytes, seen.flops_per_step
+    precision, mode = (str(case.params.get(name, "")) for name in ("precision", "compile_mode"))
+    placed = roofline.place(seen, hardware, precision, mode) if hardware else None
+    moved = placed.bandwidth if placed else None
+    device_s = seen.device_s if seen.host_bound else None
+    flops_per_s = placed.flops_per_s if placed else flops and flops / (device_s or step_s)
+    return Figures(
+        case_id=case.id,
+        params=case.params,
+        items_per_step=seen.items_per_step,
+        item=seen.item,
+        items_per_s=rate,
+        step_s=step_s,
+        item_s=step_s / seen.items_per_step,
+        spread=process.spread,
+        iterations=len(seen.iteration_s),
+        memory_bytes=memory,
+        items_per_s_per_gb=rate / (memory / GB) if rate and memory else None,
+        first_step_s=seen.first_step_s,
+        warmup_s=seen.warmup_s,
+        warmup_iterations=seen.warmup_iterations,
+        compile_s=seen.compile_s,
+        compile_cache=seen.compile_cache,
+        parameters=seen.parameters,
+        flops_per_step=flops,
+        tflop_per_s=flops_per_s / TERA if flops_per_s else None,
+        device_s=device_s,
+        share_of_peak=placed.flops_share if placed else None,
+        gb_per_s=moved.bytes_per_s / GB if moved else None,
+        share_of_bandwidth=moved.share if moved else None,
+        bandwidth_at_least=moved is not None and moved.at_least,
+        flops_per_byte=placed.intensity if placed and not placed.compiled else None,
+        least_flops_per_byte=placed.intensity if placed else None,
+        most_flops_per_byte=placed.highest_intensity if placed else None,
+        bound=placed.bound if placed else None,
+        bound_by=placed.sentence if placed else None,
+        finite=process.finite,
+        max_abs_diff=seen.numerics.max_abs_diff if seen.numerics else None,
+        cosine=process.cosine,
+        loss_error=process.loss_error,
+        grad_norm_error=process.grad_norm_error,
+        operations_s=seen.operations_s,
+        ranks=case.launch.ranks,
+        wall_s=seen.wall_s,
+        portions_s=seen.portions_s,
+        training=seen.training,
+        host_memory_bytes=seen.peak_host_bytes,
+        cpus=seen.cpu_s / seen.wall_s if seen.cpu_s is not None and seen.wall_s > 0 else None,
+        notes=_notes(record),
+    )
+
+
+def _notes(record: Record) -> list[str]:
+    notes = []
+    for attempt in record.attempts:
+        notes += [f"discarded: {attempt.discarded}"] if attempt.discarded else []
+        notes += attempt.measurement.warnings if attempt.measurement else []
+    return list(dict.fromkeys(notes))

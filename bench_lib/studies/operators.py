@@ -1,0 +1,97 @@
+"""Operators side by side: time of a call, what it moves and computes, how near a ceiling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench_lib.formulas.operation import TRANSFERS, Operation
+from bench_lib.formulas.roofline import COMPUTE_BOUND, HOST_BOUND, MEMORY_BOUND
+from bench_lib.model import Hardware
+from bench_lib.studies.cells import Table, doubts, number, percent, seconds_cell, trouble_lines
+from bench_lib.studies.figures import GB, TERA, Figures
+
+
+@dataclass(frozen=True)
+class OperatorRow:
+    """One operator; what is not known is None."""
+
+    figures: Figures
+    """Of a step, which is ``calls`` calls."""
+    calls: int | None = None
+    call_s: float | None = None
+    """Median, issuing it included where the device waits for that."""
+    device_call_s: float | None = None
+    """The device's own time of a call, where issuing it takes longer."""
+    gb_per_s: float | None = None
+    """By the traffic that no implementation can avoid, while the device works."""
+    tflop_per_s: float | None = None
+    ceiling: str = ""
+    """``TFLOP/s`` or ``GB/s``: which of the hardware's peaks is nearer."""
+    share_of_ceiling: float | None = None
+    """Above 1 caches spared some of the traffic."""
+    bound: str | None = None
+
+
+def operator_row(seen: Figures, hardware: Hardware) -> OperatorRow:
+    """Return a row of what a case's calls took."""
+    if seen.step_s is None or not seen.items_per_step:
+        return OperatorRow(seen)
+    operation = Operation(**seen.params)  # type: ignore[arg-type]  # checked when the case was read
+    amounts, calls = operation.amounts, seen.items_per_step
+    device_call_s = seen.device_s / calls if seen.device_s else None
+    working_s = device_call_s or seen.step_s / calls
+    bytes_per_s = amounts.moved_bytes / working_s
+    is_over_link = operation.op in TRANSFERS  # a link whose peak nobody here knows
+    shares = {"TFLOP/s": seen.share_of_peak}
+    if hardware.peak_gb_per_s and not is_over_link:
+        shares["GB/s"] = bytes_per_s / (hardware.peak_gb_per_s * GB)
+    known = {name: share for name, share in shares.items() if share is not None}
+    ceiling = max(known, key=known.__getitem__, default="")
+    bound = seen.bound
+    if bound is None and not amounts.flops and not is_over_link:
+        bound = MEMORY_BOUND
+    ceiling = {COMPUTE_BOUND: "TFLOP/s", MEMORY_BOUND: "GB/s"}.get(bound or "", ceiling)
+    return OperatorRow(
+        seen,
+        calls,
+        seen.step_s / calls,
+        device_call_s,
+        bytes_per_s / GB,
+        amounts.flops / working_s / TERA if amounts.flops else None,
+        ceiling if ceiling in known else "",
+        known.get(ceiling),
+        bound,
+    )
+
+
+def operator_table(rows: Sequence[OperatorRow]) -> Table:
+    """Return the table; operators without figures have their reasons below it."""
+    headings = (
+        *("operator", "status", "call", "device", "TFLOP/s", "GB/s", "share", "of"),
+        *("bound", "calls/step"),
+    )
+    figures = [row.figures for row in rows]
+    lines = doubts(figures)
+    if held := [row.figures.case_id for row in rows if (row.share_of_ceiling or 0.0) > 1]:
+        lines.append(f"faster than memory, because caches hold some of it: {', '.join(held)}")
+    if any(row.bound == HOST_BOUND for row in rows):
+        lines.append(
+            "host-bound: issuing a call takes longer than doing it; rates and shares are by device"
+        )
+    return Table(headings, [_cells(row) for row in rows], trouble_lines(figures), lines)
+
+
+def _cells(row: OperatorRow) -> tuple[str, ...]:
+    return (
+        row.figures.case_id,
+        "" if row.figures.is_measured else row.figures.status,
+        seconds_cell(row.call_s),
+        seconds_cell(row.device_call_s),
+        number(row.tflop_per_s, ".4g"),
+        number(row.gb_per_s, ".4g"),
+        percent(row.share_of_ceiling, ".1%"),
+        row.ceiling,
+        row.bound or "",
+        "" if row.calls is None else str(row.calls),
+    )

@@ -1,0 +1,102 @@
+"""Precisions side by side: speed, memory, cost and how far the answer is from FP32's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench_lib.model import Hardware
+from bench_lib.studies.cells import (
+    Table,
+    doubts,
+    mib,
+    number,
+    percent,
+    rate_cell,
+    ratio,
+    seconds_cell,
+    times,
+    trouble_lines,
+)
+from bench_lib.studies.figures import Figures
+
+MILLION = 1e6
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class PrecisionRow:
+    """One precision, against the first one; what cannot be compared is None."""
+
+    precision: str
+    figures: Figures
+    speed_up: float | None = None
+    memory_saved: float | None = None
+    """As a share of the first's."""
+    cost_per_million: float | None = None
+    """Of a million items, in the currency of the price an hour."""
+
+
+def default_precisions(device: Hardware, task: str) -> list[str]:
+    """Return the precisions that are worth comparing on a device."""
+    if device.vendor == "cpu":
+        return ["fp32", "bf16", "amp-bf16"] if task == "infer" else ["fp32", "amp-bf16"]
+    has_tf32 = device.vendor == "nvidia" or "tf32" in device.peak_tflops
+    names = ["fp32", *(["tf32"] if has_tf32 else []), "fp16", "bf16", "amp-fp16", "amp-bf16"]
+    return [*names, "int8"] if task == "infer" else names
+
+
+def few_precisions(device: Hardware) -> list[str]:
+    """Return those that stand for the rest where each takes long: FP16 too where it is fast."""
+    return ["fp32"] if device.vendor == "cpu" else ["fp32", "fp16"]
+
+
+def compare(figures: Sequence[Figures], price_per_hour: float | None = None) -> list[PrecisionRow]:
+    """Hold every precision against the first."""
+    return [_row(each, figures[0], price_per_hour) for each in figures]
+
+
+def _row(seen: Figures, first: Figures, price_per_hour: float | None) -> PrecisionRow:
+    rate, memory = seen.items_per_s, seen.memory_bytes
+    saved = None
+    if memory is not None and first.memory_bytes:
+        saved = 1 - memory / first.memory_bytes
+    return PrecisionRow(
+        str(seen.params["precision"]),
+        seen,
+        ratio(seen, first),
+        saved,
+        price_per_hour / HOUR_S * MILLION / rate if price_per_hour and rate else None,
+    )
+
+
+def as_table(rows: Sequence[PrecisionRow]) -> Table:
+    """Return the table; precisions without figures have their reasons below it."""
+    headings = (
+        *("precision", "status", "throughput", "speed-up", "step", "per image", "memory"),
+        *("less memory", "finite", "max diff", "cosine", "loss error", "grad error"),
+        "cost/million",
+    )
+    figures = [row.figures for row in rows]
+    cells = [_cells(row) for row in rows]
+    return Table(headings, cells, trouble_lines(figures), doubts(figures))
+
+
+def _cells(row: PrecisionRow) -> tuple[str, ...]:
+    seen = row.figures
+    return (
+        row.precision,
+        "" if seen.is_measured else seen.status,
+        rate_cell(seen),
+        times(row.speed_up),
+        seconds_cell(seen.step_s),
+        seconds_cell(seen.item_s),
+        mib(seen.memory_bytes),
+        percent(row.memory_saved),
+        "" if seen.finite is None else ("yes" if seen.finite else "NO"),
+        number(seen.max_abs_diff, ".2g"),
+        number(seen.cosine, ".6f"),
+        percent(seen.loss_error, ".2%"),
+        percent(seen.grad_norm_error, ".2%"),
+        number(row.cost_per_million, ".3g"),
+    )

@@ -1,0 +1,542 @@
+"""What more threads, processes and GPUs bring: curves, laws, forecasts, and what to ask for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bench_lib.formats import quantity, seconds
+from bench_lib.model import Case, Measurement, Param, Record, UserError
+from bench_lib.report.console import table
+from bench_lib.storage import acceptance
+from bench_lib.studies.cells import (
+    Table,
+    doubts,
+    mib,
+    number,
+    percent,
+    rate_cell,
+    seconds_cell,
+    times,
+    trouble_lines,
+)
+from bench_lib.studies.figures import Figures
+from bench_lib.studies.selfcheck import CONTEXT_S
+from bench_lib.verdict.metrics import scaling
+from bench_lib.verdict.metrics.scaling import Law, Rate, Share, Straggler
+
+THREADS, PROCESSES, GPUS, RANKS = "threads", "processes", "gpus", "ranks"
+OVER = (THREADS, PROCESSES, GPUS)
+WEAK, STRONG = "weak", "strong"
+ENOUGH = 0.7
+"""More workers are asked for only where each still does this share of one's work; our choice."""
+MEMORY_MARGIN, TIME_MARGIN = 1.2, 1.5
+"""What a job asks for on top of what was seen; our choice, since going over ends the job."""
+NEGLIGIBLE = 0.1
+"""Less of a CPU than this is no thread to ask for."""
+
+
+# ---- which points -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is scaled: one worker's case, and what makes those of more."""
+
+    case: Callable[[Mapping[str, Param]], Case]
+    """Returns the case with these values in place of its own, or raises UserError."""
+    network: str = ""
+    batch_size: int | None = None
+    """Of one worker."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One number of workers, and the case that measures it or why there is none."""
+
+    over: str
+    """One of ``OVER``, or ``ranks`` of whatever the machine has."""
+    workers: int
+    scaling: str
+    """``strong``: the work of one is divided; ``weak``: each worker has as much."""
+    network: str = ""
+    batch_size: int | None = None
+    """Of one worker alone."""
+    case: Case | None = None
+    problem: str = ""
+
+    @property
+    def curve(self) -> tuple[str, str, str, int | None]:
+        """What the points of one curve have in common."""
+        return self.over, self.scaling, self.network, self.batch_size
+
+
+def in_words(over: str) -> str:
+    """Return what the workers are, as people write it."""
+    return "GPUs" if over == GPUS else over
+
+
+def powers_of_two(most: int) -> list[int]:
+    """Return 1, 2, 4, ... up to ``most``."""
+    return [2**i for i in range(most.bit_length())]
+
+
+def points(
+    subject: Subject, over: str, kind: str, workers: Sequence[int], *, available: int | None
+) -> list[Point]:
+    """Return the points of one curve; those that cannot be say why.
+
+    ``available`` is how many workers this machine has; None leaves that to the launcher, which
+    may know of other machines.
+    """
+    found = []
+    for n in workers:
+        point = Point(over, n, kind, subject.network, subject.batch_size)
+        if available is not None and n > available:
+            words = f"{n} {in_words(over)} were asked for, and {available} can be used here"
+            found.append(replace(point, problem=words))
+            continue
+        try:
+            found.append(replace(point, case=subject.case(_values(subject, over, n, kind))))
+        except UserError as error:
+            found.append(replace(point, problem=str(error)))
+    return found
+
+
+def _values(subject: Subject, over: str, n: int, kind: str) -> dict[str, Param]:
+    """Return what makes ``n`` workers of one."""
+    if over == THREADS:  # which share one batch in any case
+        if kind == STRONG or subject.batch_size is None:
+            return {"threads": n}
+        return {"threads": n, "batch_size": n * subject.batch_size}
+    values: dict[str, Param] = {"ranks": n, "strong": kind == STRONG and n > 1}
+    return {**values, "threads": 1} if over == PROCESSES else values
+
+
+def cases_of(points: Sequence[Point]) -> list[Case]:
+    """Return the cases of points, each once."""
+    return list({p.case.id: p.case for p in points if p.case is not None}.values())
+
+
+# ---- what they came to --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ScalingRow:
+    """One number of workers beside one; what is not known is None."""
+
+    over: str
+    workers: int
+    scaling: str
+    network: str
+    batch_size: int | None
+    """Of one worker alone."""
+    figures: Figures
+    speed_up: Share | None = None
+    """Throughput over one worker's."""
+    efficiency: Share | None = None
+    """Speed-up over the number of workers."""
+    processes: int = 0
+    """How many the figures are from; an interval of one is of its steps alone."""
+    stragglers: list[Straggler] = field(default_factory=list)
+
+
+def rows_of(
+    points: Sequence[Point], records: Sequence[Record], figures: Mapping[str, Figures]
+) -> list[ScalingRow]:
+    """Return a row for each point, beside the point of one worker of the same curve."""
+    by_case = {record.case.id: record for record in records}
+    ones = {p.curve: _rate(p, by_case)[0] for p in points if p.workers == 1}
+    return [_row(p, by_case, figures, ones.get(p.curve)) for p in points]
+
+
+def _row(
+    point: Point, by_case: Mapping[str, Record], figures: Mapping[str, Figures], one: Rate | None
+) -> ScalingRow:
+    about = (point.over, point.workers, point.scaling, point.network, point.batch_size)
+    if point.case is None:
+        name = f"{point.workers} {in_words(point.over)}, {point.scaling}"
+        return ScalingRow(*about, Figures(name, {}, "not measured", point.problem))
+    rate, processes = _rate(point, by_case)
+    speed_up = scaling.ratio(rate, one) if rate and one else None
+    if speed_up is not None and point.workers == 1:
+        speed_up = Share(1.0)
+    return ScalingRow(
+        *about,
+        figures[point.case.id],
+        speed_up,
+        speed_up and speed_up.over(point.workers),
+        processes,
+        scaling.lagging(seen.per_rank for seen in _accepted(by_case[point.case.id])),
+    )
+
+
+def _rate(point: Point, by_case: Mapping[str, Record]) -> tuple[Rate | None, int]:
+    """Return a point's throughput, and from how many processes."""
+    record = by_case.get(point.case.id) if point.case else None
+    if record is None:
+        return None, 0
+    try:
+        logs = [p.log_throughput for p in acceptance.processes_of(record)]
+    except ValueError:  # a clock that gave no times
+        return None, 0
+    known = [value for value in logs if value is not None]
+    if len(known) == 1:
+        return scaling.rate_of_steps(known[0], _accepted(record)[0].iteration_s), 1
+    return (scaling.rate_of_processes(known) if known else None), len(known)
+
+
+def _accepted(record: Record) -> list[Measurement]:
+    return [a.measurement for a in record.attempts if a.accepted and a.measurement]
+
+
+# ---- curves and their laws ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The rows of one way to have more workers, and the law that fits them or why none does."""
+
+    over: str
+    scaling: str
+    label: str
+    rows: list[ScalingRow]
+    """Those that were measured, and one worker with them."""
+    law: Law | str
+
+    @property
+    def most(self) -> int:
+        """The largest number of workers."""
+        return max((row.workers for row in self.rows), default=1)
+
+
+def curves_of(rows: Sequence[ScalingRow]) -> list[Curve]:
+    """Return the curves of rows that were measured: one for each network, batch and way."""
+    groups: dict[tuple[object, ...], list[ScalingRow]] = {}
+    for row in rows:
+        if row.speed_up is not None:
+            key = (row.over, row.scaling, row.network, row.batch_size)
+            groups.setdefault(key, []).append(row)
+    varied = _varied(rows)
+    return [
+        Curve(group[0].over, group[0].scaling, _label(group[0], varied), group, _law(group))
+        for group in groups.values()
+    ]
+
+
+def _varied(rows: Sequence[ScalingRow]) -> list[str]:
+    """Return which of network and batch the curves differ in."""
+    return [name for name in ("network", "batch_size") if len({getattr(r, name) for r in rows}) > 1]
+
+
+def _label(row: ScalingRow, varied: Sequence[str]) -> str:
+    about = [row.network] if "network" in varied else []
+    about += [f"b{row.batch_size}"] if "batch_size" in varied else []
+    return " ".join([*about, in_words(row.over), row.scaling])
+
+
+def _law(rows: Sequence[ScalingRow]) -> Law | str:
+    """Fit the law of the curve's kind; the same work takes as long as its throughput is low."""
+    rates = {row.workers: row.speed_up.value for row in rows if row.speed_up is not None}
+    if rows[0].scaling == STRONG:
+        return scaling.amdahl({n: 1 / rate for n, rate in rates.items()})
+    return scaling.gustafson(rates)
+
+
+def law_line(curve: Curve) -> str:
+    """Say what a curve's law is, and what it expects of twice as many workers."""
+    law = curve.law
+    if isinstance(law, str):
+        return f"{curve.label}: {law}"
+    low, high = law.interval
+    more = 2 * curve.most
+    least, most = law.speed_ups(more)
+    words = f"{curve.label}: {law.name}: serial fraction {law.serial:.2%} "
+    words += f"(95% interval {low:.2%} to {high:.2%}, {law.points} points); "
+    words += f"{more} {in_words(curve.over)} would give {law.speed_up(more):.2f}x "
+    words += f"({least:.2f} to {most:.2f})"
+    if law.name == scaling.AMDAHL and law.serial > 0:
+        words += f", and no number more than {number(1 / law.serial, '.3g')}x"
+    return f"{words}; {law.remark}" if law.remark else words
+
+
+def law_of(curve: Curve) -> dict[str, Any]:
+    """Return a curve's law for a machine to read."""
+    about: dict[str, Any] = {
+        "curve": curve.label,
+        "over": curve.over,
+        "scaling": curve.scaling,
+    }
+    if isinstance(curve.law, str):
+        return {**about, "law": None, "why": curve.law, "next": None}
+    more = 2 * curve.most
+    return {
+        **about,
+        "law": curve.law,
+        "why": None,
+        "next": {
+            "workers": more,
+            "speed_up": curve.law.speed_up(more),
+            "interval": curve.law.speed_ups(more),
+        },
+    }
+
+
+# ---- tables -------------------------------------------------------------------------------
+
+
+def scaling_table(rows: Sequence[ScalingRow]) -> Table:
+    """Return the table; points without figures have their reasons below it."""
+    headings = (
+        *("over", "workers", "scaling", "network", "batch", "status", "throughput", "speed-up"),
+        *("efficiency", "95% interval", "step", "CPUs", "host memory", "device memory"),
+    )
+    varied = _varied(rows)
+    lines = doubts({row.figures.case_id: row.figures for row in rows}.values())
+    for row in rows:
+        lines += [f"{row.figures.case_id}: {lags.in_words}" for lags in row.stragglers]
+    if any(row.processes == 1 and row.efficiency and row.efficiency.interval for row in rows):
+        lines.append(
+            "intervals are of the steps of one process each; processes differ besides, which "
+            "--processes 3 or more shows"
+        )
+    figures = [row.figures for row in rows]
+    cells = [_cells(row, varied) for row in rows]
+    trouble = list(dict.fromkeys(trouble_lines(figures)))
+    return Table(headings, cells, trouble, lines, keys=2)
+
+
+def _cells(row: ScalingRow, varied: Sequence[str]) -> tuple[str, ...]:
+    seen = row.figures
+    return (
+        row.over,
+        str(row.workers),
+        row.scaling,
+        row.network if "network" in varied else "",
+        str(row.batch_size) if "batch_size" in varied else "",
+        "" if seen.is_measured else seen.status,
+        rate_cell(seen),
+        times(row.speed_up.value if row.speed_up else None),
+        percent(row.efficiency.value if row.efficiency else None, ".1%"),
+        _interval(row.efficiency),
+        seconds_cell(seen.step_s),
+        number(seen.cpus, ".2f"),
+        mib(seen.host_memory_bytes),
+        mib(seen.memory_bytes),
+    )
+
+
+def _interval(share: Share | None) -> str:
+    if share is None or share.interval is None:
+        return ""
+    return f"{share.interval[0]:.1%} to {share.interval[1]:.1%}"
+
+
+def efficiency_lines(rows: Sequence[ScalingRow]) -> list[str]:
+    """Return a table of efficiency by size of the network and batch, of most workers each.
+
+    Nothing where neither varies.
+    """
+    if not _varied(rows):
+        return []
+    last: dict[tuple[str, int], ScalingRow] = {}
+    for row in rows:
+        if row.efficiency is None or row.workers == 1:
+            continue
+        key = row.network, row.batch_size or 0
+        if key not in last or row.workers > last[key].workers:
+            last[key] = row
+    if not last:
+        return []
+    batches = sorted({batch for _, batch in last})
+    networks = dict.fromkeys(network for network, _ in last)
+    most = max(row.workers for row in last.values())
+    each = "of all" if rows[0].scaling == STRONG else "each"
+    headings = ("network", "parameters", *(f"b{batch} {each}" for batch in batches))
+    cells = [
+        (network, _size(network, rows), *(_share(last.get((network, b)), most) for b in batches))
+        for network in networks
+    ]
+    return [f"efficiency of {most} {in_words(rows[0].over)}:", *table(headings, cells)]
+
+
+def _size(network: str, rows: Sequence[ScalingRow]) -> str:
+    known = [row.figures.parameters for row in rows if row.network == network]
+    return next((quantity(float(n)) for n in known if n is not None), "")
+
+
+def _share(row: ScalingRow | None, most: int) -> str:
+    if row is None or row.efficiency is None:
+        return ""
+    fewer = "" if row.workers == most else f" (of {row.workers})"
+    return f"{row.efficiency.value:.1%}{fewer}"
+
+
+# ---- the serial run -----------------------------------------------------------------------
+
+
+def portion_lines(seen: Figures) -> list[str]:
+    """Say how long the serial run took, and where the time of a step goes."""
+    if seen.wall_s is None or seen.step_s is None:
+        return []
+    epochs = seen.params.get("epochs") or 0
+    what = f"{epochs} epoch{'s' if epochs != 1 else ''}" if epochs else f"{seen.iterations} steps"
+    lines = [f"serial time (1 thread, 1 process): {seconds(seen.wall_s)} for {what}"]
+    if seen.training is not None and seen.items_per_s:
+        lines[0] += f"; an epoch takes {seconds(seen.training.samples / seen.items_per_s)}"
+    total = sum(seen.portions_s.values())
+    if total > 0:
+        cells = [(name, seconds(s), f"{s / total:.1%}") for name, s in seen.portions_s.items()]
+        lines += table(("part of a step", "time", "share"), cells)
+    return lines
+
+
+# ---- what a short run foretells -----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """One figure of the long run in ``unit``, as a short one foretold it and as it was."""
+
+    figure: str
+    unit: str
+    """``B``, ``CPUs`` or ``s``."""
+    predicted: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        """The prediction less what was measured, as a share of that."""
+        return self.predicted / self.measured - 1
+
+
+def forecasts(short: Figures, long: Figures) -> list[Forecast]:
+    """Return what a run of a few steps said of a long one; what either does not know is not there.
+
+    Memory and CPUs are taken to stay as they were; the time is that of a step as often.
+    """
+    steps = long.iterations or 0
+    pairs = [
+        ("peak host memory", "B", short.host_memory_bytes, long.host_memory_bytes),
+        ("peak device memory", "B", short.memory_bytes, long.memory_bytes),
+        ("CPUs busy", "CPUs", short.cpus, long.cpus),
+        ("time", "s", short.step_s and short.step_s * steps, long.wall_s),
+    ]
+    return [
+        Forecast(name, unit, float(predicted), float(measured))
+        for name, unit, predicted, measured in pairs
+        if predicted and measured
+    ]
+
+
+def forecast_lines(found: Sequence[Forecast], short: Figures) -> list[str]:
+    """Return predicted and measured side by side."""
+    if not found:
+        return []
+    headings = (f"from {short.iterations} steps", "predicted", "measured", "error")
+    cells = [
+        (f.figure, _amount(f.predicted, f.unit), _amount(f.measured, f.unit), f"{f.error:+.1%}")
+        for f in found
+    ]
+    return table(headings, cells)
+
+
+def _amount(value: float, unit: str) -> str:
+    if unit == "B":
+        return mib(round(value))
+    return seconds(value) if unit == "s" else f"{value:.2f}"
+
+
+# ---- what follows -------------------------------------------------------------------------
+
+
+def best_of(rows: Sequence[ScalingRow], over: Sequence[str]) -> ScalingRow | None:
+    """Return the row of the highest throughput among some ways to have more workers."""
+    known = [row for row in rows if row.over in over and row.figures.items_per_s]
+    return max(known, key=lambda row: row.figures.items_per_s or 0.0, default=None)
+
+
+def worth(rows: Sequence[ScalingRow]) -> tuple[float, str] | None:
+    """Return the ratio of a GPU's throughput to the CPU's best, and what it means; None without."""
+    cpu = best_of(rows, (THREADS, PROCESSES))
+    gpu = next(
+        (r for r in rows if r.over == GPUS and r.workers == 1 and r.figures.items_per_s), None
+    )
+    if cpu is None or gpu is None:
+        return None
+    fast, slow = gpu.figures.items_per_s or 0.0, cpu.figures.items_per_s or 1.0
+    factor = fast / slow
+    best = f"the best of the CPU's ({cpu.workers} {cpu.over}, {rate_cell(cpu.figures)})"
+    words = f"one GPU does {rate_cell(gpu.figures)}, {factor:.3g} times {best}: "
+    if factor <= 1:
+        return factor, f"{words}it is not worth using"
+    return (
+        factor,
+        f"{words}worth using where an hour of it costs less than {factor:.3g} times as much",
+    )
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a job of this work should ask a scheduler for."""
+
+    case_id: str
+    tasks: int
+    cpus_per_task: int
+    memory_bytes: int
+    """Of the host, all tasks together; with a margin, in whole GiB."""
+    time_s: int
+    """With a margin, in whole minutes."""
+    gpus: int = 0
+
+    @property
+    def options(self) -> str:
+        """Slurm's."""
+        hours, minutes = divmod(self.time_s // 60, 60)
+        words = f"--ntasks={self.tasks} --cpus-per-task={self.cpus_per_task} "
+        words += f"--mem={self.memory_bytes // 2**30}G --time={hours:02d}:{minutes:02d}:00"
+        return f"{words} --gres=gpu:{self.gpus}" if self.gpus else words
+
+
+def request_of(row: ScalingRow) -> Request | None:
+    """Return what a job that does a row's work should ask for; None where too little is known."""
+    seen = row.figures
+    if seen.host_memory_bytes is None or seen.wall_s is None:
+        return None
+    tasks = 1 if row.over == THREADS else row.workers
+    threads = row.workers if row.over == THREADS else 1
+    if seen.cpus is not None:  # a loader's processes and a rank's helpers are busy besides
+        threads = max(threads, math.ceil(seen.cpus / tasks - NEGLIGIBLE))
+    before = CONTEXT_S + (seen.first_step_s or 0.0) + (seen.warmup_s or 0.0)
+    return Request(
+        seen.case_id,
+        tasks,
+        threads,
+        math.ceil(seen.host_memory_bytes * MEMORY_MARGIN / 2**30) * 2**30,
+        math.ceil((before + seen.wall_s) * TIME_MARGIN / 60) * 60,
+        row.workers if row.over == GPUS else 0,
+    )
+
+
+def chosen_row(rows: Sequence[ScalingRow], over: Sequence[str]) -> ScalingRow | None:
+    """Return the fastest row whose workers each still do enough of one's work."""
+    enough = [r for r in rows if r.efficiency is not None and r.efficiency.value >= ENOUGH]
+    return best_of(enough, over)
+
+
+def requests(rows: Sequence[ScalingRow]) -> list[Request]:
+    """Return what a job should ask for, on the CPU and on GPUs, where these were measured."""
+    divided = [row for row in rows if row.scaling == STRONG or row.workers == 1]
+    chosen = (chosen_row(divided, over) for over in ((THREADS, PROCESSES), (GPUS,)))
+    found = [request_of(row) for row in chosen if row is not None]
+    return [request for request in found if request is not None]
+
+
+def request_lines(found: Sequence[Request]) -> list[str]:
+    """Say what a job should ask for."""
+    margins = f"{percent(MEMORY_MARGIN - 1)} more memory and {percent(TIME_MARGIN - 1)} more time"
+    return [
+        f"a job of {each.case_id}: sbatch {each.options} ({margins} than seen)" for each in found
+    ]

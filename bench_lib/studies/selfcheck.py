@@ -1,0 +1,351 @@
+"""Does the verdict hold on this machine?  Known delays are planted, and looked for.
+
+Every fresh process measures the same case clean and with each delay inside its step.  Then
+the judge is asked, for every way to split the processes into a baseline and candidates,
+what it would have said.  The splits of a few processes are not independent; what they show
+is how the rule answers on values that this machine really gives.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+from bench_lib.engine.runner import Outcome
+from bench_lib.model import Case, Status, UserError
+from bench_lib.verdict import judge
+from bench_lib.verdict.metrics.timing import AGREEING, LEAST_PROCESSES
+from bench_lib.verdict.statistics.comparison import Contrast
+
+EFFECTS = (0.0, 0.01, 0.02, 0.05)
+"""Planted slow-downs, as shares of a clean step."""
+PROCESSES = 10
+CANDIDATES = 4
+MOST_SPLITS = 1500
+SEED = 1337
+CONTEXT_S = 3.0
+"""Rough time to open a device in a fresh process, its first kernels included."""
+FOUND = 0.9
+"""An effect is visible where it is found in this share of the splits."""
+_SHORTEST_UNITS = {"cpu": 100}
+_GPU_UNITS = 200_000
+
+
+class SelfcheckError(UserError):
+    """The machine cannot be checked; says why and what to do."""
+
+
+class Device(Protocol):
+    """What is needed of a Bench."""
+
+    def measure_again(self, cases: Sequence[Case], process: int) -> Iterator[Outcome]:
+        """Measure cases in one fresh context."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One case in one fresh process."""
+
+    iteration_s: list[float]
+    probe: Mapping[str, float]
+    """Costs that the case has no part in, by name, which ends with the unit; see Measurement."""
+    took_s: float
+    """From the order to the answer; of a process's first case, opening the device as well."""
+
+    @cached_property
+    def log_median(self) -> float:
+        """What is judged: ln of the median iteration in seconds."""
+        return math.log(statistics.median(self.iteration_s))
+
+    @property
+    def spread(self) -> float:
+        """Coefficient of variation of the iterations."""
+        return statistics.stdev(self.iteration_s) / statistics.fmean(self.iteration_s)
+
+    def as_line(self) -> dict[str, object]:
+        """Return what a file keeps of it, in few digits."""
+        times = [float(f"{time:.10g}") for time in self.iteration_s]
+        return {"iteration_s": times, "probe": dict(self.probe)}
+
+
+def sample_of(outcome: Outcome) -> Sample:
+    """Return what was measured; raises SelfcheckError where nothing was."""
+    if outcome.fault is not None:
+        fault = outcome.fault
+        raise SelfcheckError(f"{outcome.case.id}: {fault.kind} in {fault.phase}: {fault.message}")
+    if outcome.skipped is not None:
+        raise SelfcheckError(f"{outcome.case.id}: {outcome.skipped}; choose another case")
+    if outcome.spoilt is not None:
+        raise SelfcheckError(f"{outcome.case.id}: {outcome.spoilt}; try again when that is over")
+    seen = next(a.measurement for a in outcome.attempts if a.accepted and a.measurement)
+    took_s = sum(attempt.took_s for attempt in outcome.attempts)
+    return Sample(seen.iteration_s, seen.probe, took_s)
+
+
+def probe_ranges(samples: Iterable[Sample]) -> dict[str, tuple[float, float]]:
+    """Return the least and the most of each probe in its unit, by name."""
+    values: dict[str, list[float]] = {}
+    for sample in samples:
+        for name, value in sample.probe.items():
+            values.setdefault(name, []).append(value)
+    return {name: (min(seen), max(seen)) for name, seen in sorted(values.items())}
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What became of one planted slow-down."""
+
+    planted: float
+    """Share of a step."""
+    measured: float
+    """Share of a step: median over the processes of slowed over clean, less one."""
+    splits: int
+    regressed: int
+    suspect: int
+
+    @property
+    def found(self) -> float:
+        """Share of the splits in which it was called REGRESSED."""
+        return self.regressed / self.splits
+
+
+@dataclass(frozen=True)
+class Selfcheck:
+    """What was found, what was called slow and was not, and how little is visible here."""
+
+    case: Case
+    tolerance: float
+    processes: int
+    candidates: int
+    step_s: float
+    between: float
+    """Spread between the clean processes, a share."""
+    inside: float
+    """Median spread inside a clean process, a share."""
+    effects: list[Effect]
+    detectable: float
+    """Share: the clean splits' median of what the judge says it would find nine times in ten."""
+    samples: dict[float, dict[str, Sample]]
+    """By effect, a share of a step, and process."""
+    measuring_s: float
+    """Median time that a case took in a context that was open."""
+    opening_s: float
+    """What the first case of a context took longer: opening the device."""
+
+    @property
+    def probes(self) -> dict[str, tuple[float, float]]:
+        """The least and the most of each probe in its unit, over all that was measured."""
+        return probe_ranges(s for by_process in self.samples.values() for s in by_process.values())
+
+    @property
+    def false(self) -> int:
+        """Clean splits that were called slower."""
+        return sum(effect.regressed for effect in self.effects if effect.planted == 0)
+
+    @property
+    def visible(self) -> float | None:
+        """Smallest planted share of a step from which on all were found; None where none was."""
+        smallest = None
+        for effect in sorted(self.effects, key=lambda e: -e.planted):
+            if effect.planted == 0 or effect.found < FOUND:
+                break
+            smallest = effect.planted
+        return smallest
+
+    @property
+    def is_as_planned(self) -> bool:
+        """Whether the largest delay came out as long as it was meant to be, give or take half."""
+        largest = max(self.effects, key=lambda e: e.planted)
+        return abs(largest.measured - largest.planted) <= largest.planted / 2
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing clean was called slower and the largest delay was found."""
+        return self.false == 0 and self.visible is not None and self.is_as_planned
+
+
+def duration_s(case: Case, processes: int, effects: Sequence[float]) -> float:
+    """Return about how long a check takes, before anything is measured.
+
+    ``effects`` are shares of a step.
+    """
+    return processes * (CONTEXT_S + len(effects) * once_s(case))
+
+
+def once_s(case: Case) -> float:
+    """Return about how long a case takes in a context that is open."""
+    return case.sampling.warmup_s + case.sampling.measure_s + 1.0
+
+
+def check(
+    device: Device,
+    case: Case,
+    *,
+    vendor: str,
+    effects: Sequence[float] = EFFECTS,
+    processes: int = PROCESSES,
+    candidates: int = CANDIDATES,
+    tolerance: float = 0.01,
+    say: Callable[[str], None] = lambda _line: None,
+) -> Selfcheck:
+    """Plant delays in a ``network`` case, measure in fresh processes, and judge every split.
+
+    ``effects`` are shares of a step.  Raises SelfcheckError where the case cannot be measured,
+    and ValueError for numbers that leave no split.
+    """
+    if processes < LEAST_PROCESSES + candidates:
+        raise ValueError(
+            f"{processes} processes leave no split into a baseline of {LEAST_PROCESSES} and "
+            f"{candidates} candidates; ask for {LEAST_PROCESSES + candidates} or more"
+        )
+    if candidates < AGREEING:
+        raise ValueError(f"candidates is {candidates}; fewer than {AGREEING} decide nothing")
+    effects = sorted({0.0, *effects})
+    say(f"how long a delay lasts: one process measures {case.id} and two delays alone")
+    step_s, unit_s = _calibrated(device, case, vendor)
+    planted = {
+        effect: _planted(case, effect, round(effect * step_s / unit_s)) for effect in effects
+    }
+    samples: dict[float, dict[str, Sample]] = {effect: {} for effect in effects}
+    first: list[float] = []
+    later: list[float] = []
+    for process in range(1, processes + 1):
+        # Each effect comes first, second, ... equally often: order must not look like one.
+        turn = process % len(effects)
+        order = [*effects[turn:], *effects[:turn]]
+        outcomes = device.measure_again([planted[effect] for effect in order], process)
+        for effect, outcome in zip(order, outcomes, strict=True):
+            sample = samples[effect][str(process)] = sample_of(outcome)
+            (first if effect == order[0] else later).append(sample.took_s)
+        clean_s = math.exp(samples[0.0][str(process)].log_median)
+        say(f"process {process} of {processes}: clean {clean_s * 1e3:.4g} ms")
+    clean = list(samples[0.0].values())
+    judged, detectable = _judged(samples, _splits(list(samples[0.0]), candidates), tolerance)
+    measuring_s = statistics.median(later or first)
+    return Selfcheck(
+        case=case,
+        tolerance=tolerance,
+        processes=processes,
+        candidates=candidates,
+        step_s=step_s,
+        between=statistics.stdev(sample.log_median for sample in clean),
+        inside=statistics.median(sample.spread for sample in clean),
+        effects=judged,
+        detectable=detectable,
+        samples=samples,
+        measuring_s=measuring_s,
+        opening_s=max(0.0, statistics.median(first) - measuring_s),
+    )
+
+
+def _calibrated(device: Device, case: Case, vendor: str) -> tuple[float, float]:
+    """Return a clean step's time and a delay unit's, both in seconds."""
+    units = _SHORTEST_UNITS.get(vendor, _GPU_UNITS)
+    delays = [
+        replace(case, id=f"delay-{n}", workload="delay", params={"delay_units": n})
+        for n in (units, 3 * units)
+    ]
+    clean = _planted(case, 0.0, 0)
+    # The first case of a process finds a device that is not yet warm.
+    _, short, long, step_s = (
+        statistics.median(sample_of(outcome).iteration_s)
+        for outcome in device.measure_again([clean, *delays, clean], 0)
+    )
+    if long <= short:
+        raise SelfcheckError(
+            f"three times the work took no longer ({long:.3g} s, {short:.3g} s): this machine "
+            "is too busy to be checked; try again when it is idle"
+        )
+    return step_s, (long - short) / (2 * units)
+
+
+def _planted(case: Case, effect: float, units: int) -> Case:
+    return replace(
+        case,
+        id=f"{case.id}-plus-{100 * effect:g}pct",
+        workload="planted",
+        params={**case.params, "delay_units": units},
+    )
+
+
+Split = tuple[tuple[str, ...], tuple[str, ...]]
+"""Names of baseline and candidate processes."""
+
+
+def _judged(
+    samples: Mapping[float, Mapping[str, Sample]], splits: Sequence[Split], tolerance: float
+) -> tuple[list[Effect], float]:
+    """Return what became of each effect, and what the judge says it would find."""
+    clean = samples[0.0]
+    detectable: list[float] = []
+    effects = []
+    for effect, slowed in samples.items():
+        found = [
+            judge.judge_samples({"": _contrast(clean, old, slowed, new)}, tolerance)[""]
+            for old, new in splits
+        ]
+        if effect == 0:
+            detectable = [v.detectable_effect for v in found if v.detectable_effect is not None]
+        statuses = [verdict.status for verdict in found]
+        measured = statistics.median(slowed[n].log_median - clean[n].log_median for n in clean)
+        effects.append(
+            Effect(
+                effect,
+                math.expm1(measured),
+                len(splits),
+                statuses.count(Status.REGRESSED),
+                statuses.count(Status.SUSPECT),
+            )
+        )
+    return effects, statistics.median(detectable)
+
+
+def _contrast(
+    clean: Mapping[str, Sample],
+    old: Sequence[str],
+    slowed: Mapping[str, Sample],
+    new: Sequence[str],
+) -> Contrast:
+    return Contrast(
+        candidate={name: slowed[name].log_median for name in new},
+        baseline={name: clean[name].log_median for name in old},
+        candidate_probes={name: slowed[name].probe for name in new},
+        baseline_probes={name: clean[name].probe for name in old},
+    )
+
+
+def _splits(names: Sequence[str], candidates: int) -> list[Split]:
+    """Return the ways to split processes into a baseline of five and candidates; some of many."""
+    rest = len(names) - LEAST_PROCESSES
+    if math.comb(len(names), LEAST_PROCESSES) * math.comb(rest, candidates) <= MOST_SPLITS:
+        return [
+            (old, new)
+            for old in itertools.combinations(names, LEAST_PROCESSES)
+            for new in itertools.combinations([n for n in names if n not in old], candidates)
+        ]
+    draw = random.Random(SEED).sample  # noqa: S311 - nobody guesses it
+    splits: dict[Split, None] = {}
+    while len(splits) < MOST_SPLITS:
+        drawn = draw(names, LEAST_PROCESSES + candidates)
+        old, new = sorted(drawn[:LEAST_PROCESSES]), sorted(drawn[LEAST_PROCESSES:])
+        splits[tuple(old), tuple(new)] = None
+    return list(splits)
+
+
+def as_samples(found: Selfcheck) -> Iterator[Mapping[str, object]]:
+    """Return every process and effect once, as ``bench-lib judge`` reads them.
+
+    Processes with odd numbers are the baseline, the others candidates: no process is held
+    against itself.
+    """
+    for effect, by_process in found.samples.items():
+        for name, sample in by_process.items():
+            role = "baseline" if int(name) % 2 else "candidate"
+            about = {"case": found.case.id, "role": role, "process": name, "slow": effect}
+            yield {**about, **sample.as_line()}

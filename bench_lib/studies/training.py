@@ -1,0 +1,248 @@
+"""Training as ``bench-lib train`` tells of it: a line a step, three figures, a table by ranks."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bench_lib.cases.training import INPUT_ALONE, training_case
+from bench_lib.model import MOST_STEPS_TOLD, Case, Measurement, Param, Record, Training
+from bench_lib.studies.cells import (
+    Table,
+    doubts,
+    mib,
+    number,
+    percent,
+    ratio,
+    seconds_cell,
+    times,
+    trouble_lines,
+)
+from bench_lib.studies.figures import Figures
+
+LINE = "{} / {}: loss {:.2f}, acc {:.2%}, images / second / gpu: {:.2f}."
+"""As the CIFAR-100 script of amd/HPCTrainingExamples (MLExamples/PyTorch_Profiling) prints a step:
+epoch, step, the share of its images that were right."""
+TOGETHER, STEP_ALONE, INPUT = "both together", "device step alone", "input alone"
+
+
+# ---- three figures kept apart -------------------------------------------------------------
+
+
+def three_cases(values: Mapping[str, Param], together: Case, alone: Case) -> dict[str, Case]:
+    """Return a training's case, and those of its device's step and its input alone, by what.
+
+    ``together`` and ``alone`` have what is no axis.  Raises UserError.
+    """
+    fixed = {**values, "feed": "fixed"}
+    fed = {**values, "network": INPUT_ALONE}
+    for name in ("workers", "epochs"):
+        fixed.pop(name, None)
+    fed.pop("epochs", None)
+    # The network's own size is not the data's where the network is Inception.
+    if values["network"] == "inception_v3" and not values.get("image_size"):
+        fed["image_size"] = 299
+    fed["precision"] = "bf16" if values.get("precision") == "bf16" else "fp32"
+    on_device = values["feed"] == "device"
+    is_graph = values.get("compile_mode") == "graph"
+    fed["compile_mode"] = "graph" if is_graph and on_device else "eager"
+    return {
+        TOGETHER: training_case(together, **values),
+        STEP_ALONE: training_case(alone, **fixed),
+        INPUT: training_case(alone, **fed),
+    }
+
+
+@dataclass(frozen=True)
+class TrainingRow:
+    """One of the three figures; what is not known is None."""
+
+    what: str
+    figures: Figures
+    images_per_s_per_rank: float | None = None
+    """By the wall clock."""
+    batch_s: float | None = None
+    """Median time of a batch; those that come together share theirs."""
+    first_loss: float | None = None
+    last_loss: float | None = None
+    last_accuracy: float | None = None
+
+
+def training_row(what: str, case: Case, seen: Figures) -> TrainingRow:
+    """Return a row of one of the three."""
+    rate, learnt = seen.items_per_s, seen.training
+    images = int(case.params["batch_size"]) * (1 if case.launch.strong else case.launch.ranks)
+    return TrainingRow(
+        what,
+        seen,
+        images_per_s_per_rank=rate / seen.ranks if rate else None,
+        batch_s=images * seen.item_s if seen.item_s is not None else None,
+        first_loss=learnt.losses[0] if learnt and learnt.losses else None,
+        last_loss=learnt.losses[-1] if learnt and learnt.losses else None,
+        last_accuracy=learnt.accuracies[-1] if learnt and learnt.accuracies else None,
+    )
+
+
+def training_table(rows: Sequence[TrainingRow]) -> Table:
+    """Return the three figures side by side, and what holds the training back."""
+    headings = (
+        *("what", "case", "status", "images/s/gpu", "images/s", "batch", "spread"),
+        *("loss", "accuracy", "memory", "host memory", "CPUs"),
+    )
+    figures = [row.figures for row in rows]
+    return Table(
+        headings,
+        [_training_cells(row) for row in rows],
+        trouble_lines(figures),
+        [*_held_back(rows), *doubts(figures), *_sources(figures)],
+    )
+
+
+def _training_cells(row: TrainingRow) -> tuple[str, ...]:
+    seen = row.figures
+    loss = "" if row.first_loss is None else f"{row.first_loss:.2f} to {row.last_loss:.2f}"
+    return (
+        row.what,
+        seen.case_id,
+        "" if seen.is_measured else seen.status,
+        number(row.images_per_s_per_rank),
+        number(seen.items_per_s),
+        seconds_cell(row.batch_s),
+        percent(seen.spread, ".1%"),
+        loss,
+        percent(row.last_accuracy, ".1%"),
+        mib(seen.memory_bytes),
+        mib(seen.host_memory_bytes),
+        number(seen.cpus, ".1f"),
+    )
+
+
+def _held_back(rows: Sequence[TrainingRow]) -> list[str]:
+    """Say how near both together come to the slower of the two alone."""
+    by_what = {row.what: row.figures.items_per_s for row in rows}
+    together, step, fed = (by_what.get(what) for what in (TOGETHER, STEP_ALONE, INPUT))
+    if not together or not step or not fed:
+        return []
+    slower = INPUT if fed < step else STEP_ALONE
+    of_slower, of_step = together / min(fed, step), together / step
+    words = f"{of_slower:.0%} of the slower alone, the {slower}; {of_step:.0%} of the {STEP_ALONE}"
+    return [f"{TOGETHER}: {words}"]
+
+
+def _sources(figures: Sequence[Figures]) -> list[str]:
+    learnt = [seen.training for seen in figures if seen.training is not None]
+    return [f"data: {source}" for source in dict.fromkeys(each.data for each in learnt)]
+
+
+# ---- a line a step ------------------------------------------------------------------------
+
+
+def step_lines(record: Record) -> list[str]:
+    """Return the script's line for every step of what was measured last.
+
+    Where several batches come together they share their time; where the steps are many, a line is
+    an epoch's and has its last step.
+    """
+    seen = [a.measurement for a in record.attempts if a.accepted and a.measurement]
+    if not seen or seen[-1].training is None:
+        return []
+    return _lines_of(seen[-1], seen[-1].training, record.case.launch.ranks)
+
+
+def _lines_of(seen: Measurement, learnt: Training, ranks: int) -> list[str]:
+    per_epoch = learnt.steps_per_epoch
+    together = max(1, seen.items_per_step * per_epoch // learnt.samples)
+    of_batches = [taken for taken in seen.iteration_s for _ in range(together)]
+    epochs = -(-len(of_batches) // per_epoch)
+    by_epoch = len(learnt.losses) == epochs < len(of_batches)
+    lines = []
+    for step, (loss, accuracy) in enumerate(zip(learnt.losses, learnt.accuracies, strict=True)):
+        if by_epoch:
+            taken = of_batches[step * per_epoch : (step + 1) * per_epoch]
+            place = (step, len(taken) - 1)
+        else:
+            taken = of_batches[step : step + 1]
+            place = divmod(step, per_epoch)
+        rate = seen.items_per_step / ranks / statistics.fmean(taken) if taken else 0.0
+        lines.append(LINE.format(*place, loss, accuracy, rate))
+    return lines
+
+
+# ---- a table by ranks ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RanksRow:
+    """Whole epochs on so many ranks; what is not known is None."""
+
+    ranks: int
+    figures: Figures
+    training_s: float | None = None
+    epoch_s: float | None = None
+    images_per_s: float | None = None
+    training_accuracy: float | None = None
+    """Of the last epoch."""
+    test_accuracy: float | None = None
+    memory_bytes: int | None = None
+    """Of the rank that needed most."""
+    speed_up: float | None = None
+    """By images a second, over the row of one rank."""
+    efficiency: float | None = None
+
+
+def ranks_rows(cases: Sequence[Case], seen: Sequence[Figures], epochs: int) -> list[RanksRow]:
+    """Return a row for each case of the table; what was not measured knows no ranks itself."""
+    pairs = list(zip((case.launch.ranks for case in cases), seen, strict=True))
+    alone = next((one for ranks, one in pairs if ranks == 1 and one.is_measured), None)
+    return [_ranks_row(ranks, one, epochs, alone) for ranks, one in pairs]
+
+
+def _ranks_row(ranks: int, seen: Figures, epochs: int, alone: Figures | None) -> RanksRow:
+    learnt, speed_up = seen.training, ratio(seen, alone)
+    return RanksRow(
+        ranks,
+        seen,
+        training_s=seen.wall_s,
+        epoch_s=seen.wall_s / epochs if seen.wall_s is not None else None,
+        images_per_s=seen.items_per_s,
+        training_accuracy=last_epoch(learnt, epochs) if learnt is not None else None,
+        test_accuracy=learnt.test_accuracy if learnt is not None else None,
+        memory_bytes=seen.memory_bytes,
+        speed_up=speed_up,
+        efficiency=speed_up / ranks if speed_up is not None else None,
+    )
+
+
+def last_epoch(learnt: Training, epochs: int) -> float | None:
+    """Return the training accuracy of the last of some epochs, 0 to 1; None where none is known."""
+    by_step = epochs * learnt.steps_per_epoch <= MOST_STEPS_TOLD
+    last = learnt.accuracies[-learnt.steps_per_epoch :] if by_step else learnt.accuracies[-1:]
+    return statistics.fmean(last) if last else None
+
+
+def ranks_table(rows: Sequence[RanksRow]) -> Table:
+    """Return the table by ranks: a column for each number of GPUs, a row for each figure."""
+    headings = ("", *(f"GPU ({row.ranks})" for row in rows))
+    figures = [row.figures for row in rows]
+    lines = {
+        "Training time (secs)": [
+            number(row.training_s, ".2f") if row.figures.is_measured else row.figures.status
+            for row in rows
+        ],
+        "Average time per epoch (secs)": [number(row.epoch_s, ".2f") for row in rows],
+        "Images processed per sec": [number(row.images_per_s, ".2f") for row in rows],
+        "Training accuracy": [number(row.training_accuracy, ".2f") for row in rows],
+        "Test accuracy": [number(row.test_accuracy, ".2f") for row in rows],
+        "Maximum Memory Consumption (MiB)": [
+            "" if row.memory_bytes is None else f"{row.memory_bytes / 2**20:.0f}" for row in rows
+        ],
+        "Speed-up": [times(row.speed_up) for row in rows],
+        "Efficiency": [percent(row.efficiency) for row in rows],
+    }
+    return Table(
+        headings,
+        [(name, *cells) for name, cells in lines.items()],
+        trouble_lines(figures),
+        [*doubts(figures), *_sources(figures)],
+    )

@@ -1,1 +1,0 @@
-"""Arrangements that answer a question about the machine itself, or about two of them."""

@@ -1,0 +1,1 @@
+"""From measurements to verdicts: metrics, statistics, validity and the judge."""

@@ -1,0 +1,348 @@
+"""What more workers bring: efficiency, two laws of speed-up, and ranks that lag behind.
+
+Amdahl (1967): of a fixed work the share s cannot be divided, T(n) = T(1) (s + (1 - s) / n).
+Gustafson (1988): of a work that grows with the workers, R(n) = R(1) (s + (1 - s) n).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from bench_lib.model import Case, ProcessSummary, RankSample
+from bench_lib.verdict.statistics.comparison import holm
+
+LEAST_POINTS = 3
+"""A law has two unknowns, and what is left over tells how well it holds."""
+CONFIDENCE = 0.95
+BLOCKS = 10
+"""Steps follow each other too closely to be chance one by one; means of so many blocks are."""
+LAGGING = 0.02
+"""Devices of one model may differ by this much: 1.8% was seen between H200s."""
+CERTAIN = 0.01
+"""Chance that any rank of a case is named although none lags by more than that."""
+LEAST_ERROR = 1e-9
+"""Relative; keeps samples that are all equal from dividing by nothing."""
+
+
+# ---- rates and what they come to ----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A throughput as a logarithm, and how well it is known."""
+
+    log: float
+    error: float | None = None
+    """Standard error; None where nothing tells."""
+    degrees: float = 0.0
+
+
+@dataclass(frozen=True)
+class Share:
+    """A ratio and its 95% interval, where chance is known."""
+
+    value: float
+    interval: tuple[float, float] | None = None
+
+    def over(self, n: float) -> Share:
+        """Return the ratio divided by a number."""
+        low_high = self.interval and (self.interval[0] / n, self.interval[1] / n)
+        return Share(self.value / n, low_high)
+
+
+def rate_of_processes(logs: Sequence[float]) -> Rate:
+    """Return the rate of some processes, each its logarithm."""
+    mean = statistics.fmean(logs)
+    if len(logs) < 2:
+        return Rate(mean)
+    return Rate(mean, statistics.stdev(logs) / math.sqrt(len(logs)), len(logs) - 1)
+
+
+def rate_of_steps(log_rate: float, iteration_s: Sequence[float]) -> Rate:
+    """Return the rate of one process, whose steps alone tell how steady it is."""
+    blocks = _blocks([math.log(s) for s in iteration_s if s > 0])
+    if len(blocks) < 2:
+        return Rate(log_rate)
+    return Rate(log_rate, statistics.stdev(blocks) / math.sqrt(len(blocks)), len(blocks) - 1)
+
+
+def ratio(rate: Rate, one: Rate) -> Share:
+    """Return a rate over another one; the interval is Welch's, of the logarithms."""
+    log = rate.log - one.log
+    if rate.error is None or one.error is None:
+        return Share(math.exp(log))
+    variance = rate.error**2 + one.error**2
+    squares = rate.error**4 / rate.degrees + one.error**4 / one.degrees
+    degrees = variance**2 / squares if squares > 0 else rate.degrees + one.degrees
+    half = _t_quantile(degrees) * math.sqrt(variance)
+    return Share(math.exp(log), (math.exp(log - half), math.exp(log + half)))
+
+
+def _blocks(values: Sequence[float]) -> list[float]:
+    """Return means of consecutive blocks of two values or more."""
+    count = min(BLOCKS, len(values) // 2)
+    edges = [len(values) * i // count for i in range(count + 1)] if count else []
+    return [statistics.fmean(values[a:b]) for a, b in itertools.pairwise(edges)]
+
+
+def _t_quantile(degrees: float) -> float:
+    from scipy.special import stdtrit  # noqa: PLC0415 - slow, and most commands fit nothing
+
+    return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
+
+
+# ---- efficiency ---------------------------------------------------------------------------
+
+
+def alone(case: Case, cases: Iterable[Case]) -> Case | None:
+    """Return one rank of the same among some cases; None where it is not there, or the case."""
+    if case.launch.ranks == 1:
+        return None
+    launch = replace(case.launch, ranks=1, strong=False)
+    for other in cases:
+        same = other.workload == case.workload and other.params == case.params
+        if same and other.launch == launch:
+            return other
+    return None
+
+
+def log_efficiencies(
+    several: Sequence[ProcessSummary], one: Sequence[ProcessSummary], ranks: int
+) -> dict[str, float]:
+    """Return logarithms of efficiency, each of a launch of ``ranks`` and a process of one rank.
+
+    Both are of one run, so that what differs from run to run cancels, and each is used once:
+    differences of pairs spread as their mean does, whatever either side's spread is.  They are
+    named by the one rank's process, which several cases may be held against.
+    """
+    left: dict[str, list[ProcessSummary]] = {}
+    for process in one:
+        if process.log_throughput is not None:
+            left.setdefault(_run(process), []).append(process)
+    found: dict[str, float] = {}
+    for process in several:
+        partners = left.get(_run(process))
+        if process.log_throughput is None or not partners:
+            continue
+        partner = partners.pop(0)
+        is_new = partner.worker and partner.worker not in found
+        name = partner.worker if is_new else f"#{len(found)}"
+        # The sum of logarithms is exact for equal rates, so that an efficiency of 1 is 1.
+        found[name] = process.log_throughput - (partner.log_throughput or 0.0) - math.log(ranks)
+    return found
+
+
+def _run(process: ProcessSummary) -> str:
+    """Return the id of a process's run, which its name begins with."""
+    return process.worker.partition("/")[0]
+
+
+# ---- ranks that lag behind ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank whose steps take longer than the others'."""
+
+    rank: int
+    slower: float
+    """By which share of the others' median step."""
+
+    @property
+    def in_words(self) -> str:
+        """Which, and how much."""
+        return f"rank {self.rank} takes {self.slower:.1%} longer than the others"
+
+
+def lagging(launches: Iterable[Sequence[RankSample]]) -> list[Straggler]:
+    """Name the ranks that are behind in a case's launches taken together.
+
+    What disturbs one launch alone is no property of a rank.  A rank's own time is compared where
+    all have one, and the time of its whole steps otherwise.
+    """
+    known = list(launches)
+    have_own = all(sample.own_s for samples in known for sample in samples)
+    times: dict[int, list[float]] = {}
+    for samples in known:
+        for sample in samples:
+            own = sample.own_s if have_own else sample.iteration_s
+            times.setdefault(sample.rank, []).extend(own)
+    return stragglers(times)
+
+
+def stragglers(times: Mapping[int, Sequence[float]]) -> list[Straggler]:
+    """Name ranks whose times in seconds, in order of their steps, are longer than the others'.
+
+    By more than devices of one model may differ (2%), and beyond chance.  Ranks that wait for
+    each other in every step take equally long, whoever is waited for: none is named then, and
+    of such a workload times are needed that hold no waiting.
+    """
+    length = min(map(len, times.values()), default=0)
+    if len(times) < 2 or not all(
+        math.isfinite(t) and t > 0 for samples in times.values() for t in samples
+    ):
+        return []
+    logs = {rank: [math.log(t) for t in samples[:length]] for rank, samples in times.items()}
+    behind = {rank: _blocks(_less_the_others(rank, logs)) for rank in logs}
+    if any(len(blocks) < LEAST_POINTS for blocks in behind.values()):
+        return []
+    p_values = holm([_p_not_lagging(blocks) for blocks in behind.values()])
+    return [
+        Straggler(rank, math.expm1(statistics.fmean(blocks)))
+        for (rank, blocks), p in zip(behind.items(), p_values, strict=True)
+        if p < CERTAIN
+    ]
+
+
+def _less_the_others(rank: int, logs: Mapping[int, Sequence[float]]) -> list[float]:
+    others = [values for other, values in logs.items() if other != rank]
+    usual = [statistics.median(step) for step in zip(*others, strict=True)]
+    return [own - rest for own, rest in zip(logs[rank], usual, strict=True)]
+
+
+def _p_not_lagging(blocks: Sequence[float]) -> float:
+    from scipy.special import stdtr  # noqa: PLC0415
+
+    beyond = statistics.fmean(blocks) - math.log1p(LAGGING)
+    error = max(LEAST_ERROR, statistics.stdev(blocks) / math.sqrt(len(blocks)))
+    return float(stdtr(len(blocks) - 1, -beyond / error))
+
+
+# ---- the laws -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Law:
+    """A law fitted to what was measured."""
+
+    name: str
+    """``Amdahl`` or ``Gustafson``."""
+    serial: float
+    """The share of the work that is not divided, 0 to 1."""
+    interval: tuple[float, float]
+    """95%, by what the law leaves unexplained; within 0 to 1."""
+    points: int
+    remark: str = ""
+    one: float = 1.0
+    """What one worker's value is by the fit, in the unit of the values."""
+
+    def speed_up(self, n: float) -> float:
+        """Return the speed-up that the law gives ``n`` workers."""
+        return _speed_up(self.name, self.serial, n)
+
+    def throughput(self, n: float) -> float:
+        """Return what the fit gives ``n`` workers, one over the unit where times were fitted."""
+        return self.speed_up(n) * (1 / self.one if self.name == AMDAHL else self.one)
+
+    def speed_ups(self, n: float) -> tuple[float, float]:
+        """Return the least and the most that the interval gives ``n`` workers."""
+        low, high = self.interval
+        return _speed_up(self.name, high, n), _speed_up(self.name, low, n)
+
+
+AMDAHL, GUSTAFSON = "Amdahl", "Gustafson"
+
+
+def _speed_up(law: str, serial: float, n: float) -> float:
+    return 1 / (serial + (1 - serial) / n) if law == AMDAHL else serial + (1 - serial) * n
+
+
+def amdahl(times: Mapping[int, float]) -> Law | str:
+    """Fit Amdahl's law to the time of the same work by number of workers, or say why not.
+
+    Times are in any one unit.  Raises ValueError for what is no time or no number of workers.
+    """
+    return _fit(AMDAHL, times, lambda n: 1 / n)
+
+
+def gustafson(rates: Mapping[int, float]) -> Law | str:
+    """Fit Gustafson's law to the throughput of work that grows with the workers, or say why not.
+
+    Rates are in any one unit.  Raises ValueError for what is no throughput or no number of
+    workers.
+    """
+    return _fit(GUSTAFSON, rates, lambda n: n)
+
+
+def _fit(name: str, values: Mapping[int, float], grows: Callable[[float], float]) -> Law | str:
+    """Fit value(n) = value(1) (s + (1 - s) grows(n)) by least squares of relative errors.
+
+    Both unknowns are fitted, s between 0 and 1.  The interval holds every s whose sum of
+    squares, with the value(1) that suits it best, is not above the least one by more than
+    Student's t allows, with two degrees of freedom taken by the fit.
+    """
+    for n, value in values.items():
+        if n < 1 or not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name}: {value:g} with {n} workers; both have to be above 0")
+    if len(values) < LEAST_POINTS:
+        return (
+            f"{name}'s law needs {LEAST_POINTS} points or more, and {len(values)} could be measured"
+        )
+    points = [(grows(n), value) for n, value in values.items()]
+    free = _unbounded(points)
+    serial = min(1.0, max(0.0, free))
+    least = _squares(points, serial)
+    degrees = len(points) - 2
+    most = least * (1 + _t_quantile(degrees) ** 2 / degrees) + LEAST_ERROR**2
+    low = _edge(points, serial, 0.0, most)
+    high = _edge(points, serial, 1.0, most)
+    one = _best_one(points, serial)
+    return Law(name, serial, (low, high), len(points), _remark(free), one)
+
+
+def _unbounded(points: Sequence[tuple[float, float]]) -> float:
+    """Return the serial share of the best line, be it possible or not.
+
+    Relative errors: the line a + b grows(n) over the value is held against 1.
+    """
+    rows = [(1 / value, grown / value) for grown, value in points]
+    xx, xy, yy = (sum(r[i] * r[j] for r in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
+    x, y = sum(r[0] for r in rows), sum(r[1] for r in rows)
+    constant, slope = x * yy - y * xy, y * xx - x * xy  # of a common factor
+    together = constant + slope
+    # A line that is nothing at one worker tells of no share; only a rising one is so steep.
+    return constant / together if together > 0 else math.inf if slope < 0 else -math.inf
+
+
+def _squares(points: Sequence[tuple[float, float]], serial: float) -> float:
+    """Return the squared relative errors of a serial share with the value that suits it best."""
+    one = _best_one(points, serial)
+    return math.fsum((one * shape - 1) ** 2 for shape in _shapes(points, serial))
+
+
+def _best_one(points: Sequence[tuple[float, float]], serial: float) -> float:
+    """Return the value at one worker that suits a serial share best."""
+    shapes = _shapes(points, serial)
+    return sum(shapes) / sum(shape**2 for shape in shapes)
+
+
+def _shapes(points: Sequence[tuple[float, float]], serial: float) -> list[float]:
+    return [(serial + (1 - serial) * grown) / value for grown, value in points]
+
+
+def _edge(
+    points: Sequence[tuple[float, float]], serial: float, outermost: float, most: float
+) -> float:
+    """Return how far towards ``outermost`` the share may be moved, by bisection."""
+    if _squares(points, outermost) <= most:
+        return outermost
+    inside, outside = serial, outermost
+    for _ in range(60):
+        middle = (inside + outside) / 2
+        if _squares(points, middle) <= most:
+            inside = middle
+        else:
+            outside = middle
+    return inside
+
+
+def _remark(free: float) -> str:
+    if free < -LEAST_ERROR:
+        return "more than ideal, as caches or chance can make it; the least a share can be is 0"
+    if free > 1 + LEAST_ERROR:
+        return "more workers were slower than one; the most a share can be is 1"
+    return ""

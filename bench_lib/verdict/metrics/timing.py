@@ -1,0 +1,242 @@
+"""One family of questions: the same timing of every case of a suite, answered together.
+
+Statuses follow from two things that both have to hold: the change exceeds the practical
+tolerance, and it does so beyond chance.  The words are made to be acted on.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from bench_lib.model import Status, Verdict
+from bench_lib.verdict.statistics.comparison import (
+    ALPHA,
+    Comparison,
+    Contrast,
+    Explained,
+    compare,
+    growth,
+)
+
+LEAST_PROCESSES = 5
+"""Below this a baseline's own spread is hardly known, and the verdict says so."""
+AGREEING = 2
+"""Fewer candidate processes than this decide nothing."""
+BLIND = 10
+"""A comparison that could not have seen so many times the tolerance is NOISY."""
+BLIND_ALPHA = 0.001
+"""What it takes there to be called slower all the same."""
+MOVED_TOGETHER = 0.5
+"""Where this share of a suite's cases moved the same way, the cause lies under all of them."""
+TIMING = ("latency", "device", "throughput", "tail", "efficiency")
+"""Metrics that are compared process by process, each a family of its own."""
+MORE_IS_BETTER = ("throughput", "efficiency")
+"""Those whose logarithms are negated, so that more is slower in all."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One timing of one case against one baseline."""
+
+    case_id: str
+    metric: str
+    against: str
+    contrast: Contrast
+    tolerance: float
+    allowance: float = 0.0
+    """The fraction that is tolerated on top, for what else is known to differ."""
+    unit: str = "s"
+    remarks: str = ""
+
+
+def families(questions: Sequence[Question]) -> dict[tuple[str, str], list[Question]]:
+    """Sort questions by metric and baseline, latency first."""
+    families: dict[tuple[str, str], list[Question]] = {}
+    for metric in TIMING:
+        for question in questions:
+            if question.metric == metric:
+                families.setdefault((metric, question.against), []).append(question)
+    return families
+
+
+def answers(family: Sequence[Question]) -> list[Verdict]:
+    """Answer the questions of one family together."""
+    tells = [_tells_chance(question.contrast) for question in family]
+    asked = [q for q, telling in zip(family, tells, strict=True) if telling]
+    compared = compare([q.contrast for q in asked], [q.tolerance + q.allowance for q in asked])
+    statuses = [_status(q, comparison) for q, comparison in zip(asked, compared, strict=True)]
+    moved = _moved_together(compared)
+    judged = iter(
+        _timing_verdict(question, comparison, status, moved)
+        for question, comparison, status in zip(asked, compared, statuses, strict=True)
+    )
+    return [
+        next(judged) if telling else _hunch(question)
+        for question, telling in zip(family, tells, strict=True)
+    ]
+
+
+def _tells_chance(contrast: Contrast) -> bool:
+    """Whether there are two values that only chance tells apart, beside the candidate's own."""
+    standard = contrast.candidate if contrast.baseline is None else contrast.baseline
+    return len(standard) >= AGREEING
+
+
+def _status(question: Question, comparison: Comparison) -> Status:
+    contrast, bound = comparison.contrast, math.log1p(comparison.tolerance)
+    blind = comparison.detectable - question.allowance > BLIND * question.tolerance
+    alpha = BLIND_ALPHA if blind else ALPHA
+    agreeing = len(contrast.candidate) >= AGREEING
+    if agreeing and comparison.p_slower < alpha and contrast.without(max) > bound:
+        return Status.REGRESSED
+    if contrast.estimate > bound:
+        return Status.NOISY if blind and comparison.p_slower >= ALPHA else Status.SUSPECT
+    if agreeing and comparison.p_faster < alpha and contrast.without(min) < -bound:
+        return Status.IMPROVED
+    return Status.NOISY if blind else Status.OK
+
+
+def _can_be_called(comparison: Comparison) -> bool:
+    """Whether the case has, or would be given, enough processes to be called anything."""
+    contrast = comparison.contrast
+    return max(contrast.planned, len(contrast.candidate)) >= AGREEING
+
+
+def _moved_together(comparisons: Sequence[Comparison]) -> Callable[[Comparison], str]:
+    """Return what remarks on a case that moved as most of the suite did."""
+    directions = Counter(_direction(comparison) for comparison in comparisons)
+
+    def remark(comparison: Comparison) -> str:
+        n, of = directions[_direction(comparison)], len(comparisons)
+        if of < AGREEING * 2 or not _direction(comparison) or n <= MOVED_TOGETHER * of:
+            return ""
+        return f"; {n} of {of} cases moved this way: look for one cause under all of them"
+
+    return remark
+
+
+def _direction(comparison: Comparison) -> int:
+    bound = math.log1p(comparison.tolerance)
+    return (comparison.contrast.estimate > bound) - (comparison.contrast.estimate < -bound)
+
+
+def _timing_verdict(
+    question: Question, comparison: Comparison, status: Status, moved: Callable[[Comparison], str]
+) -> Verdict:
+    verdict = Verdict(
+        status,
+        question.metric,
+        _timing_reason(question, comparison, status) + moved(comparison) + question.remarks,
+        unit=question.unit,
+        ratio=comparison.ratio,
+        interval=comparison.interval(),
+        tolerance=question.tolerance + question.allowance,
+        detectable_effect=comparison.detectable if _can_be_called(comparison) else None,
+    )
+    return _valued(verdict, _as_measured(comparison.contrast, question.contrast))
+
+
+def _as_measured(judged: Contrast, measured: Contrast) -> Contrast:
+    """Return what was measured of the processes that were judged."""
+    if judged.baseline is None or measured.baseline is None:
+        return measured
+    return Contrast(
+        {name: measured.candidate[name] for name in judged.candidate},
+        {name: measured.baseline[name] for name in judged.baseline},
+    )
+
+
+def _timing_reason(question: Question, comparison: Comparison, status: Status) -> str:
+    contrast, n = comparison.contrast, len(comparison.contrast.candidate)
+    low, high = (bound - 1 for bound in comparison.interval())
+    words = _change(question, comparison.ratio) + f" than {_whom(question)}"
+    words += f" (95% interval {_percent(low, '+')} to {_percent(high, '+')})"
+    if direction := _direction(comparison):
+        bound = math.log1p(comparison.tolerance)
+        before = statistics.fmean(contrast.baseline.values()) if contrast.baseline else 0.0
+        agree = sum(direction * (x - before) > bound for x in contrast.candidate.values())
+        what = "pairs" if contrast.baseline is None else "fresh processes"
+        words += f"; {agree} of {n} {what} agree" if n > 1 else "; one process so far"
+    if status is Status.SUSPECT:
+        words += f"; beyond the tolerance of {comparison.tolerance:.1%}, "
+        words += "but not beyond chance" if n >= AGREEING else "but one process decides nothing"
+    if status is Status.NOISY:
+        words += f"; processes differ so much ({_percent(comparison.sd)}) that nothing below "
+        words += f"{_percent(comparison.detectable)} could be seen"
+    words += _explanation(contrast.explained)
+    if comparison.set_aside:
+        words += f"; {comparison.set_aside} disturbed process{_es(comparison.set_aside)} set aside"
+    baseline = question.contrast.baseline
+    if baseline is not None and len(baseline) < LEAST_PROCESSES:
+        words += f"; with fewer than {LEAST_PROCESSES} baseline processes their spread is a guess"
+    return words
+
+
+def _explanation(explained: Explained | None) -> str:
+    """Say what a probe told of the processes, and whether that was taken off."""
+    if explained is None:
+        return ""
+    words = f"; {explained.probe} explains {explained.share:.0%} of what processes differ by"
+    if explained.is_used:
+        return f"{words} and is taken off"
+    words += f", but {explained.here:.4g} is outside the baseline's {explained.low:.4g} to "
+    return f"{words}{explained.high:.4g} and not excused"
+
+
+def _change(question: Question, ratio: float) -> str:
+    worse, better = "slower", "faster"
+    if question.metric == "efficiency":
+        worse, better = "less efficient", "more efficient"
+    return f"{_percent(abs(ratio - 1))} {worse if ratio > 1 else better}"
+
+
+def _percent(fraction: float, sign: str = "") -> str:
+    """Return a percentage with one decimal; a huge one with three digits in all."""
+    return f"{fraction:{sign}.1%}" if abs(fraction) < 10 else f"{100 * fraction:{sign}.3g}%"
+
+
+def _whom(question: Question) -> str:
+    if question.contrast.baseline is None:
+        n = len(question.contrast.candidate)
+        return f"A in {n} pair{'' if n == 1 else 's'}"
+    n = len(question.contrast.baseline)
+    if question.against == "rolling":
+        return f"{n} processes of accepted nights"
+    return f"{n} baseline process{_es(n)}"
+
+
+def _es(n: int) -> str:
+    return "" if n == 1 else "es"
+
+
+def _hunch(question: Question) -> Verdict:
+    """Say what one process, or one pair, suggests; it cannot tell software from chance."""
+    contrast = question.contrast
+    slower = contrast.estimate > math.log1p(question.tolerance + question.allowance)
+    words = f"{_change(question, growth(contrast.estimate))} than {_whom(question)}; "
+    words += "one alone cannot tell "
+    words += "software from chance"
+    if contrast.baseline is not None:
+        words += ": accept a baseline of five"
+    verdict = Verdict(
+        Status.SUSPECT if slower else Status.OK,
+        question.metric,
+        words + question.remarks,
+        unit=question.unit,
+        ratio=growth(contrast.estimate),
+        tolerance=question.tolerance + question.allowance,
+    )
+    return _valued(verdict, contrast)
+
+
+def _valued(verdict: Verdict, contrast: Contrast) -> Verdict:
+    """Add what was compared, in the metric's unit; pairs have no value of their own."""
+    if contrast.baseline is None:
+        return verdict
+    sign = -1 if verdict.metric in MORE_IS_BETTER else 1
+    new, old = (statistics.fmean(side.values()) for side in (contrast.candidate, contrast.baseline))
+    return replace(verdict, value=growth(sign * new), baseline=growth(sign * old))
