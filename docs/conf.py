@@ -6,10 +6,15 @@ Links to other sites are tried by hand, where there is a network: ``-b linkcheck
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 
 from sphinx.application import Sphinx
 
 from bench_lib import __version__
+
+sys.path.insert(0, str(Path(__file__).parent))
+import write_schemas
 
 project = "bench-lib"
 author = "the authors of bench-lib"
@@ -47,6 +52,20 @@ def add_contents(_app: Sphinx, page: str, source: list[str]) -> None:
             source[0] += "\n".join(["", "```{toctree}", *words, "", *pages, "```", ""])
 
 
+def add_schemas(_app: Sphinx) -> None:
+    """Write the schemas, which git does not hold."""
+    write_schemas.write()
+
+
+def link_schemas(_app: Sphinx, page: str, source: list[str]) -> None:
+    """Make links of the schemas' names, which GitHub shows as they are."""
+    if page == "json":
+        for name in write_schemas.schemas():
+            source[0] = source[0].replace(f"`{name}`", f"[{name}](schemas/{name})")
+
+
 def setup(app: Sphinx) -> None:
     """Have it done as pages are read."""
+    app.connect("builder-inited", add_schemas)
     app.connect("source-read", add_contents)
+    app.connect("source-read", link_schemas)

@@ -1,12 +1,13 @@
 """Write docs/schemas/ from the program's types: ``python docs/write_schemas.py``.
 
-A schema that is not what the types say fails tests/test_schemas.py.
+The documentation's build does the same. Git ignores the folder.
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import json
 import re
@@ -33,6 +34,7 @@ FILES = {
 """What is in files; by the schema's name."""
 
 
+@functools.cache
 def schemas() -> dict[str, dict[str, Any]]:
     """Return every schema by its file's name."""
     found = {f"{name_of(each)}.json": _printed(each) for each in documents()}
@@ -113,6 +115,7 @@ def _types(about: Any, known: dict[type, None] | None = None) -> dict[type, None
     return known
 
 
+@functools.cache
 def _docstrings(about: type) -> dict[str, str]:
     """Return what stands below each field of a class, and of those it is made from."""
     found: dict[str, str] = {}
@@ -138,16 +141,12 @@ def _flat(text: str) -> str:
     return " ".join(text.replace("``", "`").split())
 
 
-def main() -> None:
-    """Write every schema, and remove those of documents that there are no more."""
-    written = schemas()
+def write() -> None:
+    """Write every schema into its file."""
     FOLDER.mkdir(exist_ok=True)
-    for path in FOLDER.glob("*.json"):
-        if path.name not in written:
-            path.unlink()
-    for name, schema in written.items():
+    for name, schema in schemas().items():
         (FOLDER / name).write_text(json.dumps(schema, indent=2, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    write()

@@ -1,4 +1,4 @@
-"""What ``--json`` printed, held against its schema in docs/schemas/."""
+"""What ``--json`` printed, held against the schema that its type makes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import copy
 import functools
 import json
 import re
-from pathlib import Path
 
 import jsonschema
-
-SCHEMAS = Path(__file__).parents[1] / "docs" / "schemas"
+from scripts import script
 
 
 def document_in(text: str):
@@ -23,9 +21,15 @@ def document_in(text: str):
 
 
 @functools.cache
+def schema_writer():
+    """Return the module that makes the schemas."""
+    return script("docs/write_schemas.py")
+
+
+@functools.cache
 def validator(name: str, *, strict: bool = True):
     """Return what holds a value against a schema by its name."""
-    schema = json.loads((SCHEMAS / f"{name}.json").read_text())
+    schema = schema_writer().schemas()[f"{name}.json"]
     return jsonschema.Draft202012Validator(closed(schema) if strict else schema)
 
 

@@ -1,4 +1,4 @@
-"""The schemas in docs/schemas/: they are what the types say, and what files hold is as they say.
+"""The schemas of documents and files: what files hold is as they say.
 
 What each command prints is held against them by the tests of that command (tests/documents.py).
 """
@@ -22,7 +22,7 @@ from builders import (
     make_record,
     make_verdict,
 )
-from documents import document_in, validator
+from documents import document_in, schema_writer, validator
 from scripts import script
 
 import bench_lib.cli
@@ -35,30 +35,19 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
 
-@pytest.fixture(scope="module")
-def writer():
-    """Return the module that writes the schemas."""
-    return script("docs/write_schemas.py")
+WRITER = schema_writer()
+SCHEMAS = WRITER.schemas()
 
 
-@pytest.fixture(scope="module")
-def schemas(writer):
-    """Return every schema as the types have it now."""
-    return writer.schemas()
-
-
-def test_the_schemas_are_those_of_the_types(writer, schemas):
-    """After a change: python docs/write_schemas.py."""
-    written = {path.name: json.loads(path.read_text()) for path in writer.FOLDER.glob("*.json")}
-    assert written == schemas
-
-
-def test_every_schema_is_one_and_is_in_the_docs(writer):
-    """By its link."""
-    page = (DOCS / "json.md").read_text()
-    for path in writer.FOLDER.glob("*.json"):
-        jsonschema.Draft202012Validator.check_schema(json.loads(path.read_text()))
-        assert f"](schemas/{path.name})" in page
+def test_every_schema_is_one_and_is_in_the_docs_and_no_other_is():
+    """By its name, in the last column of a table; the site makes a link of it."""
+    source = [(DOCS / "json.md").read_text()]
+    rows = re.findall(r"^\|.*\| (.*) \|$", source[0], re.MULTILINE)
+    assert set(re.findall(r"`([\w-]+\.json)`", " ".join(rows))) == set(SCHEMAS)
+    script("docs/conf.py").link_schemas(None, "json", source)
+    assert set(re.findall(r"\[([^]]*)]\(schemas/\1\)", source[0])) == set(SCHEMAS)
+    for schema in SCHEMAS.values():
+        jsonschema.Draft202012Validator.check_schema(schema)
 
 
 def leaves(program, path=""):
@@ -76,10 +65,10 @@ def commands(program):
     return ((path, names) for path, names in leaves(program) if "--json" in names)
 
 
-def test_every_command_that_takes_json_has_a_schema_and_no_other_has(writer):
+def test_every_command_that_takes_json_has_a_schema_and_no_other_has():
     """Also of its options that make another document."""
     program = dict(commands(typer.main.get_command(bench_lib.cli.app)))
-    documents = [writer.command_of(each) for each in writer.documents()]
+    documents = [WRITER.command_of(each) for each in WRITER.documents()]
     assert len(documents) == len(set(documents))
     assert {re.split(" --", each)[0] for each in documents} == set(program)
     for each in documents:
@@ -98,9 +87,9 @@ def test_commands_without_json_are_named_in_the_docs():
     assert set(re.findall(r"`([^`]+)`", told)) == silent
 
 
-def test_every_document_begins_with_its_schema_and_its_command(writer):
+def test_every_document_begins_with_its_schema_and_its_command():
     """So that a reader knows what it has before it."""
-    for each in writer.documents():
+    for each in WRITER.documents():
         names = [field.name for field in dataclasses.fields(each)]
         assert names[:2] == ["schema", "command"]
 
@@ -108,11 +97,11 @@ def test_every_document_begins_with_its_schema_and_its_command(writer):
 UNITS = re.compile(r"(seconds|_sec|_ms|_us|millis|_mb|_mib|_gb|_kb|_ghz|_watts?|bytes_)$")
 
 
-def test_names_of_fields_have_the_project_s_units(schemas):
+def test_names_of_fields_have_the_project_s_units():
     """Seconds are _s and sizes _bytes, in every document and file."""
     names = {
         name
-        for schema in schemas.values()
+        for schema in SCHEMAS.values()
         for each in schema["$defs"].values()
         for name in each.get("properties", {})
     }
@@ -128,11 +117,11 @@ ALLOWED = {
 }
 
 
-def test_one_thing_has_one_name_in_all_documents(writer, schemas):
+def test_one_thing_has_one_name_in_all_documents():
     """Ids of cases and keys of hardware; files have the words that they were first written with."""
     found = set()
-    for each in writer.documents():
-        for name, shape in schemas[f"{writer.name_of(each)}.json"]["$defs"].items():
+    for each in WRITER.documents():
+        for name, shape in SCHEMAS[f"{WRITER.name_of(each)}.json"]["$defs"].items():
             properties = shape.get("properties", {})
             found |= {(name, word) for word in OTHER_WORDS & set(properties)}
             assert "#/$defs/Case" in json.dumps(properties.get("case", "#/$defs/Case"))
@@ -196,6 +185,6 @@ def test_a_line_of_timings_is_as_its_schema_says():
         validator("samples-line").validate({**line, "role": "other"})
 
 
-def test_a_document_without_a_command_is_no_command_s(writer):
+def test_a_document_without_a_command_is_no_command_s():
     """What commands share is a type too, and has no schema of its own."""
-    assert writer.command_of(Document) == ""
+    assert WRITER.command_of(Document) == ""

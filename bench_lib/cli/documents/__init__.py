@@ -1,4 +1,4 @@
-"""What ``--json`` prints, as types: docs/schemas/ is written from them, docs/json.md says more.
+"""What ``--json`` prints, as types: its schemas are made from them, docs/json.md says more.
 
 Imported where JSON is asked for, and not before: these types name those of all the rest.
 """
