@@ -479,7 +479,7 @@ def test_what_is_forced_says_in_spite_of_what_then_and_ever_after(cli, history, 
     stored = baselines.load(tmp_path / "baselines", "mi300x").baselines
     assert stored[CASE_ID].accepted.in_spite_of == words
     assert stored["good"].accepted.in_spite_of is None
-    shown = cli("baseline", "show", "mi300x")
+    shown = cli("baseline", "show", "--hardware", "mi300x")
     assert shown.lines[-1] == f"{CASE_ID}: in spite of: {words}"
 
 
@@ -728,7 +728,7 @@ def test_showing_a_key_lists_what_is_accepted(cli, history):
         measured(1.0, "c"),
     ]
     accept(cli, write_run(history, records))
-    answer = cli("baseline", "show", "mi300x")
+    answer = cli("baseline", "show", "--hardware", "mi300x")
     date = baselines.load(Path("baselines"), "mi300x").baselines["a"].accepted.date[:10]
     assert (answer.status, answer.err) == (0, "")
     assert answer.lines == [
@@ -737,7 +737,7 @@ def test_showing_a_key_lists_what_is_accepted(cli, history):
         f"b     1.005 s          2    0.70%  {date}  why not",
         f"c         1 s          1        -  {date}  why not",
     ]
-    shown = cli("baseline", "show", "mi300x", "--case", "b", "--json").json
+    shown = cli("baseline", "show", "--hardware", "mi300x", "--case", "b", "--json").json
     assert (shown["hardware_key"], list(shown["cases"])) == ("mi300x", ["b"])
     assert shown["device"]["uuid"] == "GPU-0123"
 
@@ -745,7 +745,7 @@ def test_showing_a_key_lists_what_is_accepted(cli, history):
 def test_showing_a_key_without_baselines_names_those_that_have(cli, history):
     """A key that was mistyped is seen at once."""
     accept(cli, write_run(history, [measured(0.5)]))
-    answer = cli("baseline", "show", "mi300a")
+    answer = cli("baseline", "show", "--hardware", "mi300a")
     assert (answer.status, answer.lines) == (
         1,
         ["no baselines of mi300a in baselines; there are baselines of mi300x"],
@@ -783,7 +783,7 @@ def test_published_figures_are_shown_apart_from_what_was_accepted(cli, tmp_path)
     """With their source and caveat; no count and no key takes them for a baseline."""
     publish(tmp_path / "baselines", CASE_ID, "b")
     (tmp_path / "baselines" / "broken.json").write_text("<<<<<<<")
-    answer = cli("baseline", "show", "mi300x", "--case", "b")
+    answer = cli("baseline", "show", "--hardware", "mi300x", "--case", "b")
     assert (answer.status, answer.err) == (0, "")
     assert answer.lines == [
         "published, not judged by       rate       range",
@@ -794,10 +794,10 @@ def test_published_figures_are_shown_apart_from_what_was_accepted(cli, tmp_path)
             "-- --perf-tier nightly"
         ),
     ]
-    shown = cli("baseline", "show", "mi300x", "--json").json
+    shown = cli("baseline", "show", "--hardware", "mi300x", "--json").json
     assert (shown["cases"], sorted(shown["published"])) == ({}, ["b", CASE_ID])
     assert shown["published"]["b"]["rate"] == 500.0
-    answer = cli("baseline", "show", "mi300a")
+    answer = cli("baseline", "show", "--hardware", "mi300a")
     assert (answer.status, answer.lines) == (1, ["no baselines of mi300a in baselines"])
 
 
@@ -1298,15 +1298,15 @@ def test_quarantines_are_shown_with_their_last_day_and_whether_it_is_over(
         "crashes        2026-01-02  over   MIOpen#1",
         "flaky          2026-02-01  holds  MIOpen#1",
     ]
-    answer = cli("baseline", "show", "mi300x")
+    answer = cli("baseline", "show", "--hardware", "mi300x")
     assert (answer.status, answer.err) == (0, "")
     assert answer.lines == ["no baselines of mi300x in baselines", *expected]
     accept(cli, write_run(history, [measured(0.5, "a", 5)]))
-    assert cli("baseline", "show", "mi300x").lines[2:] == expected
-    shown = cli("baseline", "show", "mi300x", "--case", "cr*", "--json").json
+    assert cli("baseline", "show", "--hardware", "mi300x").lines[2:] == expected
+    shown = cli("baseline", "show", "--hardware", "mi300x", "--case", "cr*", "--json").json
     assert (shown["cases"], list(shown["quarantine"])) == ({}, ["crashes"])
     assert shown["quarantine"]["crashes"]["over"] is True
-    assert cli("baseline", "show", "mi300x", "--case", "x*").status == 1
+    assert cli("baseline", "show", "--hardware", "mi300x", "--case", "x*").status == 1
 
 
 # ---- history ----------------------------------------------------------------------------

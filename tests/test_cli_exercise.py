@@ -89,7 +89,7 @@ def test_the_exercises_are_these(exercise):
 def test_precisions_are_compared_in_one_table(exercise, tmp_path):
     """What is measured is said meanwhile, with how long it may take, and is kept."""
     script = {EAGER: steps(0.02)}
-    answer = exercise("precision", "resnet50", "--precision", "fp32,fp16", script=script)
+    answer = exercise("precision", "resnet50", "--precisions", "fp32,fp16", script=script)
     assert answer.status == 0
     head, first, second = answer.table()
     assert head[:5] == ["precision", "throughput", "speed-up", "step", "per image"]
@@ -104,7 +104,7 @@ def test_precisions_are_compared_in_one_table(exercise, tmp_path):
 
 def test_a_price_adds_what_a_million_images_cost(exercise):
     """400 img/s take 2500 s for a million; at 36 an hour that is 25."""
-    words = ("precision", "resnet50", "--precision", "fp32", "--price-per-hour", "36")
+    words = ("precision", "resnet50", "--precisions", "fp32", "--price-per-hour", "36")
     head, row = exercise(*words).table()
     assert (head[-1], row[-1]) == ("cost/million", "25")
 
@@ -112,7 +112,7 @@ def test_a_price_adds_what_a_million_images_cost(exercise):
 def test_the_options_of_all_exercises_reach_the_case(exercise, tmp_path):
     """Batch, task, size, layout, mode, iterations and the time limit."""
     words = "--batch-size 8 --task train --image-size 64 --memory-format nhwc --iterations 7"
-    words += " --mode default --time-limit 12.5 --precision bf16 --history elsewhere"
+    words += " --mode default --time-limit 12.5 --precisions bf16 --history elsewhere"
     assert exercise("precision", "vit_b_16", *words.split()).status == 0
     (path,) = history.files(tmp_path / "elsewhere")
     (record,) = history.read(path).records.values()
@@ -126,7 +126,7 @@ def test_the_options_of_all_exercises_reach_the_case(exercise, tmp_path):
 def test_a_case_that_fails_is_a_row_and_the_others_are_measured(exercise):
     """Its reason stands below; nobody judges, so the exit status is 0."""
     script = {EAGER: [OOM], EAGER.replace("fp32", "bf16"): ["this GPU has no bf16 arithmetic"]}
-    answer = exercise("precision", "resnet50", "--precision", "fp32,bf16,fp16", script=script)
+    answer = exercise("precision", "resnet50", "--precisions", "fp32,bf16,fp16", script=script)
     assert answer.status == 0
     assert [row[:2] for row in answer.table()[1:]] == [
         ["fp32", "ERROR"],
@@ -142,7 +142,7 @@ def test_a_case_that_fails_is_a_row_and_the_others_are_measured(exercise):
 def test_where_nothing_could_be_measured_the_answer_is_no(exercise, tmp_path):
     """The table is printed all the same, and the run says what the command said."""
     script = {EAGER: ["not here"]}
-    answer = exercise("precision", "resnet50", "--precision", "fp32", script=script)
+    answer = exercise("precision", "resnet50", "--precisions", "fp32", script=script)
     assert answer.status == 1
     assert answer.table()[1] == ["fp32", "skipped"]
     assert the_run(tmp_path).exit_status == 1
@@ -163,13 +163,13 @@ def test_without_a_list_the_device_chooses_the_precisions(exercise, device, expe
 
 def test_what_the_network_has_as_its_own_size_is_no_other_case(exercise):
     """224 pixels are what ResNet-50 is measured with anyhow."""
-    words = ("precision", "resnet50", "--precision", "fp32", "--image-size", "224")
+    words = ("precision", "resnet50", "--precisions", "fp32", "--image-size", "224")
     assert exercise(*words).measured == [EAGER]
 
 
 def test_options_for_compiling_are_those_of_what_compiles(exercise):
     """Eager and graph stand beside it as they are."""
-    words = ("compile", "resnet50", "--modes", "graph,default", "--precision", "fp32")
+    words = ("compile", "resnet50", "--modes", "graph,default", "--precisions", "fp32")
     answer = exercise(*words, "--compile-options", "freezing")
     assert answer.measured == [
         "resnet50-b64-fp32-eager-infer",
@@ -186,7 +186,7 @@ def test_options_for_compiling_are_those_of_what_compiles(exercise):
 @pytest.mark.parametrize(
     ("words", "keys"),
     [
-        (("precision", "resnet50", "--precision", "fp32,fp16", "--price-per-hour", "36"), 1),
+        (("precision", "resnet50", "--precisions", "fp32,fp16", "--price-per-hour", "36"), 1),
         (("compile", "resnet50", "--modes", "default,reduce-overhead"), 2),
         (("batch-sweep", "resnet50"), 1),
     ],
@@ -234,9 +234,9 @@ def test_sigterm_leaves_as_ctrl_c_does(exercise, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Series, "measure", told)
     before = signal.getsignal(signal.SIGTERM)
-    assert exercise("precision", "resnet50", "--precision", "fp16").status == 143
+    assert exercise("precision", "resnet50", "--precisions", "fp16").status == 143
     assert history.files(tmp_path / "history") == []
-    assert exercise("precision", "resnet50", "--precision", "fp32,fp16").status == 143
+    assert exercise("precision", "resnet50", "--precisions", "fp32,fp16").status == 143
     run = the_run(tmp_path)
     assert (list(run.records), run.finished) == ([EAGER], False)
     assert signal.getsignal(signal.SIGTERM) is before
@@ -244,7 +244,7 @@ def test_sigterm_leaves_as_ctrl_c_does(exercise, tmp_path, monkeypatch):
 
 def test_as_json_an_exercise_has_rows_figures_and_where_it_is_kept(exercise, tmp_path):
     """Plain numbers with their units in their names."""
-    answer = exercise("precision", "resnet50", "--precision", "fp32,fp16", "--json")
+    answer = exercise("precision", "resnet50", "--precisions", "fp32,fp16", "--json")
     found = answer.json
     assert list(found) == ["schema", "command", "hardware_key", "judged", "history", "rows"]
     assert (found["command"], found["hardware_key"]) == ("exercise precision", "mi300x")
@@ -262,7 +262,7 @@ def test_as_json_an_exercise_has_rows_figures_and_where_it_is_kept(exercise, tmp
 def test_judged_cases_have_their_verdicts_below_the_table(exercise, tmp_path):
     """One that is as before passes."""
     accept(tmp_path / "baselines", EAGER)
-    answer = exercise("precision", "resnet50", "--precision", "fp32", "--judge")
+    answer = exercise("precision", "resnet50", "--precisions", "fp32", "--judge")
     assert answer.status == 0
     table_end = answer.lines.index("")
     (latency,) = [line for line in answer.lines[table_end:] if " OK latency: " in line]
@@ -273,7 +273,7 @@ def test_judged_cases_have_their_verdicts_below_the_table(exercise, tmp_path):
 def test_a_case_that_became_slower_is_looked_at_again_and_fails(exercise, tmp_path):
     """With exit status 1, and a word while that lasts."""
     accept(tmp_path / "accepted", EAGER)
-    words = ("precision", "resnet50", "--precision", "fp32", "--judge", "--baselines", "accepted")
+    words = ("precision", "resnet50", "--precisions", "fp32", "--judge", "--baselines", "accepted")
     answer = exercise(*words, script={EAGER: steps(0.02)})
     assert answer.status == 1
     assert any(line.startswith(f"{EAGER}: REGRESSED latency: ") for line in answer.lines)
@@ -284,7 +284,7 @@ def test_a_case_that_became_slower_is_looked_at_again_and_fails(exercise, tmp_pa
 def test_rows_are_of_what_the_verdict_was_made_of(exercise, tmp_path):
     """A second look that cleared a case is in the table too."""
     accept(tmp_path / "baselines", EAGER)
-    words = ("precision", "resnet50", "--precision", "fp32", "--judge")
+    words = ("precision", "resnet50", "--precisions", "fp32", "--judge")
     answer = exercise(*words, script={EAGER: [*steps(0.02), *steps(0.01)]})
     assert answer.status == 0
     assert answer.table()[1][:4] == ["fp32", "400 img/s", "1.00x", "10 ms"]
@@ -292,7 +292,7 @@ def test_rows_are_of_what_the_verdict_was_made_of(exercise, tmp_path):
 
 def test_a_fault_fails_where_cases_are_judged(exercise):
     """Its verdict says why, and nothing says it twice."""
-    words = ("precision", "resnet50", "--precision", "fp32,fp16", "--judge")
+    words = ("precision", "resnet50", "--precisions", "fp32,fp16", "--judge")
     answer = exercise(*words, script={EAGER: [OOM]})
     assert answer.status == 1
     assert sum("out of memory in first step" in line for line in answer.lines) == 1
@@ -301,7 +301,7 @@ def test_a_fault_fails_where_cases_are_judged(exercise):
 def test_verdicts_are_in_the_json(exercise, tmp_path):
     """By case, with all metrics."""
     accept(tmp_path / "baselines", EAGER)
-    words = ("precision", "resnet50", "--precision", "fp32", "--judge", "--json")
+    words = ("precision", "resnet50", "--precisions", "fp32", "--judge", "--json")
     (verdict,) = exercise(*words).json["judged"]
     assert (verdict["case_id"], verdict["status"]) == (EAGER, "OK")
     assert "latency" in {each["metric"] for each in verdict["verdicts"]}
@@ -314,7 +314,7 @@ def test_the_matrix_says_by_which_limits_its_cases_are_judged(exercise, tmp_path
         "[gate.limits]\ntolerance = 0.3\nthroughput = 0.3\n"
         '[[gate.networks]]\nnetwork = "resnet50"\nbatch_size = 32\n'
     )
-    words = ("precision", "resnet50", "--precision", "fp32", "--judge")
+    words = ("precision", "resnet50", "--precisions", "fp32", "--judge")
     script = {EAGER: steps(0.011)}
     assert exercise(*words, script=script).status == 1
     assert exercise(*words, "--matrix", "my.toml", script=script).status == 0
@@ -349,7 +349,7 @@ def test_the_largest_batch_is_found_by_precision_and_then_measured(exercise, tmp
 
 def test_a_search_without_an_end_is_bounded_and_says_so(exercise, tmp_path):
     """And is not taken for the largest by the sheet."""
-    words = ("largest-batch", "resnet50", "--precision", "fp32", "--batch-size", "4")
+    words = ("largest-batch", "resnet50", "--precisions", "fp32", "--batch-size", "4")
     answer = exercise(*words, "--at-most", "9", device=CPU)
     assert answer.table()[1][:2] == ["fp32", "9 or more"]
     assert "fp32: batch 9 is the most that was to be tried" in answer.lines
@@ -379,7 +379,7 @@ def test_a_search_is_told_what_was_asked(exercise, monkeypatch, device, capacity
             super().__init__(**options)
 
     monkeypatch.setattr(batches, "Search", Told)
-    words = ("largest-batch", "resnet50", "--precision", "fp32", "--batch-size", "4")
+    words = ("largest-batch", "resnet50", "--precisions", "fp32", "--batch-size", "4")
     exercise(*words, "--at-most", "9", "--resolution", "2", device=device)
     assert told == [{"start": 4, "capacity": capacity, "at_most": 9, "resolution": 0.02}]
 
@@ -389,7 +389,7 @@ def test_a_search_is_told_what_was_asked(exercise, monkeypatch, device, capacity
 )
 def test_a_coarse_search_is_not_for_the_sheet(exercise, tmp_path, percent, name):
     """Which takes the largest batch to 1%."""
-    words = ("largest-batch", "resnet50", "--precision", "fp32", "--resolution", percent)
+    words = ("largest-batch", "resnet50", "--precisions", "fp32", "--resolution", percent)
     assert exercise(*words, script=limited(fp32=50)).status == 0
     (record,) = the_run(tmp_path).records.values()
     assert record.nodeid == f"bench-lib/{name}::resnet50-b50-fp32-eager-infer"
@@ -399,7 +399,7 @@ def test_a_largest_batch_below_the_accepted_one_fails(exercise, tmp_path):
     """The one that has a baseline is tried, and is an error that names it; both are named."""
     accepted = "resnet50-b56-fp32-eager-infer"
     accept(tmp_path / "baselines", accepted, "resnet50-b96-fp16-eager-infer")
-    words = ("largest-batch", "resnet50", "--precision", "fp32")
+    words = ("largest-batch", "resnet50", "--precisions", "fp32")
     script = limited(fp32=50)
     answer = exercise(*words, "--judge", script=script)
     assert answer.status == 1
@@ -417,7 +417,7 @@ def test_a_largest_batch_below_the_accepted_one_fails(exercise, tmp_path):
 def test_a_largest_batch_as_large_as_the_accepted_one_passes(exercise, tmp_path):
     """And is held against its own baseline."""
     accept(tmp_path / "baselines", "resnet50-b50-fp32-eager-infer")
-    words = ("largest-batch", "resnet50", "--precision", "fp32", "--judge")
+    words = ("largest-batch", "resnet50", "--precisions", "fp32", "--judge")
     answer = exercise(*words, script=limited(fp32=50))
     assert answer.status == 0
     assert any(" OK latency: " in line for line in answer.lines)
@@ -438,13 +438,13 @@ def test_another_fault_ends_the_search_of_its_precision_only(exercise):
 def test_where_not_even_one_image_fits_there_is_no_largest_batch(exercise, tmp_path):
     """Nothing was measured, which is a no, and leaves no run, nor says that it did."""
     script = {f"resnet50-b{n}-fp32-eager-infer": [OOM] for n in (32, 16, 8, 4, 2, 1)}
-    answer = exercise("largest-batch", "resnet50", "--precision", "fp32", script=script)
+    answer = exercise("largest-batch", "resnet50", "--precisions", "fp32", script=script)
     assert answer.status == 1
     assert "fp32: not even a batch of one fits" in answer.lines
     assert answer.table()[1] == ["fp32", "none", "6"]
     assert "written to" not in answer.out
     assert history.files(tmp_path / "history") == []
-    words = ("largest-batch", "resnet50", "--precision", "fp32", "--json")
+    words = ("largest-batch", "resnet50", "--precisions", "fp32", "--json")
     assert exercise(*words, script=script).json["history"] is None
 
 
@@ -453,7 +453,7 @@ def test_where_not_even_one_image_fits_there_is_no_largest_batch(exercise, tmp_p
 
 def test_modes_and_precisions_are_in_one_table(exercise):
     """Eager is measured in any case, and first."""
-    words = ("compile", "resnet50", "--modes", "default", "--precision", "fp32,fp16")
+    words = ("compile", "resnet50", "--modes", "default", "--precisions", "fp32,fp16")
     answer = exercise(*words, script={"resnet50-b64-fp32-eager-infer": steps(0.02)})
     assert answer.status == 0
     assert [row[:2] for row in answer.table()[1:]] == [
@@ -536,7 +536,7 @@ def test_a_sweep_names_the_best_batch(exercise):
 def test_what_exercises_measured_fills_the_sheet(exercise):
     """And the commands that are left fill the rest."""
     assert exercise("batch-sweep", "resnet50", "--batch-sizes", "8,32,128,256").status == 0
-    words = ("precision", "resnet50", "--precision", "fp32,fp16")
+    words = ("precision", "resnet50", "--precisions", "fp32,fp16")
     assert exercise(*words, script={EAGER: steps(0.02)}).status == 0
     assert exercise("largest-batch", "resnet50", script=limited(fp32=40, fp16=80)).status == 0
     answer = exercise("sheet")
@@ -654,7 +654,7 @@ def test_a_history_that_is_a_file_is_no_history(exercise, tmp_path):
         ("sheet --task dream", "unknown task 'dream'; there is infer, train"),
         ("precision resnet50 --image-size -1", "image_size is -1"),
         ("precision resnet50 --memory-format nhcw", "unknown memory_format 'nhcw'; did you"),
-        ("precision resnet50 --precision int8 --task train", "precision int8 is for inference"),
+        ("precision resnet50 --precisions int8 --task train", "precision int8 is for inference"),
         ("precision resnet50 --judge --matrix no.toml", "no.toml: No such file"),
         ("depth --judge --matrix perf_tests/matrix.toml", "perf_tests/matrix.toml: No such file"),
         ("precision resnet50 --compile-options freezing", "compile_options is 'freezing', and"),
@@ -695,7 +695,7 @@ def test_a_baseline_file_that_is_broken_is_said_before_anything_is_measured(exer
 @given(text=st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30))
 def test_no_list_of_batches_or_precisions_ends_in_a_traceback(exercise, text):
     """It is a list, or a mistake in one line or two of typer's."""
-    for option, command in (("--batch-sizes", "batch-sweep"), ("--precision", "precision")):
+    for option, command in (("--batch-sizes", "batch-sweep"), ("--precisions", "precision")):
         if text.strip() in PRECISIONS:
             continue
         answer = exercise(command, "resnet50", f"{option}={text}")
@@ -729,7 +729,7 @@ def test_the_pages_rows_of_the_matrix_are_the_cases_that_exercises_measure(exerc
     axes = tables(dict.fromkeys(networks, 224) | SIZES)
     rows = {case.id: case.params for case in read_matrix(tmp_path / "both.toml", axes)["nightly"]}
     measured = [
-        *exercise("precision", "resnet50", "--precision", "fp32,fp16,bf16").measured,
+        *exercise("precision", "resnet50", "--precisions", "fp32,fp16,bf16").measured,
         *exercise("batch-sweep", "resnet50", "--batch-sizes", "8,16,32,128,256").measured,
         *exercise("compile", "resnet50").measured,
         *exercise("depth", "--networks", "resnet18,resnet152").measured,

@@ -19,7 +19,7 @@ import bench_lib.cli
 import bench_lib.storage.archive
 from bench_lib.cli import ending
 from bench_lib.cli.ending import in_words, usage_in_words
-from bench_lib.cli.group import COMMANDS, RENAMED, renamed
+from bench_lib.cli.group import COMMANDS
 from bench_lib.model import UserError
 
 CHECKOUT = Path(bench_lib.__file__).parents[1]
@@ -158,33 +158,11 @@ def test_an_option_that_several_commands_have_takes_the_same_in_all(name):
     assert len(taken) == 1 or (name == "--history" and taken == {"DIR", "PLACE"})
 
 
-@pytest.mark.parametrize("path", RENAMED, ids=" ".join)
-def test_an_option_that_was_called_otherwise_is_still_understood(path):
-    """By scripts; the help has the new name alone."""
-    command = dict(leaves())[path]
-    known = {name for parameter in command.params for name in parameter.opts}
-    for old, new in RENAMED[path].items():
-        assert old not in known
-        assert new in known
-        assert renamed([*path, old, "x"]) == [*path, new, "x"]
-        assert renamed([*path, f"{old}=x"]) == [*path, f"{new}=x"]
-        assert renamed([*path, "--", old]) == [*path, "--", old]
-        assert renamed(["env", old]) == ["env", old]
-
-
-def test_an_old_name_does_what_the_new_one_does(run):
-    """From the command line on."""
-    words = ("baseline", "quarantine", "a", "--lift")
-    asked = run(*words, "--key", "mi300x")
-    assert asked == run(*words, "--hardware", "mi300x")
-    assert "a is not in quarantine in baselines/mi300x.json" in asked[2]
-
-
-def test_a_mistake_in_an_old_name_s_value_names_the_value(monkeypatch, capsys):
-    """Some typers name it not, and then it is looked for on the command line."""
+def test_a_mistake_in_an_option_s_value_names_the_value(monkeypatch, capsys):
+    """Some versions of typer leave it out, so it is read from the command line."""
     said = "Invalid value for '--at-most': Input should be a valid integer, unable to parse"
     error = types.SimpleNamespace(format_message=lambda: said)
-    monkeypatch.setattr("sys.argv", ["bench-lib", "scaling", "--most", "x"])
+    monkeypatch.setattr("sys.argv", ["bench-lib", "scaling", "--at-most", "x"])
     assert ending._misused(error) == ending.WRONG
     assert "--at-most: 'x' should be a valid integer; " in capsys.readouterr().err
 

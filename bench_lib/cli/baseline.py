@@ -61,9 +61,6 @@ Markdown = Annotated[
 
 @app.command()
 def show(
-    key: Annotated[
-        str | None, typer.Argument(metavar="[KEY]", help="As --hardware.", hidden=True)
-    ] = None,
     *,
     hardware: HardwareKey = None,
     baselines: BaselinesDir = DEFAULT_BASELINES,
@@ -75,7 +72,7 @@ def show(
     from bench_lib.storage import baselines as files
     from bench_lib.storage.history import utc_today
 
-    file = files.load(baselines, hardware or key or detect()[0].key)
+    file = files.load(baselines, hardware or detect()[0].key)
     chosen = {k: v for k, v in file.measured.items() if fnmatch.fnmatchcase(k, case)}
     published = {k: v for k, v in file.published.items() if fnmatch.fnmatchcase(k, case)}
     excused = {k: v for k, v in file.quarantines.items() if fnmatch.fnmatchcase(k, case)}

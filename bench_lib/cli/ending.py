@@ -12,8 +12,6 @@ from typing import Any, NoReturn
 
 import typer
 
-from bench_lib.cli.group import renamed
-
 DONE, WRONG = 0, 2
 """Done, or the answer is yes; the question was wrong.  1 is a command's own: its answer is no."""
 INTERRUPTED, READER_GONE = 130, 141
@@ -51,7 +49,7 @@ def leaving_when_told() -> Iterator[None]:
 def _status(program: Any) -> int:
     try:
         # Not program.main, which has endings of its own.
-        with program.make_context("bench-lib", renamed(sys.argv[1:])) as context:
+        with program.make_context("bench-lib", sys.argv[1:]) as context:
             program.invoke(context)
     except typer.Exit as end:
         return int(end.exit_code)
@@ -126,7 +124,7 @@ def _misused(error: Any) -> int:
         return WRONG
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "bench-lib"
-    complain(usage_in_words(error.format_message(), path, renamed(sys.argv[1:])))
+    complain(usage_in_words(error.format_message(), path, sys.argv[1:]))
     return WRONG
 
 

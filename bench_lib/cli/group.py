@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import typer
@@ -34,35 +34,6 @@ COMMANDS = {
 
 ``bench_lib.cli.<name>`` has a function of that name, or ``app`` where there are several below it.
 """
-
-
-RENAMED = {
-    ("baseline", "quarantine"): {"--key": "--hardware"},
-    ("exercise", "compile"): {"--precision": "--precisions"},
-    ("exercise", "largest-batch"): {"--precision": "--precisions"},
-    ("exercise", "precision"): {"--precision": "--precisions"},
-    ("history", "import"): {"--key": "--hardware"},
-    ("profile",): {"--out": "--output"},
-    ("scaling",): {"--most": "--at-most", "--repeat": "--processes"},
-    ("selfcheck",): {"--keep": "--output"},
-    ("train", "cifar100"): {"--model": "--network"},
-}
-"""By command, what its options were called before; no help shows these, and scripts may use them.
-"""
-
-
-def renamed(words: Sequence[str]) -> list[str]:
-    """Return a command line with options called what they are called now."""
-    for path, names in RENAMED.items():
-        if tuple(words[: len(path)]) == path:
-            end = list(words).index("--") if "--" in words else len(words)
-            return [*(_renamed(word, names) for word in words[:end]), *words[end:]]
-    return list(words)
-
-
-def _renamed(word: str, names: Mapping[str, str]) -> str:
-    name, is_given, value = word.partition("=")
-    return f"{names.get(name, name)}{is_given}{value}"
 
 
 class _Commands(MutableMapping[str, Any]):
