@@ -262,8 +262,9 @@ def rolling(
 ) -> dict[str, list[ProcessSummary]]:
     """Return by case the processes of the last accepted nights, newest first.
 
-    ``runs`` come newest first.  A night counts for a case where its verdict then was OK or
-    IMPROVED by the pinned baseline as it is accepted today.
+    ``runs`` come newest first.  A night counts for a case if its verdict then was OK or IMPROVED
+    by the acceptance that is pinned today.  After a roll-back the nights under the newer
+    acceptance were fine by values that are gone.
     """
     nights: dict[str, list[Sequence[ProcessSummary]]] = {}
     for run in runs:
@@ -271,7 +272,7 @@ def rolling(
             baseline, known = pinned.get(case_id), nights.setdefault(case_id, [])
             if baseline is None or len(known) >= NIGHTS:
                 continue
-            if _is_of(baseline, record, run) and _is_accepted(record):
+            if record.baseline_accepted == baseline.accepted.date and _is_accepted(record):
                 with contextlib.suppress(ValueError):  # a line that somebody else wrote
                     known.append(acceptance.processes_of(record, run.run_id))
     return {case_id: [p for night in known for p in night] for case_id, known in nights.items()}
@@ -279,16 +280,6 @@ def rolling(
 
 def _accepted(baseline: Baseline | None) -> str | None:
     return baseline.accepted.date if baseline is not None and baseline.processes else None
-
-
-def _is_of(baseline: Baseline, record: Record, run: history.Run) -> bool:
-    """Whether a night was judged by this acceptance, and not by another one before or after it.
-
-    After a roll-back the nights under the newer version were fine by values that are gone.
-    """
-    if record.baseline_accepted is None:  # a run of before this was written down
-        return run.started > baseline.accepted.date
-    return record.baseline_accepted == baseline.accepted.date
 
 
 def _is_accepted(record: Record) -> bool:
