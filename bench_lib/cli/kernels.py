@@ -108,17 +108,13 @@ def _cut(text: str, width: int) -> str:
 
 
 def _print_counters(look: Look) -> None:
-    for kernel in look.counters:
-        for metric in kernel.metrics:
-            name = f"{_short(kernel.name)}: " if kernel.name else ""
-            reading = f" ({metric.reading})" if metric.reading else ""
-            print(f"{name}{metric.name}: {metric.value:.4g} {metric.unit}{reading}")
-
-
-def _short(name: str) -> str:
     from bench_lib.profiling.names import short
 
-    return short(name)
+    for kernel in look.counters:
+        for metric in kernel.metrics:
+            name = f"{short(kernel.name)}: " if kernel.name else ""
+            reading = f" ({metric.reading})" if metric.reading else ""
+            print(f"{name}{metric.name}: {metric.value:.4g} {metric.unit}{reading}")
 
 
 def _document(look: Look) -> Profile:

@@ -15,12 +15,12 @@ from bench_lib.cli.output import (
     Json,
     say,
 )
-from bench_lib.model import UserError
+from bench_lib.model import Case, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from bench_lib.model import Case, Hardware, Param, Record, Sampling
+    from bench_lib.model import Hardware, Param, Record, Sampling
     from bench_lib.studies.figures import Figures
 
 HEADLINE = "========= Milliseconds per iteration for PyTorch operators with {} dtype ========="
@@ -134,7 +134,7 @@ def ops(
         values = [_one("add" if op is None else op, op_type, asked, manner, inplace=inplace)]
     if (run_predefined or run_model_ops) and not rotate:
         values = [{**each, "rotate": False} for each in values]
-    base = _base(sampling)
+    base = Case("", "", sampling=sampling)
     cases = [operator_case(base, **each) for each in values]
     keeping = Keeping(history, baselines, matrix, judge, json)
     session = Measuring("ops", _device(device), keeping)
@@ -166,12 +166,6 @@ def _sampling(iterations: int, warmup: int) -> Sampling:
     if not 0 <= warmup <= LARGEST:
         raise UserError(f"--num-warmup-iters is {warmup}; it has to be 0 or more")
     return Sampling(iterations=iterations, max_iterations=iterations)
-
-
-def _base(sampling: Sampling) -> Case:
-    from bench_lib.model import Case
-
-    return Case("", "", sampling=sampling)
 
 
 def _refuse_empty(flags: Mapping[str, str | None]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -71,17 +71,17 @@ def report(
     A night is all runs that began in the 20 hours before the newest one did.  Ends with 0 also
     where cases failed: the run that measured them has told so.
     """
+    from bench_lib.report import notify as news
     from bench_lib.report.night import gather
-    from bench_lib.report.notify import SHAPES
     from bench_lib.storage.archive import Archive
     from bench_lib.storage.history import utc_now
 
-    if notify_as not in (None, *SHAPES):
-        why = f"{notify_as!r} is none of {', '.join(SHAPES)}"
+    if notify_as not in (None, *news.SHAPES):
+        why = f"{notify_as!r} is none of {', '.join(news.SHAPES)}"
         raise typer.BadParameter(why, param_hint="--notify-as")
     with Archive(history) as archive:
         night = gather(archive, baselines, runs=run or (), days=days, asked=utc_now())
-        before = _before(archive, night) if notify else None
+        before = news.before_of(archive, night) if notify else None
     to_stdout = markdown is not None and str(markdown) == "-"
     if html is not None:
         from bench_lib.report import html as pages
@@ -94,8 +94,6 @@ def report(
     elif not to_stdout:
         _print(night, [path for path in (html, markdown) if path is not None])
     if notify:
-        from bench_lib.report import notify as news
-
         where = link if link is not None else _run_of_actions()
         news.notify(night, notify, before=before, link=where, shape=notify_as, say=say)
 
@@ -105,12 +103,6 @@ def _run_of_actions() -> str:
     parts = [os.environ.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY")]
     run_id = os.environ.get("GITHUB_RUN_ID", "")
     return "/".join([*parts, "actions/runs", run_id]) if all([*parts, run_id]) else ""
-
-
-def _before(archive: Any, night: Night) -> Any:
-    from bench_lib.report.notify import before_of
-
-    return before_of(archive, night)
 
 
 def _write_markdown(night: Night, path: Path | None) -> None:

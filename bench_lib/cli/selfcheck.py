@@ -69,7 +69,8 @@ def selfcheck(
     with --contexts nothing is judged.
     """
     from bench_lib.hardware import detect
-    from bench_lib.studies.selfcheck import SelfcheckError
+    from bench_lib.studies.contexts import as_lines
+    from bench_lib.studies.selfcheck import SelfcheckError, as_samples
 
     if contexts:
         _refuse_what_is_for_delays(words)
@@ -82,7 +83,7 @@ def selfcheck(
     if contexts:
         chosen = _for_contexts(matrix, case, device)
         differing = _compared(device, chosen, processes or CONTEXTS)
-        _keep_contexts(output, differing)
+        _keep(output, as_lines(differing))
         (_print_contexts_json if json else _print_contexts)(differing, device.key)
         return
     planted = _shares(effects)
@@ -95,7 +96,7 @@ def selfcheck(
         candidates=candidates,
         tolerance=share,
     )
-    _keep_delays(output, found)
+    _keep(output, as_samples(found))
     (_print_json if json else _print)(found, device.key)
     raise typer.Exit(0 if found.holds else 1)
 
@@ -191,12 +192,6 @@ def _shares(text: str) -> list[float]:
             f"--effects {text!r}: percentages from 0 to 100, one above 0, as in 0,1,2,5"
         )
     return sorted({0.0, *shares})
-
-
-def _keep_delays(path: Path | None, found: Selfcheck) -> None:
-    from bench_lib.studies.selfcheck import as_samples
-
-    _keep(path, as_samples(found))
 
 
 def _keep(path: Path | None, lines: Iterable[Mapping[str, object]]) -> None:
@@ -326,12 +321,6 @@ def _compared(device: Hardware, cases: Sequence[Case], number: int) -> Found:
             )
             stack.callback(benches[kind].close)
         return contexts.compare(benches, cases, contexts=number, say=say)
-
-
-def _keep_contexts(path: Path | None, found: Found) -> None:
-    from bench_lib.studies.contexts import as_lines
-
-    _keep(path, as_lines(found))
 
 
 def _print_contexts(found: Found, key: str) -> None:

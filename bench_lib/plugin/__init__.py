@@ -270,7 +270,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
             if judges:
                 conclude(perf_session)
         except (HistoryError, BaselineError) as error:
-            _stop(session, perf_session, str(error))
+            session.shouldstop = perf_session.failed = str(error)
         finally:
             perf_session.progress.close()
             perf_session.close()
@@ -291,11 +291,6 @@ def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None
 def pytest_enter_pdb(config: pytest.Config) -> None:
     """Leave the terminal to a debugger."""
     config.stash[SESSION].progress.close()
-
-
-def _stop(session: pytest.Session, perf_session: PerfSession, reason: str) -> None:
-    perf_session.failed = reason
-    session.shouldstop = reason
 
 
 @pytest.hookimpl(tryfirst=True)
