@@ -26,7 +26,9 @@ def run(program: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("module", ["plugin", "engine.runner", "cli", "launch.zygote", "launch.wire"])
+@pytest.mark.parametrize(
+    "module", ["plugin", "engine.runner", "cli", "launch.zygote", "launch.wire"]
+)
 def test_nothing_above_the_worker_imports_torch(module: str) -> None:
     """The pytest process would take seconds, and could open a device."""
     loaded = run(f"import sys, bench_lib.{module}\nprint(*sys.modules)").split()
