@@ -2,8 +2,8 @@
 
 ``recorded/`` has the two runs, the baselines that they were judged by, and the verdicts of 0.1.0:
 of the runs as they are, and with a change planted in most cases.  Of a verdict everything but the
-words is held.  ``python tests/test_replay.py`` writes ``verdicts.json.xz`` anew, which is right only
-where a pull request means to judge differently, and says so.
+words is held.  ``python tests/test_replay.py`` writes ``verdicts.json.xz`` anew.  That is right
+only where a pull request means to judge differently, and says so.
 """
 
 from __future__ import annotations
@@ -53,42 +53,42 @@ def _with(attempt: Attempt, **changed: Any) -> Attempt:
 
 
 def more_memory(attempt: Attempt, _process: int) -> Attempt:
-    """A fifth more device memory."""
+    """Plant a fifth more device memory."""
     return _with(attempt, peak_memory_bytes=int(1.2 * (attempt.measurement.peak_memory_bytes or 0)))
 
 
 def compiles_longer(attempt: Attempt, _process: int) -> Attempt:
-    """Three times the compile time, and twenty seconds."""
+    """Plant three times the compile time, and twenty seconds."""
     seconds = attempt.measurement.compile_s
     return _with(attempt, compile_s=None if seconds is None else 3 * seconds + 20)
 
 
 def unsteady(attempt: Attempt, _process: int) -> Attempt:
-    """Every other iteration takes a third longer."""
+    """Plant a third more time in every other iteration."""
     samples = attempt.measurement.iteration_s
     return _with(attempt, iteration_s=[s * (1 + i % 2 / 3) for i, s in enumerate(samples)])
 
 
 def wrong(attempt: Attempt, _process: int) -> Attempt:
-    """The answer holds infinities."""
+    """Plant infinities in the answer."""
     answer = attempt.measurement.numerics or Numerics(finite=True)
     return _with(attempt, numerics=replace(answer, finite=False))
 
 
 def stalls(attempt: Attempt, _process: int) -> Attempt:
-    """A tenth more by the wall clock, which the median does not see."""
+    """Plant a tenth more by the wall clock, which the median does not see."""
     return _with(attempt, wall_s=1.1 * attempt.measurement.wall_s)
 
 
 def slow_clock(attempt: Attempt, process: int) -> Attempt:
-    """The clock is a tenth lower, and the step as much longer."""
+    """Plant a clock that is a tenth lower, and a step that is as much longer."""
     seen = attempt.telemetry or Telemetry("nvml", 10)
     seen = replace(seen, clock_mhz=0.9 * (seen.clock_mhz or 1980.0))
     return replace(slower(1 / 0.9)(attempt, process), telemetry=seen)
 
 
 def host_bound(attempt: Attempt, process: int) -> Attempt:
-    """The device waits for the host, which it did not when the baseline was recorded."""
+    """Plant a device that waits for the host, which it did not in the baseline."""
     return _with(slower(1.3)(attempt, process), host_bound=True)
 
 
