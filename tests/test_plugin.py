@@ -254,7 +254,8 @@ def test_kernels_that_cannot_be_looked_into_cost_no_verdict(suite, pytester):
     run = suite("{'alpha': [[0.01] * 20]}")
     conftest = pytester.path / "conftest.py"
     conftest.write_text(
-        f"{conftest.read_text()}\nimport scripted\nfrom bench_lib.launch import LaunchError\n"
+        f"{conftest.read_text()}\nimport scripted\n"
+        "from bench_lib.launch.faults import LaunchError\n"
         "def gone(self, case):\n    raise LaunchError('no device')\n"
         "scripted.Context.profile = gone\n"
     )
@@ -351,7 +352,7 @@ def test_a_device_that_is_gone_when_looking_again_is_not_green(suite, pytester):
     accept(pytester, "alpha", TEN_MS)
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write("""
-from bench_lib.launch import LaunchError
+from bench_lib.launch.faults import LaunchError
 def gone(self, cases, process):
     raise LaunchError("the device is gone")
     yield
@@ -551,7 +552,7 @@ def test_a_worker_that_cannot_say_its_networks_is_one_error(suite, pytester):
     run = with_typo(suite, pytester)
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write(
-            "\nfrom bench_lib.launch import LaunchError\n"
+            "\nfrom bench_lib.launch.faults import LaunchError\n"
             "asked = []\n"
             "def network_sizes():\n"
             "    asked.append(1)\n"
@@ -688,7 +689,7 @@ RANKS = """
 import os, threading
 import bench_lib.engine.runner
 from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
-from bench_lib.launch import CaseFault, CaseSkipped, LaunchError
+from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from builders import make_measurement
 
 def taken():
@@ -1140,7 +1141,7 @@ def test_a_device_that_cannot_be_opened_is_told_by_the_worker_that_has_it(suite,
     run = suite(devices="gpus(2)")
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write("""
-from bench_lib.launch import LaunchError
+from bench_lib.launch.faults import LaunchError
 def refuse(device, **options):
     raise LaunchError("the worker opened another device")
 session.Bench = refuse
