@@ -235,8 +235,8 @@ def _pytest_page() -> str:
         )
         rows.append((f"`{each['name']}{' ' * bool(word)}{word}`", _escaped(each["help"])))
     inis = [
-        (f"`{name}`", _escaped(about), f"`{' '.join(value) if isinstance(value, list) else value}`")
-        for name, about, value in settings
+        (f"`{name}`", _escaped(about), f"`{default}`" if default else "")
+        for name, about, default in settings
     ]
     return "\n".join(
         [

@@ -1375,3 +1375,15 @@ def test_junit_tells_the_cases_of_one_test_apart(suite, pytester):
     assert (both["perf_case"], both["perf_status"]) == ("slow", "REGRESSED")
     assert both["perf_status[fine]"] == "NO_BASELINE"
     assert both["perf_median_s[x]"] == "0.01"
+
+
+# ---- as a guest ---------------------------------------------------------------------------
+
+
+def test_somebody_elses_folder_perf_tests_may_use_xdist(pytester):
+    """Before collection a setting or an option of ours makes us act, and no folder's name."""
+    pytester.mkdir("perf_tests").joinpath("test_theirs.py").write_text(
+        "import pytest\n@pytest.mark.parametrize('n', range(4))\ndef test_theirs(n): pass\n"
+    )
+    result = pytester.runpytest_subprocess(*LOAD, "perf_tests", "-n", "2", timeout=60)
+    result.assert_outcomes(passed=4)

@@ -46,7 +46,7 @@ class Options:
     launcher: str | None
     """What starts cases of several ranks, with words of its own; None is BENCH_LIB_LAUNCHER's."""
     asked_for: bool
-    """Whether this session is about performance: a path under ``perf_paths``, or an option."""
+    """Whether an option, or a path under the ini setting ``perf_paths``, asks for measuring."""
 
     @property
     def planned(self) -> int:
@@ -152,7 +152,6 @@ def add_options(parser: pytest.Parser) -> None:
         "folders whose tests measure; a run of one of them under pytest-xdist is given one "
         "worker a device",
         type="args",
-        default=["perf_tests"],
     )
 
 
