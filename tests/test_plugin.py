@@ -26,6 +26,7 @@ from builders import (
     make_hardware,
     make_processes,
 )
+from pytest_benchmark.fixture import BenchmarkFixture
 from scripted import KERNELS
 
 import bench_lib.hardware
@@ -1387,3 +1388,26 @@ def test_somebody_elses_folder_perf_tests_may_use_xdist(pytester):
     )
     result = pytester.runpytest_subprocess(*LOAD, "perf_tests", "-n", "2", timeout=60)
     result.assert_outcomes(passed=4)
+
+
+DISPLAY_ERROR = "'Function' object has no attribute '_nodeid'"
+
+
+@pytest.mark.parametrize("step", ["__init__", "_raw_pedantic"])
+@pytest.mark.parametrize("arguments", [(), ("-W", "error")])
+def test_an_error_in_showing_a_measurement_is_a_warning(
+    suite, pytester, monkeypatch, step, arguments
+):
+    """The first is that of pytest-benchmark 5.2.3 with pytest 9.2."""
+
+    def broken(*_, **__):
+        raise AttributeError(DISPLAY_ERROR)
+
+    monkeypatch.setattr(BenchmarkFixture, step, broken)
+    result = suite()(*arguments)
+    result.assert_outcomes(passed=2, warnings=2)
+    result.stdout.fnmatch_lines(
+        [f"*pytest-benchmark does not show this case: AttributeError: {DISPLAY_ERROR}"]
+    )
+    (kept,) = runs_in(pytester)
+    assert [record.status for record in kept.records.values()] == [Status.NO_BASELINE] * 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -37,6 +38,10 @@ class ReplayClock:
     def __repr__(self) -> str:
         """Name the clock as pytest-benchmark's JSON shows it."""
         return "bench_lib replay of the worker's samples"
+
+
+class DisplayWarning(UserWarning):
+    """A measurement that pytest-benchmark does not show."""
 
 
 FIXTURE = "benchmark"
@@ -76,16 +81,25 @@ def shown_as_benchmarks(items: Sequence[pytest.Item]) -> Iterator[None]:
 
 
 def replay(request: pytest.FixtureRequest, outcome: Outcome) -> None:
-    """Let the benchmark fixture run through the first accepted attempt's samples."""
+    """Let the benchmark fixture run through the first accepted attempt's samples.
+
+    Whatever goes wrong there is a warning, also in a suite that makes errors of warnings.
+    """
     accepted = [a.measurement for a in outcome.attempts if a.accepted and a.measurement]
     clock = request.node.stash.get(CLOCK, None)
     if clock is None or clock.samples or not accepted:
         return
     measurement = accepted[0]
-    benchmark: Any = request.getfixturevalue(FIXTURE)
     clock.samples = measurement.iteration_s
-    benchmark.extra_info.update(extra_info(measurement, outcome))
-    benchmark.pedantic(_nothing, rounds=len(measurement.iteration_s))
+    try:
+        benchmark: Any = request.getfixturevalue(FIXTURE)
+        benchmark.extra_info.update(extra_info(measurement, outcome))
+        benchmark.pedantic(_nothing, rounds=len(measurement.iteration_s))
+    except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:  # noqa: BLE001 - as said above
+        words = f"pytest-benchmark does not show this case: {type(error).__name__}: {error}"
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", DisplayWarning)
+            warnings.warn(words, DisplayWarning, stacklevel=2)
 
 
 def _nothing() -> None:
