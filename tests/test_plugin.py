@@ -1380,6 +1380,58 @@ def test_junit_tells_the_cases_of_one_test_apart(suite, pytester):
 
 # ---- as a guest ---------------------------------------------------------------------------
 
+FOREIGN_FIXTURE = """
+import pytest
+
+@pytest.fixture
+def perf():
+    return 42
+
+def test_theirs(perf):
+    assert perf == 42
+"""
+FOREIGN_PARAMETER = """
+import pytest
+
+@pytest.mark.parametrize("perf", [42])
+def test_theirs(perf):
+    assert perf == 42
+"""
+
+
+@pytest.mark.parametrize("text", [FOREIGN_FIXTURE, FOREIGN_PARAMETER], ids=["fixture", "parameter"])
+def test_what_others_call_perf_is_not_ours(pytester, text):
+    """No folder, no device, no word."""
+    pytester.makepyfile(text)
+    result = pytester.runpytest_inprocess(*LOAD)
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("measuring on*")
+    assert not pytester.path.joinpath("history").exists()
+
+
+def test_a_fixture_that_builds_on_perf_measures(suite, pytester):
+    """It may set something up before, under the same name."""
+    run = suite()
+    pytester.path.joinpath("perf_tests", "conftest.py").write_text(
+        "import pytest\n@pytest.fixture\ndef perf(perf):\n    return perf\n"
+    )
+    run().assert_outcomes(passed=2)
+    (kept,) = runs_in(pytester)
+    assert [record.status for record in kept.records.values()] == [Status.NO_BASELINE] * 2
+
+
+def test_a_fixture_that_was_not_asked_for_by_its_name_measures_nothing(suite, pytester):
+    """Its test would be over before it is judged."""
+    run = suite()
+    pytester.path.joinpath("perf_tests", "test_own.py").write_text(
+        "from bench_lib.model import Case\n"
+        "def test_own(request):\n"
+        "    request.getfixturevalue('perf').measure(Case('own', 'steps:step'))\n"
+    )
+    result = run()
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["*the test has to name the fixture `perf` as an argument*"])
+
 
 def test_somebody_elses_folder_perf_tests_may_use_xdist(pytester):
     """Before collection a setting or an option of ours makes us act, and no folder's name."""

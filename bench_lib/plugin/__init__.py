@@ -55,6 +55,8 @@ class Perf:
         ranks is measured then.
         """
         __tracebackhide__ = True
+        if not _measures(self._request.node):
+            pytest.fail("the test has to name the fixture `perf` as an argument", pytrace=False)
         if (refusal := self._session.refusal(case)) is not None:
             pytest.fail(refusal, pytrace=False)
         if self._session.defers(case):
@@ -226,7 +228,16 @@ def pytest_report_collectionfinish(
 
 
 def _measures(item: pytest.Item) -> bool:
-    return "perf" in getattr(item, "fixturenames", ())
+    """Whether a test uses our fixture, and not another fixture or a parameter called ``perf``."""
+    info: Any = getattr(item, "_fixtureinfo", None)
+    if info is None or "perf" not in info.names_closure:
+        return False
+    for definition in reversed(info.name2fixturedefs.get("perf", ())):
+        if definition.func.__module__ == __name__:
+            return True
+        if "perf" not in definition.argnames:  # it replaces ours, and does not build on it
+            return False
+    return False
 
 
 @pytest.hookimpl(optionalhook=True)
