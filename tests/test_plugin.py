@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import html
 import json
 import os
 import re
@@ -1379,6 +1380,139 @@ def test_junit_tells_the_cases_of_one_test_apart(suite, pytester):
 
 
 # ---- as a guest ---------------------------------------------------------------------------
+
+EVERYWHERE = pytest.mark.parametrize("how", [(), ("-n", "2")], ids=["serial", "xdist"])
+
+
+@pytest.fixture
+def night(suite, pytester):
+    """Lay out a checkout where alpha is slower and beta has no baseline; returns what runs it."""
+    run = suite("{'alpha': [[0.0105] * 20]}", devices="gpus(2)")
+    accept(pytester, "alpha", TEN_MS, key="mi300x")
+    return lambda *arguments: run("--perf-tier", "smoke", *UNSEEN, *arguments)
+
+
+@EVERYWHERE
+def test_a_tests_reports_are_published_once_each_with_outcomes_of_pytests_own(night, pytester, how):
+    """Other plugins know no others; the call waits for its verdict, and the teardown for it."""
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write("""
+def pytest_runtest_logreport(report, _seen=Path(__file__).parent / "seen"):
+    if not os.environ.get("PYTEST_XDIST_WORKER"):
+        with _seen.open("a") as file:
+            print(report.nodeid[-7:], report.when, report.outcome, file=file)
+import os
+""")
+    night(*how)
+    seen = pytester.path.joinpath("seen").read_text().splitlines()
+    by_test = {name: [li for li in seen if li.startswith(name)] for name in ("[alpha]", "p[beta]")}
+    assert by_test == {
+        "[alpha]": ["[alpha] setup passed", "[alpha] call failed", "[alpha] teardown passed"],
+        "p[beta]": ["p[beta] setup passed", "p[beta] call passed", "p[beta] teardown passed"],
+    }
+
+
+@EVERYWHERE
+def test_pytest_html_has_each_test_once_with_its_verdict(night, pytester, how):
+    """Its page is written, and says what the terminal says."""
+    result = night("--html=r.html", "--self-contained-html", *how)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    page = pytester.path.joinpath("r.html").read_text()
+    blob = re.search('data-jsonblob="([^"]*)"', page)[1]
+    tests = json.loads(html.unescape(blob))["tests"]
+    results = {name[-7:]: [each["result"] for each in rows] for name, rows in tests.items()}
+    assert results == {"[alpha]": ["Failed"], "p[beta]": ["Passed"]}
+    assert "REGRESSED alpha: latency" in html.unescape(blob)
+
+
+@EVERYWHERE
+def test_pytest_json_report_has_each_test_with_its_verdict(night, pytester, how):
+    """The time that measuring took is the call's."""
+    night("--json-report", "--json-report-file=r.json", *how)
+    document = json.loads(pytester.path.joinpath("r.json").read_text())
+    tests = {test["nodeid"][-7:]: test for test in document["tests"]}
+    assert {name: test["outcome"] for name, test in tests.items()} == {
+        "[alpha]": "failed",
+        "p[beta]": "passed",
+    }
+    assert "REGRESSED alpha: latency" in tests["[alpha]"]["call"]["longrepr"]
+    assert tests["p[beta]"]["call"]["duration"] > 0
+    assert {"perf_status": "REGRESSED"} in tests["[alpha]"]["user_properties"]
+
+
+@EVERYWHERE
+def test_allure_has_a_second_result_of_a_test_whose_verdict_is_not_what_its_call_said(
+    night, pytester, how
+):
+    """It shows the latest of one history id, and here the latest is the verdict."""
+    night("--alluredir=allure", *how)
+    paths = pytester.path.joinpath("allure").glob("*-result.json")
+    results = sorted((json.loads(path.read_text()) for path in paths), key=lambda r: r["start"])
+    alpha = [result for result in results if result["name"] == "test_step[alpha]"]
+    beta = [result for result in results if result["name"] == "test_step[beta]"]
+    assert [result["status"] for result in alpha] == ["passed", "failed"]
+    assert [result["status"] for result in beta] == ["passed"]
+    first, last = alpha
+    for name in ("historyId", "testCaseId", "fullName", "labels", "parameters"):
+        assert first[name] == last[name]
+    assert first["uuid"] != last["uuid"]
+    assert last["statusDetails"]["message"].startswith("REGRESSED alpha: latency")
+
+
+def test_allure_has_a_skip_that_was_decided_after_the_workers_ended(suite, pytester):
+    """With its reason."""
+    run = suite(devices="gpus(2)", matrix=SEVERAL)
+    with_ranks(pytester, '{"two-0": CaseSkipped("no such arithmetic")}', count=1)
+    run("-n", "2", *UNSEEN, "--alluredir=allure", "-k", "two")
+    paths = pytester.path.joinpath("allure").glob("*-result.json")
+    results = sorted((json.loads(path.read_text()) for path in paths), key=lambda r: r["start"])
+    assert [result["status"] for result in results] == ["passed", "skipped"]
+    assert results[1]["statusDetails"]["message"] == "Skipped: no such arithmetic"
+
+
+BAD_TEARDOWN = """
+import pytest
+@pytest.fixture(autouse=True)
+def bad_teardown(case):
+    yield
+    assert case.id != "alpha", "left something behind"
+"""
+
+
+@EVERYWHERE
+def test_a_teardown_that_fails_is_an_error_beside_the_verdict(night, pytester, how):
+    """Neither hides the other, and both are counted once."""
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write(BAD_TEARDOWN)
+    night("--junitxml=junit.xml", *how).assert_outcomes(passed=1, failed=1, errors=1)
+    elements = ET.parse(pytester.path / "junit.xml").getroot().iter("testcase")
+    alpha = [each for each in elements if each.get("name") == "test_step[alpha]"]
+    assert [[child.tag for child in each if child.tag != "properties"] for each in alpha] == [
+        ["failure"],
+        ["error"],
+    ]
+
+
+@pytest.mark.parametrize("how", [(), ("-n", "1")], ids=["serial", "xdist"])
+def test_a_teardown_that_fails_ends_a_run_that_is_to_stop_at_the_first_failure(
+    suite, pytester, how
+):
+    """What was measured is judged and kept."""
+    run = suite("{'alpha': [[0.01] * 20]}")
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write(BAD_TEARDOWN)
+    result = run("-x", *UNSEEN, *how)
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*stopping after 1 failures*"])
+    assert list(runs_in(pytester)[0].records) == ["alpha"]
+
+
+def test_a_failure_in_a_case_ends_a_run_that_is_to_stop_at_the_first_failure(suite, pytester):
+    """It waits for no verdict."""
+    run = suite("{'alpha': [Fault('died', 'SIGABRT', 'measure', 'HSA')]}")
+    run("--maxfail=1").assert_outcomes(failed=1)
+    assert list(runs_in(pytester)[0].records) == ["alpha"]
+
 
 FOREIGN_FIXTURE = """
 import pytest

@@ -17,16 +17,16 @@ from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.runner import Outcome
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import TASKS, TIERS, Case
-from bench_lib.plugin import devices, replay, shares, summary
+from bench_lib.plugin import allure, devices, replay, shares, summary
 from bench_lib.plugin.conclusion import conclude
 from bench_lib.plugin.options import add_options, read_options
 from bench_lib.plugin.reports import (
-    MEASURED,
-    decode,
-    decode_cases,
-    encode,
-    encode_cases,
+    Held,
+    Measured,
+    attach,
+    detach,
     fault_in_words,
+    waits,
     xfail_reason,
 )
 from bench_lib.plugin.session import PerfSession
@@ -97,6 +97,7 @@ def pytest_configure(config: pytest.Config) -> None:
     session = config.stash[SESSION] = PerfSession(config, read_options(config))
     config.pluginmanager.register(_Recorder(session), "bench_lib.recorder")
     config.pluginmanager.register(shares, "bench_lib.shares")
+    config.pluginmanager.register(allure, "bench_lib.allure")
     config.addinivalue_line(
         "markers", "perf_cases(workload): parametrize `case` over a workload of the matrix"
     )
@@ -306,35 +307,44 @@ def pytest_enter_pdb(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a measuring test, keeping back the report that would close it before its verdict."""
+    """Run a measuring test; publish the reports that do not wait for its verdict."""
     if not _measures(item):
         return None
     hook = item.ihook
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports = runtestprotocol(item, nextitem=nextitem, log=False)
-    waits = any(each.outcome == MEASURED for each in reports)
-    for each in reports:
-        if not (waits and each.when == "teardown" and each.passed):
-            hook.pytest_runtest_logreport(report=each)
+    for each in _without_held(item, reports):
+        hook.pytest_runtest_logreport(report=each)
     hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Attach what was measured to the report of the call, in a form that crosses processes."""
-    made = yield
-    outcomes = item.stash.get(OUTCOMES, None)
-    deferred = item.stash.get(DEFERRED, None)
-    if call.when == "call" and (outcomes or deferred):
-        made.perf = encode(outcomes or [])  # type: ignore[attr-defined]  # reports take what plugins add
-        if deferred:
-            made.perf_deferred = encode_cases(deferred)  # type: ignore[attr-defined]
-        if made.passed:
-            made.outcome = MEASURED  # type: ignore[assignment]  # an outcome of our own
-    return made
+def _without_held(item: pytest.Item, reports: list[pytest.TestReport]) -> list[pytest.TestReport]:
+    """Return a test's reports without those held back; the setup's carries what was measured."""
+    outcomes = item.stash.get(OUTCOMES, [])
+    deferred = item.stash.get(DEFERRED, [])
+    if not outcomes and not deferred:
+        return reports
+    setup, *others = reports
+    held = Held(*others) if len(others) == 2 and others[0].passed else None
+    if held is not None:
+        allure.remember(item.config, held.call)
+    attach(item.config, setup, Measured(outcomes, deferred, held))
+    if held is None:
+        return reports
+    if held.teardown.failed:
+        _count_failure(item)
+    return [setup]
+
+
+def _count_failure(item: pytest.Item) -> None:
+    """Obey ``--maxfail``, since pytest does not see a failure that is held back."""
+    session = item.config.stash[SESSION]
+    session.held_failures += 1
+    failures = item.session.testsfailed + session.held_failures
+    most = item.config.getoption("maxfail")
+    if most and failures >= most:
+        item.session.shouldfail = f"stopping after {failures} failures"
 
 
 class _Recorder:
@@ -350,13 +360,10 @@ class _Recorder:
             report.user_properties += self._session.unjudged.pop(report.nodeid, [])
         if report.when not in ("setup", "call", "teardown"):  # a worker of xdist crashed in it
             self._session.progress.finish(report.nodeid)
-        plain = getattr(report, "perf", None)
-        if plain is None or hasattr(report, "perf_status") or self._session.is_worker:
+        if self._session.is_worker or (test := detach(self._session.config, report)) is None:
             return
         try:
-            deferred = decode_cases(getattr(report, "perf_deferred", []))
-            self._session.note(report, decode(plain), deferred)
-            report.perf = None  # type: ignore[attr-defined]  # pytest keeps reports to the end
+            self._session.note(report.nodeid, test)
         except (HistoryError, BaselineError) as error:
             self._session.failed = str(error)
             pytest.exit(str(error), returncode=pytest.ExitCode.INTERNAL_ERROR)
@@ -368,8 +375,8 @@ class _Recorder:
 
 
 def pytest_report_teststatus(report: Any) -> Any:
-    """Show a measured case as such, and its verdict without a second dot."""
-    if report.outcome == MEASURED:
+    """Show a measured test with its setup's report, and its verdict without a second dot."""
+    if waits(report):
         return "", ".", ("MEASURED", {"green": True})
     if (status := getattr(report, "perf_status", None)) and report.when == "call":
         if report.failed:

@@ -17,7 +17,7 @@ from bench_lib.model import Status
 from bench_lib.plugin import looks, properties, reports
 from bench_lib.plugin.pace import Pace
 from bench_lib.plugin.progress import MEASURING
-from bench_lib.plugin.reports import Deferred, Pending
+from bench_lib.plugin.reports import Deferred, Held, Pending
 from bench_lib.plugin.session import PerfSession
 from bench_lib.report import console
 
@@ -50,64 +50,75 @@ def _catch_up(session: PerfSession) -> None:
         return
     session.say(f"measuring the cases of several ranks of {len(waiting)} tests")
     known = Pace(session.past, session.options.processes)
-    session.progress.begin(MEASURING, [[each.report.nodeid for each in waiting]], known)
+    session.progress.begin(MEASURING, [[each.held.nodeid for each in waiting]], known)
     try:
         with contextlib.closing(session.open_bench(session.devices[0])) as bench:
             while waiting:
                 _measure(session, bench, waiting[0])
-                session.progress.finish(waiting.pop(0).report.nodeid)
+                session.progress.finish(waiting.pop(0).held.nodeid)
     except (LaunchError, DeviceBusyError) as error:
         session.failed = formats.printable(str(error))
         raise
     finally:
         why = session.failed or "the run was interrupted"
         for each in waiting:
-            _report_unmeasured(session, each.report, f"not measured: {why}")
+            _report_unmeasured(session, each.held, f"not measured: {why}")
 
 
 def _measure(session: PerfSession, bench: Bench, test: Deferred) -> None:
     """Measure one test's cases up to the first that has no measurement, as the test would."""
-    test.report.duration = 0.0
+    call = test.held.call
+    call.duration = 0.0
     ids = [*test.measured, *(each.id for each in test.cases)]
     for case in test.cases:
         begin = time.monotonic()
         outcome = bench.measure(case)
-        test.report.duration += time.monotonic() - begin
-        session.take_in(outcome, test.report.nodeid)
+        call.duration += time.monotonic() - begin
+        session.take_in(outcome, call.nodeid)
         if outcome.skipped is not None:
-            _report_skipped(session, reports.skipped(test.report, outcome.skipped), ids)
+            _report_skipped(session, test.held, outcome.skipped, ids)
             return
         if outcome.fault is not None:
             words = reports.fault_in_words(case, outcome.fault)
             if (quarantine := session.quarantine(case)) is None:
-                _report_unmeasured(session, test.report, words, ids)
+                _report_unmeasured(session, test.held, words, ids)
             else:
                 reason = reports.xfail_reason(quarantine, words)
-                _report_skipped(session, reports.skipped(test.report, reason, xfail=True), ids)
+                _report_skipped(session, test.held, reason, ids, xfail=True)
             return
-    session.pending.append(Pending(test.report, ids))
+    session.pending.append(Pending(test.held, ids))
 
 
 def _report_unmeasured(
-    session: PerfSession, waiting: pytest.TestReport, words: str, case_ids: Sequence[str] = ()
+    session: PerfSession, held: Held, words: str, case_ids: Sequence[str] = ()
 ) -> None:
-    final = reports.unmeasured(waiting, words)
-    reports.publish(session.config, final, Status.ERROR.value, session.properties_of(case_ids))
+    _publish(session, held, reports.unmeasured(held, words), Status.ERROR.value, case_ids)
 
 
 def _report_skipped(
-    session: PerfSession, final: pytest.TestReport, case_ids: Sequence[str]
+    session: PerfSession, held: Held, reason: str, case_ids: Sequence[str], *, xfail: bool = False
 ) -> None:
-    reports.publish(session.config, final, Status.SKIPPED.value, session.properties_of(case_ids))
+    final = reports.skipped(held, reason, xfail=xfail)
+    _publish(session, held, final, Status.SKIPPED.value, case_ids)
+
+
+def _publish(
+    session: PerfSession,
+    held: Held,
+    final: pytest.TestReport,
+    status: str,
+    case_ids: Sequence[str],
+) -> None:
+    reports.publish(session.config, held, final, status, session.properties_of(case_ids))
 
 
 def _report_all(session: PerfSession, chronicle: Chronicle) -> None:
     waiting, session.pending = session.pending, []
-    session.progress.begin("judging", [[each.report.nodeid for each in waiting]])
+    session.progress.begin("judging", [[each.held.nodeid for each in waiting]])
     session.judged = chronicle.judge()
     for each in waiting:
         _report(session, chronicle, each)
-        session.progress.finish(each.report.nodeid)
+        session.progress.finish(each.held.nodeid)
     properties.of_suite(
         session.config, chronicle.records.values(), chronicle.writer.run_id, session.torch
     )
@@ -118,5 +129,5 @@ def _report(session: PerfSession, chronicle: Chronicle, waiting: Pending) -> Non
     failing = [record for record in records if session.fails(record)]
     first = (failing or records)[0]
     status = console.standing(first, console.day_of(first))
-    final = reports.judged(waiting.report, failing)
-    reports.publish(session.config, final, status, session.properties_of(waiting.case_ids))
+    final = reports.judged(waiting.held, failing)
+    _publish(session, waiting.held, final, status, waiting.case_ids)

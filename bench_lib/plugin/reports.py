@@ -1,4 +1,4 @@
-"""Reports of tests that measure: carried between processes, kept back, given their verdict."""
+"""Reports of tests that measure: held back, carried between processes, given their verdict."""
 
 from __future__ import annotations
 
@@ -19,23 +19,45 @@ from bench_lib.plugin.properties import Property
 from bench_lib.report import console
 from bench_lib.verdict import judge
 
-MEASURED = "measured"
-"""Outcome of a call whose verdict is still to come; becomes passed or failed at the end."""
+OF_XDIST = ("node", "item_index", "worker_id", "testrun_uid")
+"""What pytest-xdist adds to a report that comes from a worker."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """The last two reports of a test, which are published with its verdict."""
+
+    call: pytest.TestReport
+    teardown: pytest.TestReport
+
+    @property
+    def nodeid(self) -> str:
+        """The test's node id."""
+        return self.call.nodeid
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a test measured and left to measure; ``held`` is None if its outcome is known."""
+
+    outcomes: list[Outcome]
+    deferred: list[Case]
+    held: Held | None
 
 
 @dataclass(frozen=True)
 class Pending:
-    """A test's report that waits for the verdicts of the cases it measured."""
+    """A test that waits for the verdicts of the cases it measured."""
 
-    report: pytest.TestReport
+    held: Held
     case_ids: list[str]
 
 
 @dataclass(frozen=True)
 class Deferred:
-    """A test's report whose cases of several ranks wait until all devices are free."""
+    """A test whose cases of several ranks wait until all devices are free."""
 
-    report: pytest.TestReport
+    held: Held
     cases: list[Case]
     measured: list[str]
     """The test's other cases, by id."""
@@ -56,11 +78,11 @@ class VerdictRepr(TerminalRepr):
             tw.line(line, red=line.startswith(tuple(s.value for s in judge.FAILING)))
 
 
-def judged(waiting: pytest.TestReport, failing: Sequence[Record]) -> pytest.TestReport:
-    """Return a test's report with its outcome: failed where one of its cases is."""
-    final = copy.copy(waiting)
-    final.outcome = "failed" if failing else "passed"
+def judged(waiting: Held, failing: Sequence[Record]) -> pytest.TestReport:
+    """Return the report of a test's call with its outcome: failed where one of its cases is."""
+    final = copy.copy(waiting.call)
     if failing:
+        final.outcome = "failed"
         words = "\n\n".join(console.in_words(record) for record in failing)
         verdict = judge.leading(failing[0].verdicts)
         first = formats.printable(verdict.reason).partition("\n")[0]
@@ -68,19 +90,19 @@ def judged(waiting: pytest.TestReport, failing: Sequence[Record]) -> pytest.Test
     return final
 
 
-def unmeasured(waiting: pytest.TestReport, words: str) -> pytest.TestReport:
-    """Return the report of a test that has no measurement, as failed."""
-    final = copy.copy(waiting)
+def unmeasured(waiting: Held, words: str) -> pytest.TestReport:
+    """Return the report of a call that has no measurement, as failed."""
+    final = copy.copy(waiting.call)
     final.outcome = "failed"
-    final.longrepr = VerdictRepr(words, words.splitlines()[0], waiting.location)
+    final.longrepr = VerdictRepr(words, words.splitlines()[0], final.location)
     return final
 
 
-def skipped(waiting: pytest.TestReport, reason: str, *, xfail: bool = False) -> pytest.TestReport:
-    """Return the report of a test, skipped as pytest.skip or pytest.xfail in it would have."""
-    final = copy.copy(waiting)
+def skipped(waiting: Held, reason: str, *, xfail: bool = False) -> pytest.TestReport:
+    """Return the report of a call, skipped as pytest.skip or pytest.xfail in it would have."""
+    final = copy.copy(waiting.call)
     final.outcome = "skipped"
-    path, line, _ = waiting.location
+    path, line, _ = final.location
     final.longrepr = (path, (line or 0) + 1, f"Skipped: {formats.printable(reason)}")
     if xfail:
         final.wasxfail = reason
@@ -88,22 +110,18 @@ def skipped(waiting: pytest.TestReport, reason: str, *, xfail: bool = False) -> 
 
 
 def publish(
-    config: pytest.Config, final: pytest.TestReport, status: str, found: Sequence[Property]
+    config: pytest.Config,
+    held: Held,
+    final: pytest.TestReport,
+    status: str,
+    found: Sequence[Property],
 ) -> None:
-    """Report a test's outcome and what JUnit's XML is to say of it, and then its end."""
-    waited = getattr(final, "perf_deferred", None) is not None
-    if not waited:
-        final.duration = 0.0  # counted when it was measured
+    """Report a call's outcome and then the teardown, with the properties for JUnit's XML."""
     final.perf_status = status  # type: ignore[attr-defined]  # reports take what plugins add
-    final.user_properties = [*final.user_properties, *(found or [("perf_status", status)])]
-    config.hook.pytest_runtest_logreport(report=final)
-    # The teardown's report closes the test for JUnit, so it comes after the verdict.
-    end = copy.copy(final)
-    end.when, end.outcome, end.longrepr, end.duration = "teardown", "passed", None, 0.0
-    end.sections = []
-    if hasattr(end, "wasxfail"):
-        del end.wasxfail
-    config.hook.pytest_runtest_logreport(report=end)
+    properties = found or [("perf_status", status)]
+    for report in (final, held.teardown):
+        report.user_properties = [*report.user_properties, *properties]
+        config.hook.pytest_runtest_logreport(report=report)
 
 
 def fault_in_words(case: Case, fault: Fault) -> str:
@@ -119,23 +137,52 @@ def xfail_reason(quarantine: Quarantine, words: str) -> str:
     return f"in quarantine until {quarantine.until}: {words.splitlines()[0]}"
 
 
-def encode(outcomes: list[Outcome]) -> list[Any]:
-    """Return outcomes as plain objects, as a report can carry them between processes."""
-    plain: list[Any] = msgspec.to_builtins(outcomes)
-    return plain
+def attach(config: pytest.Config, setup: pytest.TestReport, measured: Measured) -> None:
+    """Attach what a test measured to its setup's report, in a form that crosses processes.
+
+    The setup's report is the one report of every test that is published before the verdict.
+    """
+    setup.perf_measured = {  # type: ignore[attr-defined]  # reports take what plugins add
+        "outcomes": msgspec.to_builtins(measured.outcomes),
+        "deferred": msgspec.to_builtins(measured.deferred),
+    }
+    if (held := measured.held) is not None:
+        setup.perf_held = [  # type: ignore[attr-defined]
+            config.hook.pytest_report_to_serializable(config=config, report=report)
+            for report in (held.call, held.teardown)
+        ]
 
 
-def decode(plain: list[Any]) -> list[Outcome]:
-    """Return the outcomes that ``encode`` made plain."""
-    return msgspec.convert(plain, list[Outcome])
+def detach(config: pytest.Config, setup: pytest.TestReport) -> Measured | None:
+    """Take from a report what ``attach`` attached; None if there is nothing.
+
+    Pytest keeps reports to the end, and they do not need to keep every sample.
+    """
+    if (plain := getattr(setup, "perf_measured", None)) is None:
+        return None
+    setup.perf_measured = None  # type: ignore[attr-defined]
+    held = None
+    if waits(setup):
+        held = Held(*(_restored(config, setup, each) for each in setup.perf_held))
+        setup.perf_held = []  # type: ignore[attr-defined]
+    return Measured(
+        msgspec.convert(plain["outcomes"], list[Outcome]),
+        msgspec.convert(plain["deferred"], list[Case]),
+        held,
+    )
 
 
-def encode_cases(cases: list[Case]) -> list[Any]:
-    """Return cases as plain objects, as a report can carry them between processes."""
-    plain: list[Any] = msgspec.to_builtins(cases)
-    return plain
+def _restored(
+    config: pytest.Config, setup: pytest.TestReport, plain: dict[str, Any]
+) -> pytest.TestReport:
+    hook = config.hook
+    report: pytest.TestReport = hook.pytest_report_from_serializable(config=config, data=plain)
+    for name in OF_XDIST:
+        if hasattr(setup, name):
+            setattr(report, name, getattr(setup, name))
+    return report
 
 
-def decode_cases(plain: list[Any]) -> list[Case]:
-    """Return the cases that ``encode_cases`` made plain."""
-    return msgspec.convert(plain, list[Case])
+def waits(setup: pytest.TestReport) -> bool:
+    """Whether this is the setup of a test whose other reports are held back."""
+    return hasattr(setup, "perf_held")

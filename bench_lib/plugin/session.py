@@ -24,7 +24,7 @@ from bench_lib.plugin.options import Options
 from bench_lib.plugin.pace import Pace
 from bench_lib.plugin.progress import MEASURING, Progress, display
 from bench_lib.plugin.properties import Property
-from bench_lib.plugin.reports import MEASURED, Deferred, Pending
+from bench_lib.plugin.reports import Deferred, Measured, Pending
 from bench_lib.report import console
 from bench_lib.storage import acceptance, baselines
 from bench_lib.storage.history import utc_today
@@ -51,6 +51,8 @@ class PerfSession:
     torch: set[str] = field(default_factory=set)
     """The versions that measured."""
     progress: Progress = field(default_factory=Progress)
+    held_failures: int = 0
+    """How many of this process's tests failed in a teardown whose report is held back."""
     interrupted: bool = False
     failed: str | None = None
     """Why the run had to stop."""
@@ -172,21 +174,18 @@ class PerfSession:
         """Whether a case waits: it needs devices that other xdist workers hold."""
         return self.is_worker and case.launch.ranks > 1
 
-    def note(
-        self, test_report: pytest.TestReport, outcomes: list[Outcome], deferred: list[Case]
-    ) -> None:
+    def note(self, nodeid: str, test: Measured) -> None:
         """Take in what a test measured and what it left, in the process that judges."""
         self.open_chronicle()
-        for outcome in outcomes:
-            self.take_in(outcome, test_report.nodeid)
-        measured = [outcome.case.id for outcome in outcomes]
-        if test_report.outcome != MEASURED:
-            self.unjudged[test_report.nodeid] = self.properties_of(measured)
-            return
-        if deferred:
-            self.deferred.append(Deferred(test_report, deferred, measured))
+        for outcome in test.outcomes:
+            self.take_in(outcome, nodeid)
+        measured = [outcome.case.id for outcome in test.outcomes]
+        if test.held is None:
+            self.unjudged[nodeid] = self.properties_of(measured)
+        elif test.deferred:
+            self.deferred.append(Deferred(test.held, test.deferred, measured))
         else:
-            self.pending.append(Pending(test_report, measured))
+            self.pending.append(Pending(test.held, measured))
 
     def take_in(self, outcome: Outcome, nodeid: str | None) -> None:
         """Take in what was measured of one case; raises HistoryError."""
