@@ -87,7 +87,12 @@ def test_a_worker_needs_only_torch_and_torchvision() -> None:
         "bench_lib",
         "bench_lib.model",
         "bench_lib.launch",
-        "bench_lib.launch.placement",
+        "bench_lib.launch.faults",
+        "bench_lib.launch.launchers",
+        "bench_lib.launch.launchers.launcher",
+        "bench_lib.launch.launchers.mpirun",
+        "bench_lib.launch.launchers.srun",
+        "bench_lib.launch.launchers.torchrun",
         "bench_lib.launch.wire",
     }
 

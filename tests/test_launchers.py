@@ -13,7 +13,8 @@ from scripted import gpus
 
 from bench_lib.launch import launchers
 from bench_lib.launch.faults import LaunchError
-from bench_lib.launch.launchers import Launcher, chosen, is_open_mpi, too_many, without_ranks
+from bench_lib.launch.launchers import Command, command_for, too_many, without_ranks
+from bench_lib.launch.launchers.mpirun import is_open_mpi
 
 Installer = Callable[..., dict[str, str]]
 OPEN_MPI = "mpirun (Open MPI) 4.1.4"
@@ -40,9 +41,9 @@ def _as_somebody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 
 
-def words(launcher: Launcher) -> list[str]:
+def words(command: Command) -> list[str]:
     """Return the words without the folder that the command was found in."""
-    first, *rest = launcher.words
+    first, *rest = command.words
     return [Path(first).name, *rest]
 
 
@@ -51,7 +52,7 @@ def words(launcher: Launcher) -> list[str]:
 
 def test_ranks_are_started_by_torchrun_where_nobody_asked_for_another() -> None:
     """By that of the interpreter that measures, on this host."""
-    assert chosen(4, python="/py", environ={}) == Launcher(
+    assert command_for(4, python="/py", environ={}) == Command(
         "torchrun",
         ("/py", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"),
         ranks=4,
@@ -62,9 +63,9 @@ def test_ranks_are_started_by_torchrun_where_nobody_asked_for_another() -> None:
 def test_what_is_asked_for_comes_before_what_the_environment_says(installed: Installer) -> None:
     """And that before the usual."""
     environ = {**installed(srun=""), "BENCH_LIB_LAUNCHER": "srun -p gpu"}
-    assert chosen(2, environ=environ).name == "srun"
-    assert chosen(2, "torchrun", environ=environ).name == "torchrun"
-    assert chosen(2, environ={**environ, "BENCH_LIB_LAUNCHER": ""}).name == "torchrun"
+    assert command_for(2, environ=environ).launcher == "srun"
+    assert command_for(2, "torchrun", environ=environ).launcher == "torchrun"
+    assert command_for(2, environ={**environ, "BENCH_LIB_LAUNCHER": ""}).launcher == "torchrun"
     assert launchers.name_of(None, environ) == "srun"
 
 
@@ -72,7 +73,7 @@ def test_what_is_asked_for_comes_before_what_the_environment_says(installed: Ins
 def test_a_launcher_that_is_none_is_refused_with_those_there_are(text: str) -> None:
     """Before anything starts."""
     with pytest.raises(LaunchError) as raised:
-        chosen(2, text)
+        command_for(2, text)
     assert str(raised.value).startswith(f"the launcher is {text!r}")
 
 
@@ -84,7 +85,7 @@ def test_a_launcher_that_is_not_installed_is_named_with_its_package(
 ) -> None:
     """No case of several ranks can be measured without."""
     with pytest.raises(LaunchError) as raised:
-        chosen(2, name, environ=installed())
+        command_for(2, name, environ=installed())
     assert str(raised.value).startswith(f"there is no {name} in PATH; apt-get install {package}")
 
 
@@ -98,15 +99,15 @@ def test_torchrun_of_several_hosts_is_a_step_of_slurm(installed: Installer) -> N
         "SLURM_JOB_ID": "77",
         "SLURM_JOB_NODELIST": "gpu[03-04]",
     }
-    made = chosen(8, "torchrun --nnodes=2", python="/py", environ=environ)
+    made = command_for(8, "torchrun --nnodes=2", python="/py", environ=environ)
     text = " ".join(words(made))
-    assert (made.name, made.ranks, made.hosts) == ("torchrun", 8, 2)
+    assert (made.launcher, made.ranks, made.hosts) == ("torchrun", 8, 2)
     assert text.startswith("srun --kill-on-bad-exit=1 ")
     assert text.endswith(
         " --nodes=2 --ntasks-per-node=1 /py -m torch.distributed.run --nproc-per-node 4 "
         "--nnodes=2 --rdzv-endpoint gpu03:20077 --rdzv-backend c10d --rdzv-id 77"
     )
-    own = chosen(8, "torchrun --nnodes 2 --rdzv-endpoint=a:1", python="/py", environ=environ)
+    own = command_for(8, "torchrun --nnodes 2 --rdzv-endpoint=a:1", python="/py", environ=environ)
     assert "gpu03:20077" not in own.words
 
 
@@ -123,7 +124,7 @@ def test_torchrun_of_several_hosts_is_a_step_of_slurm(installed: Installer) -> N
 def test_a_torchrun_that_reaches_no_other_host_is_refused(text: str, said: str) -> None:
     """With what does."""
     with pytest.raises(LaunchError, match=said):
-        chosen(8, text, environ={})
+        command_for(8, text, environ={})
 
 
 # --- mpirun --------------------------------------------------------------------------------
@@ -132,8 +133,8 @@ def test_a_torchrun_that_reaches_no_other_host_is_refused(text: str, said: str) 
 def test_open_mpis_ranks_may_use_all_cores_and_be_more_than_they(installed: Installer) -> None:
     """Each has data loading of its own; by default it would have one core."""
     environ = {**installed(mpirun=OPEN_MPI), "NCCL_DEBUG": "INFO", "HOME": "/root"}
-    made = chosen(4, "mpirun", python="/py", environ=environ)
-    assert (made.name, made.ranks, made.hosts) == ("mpirun", 4, 1)
+    made = command_for(4, "mpirun", python="/py", environ=environ)
+    assert (made.launcher, made.ranks, made.hosts) == ("mpirun", 4, 1)
     assert words(made) == [
         *("mpirun", "-np", "4", "--bind-to", "none", "--map-by", "slot:OVERSUBSCRIBE"),
         *("-x", "NCCL_DEBUG", "-x", "PATH", "-x", "PYTHONPATH", "/py"),
@@ -145,37 +146,37 @@ def test_open_mpi_is_told_of_root_only_where_it_is_root(
 ) -> None:
     """MPICH has no such option."""
     environ = installed(mpirun=OPEN_MPI)
-    assert "--allow-run-as-root" not in chosen(2, "mpirun", environ=environ).words
+    assert "--allow-run-as-root" not in command_for(2, "mpirun", environ=environ).words
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert "--allow-run-as-root" in chosen(2, "mpirun", environ=environ).words
+    assert "--allow-run-as-root" in command_for(2, "mpirun", environ=environ).words
 
 
 def test_on_hosts_that_are_named_there_are_as_many_ranks_as_slots(installed: Installer) -> None:
     """More would be a mistake that nobody sees; the user's own binding stays, too."""
     environ = installed(mpirun=OPEN_MPI)
-    made = chosen(16, "mpirun --host a:8,b:8", environ=environ)
+    made = command_for(16, "mpirun --host a:8,b:8", environ=environ)
     assert made.hosts is None
     assert "slot:OVERSUBSCRIBE" not in made.words
     assert made.words[-3:] == ("--host", "a:8,b:8", sys.executable)
-    bound = chosen(16, "mpirun --bind-to numa", environ=environ)
+    bound = command_for(16, "mpirun --bind-to numa", environ=environ)
     assert bound.words.count("--bind-to") == 1
     one, two = ({**environ, "SLURM_JOB_NUM_NODES": n} for n in "12")
-    assert chosen(2, "mpirun", environ=one).hosts == 1
-    assert chosen(2, "mpirun", environ=two).hosts is None
+    assert command_for(2, "mpirun", environ=one).hosts == 1
+    assert command_for(2, "mpirun", environ=two).hosts is None
 
 
 def test_mpichs_mpirun_has_options_of_its_own(installed: Installer) -> None:
     """Found by asking it which one it is."""
     environ = installed(mpirun=MPICH)
-    made = chosen(2, "mpirun", python="/py", environ=environ)
+    made = command_for(2, "mpirun", python="/py", environ=environ)
     assert words(made) == ["mpirun", "-np", "2", "-bind-to", "none", "-genvall", "/py"]
-    assert chosen(2, "mpirun -hosts a,b", environ=environ).hosts is None
+    assert command_for(2, "mpirun -hosts a,b", environ=environ).hosts is None
 
 
 def test_an_mpirun_that_is_neither_is_refused(installed: Installer) -> None:
     """Its options are not known."""
     with pytest.raises(LaunchError, match=r"neither Open MPI's nor MPICH's \(it says 'prun 1'\)"):
-        chosen(2, "mpirun", environ=installed(mpirun="prun 1"))
+        command_for(2, "mpirun", environ=installed(mpirun="prun 1"))
 
 
 def test_an_mpirun_that_cannot_be_asked_is_said(tmp_path: Path) -> None:
@@ -192,8 +193,8 @@ def test_an_mpirun_that_cannot_be_asked_is_said(tmp_path: Path) -> None:
 
 def test_srun_ends_the_step_with_the_first_rank_that_fails(installed: Installer) -> None:
     """On one host where nothing says otherwise."""
-    made = chosen(4, "srun -p gpu", python="/py", environ=installed(srun=""))
-    assert (made.name, made.ranks, made.hosts) == ("srun", 4, 1)
+    made = command_for(4, "srun -p gpu", python="/py", environ=installed(srun=""))
+    assert (made.launcher, made.ranks, made.hosts) == ("srun", 4, 1)
     assert words(made) == [
         *("srun", "--kill-on-bad-exit=1", "--export=ALL", "--mpi=none", "--input=none"),
         *("--unbuffered", "--cpu-bind=none", "--nodes=1", "--ntasks=4", "-p", "gpu", "/py"),
@@ -207,7 +208,7 @@ def test_srun_takes_as_many_hosts_as_it_is_told(
     installed: Installer, text: str, hosts: int
 ) -> None:
     """However that is written."""
-    made = chosen(4, text, environ=installed(srun=""))
+    made = command_for(4, text, environ=installed(srun=""))
     assert made.hosts == hosts
     assert sum(word.startswith(("-N", "--nodes")) for word in made.words) == 1
 
@@ -218,16 +219,16 @@ def test_in_an_allocation_srun_takes_as_many_hosts_as_the_gpus_need(
 ) -> None:
     """Two ranks are measured on one host, though there are more; at most all."""
     environ = {**installed(srun=""), "SLURM_JOB_NUM_NODES": "4"}
-    assert chosen(ranks, "srun", environ=environ, gpus=8).hosts == hosts
+    assert command_for(ranks, "srun", environ=environ, gpus=8).hosts == hosts
 
 
 def test_a_step_inside_a_step_shares_what_that_holds(installed: Installer) -> None:
     """It would wait for ever otherwise; and nobody's own word is said twice."""
     environ = installed(srun="")
-    assert "--overlap" not in chosen(2, "srun", environ=environ).words
+    assert "--overlap" not in command_for(2, "srun", environ=environ).words
     inside = {**environ, "SLURM_STEP_ID": "0"}
-    assert "--overlap" in chosen(2, "srun", environ=inside).words
-    made = chosen(2, "srun --overlap --cpu-bind=cores", environ=inside)
+    assert "--overlap" in command_for(2, "srun", environ=inside).words
+    made = command_for(2, "srun --overlap --cpu-bind=cores", environ=inside)
     assert made.words.count("--overlap") == 1
     assert "--cpu-bind=none" not in made.words
 
@@ -250,7 +251,7 @@ def test_more_ranks_than_gpus_are_too_many(
     ranks: int, hosts: int | None, visible: int, words: str | None
 ) -> None:
     """What other hosts have is the launcher's to know."""
-    assert too_many(Launcher("any", (), ranks, hosts), gpus(visible)) == words
+    assert too_many(Command("any", (), ranks, hosts), gpus(visible)) == words
 
 
 @pytest.mark.parametrize(
@@ -263,7 +264,7 @@ def test_more_ranks_than_gpus_are_too_many(
 def test_on_a_cpu_there_may_be_some(ranks: int, words: str | None) -> None:
     """Enough to try out what a cluster does."""
     cpu = make_hardware(vendor="cpu")
-    assert too_many(Launcher("any", (), ranks), [cpu]) == words
+    assert too_many(Command("any", (), ranks), [cpu]) == words
 
 
 def test_variables_of_another_launch_are_left_out() -> None:

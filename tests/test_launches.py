@@ -13,7 +13,7 @@ import pytest
 import torch
 from fakegpu import DEFAULT, FakeEvent, FakeGpu
 
-from bench_lib.launch.placement import Placement
+from bench_lib.launch.launchers import Placement
 from bench_lib.launch.wire import CONTEXTS_VARIABLE, ClosedError
 from bench_lib.model import Case, Sampling
 from bench_lib.worker import context, ranks

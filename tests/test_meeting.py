@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import distributed
 
-from bench_lib.launch.placement import Placement
+from bench_lib.launch.launchers import Placement
 from bench_lib.model import Device
 from bench_lib.worker import ranks, sweep
 from bench_lib.worker.ranks import Group, MeetingError, compare, facts_of, met, refuse_shared_gpu
@@ -28,14 +28,14 @@ def _untold(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def rank(number: int, ranks: int = 2) -> Placement:
-    """Return one rank of several on this host."""
-    return Placement(number, number, ranks, ranks, "mpirun")
+def rank(number: int, launcher: str = "mpirun") -> Placement:
+    """Return one of two ranks on this host."""
+    return Placement(number, number, 2, 2, launcher)
 
 
-def test_one_rank_meets_nobody() -> None:
+def test_one_rank_meets_nobody(tmp_path: Path) -> None:
     """There is no store, and no port is taken."""
-    assert met(Placement()) is None
+    assert met(Placement(), tmp_path) is None
 
 
 def test_the_first_rank_says_in_the_folder_where_it_listens(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_where_ranks_are_told_to_meet_the_first_listens(
     with pytest.raises(MeetingError, match=f"^port {agent.port} of .* is in use; set MASTER_PORT"):
         met(rank(0), tmp_path)
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
-    store: Any = met(rank(0), tmp_path)
+    store: Any = met(rank(0, "torchrun"), tmp_path)
     store.set("word", "heard")
     assert agent.get("word") == b"heard"
     assert not (tmp_path / "meeting").exists()

@@ -24,9 +24,19 @@ def options(*words: str) -> Options:
     return read_options(["--network", "resnet50", *words])
 
 
+MEETING = {"MASTER_ADDR": "node-1", "MASTER_PORT": 29400}
+
+
 def torchrun(**variables: Any) -> dict[str, str]:
     """Return what torchrun tells a process, one of one unless told otherwise."""
-    given = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1, **variables}
+    given = {
+        "RANK": 0,
+        "LOCAL_RANK": 0,
+        "WORLD_SIZE": 1,
+        "LOCAL_WORLD_SIZE": 1,
+        **MEETING,
+        **variables,
+    }
     return {name: str(value) for name, value in given.items() if value is not None}
 
 
@@ -70,7 +80,14 @@ def test_torchruns_variables_say_where_a_rank_is() -> None:
     variables = torchrun(RANK=1, LOCAL_RANK=1, WORLD_SIZE=2, LOCAL_WORLD_SIZE=2)
     place = place_of(options("--dist-backend", "gloo"), variables)
     expected = Place(
-        rank=1, local_rank=1, ranks=2, share=2, device_index=1, backend="gloo", launched=True
+        rank=1,
+        local_rank=1,
+        ranks=2,
+        share=2,
+        device_index=1,
+        backend="gloo",
+        url="tcp://node-1:29400",
+        launched=True,
     )
     assert place == expected
     assert not place.is_first

@@ -6,19 +6,14 @@ from typing import Any
 
 import pytest
 
-from bench_lib.launch.placement import (
-    DEFAULT_PORT,
-    PORTS,
+from bench_lib.launch.launchers import (
     Meeting,
     Placement,
     device_index,
-    first_host,
-    is_first,
-    launcher_of,
-    meeting_of,
-    placement_of,
-    told_meeting,
+    meeting_point,
+    who_am_i,
 )
+from bench_lib.launch.launchers.launcher import DEFAULT_PORT, PORTS, first_host, told_meeting
 from bench_lib.model import UserError
 
 
@@ -79,9 +74,7 @@ STEP = {
 
 def test_a_process_that_nobody_launched_is_alone() -> None:
     """It is the first and the only one."""
-    assert placement_of({}) == Placement(0, 0, 1, 1, None)
-    assert launcher_of({}) is None
-    assert is_first({})
+    assert who_am_i({}) == Placement(0, 0, 1, 1, None)
 
 
 @pytest.mark.parametrize(
@@ -97,54 +90,51 @@ def test_each_launcher_says_rank_local_rank_and_world_size(
     environ: dict[str, Any], place: Placement
 ) -> None:
     """None is taken for another: all differ here."""
-    assert placement_of(variables(environ)) == place
-    assert launcher_of(variables(environ)) == place.launcher
-    assert not is_first(variables(environ))
+    assert who_am_i(variables(environ)) == place
 
 
 @pytest.mark.parametrize("around", [OPEN_MPI, MPICH, STEP, {**OPEN_MPI, **STEP}])
 def test_torchrun_wins_over_whatever_started_it(around: dict[str, Any]) -> None:
     """Its ranks inherit the variables of the step that it is."""
-    assert placement_of(variables(around, TORCHRUN)) == Placement(5, 1, 8, 4, "torchrun")
+    assert who_am_i(variables(around, TORCHRUN)) == Placement(5, 1, 8, 4, "torchrun")
 
 
 @pytest.mark.parametrize("inside", [OPEN_MPI, MPICH])
 def test_mpirun_wins_over_the_step_that_its_daemon_is(inside: dict[str, Any]) -> None:
     """In an allocation of Slurm mpirun has srun start its daemons, one a host."""
-    found = placement_of(variables(STEP, inside))
-    assert found == placement_of(variables(inside))
+    found = who_am_i(variables(STEP, inside))
+    assert found == who_am_i(variables(inside))
 
 
 def test_a_batch_script_is_not_one_of_its_jobs_tasks() -> None:
     """It has a SLURM_PROCID of 0 and the job's SLURM_NTASKS, and is alone."""
-    assert placement_of(variables(BATCH)) == Placement()
-    assert launcher_of(variables(BATCH)) is None
+    assert who_am_i(variables(BATCH)) == Placement()
 
 
 def test_a_shell_that_slurm_gave_is_no_rank() -> None:
     """``srun --pty bash`` is a step of one task, and what is started there is alone."""
     shell = variables(STEP, SLURM_STEP_NUM_TASKS=1, SLURM_PROCID=0, SLURM_LOCALID=0)
-    assert placement_of(shell) == Placement()
-    assert placement_of(variables(shell, LOCAL_RANK=0)).launcher == "torchrun"
+    assert who_am_i(shell) == Placement()
+    assert who_am_i(variables(shell, LOCAL_RANK=0)).launcher == "torchrun"
 
 
 def test_slurms_own_pmi_is_not_mpichs() -> None:
     """``srun --mpi=pmi2`` sets rank and size and says nothing of the host."""
     pmi = {"PMI_RANK": 3, "PMI_SIZE": 4, "PMI_FD": 11, "PMI_JOBID": "77.1"}
-    assert placement_of(variables(STEP, pmi)) == Placement(3, 1, 4, 2, "srun")
+    assert who_am_i(variables(STEP, pmi)) == Placement(3, 1, 4, 2, "srun")
 
 
 def test_a_world_size_that_a_batch_script_exports_is_nobodys_rank() -> None:
     """Scripts export it for programs that read it, and srun says the rest."""
     exported = {"WORLD_SIZE": 4, "MASTER_ADDR": "gpu03", "MASTER_PORT": 29500}
-    assert placement_of(variables(STEP, exported)) == Placement(3, 1, 4, 2, "srun")
-    assert placement_of(variables(BATCH, exported)) == Placement()
+    assert who_am_i(variables(STEP, exported)) == Placement(3, 1, 4, 2, "srun")
+    assert who_am_i(variables(BATCH, exported)) == Placement()
 
 
 def test_a_local_rank_alone_is_one_rank_of_one() -> None:
     """As ROCm's tool takes it, unless another launcher says more."""
-    assert placement_of({"LOCAL_RANK": "0"}) == Placement(0, 0, 1, None, "torchrun")
-    assert placement_of(variables(STEP, LOCAL_RANK=1)) == Placement(3, 1, 4, 2, "srun")
+    assert who_am_i({"LOCAL_RANK": "0"}) == Placement(0, 0, 1, None, "torchrun")
+    assert who_am_i(variables(STEP, LOCAL_RANK=1)) == Placement(3, 1, 4, 2, "srun")
 
 
 @pytest.mark.parametrize(
@@ -171,7 +161,7 @@ def test_slurm_counts_a_hosts_tasks_in_runs(
         SLURM_STEP_TASKS_PER_NODE=tasks,
         SLURM_NODEID=node,
     )
-    assert placement_of(told).local_ranks == local_ranks
+    assert who_am_i(told).local_ranks == local_ranks
 
 
 # --- contradictions ------------------------------------------------------------------------
@@ -191,7 +181,7 @@ def test_a_rank_beyond_the_last_is_refused(
 ) -> None:
     """It would wait for somebody who is not there."""
     with pytest.raises(UserError) as caught:
-        placement_of(variables(environ, {rank: 12, size: 12}))
+        who_am_i(variables(environ, {rank: 12, size: 12}))
     assert str(caught.value) == (
         f"the rank is 12 and {size} is 12 in the environment; a rank is below {size}, and "
         f"{launcher} sets both"
@@ -216,7 +206,7 @@ def test_half_a_set_of_variables_is_refused(
 ) -> None:
     """A guess could make two first ranks."""
     with pytest.raises(UserError, match=f"^{here} in the environment and {missing} is missing"):
-        placement_of(variables(environ, {missing: None}))
+        who_am_i(variables(environ, {missing: None}))
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.0", " 1", "1\n", "²", "9" * 10])
@@ -234,7 +224,7 @@ def test_a_variable_that_is_no_number_is_named(
 ) -> None:
     """Launchers are programs, and somebody wrote them."""
     with pytest.raises(UserError) as caught:
-        placement_of(variables(environ, {name: text}))
+        who_am_i(variables(environ, {name: text}))
     assert str(caught.value) == (
         f"{name} is {text!r} in the environment; the launcher has to set a number"
     )
@@ -255,13 +245,7 @@ def test_a_local_rank_that_its_host_has_not_is_refused(
 ) -> None:
     """The names of all that contradict each other are in the message."""
     with pytest.raises(UserError, match=f"{name}.* sets all three"):
-        placement_of(variables(environ, {name: value}))
-
-
-def test_who_speaks_is_known_though_the_variables_make_no_sense() -> None:
-    """Or every rank would print the same error."""
-    assert is_first(variables(TORCHRUN, RANK=0, WORLD_SIZE="x"))
-    assert not is_first(variables(MPICH, PMI_SIZE=None))
+        who_am_i(variables(environ, {name: value}))
 
 
 # --- the device ----------------------------------------------------------------------------
@@ -295,7 +279,7 @@ def test_who_says_where_to_meet_is_believed() -> None:
     """Torchrun says it, and so may a batch script."""
     told = {"MASTER_ADDR": "node-1", "MASTER_PORT": "29400"}
     assert told_meeting(told) == Meeting("node-1", 29400)
-    assert meeting_of(placement_of(variables(STEP)), variables(STEP, told)) == told_meeting(told)
+    assert meeting_point(who_am_i(variables(STEP)), variables(STEP, told)) == told_meeting(told)
     assert Meeting("node-1", 29400).url == "tcp://node-1:29400"
     assert told_meeting({}) is None
 
@@ -320,38 +304,38 @@ def test_on_one_host_ranks_meet_there_at_a_port_of_their_job() -> None:
     """All ranks find the same, and another job finds another."""
     alone = {"OMPI_COMM_WORLD_SIZE": 4, "OMPI_COMM_WORLD_RANK": 2}
     environ = variables(OPEN_MPI, alone)
-    found = meeting_of(placement_of(environ), environ)
+    found = meeting_point(who_am_i(environ), environ)
     assert found.host == "127.0.0.1"
     assert found.port in PORTS
     other = variables(OPEN_MPI, alone, OMPI_MCA_ess_base_jobid=948174850)
-    assert meeting_of(placement_of(other), other).port != found.port
+    assert meeting_point(who_am_i(other), other).port != found.port
 
 
 def test_mpich_has_nothing_that_tells_jobs_apart() -> None:
     """So its ranks of one host meet where torch's do by default."""
     environ = variables(MPICH, PMI_SIZE=3, PMI_RANK=0)
-    assert meeting_of(placement_of(environ), environ) == Meeting("127.0.0.1", DEFAULT_PORT)
+    assert meeting_point(who_am_i(environ), environ) == Meeting("127.0.0.1", DEFAULT_PORT)
 
 
 def test_tasks_of_a_step_meet_on_its_first_host() -> None:
     """Which has the first rank; steps of one job meet at ports of their own."""
     first, second = variables(STEP), variables(STEP, SLURM_STEP_ID=2)
-    found = meeting_of(placement_of(first), first)
+    found = meeting_point(who_am_i(first), first)
     assert (found.host, found.port in PORTS) == ("gpu03", True)
-    assert meeting_of(placement_of(second), second).port != found.port
+    assert meeting_point(who_am_i(second), second).port != found.port
 
 
 def test_mpirun_in_an_allocation_meets_on_its_first_host() -> None:
     """A daemon's step says something else on each host, the job says the same on all."""
     environ = variables(STEP, OPEN_MPI, SLURM_JOB_NODELIST="n[7-9]", SLURM_STEP_NODELIST="n8")
-    assert meeting_of(placement_of(environ), environ).host == "n7"
+    assert meeting_point(who_am_i(environ), environ).host == "n7"
 
 
 def test_ranks_of_several_hosts_that_nobody_told_say_what_to_set() -> None:
     """With how each mpirun hands it on."""
     environ = variables(OPEN_MPI)
     with pytest.raises(UserError, match=r"MASTER_ADDR to the host of rank 0.*-x MASTER_ADDR=HOST"):
-        meeting_of(placement_of(environ), environ)
+        meeting_point(who_am_i(environ), environ)
 
 
 @pytest.mark.parametrize(

@@ -706,7 +706,7 @@ def taken():
             lock.release()
     return held
 
-def run_ranks(case, *, launcher, environment):
+def run_ranks(case, *, command, environment):
     assert "PYTEST_XDIST_WORKER" not in os.environ
     assert taken() == list(range(case.launch.ranks)), taken()
     answer = ANSWERS.get(case.id, [0.01] * 20)

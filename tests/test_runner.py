@@ -79,8 +79,8 @@ def test_ranks_are_told_what_was_asked_for_and_see_every_device(bench, monkeypat
     """They choose their devices themselves."""
     told = []
 
-    def run_ranks(case, *, launcher, environment):
-        assert (launcher.name, launcher.ranks) == ("torchrun", 2)
+    def run_ranks(case, *, command, environment):
+        assert (command.launcher, command.ranks) == ("torchrun", 2)
         told.append(environment)
         return make_measurement(case_id=case.id)
 

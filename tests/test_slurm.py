@@ -250,8 +250,8 @@ def abreast(slurm: SlurmNode, workload: str, **params: Any) -> Measurement:
         time_limit_s=3 * LONG_S,
     )
     environment = {**slurm.environment, **ON_THE_CPU, "OMP_NUM_THREADS": "1"}
-    launcher = launchers.chosen(2, "srun", environ=environment)
-    return run_ranks(case, launcher=launcher, environment=environment)
+    command = launchers.command_for(2, "srun", environ=environment)
+    return run_ranks(case, command=command, environment=environment)
 
 
 def test_srun_starts_two_ranks_that_are_measured_as_one_case(slurm):

@@ -11,11 +11,11 @@ from builders import make_case, make_measurement
 
 from bench_lib.launch import sweep
 from bench_lib.launch.faults import CaseFault, CaseSkipped
-from bench_lib.launch.launchers import Launcher
+from bench_lib.launch.launchers import Command
 from bench_lib.launch.ranks import Ending
 from bench_lib.model import Launch, Measurement
 
-TWO = Launcher("torchrun", ("torchrun",), 2)
+TWO = Command("torchrun", ("torchrun",), 2)
 
 
 def cases(*ids, limit_s=10.0):
@@ -57,7 +57,7 @@ def launched(monkeypatch):
 def test_each_case_has_its_own_answer(launched):
     """A skipped one is no reason to end."""
     launched(measured("a"), {"skipped": "no FP8 here"}, measured("c"))
-    first, skipped, last = sweep.measure_together(cases("a", "b", "c"), launcher=TWO)
+    first, skipped, last = sweep.measure_together(cases("a", "b", "c"), command=TWO)
     assert isinstance(first, Measurement)
     assert isinstance(last, Measurement)
     assert (first.case_id, str(skipped), last.case_id) == ("a", "no FP8 here", "c")
@@ -68,7 +68,7 @@ def test_nothing_is_told_after_the_first_fault(launched):
     """What ranks left of later cases was measured by broken processes."""
     fault = {"kind": "out of memory", "message": "HIP out of memory", "traceback": ""}
     launched(measured("a"), {"fault": fault, "phase": "build"}, measured("c"))
-    first, second = sweep.measure_together(cases("a", "b", "c"), launcher=TWO)
+    first, second = sweep.measure_together(cases("a", "b", "c"), command=TWO)
     assert isinstance(first, Measurement)
     assert isinstance(second, CaseFault)
     assert (second.fault.kind, second.fault.phase) == ("out of memory", "build")
@@ -77,7 +77,7 @@ def test_nothing_is_told_after_the_first_fault(launched):
 def test_ranks_that_are_late_are_the_fault_of_the_case_they_were_at(launched):
     """The ones before it stand."""
     launched(measured("a"), in_time=False)
-    first, late = sweep.measure_together(cases("a", "b", "c"), launcher=TWO)
+    first, late = sweep.measure_together(cases("a", "b", "c"), command=TWO)
     assert isinstance(first, Measurement)
     assert late.fault.kind == "time limit"
 

@@ -25,7 +25,7 @@ from bench_lib.engine.station import (
 from bench_lib.environment import caches, fingerprint
 from bench_lib.launch import launchers
 from bench_lib.launch.faults import CaseFault, CaseSkipped
-from bench_lib.launch.launchers import Launcher
+from bench_lib.launch.launchers import Command
 from bench_lib.launch.ranks import run_ranks
 from bench_lib.launch.sweep import Answer, Sweep, measure_together
 from bench_lib.launch.zygote import Zygote
@@ -248,19 +248,19 @@ class Bench:
         """Return the GPUs that a case's ranks use; none where there is one, or too few."""
         if case.launch.ranks == 1 or self.device.vendor == "cpu":
             return []
-        launcher, devices = self._started_by(case), self._all_devices
-        if launchers.too_many(launcher, devices) is not None:
+        command, devices = self._started_by(case), self._all_devices
+        if launchers.too_many(command, devices) is not None:
             return []
-        used = devices if launcher.hosts != 1 else devices[: case.launch.ranks]
+        used = devices if command.hosts != 1 else devices[: case.launch.ranks]
         return sorted(used, key=_order)
 
     @functools.cached_property
     def _all_devices(self) -> list[Hardware]:
         return list(self._devices())
 
-    def _started_by(self, case: Case) -> Launcher:
+    def _started_by(self, case: Case) -> Command:
         gpus = None if self.device.vendor == "cpu" else len(self._all_devices)
-        return launchers.chosen(
+        return launchers.command_for(
             case.launch.ranks,
             self._launcher,
             environ={**os.environ, **self._variables},
@@ -285,13 +285,13 @@ class Bench:
 
     def _start(self, case: Case) -> dict[str, Any]:
         """Return how a case's ranks are started; raises CaseSkipped where they cannot be."""
-        launcher = self._started_by(case)
+        command = self._started_by(case)
         devices = [self.device] if self.device.vendor == "cpu" else self._all_devices
-        if (problem := launchers.too_many(launcher, devices)) is not None:
+        if (problem := launchers.too_many(command, devices)) is not None:
             raise CaseSkipped(problem)
         # Beside GPUs the ranks of a CPU's case would open these.
         hidden = hardware.visibility(self.device) if self.device.vendor == "cpu" else {}
-        return {"launcher": launcher, "environment": {**hidden, **self._variables}}
+        return {"command": command, "environment": {**hidden, **self._variables}}
 
     def _tune(self, case: Case) -> str:
         """Have MIOpen search, in a context that ends with it; say what became of its database."""

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError, how_it_ended, last_output
-from bench_lib.launch.launchers import chosen, without_ranks
+from bench_lib.launch.launchers import command_for, without_ranks
 from bench_lib.launch.ranks import FOLDER_VARIABLE, end_all
 from bench_lib.launch.zygote import import_path
 from bench_lib.model import Case, Device, Fault
@@ -132,7 +132,7 @@ def order(case: Case, folder: Path, asked: Asked, python: str = sys.executable) 
             f"cannot write to {folder}: {error.strerror}; name another folder with --output DIR"
         ) from error
     ranks = case.launch.ranks
-    words = chosen(ranks, python=python).words if ranks > 1 else (python,)
+    words = command_for(ranks, python=python).words if ranks > 1 else (python,)
     command = [*words, "-m", "bench_lib.worker", "profile", str(file), str(folder)]
     command += ["--steps", str(asked.steps)]
     return command + [f"--{name}" for name in ("stacks", "ranges") if getattr(asked, name)]

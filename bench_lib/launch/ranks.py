@@ -28,7 +28,13 @@ from bench_lib.launch.faults import (
     last_lines,
     last_output,
 )
-from bench_lib.launch.launchers import SHARED_VARIABLE, Launcher, chosen, without_ranks
+from bench_lib.launch.launchers import (
+    SHARED_VARIABLE,
+    Command,
+    command_for,
+    exit_code,
+    without_ranks,
+)
 from bench_lib.launch.leash import leashed
 from bench_lib.launch.started import signal_all
 from bench_lib.launch.zygote import import_path
@@ -55,33 +61,33 @@ FOLDER_VARIABLE = "BENCH_LIB_RANKS"
 def run_ranks(
     case: Case,
     *,
-    launcher: Launcher | None = None,
+    command: Command | None = None,
     environment: Mapping[str, str] | None = None,
     python: str = sys.executable,
 ) -> Measurement:
     """Measure a case of several ranks.
 
-    The launcher is the one that BENCH_LIB_LAUNCHER names unless one is given: torchrun on this
+    Without a ``command`` the launcher that BENCH_LIB_LAUNCHER names starts it: torchrun on this
     host where nothing does.  Raises CaseSkipped, CaseFault, which names the rank and has its last
     output, or LaunchError where there is no such launcher; no process is left behind.
     """
     outside = {**os.environ, **(environment or {})}
-    launcher = launcher or chosen(case.launch.ranks, python=python, environ=outside)
-    with folder_for(launcher, outside) as folder:
+    command = command or command_for(case.launch.ranks, python=python, environ=outside)
+    with folder_for(command, outside) as folder:
         file = folder / "case.json"
         file.write_text(json.dumps(dataclasses.asdict(case)))
         ending = launch(
-            launcher,
+            command,
             ("bench_lib.worker", "once", str(file), str(folder)),
             folder,
             outside,
             lambda process: follow(process, case.time_limit_s, folder),
         )
-        return measurement_of(case, read_ranks(folder, launcher.ranks), ending)
+        return measurement_of(case, read_ranks(folder, command.ranks), ending)
 
 
 def launch(
-    launcher: Launcher,
+    command: Command,
     form: Sequence[str],
     folder: Path,
     environ: Mapping[str, str],
@@ -92,15 +98,15 @@ def launch(
     ``wait`` waits for the launcher's end and says whether it came in time.  Raises LaunchError
     where it cannot be started.
     """
-    variables = {**without_ranks(environ), **launcher.environment}
+    variables = without_ranks(environ)
     variables["PYTHONPATH"] = import_path(folder, variables)
     variables[FOLDER_VARIABLE] = str(folder)
     log = folder / "output.log"
-    if shutil.which(launcher.words[0], path=variables.get("PATH")) is None:
-        raise LaunchError(f"cannot start ranks with {launcher.words[0]}: no such program")
+    if shutil.which(command.words[0], path=variables.get("PATH")) is None:
+        raise LaunchError(f"cannot start ranks with {command.words[0]}: no such program")
     with log.open("wb") as output:
         process = subprocess.Popen(
-            leashed([*launcher.words, "-m", *form]),
+            leashed([*command.words, "-m", *form]),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -115,7 +121,7 @@ def launch(
             ends_within(process, TELLING_S)
     finally:
         end_all(process, folder)
-    return Ending(launcher, process.returncode, in_time, log)
+    return Ending(command, process.returncode, in_time, log)
 
 
 def follow(process: subprocess.Popen[bytes], limit_s: float, folder: Path) -> bool:
@@ -140,15 +146,15 @@ def ends_within(process: subprocess.Popen[bytes], limit_s: float) -> bool:
 
 
 @contextlib.contextmanager
-def folder_for(launcher: Launcher, environ: Mapping[str, str]) -> Iterator[Path]:
+def folder_for(command: Command, environ: Mapping[str, str]) -> Iterator[Path]:
     """Give a folder for the ranks' files, below BENCH_LIB_SHARED where that is set.
 
     Raises LaunchError where nothing can be made there.
     """
     shared = environ.get(SHARED_VARIABLE)
-    if shared is None and launcher.hosts not in (1, None):
+    if shared is None and command.hosts not in (1, None):
         raise LaunchError(
-            f"the ranks are on {launcher.hosts} hosts; name a folder that all of them see in "
+            f"the ranks are on {command.hosts} hosts; name a folder that all of them see in "
             f"{SHARED_VARIABLE}"
         )
     try:
@@ -255,7 +261,7 @@ def _waits(frame: re.Match[str]) -> bool:
 class Ending:
     """How a launch came to its end."""
 
-    launcher: Launcher
+    command: Command
     code: int | None
     in_time: bool
     log: Path
@@ -339,23 +345,22 @@ def _late(case: Case, ranks: Sequence[RankFiles], ending: Ending) -> Fault:
 
 def _dead(died: Sequence[RankFiles], ranks: Sequence[RankFiles], ending: Ending) -> Fault:
     """Say which ranks ended without a word: by themselves, if any did."""
-    launcher = ending.launcher
     if died:
-        codes = {each.rank: _code_of(each, ending) for each in died}
+        said = ending.log.read_text(errors="replace") if ending.log.exists() else ""
+        codes = {each.rank: exit_code(each.rank, each.pid, said) for each in died}
         # MPICH kills the others outright, and names the one that was the cause.
         named = [each for each in died if codes[each.rank] is not None] or died
         shown = named[0]
         how = [how_it_ended(codes[each.rank], _rank(each.rank)) for each in named]
         words = f"{_listed(how)}, in {shown.phase!r}"
-        said = shown.output or ending.output
-        return Fault("died", words, shown.phase, said)
-    words = how_it_ended(ending.code, launcher.name)
+        return Fault("died", words, shown.phase, shown.output or ending.output)
+    words = how_it_ended(ending.code, ending.command.launcher)
     missing = [each.rank for each in ranks if each.outcome is None]
     words += f"; no result from rank {', '.join(map(str, missing))}"
     never = [each.rank for each in ranks if each.outcome is None and not each.phases]
     if len(never) == len(ranks):
         words += ", and none began"
-    elif never and launcher.hosts != 1:
+    elif never and ending.command.hosts != 1:
         words += (
             f"; of rank {', '.join(map(str, never))} there is no file here: the hosts have to "
             f"share the folder, so name one that they do in {SHARED_VARIABLE}"
@@ -377,44 +382,6 @@ def _listed(parts: Sequence[str]) -> str:
     """Join what is said of ranks; of hundreds some are enough."""
     more = len(parts) - _LISTED
     return ", ".join(parts[:_LISTED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _code_of(files: RankFiles, ending: Ending) -> int | None:
-    """Return how a rank ended, as its launcher tells: negative for a signal, None unknown."""
-    said = ending.log.read_text(errors="replace") if ending.log.exists() else ""
-    rank = files.rank
-    for pattern, sign in (
-        # torchrun's table of failures
-        (rf"rank +: {rank} \(local_rank: \d+\)\s+exitcode +: (-?\d+)", 1),
-        # Open MPI, whose fifth names processes otherwise and breaks the line
-        (rf"process rank {rank} with PID \d+ on node \S+ exited on\s+signal (\d+)", -1),
-        (rf"Process name: \[(?:\[\d+,\d+\]|\S+@\d+),{rank}\]\s+Exit code: +(\d+)", 1),
-        # MPICH
-        (rf"PID {files.pid or None} RUNNING AT [\s\S]*EXIT STRING: .*\(signal (\d+)\)", -1),
-        (rf"PID {files.pid or None} RUNNING AT .*\s+=\s+EXIT CODE: (\d+)", 1),
-    ):
-        if found := re.search(pattern, said):
-            return sign * int(found[1])
-    return _code_by_srun(rank, said)
-
-
-def _code_by_srun(rank: int, said: str) -> int | None:
-    """Return the same where srun tells: ``tasks 0,2-3: Exited with exit code 1``."""
-    for tasks, words in re.findall(r"\btasks? ([\d,-]+): ([A-Z][\w ]+)", said):
-        runs = re.findall(r"(\d+)(?:-(\d+))?", tasks)
-        if any(int(first) <= rank <= int(last or first) for first, last in runs):
-            if found := re.fullmatch(r"Exited with exit code (\d+)", words.strip()):
-                return int(found[1])
-            number = _SIGNALS.get(words.strip())
-            return None if number is None else -number
-    return None
-
-
-_SIGNALS = {
-    **{signal.strsignal(number): number for number in signal.valid_signals()},
-    "Out Of Memory": signal.SIGKILL,
-}
-"""What srun calls signals: as the C library does, and one more."""
 
 
 def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:

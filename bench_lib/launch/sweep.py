@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bench_lib.launch.faults import CaseFault, CaseSkipped
-from bench_lib.launch.launchers import Launcher, chosen
+from bench_lib.launch.launchers import Command, command_for
 from bench_lib.launch.ranks import (
     Ending,
     ends_within,
@@ -32,7 +32,7 @@ LOOK_S = 0.1
 def measure_together(
     cases: Sequence[Case],
     *,
-    launcher: Launcher | None = None,
+    command: Command | None = None,
     environment: Mapping[str, str] | None = None,
     python: str = sys.executable,
 ) -> list[Answer]:
@@ -43,13 +43,13 @@ def measure_together(
     LaunchError where there is no such launcher; no process is left behind.
     """
     outside = {**os.environ, **(environment or {})}
-    launcher = launcher or chosen(cases[0].launch.ranks, python=python, environ=outside)
-    with folder_for(launcher, outside) as folder:
+    command = command or command_for(cases[0].launch.ranks, python=python, environ=outside)
+    with folder_for(command, outside) as folder:
         file = folder / "cases.json"
         file.write_text(json.dumps([dataclasses.asdict(case) for case in cases]))
         form = ("bench_lib.worker.sweep", str(file), str(folder))
         ending = launch(
-            launcher, form, folder, outside, lambda process: _ends_in_time(process, cases, folder)
+            command, form, folder, outside, lambda process: _ends_in_time(process, cases, folder)
         )
         return _answers(cases, folder, ending)
 
@@ -79,7 +79,7 @@ def _done(cases: Sequence[Case], folder: Path) -> int:
 
 def _answers(cases: Sequence[Case], folder: Path, ending: Ending) -> list[Answer]:
     answers: list[Answer] = []
-    ranks = read_ranks(folder, ending.launcher.ranks)
+    ranks = read_ranks(folder, ending.command.ranks)
     for number, case in enumerate(cases):
         told = read_ranks(folder / str(number), len(ranks))
         left = [

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from bench_lib.cases.axes import LARGEST
-from bench_lib.launch.placement import launcher_of
+from bench_lib.launch.launchers import who_am_i
 from bench_lib.micro.compiling import Compiling, read_context
 from bench_lib.micro.files import check_file, part_of
 from bench_lib.micro.words import cut, listed, nearest, shown
@@ -226,7 +226,7 @@ def read_options(words: Sequence[str]) -> Options:
     ]
     if given.opt_step > 1 and given.mode == "inference":
         remarks.append(f"--opt-step {given.opt_step} does nothing in inference")
-    launcher = launcher_of(os.environ)
+    launcher = who_am_i(os.environ).launcher
     launched = launcher is not None
     if launcher is not None:
         remarks += _overruled(given, launcher)
@@ -281,7 +281,7 @@ def _idle(given: argparse.Namespace) -> list[str]:
         "--judge": {"--baselines": given.baselines != BASELINES},
     }
     there = {"--compile": given.compile, "--kineto": given.kineto, "--judge": given.judge}
-    if launcher_of(os.environ) is None:
+    if who_am_i(os.environ).launcher is None:
         needed = "--distributed_dataparallel"
         idle[needed] = _meeting(given, "--rank", "--world-size", "--dist-backend", "--dist-url")
         there[needed] = given.distributed_dataparallel
@@ -380,7 +380,7 @@ def _check_ranks(options: Options) -> None:
             )
     if options.dist_backend not in (None, "nccl", "gloo"):
         raise UserError(f"--dist-backend is {shown(options.dist_backend)}; there is nccl, gloo")
-    if launcher_of(os.environ) is not None:
+    if who_am_i(os.environ).launcher is not None:
         return  # it says it all
     if options.distributed_dataparallel:
         needed = {

@@ -16,7 +16,6 @@ from bench_lib.engine.runner import Outcome
 from bench_lib.engine.telemetry import Sampler
 from bench_lib.environment import fingerprint
 from bench_lib.launch import launchers
-from bench_lib.launch.placement import launcher_of
 from bench_lib.micro.beside import Beside
 from bench_lib.micro.flags import Options
 from bench_lib.micro.places import Place
@@ -87,7 +86,7 @@ class Keeper:
         described = fingerprint.with_versions(
             fingerprint.collect(), {**about["versions"], "cudnn": about["cudnn"]}
         )
-        described = launchers.noted_in(described, launcher_of(os.environ) or launchers.NAMES[0])
+        described = launchers.noted_in(described, launchers.who_am_i(os.environ).launcher)
         environment = replace(described, threads=about["threads"])
         cause = validity.blame(telemetry, self.device, self._level(seen), _log_median(measurement))
         attempt = Attempt(

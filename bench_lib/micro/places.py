@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bench_lib.launch.placement import device_index, launcher_of, meeting_of, placement_of
+from bench_lib.launch.launchers import device_index, meeting_point, who_am_i
 from bench_lib.micro.flags import Options
 from bench_lib.model import UserError
 
@@ -41,10 +41,10 @@ def place_of(options: Options, environ: Mapping[str, str]) -> Place:
 
     Raises UserError, on every rank the same, for fewer devices than ranks of this host.
     """
-    if launcher_of(environ) is None:
+    here = who_am_i(environ)
+    if here.launcher is None:
         index = options.device_ids[0] if options.device_ids else 0
         return Place(device_index=index)
-    here = placement_of(environ)
     index = device_index(here, environ)
     if options.device_ids:
         # Of all ranks here, so that every one of them says the same.
@@ -55,7 +55,6 @@ def place_of(options: Options, environ: Mapping[str, str]) -> Place:
                 "host need one each"
             )
         index = options.device_ids[here.local_rank]
-    tells = here.launcher == "torchrun" or here.ranks == 1  # where to meet, or nobody has to
     return Place(
         rank=here.rank,
         local_rank=here.local_rank,
@@ -63,7 +62,7 @@ def place_of(options: Options, environ: Mapping[str, str]) -> Place:
         share=here.ranks,
         device_index=index,
         backend=options.dist_backend,
-        url=None if tells else meeting_of(here, environ).url,
+        url=None if here.ranks == 1 else meeting_point(here, environ).url,
         launched=True,
     )
 

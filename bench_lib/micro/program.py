@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bench_lib.launch.placement import is_first, launcher_of
+from bench_lib.launch.launchers import who_am_i
 from bench_lib.micro.files import append_row, write_json
 from bench_lib.micro.flags import Options, read_options
 from bench_lib.micro.output import Output, complain
@@ -34,7 +34,12 @@ INTERRUPTED = 130
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    speaks = is_first(os.environ)
+    try:
+        place = who_am_i(os.environ)
+    except UserError as error:
+        complain(error)
+        return 2
+    speaks = place.rank == 0
     try:
         options = read_options(sys.argv[1:] if words is None else words)
     except UserError as error:
@@ -42,7 +47,7 @@ def main(words: Sequence[str] | None = None) -> int:
             complain(error)
         return 2
     try:
-        if launcher_of(os.environ) or not options.distributed_dataparallel:
+        if place.launcher or not options.distributed_dataparallel:
             return _rank(options, place_of(options, os.environ))
         return _start_ranks(options)
     except UserError as error:

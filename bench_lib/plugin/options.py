@@ -214,7 +214,7 @@ def _names_perf_path(config: pytest.Config) -> bool:
 
 def _launcher(text: str) -> str:
     try:
-        launchers.words_of(text)
+        launchers.read(text)
     except LaunchError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return text

@@ -79,7 +79,7 @@ def conditions_of(
     were filled; how full they are changes with every case that is added.
     """
     variables = {} if environment is None else environment.variables
-    launcher = variables.get(launchers.VARIABLE, launchers.NAMES[0])
+    launcher = variables.get(launchers.VARIABLE, launchers.DEFAULT)
     conditions: dict[str, Any] = {
         "ranks": case.launch.ranks,
         "launcher": launcher if case.launch.ranks > 1 else "none",

@@ -36,12 +36,12 @@ def _once(case: str, out: str) -> int:
     import socket
     from pathlib import Path
 
-    from bench_lib.launch.placement import placement_of
+    from bench_lib.launch.launchers import who_am_i
     from bench_lib.model import UserError
     from bench_lib.worker.rank_log import RankLog
 
     try:
-        place = placement_of(os.environ)
+        place = who_am_i(os.environ)
         log = RankLog(Path(out), place.rank)
     except UserError as error:
         sys.stderr.write(f"bench-lib: {error}\n")

@@ -19,14 +19,8 @@ from urllib.parse import urlsplit
 import torch
 import torch.distributed as dist
 
-from bench_lib.launch.placement import (
-    LOCALHOST,
-    Meeting,
-    Placement,
-    device_index,
-    meeting_of,
-    told_meeting,
-)
+from bench_lib.launch.launchers import Meeting, Placement, device_index, meeting_point
+from bench_lib.launch.launchers.launcher import LOCALHOST, told_meeting
 from bench_lib.model import Device, UserError
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import answer, in_words, kind_of
@@ -152,7 +146,7 @@ def about_rank(setting: Setting, seen: Device) -> dict[str, Any]:
 # --- meeting -------------------------------------------------------------------------------
 
 
-def met(place: Placement, folder: Path | None = None) -> Any | None:
+def met(place: Placement, folder: Path) -> Any | None:
     """Return the store in which the ranks of a launch find each other; None for one rank.
 
     It is where MASTER_ADDR and MASTER_PORT say; else rank 0 takes a free port and writes it into
@@ -160,13 +154,9 @@ def met(place: Placement, folder: Path | None = None) -> Any | None:
     """
     if place.ranks == 1:
         return None
-    told = told_meeting(os.environ)
-    if told is not None:
-        # Under torchrun its agent listens already.
-        listens = place.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        return _store(told, listens=listens)
-    if folder is None:
-        return _store(meeting_of(place, os.environ), listens=place.rank == 0)
+    if told_meeting(os.environ) is not None:
+        point = meeting_point(place, os.environ)
+        return _store(point, listens=place.rank == 0 and not point.served)
     file = folder / MEETING_FILE
     if place.rank == 0:
         host = LOCALHOST if place.is_on_one_host else socket.gethostname()
@@ -291,7 +281,7 @@ def joined(
     rank: int = -1,
     store: Any | None = None,
 ) -> Group:
-    """Join the ranks of a launch: in a store, at a ``url``, or by torchrun's variables.
+    """Join the ranks of a launch, in a store or at a ``url``.
 
     Raises RuntimeError or ValueError where they cannot meet.
     """
@@ -301,13 +291,11 @@ def joined(
     if store is not None:
         own = STORES.PrefixStore("group", store)
         dist.init_process_group(backend, store=own, rank=rank, world_size=ranks)
-    elif url is None:
-        dist.init_process_group(backend)
     else:
         try:
             dist.init_process_group(backend, init_method=url, rank=rank, world_size=ranks)
         except RuntimeError as error:
-            at = urlsplit(url)
+            at = urlsplit(url or "")
             if at.scheme != "tcp" or at.hostname is None or at.port is None:
                 raise
             raise MeetingError(_why_not(at.hostname, at.port, error)) from error

@@ -14,12 +14,12 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench_lib.launch.placement import placement_of
+from bench_lib.launch.launchers import who_am_i
 from bench_lib.model import UserError
 from bench_lib.worker.rank_log import RankLog
 
 if TYPE_CHECKING:
-    from bench_lib.launch.placement import Placement
+    from bench_lib.launch.launchers import Placement
 
 
 LOOK_S = 0.05
@@ -87,7 +87,7 @@ def _write(target: Path, outcome: dict[str, Any]) -> None:
 def main(cases: str, out: str) -> int:
     """Be a rank; its output is its own from here on, torch's import included."""
     try:
-        place = placement_of(os.environ)
+        place = who_am_i(os.environ)
         log = RankLog(Path(out), place.rank)
     except (UserError, OSError) as error:
         sys.stderr.write(f"bench-lib: {error}\n")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from bench_lib.launch.placement import Placement, device_index, placement_of
+from bench_lib.launch.launchers import Placement, device_index, who_am_i
 from bench_lib.launch.wire import decode_case
 from bench_lib.model import UserError
 from bench_lib.worker.capture import external_profiler
@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> int:
     order = _order(arguments)
     die_with_parent()
     try:
-        place = placement_of(os.environ)
+        place = who_am_i(os.environ)
     except UserError as error:
         sys.stderr.write(f"bench-lib: {error}\n")
         return 2

@@ -1,0 +1,204 @@
+"""The launchers, by which ranks are started and know their place.
+
+Others' come by the entry point ``bench_lib.launchers``.  Standard library only, since ranks ask.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.launchers.launcher import (
+    Command,
+    Launcher,
+    Meeting,
+    Placement,
+    Variables,
+    Wanted,
+)
+from bench_lib.launch.launchers.mpirun import Mpirun
+from bench_lib.launch.launchers.srun import Srun
+from bench_lib.launch.launchers.torchrun import Torchrun
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from bench_lib.model import Environment, Hardware
+
+__all__ = ["Command", "Launcher", "Meeting", "Placement", "Variables", "Wanted"]
+
+VARIABLE = "BENCH_LIB_LAUNCHER"
+"""A launcher's name and perhaps words of its own: ``srun -p gpu``."""
+SHARED_VARIABLE = "BENCH_LIB_SHARED"
+"""A folder that all hosts see, for the ranks' files."""
+ENTRY_POINT = "bench_lib.launchers"
+OURS: tuple[Launcher, ...] = (Torchrun(), Mpirun(), Srun())
+"""The first whose variables are whole counts: each may itself have been started by the next."""
+DEFAULT = OURS[0].name
+MOST_ON_A_CPU = 64
+"""Ranks that are started where there is no GPU: enough to try what a cluster does."""
+
+
+def _all() -> Iterator[Launcher]:
+    """Give ours, then others', which nobody looks for before they are needed."""
+    yield from OURS
+    yield from _others()
+
+
+@functools.cache
+def _others() -> tuple[Launcher, ...]:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - ranks of ours start without
+
+    return tuple(map(_loaded, entry_points(group=ENTRY_POINT)))
+
+
+def _loaded(point: EntryPoint) -> Launcher:
+    try:
+        launcher = point.load()()
+    except Exception as error:
+        raise LaunchError(
+            f"the launcher {point.name} ({point.value}) cannot be loaded: {error!r}; mend or "
+            "uninstall its package"
+        ) from error
+    if not isinstance(launcher, Launcher) or launcher.name != point.name:
+        raise LaunchError(
+            f"the entry point {point.name} of {ENTRY_POINT} is {point.value}; it has to be a "
+            f"subclass of Launcher whose name is {point.name!r}"
+        )
+    return launcher
+
+
+def _named(name: str | None) -> Launcher | None:
+    return next((launcher for launcher in _all() if launcher.name == name), None)
+
+
+# --- who a process is ----------------------------------------------------------------------
+
+
+def who_am_i(environ: Mapping[str, str]) -> Placement:
+    """Return the place of the process that has these variables.
+
+    Raises UserError where variables are missing, are no numbers, or contradict each other.
+    """
+    launcher = _launcher_in(environ)
+    return Placement() if launcher is None else launcher.who_am_i(environ)
+
+
+def device_index(place: Placement, environ: Mapping[str, str]) -> int:
+    """Return which of the GPUs that a process sees is its own."""
+    return _starter(place).device_index(place, environ)
+
+
+def meeting_point(place: Placement, environ: Mapping[str, str]) -> Meeting:
+    """Return where the ranks of a launch meet; raises UserError where that is unknown."""
+    return _starter(place).meeting_point(place, environ)
+
+
+def without_ranks(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables less those that say which rank of another launch this process is."""
+    own = re.compile("|".join(launcher.own for launcher in _all()))
+    return {name: value for name, value in environ.items() if not own.fullmatch(name)}
+
+
+def _launcher_in(environ: Mapping[str, str]) -> Launcher | None:
+    """Return the launcher that started a process: one whose variables are whole, if any."""
+    whole = (launcher for launcher in _all() if launcher.is_whole_in(environ))
+    claims = (launcher for launcher in reversed([*_all()]) if launcher.variables_in(environ))
+    return next(whole, None) or next(claims, None)
+
+
+def _starter(place: Placement) -> Launcher:
+    starter = _named(place.launcher or DEFAULT)
+    assert starter is not None, place
+    return starter
+
+
+# --- what starts ranks ---------------------------------------------------------------------
+
+
+def command_for(
+    ranks: int,
+    text: str | None = None,
+    *,
+    python: str = sys.executable,
+    environ: Mapping[str, str] = os.environ,
+    gpus: int | None = None,
+) -> Command:
+    """Return what starts ranks, by the launcher in ``text`` or BENCH_LIB_LAUNCHER.
+
+    torchrun on this host where nobody asked.  ``gpus`` are those of one host: in a Slurm
+    allocation of several, srun takes as many hosts as the ranks need.  Raises LaunchError where
+    there is no such launcher, or it is not installed.
+    """
+    launcher, words = read(_asked(text, environ))
+    return launcher.command(Wanted(ranks, words, python, environ, gpus))
+
+
+def name_of(text: str | None, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the name of the launcher that ``command_for`` would take; raises LaunchError."""
+    return read(_asked(text, environ))[0].name
+
+
+def noted_in(described: Environment, name: str | None) -> Environment:
+    """Add a launcher's name where it is not the usual one: it is a condition of several ranks."""
+    if name in (None, DEFAULT):
+        return described
+    return replace(described, variables={**described.variables, VARIABLE: name})
+
+
+def _asked(text: str | None, environ: Mapping[str, str]) -> str:
+    return text if text is not None else environ.get(VARIABLE) or DEFAULT
+
+
+def read(text: str) -> tuple[Launcher, tuple[str, ...]]:
+    """Return the launcher that a user wrote, and the words for it; raises LaunchError."""
+    try:
+        name, *words = shlex.split(text) or [""]
+    except ValueError as error:
+        raise LaunchError(f"the launcher is {text!r}: {error}") from error
+    launcher = _named(name)
+    if launcher is None:
+        *names, last = (each.name for each in _all())
+        raise LaunchError(
+            f"the launcher is {text!r}; it has to be {', '.join(names)} or {last}, and then "
+            'perhaps words of its own, such as "srun -p gpu"'
+        )
+    return launcher, tuple(words)
+
+
+def too_many(command: Command, devices: Sequence[Hardware]) -> str | None:
+    """Say why a machine with these devices cannot run the ranks; None where it can.
+
+    Of several hosts only the launcher knows what they have.
+    """
+    if command.hosts is None:
+        return None
+    if devices[0].vendor == "cpu":
+        if command.ranks <= MOST_ON_A_CPU:
+            return None
+        return (
+            f"{command.ranks} ranks need {command.ranks} GPUs; there is none, and on a CPU at "
+            f"most {MOST_ON_A_CPU} are started"
+        )
+    there = len(devices) * command.hosts
+    if command.ranks <= there:
+        return None
+    where = "" if command.hosts == 1 else f" on {command.hosts} hosts"
+    verb = "is" if there == 1 else "are"
+    return f"{command.ranks} ranks need {command.ranks} GPUs; {there} {verb} visible{where}"
+
+
+def exit_code(rank: int, pid: str, said: str) -> int | None:
+    """Return how a rank ended, from a launcher's output: negative for a signal, None unknown.
+
+    All are asked: one may have started another, as srun starts a torchrun on each host.
+    """
+    codes = (launcher.exit_code(rank, pid, said) for launcher in _all())
+    return next((code for code in codes if code is not None), None)
