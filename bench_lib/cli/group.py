@@ -35,6 +35,8 @@ COMMANDS = {
 ``bench_lib.cli.<name>`` has a function of that name, or ``app`` where there are several below it.
 """
 
+MEASURING = ("ab", "collectives", "exercise", "ops", "profile", "scaling", "selfcheck", "train")
+"""Commands that start processes which measure, and ranks where a case has several."""
 
 class _Commands(MutableMapping[str, Any]):
     """The commands by name; the module of one is imported when it is asked for."""
@@ -74,6 +76,29 @@ def _load(name: str) -> Any:
     return command
 
 
+def _refuse_ranks(name: str) -> None:
+    """Leave where this process is one of several ranks, which would measure side by side.
+
+    The first one says so, by a UserError; the others end without a fault of their own, for which
+    a launcher would end the first before it speaks.
+    """
+    import os
+
+    from bench_lib.launch.launchers import VARIABLE, who_am_i
+    from bench_lib.model import UserError
+
+    place = who_am_i(os.environ)
+    if place.ranks == 1:
+        return
+    if place.rank > 0:
+        raise typer.Exit(0)
+    raise UserError(
+        f"{place.launcher} started bench-lib {name} {place.ranks} times; start it once, without "
+        f"{place.launcher}: it starts the ranks of a case itself, by {place.launcher} with "
+        f"{VARIABLE}={place.launcher}"
+    )
+
+
 class Group(TyperGroup):
     """Commands below a command."""
 
@@ -92,6 +117,13 @@ class Program(Group):
         """Take what typer makes of the program, which knows of no command."""
         super().__init__(**attributes)
         self.commands = _Commands()
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that is asked for, unless a launcher started it several times."""
+        found = super().resolve_command(ctx, args)
+        if found[0] in MEASURING:
+            _refuse_ranks(found[0])
+        return found
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's way
         """List the commands with the first sentence of each, and import none."""

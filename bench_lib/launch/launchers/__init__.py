@@ -109,9 +109,13 @@ def without_ranks(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _launcher_in(environ: Mapping[str, str]) -> Launcher | None:
     """Return the launcher that started a process: one whose variables are whole, if any."""
-    whole = (launcher for launcher in _all() if launcher.is_whole_in(environ))
-    claims = (launcher for launcher in reversed([*_all()]) if launcher.variables_in(environ))
-    return next(whole, None) or next(claims, None)
+    claims = []
+    for launcher in _all():
+        if launcher.is_whole_in(environ):
+            return launcher
+        if launcher.variables_in(environ) is not None:
+            claims.append(launcher)
+    return claims[-1] if claims else None
 
 
 def _starter(place: Placement) -> Launcher:

@@ -169,21 +169,20 @@ class Launcher(ABC):
                 f"the rank is {rank} and {variables.ranks} is {ranks} in the environment; a rank "
                 f"is below {variables.ranks}, and {self.name} sets both"
             )
-        name, local_ranks = self.local_ranks(variables, environ)
+        local_ranks = self.local_ranks(variables, environ)
         if local_ranks is not None and not local_rank < local_ranks <= ranks:
             raise UserError(
-                f"{variables.local_rank} is {local_rank}, {name} says {local_ranks} and "
+                f"{variables.local_rank} is {local_rank}, {variables.local_ranks} says "
+                f"{local_ranks} and "
                 f"{variables.ranks} is {ranks} in the environment; each is below the next or equal "
                 f"to it, and {self.name} sets all three"
             )
         return Placement(rank, local_rank, ranks, local_ranks, self.name)
 
-    def local_ranks(
-        self, variables: Variables, environ: Mapping[str, str]
-    ) -> tuple[str | None, int | None]:
-        """Return which variable tells the number of this host's ranks, and the number."""
+    def local_ranks(self, variables: Variables, environ: Mapping[str, str]) -> int | None:
+        """Return the number of ranks on this host; None if unknown."""
         name = variables.local_ranks
-        return name, number(environ, name) if name is not None and name in environ else None
+        return number(environ, name) if name is not None and name in environ else None
 
     def _require(self, variables: Variables, environ: Mapping[str, str]) -> None:
         missing = [name for name in variables.needed if name not in environ]

@@ -19,7 +19,6 @@ from bench_lib.launch.launchers.launcher import (
 STEP = "SLURM_STEP_ID"
 """Set in a step's tasks and not in the batch script, which has a SLURM_PROCID of 0 and a
 SLURM_NTASKS of many all the same (Slurm 22.05)."""
-TASKS_PER_NODE = "SLURM_STEP_TASKS_PER_NODE"
 
 
 class Srun(Launcher):
@@ -27,7 +26,11 @@ class Srun(Launcher):
 
     name = "srun"
     install = "apt-get install slurm-client, and run inside a Slurm cluster"
-    variables = (Variables("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS"),)
+    variables = (
+        Variables(
+            "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"
+        ),
+    )
     job = ("SLURM_JOB_ID", STEP)
     host_lists = ("SLURM_STEP_NODELIST", JOB_HOSTS)
 
@@ -59,20 +62,16 @@ class Srun(Launcher):
         is_ours = STEP in environ and any(name in environ for name in variables.needed)
         return variables if is_ours and environ.get(variables.ranks) != "1" else None
 
-    def local_ranks(
-        self, variables: Variables, environ: Mapping[str, str]
-    ) -> tuple[str | None, int | None]:
+    def local_ranks(self, variables: Variables, environ: Mapping[str, str]) -> int | None:
         """Return this host's part of ``2(x3),1``."""
-        del variables
         counts: list[int] = []
-        for part in environ.get(TASKS_PER_NODE, "").split(","):
+        for part in environ.get(variables.local_ranks or "", "").split(","):
             found = re.fullmatch(r"(\d{1,9})(?:\(x(\d{1,6})\))?", part)
             if found is None:
-                return TASKS_PER_NODE, None
+                return None
             counts += [int(found[1])] * int(found[2] or 1)
         node = environ.get("SLURM_NODEID", "")
-        is_known = node.isdecimal() and int(node) < len(counts)
-        return TASKS_PER_NODE, counts[int(node)] if is_known else None
+        return counts[int(node)] if node.isdecimal() and int(node) < len(counts) else None
 
 
 _SIGNALS = {
