@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -111,3 +112,17 @@ def test_the_contracts_between_layers_are_kept() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 broken" in done.stdout
+
+
+def test_no_launchers_name_is_compared_but_in_its_own_file() -> None:
+    """A launcher is one class in one file; Slurm's jobs are written for two of them."""
+    compared = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in (ROOT / "bench_lib").rglob("*.py")
+        if not {"launchers", "slurm"} & set(path.parts)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.Compare, ast.MatchValue))
+        for word in ast.walk(node)
+        if isinstance(word, ast.Constant) and word.value in ("torchrun", "mpirun", "srun")
+    ]
+    assert compared == []
