@@ -976,7 +976,7 @@ def test_what_a_child_opens_is_a_number_and_no_child_is_left(
 
 RUNNER = """
 import sys
-from bench_lib.launch import Zygote
+from bench_lib.launch.zygote import Zygote
 from bench_lib.model import Case
 zygote = Zygote()
 context = zygote.context()

@@ -38,6 +38,7 @@ COMMANDS = {
 MEASURING = ("ab", "collectives", "exercise", "ops", "profile", "scaling", "selfcheck", "train")
 """Commands that start processes which measure, and ranks where a case has several."""
 
+
 class _Commands(MutableMapping[str, Any]):
     """The commands by name; the module of one is imported when it is asked for."""
 
