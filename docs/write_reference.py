@@ -38,11 +38,16 @@ def pages() -> dict[str, str]:
     program: Any = typer.main.get_command(bench_lib.cli.app)
     if silent := [*_silent(program, "bench-lib"), *_silent_in_pytest()]:
         raise UndocumentedError(f"no help text: {', '.join(silent)}")
-    commands = program.commands
     written = {"index.md": _index(program), "pytest.md": _pytest_page()}
-    for name, command in commands.items():
+    for name, command in _below(program).items():
         written[f"{name}.md"] = "\n".join([NOTE, "", *_page(command, f"bench-lib {name}")])
     return {name: re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n" for name, text in written.items()}
+
+
+def _below(command: Any) -> dict[str, Any]:
+    """Return the commands below one by name; a program imports each when it is asked for it."""
+    names = command.list_commands(None) if hasattr(command, "commands") else []
+    return {name: command.get_command(None, name) for name in names}
 
 
 def _silent(command: Any, path: str) -> Iterator[str]:
@@ -51,7 +56,7 @@ def _silent(command: Any, path: str) -> Iterator[str]:
     for parameter in command.params:
         if not (getattr(parameter, "help", None) or "").strip():
             yield f"{path} {parameter.opts[0]}"
-    for name, below in getattr(command, "commands", {}).items():
+    for name, below in _below(command).items():
         yield from _silent(below, f"{path} {name}")
 
 
@@ -64,8 +69,8 @@ def _silent_in_pytest() -> Iterator[str]:
 def _index(program: Any) -> str:
     """Return the page that lists every command."""
     rows = []
-    for name, command in program.commands.items():
-        below = getattr(command, "commands", None)
+    for name, command in _below(program).items():
+        below = _below(command)
         for path, each in (
             [(f"{name} {b}", c) for b, c in below.items()] if below else [(name, command)]
         ):

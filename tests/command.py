@@ -45,6 +45,12 @@ class Quiet(Printed):
         return super().json
 
 
+def commands_below(command: Any) -> dict[str, Any]:
+    """Return the commands below one by name; a program imports each when it is asked for it."""
+    names = command.list_commands(None) if hasattr(command, "commands") else []
+    return {name: command.get_command(None, name) for name in names}
+
+
 Kind = TypeVar("Kind", bound=Printed)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from command import commands_below
 from scripts import script
 
 import bench_lib.cli
@@ -127,7 +128,7 @@ def options_of(words: list[str]) -> set[str]:
     """Return the options of the command that words call."""
     command = program()
     for word in words[1:]:
-        below = getattr(command, "commands", {})
+        below = commands_below(command)
         if not below:
             break
         assert word in below, f"there is no bench-lib {word}"

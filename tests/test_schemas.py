@@ -22,6 +22,7 @@ from builders import (
     make_record,
     make_verdict,
 )
+from command import commands_below
 from documents import document_in, schema_writer, validator
 from scripts import script
 
@@ -52,7 +53,7 @@ def test_every_schema_is_one_and_is_in_the_docs_and_no_other_is():
 
 def leaves(program, path=""):
     """Yield the words of every command, and the names of its options."""
-    for name, command in program.commands.items():
+    for name, command in commands_below(program).items():
         below = f"{path} {name}".strip()
         if hasattr(command, "commands"):
             yield from leaves(command, below)

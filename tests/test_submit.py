@@ -1121,7 +1121,7 @@ def test_a_history_that_cannot_be_written_is_named(cli, commands):
 def test_the_page_has_every_option():
     """docs/slurm.md, in its commands or its table."""
     page = (Path(__file__).parents[1] / "docs" / "slurm.md").read_text()
-    submit = typer.main.get_command(app).commands["submit"]
+    submit = typer.main.get_command(app).get_command(None, "submit")
     options = {name for each in submit.params for name in each.opts if name.startswith("--")}
     assert "--launcher" in options
     assert sorted(name for name in options - {"--help"} if name not in page) == []

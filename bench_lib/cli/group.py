@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import typer
@@ -37,32 +36,6 @@ COMMANDS = {
 
 MEASURING = ("ab", "collectives", "exercise", "ops", "profile", "scaling", "selfcheck", "train")
 """Commands that start processes which measure, and ranks where a case has several."""
-
-
-class _Commands(MutableMapping[str, Any]):
-    """The commands by name; the module of one is imported when it is asked for."""
-
-    def __init__(self) -> None:
-        self._loaded: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._loaded:
-            if name not in COMMANDS:
-                raise KeyError(name)
-            self._loaded[name] = _load(name)
-        return self._loaded[name]
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._loaded[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._loaded[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys([*COMMANDS, *self._loaded]))
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
 
 
 def _load(name: str) -> Any:
@@ -115,9 +88,15 @@ class Program(Group):
     """All commands."""
 
     def __init__(self, **attributes: Any) -> None:
-        """Take what typer makes of the program, which knows of no command."""
+        """Know every command's name, so that a slip of the keyboard gets a suggestion."""
         super().__init__(**attributes)
-        self.commands = _Commands()
+        self.commands = dict.fromkeys(COMMANDS)
+
+    def get_command(self, ctx: Any, name: str) -> Any:  # noqa: ARG002 - typer's way
+        """Return a command, whose module is imported when it is first asked for."""
+        if name in COMMANDS and self.commands[name] is None:
+            self.commands[name] = _load(name)
+        return self.commands.get(name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that is asked for, unless a launcher started it several times."""
