@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bench_lib.launch.launchers import LaunchCommand, Launcher, RanksWanted, RankVariables
     from bench_lib.model import (
         Case,
         Hardware,
@@ -35,14 +36,21 @@ _PUBLIC = {
         ),
         "bench_lib.model",
     ),
+    **dict.fromkeys(
+        ("LaunchCommand", "Launcher", "RankVariables", "RanksWanted"), "bench_lib.launch.launchers"
+    ),
     **dict.fromkeys(("Setting", "UnsupportedError", "Workload"), "bench_lib.worker.workload"),
 }
 __all__ = [
     "Case",
     "Hardware",
     "Launch",
+    "LaunchCommand",
+    "Launcher",
     "Limits",
     "Measurement",
+    "RankVariables",
+    "RanksWanted",
     "Record",
     "Sampling",
     "Setting",

@@ -13,7 +13,7 @@ from scripted import gpus
 
 from bench_lib.launch import launchers
 from bench_lib.launch.faults import LaunchError
-from bench_lib.launch.launchers import Command, command_for, too_many, without_ranks
+from bench_lib.launch.launchers import LaunchCommand, command_for, too_many, without_ranks
 from bench_lib.launch.launchers.mpirun import is_open_mpi
 
 Installer = Callable[..., dict[str, str]]
@@ -41,7 +41,7 @@ def _as_somebody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 
 
-def words(command: Command) -> list[str]:
+def words(command: LaunchCommand) -> list[str]:
     """Return the words without the folder that the command was found in."""
     first, *rest = command.words
     return [Path(first).name, *rest]
@@ -52,7 +52,7 @@ def words(command: Command) -> list[str]:
 
 def test_ranks_are_started_by_torchrun_where_nobody_asked_for_another() -> None:
     """By that of the interpreter that measures, on this host."""
-    assert command_for(4, python="/py", environ={}) == Command(
+    assert command_for(4, python="/py", environ={}) == LaunchCommand(
         "torchrun",
         ("/py", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"),
         ranks=4,
@@ -251,7 +251,7 @@ def test_more_ranks_than_gpus_are_too_many(
     ranks: int, hosts: int | None, visible: int, words: str | None
 ) -> None:
     """What other hosts have is the launcher's to know."""
-    assert too_many(Command("any", (), ranks, hosts), gpus(visible)) == words
+    assert too_many(LaunchCommand("any", (), ranks, hosts), gpus(visible)) == words
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_more_ranks_than_gpus_are_too_many(
 def test_on_a_cpu_there_may_be_some(ranks: int, words: str | None) -> None:
     """Enough to try out what a cluster does."""
     cpu = make_hardware(vendor="cpu")
-    assert too_many(Command("any", (), ranks), [cpu]) == words
+    assert too_many(LaunchCommand("any", (), ranks), [cpu]) == words
 
 
 def test_variables_of_another_launch_are_left_out() -> None:

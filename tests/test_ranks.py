@@ -23,7 +23,7 @@ from processes import LONG_S, ON_THE_CPU, all_gone, pids_in, wait_until
 
 from bench_lib.launch import ranks as module
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
-from bench_lib.launch.launchers import Command, command_for
+from bench_lib.launch.launchers import LaunchCommand, command_for
 from bench_lib.launch.launchers.mpirun import is_open_mpi
 from bench_lib.launch.ranks import fold, run_ranks
 from bench_lib.model import Case, Fault, Launch, Measurement, Numerics, RankSample, Sampling
@@ -149,7 +149,7 @@ def test_a_rank_that_hangs_ends_the_case_at_its_limit(
 def test_one_process_needs_no_launcher() -> None:
     """The words before the worker may be just an interpreter."""
     case = Case("one", "faulty:well", {}, sampling=AT_ONCE, time_limit_s=LONG_S)
-    alone = Command("none", (sys.executable,), 1)
+    alone = LaunchCommand("none", (sys.executable,), 1)
     measured = run_ranks(case, command=alone, environment=ENVIRONMENT)
     assert [sample.rank for sample in measured.per_rank] == [0]
 
@@ -194,7 +194,7 @@ def test_ranks_that_somebody_starts_by_hand_meet_without_being_told_where(
 # --- ranks that do not go together ---------------------------------------------------------
 
 
-def by_hand(tmp_path: Path, *, both: str = "", file: str) -> Command:
+def by_hand(tmp_path: Path, *, both: str = "", file: str) -> LaunchCommand:
     """Write a launcher that starts two ranks itself, each with the file for its number."""
     path = tmp_path / "by-hand"
     script = f"""#!/bin/sh
@@ -207,7 +207,7 @@ wait
 """
     path.write_text(script)
     path.chmod(0o755)
-    return Command("by hand", (str(path),), 2)
+    return LaunchCommand("by hand", (str(path),), 2)
 
 
 def test_ranks_of_different_cases_do_not_measure(
@@ -253,7 +253,7 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_launcher_that_starts_others_than_asked_for_is_said() -> None:
     """An mpirun of another MPI starts processes that each take themselves for the only one."""
-    alone = Command("none", (sys.executable,), 1)
+    alone = LaunchCommand("none", (sys.executable,), 1)
     with pytest.raises(CaseFault) as raised:
         run_ranks(two_ranks("any"), command=alone, environment=ENVIRONMENT)
     assert raised.value.fault.message == "rank 0: the case is of 2 ranks, and 1 were started"
@@ -263,14 +263,14 @@ def test_a_launcher_that_starts_others_than_asked_for_is_said() -> None:
 
 
 @pytest.fixture
-def launcher(tmp_path: Path) -> Callable[[str], Command]:
+def launcher(tmp_path: Path) -> Callable[[str], LaunchCommand]:
     """Write a launcher that gets ``-m bench_lib.worker once CASE OUT``; $5 is the folder."""
 
-    def write(script: str) -> Command:
+    def write(script: str) -> LaunchCommand:
         path = tmp_path / "launcher"
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
-        return Command("stand-in", (str(path),), 2)
+        return LaunchCommand("stand-in", (str(path),), 2)
 
     return write
 
@@ -314,7 +314,7 @@ def failed(rank: int, message: str, ended_s: float) -> dict[str, Any]:
     return {"rank": rank, "fault": fault, "ended_s": ended_s, "phase": "warm-up"}
 
 
-def fault_of(words: Command, *, time_limit_s: float = LONG_S) -> Fault:
+def fault_of(words: LaunchCommand, *, time_limit_s: float = LONG_S) -> Fault:
     """Run a stand-in for a launcher that must fail."""
     with pytest.raises(CaseFault) as raised:
         run_ranks(two_ranks("any", time_limit_s=time_limit_s), command=words)
@@ -322,7 +322,7 @@ def fault_of(words: Command, *, time_limit_s: float = LONG_S) -> Fault:
 
 
 def test_the_rank_that_failed_first_is_the_one_to_name(
-    launcher: Callable[[str], Command],
+    launcher: Callable[[str], LaunchCommand],
 ) -> None:
     """The others fail because it has gone."""
     victim = failed(0, "RuntimeError: Connection closed by peer", 1000.5)
@@ -333,7 +333,7 @@ def test_the_rank_that_failed_first_is_the_one_to_name(
 
 
 def test_clocks_of_hosts_that_differ_make_no_victim_the_culprit(
-    launcher: Callable[[str], Command],
+    launcher: Callable[[str], LaunchCommand],
 ) -> None:
     """Each rank notes its end by its own host's clock."""
     victim = failed(0, "DistBackendError: NCCL error: remote process exited", 1000.25)
@@ -343,7 +343,7 @@ def test_clocks_of_hosts_that_differ_make_no_victim_the_culprit(
 
 
 def test_memory_that_ran_out_in_a_collective_is_the_ranks_own_fault(
-    launcher: Callable[[str], Command],
+    launcher: Callable[[str], LaunchCommand],
 ) -> None:
     """Though its words name the library of which others say that somebody has gone."""
     short = failed(1, "DistBackendError: NCCL error: out of memory", 1000.5)
@@ -354,7 +354,7 @@ def test_memory_that_ran_out_in_a_collective_is_the_ranks_own_fault(
 
 
 def test_a_skip_of_one_rank_hides_no_fault_of_another(
-    launcher: Callable[[str], Command],
+    launcher: Callable[[str], LaunchCommand],
 ) -> None:
     """A skip would be green; a rank that only lost the one that skipped has no fault."""
     skipped = {"rank": 0, "skipped": "no such arithmetic here"}
@@ -366,7 +366,7 @@ def test_a_skip_of_one_rank_hides_no_fault_of_another(
 
 
 def test_a_fault_is_told_though_the_launcher_does_not_end(
-    launcher: Callable[[str], Command], hanging: str, monkeypatch: pytest.MonkeyPatch
+    launcher: Callable[[str], LaunchCommand], hanging: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What went wrong is of more use than that it took too long."""
     monkeypatch.setattr(module, "LINGER_S", 0.1)
@@ -375,7 +375,7 @@ def test_a_fault_is_told_though_the_launcher_does_not_end(
 
 
 def test_results_are_used_though_the_launcher_does_not_end(
-    launcher: Callable[[str], Command], hanging: str
+    launcher: Callable[[str], LaunchCommand], hanging: str
 ) -> None:
     """Leaving a process group may hang after all has been measured."""
     words = launcher(writing(outcome(0), outcome(1)) + hanging)
@@ -407,7 +407,7 @@ WAITING = stack_in("/lib/torch/distributed/distributed_c10d.py", "all_reduce")
 WORKING = stack_in("/site/steps.py", "step")
 
 
-def test_ranks_that_leave_nothing_are_named(launcher: Callable[[str], Command]) -> None:
+def test_ranks_that_leave_nothing_are_named(launcher: Callable[[str], LaunchCommand]) -> None:
     """With how the launcher ended, and what it said."""
     script = writing(outcome(0)) + "echo the launcher says why; kill -ABRT $$"
     fault = fault_of(launcher(script))
@@ -422,7 +422,7 @@ def test_ranks_that_leave_nothing_are_named(launcher: Callable[[str], Command]) 
 
 
 def test_on_several_hosts_a_rank_without_files_may_have_no_part_in_the_folder(
-    launcher: Callable[[str], Command],
+    launcher: Callable[[str], LaunchCommand],
 ) -> None:
     """What to do about it is said."""
     words = replace(launcher(writing(outcome(0)) + "exit 1"), hosts=None)
@@ -490,7 +490,7 @@ TORCHRUNS_TABLE = """\
     ],
 )
 def test_each_launcher_says_in_its_own_words_how_a_rank_ended(
-    launcher: Callable[[str], Command], said: str, how: str
+    launcher: Callable[[str], LaunchCommand], said: str, how: str
 ) -> None:
     """The rank that ended of itself is named, not the one that was told to."""
     script = (
@@ -503,7 +503,7 @@ def test_each_launcher_says_in_its_own_words_how_a_rank_ended(
 
 
 def test_where_a_launcher_kills_the_others_the_one_that_it_names_counts(
-    launcher: Callable[[str], Command],
+    launcher: Callable[[str], LaunchCommand],
 ) -> None:
     """MPICH does not ask them to end, so that they say as little as the first."""
     script = leaving(0, "build", pid="4710") + leaving(1, "build", pid="4711")
@@ -512,7 +512,7 @@ def test_where_a_launcher_kills_the_others_the_one_that_it_names_counts(
 
 
 def test_a_rank_that_lost_another_is_not_the_one_to_name(
-    launcher: Callable[[str], Command],
+    launcher: Callable[[str], LaunchCommand],
 ) -> None:
     """It says so before its launcher has seen that one end."""
     lost = failed(0, "RuntimeError: Connection closed by peer [127.0.0.1]:4711", 1000.5)
@@ -524,7 +524,7 @@ def test_a_rank_that_lost_another_is_not_the_one_to_name(
 
 
 def test_ranks_that_their_launcher_ended_are_not_blamed(
-    launcher: Callable[[str], Command],
+    launcher: Callable[[str], LaunchCommand],
 ) -> None:
     """As where a job's own time limit comes, or somebody cancels it."""
     script = (
@@ -538,7 +538,7 @@ def test_ranks_that_their_launcher_ended_are_not_blamed(
 
 
 def test_at_the_time_limit_the_rank_that_stayed_behind_is_named(
-    launcher: Callable[[str], Command], hanging: str
+    launcher: Callable[[str], LaunchCommand], hanging: str
 ) -> None:
     """With where it stood and what it said last."""
     script = (
@@ -567,7 +567,7 @@ def test_at_the_time_limit_the_rank_that_stayed_behind_is_named(
     ],
 )
 def test_ranks_that_came_equally_far_are_told_apart_by_where_they_stood(
-    launcher: Callable[[str], Command], hanging: str, stacks: tuple[str, str], words: str
+    launcher: Callable[[str], LaunchCommand], hanging: str, stacks: tuple[str, str], words: str
 ) -> None:
     """One that is not in a collective is the one that the others wait for."""
     script = "".join(leaving(rank, "build", stack=stack) for rank, stack in enumerate(stacks))
@@ -576,7 +576,7 @@ def test_ranks_that_came_equally_far_are_told_apart_by_where_they_stood(
 
 
 def test_a_rank_that_does_not_answer_at_the_time_limit_is_named(
-    launcher: Callable[[str], Command], hanging: str
+    launcher: Callable[[str], LaunchCommand], hanging: str
 ) -> None:
     """It left while the others wait in a collective, or its driver does not let go of it."""
     script = leaving(0, "build", "first step", stack=WAITING) + leaving(1, "build", "first step")
@@ -588,7 +588,7 @@ def test_a_rank_that_does_not_answer_at_the_time_limit_is_named(
 
 
 def test_what_ranks_started_is_ended_in_whatever_session_it_is(
-    launcher: Callable[[str], Command], tmp_path: Path
+    launcher: Callable[[str], LaunchCommand], tmp_path: Path
 ) -> None:
     """Launchers put ranks into groups of their own, which outlive them."""
     pids = tmp_path / "pids"
@@ -626,7 +626,7 @@ def test_what_a_rank_starts_while_it_is_looked_for_is_ended_too(
 
 
 def test_ranks_do_not_take_over_who_their_starter_is(
-    launcher: Callable[[str], Command], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    launcher: Callable[[str], LaunchCommand], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A suite may itself run in a step or under mpirun."""
     for name in ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_NAMESPACE"):
@@ -640,7 +640,7 @@ def test_ranks_do_not_take_over_who_their_starter_is(
 
 
 def test_the_folder_lies_where_all_hosts_see_it(
-    launcher: Callable[[str], Command], tmp_path: Path
+    launcher: Callable[[str], LaunchCommand], tmp_path: Path
 ) -> None:
     """And is gone afterwards."""
     shared = tmp_path / "shared"
@@ -658,21 +658,23 @@ def test_the_folder_lies_where_all_hosts_see_it(
         run_ranks(two_ranks("any"), command=words, environment={"BENCH_LIB_SHARED": "/nowhere"})
 
 
-def test_a_skip_of_the_ranks_is_a_skip(launcher: Callable[[str], Command]) -> None:
+def test_a_skip_of_the_ranks_is_a_skip(launcher: Callable[[str], LaunchCommand]) -> None:
     """With their reason."""
     skipped = [{"rank": rank, "skipped": "no such arithmetic here"} for rank in range(2)]
     with pytest.raises(CaseSkipped, match=r"^no such arithmetic here$"):
         run_ranks(two_ranks("any"), command=launcher(writing(*skipped)))
 
 
-def test_a_file_that_is_not_whole_is_not_an_outcome(launcher: Callable[[str], Command]) -> None:
+def test_a_file_that_is_not_whole_is_not_an_outcome(
+    launcher: Callable[[str], LaunchCommand],
+) -> None:
     """A rank that was ended while it wrote has no result."""
     script = writing(outcome(0)) + "echo '{' > \"$5/rank-1.part\""
     assert fault_of(launcher(script)).message.endswith("no result from rank 1")
 
 
 def test_a_launcher_that_will_not_go_is_ended_with_its_group(
-    launcher: Callable[[str], Command],
+    launcher: Callable[[str], LaunchCommand],
     hanging: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -689,12 +691,12 @@ def test_a_launcher_that_will_not_go_is_ended_with_its_group(
 def test_a_launcher_that_is_not_there_is_named() -> None:
     """No case can be measured with it."""
     with pytest.raises(LaunchError) as raised:
-        run_ranks(two_ranks("any"), command=Command("mpirun", ("/nowhere/mpirun", "-n"), 2))
+        run_ranks(two_ranks("any"), command=LaunchCommand("mpirun", ("/nowhere/mpirun", "-n"), 2))
     assert str(raised.value) == "cannot start ranks with /nowhere/mpirun: no such program"
 
 
 def test_an_interrupted_run_leaves_no_launcher(
-    launcher: Callable[[str], Command], tmp_path: Path
+    launcher: Callable[[str], LaunchCommand], tmp_path: Path
 ) -> None:
     """As when somebody presses Ctrl-C."""
     pids = tmp_path / "pids"
@@ -711,14 +713,14 @@ def test_an_interrupted_run_leaves_no_launcher(
 
 RUNNER = """
 from bench_lib.launch.ranks import run_ranks
-from bench_lib.launch.launchers import Command
+from bench_lib.launch.launchers import LaunchCommand
 from bench_lib.model import Case, Launch
-run_ranks(Case("a", "any", {}, launch=Launch(2)), command=Command("mpirun", (%r,), 2))
+run_ranks(Case("a", "any", {}, launch=Launch(2)), command=LaunchCommand("mpirun", (%r,), 2))
 """
 
 
 def test_a_runner_that_is_killed_takes_its_launcher_along(
-    launcher: Callable[[str], Command], tmp_path: Path
+    launcher: Callable[[str], LaunchCommand], tmp_path: Path
 ) -> None:
     """The kernel sees to it, since nobody else is left."""
     pids = tmp_path / "pids"

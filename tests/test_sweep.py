@@ -11,11 +11,11 @@ from builders import make_case, make_measurement
 
 from bench_lib.launch import sweep
 from bench_lib.launch.faults import CaseFault, CaseSkipped
-from bench_lib.launch.launchers import Command
+from bench_lib.launch.launchers import LaunchCommand
 from bench_lib.launch.ranks import Ending
 from bench_lib.model import Launch, Measurement
 
-TWO = Command("torchrun", ("torchrun",), 2)
+TWO = LaunchCommand("torchrun", ("torchrun",), 2)
 
 
 def cases(*ids, limit_s=10.0):

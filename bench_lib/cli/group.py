@@ -90,7 +90,7 @@ class Program(Group):
     def __init__(self, **attributes: Any) -> None:
         """Know every command's name, so that a slip of the keyboard gets a suggestion."""
         super().__init__(**attributes)
-        self.commands = dict.fromkeys(COMMANDS)
+        self.commands: dict[str, Any] = dict.fromkeys(COMMANDS)
 
     def get_command(self, ctx: Any, name: str) -> Any:  # noqa: ARG002 - typer's way
         """Return a command, whose module is imported when it is first asked for."""

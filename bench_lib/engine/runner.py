@@ -25,7 +25,7 @@ from bench_lib.engine.station import (
 from bench_lib.environment import caches, fingerprint
 from bench_lib.launch import launchers
 from bench_lib.launch.faults import CaseFault, CaseSkipped
-from bench_lib.launch.launchers import Command
+from bench_lib.launch.launchers import LaunchCommand
 from bench_lib.launch.ranks import run_ranks
 from bench_lib.launch.sweep import Answer, Sweep, measure_together
 from bench_lib.launch.zygote import Zygote
@@ -258,7 +258,7 @@ class Bench:
     def _all_devices(self) -> list[Hardware]:
         return list(self._devices())
 
-    def _started_by(self, case: Case) -> Command:
+    def _started_by(self, case: Case) -> LaunchCommand:
         gpus = None if self.device.vendor == "cpu" else len(self._all_devices)
         return launchers.command_for(
             case.launch.ranks,

@@ -30,7 +30,7 @@ from bench_lib.launch.faults import (
 )
 from bench_lib.launch.launchers import (
     SHARED_VARIABLE,
-    Command,
+    LaunchCommand,
     command_for,
     exit_code,
     without_ranks,
@@ -61,7 +61,7 @@ FOLDER_VARIABLE = "BENCH_LIB_RANKS"
 def run_ranks(
     case: Case,
     *,
-    command: Command | None = None,
+    command: LaunchCommand | None = None,
     environment: Mapping[str, str] | None = None,
     python: str = sys.executable,
 ) -> Measurement:
@@ -87,7 +87,7 @@ def run_ranks(
 
 
 def launch(
-    command: Command,
+    command: LaunchCommand,
     form: Sequence[str],
     folder: Path,
     environ: Mapping[str, str],
@@ -146,7 +146,7 @@ def ends_within(process: subprocess.Popen[bytes], limit_s: float) -> bool:
 
 
 @contextlib.contextmanager
-def folder_for(command: Command, environ: Mapping[str, str]) -> Iterator[Path]:
+def folder_for(command: LaunchCommand, environ: Mapping[str, str]) -> Iterator[Path]:
     """Give a folder for the ranks' files, below BENCH_LIB_SHARED where that is set.
 
     Raises LaunchError where nothing can be made there.
@@ -261,7 +261,7 @@ def _waits(frame: re.Match[str]) -> bool:
 class Ending:
     """How a launch came to its end."""
 
-    command: Command
+    command: LaunchCommand
     code: int | None
     in_time: bool
     log: Path

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bench_lib.launch.faults import CaseFault, CaseSkipped
-from bench_lib.launch.launchers import Command, command_for
+from bench_lib.launch.launchers import LaunchCommand, command_for
 from bench_lib.launch.ranks import (
     Ending,
     ends_within,
@@ -32,7 +32,7 @@ LOOK_S = 0.1
 def measure_together(
     cases: Sequence[Case],
     *,
-    command: Command | None = None,
+    command: LaunchCommand | None = None,
     environment: Mapping[str, str] | None = None,
     python: str = sys.executable,
 ) -> list[Answer]:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.launchers.launcher import (
-    Command,
+    LaunchCommand,
     Launcher,
     Meeting,
     Placement,
-    Variables,
-    Wanted,
+    RanksWanted,
+    RankVariables,
 )
 from bench_lib.launch.launchers.mpirun import Mpirun
 from bench_lib.launch.launchers.srun import Srun
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from bench_lib.model import Environment, Hardware
 
-__all__ = ["Command", "Launcher", "Meeting", "Placement", "Variables", "Wanted"]
+__all__ = ["LaunchCommand", "Launcher", "Meeting", "Placement", "RankVariables", "RanksWanted"]
 
 VARIABLE = "BENCH_LIB_LAUNCHER"
 """A launcher's name and perhaps words of its own: ``srun -p gpu``."""
@@ -134,7 +134,7 @@ def command_for(
     python: str = sys.executable,
     environ: Mapping[str, str] = os.environ,
     gpus: int | None = None,
-) -> Command:
+) -> LaunchCommand:
     """Return what starts ranks, by the launcher in ``text`` or BENCH_LIB_LAUNCHER.
 
     torchrun on this host where nobody asked.  ``gpus`` are those of one host: in a Slurm
@@ -142,7 +142,7 @@ def command_for(
     there is no such launcher, or it is not installed.
     """
     launcher, words = read(_asked(text, environ))
-    return launcher.command(Wanted(ranks, words, python, environ, gpus))
+    return launcher.command(RanksWanted(ranks, words, python, environ, gpus))
 
 
 def name_of(text: str | None, environ: Mapping[str, str] = os.environ) -> str:
@@ -177,7 +177,7 @@ def read(text: str) -> tuple[Launcher, tuple[str, ...]]:
     return launcher, tuple(words)
 
 
-def too_many(command: Command, devices: Sequence[Hardware]) -> str | None:
+def too_many(command: LaunchCommand, devices: Sequence[Hardware]) -> str | None:
     """Say why a machine with these devices cannot run the ranks; None where it can.
 
     Of several hosts only the launcher knows what they have.

@@ -25,7 +25,7 @@ JOB_HOSTS = "SLURM_JOB_NODELIST"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RanksWanted:
     """The ranks that are to be started."""
 
     ranks: int
@@ -39,7 +39,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Command:
+class LaunchCommand:
     """The start of a command line: it runs what follows it as ranks."""
 
     launcher: str
@@ -88,7 +88,7 @@ class Meeting:
 
 
 @dataclass(frozen=True)
-class Variables:
+class RankVariables:
     """The names of the variables in which a launcher tells a process its place."""
 
     rank: str
@@ -113,7 +113,7 @@ class Launcher(ABC):
     """The user's word for it, and the name of its program."""
     install: ClassVar[str] = "install it"
     """How to get its program."""
-    variables: ClassVar[tuple[Variables, ...]]
+    variables: ClassVar[tuple[RankVariables, ...]]
     """Of each of its implementations."""
     own: ClassVar[str] = ""
     """A pattern of variables that must not reach the ranks of another launch."""
@@ -123,7 +123,7 @@ class Launcher(ABC):
     """Variables with the hosts of the ranks as Slurm writes them; the first one set counts."""
 
     @abstractmethod
-    def command(self, wanted: Wanted) -> Command:
+    def command(self, wanted: RanksWanted) -> LaunchCommand:
         """Return the command that starts ranks; raises LaunchError where it cannot."""
 
     def program(self, environ: Mapping[str, str]) -> str:
@@ -144,7 +144,7 @@ class Launcher(ABC):
 
     # --- who a process is ------------------------------------------------------------------
 
-    def variables_in(self, environ: Mapping[str, str]) -> Variables | None:
+    def variables_in(self, environ: Mapping[str, str]) -> RankVariables | None:
         """Return the variables that place a process; None if this launcher did not start it."""
         return next((each for each in self.variables if each.rank in environ), None)
 
@@ -179,12 +179,12 @@ class Launcher(ABC):
             )
         return Placement(rank, local_rank, ranks, local_ranks, self.name)
 
-    def local_ranks(self, variables: Variables, environ: Mapping[str, str]) -> int | None:
+    def local_ranks(self, variables: RankVariables, environ: Mapping[str, str]) -> int | None:
         """Return the number of ranks on this host; None if unknown."""
         name = variables.local_ranks
         return number(environ, name) if name is not None and name in environ else None
 
-    def _require(self, variables: Variables, environ: Mapping[str, str]) -> None:
+    def _require(self, variables: RankVariables, environ: Mapping[str, str]) -> None:
         missing = [name for name in variables.needed if name not in environ]
         if missing:
             here = next(name for name in variables.needed if name in environ)

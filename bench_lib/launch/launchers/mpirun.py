@@ -9,17 +9,23 @@ import subprocess
 from collections.abc import Mapping
 
 from bench_lib.launch.faults import LaunchError
-from bench_lib.launch.launchers.launcher import Command, Launcher, Variables, Wanted, has
+from bench_lib.launch.launchers.launcher import (
+    LaunchCommand,
+    Launcher,
+    RanksWanted,
+    RankVariables,
+    has,
+)
 from bench_lib.launch.launchers.srun import STEP
 
 ANSWER_S = 20.0
-OPEN_MPI = Variables(
+OPEN_MPI = RankVariables(
     "OMPI_COMM_WORLD_RANK",
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "OMPI_COMM_WORLD_SIZE",
     "OMPI_COMM_WORLD_LOCAL_SIZE",
 )
-MPICH = Variables("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", "MPI_LOCALNRANKS")
+MPICH = RankVariables("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", "MPI_LOCALNRANKS")
 
 _HOSTS = ("--host", "-host", "-H", "--hostfile", "-hostfile", "-machinefile", "--machinefile")
 _HYDRA_HOSTS = ("-hosts", "--hosts", "-host", "-f", "-hostfile", "-machinefile")
@@ -43,7 +49,7 @@ class Mpirun(Launcher):
     )
     job = ("OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE")  # MPICH's hydra has none
 
-    def command(self, wanted: Wanted) -> Command:
+    def command(self, wanted: RanksWanted) -> LaunchCommand:
         """Return the command, for whichever mpirun is there; raises LaunchError."""
         extra, environ = wanted.words, wanted.environ
         path = self.program(environ)
@@ -62,7 +68,7 @@ class Mpirun(Launcher):
             alone = _is_alone(environ) and not has(extra, *_HYDRA_HOSTS)
             words += ["-genvall"] if has(extra, *_BINDING) else ["-bind-to", "none", "-genvall"]
         hosts = 1 if alone else None
-        return Command(self.name, (*words, *extra, wanted.python), wanted.ranks, hosts)
+        return LaunchCommand(self.name, (*words, *extra, wanted.python), wanted.ranks, hosts)
 
     def exit_code(self, rank: int, pid: str, said: str) -> int | None:
         """Read what Open MPI and MPICH say of the rank that failed."""
@@ -79,7 +85,7 @@ class Mpirun(Launcher):
                 return sign * int(found[1])
         return None
 
-    def variables_in(self, environ: Mapping[str, str]) -> Variables | None:
+    def variables_in(self, environ: Mapping[str, str]) -> RankVariables | None:
         """Return its variables; Slurm's own PMI has MPICH's rank and size, and no local rank."""
         found = super().variables_in(environ)
         is_slurms = found is MPICH and MPICH.local_rank not in environ and STEP in environ

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from bench_lib.launch.launchers.launcher import (
     JOB_HOSTS,
-    Command,
+    LaunchCommand,
     Launcher,
-    Variables,
-    Wanted,
+    RanksWanted,
+    RankVariables,
     has,
     host_count,
 )
@@ -27,14 +27,14 @@ class Srun(Launcher):
     name = "srun"
     install = "apt-get install slurm-client, and run inside a Slurm cluster"
     variables = (
-        Variables(
+        RankVariables(
             "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"
         ),
     )
     job = ("SLURM_JOB_ID", STEP)
     host_lists = ("SLURM_STEP_NODELIST", JOB_HOSTS)
 
-    def command(self, wanted: Wanted) -> Command:
+    def command(self, wanted: RanksWanted) -> LaunchCommand:
         """Return the command; without GPUs and without ``--nodes N`` one host is taken."""
         hosts = host_count(wanted.words, "-N", "--nodes")
         words: list[str] = []
@@ -43,7 +43,7 @@ class Srun(Launcher):
             words.append(f"--nodes={hosts}")
         words += [f"--ntasks={wanted.ranks}", *wanted.words]
         around = step(words, wanted.environ)
-        return Command(self.name, (*around, wanted.python), wanted.ranks, hosts)
+        return LaunchCommand(self.name, (*around, wanted.python), wanted.ranks, hosts)
 
     def exit_code(self, rank: int, pid: str, said: str) -> int | None:  # noqa: ARG002 - no pid
         """Read what srun says of tasks: ``tasks 0,2-3: Exited with exit code 1``."""
@@ -56,13 +56,13 @@ class Srun(Launcher):
                 return None if number is None else -number
         return None
 
-    def variables_in(self, environ: Mapping[str, str]) -> Variables | None:
+    def variables_in(self, environ: Mapping[str, str]) -> RankVariables | None:
         """Return its variables; a step of one task is a shell where people work."""
         (variables,) = self.variables
         is_ours = STEP in environ and any(name in environ for name in variables.needed)
         return variables if is_ours and environ.get(variables.ranks) != "1" else None
 
-    def local_ranks(self, variables: Variables, environ: Mapping[str, str]) -> int | None:
+    def local_ranks(self, variables: RankVariables, environ: Mapping[str, str]) -> int | None:
         """Return this host's part of ``2(x3),1``."""
         counts: list[int] = []
         for part in environ.get(variables.local_ranks or "", "").split(","):
@@ -92,7 +92,7 @@ def step(words: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
     return (path, *own, *words)
 
 
-def _hosts_needed(wanted: Wanted) -> int:
+def _hosts_needed(wanted: RanksWanted) -> int:
     there = wanted.environ.get("SLURM_JOB_NUM_NODES", "1")
     most = int(there) if there.isdecimal() else 1
     return min(max(1, most), -(-wanted.ranks // wanted.gpus)) if wanted.gpus else 1

@@ -10,12 +10,12 @@ from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.launchers.launcher import (
     JOB_HOSTS,
     PORTS,
-    Command,
+    LaunchCommand,
     Launcher,
     Meeting,
     Placement,
-    Variables,
-    Wanted,
+    RanksWanted,
+    RankVariables,
     first_host,
     has,
     host_count,
@@ -27,10 +27,10 @@ class Torchrun(Launcher):
     """Starts ranks on this host; in a Slurm allocation also on several, one torchrun a host."""
 
     name = "torchrun"
-    variables = (Variables("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),)
+    variables = (RankVariables("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),)
     own = r"(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|(ROLE|TORCHELASTIC)_\w+"
 
-    def command(self, wanted: Wanted) -> Command:
+    def command(self, wanted: RanksWanted) -> LaunchCommand:
         """Return the command; with ``--nnodes N`` srun starts a torchrun on each of N hosts.
 
         Raises LaunchError where the ranks cannot be shared out, or nothing reaches other hosts.
@@ -40,7 +40,7 @@ class Torchrun(Launcher):
         hosts = host_count(extra, "--nnodes", "--nnodes") or 1
         if hosts == 1:
             one = ("--standalone", f"--nproc-per-node={wanted.ranks}")
-            return Command(self.name, (*start, *one, *extra), wanted.ranks)
+            return LaunchCommand(self.name, (*start, *one, *extra), wanted.ranks)
         each, left = divmod(wanted.ranks, hosts)
         if left or not each:
             raise LaunchError(
@@ -60,14 +60,14 @@ class Torchrun(Launcher):
         if not has(extra, "--rdzv-backend", "--rdzv_backend"):
             words += ["--rdzv-backend", "c10d", "--rdzv-id", environ["SLURM_JOB_ID"]]
         around = step([f"--nodes={hosts}", "--ntasks-per-node=1"], environ)
-        return Command(self.name, (*around, *start, *words), wanted.ranks, hosts)
+        return LaunchCommand(self.name, (*around, *start, *words), wanted.ranks, hosts)
 
     def exit_code(self, rank: int, pid: str, said: str) -> int | None:  # noqa: ARG002 - no pid
         """Read torchrun's table of failures."""
         found = re.search(rf"rank +: {rank} \(local_rank: \d+\)\s+exitcode +: (-?\d+)", said)
         return int(found[1]) if found else None
 
-    def variables_in(self, environ: Mapping[str, str]) -> Variables | None:
+    def variables_in(self, environ: Mapping[str, str]) -> RankVariables | None:
         """Return its variables; cluster managers set all but LOCAL_RANK without a launcher."""
         return self.variables[0] if "LOCAL_RANK" in environ else None
 
