@@ -58,7 +58,7 @@ def test_importing_bench_lib_loads_nothing_else() -> None:
 def test_what_the_documentation_imports_is_public(page: Path) -> None:
     """But for the building blocks of networks, which live where they are documented."""
     for module, names in re.findall(
-        r"^from (bench_lib[\w.]*) import (.+)$", page.read_text(), re.M
+        r"^from (bench_lib[\w.]*) import (.+)$", page.read_text(), re.MULTILINE
     ):
         if module.startswith("bench_lib.worker.workloads.architectures"):
             continue
