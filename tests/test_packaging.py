@@ -109,6 +109,13 @@ def test_the_wheel_holds_the_package_its_data_and_nothing_else(built):
     assert {Path(name).suffix for name in PACKAGE} >= {".py", ".toml", ".js", ".css", ".j2"}
 
 
+def test_the_wheel_tells_type_checkers_that_it_is_typed(built):
+    """As its classifier says: without the marker, mypy ignores every annotation in it (PEP 561)."""
+    assert "Typing :: Typed" in PROJECT["classifiers"]
+    with zipfile.ZipFile(built["wheel"]) as archive:
+        assert "bench_lib/py.typed" in archive.namelist()
+
+
 def test_the_sdist_builds_the_same_wheel(built, tmp_path):
     """To the byte."""
     with tarfile.open(built["sdist"]) as archive:
