@@ -140,6 +140,40 @@ def test_a_file_nested_beyond_reason_is_refused_like_any_that_is_no_json(tmp_pat
     assert " is not JSON: " in refusal(tmp_path, "[" * 100_000)
 
 
+@pytest.mark.parametrize("other", ["fast", r"f\u0061st"], ids=["the same", "in other letters"])
+@pytest.mark.parametrize("section", ["cases", "quarantine"])
+def test_a_case_that_is_there_twice_is_refused_with_both_lines(tmp_path, section, other):
+    """As a merge that kept both sides leaves it; neither is taken in silence for the right one."""
+    text = f"""\
+{{
+  "key": "{KEY}",
+  "{section}": {{
+    "fast": {{"by": "me"}},
+    "slow": {{}},
+    "{other}": {{"by": "you"}}
+  }}
+}}
+"""
+    assert refusal(tmp_path, text) == " has fast twice, in lines 4 and 6; keep one of them"
+
+
+def test_one_name_in_two_places_is_not_there_twice(tmp_path):
+    """A case in quarantine has a baseline as well, and any text may look like a name."""
+    accept(tmp_path, [make_baseline(), make_baseline(case_id="other")])
+    odd = replace(QUARANTINE, reason=f'"}}{CASE_ID}": {{"{CASE_ID}": ')
+    set_quarantine(load(tmp_path, KEY), CASE_ID, odd)
+    text = load(tmp_path, KEY).path.read_text()
+    found = load(tmp_path, KEY)
+    assert found.quarantines == {CASE_ID: odd}
+    assert sorted(found.baselines) == ["other", CASE_ID]
+    at = text.index(f'"{CASE_ID}": {{', text.index('"quarantine"'))
+    line = text[:at].count("\n") + 1
+    twice = f'{text[:at]}"{CASE_ID}": {{}},\n{text[at:]}'
+    assert refusal(tmp_path, twice).startswith(
+        f" has {CASE_ID} twice, in lines {line} and {line + 1};"
+    )
+
+
 def test_bytes_that_are_no_text_are_refused(tmp_path):
     """A file in another encoding, or a binary one, is no JSON."""
     (tmp_path / "mi300x.json").write_bytes(b"\xff\xfe{}")

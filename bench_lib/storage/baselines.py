@@ -13,6 +13,7 @@ import datetime as dt
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -76,16 +77,18 @@ def path_of(folder: Path, key: str) -> Path:
 def load(folder: Path, key: str) -> BaselineFile:
     """Read the baselines of a hardware key; an empty file object where there are none.
 
-    Raises BaselineError where the file is not JSON, of a newer schema, or another key's,
-    and where a baseline or a quarantine in it cannot be read.
+    Raises BaselineError where the file is not JSON, has a name twice, is of a newer schema, or
+    another key's, and where a baseline or a quarantine in it cannot be read.
     """
     path = path_of(folder, key)
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+        raw = _parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return BaselineFile(path, key)
     except OSError as error:
         raise BaselineError(f"cannot read {path}: {error.strerror}") from error
+    except _TwiceError as error:
+        raise BaselineError(f"{path} has {error}; keep one of them") from error
     except (ValueError, RecursionError) as error:
         raise BaselineError(
             f"{path} is not JSON: {error}; restore it from version control"
@@ -115,6 +118,42 @@ def load(folder: Path, key: str) -> BaselineFile:
         )
     except msgspec.ValidationError as error:
         raise BaselineError(f"{path}: {error}") from error
+
+
+class _TwiceError(ValueError):
+    """A name stands twice in one object; says which, and in which lines."""
+
+
+def _parse(text: str) -> Any:
+    """Decode JSON in which each object has each name once; raises ValueError."""
+
+    def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise _TwiceError(_first_twice(text))
+        return found
+
+    return json.loads(text, parse_constant=_refuse, object_pairs_hook=named_once)
+
+
+_TOKEN = re.compile(r'(?P<text>"(?:[^"\\]|\\.)*")(?P<colon>\s*:)?|[{}]')
+
+
+def _first_twice(text: str) -> str:
+    """Say which name is the first to stand twice in an object, and in which lines."""
+    objects: list[dict[str, int]] = []
+    for token in _TOKEN.finditer(text):
+        if token[0] == "{":
+            objects.append({})
+        elif token[0] == "}":
+            objects.pop()
+        elif token["colon"]:
+            name, second = json.loads(token["text"]), token.start()
+            first = objects[-1].setdefault(name, second)
+            if first != second:
+                lines = [text.count("\n", 0, at) + 1 for at in (first, second)]
+                return f"{name} twice, in lines {lines[0]} and {lines[1]}"
+    raise AssertionError("every name stands once")
 
 
 def _refuse(constant: str) -> None:
