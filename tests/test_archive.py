@@ -490,7 +490,7 @@ def test_a_run_that_ended_before_it_began_is_kept_and_told(tmp_path, opened):
     [
         ("attempt", {"case": 5}, "line 2 cannot be read"),
         ("verdict", {"status": "SPLENDID"}, "line 3 cannot be read"),
-        ("verdict", {"case_id": "unheard-of"}, "line 3 cannot be read: 'unheard-of'"),
+        ("verdict", {"case_id": "unheard-of"}, "line 3 cannot be read: unheard-of was not tried"),
         ("attempt", {"run": None}, "line 2 cannot be read"),
         ("environment", {"ref": None}, "line 1 cannot be read"),
         ("attempt", {"attempt": {"hardware_key": 5}}, "line 2 cannot be read"),
@@ -640,6 +640,21 @@ def test_a_verdict_that_is_there_twice_is_the_later_one(tmp_path, opened):
     with opened() as found:
         assert [run.counts for run in found.runs()] == [{"SUSPECT": 1}]
         assert [point.status for point in found.series(CASE_ID, "mi300x")] == [Status.SUSPECT]
+
+
+@pytest.mark.parametrize("tear", [b"", b'{"schema":1,"ki'])
+def test_a_known_kind_with_a_field_of_a_later_version_is_read_without_it(tmp_path, opened, tear):
+    """Also where the field has the name of another kind's, and where the file is torn."""
+    write_run(tmp_path, [record()], now=night(1))
+    path = write_run(tmp_path, [record()], now=night(2))
+    later = {"schema": 1, "kind": "tuned", "run": run_id(path), "time": night(2), "case_id": "x"}
+    later |= {"database": "full", "attempt": {"hardware_key": "mi300x", "accepted": True}}
+    with path.open("ab") as file:
+        file.write(json.dumps(later).encode() + b"\n" + tear)
+    with opened() as found:
+        assert [point.time for point in found.series(CASE_ID, "mi300x")] == [night(1), night(2)]
+        assert [" is torn: " in problem for problem in found.problems] == [True] * bool(tear)
+        assert found.run(run_id(path)).tuned == {"x": "full"}
 
 
 def test_kinds_of_a_later_version_are_passed_over(tmp_path, opened):

@@ -406,7 +406,7 @@ def test_a_case_whose_only_attempt_cannot_be_read_is_not_there(tmp_path):
     run = read(path)
     assert run.records == {}
     assert run.problems == [
-        "line 2 cannot be read: Expected `object | null`, got `str` - at `$.measurement`"
+        "line 2 cannot be read: Expected `object | null`, got `str` - at `$.attempt.measurement`"
     ]
 
 

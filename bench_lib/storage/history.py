@@ -218,82 +218,187 @@ def parse(path: Path, data: bytes) -> Run:
 
     Raises HistoryError as ``read`` does.
     """
+    run, _ = unfold(path, data)
+    return run
+
+
+def unfold(path: Path, data: bytes) -> tuple[Run, list[Told]]:
+    """Return what ``parse`` does, and each line of the file with what it says."""
     run = Run(path)
     if match := NAME.fullmatch(path.name):
         run.key, run.run_id = match["key"], match["run"]
-    lines = data.split(b"\n")
-    if lines[-1]:
-        run.problems.append(f"line {len(lines)} is torn: the run was killed while writing it")
-    for number, line in enumerate(lines[:-1], 1):
-        if not line.strip():
+    found = [Told(number, raw) for number, raw in enumerate(data.split(b"\n"), 1)]
+    torn = found[-1]
+    if torn.raw:
+        torn.problem = f"line {torn.number} is torn: the run was killed while writing it"
+        run.problems.append(torn.problem)
+    for told in found[:-1]:
+        if not told.raw.strip():
             continue
         try:
-            _fold(run, msgspec.json.decode(line))
+            line = _decode(told.raw)
+            _fold(run, line)
+            told.line = line
         except _NewerSchemaError as error:
-            raise HistoryError(f"{path}, line {number}: {error}") from error
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            run.problems.append(f"line {number} cannot be read: {error}")
-    return run
+            raise HistoryError(f"{path}, line {told.number}: {error}") from error
+        except (ValueError, RecursionError) as error:
+            told.problem = f"line {told.number} cannot be read: {error}"
+            run.problems.append(told.problem)
+    return run, found
+
+
+# ---- a line, decoded --------------------------------------------------------------------
+
+
+class Line(msgspec.Struct, kw_only=True):
+    """What every line has."""
+
+    kind: str
+    run: str
+    time: str
+
+
+class LaterLine(Line, kw_only=True):
+    """A kind that only a later version knows."""
+
+    case_id: str | None = None
+
+
+class EnvironmentLine(Line, kw_only=True):
+    """Where measurements come from."""
+
+    ref: str
+    environment: Environment
+    hardware: Hardware
+
+
+class AttemptLine(Line, kw_only=True):
+    """One try at a case."""
+
+    case: Case
+    attempt: Attempt
+    nodeid: str | None = None
+
+
+class TunedLine(Line, kw_only=True):
+    """What tuning did to MIOpen's database before a case was measured."""
+
+    case_id: str
+    database: str
+
+
+class KernelsLine(Line, kw_only=True):
+    """What a look into a case's step found."""
+
+    case_id: str
+    kernels: KernelTable
+
+
+class VerdictLine(Line, kw_only=True):
+    """How a case was judged."""
+
+    case_id: str
+    status: Status
+    verdicts: list[Verdict]
+    nodeid: str | None = None
+    changes: list[str] = []
+    quarantine: Quarantine | None = None
+    baseline_accepted: str | None = None
+
+
+class EndLine(Line, kw_only=True):
+    """The run came to its end."""
+
+    exit_status: int | None = None
+    caches: dict[str, str] = {}
+
+
+@dataclass
+class Told:
+    """One line of a file."""
+
+    number: int
+    raw: bytes
+    line: Line | None = None
+    """None of a blank line, and of one with a problem."""
+    problem: str | None = None
+    """Why the line was left out."""
+
+
+class _Head(msgspec.Struct):
+    schema: int
+    kind: str | None = None
+
+
+_head = msgspec.json.Decoder(_Head)
+_later = msgspec.json.Decoder(LaterLine)
+_known: dict[str | None, msgspec.json.Decoder[Any]] = {
+    "environment": msgspec.json.Decoder(EnvironmentLine),
+    "attempt": msgspec.json.Decoder(AttemptLine),
+    "tuned": msgspec.json.Decoder(TunedLine),
+    "kernels": msgspec.json.Decoder(KernelsLine),
+    "verdict": msgspec.json.Decoder(VerdictLine),
+    "end": msgspec.json.Decoder(EndLine),
+}
 
 
 class _NewerSchemaError(Exception):
     pass
 
 
-@dataclass
-class _Line:
-    """What every line has, and what some kinds add."""
-
-    kind: str
-    run: str
-    time: str
-    nodeid: str | None = None
-    exit_status: int | None = None
-    caches: dict[str, str] = field(default_factory=dict)
-
-
-def _fold(run: Run, line: dict[str, Any]) -> None:
-    if line["schema"] > SCHEMA:
+def _decode(raw: bytes) -> Line:
+    """Decode one line; raises ValueError where it is not as its kind is."""
+    head = _head.decode(raw)
+    if head.schema > SCHEMA:
         raise _NewerSchemaError(
-            f"schema {line['schema']} is newer than {SCHEMA}, the newest that this version "
+            f"schema {head.schema} is newer than {SCHEMA}, the newest that this version "
             "of bench-lib reads; upgrade bench-lib"
         )
-    about = msgspec.convert(line, _Line)
-    run.run_id = about.run
-    run.started = run.started or about.time
-    kind = about.kind
-    if kind == "environment":
-        hardware = msgspec.convert(line["hardware"], Hardware)
-        name = msgspec.convert(line["ref"], str)
-        run.environments[name] = msgspec.convert(line["environment"], Environment)
-        if hardware not in run.hardware:
-            run.hardware.append(hardware)
-        run.key = run.key or hardware.key
-    elif kind == "attempt":
-        case = msgspec.convert(line["case"], Case)
-        attempt = msgspec.convert(line["attempt"], Attempt)
-        run.records.setdefault(case.id, Record(case, about.nodeid)).attempts.append(attempt)
-    elif kind == "tuned":
-        run.tuned[msgspec.convert(line["case_id"], str)] = msgspec.convert(line["database"], str)
-    elif kind == "kernels":
-        old = run.records[line["case_id"]]
-        kernels = msgspec.convert(line["kernels"], KernelTable)
-        run.records[line["case_id"]] = replace(old, kernels=kernels)
-    elif kind == "verdict":
-        old = run.records[line["case_id"]]
-        run.records[line["case_id"]] = replace(
-            old,
-            nodeid=about.nodeid or old.nodeid,
-            status=msgspec.convert(line["status"], Status),
-            verdicts=msgspec.convert(line["verdicts"], list[Verdict]),
-            changes=msgspec.convert(line.get("changes", []), list[str]),
-            quarantine=msgspec.convert(line.get("quarantine"), Quarantine | None),
-            baseline_accepted=msgspec.convert(line.get("baseline_accepted"), str | None),
-        )
-    elif kind == "end":
-        run.ended = about.time
-        run.exit_status = about.exit_status
-        run.caches = about.caches
+    line: Line = _known.get(head.kind, _later).decode(raw)
+    return line
+
+
+def _fold(run: Run, line: Line) -> None:
+    run.run_id = line.run
+    run.started = run.started or line.time
+    match line:
+        case EnvironmentLine():
+            run.environments[line.ref] = line.environment
+            if line.hardware not in run.hardware:
+                run.hardware.append(line.hardware)
+            run.key = run.key or line.hardware.key
+        case AttemptLine():
+            record = run.records.setdefault(line.case.id, Record(line.case, line.nodeid))
+            record.attempts.append(line.attempt)
+        case TunedLine():
+            run.tuned[line.case_id] = line.database
+        case KernelsLine():
+            old = _tried(run, line.case_id)
+            run.records[line.case_id] = replace(old, kernels=line.kernels)
+        case VerdictLine():
+            old = _tried(run, line.case_id)
+            run.records[line.case_id] = replace(
+                old,
+                nodeid=line.nodeid or old.nodeid,
+                status=line.status,
+                verdicts=line.verdicts,
+                changes=line.changes,
+                quarantine=line.quarantine,
+                baseline_accepted=line.baseline_accepted,
+            )
+        case EndLine():
+            run.ended = line.time
+            run.exit_status = line.exit_status
+            run.caches = line.caches
+
+
+def _tried(run: Run, case_id: str) -> Record:
+    if case_id not in run.records:
+        raise ValueError(f"{case_id} was not tried before it")
+    return run.records[case_id]
+
+
+# ---- a folder's files -------------------------------------------------------------------
 
 
 def files(folder: Path) -> list[Path]:

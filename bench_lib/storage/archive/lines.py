@@ -86,31 +86,8 @@ class Row:
     """As JSON, how many cases have each status."""
 
 
-class _Named(msgspec.Struct):
-    id: str
-
-
-class _Measured(msgspec.Struct):
-    hardware_key: str
-    environment: str | None = None
-    accepted: bool = False
-
-
-class _Head(msgspec.Struct):
-    """What of a line says which it is."""
-
-    kind: str
-    time: str
-    case_id: str | None = None
-    case: _Named | None = None
-    attempt: _Measured | None = None
-    ref: str | None = None
-    status: str | None = None
-
-
 _Values = dict[str, dict[str, object]]
 """By hardware key, columns of a case's value."""
-_head = msgspec.json.Decoder(_Head)
 
 
 def named(name: str) -> Row:
@@ -129,24 +106,23 @@ def named(name: str) -> Row:
 
 def split(path: Path, data: bytes, modified_ns: int | None) -> list[Row]:
     """Return a row for each line of a run's file; raises HistoryError for a newer schema."""
-    run, about = history.parse(path, data), named(path.name)
-    problems = dict(_numbered(problem) for problem in run.problems)
-    found = [
-        Row(
+    run, told = history.unfold(path, data)
+    about = named(path.name)
+    waiting = {id_: _values(record) for id_, record in run.records.items()}
+    found = []
+    for one in told:
+        row = Row(
             path.name,
-            number,
-            raw,
+            one.number,
+            one.raw,
             run=run.run_id,
             started=about.started,
             key=about.key,
-            problem=problems.get(number),
+            problem=one.problem,
         )
-        for number, raw in enumerate(data.split(b"\n"), 1)
-    ]
-    waiting = {id_: _values(record) for id_, record in run.records.items()}
-    for row in found:
-        if row.raw and row.raw.strip() and row.problem is None:
-            _tell(row, row.raw, run, waiting)
+        if one.line is not None:
+            _tell(row, one.line, run, waiting)
+        found.append(row)
     first = found[0]
     first.bytes, first.modified_ns = len(data), modified_ns
     first.ended, first.exit_status = run.ended, run.exit_status
@@ -154,24 +130,26 @@ def split(path: Path, data: bytes, modified_ns: int | None) -> list[Row]:
     return found
 
 
-def _tell(row: Row, raw: bytes, run: history.Run, waiting: dict[str, _Values]) -> None:
+def _tell(row: Row, line: history.Line, run: history.Run, waiting: dict[str, _Values]) -> None:
     """Fill in what a line that was taken in says."""
-    try:
-        head = _head.decode(raw)
-    except msgspec.DecodeError:  # of a kind that only a later version knows
-        return
-    row.kind, row.time, row.environment = head.kind, head.time, head.ref
-    row.case_id = head.case.id if head.case else head.case_id
-    if head.kind == "verdict":
-        row.status = head.status
-    if head.attempt is None or row.case_id is None:
-        return
-    row.key = head.attempt.hardware_key
-    if head.attempt.accepted and (value := waiting[row.case_id].pop(row.key, None)):
-        record = run.records[row.case_id]
-        row.status = record.status.value if record.status else None
-        for name, figure in value.items():
-            setattr(row, name, figure)
+    row.kind, row.time = line.kind, line.time
+    match line:
+        case history.EnvironmentLine():
+            row.environment = line.ref
+        case history.AttemptLine():
+            row.case_id, row.key = line.case.id, line.attempt.hardware_key
+            value = waiting[row.case_id].pop(row.key, None) if line.attempt.accepted else None
+            if value:
+                status = run.records[row.case_id].status
+                row.status = status.value if status else None
+                for name, figure in value.items():
+                    setattr(row, name, figure)
+        case history.VerdictLine():
+            row.case_id, row.status = line.case_id, line.status.value
+        case history.KernelsLine() | history.TunedLine() | history.LaterLine():
+            row.case_id = line.case_id
+        case _:
+            pass
 
 
 def counts(records: Iterable[Record]) -> dict[str, int]:
@@ -188,11 +166,6 @@ NOT_JUDGED = "not judged"
 
 def _as_json(value: object) -> str:
     return msgspec.json.encode(value, order="sorted").decode()
-
-
-def _numbered(problem: str) -> tuple[int, str]:
-    """Take apart ``line 5 is torn: …``."""
-    return int(problem.split()[1]), problem
 
 
 def _values(record: Record) -> _Values:
