@@ -10,7 +10,7 @@ import contextlib
 import datetime as dt
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
@@ -23,7 +23,7 @@ import msgspec
 
 from bench_lib.model import Case, Environment, Status
 from bench_lib.storage import history
-from bench_lib.storage.archive import originals, tables, views
+from bench_lib.storage.archive import compacted, originals, tables, views
 from bench_lib.storage.archive.lines import Row, named, split
 from bench_lib.storage.archive.places import Entry, Place
 from bench_lib.storage.history import HistoryError
@@ -102,6 +102,10 @@ class Archive:
         """What was left out, and what is odd and was kept, by file."""
         self._now = now or history.utc_now()
         self._has_views = False
+        self._address: dict[str, str] = {}
+        """Of compacted months, by where DuckDB reads them."""
+        self._damaged: dict[str, str] = {}
+        """Compacted months that cannot be read, by name, with the reason."""
         self._scratch = tempfile.TemporaryDirectory(prefix="bench-lib-")
         try:
             self._open()
@@ -170,20 +174,24 @@ class Archive:
         return next(data for _, data in self._files([line]))
 
     def _files(self, lines: Iterable[RunLine]) -> Iterator[tuple[RunLine, bytes]]:
-        for (path, compacted), group in groupby(lines, lambda line: (line.path, line.compacted)):
+        for (path, is_month), group in groupby(lines, lambda line: (line.path, line.compacted)):
             of_file = {line.file: line for line in group}
             for batch in originals.batches({file: line.bytes for file, line in of_file.items()}):
-                found = self._held(path, batch) if compacted else {}
+                found = self._held(path, batch) if is_month else {}
                 for file in batch:
-                    data = found[file] if compacted else self.place.read(self._entries[file])
+                    data = found[file] if is_month else self.place.read(self._entries[file])
                     yield of_file[file], data
 
     def _held(self, month: str, files: Sequence[str]) -> dict[str, bytes]:
         place = next(at for at, address in self._address.items() if address == month)
         try:
-            return originals.held(self._database, place, files)
+            found = originals.held(self._database, place, files)
         except duckdb.Error as error:
-            raise self._unreadable(error) from error
+            said = str(error).splitlines()[0]
+            raise HistoryError(f"cannot read {files[0]} in {month}: {said}") from error
+        if missing := set(files) - found.keys():
+            raise HistoryError(f"{min(missing)} is not whole in {month}")
+        return found
 
     def case(self, case_id: str) -> Case | None:
         """Return a case as the newest run that tried it has it; None where none did.
@@ -241,25 +249,26 @@ class Archive:
             found = self._select(sql)
             return Table([about[0] for about in found.description or []], found.fetchall())
 
-        try:
-            return self._stoppable(answer)
-        except duckdb.Error as error:
-            raise HistoryError(f"the query failed: {error}") from error
+        return self._answered(answer)
 
     def write_parquet(self, sql: str, path: Path) -> None:
         """Write the answer to a query, whose columns have names of their own, as Parquet.
 
         Raises HistoryError.
         """
-        found = self._stoppable(lambda: self._select(sql))
-        kinds = {name: kind for name, kind, *_ in found.description or []}
+
+        def answer() -> tuple[dict[str, Any], Any]:
+            found = self._select(sql)
+            return {name: kind for name, kind, *_ in found.description or []}, found.fetchnumpy()
+
+        kinds, data = self._answered(answer)
         columns = ", ".join(f'CAST("{name}" AS {kind}) AS "{name}"' for name, kind in kinds.items())
         part = path.with_name(f".{path.name}.part")
         try:
             # The database that answers queries can write nowhere.
             with tables.connect(Path(self._scratch.name)) as database:
                 database.execute("SET preserve_insertion_order = true")
-                arrays, chosen = tables.unmasked(found.fetchnumpy())
+                arrays, chosen = tables.unmasked(data)
                 database.register("found", arrays)
                 database.execute(
                     f"COPY (SELECT {columns} FROM (SELECT {chosen} FROM found)) "
@@ -270,6 +279,12 @@ class Archive:
             part.unlink(missing_ok=True)
             said = str(error).splitlines()[0]
             raise HistoryError(f"cannot write {path}: {said}") from error
+
+    def _answered(self, work: Callable[[], T]) -> T:
+        try:
+            return self._stoppable(lambda: self._past_damage(work))
+        except duckdb.Error as error:
+            raise HistoryError(f"the query failed: {error}") from error
 
     def _stoppable(self, work: Callable[[], T]) -> T:
         # DuckDB returns to Python, and so to its signals, when it is done.
@@ -289,24 +304,47 @@ class Archive:
             raise HistoryError(f"the query cannot be read: {error}") from error
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise HistoryError("a query is one SELECT; it reads the history and never writes it")
-        try:
-            if not self._has_views:
-                views.create(self._database, self._fresh_at, self._compacted)
-                self._has_views = True
-            return self._database.execute(statements[0])
-        except duckdb.Error as error:
-            raise HistoryError(f"the query failed: {error}") from error
+        if not self._has_views:
+            views.create(self._database, self._fresh_at, self._compacted)
+            self._has_views = True
+        return self._database.execute(statements[0])
 
     def _ask(self, query: str, parameters: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
-        cursor = self._database.cursor()
+        def begin() -> tuple[duckdb.DuckDBPyConnection, list[tuple[Any, ...]]]:
+            cursor = self._database.cursor().execute(query, list(parameters))
+            return cursor, cursor.fetchmany(20_000)
+
         try:
-            cursor.execute(query, list(parameters))
-            while rows := cursor.fetchmany(20_000):
-                yield from rows
+            cursor, rows = self._past_damage(begin)
+            with contextlib.closing(cursor):
+                while rows:
+                    yield from rows
+                    rows = cursor.fetchmany(20_000)
         except duckdb.Error as error:
             raise self._unreadable(error) from error
-        finally:
-            cursor.close()
+
+    def _past_damage(self, work: Callable[[], T]) -> T:
+        """Do some work; where compacted months turn out to be damaged, again without them."""
+        try:
+            return work()
+        except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException):
+            raise  # the question's fault
+        except duckdb.Error:
+            if not self._finds_damage():
+                raise
+        self._database.close()
+        self._has_views = False
+        self.problems.clear()
+        self._open()
+        return work()
+
+    def _finds_damage(self) -> bool:
+        """Read all of the compacted months; return whether one more cannot be read."""
+        scratch, files = Path(self._scratch.name), self.place.file_system
+        told = {Path(at).name: compacted.damage(at, scratch, files) for at in self._address}
+        found = {name: f"cannot be read: {why}" for name, why in told.items() if why}
+        self._damaged |= found
+        return bool(found)
 
     def _unreadable(self, error: duckdb.Error) -> HistoryError:
         return HistoryError(f"cannot read {self.place.address}: {str(error).splitlines()[0]}")
@@ -323,7 +361,9 @@ class Archive:
                 self.problems.clear()
             except duckdb.Error as error:
                 self._database.close()
-                raise self._unreadable(error) from error
+                self.problems.clear()
+                if not self._finds_damage():
+                    raise self._unreadable(error) from error
             except BaseException:
                 self._database.close()
                 raise
@@ -335,17 +375,22 @@ class Archive:
         database = self._database
         entries = [entry for entry in self.place.entries() if self._can_be_said(entry)]
         self._entries = {entry.name: entry for entry in entries}
-        self._address: dict[str, str] = {}
         if self.place.file_system is not None:
             database.register_filesystem(self.place.file_system)
         tables.create(database, "fresh")
         parquet = self._parquet(entries)
-        compacted = self._copies(views.parquet(parquet)) if parquet else []
-        fresh = self._fresh(entries, compacted)
+        unsound = compacted.unsound(database, parquet)
+        self.problems += [
+            f"{Path(place).name}: {problem}; {f'{file} in it' if file else 'the row'} is left out"
+            for (place, file), problem in unsound.items()
+        ]
+        months = self._copies(views.parquet(parquet), unsound) if parquet else []
+        fresh = self._fresh(entries, months)
         local = self._take_in(fresh)
-        kept = self._count_once([*compacted, *self._copies("(SELECT *, NULL AS place FROM fresh)")])
+        kept = self._count_once([*months, *self._copies("(SELECT *, NULL AS place FROM fresh)")])
         counted = {(copy.place, copy.line.file) for copy in kept if copy.place}
-        aside = {(copy.place, copy.line.file) for copy in compacted if copy.place}
+        aside = {(copy.place, copy.line.file) for copy in months if copy.place}
+        aside |= {(place, file) for place, file in unsound if file is not None}
         # What is compacted from now on is not to count a second time.
         aside |= {(place, entry.name) for place in parquet for entry in fresh}
         views.create_known(database, parquet, sorted(aside - counted))
@@ -368,29 +413,27 @@ class Archive:
         """Return where compacted files are read that this version reads."""
         named_so = [e for e in entries if e.name.endswith(".parquet") and e.name[0] != "."]
         at = self.place.in_parts(named_so, Path(self._scratch.name))
-        found = []
+        self._address = {}
         for entry in named_so:
-            version = tables.version_of(self._database, at[entry.name])
-            if version is None:
-                self.problems.append(f"{entry.name}: not written by history compact; left out")
-            elif version > tables.VERSION:
-                self.problems.append(
-                    f"{entry.name}: version {version} is newer than {tables.VERSION}, the newest "
-                    "that this version of bench-lib reads; left out; upgrade bench-lib"
-                )
+            address = at[entry.name]
+            problem = self._damaged.get(entry.name)
+            problem = problem or compacted.problem_of(self._database, address)
+            if problem is None:
+                self._address[address] = entry.address
             else:
-                found.append(at[entry.name])
-                self._address[at[entry.name]] = entry.address
-        return found
+                self.problems.append(f"{entry.name}: {problem}; left out")
+        return list(self._address)
 
-    def _copies(self, source: str) -> list[_Copy]:
-        """Return the runs in a table of lines."""
+    def _copies(self, source: str, unsound: Container[tuple[str, str | None]] = ()) -> list[_Copy]:
+        """Return the runs in a table of lines, but those whose place and file are unsound."""
         rows = self._database.execute(
             "SELECT place, file, run, key, started, ended, exit_status, cases, counts, bytes, "
             f"modified_ns FROM {source} WHERE bytes IS NOT NULL"
         ).fetchall()
         found = []
         for place, file, *about, counts, size, modified_ns in rows:
+            if (place, file) in unsound:
+                continue
             if history.NAME.fullmatch(file) is None:  # it is where restoring would write to
                 self.problems.append(f"{file!r}: no name of a run's file; cannot be restored")
                 continue

@@ -15,7 +15,7 @@ import duckdb
 from filelock import FileLock, Timeout
 
 from bench_lib.storage import history
-from bench_lib.storage.archive import Archive, tables, too_large, views
+from bench_lib.storage.archive import Archive, compacted, tables, too_large, views
 from bench_lib.storage.archive.lines import COLUMNS, Row, split
 from bench_lib.storage.archive.originals import batches, held
 from bench_lib.storage.history import HistoryError
@@ -54,9 +54,11 @@ def compact(folder: Path, *, keep: int, now: dt.datetime | None = None) -> Compa
     with _alone(folder) as scratch:
         try:
             for month, files in _months(folder).items():
-                _bring_in(folder / f"{month}.parquet", files, still_ns, scratch, done)
-            with Archive(folder, now=f"{now:%Y-%m-%dT%H:%M:%SZ}") as archive:
-                runs = archive.runs()
+                with _left_where_damaged(folder / f"{month}.parquet", scratch, done) as archive:
+                    _bring_in(archive, files, still_ns, scratch, done)
+            with Archive(folder, now=f"{now:%Y-%m-%dT%H:%M:%SZ}") as there:
+                runs = there.runs()
+                _tell_of_months(folder, there.problems, done)
             counted = {run.file for run in runs}
             going_on = {run.file for run in runs if _goes_on(run.ended, run.modified_ns, still_ns)}
             kept = {
@@ -66,7 +68,8 @@ def compact(folder: Path, *, keep: int, now: dt.datetime | None = None) -> Compa
             }
             for month, files in _months(folder).items():
                 spare = [path for path in files if path not in kept and path.name in counted]
-                _remove(folder / f"{month}.parquet", spare, scratch, done)
+                with _left_where_damaged(folder / f"{month}.parquet", scratch, done) as archive:
+                    _remove(archive, spare, scratch, done)
         except duckdb.Error as error:
             said = str(error).splitlines()[0]
             raise HistoryError(f"cannot compact {folder}: {said}") from error
@@ -123,6 +126,36 @@ def _alone(folder: Path) -> Iterator[Path]:
         raise HistoryError(f"cannot write to {folder}: {error.strerror}") from error
 
 
+class _NotOursError(Exception):
+    """A Parquet file is none that this version adds to; says why."""
+
+
+@contextlib.contextmanager
+def _left_where_damaged(archive: Path, scratch: Path, done: Compaction) -> Iterator[Path]:
+    """Leave a month as it is, and say so, where its Parquet file cannot be read."""
+    try:
+        yield archive
+    except _NotOursError as error:
+        problem = str(error)
+    except duckdb.Error:
+        damage = compacted.damage(str(archive), scratch) if archive.exists() else None
+        if damage is None:
+            raise
+        problem = f"cannot be read: {damage}"
+    else:
+        return
+    reason = f"{archive.name}: {problem}; left as it is, and so are its runs' files"
+    if reason not in done.left:
+        done.left.append(reason)
+
+
+def _tell_of_months(folder: Path, problems: Sequence[str], done: Compaction) -> None:
+    """Add what is odd about compacted months, unless they are among what was left already."""
+    for month in sorted(f"{path.name}: " for path in folder.glob("*.parquet")):
+        if not any(reason.startswith(month) for reason in done.left):
+            done.left += [problem for problem in problems if problem.startswith(month)]
+
+
 def _months(folder: Path) -> dict[str, list[Path]]:
     """Return the files of runs by the month that they began in, in order: ``2026-01``."""
     found: dict[str, list[Path]] = {}
@@ -148,9 +181,6 @@ def _bring_in(
 ) -> None:
     """Put what is new of a month into its Parquet file, which is replaced whole."""
     known = _known(archive)
-    if known is None:
-        done.left.append(f"{archive.name}: not a file that this version can add to")
-        return
     changed = [path for path in files if known.get(path.name) != _size_and_time(path)]
     if not changed:
         return
@@ -183,22 +213,17 @@ def _staging() -> Iterator[duckdb.DuckDBPyConnection]:
             yield database
 
 
-def _known(archive: Path) -> dict[str, tuple[int, int]] | None:
-    """Return size and time of the files that are in an archive, by name.
-
-    None where it is not a file that this version wrote.
-    """
+def _known(archive: Path) -> dict[str, tuple[int, int]]:
+    """Return size and time of the files that are whole in an archive, by name."""
     if not archive.exists():
         return {}
     with (
         TemporaryDirectory(prefix="bench-lib-") as folder,
         contextlib.closing(tables.connect(Path(folder))) as database,
     ):
-        if tables.version_of(database, str(archive)) != tables.VERSION:
-            return None
-        query = f"SELECT file, bytes, modified_ns FROM {views.parquet([str(archive)])}"
-        rows = database.execute(f"{query} WHERE bytes IS NOT NULL").fetchall()
-    return {file: (size, modified_ns) for file, size, modified_ns in rows}
+        if problem := compacted.problem_of(database, str(archive)):
+            raise _NotOursError(problem)
+        return compacted.files(database, str(archive))
 
 
 def _rows(path: Path, before: bytes, still_ns: int) -> list[Row]:
@@ -264,7 +289,7 @@ def _settle(path: Path) -> None:
 
 def _remove(archive: Path, files: Sequence[Path], scratch: Path, done: Compaction) -> None:
     """Remove files that are read from an archive just as they are."""
-    known = (_known(archive) if files else None) or {}
+    known = _known(archive) if files else {}
     sure = [path for path in files if known.get(path.name) == _size_and_time(path)]
     if not sure:
         return

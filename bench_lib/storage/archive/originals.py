@@ -34,10 +34,11 @@ def batches(sizes: Mapping[Name, int]) -> Iterator[list[Name]]:
 def held(
     database: duckdb.DuckDBPyConnection, archive: str, names: Sequence[str]
 ) -> dict[str, bytes]:
-    """Return by name the bytes of files that are in an archive; raises duckdb.Error."""
+    """Return by name the bytes of files that are whole in an archive; raises duckdb.Error."""
     query = f"SELECT file, raw FROM {views.parquet([archive])} "
     query += "WHERE list_contains(?, file) ORDER BY file, line"
-    pieces: dict[str, list[bytes]] = {}
+    pieces: dict[str, list[bytes | None]] = {}
     for file, raw in database.execute(query, [list(names)]).fetchall():
         pieces.setdefault(file, []).append(raw)
-    return {file: b"\n".join(lines) for file, lines in pieces.items()}
+    whole = {file: [line for line in lines if line is not None] for file, lines in pieces.items()}
+    return {file: b"\n".join(lines) for file, lines in whole.items() if lines == pieces[file]}

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import duckdb
 
 from bench_lib.storage import history
-from bench_lib.storage.archive import AHEAD, Archive, tables, views
+from bench_lib.storage.archive import AHEAD, Archive, compacted, tables
 from bench_lib.storage.archive.compaction import STILL, put
 from bench_lib.storage.archive.originals import batches, held
 from bench_lib.storage.archive.places import Entry, Place
@@ -156,9 +156,10 @@ class _Contents:
         with self._database() as database:
             for entry in named_so:
                 at = self._at[entry.name]
-                if tables.version_of(database, at) == tables.VERSION:
+                if compacted.problem_of(database, at) is None:
                     self.months[entry.name] = entry
-                    self.held[entry.name] = _files(database, at)
+                    sizes = compacted.files(database, at)
+                    self.held[entry.name] = {name: size for name, (size, _) in sizes.items()}
 
     def files(self) -> dict[str, int]:
         """Return what is there of each run's file: of several the longest."""
@@ -196,8 +197,3 @@ class _Contents:
             if self.place.file_system is not None:
                 database.register_filesystem(self.place.file_system)
             yield database
-
-
-def _files(database: duckdb.DuckDBPyConnection, at: str) -> Mapping[str, int]:
-    query = f"SELECT file, bytes FROM {views.parquet([at])} WHERE bytes IS NOT NULL"
-    return dict(database.execute(query).fetchall())

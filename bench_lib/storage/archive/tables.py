@@ -133,29 +133,6 @@ def _column(values: Sequence[Any], kind: str) -> Any:
     return np.ma.array(np.array(told, dtype=dtype), mask=missing)
 
 
-def version_of(database: duckdb.DuckDBPyConnection, address: str) -> int | None:
-    """Return the version of a Parquet file of ours; None where it is somebody else's, or none.
-
-    So is one that has not all columns.  Raises duckdb.Error where a store cannot be read.
-    """
-    at = quoted(literal(address))
-    query = f"SELECT value FROM parquet_kv_metadata({at}) WHERE key = {quoted(MARK)}"
-    try:
-        found = database.execute(query).fetchone()
-        if found is None:
-            return None
-        version = int(found[0])
-        columns = {
-            name
-            for (name,) in database.execute(f"SELECT name FROM parquet_schema({at})").fetchall()
-        }
-        return version if version > VERSION or columns >= COLUMNS.keys() else None
-    except (duckdb.Error, ValueError) as error:
-        if "://" in address and not isinstance(error, (duckdb.InvalidInputException, ValueError)):
-            raise
-        return None
-
-
 def write(database: duckdb.DuckDBPyConnection, table: str, path: Path) -> None:
     """Write a table of lines as Parquet, each case's values on a hardware next to each other."""
     database.execute(

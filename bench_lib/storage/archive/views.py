@@ -148,7 +148,8 @@ _SELECTS = {
     "environments": "SELECT ref, body->>'host' AS host, body->>'torch' AS torch, "
     "body->>'hip' AS hip, body->>'rocm' AS rocm, body->>'cuda' AS cuda, "
     "body->>'driver' AS driver, body->>'kernel' AS kernel, body->>'commit' AS commit, body "
-    "FROM (SELECT environment AS ref, any_value(decode(raw)::JSON->'environment') AS body "
+    "FROM (SELECT environment AS ref, "
+    "any_value(try_cast(try(decode(raw)) AS JSON)->'environment') AS body "
     "FROM known WHERE kind = 'environment' GROUP BY environment)",
 }
 
@@ -165,11 +166,14 @@ WHERE json_type(body) = 'OBJECT'
 """
 
 
-def parquet(addresses: Iterable[str]) -> str:
-    """Return how SQL reads compacted files, each line with the ``place`` that it is from."""
+def parquet(addresses: Iterable[str], *, numbered: bool = False) -> str:
+    """Return how SQL reads compacted files, each line with the ``place`` that it is from.
+
+    ``numbered`` lines have their ``file_row_number`` too, from 0.
+    """
     return (
         f"read_parquet({listed(literal(one) for one in addresses)}, "
-        "union_by_name = true, filename = 'place')"
+        f"union_by_name = true, filename = 'place', file_row_number = {str(numbered).lower()})"
     )
 
 
@@ -187,7 +191,9 @@ def create_known(
         places, files = [place for place, _ in aside], [file for _, file in aside]
         load(database, "aside", {"place": texts(places), "file": texts(files)})
         but = " ANTI JOIN aside USING (place, file)" if aside else ""
-        parts.append(f"SELECT {columns}, place FROM {parquet(compacted)}{but}")
+        parts.append(
+            f"SELECT {columns}, place FROM {parquet(compacted)}{but} WHERE file IS NOT NULL"
+        )
     database.execute(f"CREATE VIEW known AS {' UNION ALL '.join(parts)}")
 
 
