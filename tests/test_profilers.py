@@ -21,10 +21,10 @@ from rocm_profilers.app import ADD, GEMM
 from rocm_profilers.installation import app, install
 
 from bench_lib import model
-from bench_lib.rocm import profilers, results, tables
-from bench_lib.rocm.profilers import Kernel, Profiler, find, require
-from bench_lib.rocm.results import Call, Copy, Process, Results
-from bench_lib.rocm.tool import ToolError
+from bench_lib.backends.amd.rocprof import profilers, results, tables
+from bench_lib.backends.amd.rocprof.profilers import Kernel, Profiler, find, require
+from bench_lib.backends.amd.rocprof.results import Call, Copy, Process, Results
+from bench_lib.backends.tool import ToolError
 
 APP = ["python3", "train.py", "--lr", "0.1"]
 HEADER = '"Name","Calls","TotalDurationNs","AverageNs","Percentage","MinNs","MaxNs","StdDev"\n'
