@@ -12,11 +12,11 @@ a CPU.
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench_lib.backends.amd import AMD
 from bench_lib.backends.backend import Backend
@@ -26,6 +26,9 @@ from bench_lib.backends.nvidia import NVIDIA
 from bench_lib.backends.sysfs import ROOT, warn_once
 from bench_lib.backends.unknown import Unknown
 from bench_lib.model import Device, Hardware
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["Backend", "confirm", "cpu", "detect", "every", "is_gpu", "of", "visibility"]
 
@@ -38,15 +41,17 @@ _CPU = CPU()
 @functools.cache
 def every() -> tuple[Backend, ...]:
     """Return all backends: AMD's, NVIDIA's, those of installed packages, and the CPU's last."""
+    from importlib.metadata import entry_points
+
     found: dict[str, Backend] = {backend.name: backend for backend in (*_GPUS, _CPU)}
-    for point in importlib.metadata.entry_points(group=GROUP):
+    for point in entry_points(group=GROUP):
         problem = _adopted(point, found)
         if problem is not None:
             warn_once(f"the backend {point.value} is not used: {problem}")
     return (*(each for each in found.values() if each is not _CPU), _CPU)
 
 
-def _adopted(point: importlib.metadata.EntryPoint, found: dict[str, Backend]) -> str | None:
+def _adopted(point: EntryPoint, found: dict[str, Backend]) -> str | None:
     """Add the backend that an entry point names to those found; say why where it cannot be."""
     try:
         backend: Backend = point.load()
