@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_lib.backends.amd.rocprof.results import Call
-from bench_lib.model import Kernel
+from bench_lib.model import Call, Kernel
 from bench_lib.profiling.names import REST
 from bench_lib.profiling.readings import Answer, answers
 

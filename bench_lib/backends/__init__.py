@@ -30,7 +30,7 @@ from bench_lib.model import Device, Hardware
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["Backend", "confirm", "cpu", "detect", "every", "is_gpu", "of", "visibility"]
+__all__ = ["Backend", "confirm", "detect", "every", "is_gpu", "of", "this_cpu", "visibility"]
 
 GROUP = "bench_lib.backends"
 """Group of the entry points that name a Backend."""
@@ -78,7 +78,7 @@ def is_gpu(device: Hardware) -> bool:
     return of(device).is_gpu
 
 
-def cpu() -> Hardware:
+def this_cpu() -> Hardware:
     """Describe this machine's CPU, whatever GPUs there are."""
     return _CPU.detect(ROOT, os.environ, ask_tools=False)[0]
 

@@ -18,6 +18,23 @@ COMMAND_TIMEOUT_S = 5.0
 
 FIGURES = ("clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "utilization")
 
+LOW_UTILIZATION, BELOW_LIMIT = "low utilization", "clock below limit"
+SYMPTOMS = (LOW_UTILIZATION, BELOW_LIMIT)
+"""Counted by devices, at rest as well: how a device is, and no reason why it is held back."""
+BY_NATURE = frozenset(
+    {
+        "power cap",
+        "current limit",
+        "board limit",
+        "sync boost",
+        "display clocks",
+        "reliability",
+        "throttled",
+    }
+)
+"""Reasons that hold in healthy runs too, or may (the last is one without a name); what they
+cost shows in the clock.  Any other reason spoils the measurement in which it lasts."""
+
 
 class Look(Protocol):
     """One look at the device: the fields of a sample, as JSON will carry them.

@@ -237,7 +237,7 @@ def _device(name: str | None) -> Hardware:
         raise UserError(f"--device {name}: there is cuda, cuda:N and cpu")
     has_gpu = backends.is_gpu(devices[0])
     if match[1] is None:
-        return backends.cpu() if has_gpu else devices[0]
+        return backends.this_cpu() if has_gpu else devices[0]
     if not has_gpu:
         raise UserError(f"--device {name}: no GPU was found here; --device cpu, or bench-lib env")
     index = int(match[2] or 0)

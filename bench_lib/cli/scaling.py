@@ -311,7 +311,7 @@ def _measure_mnist(study: _Study, asked: _Asked) -> None:
 
     found = backends.detect()
     gpus = [device for device in found if backends.is_gpu(device)]
-    machine = backends.cpu() if gpus else found[0]
+    machine = backends.this_cpu() if gpus else found[0]
     ways = list(OVER if gpus else OVER[:2])
     if asked.over is not None:
         ways = names_in(asked.over, "--over", "way to have more workers", OVER)

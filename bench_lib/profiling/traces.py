@@ -19,8 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench_lib.backends.amd.rocprof.results import Call
-from bench_lib.model import Kernel, KernelTable, UserError
+from bench_lib.model import Call, Kernel, KernelTable, UserError
 from bench_lib.profiling.kernels import table
 from bench_lib.profiling.names import is_convolution
 

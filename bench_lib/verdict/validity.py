@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench_lib import backends
+from bench_lib.backends.looks import BY_NATURE
 from bench_lib.model import Hardware, ProcessSummary, Telemetry
 
 CLOCK_SLACK = 0.02
@@ -35,19 +36,6 @@ MOST_STOLEN = 0.05
 CROWDED = 0.25
 """Share of a CPU that others may have.  With the rest of it a case takes a third longer, and no
 more."""
-BY_NATURE = frozenset(
-    {
-        "power cap",
-        "current limit",
-        "board limit",
-        "sync boost",
-        "display clocks",
-        "reliability",
-        "throttled",
-    }
-)
-"""Reasons that hold in healthy runs too, or may (the last is one without a name); what they
-cost shows in the clock."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from typing import Any
 
 from bench_lib.backends.amd import files
 from bench_lib.backends.amd.sensors import (
-    BELOW_LIMIT,
     MOST_DIES,
     REASONS,
     Partition,
@@ -22,7 +21,7 @@ from bench_lib.backends.amd.sensors import (
 )
 from bench_lib.backends.amd.tools import amd_smi, rocm_smi
 from bench_lib.backends.amd.tools.figures import whole, words
-from bench_lib.backends.looks import COMMAND_TIMEOUT_S, Source
+from bench_lib.backends.looks import BELOW_LIMIT, COMMAND_TIMEOUT_S, Source
 from bench_lib.backends.processes import described
 from bench_lib.backends.tool import ToolError, ask
 from bench_lib.model import Hardware

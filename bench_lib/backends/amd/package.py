@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from bench_lib.backends.amd.sensors import (
-    BELOW_LIMIT,
     REASONS,
     Partition,
     mean_busy,
@@ -23,7 +22,7 @@ from bench_lib.backends.amd.sensors import (
     told,
 )
 from bench_lib.backends.amd.tools.figures import words
-from bench_lib.backends.looks import NothingToldError, Source
+from bench_lib.backends.looks import BELOW_LIMIT, NothingToldError, Source
 from bench_lib.backends.processes import described
 from bench_lib.model import Hardware
 

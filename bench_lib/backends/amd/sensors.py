@@ -20,8 +20,6 @@ REASONS = {
     "hbm": "thermal, memory",
 }
 """What the firmware of MI300 and later counts, in the order of the ``gpu_metrics`` table."""
-BELOW_LIMIT = "clock below limit"
-"""Counted too, of a device at rest as well: what is so, and no reason for it."""
 
 MOST_DIES = 8
 """Of a card; its table of metrics has room for the clocks of so many (kgd_pp_interface.h)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench_lib.backends.looks import Source
+from bench_lib.backends.looks import LOW_UTILIZATION, Source
 from bench_lib.backends.processes import described, kin
 from bench_lib.model import Hardware
 
@@ -26,7 +26,7 @@ POLICIES = {
     "NVML_PERF_POLICY_THERMAL": "thermal",
     "NVML_PERF_POLICY_SYNC_BOOST": "sync boost",
     "NVML_PERF_POLICY_BOARD_LIMIT": "board limit",
-    "NVML_PERF_POLICY_LOW_UTILIZATION": "low utilization",
+    "NVML_PERF_POLICY_LOW_UTILIZATION": LOW_UTILIZATION,
     "NVML_PERF_POLICY_RELIABILITY": "reliability",
 }
 """What NVML counts the time of; a driver may refuse each."""

@@ -13,10 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from bench_lib.backends.amd.rocprof import rocpd, tables
-from bench_lib.model import Kernel
+from bench_lib.model import Call, Kernel
 
 MOST_CALLS = 1_000_000
 """Of a process whose begin and end are kept one by one; all of them are in the totals."""
@@ -31,14 +30,6 @@ Span = tuple[str, int, int]
 """Name, begin and end in nanoseconds."""
 Window = tuple[int, int]
 Inside = Callable[[int], bool]
-
-
-class Call(NamedTuple):
-    """One kernel on the device; seconds since the first of its process began."""
-
-    name: str
-    begin_s: float
-    end_s: float
 
 
 @dataclass(frozen=True)
