@@ -8,7 +8,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -31,45 +31,78 @@ PARTITIONS = {"SPX": 1, "DPX": 2, "TPX": 3, "QPX": 4}
 _DESIGNATION = re.compile(r"\b[A-Z]+\d{2,}[A-Z]*\b")
 
 _Table = TypeVar("_Table", bound=Struct)
+_Number = TypeVar("_Number", "Figure", "Count")
+_PciId = Annotated[str, Meta(pattern="^[0-9a-f]{4}$")]
+_Text = Annotated[str, Meta(pattern=r"^\S(.*\S)?$")]
 
 
 class CatalogueError(UserError):
     """A ``peaks.toml`` breaks its own rules; names the file, the row and the field."""
 
 
-@dataclass(frozen=True)
-class Model:
-    """One GPU of a ``peaks.toml``; figures that are not known are None or not there."""
+class Figure(float):
+    """A figure, and the citation of its source."""
 
-    key: str
-    name: str
-    pci_ids: tuple[str, ...]
-    arch: str
-    sources: Mapping[str, str]
-    """Where each figure comes from: ``compute_units``, ``tflops.fp16``, ``pci_ids``, …"""
+    source = ""
+
+
+class Count(int):
+    """A whole number, and the citation of its source."""
+
+    source = ""
+
+
+class Peaks(Struct, forbid_unknown_fields=True, frozen=True):
+    """Figures by precision; one that is not known is None."""
+
+    fp64: Figure | None = None
+    fp32: Figure | None = None
+    tf32: Figure | None = None
+    fp16: Figure | None = None
+    bf16: Figure | None = None
+    fp8: Figure | None = None
+    fp6: Figure | None = None
+    fp4: Figure | None = None
+    int8: Figure | None = None
+
+    def scaled(self, factor: float) -> dict[str, float]:
+        """Return those that are known, times `factor`."""
+        known = msgspec.structs.asdict(self).items()
+        return {precision: peak * factor for precision, peak in known if peak is not None}
+
+
+class Model(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """One GPU of a ``peaks.toml``; figures that are not known are None."""
+
+    key: Annotated[str, Meta(pattern="^[a-z0-9]+(-[a-z0-9]+)*$")]
+    name: _Text
+    pci_ids: Annotated[
+        tuple[Annotated[str, Meta(pattern="^[0-9a-f]{4}$")], ...], Meta(min_length=1)
+    ]
+    ids_source: str
+    """The name of their source in ``[sources]``."""
+    arch: Annotated[str, Meta(pattern="^[a-z0-9_]+$")]
     die_of_card: bool = False
-    compute_units: int | None = None
-    xcds: int | None = None
-    memory_gib: float | None = None
-    board_power_w: float | None = None
-    gb_per_s: float | None = None
-    tflops: Mapping[str, float] = field(default_factory=dict)
+    compute_units: Count | None = None
+    xcds: Count | None = None
+    memory_gib: Figure | None = None
+    board_power_w: Figure | None = None
+    gb_per_s: Figure | None = None
+    tflops: Peaks = Peaks()
 
 
-@dataclass(frozen=True)
-class CpuModel:
+class CpuModel(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """One CPU of a ``peaks.toml``, as one socket at its base clock."""
 
-    model_name: re.Pattern[str]
-    sources: Mapping[str, str]
-    cores: int
-    base_ghz: float
-    gb_per_s: float
-    flops_per_cycle: Mapping[str, float]
+    model_name: _Text
+    """A regular expression for all of the kernel's name."""
+    cores: Count
+    base_ghz: Figure
+    gb_per_s: Figure
+    flops_per_cycle: Peaks
 
 
-@dataclass(frozen=True)
-class Catalogue:
+class Catalogue(Struct, frozen=True):
     """What one ``peaks.toml`` knows."""
 
     gpus: tuple[Model, ...]
@@ -77,7 +110,7 @@ class Catalogue:
 
     def cpu(self, model_name: str) -> CpuModel | None:
         """Find the CPU that the kernel calls `model_name`; None where it is not here."""
-        return next((row for row in self.cpus if row.model_name.fullmatch(model_name)), None)
+        return next((row for row in self.cpus if re.fullmatch(row.model_name, model_name)), None)
 
 
 def identify(device: Hardware, models: Sequence[Model], *, by_arch: bool = False) -> Hardware:
@@ -104,7 +137,7 @@ def identify(device: Hardware, models: Sequence[Model], *, by_arch: bool = False
     share = _share(device, model)
     if share is None:
         return replace(device, key=model.key + suffix)
-    tflops = {precision: peak * share for precision, peak in model.tflops.items()}
+    tflops = model.tflops.scaled(share)
     return replace(device, key=model.key + suffix, peak_tflops=tflops, peak_gb_per_s=bandwidth)
 
 
@@ -241,59 +274,11 @@ def _pci_id(device: Hardware) -> str | None:
 
 # --- the file ----------------------------------------------------------------------------
 
-_Cited = tuple[Annotated[float, Meta(gt=0)], str]
-"""A figure and the name of its source."""
-_Counted = tuple[Annotated[int, Meta(gt=0)], str]
-_Text = Annotated[str, Meta(pattern=r"^\S(.*\S)?$")]
-_PciId = Annotated[str, Meta(pattern="^[0-9a-f]{4}$")]
 
-
-class _Strict(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A table in which a mistyped name is an error."""
-
-
-class _Peaks(_Strict, frozen=True):
-    fp64: _Cited | None = None
-    fp32: _Cited | None = None
-    tf32: _Cited | None = None
-    fp16: _Cited | None = None
-    bf16: _Cited | None = None
-    fp8: _Cited | None = None
-    fp6: _Cited | None = None
-    fp4: _Cited | None = None
-    int8: _Cited | None = None
-
-
-class _Gpu(_Strict, frozen=True):
-    key: Annotated[str, Meta(pattern="^[a-z0-9]+(-[a-z0-9]+)*$")]
-    name: _Text
-    pci_ids: Annotated[tuple[_PciId, ...], Meta(min_length=1)]
-    ids_source: str
-    arch: Annotated[str, Meta(pattern="^[a-z0-9_]+$")]
-    die_of_card: bool = False
-    compute_units: _Counted | None = None
-    xcds: _Counted | None = None
-    memory_gib: _Cited | None = None
-    board_power_w: _Cited | None = None
-    gb_per_s: _Cited | None = None
-    tflops: _Peaks = _Peaks()
-
-
-class _Cpu(_Strict, frozen=True):
-    model_name: _Text
-    cores: _Counted
-    base_ghz: _Cited
-    gb_per_s: _Cited
-    flops_per_cycle: _Peaks
-
-
-class _File(_Strict, frozen=True):
+class _File(Struct, forbid_unknown_fields=True):
     sources: dict[str, _Text] = {}
     gpu: list[dict[str, Any]] = []
     cpu: list[dict[str, Any]] = []
-
-
-PRECISIONS = frozenset(_Peaks.__struct_fields__)
 
 
 @functools.cache
@@ -312,87 +297,74 @@ def parse(document: Mapping[str, Any]) -> Catalogue:
     source, for a field that is unknown or missing, and for rows that could not be told
     apart.
     """
-    file = _converted("peaks.toml", document, _File)
-    gpus = [_gpu(row, f"gpu {row.get('key', n)}", file.sources) for n, row in enumerate(file.gpu)]
-    cpus = [
-        _cpu(row, f"cpu {row.get('model_name', n)}", file.sources) for n, row in enumerate(file.cpu)
+    file = _converted("peaks.toml", document, _File, {})
+    gpus = [
+        _converted(f"gpu {row.get('key', number)}", row, Model, file.sources)
+        for number, row in enumerate(file.gpu)
     ]
+    cpus = [
+        _converted(f"cpu {row.get('model_name', number)}", row, CpuModel, file.sources)
+        for number, row in enumerate(file.cpu)
+    ]
+    for model in gpus:
+        if model.ids_source not in file.sources:
+            hint = _hint(model.ids_source, file.sources)
+            raise ValueError(f"gpu {model.key}: ids_source {model.ids_source!r} is unknown{hint}")
+    try:
+        for cpu in cpus:
+            re.compile(cpu.model_name)
+    except re.error as error:
+        why = f"model_name is no regular expression: {error}"
+        raise ValueError(f"cpu {error.pattern!s}: {why}") from None
     _refuse_twins(gpus)
     return Catalogue(tuple(gpus), tuple(cpus))
 
 
-def _converted(label: str, table: Mapping[str, Any], kind: type[_Table]) -> _Table:
+def _converted(
+    label: str, table: Mapping[str, Any], kind: type[_Table], citations: Mapping[str, str]
+) -> _Table:
     """Return a table with its types; ValueError that names the label, the field and the value."""
     try:
-        return msgspec.convert(table, kind)
+        return msgspec.convert(table, kind, dec_hook=functools.partial(_cited, citations=citations))
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at `$")
         value: Any = table
-        steps = re.findall(r"\w+", place)
+        steps = re.findall(r"[a-z]\w*", place)
         for step in steps:
-            value = value[int(step)] if isinstance(value, list) else value[step]
-        name = ".".join(step for step in steps if not step.isdecimal())
-        words = f"{name} is {value!r}: {problem[0].lower()}{problem[1:]}"
+            value = value[step]
+        words = f"{problem[0].lower()}{problem[1:]}"
         if match := re.fullmatch(r"Object (missing|contains).* field `(.+)`", problem):
-            fields = (_Peaks if steps else kind).__struct_fields__
-            hint = "missing" if match[1] == "missing" else f"unknown{_hint(match[2], fields)}"
-            words = f"{'.'.join([*steps, match[2]])} is {hint}"
-        raise ValueError(f"{label}: {words}") from None
+            steps.append(match[2])
+            fields = (Peaks if len(steps) > 1 else kind).__struct_fields__
+            words = "missing" if match[1] == "missing" else f"unknown{_hint(match[2], fields)}"
+            words = f"is {words}"
+        elif words.startswith("expected"):
+            words = f"is {value!r}: {words}"
+        raise ValueError(f"{label}: {'.'.join(steps)} {words}") from None
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
-    known = list(known)
+    known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; there is {', '.join(sorted(known))}"
+    return f"; did you mean {near[0]}?" if near else f"; there is {', '.join(known)}"
 
 
-def _gpu(table: Mapping[str, Any], label: str, citations: Mapping[str, str]) -> Model:
-    row = _converted(label, table, _Gpu)
-    figures, sources = _figures(row, label, citations)
-    sources["pci_ids"] = _citation(label, "pci_ids", row.ids_source, citations)
-    return Model(
-        row.key, row.name, row.pci_ids, row.arch, sources, die_of_card=row.die_of_card, **figures
-    )
-
-
-def _cpu(table: Mapping[str, Any], label: str, citations: Mapping[str, str]) -> CpuModel:
-    row = _converted(label, table, _Cpu)
-    try:
-        model_name = re.compile(row.model_name)
-    except re.error as error:
-        raise ValueError(f"{label}: model_name is no regular expression: {error}") from None
-    figures, sources = _figures(row, label, citations)
-    return CpuModel(model_name=model_name, sources=sources, **figures)
-
-
-def _figures(
-    row: Struct, label: str, citations: Mapping[str, str], prefix: str = ""
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return a row's figures, and where each comes from, by the names of its fields."""
-    figures: dict[str, Any] = {}
-    sources: dict[str, str] = {}
-    for name, value in msgspec.structs.asdict(row).items():
-        if isinstance(value, _Peaks):
-            figures[name], of_peaks = _figures(value, label, citations, f"{name}.")
-            sources |= of_peaks
-        elif name not in _NO_FIGURES and value is not None:
-            figures[name], source = value
-            if math.isinf(figures[name]):
-                raise ValueError(f"{label}: {prefix}{name} is no finite number")
-            sources[prefix + name] = _citation(label, prefix + name, source, citations)
-    return figures, sources
-
-
-_NO_FIGURES = frozenset(
-    {"key", "name", "pci_ids", "ids_source", "arch", "die_of_card", "model_name"}
-)
-
-
-def _citation(label: str, name: str, source: str, citations: Mapping[str, str]) -> str:
-    if source in citations:
-        return citations[source]
-    hint = _hint(source, citations)
-    raise ValueError(f"{label}: {name} has no source in [sources]: {source!r}{hint}")
+def _cited(kind: type[_Number], pair: Any, citations: Mapping[str, str]) -> _Number:
+    """Return a figure of the file, which is a pair with the name of its source."""
+    if not isinstance(pair, list) or len(pair) != 2:
+        raise ValueError('is no pair of a figure and its source, such as [304, "rocm-specs"]')
+    number, source = pair
+    is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+    if not is_number or not 0 < number < math.inf:
+        raise ValueError(f"is {number!r}, no positive number")
+    figure = kind(number)
+    if figure != number:
+        raise ValueError(f"is {number!r}, no whole number")
+    if source not in citations:
+        hint = _hint(str(source), citations)
+        raise ValueError(f"has no source in [sources]: {source!r}{hint}")
+    figure.source = citations[source]
+    return figure
 
 
 def _refuse_twins(gpus: Sequence[Model]) -> None:

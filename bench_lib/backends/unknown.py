@@ -25,17 +25,14 @@ class Unknown(Backend):
 
     def detect(self, root: Path, environ: Mapping[str, str], *, ask_tools: bool) -> list[Hardware]:
         """Return none: nobody knows where to look."""
-        del root, environ, ask_tools
         return []
 
     def visibility(self, device: Hardware, environ: Mapping[str, str]) -> dict[str, str]:
         """Raise UnknownVendorError: a worker could open any other device."""
-        del environ
         raise self._refusal(device, "cannot be measured")
 
     def telemetry(self, device: Hardware, root: Path, ancestor: int) -> Source:
         """Raise UnknownVendorError: the device is not watched."""
-        del root, ancestor
         raise self._refusal(device, "cannot be watched")
 
     def _refusal(self, device: Hardware, what: str) -> UnknownVendorError:

@@ -34,16 +34,18 @@ class AMD(Backend):
     tuned_cache = miopen.NAME
     checks_processes = True
 
+    visibility = staticmethod(visible.only)
+    is_present = staticmethod(machine.is_present)
+    software = staticmethod(machine.software)
+    caches = staticmethod(miopen.caches)
+    part_of_card = staticmethod(models.part_of_card)
+
     def detect(self, root: Path, environ: Mapping[str, str], *, ask_tools: bool) -> list[Hardware]:
         """List the GPUs that ROCR_ and then HIP_ or CUDA_VISIBLE_DEVICES leave.
 
         A variable that is set and empty hides every GPU, which is how torch counts them.
         """
         return visible.left(kfd.devices(root, environ if ask_tools else None), environ)
-
-    def visibility(self, device: Hardware, environ: Mapping[str, str]) -> dict[str, str]:
-        """Choose the variables that leave a worker only `device`."""
-        return visible.only(device, environ)
 
     def as_detected(self, device: Hardware, seen: Device) -> Device:
         """Return what HIP says in the kernel's words and units."""
@@ -76,28 +78,11 @@ class AMD(Backend):
         """Choose the package, the kernel's files or a command, whichever tells of the device."""
         from bench_lib.backends.amd import telemetry
 
-        del ancestor
         return telemetry.choose(device, root)
 
     def conditions(self, environment: Environment, *, cold: bool) -> dict[str, Any]:
         """Add whether MIOpen's database chose kernels, and whether it was filled beforehand."""
         return {} if cold else miopen.conditions(environment.caches)
-
-    def is_present(self, root: Path) -> bool:
-        """Whether amdgpu is loaded, or an Instinct is on the bus."""
-        return machine.is_present(root)
-
-    def software(self, root: Path, environ: Mapping[str, str]) -> Software:
-        """Read the versions of amdgpu, of ROCm, and of its libraries."""
-        return machine.software(root, environ)
-
-    def caches(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Say how full MIOpen's databases and kernels are."""
-        return miopen.caches(environ)
-
-    def part_of_card(self, device: Hardware) -> str | None:
-        """Say which partition or die a device is."""
-        return models.part_of_card(device)
 
     def checks(
         self, root: Path, environ: Mapping[str, str], devices: Sequence[Hardware]
@@ -105,7 +90,6 @@ class AMD(Backend):
         """Ask for the driver, the files that it opens, and ROCm's profiler."""
         from bench_lib.backends.amd import readiness
 
-        del devices
         return readiness.checks(root, environ)
 
     def tool_checks(self, devices: Sequence[Hardware], environ: Mapping[str, str]) -> list[Check]:

@@ -27,27 +27,22 @@ class CPU(Backend):
 
     def detect(self, root: Path, environ: Mapping[str, str], *, ask_tools: bool) -> list[Hardware]:
         """Return this machine's CPU."""
-        del environ, ask_tools
         return [machine.device(root)]
 
     def visibility(self, device: Hardware, environ: Mapping[str, str]) -> dict[str, str]:
         """Return nothing: a worker uses the CPU where every GPU is hidden from it."""
-        del device, environ
         return {}
 
     def telemetry(self, device: Hardware, root: Path, ancestor: int) -> Source:
         """Watch in the kernel's files."""
         from bench_lib.backends.cpu import proc
 
-        del device, ancestor
         return proc.source(root)
 
     def conditions(self, environment: Environment, *, cold: bool) -> dict[str, Any]:
         """Add what sets the clocks."""
-        del cold
         return {"governor": environment.governor}
 
     def torch_build(self, versions: Mapping[str, str], software: Software) -> Build | None:
         """Return a build where torch was built for no GPU."""
-        del software
         return None if any(versions.values()) else Build()

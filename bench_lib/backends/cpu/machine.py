@@ -49,8 +49,7 @@ def _peaks(name: str, cores: set[tuple[int, str]]) -> tuple[dict[str, float], fl
     if model is None or not cores or len(cores) > model.cores * len(sockets):
         return {}, None
     teracycles = len(cores) * model.base_ghz / 1000
-    tflops = {precision: teracycles * each for precision, each in model.flops_per_cycle.items()}
-    return tflops, model.gb_per_s * len(sockets)
+    return model.flops_per_cycle.scaled(teracycles), model.gb_per_s * len(sockets)
 
 
 def _cores(root: Path, usable: Iterable[int]) -> set[tuple[int, str]]:

@@ -28,18 +28,16 @@ class NVIDIA(Backend):
     clock = "SM clock"
     telemetry_remedy = "pip install nvidia-ml-py, and see that nvidia-smi answers"
 
+    visibility = staticmethod(visible.only)
+    is_present = staticmethod(nvml_devices.is_present)
+
     def detect(self, root: Path, environ: Mapping[str, str], *, ask_tools: bool) -> list[Hardware]:
         """List the GPUs that CUDA_VISIBLE_DEVICES leaves.
 
         Among different models indices mean this order only under CUDA_DEVICE_ORDER=PCI_BUS_ID,
         and a warning says so.
         """
-        del ask_tools
         return visible.left(nvml_devices.devices(root), environ)
-
-    def visibility(self, device: Hardware, environ: Mapping[str, str]) -> dict[str, str]:
-        """Choose the variable that leaves a worker only `device`."""
-        return visible.only(device, environ)
 
     def is_arch(self, arch: str) -> bool:
         """Whether an architecture is one of NVIDIA's."""
@@ -51,21 +49,14 @@ class NVIDIA(Backend):
 
         from bench_lib.backends.nvidia import nvml
 
-        del root
         return nvml.source(device, pynvml, ancestor)
 
     def has_tf32(self, device: Hardware) -> bool:
         """Return true: those that measure at all have it."""
-        del device
         return True
-
-    def is_present(self, root: Path) -> bool:
-        """Whether the driver is loaded."""
-        return nvml_devices.is_present(root)
 
     def software(self, root: Path, environ: Mapping[str, str]) -> Software:
         """Read the versions of the driver and of the video BIOS."""
-        del environ
         banner = text(root / "proc/driver/nvidia/version") or ""
         found = re.search(r"Kernel Module\b.*?\s(\d+(?:\.\d+)+)\s", banner)
         version = found[1] if found else text(root / "sys/module/nvidia/version")
@@ -95,6 +86,5 @@ class NVIDIA(Backend):
 
     def torch_build(self, versions: Mapping[str, str], software: Software) -> Build | None:
         """Return the CUDA that torch was built for."""
-        del software
         is_own = versions.get("cuda") and not versions.get("hip")
         return Build(versions["cuda"]) if is_own else None
