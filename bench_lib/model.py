@@ -11,7 +11,7 @@ import enum
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class UserError(RuntimeError):
@@ -166,7 +166,7 @@ class Hardware:
     """One device as the machine itself describes it, without torch."""
 
     vendor: str
-    """``amd``, ``nvidia`` or ``cpu``."""
+    """Name of its backend: ``amd``, ``nvidia``, ``cpu`` or an installed package's."""
     name: str
     key: str
     """Name of the baseline file, from ids that a marketing name cannot spoil."""
@@ -194,7 +194,7 @@ class Device:
     """What a fresh context says of the device it opened."""
 
     type: str
-    """``cuda`` (which is what torch calls HIP too) or ``cpu``."""
+    """What torch calls it: ``cuda`` (HIP too), ``cpu``."""
     name: str
     arch: str | None = None
     compute_units: int | None = None
@@ -367,6 +367,14 @@ class Kernel:
     name: str
     calls: float
     total_s: float
+
+
+class Call(NamedTuple):
+    """One kernel on the device; seconds since the first of its process began."""
+
+    name: str
+    begin_s: float
+    end_s: float
 
 
 @dataclass(frozen=True)

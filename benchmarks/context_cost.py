@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench_lib import hardware
+from bench_lib import backends
 from bench_lib.cases.matrix import read_matrix, tables
 from bench_lib.launch.catalogue import network_sizes
 from bench_lib.launch.zygote import Zygote
@@ -44,7 +44,7 @@ def main() -> int:
     known = {case.id: case for tier in tiers.values() for case in tier}
     if unknown := [name for name in options.cases if name not in known]:
         parser.error(f"{MATRIX} has no case {', '.join(unknown)}")
-    visible = hardware.visibility(hardware.detect()[0])
+    visible = backends.visibility(backends.detect()[0])
     print("zygote has  case                                      median s  of each context")
     for preload in ("no", ""):
         with Zygote(environment={**visible, PRELOAD_VARIABLE: preload}) as zygote:

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from soak import devices
 
-import bench_lib.hardware
+import bench_lib.backends
 from bench_lib.engine.runner import Bench
 from bench_lib.engine.telemetry import Sampler
 from bench_lib.launch import ranks
@@ -44,7 +44,7 @@ def _watch(device: Hardware) -> Sampler:
 
 def _stand_in() -> None:
     """Put devices and programs in place of real ones, and wait less where somebody is dead."""
-    bench_lib.hardware.detect = lambda *_: devices()
+    bench_lib.backends.detect = lambda *_: devices()
     session.network_sizes = dict
     session.Bench = functools.partial(
         Bench,

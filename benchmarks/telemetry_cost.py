@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scipy import special
 
-from bench_lib import hardware
+from bench_lib import backends
 
 Step = Callable[[], object]
 
@@ -42,10 +42,10 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=60)
     parser.add_argument("--json", type=Path, help="file for every block's median, in ms")
     options = parser.parse_args()
-    device = hardware.detect()[0]
+    device = backends.detect()[0]
     if device.vendor == "cpu":
         parser.error("this needs a GPU")
-    told = hardware.visibility(device)
+    told = backends.visibility(device)
     os.environ.update(told)
     blocks = {}
     print(f"{'workload':28} {'without':>10} {'watched less without':>22}   95% interval")

@@ -16,7 +16,6 @@ from documents import document_in
 from processes import HERE, ON_THE_CPU
 from scripted import Context, Contexts, Watch, gpus
 
-from bench_lib import hardware
 from bench_lib.cli import main
 from bench_lib.engine import ab
 from bench_lib.engine.devicelock import DeviceLock
@@ -499,13 +498,15 @@ def cli(tmp_path, monkeypatch, capsys, matrix):
 @pytest.fixture
 def scripted(cli, bed, monkeypatch):
     """Return the same, with both sides scripted and on one GPU."""
+    from bench_lib import backends
+
     started: list[ab.Side] = []
 
     def start(side: ab.Side, _device: Any) -> Scripted:
         started.append(side)
         return bed.a if len(started) == 1 else bed.b
 
-    monkeypatch.setattr(hardware, "detect", lambda: [DEVICE])
+    monkeypatch.setattr(backends, "detect", lambda: [DEVICE])
     turns = functools.partial(
         ab.Turns,
         start=start,
@@ -693,12 +694,14 @@ def test_a_comparison_that_had_to_stop_is_no_success(scripted, bed):
 
 def test_this_interpreter_against_itself_in_a_container(cli, tmp_path, monkeypatch):
     """Real workers on the CPU, those of B where none of our environment arrives."""
+    from bench_lib import backends
+
     container = tmp_path / "container"
     container.write_text('#!/bin/sh\nexec env -i "$@"\n')
     container.chmod(0o700)
     for name, value in ON_THE_CPU.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(hardware, "detect", lambda: [make_hardware_cpu()])
+    monkeypatch.setattr(backends, "detect", lambda: [make_hardware_cpu()])
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     status, out, err = cli(
         *("-k", "small", "--tier", "smoke", "--pairs", "2", "--most-pairs", "2", "--json"),

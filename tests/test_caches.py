@@ -11,11 +11,12 @@ import torch
 from builders import make_attempt, make_case, make_measurement, make_process, make_record
 from scripted import Contexts, Watch, gpus
 
+from bench_lib.backends.folders import searched
 from bench_lib.cases.axes import cold
 from bench_lib.engine.chronicle import Chronicle
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.runner import Bench
-from bench_lib.environment.caches import TUNED, found
+from bench_lib.environment.caches import found
 from bench_lib.model import Fault, Launch, Limits, Status
 from bench_lib.storage import history
 from bench_lib.storage.acceptance import conditions_of, processes_of
@@ -147,7 +148,7 @@ def test_cold_caches_are_a_condition_and_the_users_own_are_none():
     assert conditions_of(cold(make_case()), DEVICE, environment)["caches"] == "cold"
     assert "miopen_cache" not in conditions_of(cold(make_case()), DEVICE, environment)
     assert conditions_of(make_case(), DEVICE, environment)["miopen_cache"] == "warm"
-    tuned = replace(environment, caches={**environment.caches, TUNED: "x"})
+    tuned = replace(environment, caches={**environment.caches, searched("miopen"): "x"})
     assert conditions_of(make_case(), DEVICE, tuned)["miopen_cache"] == "tuned"
 
 
@@ -166,13 +167,14 @@ def test_a_case_is_tuned_in_a_context_of_its_own_before_it_is_measured(
 ):
     """What became of the database is said, and kept."""
     states = iter(["cold", "warm, 41 entries, 0123456789ab"])
-    monkeypatch.setattr("bench_lib.engine.runner._miopen", lambda: next(states))
+    found = lambda: {"miopen": next(states)}  # noqa: E731
+    monkeypatch.setattr("bench_lib.environment.caches.found", found)
     said = []
     one = bench(tune=True, say=said.append)
     outcome = one.measure(make_case(id="a"))
     words = "cold before, warm, 41 entries, 0123456789ab after"
     assert outcome.tuned.startswith(words)
-    assert TUNED in outcome.environment.caches
+    assert searched("miopen") in outcome.environment.caches
     assert said == [f"a: MIOpen's database: {outcome.tuned}"]
     assert workers.log == [
         *("fork context-1", "context-1 tunes a", "end context-1", "fork context-2", "context-2 a")

@@ -30,11 +30,12 @@ from builders import (
 from command import Quiet, ran
 
 import bench_lib
-from bench_lib import hardware
+from bench_lib import backends
+from bench_lib.backends.amd import readiness as readiness_of_amd
+from bench_lib.backends.checks import Check
 from bench_lib.cli import env as env_command
 from bench_lib.engine import telemetry
 from bench_lib.environment import fingerprint, readiness
-from bench_lib.environment.readiness import Check
 from bench_lib.model import Status
 from bench_lib.storage import baselines
 from bench_lib.storage.history import Writer
@@ -193,7 +194,7 @@ def test_env_describes_this_machine_and_says_whether_it_is_fit(cli):
     """The device that the machine offers, the versions that a worker greets with, the checks."""
     answer = cli("env", "--json")
     found = answer.json
-    assert [device["key"] for device in found["devices"]] == [d.key for d in hardware.detect()]
+    assert [device["key"] for device in found["devices"]] == [d.key for d in backends.detect()]
     assert found["environment"]["torch"] is not None
     assert {"telemetry", "worker starts"} <= {check["name"] for check in found["checks"]}
     failed = [check for check in found["checks"] if check["ok"] is False]
@@ -213,8 +214,8 @@ def somewhere(monkeypatch):
         "checks": [Check("visible devices", ok=True, detail="0: mi300x")],
         "worker": ({"torch": "9.1.0", "cudnn": None}, None),
     }
-    monkeypatch.setattr(hardware, "detect", lambda: here["devices"])
-    monkeypatch.setattr(hardware, "disagreements", lambda _: here["disagreements"])
+    monkeypatch.setattr(backends, "detect", lambda: here["devices"])
+    monkeypatch.setattr(readiness_of_amd, "disagreements", lambda *_: here["disagreements"])
     monkeypatch.setattr(telemetry, "look_once", lambda device: here["looks"][device.index])
     monkeypatch.setattr(readiness, "checks", lambda devices: here["checks"])
     monkeypatch.setattr(fingerprint, "collect", make_environment)
@@ -754,7 +755,7 @@ def test_showing_a_key_without_baselines_names_those_that_have(cli, history):
 
 def test_showing_without_a_key_is_of_this_machine(cli):
     """What pytest would judge by here."""
-    key = hardware.detect()[0].key
+    key = backends.detect()[0].key
     answer = cli("baseline", "show")
     assert (answer.status, answer.lines) == (1, [f"no baselines of {key} in baselines"])
 
@@ -1219,7 +1220,7 @@ def test_a_case_that_nothing_knows_yet_is_quarantined_where_that_is_meant(cli, h
 @pytest.mark.usefixtures("today")
 def test_a_quarantine_without_a_key_is_of_this_machine(cli, tmp_path):
     """Whose figures begin the file; those of another machine are not known here."""
-    here = hardware.detect()[0]
+    here = backends.detect()[0]
     words = ("baseline", "quarantine", "a", "--until", "2026-01-02", "--reason", "x", "--unknown")
     assert cli(*words).status == 0
     assert baselines.load(tmp_path / "baselines", here.key).hardware == here

@@ -71,7 +71,7 @@ def run(tmp_path, monkeypatch, capsys):
 
         batches.clear()
         monkeypatch.setattr("bench_lib.engine.runner.measure_together", together)
-        monkeypatch.setattr("bench_lib.hardware.detect", lambda: devices or gpus(4))
+        monkeypatch.setattr("bench_lib.backends.detect", lambda: devices or gpus(4))
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", dict)
         monkeypatch.setattr("bench_lib.studies.series.Bench", bench_class({}, tmp_path / "locks"))
         return ran(["collectives", *words], monkeypatch, capsys, Answer)

@@ -50,7 +50,7 @@ def exercise(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def run(*words, script=None, device=DEVICE) -> Answer:
-        monkeypatch.setattr("bench_lib.hardware.detect", lambda: [device])
+        monkeypatch.setattr("bench_lib.backends.detect", lambda: [device])
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", lambda: SIZES)
         monkeypatch.setattr(
             "bench_lib.studies.series.Bench", bench_class(script or {}, tmp_path / "locks")

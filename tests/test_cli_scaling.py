@@ -91,8 +91,8 @@ def run(tmp_path, monkeypatch, capsys):
             )
 
         make = bench_class(script, tmp_path / "locks")
-        monkeypatch.setattr("bench_lib.hardware.detect", lambda: list(devices))
-        monkeypatch.setattr("bench_lib.hardware.cpu.device", lambda _root: CPU)
+        monkeypatch.setattr("bench_lib.backends.detect", lambda: list(devices))
+        monkeypatch.setattr("bench_lib.backends.cpu.machine.device", lambda _root: CPU)
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", lambda: SIZES)
         monkeypatch.setattr("bench_lib.engine.runner.run_ranks", run_ranks)
         # Kernels of several ranks are looked into by real ones.

@@ -52,7 +52,7 @@ def run(tmp_path, monkeypatch, capsys):
             return make_measurement(**{**fields, "training": learnt, **usual, **kept})
 
         monkeypatch.setattr("scripted.make_measurement", make)
-        monkeypatch.setattr("bench_lib.hardware.detect", lambda: [device])
+        monkeypatch.setattr("bench_lib.backends.detect", lambda: [device])
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", dict)
         bench = bench_class(script or {}, tmp_path / "locks")
 

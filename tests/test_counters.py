@@ -13,10 +13,16 @@ from hypothesis import strategies as st
 from rocm_profilers.around import COUNTERS
 from rocm_profilers.installation import app, install
 
-from bench_lib.rocm import counters
-from bench_lib.rocm.counters import BANDWIDTH, BANK_CONFLICTS, L2_HITS, OCCUPANCY, KernelCounters
-from bench_lib.rocm.profilers import require
-from bench_lib.rocm.tool import ToolError
+from bench_lib.backends.amd.rocprof import counters
+from bench_lib.backends.amd.rocprof.counters import (
+    BANDWIDTH,
+    BANK_CONFLICTS,
+    L2_HITS,
+    OCCUPANCY,
+    KernelCounters,
+)
+from bench_lib.backends.amd.rocprof.profilers import require
+from bench_lib.backends.tool import ToolError
 
 LONG = (
     "Dispatch_Id,Process_Id,Kernel_Name,Counter_Name,Counter_Value,Start_Timestamp,End_Timestamp\n"

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from bench_lib.environment import caches as cached
+from bench_lib.backends import folders as cached
+from bench_lib.backends.checks import Check
+from bench_lib.backends.folders import state_of
 from bench_lib.environment import fingerprint as environment_module
 from bench_lib.environment import readiness
 from bench_lib.environment.caches import found as caches
-from bench_lib.environment.caches import state_of
 from bench_lib.environment.fingerprint import collect, difference, with_versions
-from bench_lib.environment.readiness import Check, checks
+from bench_lib.environment.readiness import checks
 from bench_lib.model import Environment, Hardware
 
 Write = Callable[[str, str], Path]

@@ -13,7 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench_lib.hardware import confirm, detect, nvidia, sysfs, visibility
+from bench_lib.backends import confirm, detect, sysfs, visibility
+from bench_lib.backends.nvidia import devices as nvidia
 from bench_lib.model import Device, Hardware
 
 GIB = 2**30
@@ -571,7 +572,7 @@ def test_indices_among_different_nvidia_gpus_are_warned_of(machine: Machine, nvm
     ("script", "cause"),
     [
         ("echo Segmentation fault >&2; exit 139", "Segmentation fault"),
-        ("exit 3", "bench_lib.hardware ended with status 3: nothing"),
+        ("exit 3", "bench_lib.backends.nvidia ended with status 3: nothing"),
         ("echo '[]'", r"the process that asks NVML said '\[\]'"),
         ("echo '{}'", r"the process that asks NVML said '\{\}'"),
         ("echo loading", "the process that asks NVML did not print JSON .*loading"),
@@ -630,7 +631,7 @@ def test_nvml_is_not_asked_where_there_is_no_driver(
 def test_the_asking_process_answers_in_json_whatever_it_finds() -> None:
     """Its answer is either devices or an error, on any machine."""
     done = subprocess.run(
-        [sys.executable, "-m", "bench_lib.hardware"],
+        [sys.executable, "-m", "bench_lib.backends.nvidia"],
         capture_output=True,
         check=True,
         cwd=Path(__file__).parents[1],

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from builders import make_environment, make_hardware
 
+from bench_lib.backends.checks import Check
 from bench_lib.cli.page import WIDTH, Machine, Reference, Seen, page
-from bench_lib.environment.readiness import Check
 from bench_lib.model import Hardware
 
 FIGURES = {

@@ -13,9 +13,21 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
-from bench_lib.hardware import catalogue, cpu
-from bench_lib.hardware.catalogue import MEMORY_TOLERANCE, Model, cpu_model, identify, models, parse
+from bench_lib.backends import catalogue
+from bench_lib.backends.amd import models as amd_models
+from bench_lib.backends.catalogue import (
+    MEMORY_TOLERANCE,
+    Count,
+    CpuModel,
+    Figure,
+    Model,
+    Peaks,
+    parse,
+)
+from bench_lib.backends.cpu import machine as cpu
+from bench_lib.backends.nvidia import devices as nvidia
 from bench_lib.model import Hardware
 
 if sys.version_info >= (3, 11):
@@ -24,13 +36,16 @@ else:
     import tomli as tomllib
 
 GIB = 2**30
-BY_KEY = {model.key: model for model in models()}
-FIGURES = ("compute_units", "xcds", "memory_gib", "board_power_w", "gb_per_s")
+FILES = (amd_models.PEAKS, nvidia.PEAKS, cpu.PEAKS)
+MODELS = [model for path in FILES for model in catalogue.read(path).gpus]
+BY_KEY = {model.key: model for model in MODELS}
 
 
-def document() -> dict[str, Any]:
-    """Read the file as it is, unchecked."""
-    return tomllib.loads(Path(catalogue.__file__).with_name("peaks.toml").read_text())
+def identify(device: Hardware) -> Hardware:
+    """Identify an AMD GPU, or NVIDIA's by its own rows."""
+    if device.vendor == "amd":
+        return amd_models.identify(device)
+    return catalogue.identify(device, catalogue.read(nvidia.PEAKS).gpus)
 
 
 def amd(**known: Any) -> Hardware:
@@ -41,27 +56,28 @@ def amd(**known: Any) -> Hardware:
 # --- what it knows -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", models(), ids=lambda model: model.key)
-def test_every_figure_of_a_gpu_names_its_source(model: Model) -> None:
-    """Each has one of its own; nothing is cited that is not there."""
-    known = {name for name in FIGURES if getattr(model, name) is not None}
-    known |= {f"tflops.{precision}" for precision in model.tflops} | {"pci_ids"}
-    assert model.sources.keys() == known
-    assert all(len(citation) > 20 for citation in model.sources.values())
+def figures(row: Model | CpuModel) -> list[Figure | Count]:
+    """Return all figures of a row."""
+    values = [*asdict(row).values()]
+    values += [
+        peak for value in values if isinstance(value, Peaks) for peak in asdict(value).values()
+    ]
+    return [value for value in values if isinstance(value, (Figure, Count))]
 
 
-def test_every_figure_of_a_cpu_names_its_source() -> None:
-    """Of each operation count too."""
-    for row in parse(document())[1]:
-        known = {f"flops_per_cycle.{precision}" for precision in row.flops_per_cycle}
-        assert row.sources.keys() == known | {"cores", "base_ghz", "gb_per_s"}
-
-
-def test_no_source_is_left_over() -> None:
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
+def test_every_figure_names_its_source_and_every_source_is_named(path: Path) -> None:
     """A citation that no figure names is a figure that was removed or mistyped."""
-    gpus, cpus = parse(document())
-    cited = {citation for row in (*gpus, *cpus) for citation in row.sources.values()}
-    assert cited == set(document()["sources"].values())
+    document, known = tomllib.loads(path.read_text()), catalogue.read(path)
+    cited = {figure.source for row in (*known.gpus, *known.cpus) for figure in figures(row)}
+    cited |= {document["sources"][model.ids_source] for model in known.gpus}
+    assert cited == set(document["sources"].values())
+    assert all(len(citation) > 20 for citation in cited)
+
+
+def test_no_two_gpus_have_one_key() -> None:
+    """Of different vendors, which have files of their own: a key names a baseline's file."""
+    assert len(BY_KEY) == len(MODELS)
 
 
 def test_keys_that_baselines_may_be_named_by_stay() -> None:
@@ -77,23 +93,23 @@ def test_keys_that_baselines_may_be_named_by_stay() -> None:
 def test_a_gpu_of_which_only_the_name_is_known_has_no_figures(key: str) -> None:
     """It is listed so that it is never taken for its sibling."""
     model = BY_KEY[key]
-    assert not model.tflops
-    assert all(getattr(model, name) is None for name in FIGURES)
+    assert figures(model) == []
 
 
-@pytest.mark.parametrize("model", models(), ids=lambda model: model.key)
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.key)
 def test_narrower_precisions_are_never_slower(model: Model) -> None:
     """A figure with sparsity, or in a wrong row, shows by being more than twice the next."""
-    ladder = [model.tflops[p] for p in ("fp32", "tf32", "fp16", "fp8", "fp4") if p in model.tflops]
+    peaks = model.tflops.scaled(1.0)
+    ladder = [peaks[p] for p in ("fp32", "tf32", "fp16", "fp8", "fp4") if p in peaks]
     assert ladder == sorted(ladder)
     for wider, narrower in (("tf32", "fp16"), ("fp16", "fp8"), ("fp8", "fp4"), ("fp16", "int8")):
-        if wider in model.tflops and narrower in model.tflops:
-            assert model.tflops[narrower] <= 2.05 * model.tflops[wider]
+        if wider in peaks and narrower in peaks:
+            assert peaks[narrower] <= 2.05 * peaks[wider]
 
 
 def test_xcds_divide_the_compute_units() -> None:
     """Otherwise CPX could not be told."""
-    for model in models():
+    for model in MODELS:
         if model.xcds:
             assert model.compute_units
             assert model.compute_units % model.xcds == 0
@@ -106,7 +122,6 @@ SMALL = {
     "gpu": [
         {
             "key": "mi1",
-            "vendor": "amd",
             "name": "AMD MI1",
             "pci_ids": ["0001"],
             "ids_source": "sheet",
@@ -144,14 +159,14 @@ def changed(path: Iterable[str | int], value: object) -> dict[str, Any]:
 
 def test_a_small_catalogue_is_read() -> None:
     """The one that the next test breaks in many ways."""
-    (gpu,), (processor,) = parse(SMALL)
-    assert (gpu.key, gpu.compute_units, gpu.tflops, gpu.memory_gib) == (
+    (gpu,), (processor,) = parse(SMALL).gpus, parse(SMALL).cpus
+    assert (gpu.key, gpu.compute_units, gpu.tflops.scaled(1), gpu.memory_gib) == (
         "mi1",
         10,
         {"fp16": 100},
         None,
     )
-    assert gpu.sources["tflops.fp16"] == "a data sheet"
+    assert gpu.tflops.fp16.source == "a data sheet"
     assert (processor.cores, processor.base_ghz) == (4, 2.5)
 
 
@@ -166,31 +181,44 @@ def test_a_small_catalogue_is_read() -> None:
         (("gpu", 0, "tflops", "fp16"), [0, "sheet"], "gpu mi1: tflops.fp16 is 0, no positive"),
         (("gpu", 0, "tflops", "fp16"), [True, "sheet"], "gpu mi1: tflops.fp16 is True"),
         (("gpu", 0, "tflops", "fp16"), [float("nan"), "sheet"], "gpu mi1: tflops.fp16 is nan"),
+        (
+            ("gpu", 0, "tflops", "fp16"),
+            [float("inf"), "sheet"],
+            "gpu mi1: tflops.fp16 is inf, no positive",
+        ),
         (("gpu", 0, "tflops", "fp16"), ["100", "sheet"], "gpu mi1: tflops.fp16 is '100'"),
         (("gpu", 0, "tflops", "fp16"), 100.0, "gpu mi1: tflops.fp16 is no pair"),
         (("gpu", 0, "tflops", "fp16"), [100.0], "gpu mi1: tflops.fp16 is no pair"),
         (("gpu", 0, "tflops", "fp16"), [1.0, "memory"], "gpu mi1: tflops.fp16 has no source"),
-        (("gpu", 0, "tflops", "fp12"), [1.0, "sheet"], "gpu mi1: tflops.fp12 is no precision"),
-        (("gpu", 0, "tflops"), [100.0], "gpu mi1: tflops is no table"),
-        (("gpu", 0, "compute_units"), [10.5, "sheet"], "gpu mi1: compute_units is 10.5, no whole"),
-        (("gpu", 0, "tops"), [1.0, "sheet"], "gpu mi1: tops is unknown"),
-        (("gpu", 0, "ids_source"), "memory", "gpu mi1: pci_ids has no source"),
-        (("gpu", 0, "ids_source"), REMOVED, "gpu mi1: ids_source is None"),
+        (
+            ("gpu", 0, "tflops", "fp12"),
+            [1.0, "sheet"],
+            "gpu mi1: tflops.fp12 is unknown; did you mean fp",
+        ),
+        (("gpu", 0, "tflops"), [100.0], "gpu mi1: tflops is [100.0]"),
+        (
+            ("gpu", 0, "compute_units"),
+            [10.5, "sheet"],
+            "gpu mi1: compute_units is 10.5, no whole",
+        ),
+        (("gpu", 0, "tops"), [1.0, "sheet"], "gpu mi1: tops is unknown; did you mean tflops?"),
+        (("gpu", 0, "ids_source"), "memory", "gpu mi1: ids_source 'memory' is unknown"),
+        (("gpu", 0, "ids_source"), REMOVED, "gpu mi1: ids_source is missing"),
         (("gpu", 0, "key"), "MI 1", "gpu MI 1: key is 'MI 1'"),
-        (("gpu", 0, "key"), REMOVED, "gpu 0: key is None"),
-        (("gpu", 0, "vendor"), "intel", "gpu mi1: vendor is 'intel'"),
+        (("gpu", 0, "key"), REMOVED, "gpu 0: key is missing"),
+        (("gpu", 0, "vendor"), "intel", "gpu mi1: vendor is unknown"),
         (("gpu", 0, "name"), "", "gpu mi1: name is ''"),
         (("gpu", 0, "arch"), "gfx90a:xnack-", "gpu mi1: arch is 'gfx90a:xnack-'"),
-        (("gpu", 0, "pci_ids"), ["0x01"], "gpu mi1: pci_ids is '0x01'"),
-        (("gpu", 0, "pci_ids"), ["74A1"], "gpu mi1: pci_ids is '74A1'"),
-        (("gpu", 0, "pci_ids"), [], "gpu mi1: pci_ids is no list"),
+        (("gpu", 0, "pci_ids"), ["0x01"], "gpu mi1: pci_ids is ['0x01']"),
+        (("gpu", 0, "pci_ids"), ["74A1"], "gpu mi1: pci_ids is ['74A1']"),
+        (("gpu", 0, "pci_ids"), [], "gpu mi1: pci_ids is []"),
         (("gpu", 0, "pci_ids"), ["0001", "0001"], "gpu mi1: another row has"),
-        (("gpu", 0, "die_of_card"), 1, "gpu mi1: die_of_card is neither"),
+        (("gpu", 0, "die_of_card"), 1, "gpu mi1: die_of_card is 1: expected `bool`"),
         (("gpu",), [SMALL["gpu"][0]] * 2, "gpu mi1: another row has mi1 too"),
-        (("gpu",), {"mi1": {}}, "peaks.toml: gpu is no list of tables"),
+        (("gpu",), {"mi1": {}}, "peaks.toml: gpu is {'mi1': {}}"),
         (("gpus",), [], "peaks.toml: gpus is unknown"),
-        (("sources", "sheet"), " ", "peaks.toml: sources.sheet is no text"),
-        (("sources",), ["sheet"], "peaks.toml: sources is no table"),
+        (("sources", "sheet"), " ", "peaks.toml: sources is {'sheet': ' '}"),
+        (("sources",), ["sheet"], "peaks.toml: sources is ['sheet']"),
         (("cpu", 0, "model_name"), "CPU (", "cpu CPU (: model_name is no regular expression"),
         (("cpu", 0, "cores"), REMOVED, "cpu Test CPU: cores is missing"),
         (("cpu", 0, "base_ghz"), [0, "sheet"], "cpu Test CPU: base_ghz is 0"),
@@ -335,7 +363,7 @@ def test_a_virtual_function_is_its_card(pci: str, key: str) -> None:
     """It has an id of its own."""
     known = {"arch": BY_KEY[key].arch, "compute_units": BY_KEY[key].compute_units}
     gpu = amd(pci_device_id=pci, **known)
-    assert (gpu.key, gpu.peak_tflops) == (key, BY_KEY[key].tflops)
+    assert (gpu.key, gpu.peak_tflops) == (key, BY_KEY[key].tflops.scaled(1.0))
 
 
 @pytest.mark.parametrize("pci", ["74a1", "74a5"])
@@ -403,7 +431,7 @@ def test_without_an_id_one_model_alone_has_to_fit(known: dict[str, Any], key: st
         assert (gpu.peak_tflops, gpu.peak_gb_per_s) == ({}, None)
     else:
         assert gpu.key == key
-        assert gpu.peak_tflops == BY_KEY[key].tflops
+        assert gpu.peak_tflops == BY_KEY[key].tflops.scaled(1.0)
 
 
 @pytest.mark.parametrize(
@@ -497,9 +525,9 @@ def test_variants_of_a_gpu_have_keys_of_their_own(
     assert (gpu.key, gpu.peak_gb_per_s) == (key, gb_per_s)
 
 
-SIZES = sorted({m.memory_gib for m in models() if m.memory_gib})
-UNITS = sorted({m.compute_units for m in models() if m.compute_units})
-NOBODYS = sorted({"74ff", "75ff", "ffff"} - {pci for m in models() for pci in m.pci_ids})
+SIZES = sorted({m.memory_gib for m in MODELS if m.memory_gib})
+UNITS = sorted({m.compute_units for m in MODELS if m.compute_units})
+NOBODYS = sorted({"74ff", "75ff", "ffff"} - {pci for m in MODELS for pci in m.pci_ids})
 
 
 @given(
@@ -641,6 +669,6 @@ def test_a_torn_topology_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 )
 def test_a_cpu_is_found_by_all_of_its_model_name(name: str) -> None:
     """And by no part of it."""
-    assert cpu_model(name) is not None
-    assert cpu_model(name[:-1]) is None
-    assert cpu_model(f"{name} @ 2 GHz") is None
+    assert catalogue.read(cpu.PEAKS).cpu(name) is not None
+    assert catalogue.read(cpu.PEAKS).cpu(name[:-1]) is None
+    assert catalogue.read(cpu.PEAKS).cpu(f"{name} @ 2 GHz") is None

@@ -30,7 +30,7 @@ from builders import (
 from pytest_benchmark.fixture import BenchmarkFixture
 from scripted import KERNELS
 
-import bench_lib.hardware
+import bench_lib.backends
 from bench_lib.engine import runner
 from bench_lib.model import Kernel, KernelTable, Quarantine, Status
 from bench_lib.plugin import session
@@ -62,7 +62,7 @@ import sys, signal
 sys.path.insert(0, {tests!r})
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
 
-import bench_lib.hardware
+import bench_lib.backends
 import bench_lib.plugin.session as session
 from pathlib import Path
 from bench_lib.model import Fault
@@ -71,7 +71,7 @@ from scripted import bench_class, gpus
 
 CPU = make_hardware(vendor="cpu", key="cpu-test-2c", uuid=None, compute_units=2)
 DEVICES = {devices}
-bench_lib.hardware.detect = lambda *_: DEVICES
+bench_lib.backends.detect = lambda *_: DEVICES
 session.network_sizes = lambda: {{"resnet18": 224, "resnet50": 224}}
 session.Bench = bench_class({script}, Path(__file__).parent / "locks"{seen})
 """
@@ -93,7 +93,7 @@ LOAD = ("-p", "no:hypothesispytest", "-p", "bench_lib.plugin")
 def as_it_was():
     """Take back what a checkout's conftest changes of our modules and of their stand-ins."""
     changed = (
-        *(bench_lib.hardware, session, session.PerfSession, runner, runner.Bench, history.Writer),
+        *(bench_lib.backends, session, session.PerfSession, runner, runner.Bench, history.Writer),
         *(scripted.Watch, scripted.Context),
     )
     before = [dict(vars(each)) for each in changed]

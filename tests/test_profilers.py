@@ -21,10 +21,10 @@ from rocm_profilers.app import ADD, GEMM
 from rocm_profilers.installation import app, install
 
 from bench_lib import model
-from bench_lib.rocm import profilers, results, tables
-from bench_lib.rocm.profilers import Kernel, Profiler, find, require
-from bench_lib.rocm.results import Call, Copy, Process, Results
-from bench_lib.rocm.tool import ToolError
+from bench_lib.backends.amd.rocprof import profilers, results, tables
+from bench_lib.backends.amd.rocprof.profilers import Kernel, Profiler, find, require
+from bench_lib.backends.amd.rocprof.results import Copy, Process, Results
+from bench_lib.backends.tool import ToolError
 
 APP = ["python3", "train.py", "--lr", "0.1"]
 HEADER = '"Name","Calls","TotalDurationNs","AverageNs","Percentage","MinNs","MaxNs","StdDev"\n'
@@ -255,7 +255,7 @@ def test_warm_up_is_not_counted_where_a_range_is_named(tmp_path, tool, version):
     assert [(k.name, k.calls) for k in found.kernels] == [(GEMM_PLAIN, 2), (ADD_PLAIN, 4)]
     assert found.kernels[0].total_s == pytest.approx(2 * 300e-6)
     assert [process.ranges for process in found.processes] == [1]
-    assert found.calls[0] == Call(GEMM_PLAIN, 0.0, pytest.approx(300e-6))
+    assert found.calls[0] == model.Call(GEMM_PLAIN, 0.0, pytest.approx(300e-6))
     assert found.problems == []
 
 
@@ -311,7 +311,7 @@ def test_what_was_asked_for_counts_and_not_the_database_beside_it(tmp_path):
     (tmp_path / "case_7_kernel_trace.csv").write_text(TRACE + '"K","gemm",10,30,1\n')
     found = Profiler("rocprofv3", "r").results(tmp_path, "case")
     assert found == Results(
-        [Process("7", [model.Kernel("gemm", 1, 20e-9)], [], [Call("gemm", 0.0, 20e-9)])]
+        [Process("7", [model.Kernel("gemm", 1, 20e-9)], [], [model.Call("gemm", 0.0, 20e-9)])]
     )
 
 

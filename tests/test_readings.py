@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_lib.model import Kernel
+from bench_lib.model import Call, Kernel
 from bench_lib.profiling.names import REST
 from bench_lib.profiling.readings import Answer, answers
-from bench_lib.rocm.results import Call
 
 GEMM = "Cijk_Ailk_Bljk_HHS_BH_MT64x64x16_SE_K1"
 MS = 1e-3

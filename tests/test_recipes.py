@@ -104,7 +104,7 @@ def test_a_metric_is_kept_judged_and_compared(checkout: Path) -> None:
 
 
 IDENTIFIED = """
-from bench_lib.hardware.catalogue import identify
+from bench_lib.backends.amd.models import identify
 from bench_lib.model import Hardware
 
 for mode in ("SPX", "DPX"):
@@ -128,11 +128,11 @@ def test_a_slip_in_a_gpus_row_is_told_with_its_file(checkout: Path, tmp_path: Pa
     """By any command, in one sentence."""
     copy = tmp_path / "bench_lib"
     shutil.copytree(checkout / "bench_lib", copy, ignore=shutil.ignore_patterns("__pycache__"))
-    peaks = copy / "hardware" / "peaks.toml"
+    peaks = copy / "backends" / "amd" / "peaks.toml"
     peaks.write_text(peaks.read_text().replace('[3000, "rocm-specs"]', '[3000, "rocm-spec"]'))
     done = run(tmp_path, "-c", IDENTIFIED)
     assert done.stderr.splitlines()[-1] == (
-        f"bench_lib.hardware.catalogue.CatalogueError: {peaks}: gpu mi999x: tflops.bf16 has no "
+        f"bench_lib.backends.catalogue.CatalogueError: {peaks}: gpu mi999x: tflops.bf16 has no "
         "source in [sources]: 'rocm-spec'; did you mean rocm-specs?"
     )
 

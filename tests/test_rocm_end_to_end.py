@@ -27,9 +27,9 @@ from builders import make_baseline, make_environment, make_processes
 from rocm_machine.machine import Card, Machine, Site, mi250x, mi300x, mi300x_cpx, mi325x
 from rocm_machine.present import Present
 
+from bench_lib.backends.amd.rocprof import profilers
 from bench_lib.model import Attempt, Hardware, Status
 from bench_lib.plugin.devices import device_of
-from bench_lib.rocm import profilers
 from bench_lib.storage import baselines, history
 
 ROOT = Path(__file__).parents[1]

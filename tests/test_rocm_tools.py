@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_lib.rocm import amd_smi, ids, rocm_smi, rocminfo
-from bench_lib.rocm.figures import figure, whole, words
-from bench_lib.rocm.tool import ToolError, ToolHangError, ask, none_running, parse
+from bench_lib.backends.amd.tools import amd_smi, ids, rocm_smi, rocminfo
+from bench_lib.backends.amd.tools.figures import figure, whole, words
+from bench_lib.backends.tool import ToolError, ToolHangError, ask, none_running, parse
 
 Install = Callable[[str], dict[str, str]]
 

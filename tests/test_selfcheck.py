@@ -68,7 +68,7 @@ class Machine:
 
 def checked(machine=None, **options):
     """Check a machine with a GPU's delays."""
-    return check(machine or Machine(), CASE, vendor="amd", **options)
+    return check(machine or Machine(), CASE, on_gpu=True, **options)
 
 
 def test_planted_delays_are_found_and_nothing_clean_is_called_slower():
@@ -268,7 +268,7 @@ def test_the_time_is_told_before_anything_is_measured():
 )
 def test_a_wrong_option_is_named_before_anything_is_measured(options, message, monkeypatch, capsys):
     """Minutes of measuring for a result that cannot be kept help nobody."""
-    monkeypatch.setattr("bench_lib.hardware.detect", lambda: [make_hardware(vendor="cpu")])
+    monkeypatch.setattr("bench_lib.backends.detect", lambda: [make_hardware(vendor="cpu")])
     monkeypatch.setattr("sys.argv", ["bench-lib", "selfcheck", *options])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -444,7 +444,7 @@ def command(monkeypatch, capsys):
         run.benches = Benches()
         monkeypatch.setattr("bench_lib.engine.runner.Bench", run.benches)
         device = make_hardware(vendor=vendor, key="h200" if vendor == "nvidia" else "cpu-2c")
-        monkeypatch.setattr("bench_lib.hardware.detect", lambda: [device])
+        monkeypatch.setattr("bench_lib.backends.detect", lambda: [device])
         return ran(["selfcheck", *words], monkeypatch, capsys)
 
     return run

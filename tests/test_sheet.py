@@ -326,7 +326,7 @@ def test_tasks_are_those_that_a_network_was_measured_in(tmp_path):
 def printed(tmp_path, monkeypatch, capsys):
     """Return what runs the command where the history is, and returns what it printed."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("bench_lib.hardware.detect", lambda: [DEVICE])
+    monkeypatch.setattr("bench_lib.backends.detect", lambda: [DEVICE])
     monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", lambda: {"resnet50": 224})
 
     def run(*words: str) -> tuple[str, str]:

@@ -43,7 +43,7 @@ CONFTEST = f"""
 import sys
 sys.path.insert(0, {str(TESTS)!r})
 
-import bench_lib.hardware
+import bench_lib.backends
 import bench_lib.plugin.session as session
 from pathlib import Path
 from bench_lib.model import Fault
@@ -52,7 +52,7 @@ from scripted import bench_class
 
 CPU = make_hardware(vendor="cpu", key="cpu-borrowed-3c", uuid=None, compute_units=3)
 SCRIPT = {{"doomed": [Fault("exception", "planted", "build", "")]}}
-bench_lib.hardware.detect = lambda *_: [CPU]
+bench_lib.backends.detect = lambda *_: [CPU]
 session.network_sizes = lambda: {{"resnet18": 224}}
 session.Bench = bench_class(SCRIPT, Path(__file__).parent / "locks")
 """

@@ -20,8 +20,8 @@ from command import ran
 from documents import document_in
 from processes import wait_until
 
+from bench_lib.backends.amd import kfd
 from bench_lib.cli import app
-from bench_lib.hardware import visible
 from bench_lib.model import Status, UserError
 from bench_lib.slurm import asked, collecting, job, tools
 from bench_lib.slurm.asked import Request, Resources, Task
@@ -576,10 +576,7 @@ GRANTED = {
 def gpus(monkeypatch):
     """Show two AMD GPUs to whatever the variables leave."""
     there = [make_hardware(vendor="amd", index=n, uuid=f"GPU-31{n}f") for n in range(2)]
-    cpu = make_hardware(vendor="cpu", key="cpu-test-2c", uuid=None)
-    monkeypatch.setattr(
-        job, "detect", lambda _root, environ: visible.on_amd(there, environ) or [cpu]
-    )
+    monkeypatch.setattr(kfd, "devices", lambda *_: there)
     return there
 
 
@@ -640,7 +637,7 @@ def test_gpus_that_are_renumbered_twice_are_explained(tmp_path, gpus):
     both = {"ROCR_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"}
     first, second = look(tmp_path, Resources(gpus=1), **both).lacks
     assert first == (
-        "1 GPU asked for, 0 can be used on kea07 (CUDA_VISIBLE_DEVICES=1, ROCR_VISIBLE_DEVICES=1)"
+        "1 GPU asked for, 0 can be used on kea07 (ROCR_VISIBLE_DEVICES=1, CUDA_VISIBLE_DEVICES=1)"
     )
     assert second.startswith("ROCR_VISIBLE_DEVICES has renumbered the GPUs, and CUDA_VISIBLE_DEVIC")
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
+from bench_lib.backends.looks import Source
+from bench_lib.backends.processes import described, kin, run_of
+from bench_lib.backends.tool import ToolError
 from bench_lib.engine.telemetry import Sample, Sampler, look_once, parse, summarise
-from bench_lib.engine.telemetry.looks import Source
-from bench_lib.engine.telemetry.processes import described, kin, run_of
-from bench_lib.engine.telemetry.sources import RETRY_S, watch
+from bench_lib.engine.telemetry.watching import RETRY_S, watch
 from bench_lib.model import Hardware, Telemetry
-from bench_lib.rocm.tool import ToolError
 
 CPU = Hardware(vendor="cpu", name="", key="cpu-test-2c")
 

@@ -14,13 +14,16 @@ from typing import Any
 
 import pytest
 
-from bench_lib.engine.telemetry import amd_kernel, amd_package, amd_tools, cpu, nvml
-from bench_lib.engine.telemetry.amd import Partition, partition, places
-from bench_lib.engine.telemetry.amd_kernel import throttling
-from bench_lib.engine.telemetry.looks import FIGURES, NothingToldError, Source
-from bench_lib.engine.telemetry.sources import choose
+from bench_lib import backends
+from bench_lib.backends.amd import commands, files, package
+from bench_lib.backends.amd.files import throttling
+from bench_lib.backends.amd.sensors import Partition, partition, places
+from bench_lib.backends.amd.telemetry import choose
+from bench_lib.backends.cpu import proc
+from bench_lib.backends.looks import FIGURES, NothingToldError, Source
+from bench_lib.backends.nvidia import nvml
+from bench_lib.backends.tool import ToolError
 from bench_lib.model import Hardware
-from bench_lib.rocm.tool import ToolError
 
 CPU = Hardware(vendor="cpu", name="", key="cpu-test-2c")
 AMD = Hardware(vendor="amd", name="", key="mi300x", bdf="0000:0c:00.0")
@@ -210,7 +213,7 @@ def card(tmp_path: Path) -> Callable[..., None]:
 
 def kernel_look(root: Path, device: Hardware = AMD, *, with_pids: bool = False) -> dict[str, Any]:
     """Look once at a device in the kernel's files."""
-    return amd_kernel.source(device, root).look(with_pids=with_pids)
+    return files.source(device, root).look(with_pids=with_pids)
 
 
 def test_an_amd_card_is_read_from_its_files(tmp_path: Path, card: Callable[..., None]) -> None:
@@ -462,7 +465,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
 
 def package_look(root: Path, device: Hardware = AMD, *, with_pids: bool = False) -> dict[str, Any]:
     """Look once through whatever is installed as the package."""
-    return amd_package.source(device, root).look(with_pids=with_pids)
+    return package.source(device, root).look(with_pids=with_pids)
 
 
 def test_the_package_s_figures_are_in_our_units(
@@ -494,7 +497,7 @@ def test_an_older_package_has_other_names(tmp_path: Path, install: Callable[[Any
     )
     smi.AmdSmiTemperatureType = SimpleNamespace(EDGE="edge", JUNCTION="hotspot")
     install(smi)
-    source = amd_package.source(AMD, tmp_path)
+    source = package.source(AMD, tmp_path)
     found = source.look(with_pids=False)
     assert (found["clock_mhz"], found["memory_clock_mhz"], found["power_w"]) == (1700, 1600, 410)
     assert (found["temperature_c"], found["throttle"]) == (66, ["thermal"])
@@ -682,7 +685,7 @@ def test_a_package_that_cannot_start_is_not_the_way(
     """Whatever it raises."""
     install(SimpleNamespace(**broken))
     with pytest.raises(NothingToldError, match=cause):
-        amd_package.source(AMD, tmp_path)
+        package.source(AMD, tmp_path)
 
 
 @pytest.fixture
@@ -709,7 +712,7 @@ def test_rocm_s_own_package_comes_before_the_registry_s(
     """Which is not AMD's."""
     packages(registry_s="whose = 'registry'", rocm_s="whose = 'rocm'")
     before = list(sys.path)
-    assert amd_package.load(tmp_path).whose == "rocm"
+    assert package.load(tmp_path).whose == "rocm"
     assert sys.path == before
 
 
@@ -718,7 +721,7 @@ def test_the_registry_s_package_is_taken_where_rocm_has_none(
 ) -> None:
     """Somebody may have installed ROCm's there; one that is broken does not hide it."""
     packages(registry_s="whose = 'registry'", rocm_s="import nowhere_at_all")
-    assert amd_package.load(tmp_path).whose == "registry"
+    assert package.load(tmp_path).whose == "registry"
 
 
 @pytest.mark.parametrize(
@@ -739,7 +742,7 @@ def test_a_package_that_cannot_be_imported_is_its_cause(
     """It prints, and not on our output."""
     packages(registry_s=code)
     with pytest.raises(NothingToldError, match=cause):
-        amd_package.source(AMD, tmp_path)
+        package.source(AMD, tmp_path)
     assert capfd.readouterr() == ("", "")
 
 
@@ -774,7 +777,7 @@ HANGS = "exec /bin/sleep 600"
 
 def be_patient(monkeypatch: pytest.MonkeyPatch, told: object) -> None:
     """Wait for an answer, unless there will be none."""
-    monkeypatch.setattr(amd_tools, "COMMAND_TIMEOUT_S", 0.2 if told == HANGS else 60.0)
+    monkeypatch.setattr(commands, "COMMAND_TIMEOUT_S", 0.2 if told == HANGS else 60.0)
 
 
 LISTED = [{"gpu": 0, "bdf": "0000:0b:00.0"}, {"gpu": 1, "bdf": "0000:0C:00.0"}]
@@ -814,7 +817,7 @@ def entry(**changes: Any) -> dict[str, Any]:
 
 def amd_smi_look(root: Path, device: Hardware = AMD, *, with_pids: bool = False) -> dict[str, Any]:
     """Look once through the amd-smi that is on PATH."""
-    return amd_tools.amd_smi_source(device, root).look(with_pids=with_pids)
+    return commands.amd_smi_source(device, root).look(with_pids=with_pids)
 
 
 @pytest.mark.parametrize("envelope", [lambda gpu: [gpu], lambda gpu: {"gpu_data": [gpu]}])
@@ -998,7 +1001,7 @@ def test_processes_that_amd_smi_does_not_list_are_asked_for_once(
 ) -> None:
     """No permission, or a hang, which costs seconds; the figures are there."""
     calls = command("amd-smi", list=LISTED, metric=[entry()])
-    source = amd_tools.amd_smi_source(AMD, tmp_path)
+    source = commands.amd_smi_source(AMD, tmp_path)
     for _ in range(2):
         found = source.look(with_pids=True)
         assert found["power_w"] == 640
@@ -1030,7 +1033,7 @@ def test_an_amd_smi_that_does_not_list_the_gpu_is_not_the_way(
     be_patient(monkeypatch, listed)
     command("amd-smi", list=listed)
     with pytest.raises((ToolError, NothingToldError), match=cause):
-        amd_tools.amd_smi_source(AMD, tmp_path)
+        commands.amd_smi_source(AMD, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -1052,7 +1055,7 @@ def test_a_gpu_that_amd_smi_loses_is_an_error_with_its_cause(
 ) -> None:
     """Between two looks; whoever watches names it."""
     command("amd-smi", list=LISTED, metric=[entry()])
-    source = amd_tools.amd_smi_source(AMD, tmp_path)
+    source = commands.amd_smi_source(AMD, tmp_path)
     assert source.look(with_pids=False)["power_w"] == 640
     command("amd-smi", list=LISTED, metric=told)
     be_patient(monkeypatch, told)
@@ -1066,9 +1069,9 @@ def test_a_command_that_is_not_there_is_its_cause(
     """As on a machine without ROCm."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ToolError, match="amd-smi is not installed"):
-        amd_tools.amd_smi_source(AMD, tmp_path)
+        commands.amd_smi_source(AMD, tmp_path)
     with pytest.raises(ToolError, match="rocm-smi is not installed"):
-        amd_tools.rocm_smi_source(AMD, tmp_path).look(with_pids=False)
+        commands.rocm_smi_source(AMD, tmp_path).look(with_pids=False)
 
 
 CARD = {
@@ -1087,7 +1090,7 @@ CARD = {
 
 def rocm_smi_look(root: Path, device: Hardware = AMD, *, with_pids: bool = False) -> dict[str, Any]:
     """Look once through the rocm-smi that is on PATH."""
-    return amd_tools.rocm_smi_source(device, root).look(with_pids=with_pids)
+    return commands.rocm_smi_source(device, root).look(with_pids=with_pids)
 
 
 def test_rocm_smi_s_figures_are_in_our_units(tmp_path: Path, command: Callable[..., Path]) -> None:
@@ -1237,7 +1240,7 @@ def test_the_first_way_that_tells_a_clock_or_a_power_is_chosen(
 ) -> None:
     """And where none does, the first that tells anything."""
     named = {str(n): way(str(n), seen) for n, seen in enumerate(ways)}
-    assert choose(AMD, amd_ways=named).name == chosen
+    assert choose(AMD, Path(), named).name == chosen
 
 
 def test_without_any_way_each_one_s_cause_is_named() -> None:
@@ -1249,7 +1252,7 @@ def test_without_any_way_each_one_s_cause_is_named() -> None:
     }
     causes = "a: KeyError: 'x'; b: neither a clock nor a power; c: c is not installed"
     with pytest.raises(NothingToldError, match=causes):
-        choose(AMD, amd_ways=ways)
+        choose(AMD, Path(), ways)
 
 
 def test_ways_are_tried_from_the_cheapest_to_the_last_resort(
@@ -1283,7 +1286,7 @@ def test_the_load_of_a_cpu_is_what_passed_between_two_looks(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 2})
     stat = tmp_path / "proc/stat"
     stat.parent.mkdir()
-    source = choose(CPU, tmp_path)
+    source = backends.of(CPU).telemetry(CPU, tmp_path, 0)
     stat.write_text("cpu  9 9 9 9 9\ncpu1 10 0 0 80 0 0 0 0\ncpu2 10 0 0 80 0 0 0 0\n\nintr 5\n")
     first = source.look(with_pids=False)
     assert (first["utilization"], first["steal"]) == (None, None)
@@ -1303,7 +1306,7 @@ def test_the_clock_of_a_cpu_is_the_mean_of_a_few(
         folder = tmp_path / f"sys/devices/system/cpu/cpu{number}/cpufreq"
         folder.mkdir(parents=True)
         (folder / "scaling_cur_freq").write_text(content)
-    assert cpu.source(tmp_path).look(with_pids=False)["clock_mhz"] == pytest.approx(2500)
+    assert proc.source(tmp_path).look(with_pids=False)["clock_mhz"] == pytest.approx(2500)
 
 
 def test_a_cpu_that_was_too_hot_has_counted_it(
@@ -1316,7 +1319,7 @@ def test_a_cpu_that_was_too_hot_has_counted_it(
         folder.mkdir(parents=True)
         for name, count in zip(("core", "package"), counts, strict=True):
             (folder / f"{name}_throttle_count").write_text(f"{count}\n")
-    found = cpu.source(tmp_path).look(with_pids=False)
+    found = proc.source(tmp_path).look(with_pids=False)
     assert found["counters"] == {"thermal": 14}
     assert "ticks" not in found
 
@@ -1326,7 +1329,7 @@ def test_a_torn_proc_stat_is_no_load(tmp_path: Path, content: str) -> None:
     """Nor is one that is missing."""
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/stat").write_text(content)
-    source = cpu.source(tmp_path)
+    source = proc.source(tmp_path)
     source.look(with_pids=False)
     found = source.look(with_pids=False)
     assert found == {"utilization": None, "steal": None, "clock_mhz": None, "counters": {}}

@@ -108,7 +108,7 @@ def take_the_place_of(
         return {"resnet50": 224}
 
     for name, value in {
-        "bench_lib.hardware.detect": lambda *_: [DEVICE],
+        "bench_lib.backends.detect": lambda *_: [DEVICE],
         "bench_lib.environment.fingerprint.collect": lambda **told: environment(
             installed(), told.get("environ")
         ),

@@ -34,12 +34,6 @@ PAIRS, MOST_PAIRS = 3, 6
 BASELINE_PAIRS = 5
 """Fewer processes than this make a baseline whose own spread is hardly known."""
 HEADINGS = ("case", "status", "A", "B", "ratio", "95% interval", "visible", "judged by")
-DEVICE_VARIABLES = (
-    "CUDA_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "GPU_DEVICE_ORDINAL",
-)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 _WORST_FIRST = (
     Status.ERROR,
@@ -107,9 +101,9 @@ def ab(
     if tier is not None and tier not in TIERS:
         raise typer.BadParameter(f"{tier!r} is none of {', '.join(TIERS)}", param_hint="--tier")
 
-    from bench_lib.hardware import detect
+    from bench_lib import backends
 
-    device = detect()[0]
+    device = backends.detect()[0]
     cases = _chosen(_cases(matrix, tier, device), expression)
     _compare(device, sides, cases, pairs=pairs, most_pairs=most, folder=history, json=json)
 
@@ -133,10 +127,12 @@ def _side(letter: str, python: str | None, env: list[str] | None, prefix: str | 
 
 
 def _variable(text: str, option: str) -> tuple[str, str]:
+    from bench_lib import backends
+
     if not _VARIABLE.fullmatch(text):
         raise typer.BadParameter(f"{text!r} is not KEY=VALUE", param_hint=option)
     name, _, value = text.partition("=")
-    if name in DEVICE_VARIABLES:
+    if name in backends.variables():
         why = f"{name} chooses the device, which is one and the same for both sides; set it for "
         raise typer.BadParameter(why + "bench-lib itself", param_hint=option)
     return name, value
@@ -144,12 +140,13 @@ def _variable(text: str, option: str) -> tuple[str, str]:
 
 def _cases(matrix: Path, tier: str | None, device: Hardware) -> list[Case]:
     """Return the cases of a tier; raises MatrixError."""
+    from bench_lib import backends
     from bench_lib.cases.matrix import read_matrix, tables
     from bench_lib.launch.catalogue import network_sizes
 
     if not matrix.is_file():
         raise typer.BadParameter(f"{matrix} is not a file", param_hint="--matrix")
-    chosen = tier or ("smoke" if device.vendor == "cpu" else "gate")
+    chosen = tier or ("gate" if backends.is_gpu(device) else "smoke")
     cases = read_matrix(matrix, tables(network_sizes()))[chosen]
     if not cases:
         raise typer.BadParameter(f"{matrix} has no case in {chosen}", param_hint="--tier")

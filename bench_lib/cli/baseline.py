@@ -68,7 +68,7 @@ def show(
     json: Json = False,
 ) -> None:
     """Show the accepted values of a hardware key, and what was published where there are none."""
-    from bench_lib.hardware import detect
+    from bench_lib.backends import detect
     from bench_lib.storage import baselines as files
     from bench_lib.storage.history import utc_today
 
@@ -308,7 +308,7 @@ def quarantine(
     An id that is in no baseline of this hardware, nor in the matrix, nor in a run of the history
     is refused.
     """
-    from bench_lib.hardware import detect
+    from bench_lib.backends import detect
     from bench_lib.model import ID_RULE, Quarantine, is_case_id
     from bench_lib.storage import baselines as files
     from bench_lib.storage.history import utc_now

@@ -74,10 +74,10 @@ def collectives(
     json: Json = False,
 ) -> None:
     """Measure collectives by size: time of a call, algorithm and bus bandwidth, wrong elements."""
-    from bench_lib.hardware import detect
+    from bench_lib import backends
     from bench_lib.studies.collectives import collective_row, collective_table
 
-    devices = detect()
+    devices = backends.detect()
     count, ops = _ranks(ranks, devices), _ops(op)
     asked = _asked(least, most, factor, step)
     by_op = {one: _sizes(one, asked, dtype, count) for one in ops}
@@ -100,7 +100,9 @@ def collectives(
 
 def _ranks(asked: int | None, devices: Sequence[Hardware]) -> int:
     """Return how many ranks there are to be; raises UserError where that cannot be."""
-    on_cpu = devices[0].vendor == "cpu"
+    from bench_lib import backends
+
+    on_cpu = not backends.is_gpu(devices[0])
     ranks = asked if asked is not None else RANKS_ON_A_CPU if on_cpu else len(devices)
     if asked is None and ranks < 2:
         raise UserError("a collective is of 2 GPUs or more, and there is 1 here")

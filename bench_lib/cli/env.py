@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from bench_lib.cli.output import DEFAULT_BASELINES, BaselinesDir, Json, print_js
 from bench_lib.cli.page import Machine, Reference, Seen, page
 
 if TYPE_CHECKING:
-    from bench_lib.environment.readiness import Check
+    from bench_lib.backends.checks import Check
     from bench_lib.model import Hardware
 
 MOST_LOOKS = 16
@@ -52,12 +53,12 @@ def env(*, baselines: BaselinesDir = DEFAULT_BASELINES, json: Json = False) -> N
 
 
 def _examine(baselines: Path) -> Machine:
-    from bench_lib import hardware
+    from bench_lib import backends
     from bench_lib.environment import fingerprint, readiness
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        devices = hardware.detect()
+        devices = backends.detect()
     environment = fingerprint.collect()
     # Before a worker of ours is on the device.
     seen = _looks(devices[:MOST_LOOKS])
@@ -66,7 +67,7 @@ def _examine(baselines: Path) -> Machine:
     references = {device.key: _reference(baselines, device.key) for device in devices}
     checks += [
         *_detection_checks([str(warning.message) for warning in caught]),
-        *_tools_check(devices),
+        *_tool_checks(devices),
         *_baseline_checks(references),
         _worker_check(versions, problem),
     ]
@@ -106,14 +107,14 @@ def _reference(folder: Path, key: str) -> Reference:
 
 def _worker_versions(device: Hardware) -> tuple[dict[str, str | None], str | None]:
     """Return what a worker says of its torch, and why it could not start if it could not."""
-    from bench_lib import hardware
+    from bench_lib import backends
     from bench_lib.launch.faults import LaunchError
     from bench_lib.launch.zygote import Zygote
 
     try:
-        with Zygote(environment=hardware.visibility(device)) as zygote:
+        with Zygote(environment=backends.visibility(device)) as zygote:
             context = zygote.context()
-            differences = hardware.confirm(device, context.device)
+            differences = backends.confirm(device, context.device)
             return {**zygote.versions, "cudnn": context.cudnn}, "; ".join(differences) or None
     except LaunchError as error:
         return {}, str(error)
@@ -123,7 +124,7 @@ def _worker_versions(device: Hardware) -> tuple[dict[str, str | None], str | Non
 
 
 def _worker_check(versions: dict[str, str | None], problem: str | None) -> Check:
-    from bench_lib.environment.readiness import Check
+    from bench_lib.backends.checks import Check
 
     if problem is None:
         return Check("worker starts", ok=True, detail=f"torch {versions.get('torch')}")
@@ -131,23 +132,17 @@ def _worker_check(versions: dict[str, str | None], problem: str | None) -> Check
     return Check("worker starts", ok=False, detail=problem, remedy=remedy, fatal=True)
 
 
-_TELEMETRY = {
-    "amd": "install amd-smi with the ROCm of this machine, or let the container see /sys",
-    "nvidia": "pip install nvidia-ml-py, and see that nvidia-smi answers",
-    "cpu": "let the container see /proc and /sys",
-}
-
-
 def _telemetry_checks(devices: Sequence[Hardware], seen: Sequence[Seen]) -> Iterator[Check]:
-    """Ask whether the devices can be watched, and who else is on NVIDIA's; KFD tells of AMD's."""
-    from bench_lib.environment.readiness import Check
+    """Ask whether the devices can be watched, and who else is on them, as far as not told yet."""
+    from bench_lib import backends
+    from bench_lib.backends.checks import Check, other_processes
 
     looked = list(zip(devices, seen, strict=False))
     blind = [(device, one.cause) for device, one in looked if one.figures is None]
     if blind:
         device, cause = blind[0]
         detail = f"{len(blind)} of {len(looked)} devices cannot be watched: {cause}"
-        remedy = _TELEMETRY.get(device.vendor, "")
+        remedy = backends.of(device).telemetry_remedy
         yield Check("telemetry", ok=False, detail=detail, remedy=remedy)
     else:
         sources = dict.fromkeys(str((one.figures or {}).get("source")) for one in seen)
@@ -155,41 +150,35 @@ def _telemetry_checks(devices: Sequence[Hardware], seen: Sequence[Seen]) -> Iter
     lists = [
         one.figures["pids"]
         for device, one in looked
-        if device.vendor == "nvidia" and one.figures and one.figures.get("pids") is not None
+        if not backends.of(device).checks_processes
+        and one.figures
+        and one.figures.get("pids") is not None
     ]
     if lists:
-        pids = sorted({pid for each in lists for pid in each})
-        remedy = "wait for them or end them; measurements beside them are discarded"
-        detail = f"{len(pids)}: {', '.join(map(str, pids[:8]))}" if pids else "none"
-        name = "other processes on the GPUs"
-        yield Check(name, ok=not pids, detail=detail, remedy=remedy if pids else "")
+        yield other_processes([str(pid) for pid in sorted({pid for each in lists for pid in each})])
 
 
 def _detection_checks(causes: Sequence[str]) -> Iterator[Check]:
     """Name what stood in the way of finding the devices."""
-    from bench_lib.environment.readiness import Check
+    from bench_lib.backends.checks import Check
 
     remedy = "mend that if there is a GPU here which is not listed above"
     for cause in causes:
         yield Check("finding devices", ok=False, detail=cause, remedy=remedy)
 
 
-def _tools_check(devices: Sequence[Hardware]) -> Iterator[Check]:
-    from bench_lib import hardware
-    from bench_lib.environment.readiness import Check
+def _tool_checks(devices: Sequence[Hardware]) -> Iterator[Check]:
+    """Ask the vendors' tools whether they contradict what was detected."""
+    from bench_lib import backends
 
-    if all(device.vendor != "amd" for device in devices):
-        return
-    found = hardware.disagreements(devices)
-    remedy = "the kernel is believed, else the first that answered; see that the tools and the "
-    remedy += "driver are of one release"
-    detail = "; ".join(found) if found else "say nothing else"
-    yield Check("ROCm's tools", ok=not found, detail=detail, remedy=remedy if found else "")
+    for backend in backends.used_by(devices):
+        own = [device for device in devices if backends.of(device) is backend]
+        yield from backend.tool_checks(own, os.environ)
 
 
 def _baseline_checks(references: dict[str, Reference]) -> Iterator[Check]:
     """Name baseline files that cannot be read: pytest stops at them."""
-    from bench_lib.environment.readiness import Check
+    from bench_lib.backends.checks import Check
 
     for reference in references.values():
         if reference.problem is not None:

@@ -179,6 +179,7 @@ def largest_batch(
     common: Common,
 ) -> None:
     """Find the largest batch that fits into memory."""
+    from bench_lib import backends
     from bench_lib.cases.axes import positive
     from bench_lib.studies import batches
     from bench_lib.studies.precision import few_precisions
@@ -189,7 +190,7 @@ def largest_batch(
         raise UserError(problem)
     session = Session("largest-batch", common, network=network, compile_mode=mode)
     device = session.device
-    if device.vendor == "cpu" and at_most is None:
+    if not backends.is_gpu(device) and at_most is None:
         raise UserError(
             f"{device.key} is a CPU: its memory has no allocator to ask, and a search would swap; "
             "bound it with --at-most N"
@@ -197,7 +198,7 @@ def largest_batch(
     names = _precisions(precisions) or few_precisions(device)
     for name in names:
         session.case(precision=name, batch_size=batch_size)  # refused before anything runs
-    capacity = None if device.vendor == "cpu" else device.memory_bytes
+    capacity = device.memory_bytes if backends.is_gpu(device) else None
     say(
         f"{', '.join(names)} on {device.key}: about ten tries each, of seconds where nothing is "
         "compiled; a try that does not fit ends its context, and the next opens a fresh one"
@@ -341,7 +342,7 @@ class Session(Measuring):
 
     def __init__(self, name: str, common: Common, **values: Param) -> None:
         """Take what all cases have in common; raises UserError."""
-        from bench_lib.hardware import detect
+        from bench_lib.backends import detect
 
         super().__init__(name, detect()[0], common.keeping)
         self._options = common.compile_options

@@ -227,20 +227,20 @@ def _device(name: str | None) -> Hardware:
     """Return the device that ``cuda``, ``cuda:1`` or ``cpu`` means here; raises UserError."""
     import re
 
-    from bench_lib.hardware import cpu, detect
-    from bench_lib.hardware.sysfs import ROOT
+    from bench_lib import backends
 
-    devices = detect()
+    devices = backends.detect()
     if name is None:
         return devices[0]
-    if name == "cpu":
-        return devices[0] if devices[0].vendor == "cpu" else cpu.device(ROOT)
-    match = re.fullmatch(r"cuda(?::([0-9]{1,3}))?", name)
+    match = re.fullmatch(r"cpu|(cuda)(?::([0-9]{1,3}))?", name)
     if match is None:
         raise UserError(f"--device {name}: there is cuda, cuda:N and cpu")
-    if devices[0].vendor == "cpu":
+    has_gpu = backends.is_gpu(devices[0])
+    if match[1] is None:
+        return backends.this_cpu() if has_gpu else devices[0]
+    if not has_gpu:
         raise UserError(f"--device {name}: no GPU was found here; --device cpu, or bench-lib env")
-    index = int(match[1] or 0)
+    index = int(match[2] or 0)
     if index >= len(devices):
         raise UserError(f"--device {name}: there are {len(devices)} GPUs, counted from 0")
     return devices[index]
@@ -265,7 +265,7 @@ def _profiles(
     import tempfile
     from pathlib import Path
 
-    from bench_lib.hardware import visibility
+    from bench_lib.backends import visibility
     from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
     from bench_lib.launch.profiled import Asked, run_profile
 

@@ -7,8 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from bench_lib import backends
+
 if TYPE_CHECKING:
-    from bench_lib.environment.readiness import Check
+    from bench_lib.backends import Backend
+    from bench_lib.backends.checks import Check
     from bench_lib.model import Environment, Hardware
 
 WIDTH = 100
@@ -54,13 +57,13 @@ class Machine:
 
 def page(machine: Machine) -> list[str]:
     """Return the page's lines, none longer than `WIDTH`."""
-    vendors = {device.vendor for device in machine.devices}
+    here = backends.used_by(machine.devices)
     environment = machine.environment
     sections = [
         ("Devices", _devices(machine)),
         ("Telemetry", _rows(_telemetry(machine.devices, machine.telemetry))),
-        ("Environment", _rows(_environment(environment, vendors))),
-        ("Caches", _rows(_caches(environment, vendors))),
+        ("Environment", _rows(_environment(environment, here))),
+        ("Caches", _rows(_caches(environment, here))),
         ("Variables", _rows(sorted(environment.variables.items())) or ["  none that change speed"]),
         ("Checks", _checks(machine.checks)),
     ]
@@ -124,53 +127,25 @@ def _groups(devices: Sequence[Hardware]) -> list[list[Hardware]]:
 
 
 def _place(device: Hardware) -> str | None:
-    if device.vendor == "cpu":
+    if not backends.is_gpu(device):
         return None
     return _joined([device.bdf or "PCI address unknown", device.uuid or "uuid unknown"])
 
 
 def _about(device: Hardware, reference: Reference) -> Iterator[tuple[str, str | None]]:
-    is_gpu = device.vendor != "cpu"
+    backend, is_gpu = backends.of(device), backends.is_gpu(device)
     unknown = "unknown" if is_gpu else None
     memory = f"{device.memory_bytes / 2**30:.1f} GiB" if device.memory_bytes else None
     bandwidth = _number(device.peak_gb_per_s, "GB/s at best")
     peaks = _joined(f"{name} {value:.5g}" for name, value in sorted(device.peak_tflops.items()))
     yield "PCI id", _joined([device.pci_device_id, device.arch]) if is_gpu else None
-    yield "partition", _partition(device)
-    yield "units", _number(device.compute_units, _UNITS[device.vendor])
+    yield "partition", backend.part_of_card(device)
+    yield "units", _number(device.compute_units, backend.units)
     yield "memory", _joined([memory, bandwidth]) or unknown
     yield "power cap", _number(device.power_cap_w, "W") or unknown
     yield "clock policy", device.clock_policy or unknown
     yield "peak TFLOPS", peaks or (is_gpu and "unknown: not in the catalogue") or None
     yield "baselines", _reference(reference)
-
-
-_UNITS = {"amd": "compute units", "nvidia": "multiprocessors", "cpu": "CPUs"}
-_PARTITIONS = {"DPX": 2, "TPX": 3, "QPX": 4}
-
-
-def _partition(device: Hardware) -> str | None:
-    """Say what of a card the device is."""
-    modes = _joined([device.compute_partition, device.memory_partition])
-    if device.compute_partition == "MIG":
-        return "MIG: an instance of a card"
-    if device.key.startswith("mi250x"):
-        return f"{modes or 'GCD'}: one of the two dies of a card"
-    if device.compute_partition == "SPX":
-        return f"{modes}: the whole card"
-    if device.compute_partition is None:
-        return modes or None
-    parts = _PARTITIONS.get(device.compute_partition) or _shares(device)
-    return f"{modes}: one of {parts} partitions" if parts else modes
-
-
-def _shares(device: Hardware) -> int | None:
-    """Count by their units how many of a device make a card that the catalogue knows."""
-    from bench_lib.hardware.catalogue import models
-
-    whole = {m.compute_units for m in models() if device.key.startswith(f"{m.key}-")}
-    units = whole.pop() if len(whole) == 1 else None
-    return units // device.compute_units if units and device.compute_units else None
 
 
 def _reference(reference: Reference) -> str:
@@ -219,8 +194,8 @@ def _figures(figures: dict[str, Any]) -> str:
 # --- environment -------------------------------------------------------------------------
 
 
-def _environment(environment: Environment, vendors: set[str]) -> Rows:
-    on_amd, on_gpu = "amd" in vendors, vendors != {"cpu"}
+def _environment(environment: Environment, here: Sequence[Backend]) -> Rows:
+    unknown = {name: words for backend in here for name, words in backend.unknown.items()}
     count = _number(environment.cpu_count, "CPUs for this process")
     options = environment.kernel_options
     commit = environment.commit and environment.commit[:12]
@@ -238,9 +213,9 @@ def _environment(environment: Environment, vendors: set[str]) -> Rows:
         ("CPU governor", environment.governor),
         ("NUMA balancing", balancing[environment.numa_balancing]),
         ("huge pages", environment.huge_pages),
-        ("driver", environment.driver or (on_gpu and "unknown") or None),
+        ("driver", environment.driver or unknown.get("driver")),
         ("GPU firmware", environment.firmware),
-        ("ROCm", environment.rocm or (on_amd and "not installed system-wide") or None),
+        ("ROCm", environment.rocm or unknown.get("rocm")),
         ("ROCm libraries", _joined(f"{n} {v}" for n, v in environment.libraries.items())),
         ("Python", environment.python),
         ("torch", environment.torch or "unknown"),
@@ -258,13 +233,10 @@ def _options(options: dict[str, str] | None) -> list[str]:
     return [n if value == "set" else f"{n}={value}" for n, value in (options or {}).items()]
 
 
-def _caches(environment: Environment, vendors: set[str]) -> Rows:
-    """Leave out MIOpen's where there is no AMD GPU that would use them."""
-    return [
-        (name, state)
-        for name, state in environment.caches.items()
-        if "amd" in vendors or not name.startswith("miopen")
-    ]
+def _caches(environment: Environment, here: Sequence[Backend]) -> Rows:
+    """Leave out those that only a vendor uses of which there is nothing here."""
+    absent = {name for each in backends.every() if each not in here for name in each.caches_named}
+    return [(name, state) for name, state in environment.caches.items() if name not in absent]
 
 
 # --- checks ------------------------------------------------------------------------------

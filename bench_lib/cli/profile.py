@@ -175,9 +175,9 @@ def _look(
     stacks: bool,
     counted: bool,
 ) -> Look:
+    from bench_lib.backends import detect, visibility
     from bench_lib.engine import profiles
     from bench_lib.engine.devicelock import DeviceLock
-    from bench_lib.hardware import detect, visibility
     from bench_lib.launch.profiled import Asked
 
     device = detect()[0]
@@ -265,7 +265,7 @@ def _compare(
     top: int,
     json: bool,
 ) -> None:
-    from bench_lib.hardware import detect
+    from bench_lib.backends import detect
     from bench_lib.profiling import store
 
     key = detect()[0].key if store.BASELINE in sides else None

@@ -280,12 +280,12 @@ def _of_matrix(case_id: str, asked: _Asked) -> Subject:
 
 def _measure_over_ranks(study: _Study, subjects: Sequence[Subject], asked: _Asked) -> None:
     """Measure subjects over ranks, one a GPU, or a CPU's core where there is none."""
-    from bench_lib.hardware import detect
+    from bench_lib import backends
     from bench_lib.studies.lists import numbers_in
     from bench_lib.studies.scaling import GPUS, RANKS, WEAK, points, powers_of_two
 
-    devices = detect()
-    is_gpu = devices[0].vendor != "cpu"
+    devices = backends.detect()
+    is_gpu = backends.is_gpu(devices[0])
     cores = devices[0].compute_units or 1
     numbers = powers_of_two(asked.at_most or (len(devices) if is_gpu else cores))
     if asked.ranks is not None:
@@ -303,16 +303,15 @@ def _measure_over_ranks(study: _Study, subjects: Sequence[Subject], asked: _Aske
 
 def _measure_mnist(study: _Study, asked: _Asked) -> None:
     """Measure a small network on MNIST, from one thread to all GPUs."""
+    from bench_lib import backends
     from bench_lib.cases.training import training_case
-    from bench_lib.hardware import cpu, detect
-    from bench_lib.hardware.sysfs import ROOT
     from bench_lib.model import Case, Sampling
     from bench_lib.studies.lists import names_in
     from bench_lib.studies.scaling import GPUS, OVER, STRONG, Subject, points, powers_of_two
 
-    found = detect()
-    gpus = [device for device in found if device.vendor != "cpu"]
-    machine = cpu.device(ROOT) if gpus else found[0]
+    found = backends.detect()
+    gpus = [device for device in found if backends.is_gpu(device)]
+    machine = backends.this_cpu() if gpus else found[0]
     ways = list(OVER if gpus else OVER[:2])
     if asked.over is not None:
         ways = names_in(asked.over, "--over", "way to have more workers", OVER)

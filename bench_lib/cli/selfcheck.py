@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bench_lib.studies.contexts import Found, Spread
     from bench_lib.studies.selfcheck import Selfcheck
 
-DEFAULT_CASES = {"cpu": "resnet18-b4-fp32-96px-eager-infer"}
+DEFAULT_CPU_CASE = "resnet18-b4-fp32-96px-eager-infer"
 DEFAULT_GPU_CASE = "resnet50-b64-fp16-eager-infer"
 GPU_CONTEXT_CASES = (
     DEFAULT_GPU_CASE,
@@ -68,7 +68,7 @@ def selfcheck(
     Exit status 1 where something clean is called slower, or the largest delay is not found;
     with --contexts nothing is judged.
     """
-    from bench_lib.hardware import detect
+    from bench_lib import backends
     from bench_lib.studies.contexts import as_lines
     from bench_lib.studies.selfcheck import SelfcheckError, as_samples
 
@@ -79,7 +79,7 @@ def selfcheck(
         raise SelfcheckError(f"--output {output} is a folder; name a file in it")
     if output is not None and not output.absolute().parent.is_dir():
         raise SelfcheckError(f"--output {output}: there is no folder {output.absolute().parent}")
-    device = detect()[0]
+    device = backends.detect()[0]
     if contexts:
         chosen = _for_contexts(matrix, case, device)
         differing = _compared(device, chosen, processes or CONTEXTS)
@@ -87,7 +87,9 @@ def selfcheck(
         (_print_contexts_json if json else _print_contexts)(differing, device.key)
         return
     planted = _shares(effects)
-    network = _network(matrix, case or DEFAULT_CASES.get(device.vendor, DEFAULT_GPU_CASE))
+    network = _network(
+        matrix, case or (DEFAULT_GPU_CASE if backends.is_gpu(device) else DEFAULT_CPU_CASE)
+    )
     found = _checked(
         device,
         network,
@@ -124,6 +126,7 @@ def _checked(
     candidates: int,
     tolerance: float,
 ) -> Selfcheck:
+    from bench_lib import backends
     from bench_lib.engine.runner import Bench
     from bench_lib.studies import selfcheck as check
 
@@ -139,7 +142,7 @@ def _checked(
             return check.check(
                 bench,
                 case,
-                vendor=device.vendor,
+                on_gpu=backends.is_gpu(device),
                 effects=effects,
                 processes=processes,
                 candidates=candidates,
@@ -285,9 +288,10 @@ def _print_json(found: Selfcheck, key: str) -> None:
 
 
 def _for_contexts(path: Path, case_id: str | None, device: Hardware) -> list[Case]:
+    from bench_lib import backends
     from bench_lib.studies.selfcheck import SelfcheckError
 
-    ids = [DEFAULT_CASES[device.vendor]] if device.vendor in DEFAULT_CASES else GPU_CONTEXT_CASES
+    ids = GPU_CONTEXT_CASES if backends.is_gpu(device) else [DEFAULT_CPU_CASE]
     cases = [_case(path, name) for name in ([case_id] if case_id else ids)]
     for case in cases:
         if case.launch.ranks > 1:
@@ -296,13 +300,14 @@ def _for_contexts(path: Path, case_id: str | None, device: Hardware) -> list[Cas
 
 
 def _compared(device: Hardware, cases: Sequence[Case], number: int) -> Found:
+    from bench_lib import backends
     from bench_lib.engine.devicelock import DeviceLock
     from bench_lib.engine.runner import Bench
     from bench_lib.launch.wire import CONTEXTS_VARIABLE
     from bench_lib.studies import contexts
 
     kinds = [contexts.ANY]
-    if device.vendor != "cpu":
+    if backends.is_gpu(device):
         kinds.append(contexts.CHOSEN)
     about_s = contexts.duration_s(cases, len(kinds), number)
     say(

@@ -41,8 +41,8 @@ def sheet(
     json: Json = False,
 ) -> None:
     """Fill the guide's results sheet from the history."""
+    from bench_lib.backends import detect
     from bench_lib.cases.axes import one_of
-    from bench_lib.hardware import detect
     from bench_lib.storage import history as runs
     from bench_lib.studies import sheet as exercise
 

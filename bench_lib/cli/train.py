@@ -276,6 +276,6 @@ def _ready(dataset: str, folder: Path | None, *, download: bool) -> None:
 
 
 def _device() -> Hardware:
-    from bench_lib.hardware import detect
+    from bench_lib.backends import detect
 
     return detect()[0]

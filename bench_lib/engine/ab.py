@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bench_lib import hardware
+from bench_lib import backends
 from bench_lib.engine.cooling import COOL_S, Cooling
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.pairing import NAMES, Row, fails, judged
@@ -61,7 +61,7 @@ def start_workers(side: Side, device: Hardware) -> Workers:
     """Start the workers of a side on a device."""
     return Zygote(
         python=side.python,
-        environment={**hardware.visibility(device), **side.environment},
+        environment={**backends.visibility(device), **side.environment},
         command_prefix=side.command_prefix,
     )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from bench_lib import backends
 from bench_lib.model import Hardware, UserError
 
 LOOK_AGAIN_S = 0.2
@@ -20,19 +21,12 @@ class DeviceBusyError(UserError):
     """Somebody else measures on this device and did not finish in time."""
 
 
-def _name(device: Hardware) -> str:
-    """Return what tells a device from every other of this host."""
-    name = device.uuid or f"{device.key}-{device.index}"
-    # Partitions of an AMD GPU may share its uuid; the function of the address is theirs.
-    return f"{name}-{device.bdf}" if device.vendor == "amd" and device.bdf else name
-
-
 class DeviceLock:
     """Held from before the first case until after the last; let go of by the kernel on death."""
 
     def __init__(self, device: Hardware, folder: Path | None = None) -> None:
         """Lock of ``device``, shared by all users of this host."""
-        name = re.sub(r"[^A-Za-z0-9-]+", "-", _name(device))
+        name = re.sub(r"[^A-Za-z0-9-]+", "-", backends.of(device).lock_name(device))
         self._folder = folder or Path(tempfile.gettempdir(), "bench-lib-locks")
         self._lock = FileLock(self._folder / f"{name}.lock", mode=0o666)
         self._holder = self._folder / f"{name}.holder"

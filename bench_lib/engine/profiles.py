@@ -10,6 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from bench_lib import backends
+from bench_lib.backends.amd.rocprof import counters, profilers
+from bench_lib.backends.amd.rocprof.counters import KernelCounters
+from bench_lib.backends.amd.rocprof.profilers import Profiler
+from bench_lib.backends.amd.rocprof.results import Process
+from bench_lib.backends.tool import ToolError, ask
 from bench_lib.engine.runner import Bench
 from bench_lib.environment import fingerprint
 from bench_lib.launch.faults import CaseFault, CaseSkipped
@@ -19,11 +25,6 @@ from bench_lib.profiling import answers, readings, store, traces
 from bench_lib.profiling.kernels import table
 from bench_lib.profiling.readings import Answer
 from bench_lib.profiling.store import Profile
-from bench_lib.rocm import counters, profilers
-from bench_lib.rocm.counters import KernelCounters
-from bench_lib.rocm.profilers import Profiler
-from bench_lib.rocm.results import Process
-from bench_lib.rocm.tool import ToolError, ask
 from bench_lib.storage.history import utc_now
 
 NAME = "rocprof"
@@ -155,7 +156,7 @@ def _in_trace(result: Profiled, label: str, folder: Path, device: Hardware) -> S
     if result.trace is None:
         raise traces.TraceError("the profiler wrote no trace")
     path = folder / result.trace
-    trace = traces.read(path, needs_device=device.vendor != "cpu")
+    trace = traces.read(path, needs_device=backends.is_gpu(device))
     plain_s, profiled_s = result.plain_step_s, result.profiled_step_s
     cost = answers.Cost(plain_s, profiled_s) if plain_s and profiled_s else None
     found = answers.answers(trace, result.memory, cost)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench_lib import hardware
+from bench_lib import backends
+from bench_lib.backends.folders import searched
 from bench_lib.engine.cooling import COOL_S, Cooling
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.station import (
@@ -59,10 +60,6 @@ TUNING_LIMIT_S = 3600.0
 """A search through all kernels of a network takes minutes, the first time on a GPU more."""
 
 
-def _miopen() -> str:
-    return caches.found().get("miopen", "unknown")
-
-
 @dataclass(frozen=True)
 class Outcome:
     """All attempts at one case in this run, and what they were made in."""
@@ -108,7 +105,7 @@ class Bench:
         now: Callable[[], str] = history.utc_now,
         lock: DeviceLock | None = None,
         lock_of: Callable[[Hardware], DeviceLock] = DeviceLock,
-        devices: Callable[[], Sequence[Hardware]] = hardware.detect,
+        devices: Callable[[], Sequence[Hardware]] = backends.detect,
         ours: Sequence[int] = (),
         tune: bool = False,
         launcher: str | None = None,
@@ -139,7 +136,7 @@ class Bench:
         self._before: Environment | None = None
         self._companion: Companion | None = None
         self._cooling = Cooling(device, self._seen_between, cool_s=cool_s, say=say)
-        told = {**hardware.visibility(device), **(variables or {})}
+        told = {**backends.visibility(device), **(variables or {})}
         self._station = Station(
             device,
             lambda: workers(told),
@@ -246,10 +243,10 @@ class Bench:
 
     def _used_by(self, case: Case) -> list[Hardware]:
         """Return the GPUs that a case's ranks use; none where there is one, or too few."""
-        if case.launch.ranks == 1 or self.device.vendor == "cpu":
+        if case.launch.ranks == 1 or not backends.is_gpu(self.device):
             return []
         command, devices = self._started_by(case), self._all_devices
-        if launchers.too_many(command, devices) is not None:
+        if launchers.too_many(command, self._gpus) is not None:
             return []
         used = devices if command.hosts != 1 else devices[: case.launch.ranks]
         return sorted(used, key=_order)
@@ -258,13 +255,17 @@ class Bench:
     def _all_devices(self) -> list[Hardware]:
         return list(self._devices())
 
+    @property
+    def _gpus(self) -> int | None:
+        """How many GPUs ranks may have; None on a CPU."""
+        return len(self._all_devices) if backends.is_gpu(self.device) else None
+
     def _started_by(self, case: Case) -> LaunchCommand:
-        gpus = None if self.device.vendor == "cpu" else len(self._all_devices)
         return launchers.command_for(
             case.launch.ranks,
             self._launcher,
             environ={**os.environ, **self._variables},
-            gpus=gpus,
+            gpus=self._gpus,
         )
 
     def expect(self, cases: Sequence[Case]) -> None:
@@ -286,16 +287,16 @@ class Bench:
     def _start(self, case: Case) -> dict[str, Any]:
         """Return how a case's ranks are started; raises CaseSkipped where they cannot be."""
         command = self._started_by(case)
-        devices = [self.device] if self.device.vendor == "cpu" else self._all_devices
-        if (problem := launchers.too_many(command, devices)) is not None:
+        if (problem := launchers.too_many(command, self._gpus)) is not None:
             raise CaseSkipped(problem)
         # Beside GPUs the ranks of a CPU's case would open these.
-        hidden = hardware.visibility(self.device) if self.device.vendor == "cpu" else {}
+        hidden = backends.visibility(self.device) if self._gpus is None else {}
         return {"command": command, "environment": {**hidden, **self._variables}}
 
     def _tune(self, case: Case) -> str:
         """Have MIOpen search, in a context that ends with it; say what became of its database."""
-        before, begin = _miopen(), time.monotonic()
+        cache = backends.of(self.device).tuned_cache
+        before, begin = caches.found().get(cache, "unknown"), time.monotonic()
         context = self._station.fork()
         words = ""
         try:
@@ -306,7 +307,8 @@ class Bench:
             words = f"not tuned: {error.fault.kind}: {error.fault.message}; "
         finally:
             context.close()
-        words += f"{before} before, {_miopen()} after {time.monotonic() - begin:.1f} s"
+        after = caches.found().get(cache, "unknown")
+        words += f"{before} before, {after} after {time.monotonic() - begin:.1f} s"
         self._say(f"{case.id}: MIOpen's database: {words}")
         return words
 
@@ -315,7 +317,8 @@ class Bench:
             self._watcher = self._start_watching(self.device)
             self._before = fingerprint.collect()  # measuring fills the caches, and so does tuning
             if self._tunes:
-                filled = {**self._before.caches, caches.TUNED: "searched first"}
+                search = searched(backends.of(self.device).tuned_cache)
+                filled = {**self._before.caches, search: "searched first"}
                 self._before = replace(self._before, caches=filled)
             self._before = launchers.noted_in(self._before, launchers.name_of(self._launcher))
 

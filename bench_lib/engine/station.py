@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from bench_lib import hardware
+from bench_lib import backends
 from bench_lib.engine.telemetry import Sampler
 from bench_lib.environment import fingerprint
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
@@ -224,13 +224,13 @@ class Station:
         if process in self._contexts:
             return self._contexts[process]
         context = self._opened()
-        if differences := hardware.confirm(self.device, context.device):
+        if differences := backends.confirm(self.device, context.device):
             context.close()
             raise LaunchError(
                 f"the worker opened another device than {self.device.key}: "
                 f"{'; '.join(differences)}. Check the *_VISIBLE_DEVICES variables"
             )
-        if self.device.vendor != "cpu":
+        if backends.is_gpu(self.device):
             context.give_way = self._give_way
         if self._environment is None:
             described = fingerprint.with_versions(self.environment(), {"cudnn": context.cudnn})
@@ -318,7 +318,7 @@ class Station:
 
     def _explained(self, fault: Fault, begin_s: float) -> Fault:
         """Add to the fault of a case that was not done in time who else had its CPU."""
-        if fault.kind != "time limit" or self.device.vendor != "cpu":
+        if fault.kind != "time limit" or backends.is_gpu(self.device):
             return fault
         during = self._seen(begin_s, time.monotonic())
         if during is None:

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
-from bench_lib.environment.caches import describe_folder, found, same
-from bench_lib.hardware.sysfs import ROOT, text
+from bench_lib import backends
+from bench_lib.backends.sysfs import ROOT, text
+from bench_lib.environment.caches import found, same
 from bench_lib.model import Environment
 
 GIT_TIMEOUT_S = 5.0
@@ -44,8 +45,6 @@ _NAMES = frozenset(
     TORCH_BLAS_PREFER_HIPBLASLT TORCH_BLAS_PREFER_CUBLASLT DISABLE_ADDMM_CUDA_LT
     TORCH_ALLOW_TF32_CUBLAS_OVERRIDE TORCH_COMPILE_DISABLE
     CUBLAS_WORKSPACE_CONFIG NVIDIA_TF32_OVERRIDE ATEN_CPU_CAPABILITY ONEDNN_MAX_CPU_ISA
-    HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL
-    CUDA_DEVICE_ORDER
     HIP_FORCE_DEV_KERNARG HIP_LAUNCH_BLOCKING CUDA_LAUNCH_BLOCKING CUDA_MODULE_LOADING
     CUDA_DEVICE_MAX_CONNECTIONS GPU_MAX_HW_QUEUES
     AMD_SERIALIZE_KERNEL AMD_SERIALIZE_COPY AMD_LOG_LEVEL LD_PRELOAD MALLOC_CONF
@@ -68,10 +67,6 @@ _OPTIONS = frozenset(
 )
 """Options of the kernel that are kept; never its whole line, which may name disks and secrets."""
 _MODULES = ("amdgpu.", "nvidia.")
-_LIBRARY = re.compile(
-    r"lib(MIOpen|hipblaslt|rocblas|rccl|amdhip64|hsa-runtime64)\.so\.(\d+(?:\.\d+)+)"
-)
-
 _VERSIONS = frozenset(
     {"python", "torch", "torchvision", "cuda", "hip", "cudnn", "triton", "torchao"}
 )
@@ -90,22 +85,24 @@ def collect(
     cwd = Path.cwd() if cwd is None else cwd
     commit, dirty = _checkout(cwd)
     affinity = getattr(os, "sched_getaffinity", None)
+    installed = [backend.software(root, environ) for backend in backends.every()]
+    firmware = frozenset[str]().union(*(each.firmware for each in installed))
     return Environment(
         python=platform.python_version(),
         host=socket.gethostname(),
-        driver=driver(root),
-        rocm=rocm(root, environ),
+        driver=", ".join(each.driver for each in installed if each.driver) or None,
+        rocm=next((each.rocm for each in installed if each.rocm), None),
         kernel=platform.release(),
         cpu=_cpu_model(root),
         cpu_count=len(affinity(0)) if affinity else os.cpu_count(),
         commit=commit,
         dirty=dirty,
-        firmware=_firmware(root),
+        firmware=", ".join(sorted(firmware)) or None,
         governor=governor(root),
         numa_balancing=numa_balancing(root),
         huge_pages=_huge_pages(root),
         kernel_options=_kernel_options(root),
-        libraries=_libraries(root, environ),
+        libraries={name: each.libraries[name] for each in installed for name in each.libraries},
         variables=_variables(environ),
         caches=found(environ, cwd),
     )
@@ -174,31 +171,6 @@ def _spoken(field: str) -> str:
 # --- the environment ---------------------------------------------------------------------
 
 
-def driver(root: Path) -> str | None:
-    """Name the GPU kernel drivers that are loaded, with their versions."""
-    found = []
-    amdgpu = text(root / "sys/module/amdgpu/version")
-    if amdgpu or (root / "sys/module/amdgpu").is_dir():
-        # The driver of the kernel itself has no version but the kernel's.
-        found.append(f"amdgpu {amdgpu or 'of the kernel'}")
-    banner = text(root / "proc/driver/nvidia/version") or ""
-    nvidia = re.search(r"Kernel Module\b.*?\s(\d+(?:\.\d+)+)\s", banner)
-    version = nvidia[1] if nvidia else text(root / "sys/module/nvidia/version")
-    if version:
-        found.append(f"nvidia {version}")
-    return ", ".join(found) or None
-
-
-def rocm(root: Path, environ: Mapping[str, str]) -> str | None:
-    """Read the version of the ROCm that ROCM_PATH or the usual place holds."""
-    return text(_rocm_folder(root, environ) / ".info/version")
-
-
-def _rocm_folder(root: Path, environ: Mapping[str, str]) -> Path:
-    prefix = Path(environ.get("ROCM_PATH") or "/opt/rocm")
-    return root / prefix.relative_to(prefix.anchor)
-
-
 def governor(root: Path) -> str | None:
     """Read what sets the clocks of the first CPU; the others are hardly ever set apart."""
     return text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
@@ -216,15 +188,6 @@ def _huge_pages(root: Path) -> str | None:
     return chosen[1] if chosen else None
 
 
-def _firmware(root: Path) -> str | None:
-    """Read the versions of the video BIOS that the drivers tell, each once."""
-    found = {text(file) for file in root.glob("sys/bus/pci/drivers/amdgpu/*/vbios_version")}
-    for file in root.glob("proc/driver/nvidia/gpus/*/information"):
-        line = re.search(r"^Video BIOS:[ \t]*([0-9A-Fa-f.]+)$", text(file) or "", re.MULTILINE)
-        found.add(line[1] if line else None)
-    return ", ".join(sorted(filter(None, found))) or None
-
-
 def _kernel_options(root: Path) -> dict[str, str] | None:
     """Pick the listed options out of the kernel's command line; a bare one is ``set``."""
     line = text(root / "proc/cmdline")
@@ -240,28 +203,6 @@ def _kernel_options(root: Path) -> dict[str, str] | None:
             value = value if equals else "set"
             options[name] = f"{options[name]},{value}" if name in options else value
     return dict(sorted(options.items()))
-
-
-def _libraries(root: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Tell ROCm's libraries by their file names, and folders that replace their kernels."""
-    versions: dict[str, str] = {}
-    try:
-        names = os.listdir(_rocm_folder(root, environ) / "lib")  # noqa: PTH208 - names only
-    except OSError:
-        names = []
-    for name in names:
-        if found := _LIBRARY.fullmatch(name):
-            library, version = found.groups()
-            versions[library] = max(versions.get(library, ""), version, key=_as_tuple)
-    for library in ("hipblaslt", "rocblas"):
-        folder = environ.get(f"{library.upper()}_TENSILE_LIBPATH")
-        if folder and (described := describe_folder(Path(folder))):
-            versions[f"{library} kernels"] = described
-    return dict(sorted(versions.items()))
-
-
-def _as_tuple(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part)
 
 
 def _cpu_model(root: Path) -> str | None:
@@ -300,8 +241,9 @@ def _checkout(cwd: Path) -> tuple[str | None, bool | None]:
 
 def _variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Keep the listed variables and families, less what may be a secret."""
+    names = _NAMES.union(backends.variables())
     return {
         name: _QUERY.sub(r"\1***", _CREDENTIALS.sub(r"\1***@", value))
         for name, value in sorted(environ.items())
-        if (name in _NAMES or name.startswith(_FAMILIES)) and not _SECRET.search(name.upper())
+        if (name in names or name.startswith(_FAMILIES)) and not _SECRET.search(name.upper())
     }

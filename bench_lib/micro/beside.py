@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from bench_lib import hardware
+from bench_lib import backends
 from bench_lib.engine.station import Companion
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.zygote import Zygote
@@ -48,7 +48,7 @@ def beside(device: Hardware) -> Iterator[Beside]:
         starter = stack.enter_context(ThreadPoolExecutor(1))
 
         def start() -> Companion:
-            variables = {**hardware.visibility(device), PRELOAD_VARIABLE: "no"}
+            variables = {**backends.visibility(device), PRELOAD_VARIABLE: "no"}
             zygote = Zygote(environment=variables)
             stack.callback(zygote.close)
             return Companion(lambda: zygote.context(draws=1))

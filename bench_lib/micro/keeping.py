@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench_lib import hardware
+from bench_lib import backends
 from bench_lib.engine.runner import Outcome
 from bench_lib.engine.telemetry import Sampler
 from bench_lib.environment import fingerprint
@@ -40,7 +40,7 @@ class Keeper:
 
     def keep(self, seen: Seen) -> None:
         """Write it down; raises UserError where it was another device, and HistoryError."""
-        if differing := hardware.confirm(self.device, seen.device):
+        if differing := backends.confirm(self.device, seen.device):
             raise UserError(f"this ran on another device than {self.device.key}: {differing[0]}")
         self.series.note(self._outcome(seen))
 

@@ -103,7 +103,7 @@ def _rank(options: Options, place: Place) -> int:
 
 
 def _measured(options: Options, place: Place) -> int:
-    from bench_lib import hardware
+    from bench_lib import backends
     from bench_lib.micro import lines
     from bench_lib.micro.keeping import keeper as keeping
     from bench_lib.micro.session import prepared, run
@@ -114,7 +114,7 @@ def _measured(options: Options, place: Place) -> int:
     passes, trouble = True, []
     with contextlib.ExitStack() as stack:
         # One that torch cannot open is the session's to name.
-        found = hardware.detect() if place.is_first else []
+        found = backends.detect() if place.is_first else []
         device = found[min(place.device_index, len(found) - 1)] if found else None
         other = stack.enter_context(_other_context(place, device))
         keeper = stack.enter_context(keeping(options, place, device, other, say))
@@ -135,11 +135,12 @@ def _measured(options: Options, place: Place) -> int:
 @contextlib.contextmanager
 def _other_context(place: Place, device: Hardware | None) -> Iterator[Beside]:
     """Lend another context of a GPU; ranks have none, nor do processes that are profiled."""
+    from bench_lib import backends
     from bench_lib.micro.beside import NOBODY, beside
     from bench_lib.worker.capture import external_profiler
 
     alone = place.ranks == 1 and external_profiler() is None
-    if device is None or device.vendor == "cpu" or not alone:
+    if device is None or not backends.is_gpu(device) or not alone:
         yield NOBODY
         return
     with beside(device) as other:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-from bench_lib import formats
+from bench_lib import backends, formats
 from bench_lib.cases.matrix import MatrixError, cases_of
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.runner import Outcome
@@ -109,7 +109,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             "--perf-tune fills a database that --perf-cold does not read; choose"
         )
-    if session.options.tune and session.devices[0].vendor != "amd":
+    if session.options.tune and not backends.of(session.devices[0]).tuned_cache:
         here = session.devices[0].key
         raise pytest.UsageError(
             f"--perf-tune fills MIOpen's database, which is for AMD; here is {here}"
@@ -247,7 +247,7 @@ def pytest_benchmark_update_machine_info(
 ) -> None:
     """Name the device in pytest-benchmark's machine info, which knows CPUs only."""
     device = config.stash[SESSION].device()
-    if device.vendor != "cpu":
+    if backends.is_gpu(device):
         machine_info["gpu"] = {
             "key": device.key,
             "name": device.name,

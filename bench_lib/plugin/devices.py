@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bench_lib import backends
+
 if TYPE_CHECKING:
     from bench_lib.model import Hardware
 
@@ -20,7 +22,7 @@ def refuse_too_many(config: pytest.Config, devices: Sequence[Hardware]) -> None:
     workers = len(getattr(config.option, "tx", None) or [])
     if workers <= len(devices):
         return
-    if devices[0].vendor == "cpu":
+    if not backends.is_gpu(devices[0]):
         raise pytest.UsageError(
             f"-n {workers}: this machine has no GPU, and {workers} workers on one CPU would "
             "take its cores from each other and make every timing wrong; use -n 1, or leave "

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench_lib import formats, hardware
+from bench_lib import backends, formats
 from bench_lib.cases import matrix
 from bench_lib.cases.axes import WorkloadAxes, cold
 from bench_lib.engine.chronicle import Chronicle, fails
@@ -65,7 +65,7 @@ class PerfSession:
     @cached_property
     def devices(self) -> list[Hardware]:
         """The devices of this machine, in the order torch counts them."""
-        return hardware.detect()
+        return backends.detect()
 
     @cached_property
     def workloads(self) -> dict[str, WorkloadAxes]:
@@ -93,7 +93,7 @@ class PerfSession:
     @property
     def tier(self) -> str:
         """The tier to run: the one asked for, or what fits the machine."""
-        return self.options.tier or ("smoke" if self.devices[0].vendor == "cpu" else "gate")
+        return self.options.tier or ("gate" if backends.is_gpu(self.devices[0]) else "smoke")
 
     def refusal(self, case: Case) -> str | None:
         """Say why a test must not measure this case; None where it may."""

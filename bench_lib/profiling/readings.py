@@ -10,10 +10,9 @@ import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from bench_lib.formats import seconds
-from bench_lib.model import Kernel
+from bench_lib.model import Call, Kernel
 from bench_lib.profiling.names import REST, role, short
 
 TOP = 5
@@ -28,22 +27,6 @@ FEWEST_CALLS = 5
 """Of a kernel, before their spread says anything."""
 MOVES = re.compile(r"memcpy|copybuffer", re.IGNORECASE)
 """Kernels with which a runtime copies, the second HIP's; torch's own copies are computations."""
-
-
-class Span(Protocol):
-    """One call on the device; ``rocm.results.Call`` is one."""
-
-    @property
-    def name(self) -> str:
-        """The kernel's."""
-
-    @property
-    def begin_s(self) -> float:
-        """On any clock that all calls share."""
-
-    @property
-    def end_s(self) -> float:
-        """On the same clock."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +44,7 @@ def answers(
     kernels: Sequence[Kernel],
     *,
     copies: Sequence[Kernel] = (),
-    calls: Iterable[Span] = (),
+    calls: Iterable[Call] = (),
     total_s: float | None = None,
 ) -> list[Answer]:
     """Answer what can be answered of one device's kernels.
@@ -134,7 +117,7 @@ def _copied(kernels: Sequence[Kernel], copies: Sequence[Kernel], whole: float) -
     return Answer(question, words, reading)
 
 
-def _varied(calls: Sequence[Span]) -> Iterator[Answer]:
+def _varied(calls: Sequence[Call]) -> Iterator[Answer]:
     """Answer how much the durations of one kernel's calls differ."""
     times: dict[str, list[float]] = {}
     for call in calls:
@@ -159,7 +142,7 @@ def _varied(calls: Sequence[Span]) -> Iterator[Answer]:
     yield Answer("kernel durations", words, reading)
 
 
-def _gaps(calls: Sequence[Span]) -> Iterator[Answer]:
+def _gaps(calls: Sequence[Call]) -> Iterator[Answer]:
     """Answer how long the device had nothing to do between kernels."""
     if len(calls) < 2:
         return

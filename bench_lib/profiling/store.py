@@ -13,12 +13,12 @@ from pathlib import Path
 
 import msgspec
 
+from bench_lib.backends.amd.rocprof import profilers
+from bench_lib.backends.tool import ToolError
 from bench_lib.environment import fingerprint
 from bench_lib.model import SCHEMA, Case, Environment, Kernel, KernelTable, UserError
 from bench_lib.profiling import traces
 from bench_lib.profiling.kernels import Diff, diff, reason, table
-from bench_lib.rocm import profilers
-from bench_lib.rocm.tool import ToolError
 from bench_lib.storage import baselines
 
 FILE = "kernels.json"

@@ -19,10 +19,9 @@ from pathlib import Path
 
 import msgspec
 
-from bench_lib.model import Kernel, KernelTable, UserError
+from bench_lib.model import Call, Kernel, KernelTable, UserError
 from bench_lib.profiling.kernels import table
 from bench_lib.profiling.names import is_convolution
-from bench_lib.rocm.results import Call
 
 MOST_BYTES = 4 * 2**30
 """Of JSON: larger traces hold more steps than anybody looks at."""

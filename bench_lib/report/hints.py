@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from bench_lib import backends
 from bench_lib.model import Hardware, Status
 from bench_lib.report.night import Entry, Night
 from bench_lib.verdict.metrics.timing import LEAST_PROCESSES
@@ -56,7 +57,7 @@ def _on_blind(night: Night) -> Iterator[str]:
         measured = [
             attempt
             for entry in entries
-            if entry.hardware.vendor in ("amd", "nvidia")
+            if backends.is_gpu(entry.hardware)
             for attempt in entry.record.attempts
             if attempt.measurement is not None
         ]

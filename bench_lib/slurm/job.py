@@ -19,19 +19,12 @@ from typing import Literal
 
 import msgspec
 
-from bench_lib.hardware import detect
-from bench_lib.hardware.sysfs import ROOT, text
+from bench_lib import backends
+from bench_lib.backends.sysfs import ROOT, text
 from bench_lib.model import Hardware, UserError
 from bench_lib.slurm import tools
 from bench_lib.slurm.asked import Resources, clock, many
 
-GPU_VARIABLES = (
-    "CUDA_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "SLURM_JOB_GPUS",
-    "SLURM_STEP_GPUS",
-)
 SAMPLE_S = 5.0
 """Between two looks at the memory of the suite's processes."""
 SLACK = 0.99
@@ -50,7 +43,7 @@ class Got:
     gpus: list[str] = field(default_factory=list)
     """Those that can be used, in the order torch counts them."""
     variables: dict[str, str] = field(default_factory=dict)
-    """Of GPU_VARIABLES, those that are set."""
+    """Of the variables that choose GPUs, those that are set."""
     lacks: list[str] = field(default_factory=list)
     """What is less than was asked for, in words."""
 
@@ -91,11 +84,12 @@ def look(
         cpus=_least(_number(environ.get("SLURM_CPUS_ON_NODE")), cores),
         memory_bytes=_least(*_memory(environ, root)),
         gpus=[_named(device) for device in devices],
-        variables={name: environ[name] for name in GPU_VARIABLES if name in environ},
+        variables={name: environ[name] for name in gpu_variables() if name in environ},
     )
     missing = list(_lacks(asked, got))
     if len(devices) < (asked.gpus or 0):
-        missing += _renumbered_twice(environ, root, len(devices))
+        wrong = (each.misnumbered(root, environ, len(devices)) for each in backends.every())
+        missing += filter(None, wrong)
     return dataclasses.replace(got, lacks=missing)
 
 
@@ -123,7 +117,7 @@ def shown(asked: Resources, got: Got) -> Iterator[str]:
         yield f"  {what}: {asked_for}, {'not known' if given is None else given} got"
     for number, gpu in enumerate(got.gpus):
         yield f"  GPU {number}: {gpu}"
-    for name in GPU_VARIABLES:
+    for name in gpu_variables():
         yield f"  {name}={got.variables[name]}" if name in got.variables else f"  {name} is not set"
     for lack in got.lacks:
         yield f"bench-lib: error: {lack}"
@@ -283,8 +277,13 @@ def gib(size: int | None) -> str | None:
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
 
 
+def gpu_variables() -> tuple[str, ...]:
+    """Return the variables by which Slurm or a vendor chooses GPUs."""
+    return (*backends.variables(), "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")
+
+
 def _gpus(environ: Mapping[str, str], root: Path) -> list[Hardware]:
-    return [device for device in detect(root, environ) if device.vendor != "cpu"]
+    return [device for device in backends.detect(root, environ) if backends.is_gpu(device)]
 
 
 def _lacks(asked: Resources, got: Got) -> Iterator[str]:
@@ -306,18 +305,6 @@ def _lacks(asked: Resources, got: Got) -> Iterator[str]:
         yield (
             f"{gib(asked.memory_bytes)} of memory asked for, {gib(got.memory_bytes)} can be used "
             f"on {got.node}"
-        )
-
-
-def _renumbered_twice(environ: Mapping[str, str], root: Path, seen: int) -> Iterator[str]:
-    """Name the cause where ROCR's choice was made, and HIP chooses among it by the old numbers."""
-    hip = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-    without = {name: value for name, value in environ.items() if name not in hip}
-    if "ROCR_VISIBLE_DEVICES" in environ and len(_gpus(without, root)) > seen:
-        names = " and ".join(name for name in hip if name in environ)
-        yield (
-            f"ROCR_VISIBLE_DEVICES has renumbered the GPUs, and {names} counts them as before; "
-            "have the cluster's gres.conf say Flags=amd_gpu_env, or unset it in the job"
         )
 
 

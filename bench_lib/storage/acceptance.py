@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from bench_lib.environment import caches
+from bench_lib import backends
+from bench_lib.backends.folders import state_of
 from bench_lib.launch import launchers
 from bench_lib.model import (
     Accepted,
@@ -74,9 +75,9 @@ def conditions_of(
 ) -> dict[str, Any]:
     """Return what has to be equal for a comparison: conditions, never the software judged.
 
-    Each is a row of the table in docs/baselines.md.  Of the environment there is the
-    governor, where the CPU itself is measured, and whether the caches that choose kernels
-    were filled; how full they are changes with every case that is added.
+    Each is a row of the table in docs/baselines.md.  Of the environment there is what the
+    device's backend names, and whether the caches that choose kernels were filled; how full
+    they are changes with every case that is added.
     """
     variables = {} if environment is None else environment.variables
     launcher = variables.get(launchers.VARIABLE, launchers.DEFAULT)
@@ -87,17 +88,12 @@ def conditions_of(
     conditions |= {name: getattr(hardware, name) for name in CONDITIONS}
     if environment is None:
         return conditions
-    if hardware.vendor == "cpu":
-        conditions["governor"] = environment.governor
+    conditions |= backends.of(hardware).conditions(environment, cold=case.launch.cold)
     if case.launch.cold:
         return {**conditions, "caches": "cold"}
     filled = environment.caches
-    if hardware.vendor == "amd" and "miopen" in filled:
-        conditions["miopen_cache"] = caches.state_of(filled["miopen"])
-        if caches.TUNED in filled:
-            conditions["miopen_cache"] = "tuned"
     if "tunableop" in filled:
-        conditions["tunableop_cache"] = caches.state_of(filled["tunableop"])
+        conditions["tunableop_cache"] = state_of(filled["tunableop"])
     return conditions
 
 

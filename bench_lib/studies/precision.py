@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bench_lib import backends
 from bench_lib.model import Hardware
 from bench_lib.studies.cells import (
     Table,
@@ -39,16 +40,16 @@ class PrecisionRow:
 
 def default_precisions(device: Hardware, task: str) -> list[str]:
     """Return the precisions that are worth comparing on a device."""
-    if device.vendor == "cpu":
+    if not backends.is_gpu(device):
         return ["fp32", "bf16", "amp-bf16"] if task == "infer" else ["fp32", "amp-bf16"]
-    has_tf32 = device.vendor == "nvidia" or "tf32" in device.peak_tflops
+    has_tf32 = backends.of(device).has_tf32(device)
     names = ["fp32", *(["tf32"] if has_tf32 else []), "fp16", "bf16", "amp-fp16", "amp-bf16"]
     return [*names, "int8"] if task == "infer" else names
 
 
 def few_precisions(device: Hardware) -> list[str]:
     """Return those that stand for the rest where each takes long: FP16 too where it is fast."""
-    return ["fp32"] if device.vendor == "cpu" else ["fp32", "fp16"]
+    return ["fp32", "fp16"] if backends.is_gpu(device) else ["fp32"]
 
 
 def compare(figures: Sequence[Figures], price_per_hour: float | None = None) -> list[PrecisionRow]:

@@ -33,8 +33,8 @@ CONTEXT_S = 3.0
 """Rough time to open a device in a fresh process, its first kernels included."""
 FOUND = 0.9
 """An effect is visible where it is found in this share of the splits."""
-_SHORTEST_UNITS = {"cpu": 100}
-_GPU_UNITS = 200_000
+CPU_UNITS, GPU_UNITS = 100, 200_000
+"""Of the shortest delay that is measured to learn how long one lasts."""
 
 
 class SelfcheckError(UserError):
@@ -187,7 +187,7 @@ def check(
     device: Device,
     case: Case,
     *,
-    vendor: str,
+    on_gpu: bool,
     effects: Sequence[float] = EFFECTS,
     processes: int = PROCESSES,
     candidates: int = CANDIDATES,
@@ -208,7 +208,7 @@ def check(
         raise ValueError(f"candidates is {candidates}; fewer than {AGREEING} decide nothing")
     effects = sorted({0.0, *effects})
     say(f"how long a delay lasts: one process measures {case.id} and two delays alone")
-    step_s, unit_s = _calibrated(device, case, vendor)
+    step_s, unit_s = _calibrated(device, case, GPU_UNITS if on_gpu else CPU_UNITS)
     planted = {
         effect: _planted(case, effect, round(effect * step_s / unit_s)) for effect in effects
     }
@@ -244,9 +244,8 @@ def check(
     )
 
 
-def _calibrated(device: Device, case: Case, vendor: str) -> tuple[float, float]:
-    """Return a clean step's time and a delay unit's, both in seconds."""
-    units = _SHORTEST_UNITS.get(vendor, _GPU_UNITS)
+def _calibrated(device: Device, case: Case, units: int) -> tuple[float, float]:
+    """Return a clean step's time and a delay unit's, both in seconds; a short delay has `units`."""
     delays = [
         replace(case, id=f"delay-{n}", workload="delay", params={"delay_units": n})
         for n in (units, 3 * units)

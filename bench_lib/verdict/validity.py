@@ -16,6 +16,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bench_lib import backends
+from bench_lib.backends.looks import BY_NATURE
 from bench_lib.model import Hardware, ProcessSummary, Telemetry
 
 CLOCK_SLACK = 0.02
@@ -34,20 +36,6 @@ MOST_STOLEN = 0.05
 CROWDED = 0.25
 """Share of a CPU that others may have.  With the rest of it a case takes a third longer, and no
 more."""
-BY_NATURE = frozenset(
-    {
-        "power cap",
-        "current limit",
-        "board limit",
-        "sync boost",
-        "display clocks",
-        "reliability",
-        "throttled",
-    }
-)
-"""Reasons that hold in healthy runs too, or may (the last is one without a name); what they
-cost shows in the clock."""
-_CLOCKS = {"amd": "GFX clock", "nvidia": "SM clock", "cpu": "CPU clock"}
 
 
 @dataclass(frozen=True)
@@ -131,7 +119,8 @@ def _shared(seen: Telemetry, device: Hardware) -> str | None:
             return f"shared with {outside} {_plural('process', outside)} outside this container"
         others = f" and {len(named) - 3} more" if len(named) > 3 else ""
         return f"shared with {_plural('process', len(named))} {', '.join(named[:3])}{others}"
-    if device.vendor == "cpu" and seen.steal is not None and seen.steal > MOST_STOLEN:
+    on_cpu = not backends.is_gpu(device)
+    if on_cpu and seen.steal is not None and seen.steal > MOST_STOLEN:
         return f"the hypervisor gave {seen.steal:.0%} of the CPUs' time to others"
     return None
 
@@ -173,7 +162,7 @@ def _slow_clock(
     is_slower = time > bound or clock < math.log1p(-OUT_OF_ORDER)
     if not is_slower or time + clock > bound:
         return None
-    words = f"{_CLOCKS.get(device.vendor, 'clock')} {seen.clock_mhz:.0f} MHz "
+    words = f"{backends.of(device).clock} {seen.clock_mhz:.0f} MHz "
     words += f"against {expected.usual_mhz:.0f} MHz in the baseline"
     if seen.power_w is not None:
         words += f"; power {seen.power_w:.0f} W"

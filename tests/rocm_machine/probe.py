@@ -13,32 +13,32 @@ from pathlib import Path
 
 def devices():
     """List the devices."""
-    from bench_lib import hardware
+    from bench_lib import backends
 
-    return [asdict(device) for device in hardware.detect()]
+    return [asdict(device) for device in backends.detect()]
 
 
 def look(index):
     """Look at a device."""
-    from bench_lib import hardware
+    from bench_lib import backends
     from bench_lib.engine import telemetry
 
-    return telemetry.look_once(hardware.detect()[int(index)])
+    return telemetry.look_once(backends.detect()[int(index)])
 
 
 def pin(index):
     """Open a context that is to have a device."""
-    from bench_lib import hardware
+    from bench_lib import backends
     from bench_lib.launch.zygote import Zygote
 
-    device = hardware.detect()[int(index)]
-    with Zygote(environment=hardware.visibility(device)) as zygote:
+    device = backends.detect()[int(index)]
+    with Zygote(environment=backends.visibility(device)) as zygote:
         return asdict(zygote.context(draws=1).device)
 
 
 def kernels(folder, name):
     """Read what a profiler left."""
-    from bench_lib.rocm import profilers
+    from bench_lib.backends.amd.rocprof import profilers
 
     profiler = profilers.find()
     return [asdict(kernel) for kernel in profiler.results(Path(folder), name).kernels]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from bench_lib.backends.amd.rocprof.counters import KernelCounters
+from bench_lib.backends.checks import Check
 from bench_lib.cli.documents import Document
 from bench_lib.cli.page import Reference, Seen
 from bench_lib.engine.pairing import Row
-from bench_lib.environment.readiness import Check
 from bench_lib.model import Case, Environment, Hardware, Kernel, KernelTable
 from bench_lib.profiling.readings import Answer
-from bench_lib.rocm.counters import KernelCounters
 from bench_lib.slurm.asked import Resources, Task
 from bench_lib.slurm.collecting import Outcome
 

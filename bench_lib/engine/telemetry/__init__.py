@@ -25,12 +25,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from bench_lib.engine.telemetry.looks import PERIOD_S
+from bench_lib.backends.looks import PERIOD_S
+from bench_lib.backends.tool import ToolError, ask
+from bench_lib.backends.tool import parse as parse_answer
 from bench_lib.engine.telemetry.sample import Sample, parse, share
 from bench_lib.engine.telemetry.stretch import summarise
 from bench_lib.model import Hardware, MachineWarning, Telemetry
-from bench_lib.rocm.tool import ToolError, ask
-from bench_lib.rocm.tool import parse as parse_answer
 
 __all__ = ["Sample", "Sampler", "look_once", "parse", "summarise"]
 

@@ -8,7 +8,6 @@ single one.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import sys
@@ -17,10 +16,13 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
-from bench_lib.engine.telemetry.processes import kin, run_of
-from bench_lib.engine.telemetry.sources import cause_of, choose, watch
+from bench_lib import backends
+from bench_lib.backends.looks import cause_of
+from bench_lib.backends.processes import kin, run_of
+from bench_lib.backends.sysfs import ROOT
+from bench_lib.backends.tool import none_running
+from bench_lib.engine.telemetry.watching import watch
 from bench_lib.model import Hardware
-from bench_lib.rocm.tool import none_running
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -31,7 +33,7 @@ def main(arguments: Sequence[str]) -> None:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         device = Hardware(**json.loads(described))
-        looks = watch(functools.partial(choose, device, ancestor=ancestor))
+        looks = watch(lambda: backends.of(device).telemetry(device, ROOT, ancestor))
         for look in looks if not mode else _once(looks):
             _say(out, {**look, "kin": kin(look.get("pids", ()), ancestor)})
     except BrokenPipeError:

@@ -7,11 +7,10 @@ import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
+from bench_lib.backends.looks import SYMPTOMS
 from bench_lib.engine.telemetry.sample import Sample
 from bench_lib.model import Telemetry
 
-SYMPTOMS = ("low utilization", "clock below limit")
-"""Counted by devices, at rest as well: how a device is, and no reason for it."""
 EDGE_S = 0.6
 """So far outside a stretch a count may be; libraries are asked every 0.5 s (`looks`)."""
 FRESH_S = 2.0

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ from bench_lib.launch.launchers.torchrun import Torchrun
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from bench_lib.model import Environment, Hardware
+    from bench_lib.model import Environment
 
 __all__ = ["LaunchCommand", "Launcher", "Meeting", "Placement", "RankVariables", "RanksWanted"]
 
@@ -177,21 +177,21 @@ def read(text: str) -> tuple[Launcher, tuple[str, ...]]:
     return launcher, tuple(words)
 
 
-def too_many(command: LaunchCommand, devices: Sequence[Hardware]) -> str | None:
-    """Say why a machine with these devices cannot run the ranks; None where it can.
+def too_many(command: LaunchCommand, gpus: int | None) -> str | None:
+    """Say why hosts with so many GPUs each, or with a CPU alone, cannot run the ranks.
 
-    Of several hosts only the launcher knows what they have.
+    None where they can.  Of several hosts only the launcher knows what they have.
     """
     if command.hosts is None:
         return None
-    if devices[0].vendor == "cpu":
+    if gpus is None:
         if command.ranks <= MOST_ON_A_CPU:
             return None
         return (
             f"{command.ranks} ranks need {command.ranks} GPUs; there is none, and on a CPU at "
             f"most {MOST_ON_A_CPU} are started"
         )
-    there = len(devices) * command.hosts
+    there = gpus * command.hosts
     if command.ranks <= there:
         return None
     where = "" if command.hosts == 1 else f" on {command.hosts} hosts"

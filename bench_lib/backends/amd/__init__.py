@@ -1,0 +1,148 @@
+"""AMD's GPUs: found in the kernel's files or by ROCm's tools, watched in whichever way works."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench_lib.backends.amd import kfd, machine, miopen, models, visible
+from bench_lib.backends.backend import Backend, Build, Software
+from bench_lib.backends.sysfs import ROOT
+from bench_lib.model import Device, Environment, Hardware
+
+if TYPE_CHECKING:
+    from bench_lib.backends.checks import Check
+    from bench_lib.backends.looks import Source
+
+
+class AMD(Backend):
+    """GPUs that ROCm runs; torch calls them ``cuda``, as it does NVIDIA's."""
+
+    name = "amd"
+    variables = (*visible.VARIABLES, "GPU_DEVICE_ORDINAL")
+    # "-1", not "": HIP takes an empty list as if it were not set.
+    hidden = {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"}
+    clock = "GFX clock"
+    telemetry_remedy = (
+        "install amd-smi with the ROCm of this machine, or let the container see /sys"
+    )
+    unknown = {**Backend.unknown, "rocm": "not installed system-wide"}
+    caches_named = (miopen.NAME, "miopen kernels")
+    tuned_cache = miopen.NAME
+    checks_processes = True
+
+    visibility = staticmethod(visible.only)
+    is_present = staticmethod(machine.is_present)
+    software = staticmethod(machine.software)
+    caches = staticmethod(miopen.caches)
+    part_of_card = staticmethod(models.part_of_card)
+
+    def detect(self, root: Path, environ: Mapping[str, str], *, ask_tools: bool) -> list[Hardware]:
+        """List the GPUs that ROCR_ and then HIP_ or CUDA_VISIBLE_DEVICES leave.
+
+        A variable that is set and empty hides every GPU, which is how torch counts them.
+        """
+        return visible.left(kfd.devices(root, environ if ask_tools else None), environ)
+
+    def as_detected(self, device: Hardware, seen: Device) -> Device:
+        """Return what HIP says in the kernel's words and units."""
+        units = seen.compute_units
+        # RDNA pairs its compute units, and HIP calls a pair a multiprocessor.
+        in_pairs = (device.arch or "").startswith("gfx1") and device.compute_units == 2 * (
+            units or 0
+        )
+        # An MI300A shares its memory with the host; how much of it counts as the GPU's is the
+        # kernel's setting on one side and the runtime's on the other.
+        shares_memory = device.key.startswith("mi300a")
+        return replace(
+            seen,
+            arch=seen.arch and seen.arch.partition(":")[0],  # ``gfx942:sramecc+:xnack-``
+            uuid=_serial_number(seen.uuid),
+            memory_bytes=None if shares_memory else seen.memory_bytes,
+            compute_units=device.compute_units if in_pairs else units,
+        )
+
+    def is_arch(self, arch: str) -> bool:
+        """Whether an architecture is one of AMD's."""
+        return arch.startswith("gfx")
+
+    def lock_name(self, device: Hardware) -> str:
+        """Add the address: partitions of a card may share its uuid, and its function is theirs."""
+        name = super().lock_name(device)
+        return f"{name}-{device.bdf}" if device.bdf else name
+
+    def telemetry(self, device: Hardware, root: Path, ancestor: int) -> Source:
+        """Choose the package, the kernel's files or a command, whichever tells of the device."""
+        from bench_lib.backends.amd import telemetry
+
+        return telemetry.choose(device, root)
+
+    def conditions(self, environment: Environment, *, cold: bool) -> dict[str, Any]:
+        """Add whether MIOpen's database chose kernels, and whether it was filled beforehand."""
+        return {} if cold else miopen.conditions(environment.caches)
+
+    def checks(
+        self, root: Path, environ: Mapping[str, str], devices: Sequence[Hardware]
+    ) -> list[Check]:
+        """Ask for the driver, the files that it opens, and ROCm's profiler."""
+        from bench_lib.backends.amd import readiness
+
+        return readiness.checks(root, environ)
+
+    def tool_checks(self, devices: Sequence[Hardware], environ: Mapping[str, str]) -> list[Check]:
+        """Say where ROCm's tools contradict the devices."""
+        from bench_lib.backends.amd import readiness
+
+        return [readiness.tools_check(devices, environ)]
+
+    def misnumbered(self, root: Path, environ: Mapping[str, str], shown: int) -> str | None:
+        """Name the cause where ROCR chose, and HIP chooses among that by the old numbers."""
+        chosen, *hip = visible.VARIABLES
+        without = {name: value for name, value in environ.items() if name not in hip}
+        if (
+            chosen not in environ
+            or len(self.detect(root, without, ask_tools=root == ROOT)) <= shown
+        ):
+            return None
+        names = " and ".join(name for name in hip if name in environ)
+        return (
+            f"{chosen} has renumbered the GPUs, and {names} counts them as before; have the "
+            "cluster's gres.conf say Flags=amd_gpu_env, or unset it in the job"
+        )
+
+    def torch_build(self, versions: Mapping[str, str], software: Software) -> Build | None:
+        """Return the ROCm that torch was built for; HIP's major and minor version are ROCm's."""
+        if not versions.get("hip"):
+            return None
+        version = versions.get("rocm") or versions["hip"]
+        own, installed = _series(version), _series(software.rocm)
+        # Wheels bring ROCm's libraries; its profilers and amdsmi are those installed here.
+        differs = None not in (own, installed) and own != installed
+        return Build(version, f"ROCm {software.rocm} is installed" if differs else "")
+
+    def torch_index(self, software: Software) -> str:
+        """Name PyTorch's index for the installed ROCm."""
+        series = _series(software.rocm)
+        wanted = f"rocm{'.'.join(map(str, series)) if series else '<version>'}"
+        return f" from PyTorch's index for {wanted}, which Get Started on pytorch.org names"
+
+
+def _series(version: str | None) -> tuple[int, int] | None:
+    """Return major and minor, as numbers: 7.13 is newer than 7.2."""
+    found = re.match(r"(\d+)\.(\d+)", version or "")
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _serial_number(uuid: str | None) -> str | None:
+    """Undo HIP's spelling of a uuid, in which torch prints the codes of its 16 characters.
+
+    They are the serial number in hexadecimal: the kernel's ``GPU-9a…`` is torch's ``3961…``.
+    """
+    digits = (uuid or "").replace("-", "")
+    if not re.fullmatch(r"[0-9a-fA-F]{32}", digits):
+        return uuid
+    characters = bytes.fromhex(digits).decode("latin-1").lower()
+    return characters if re.fullmatch(r"[0-9a-f]{16}", characters) else uuid

@@ -1,0 +1,101 @@
+"""Looking at an AMD GPU in the kernel's files."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+from bench_lib.backends.amd.sensors import REASONS, partition, reasons_in
+from bench_lib.backends.looks import Source
+from bench_lib.backends.processes import described
+from bench_lib.backends.sysfs import content, number, text
+from bench_lib.model import Hardware
+
+
+def source(device: Hardware, root: Path) -> Source:
+    """Look at a card's files in sysfs.
+
+    A partition has its card's power and heat.  The files know the card's compute clock and
+    load as well, which are not a partition's.
+    """
+    slot, _, function = (device.bdf or "").rpartition(".")
+    bus = root / "sys/bus/pci/devices"
+    pci = bus / f"{slot}.{function}" if (bus / f"{slot}.{function}").exists() else bus / f"{slot}.0"
+    hwmon = next(iter(sorted(pci.glob("hwmon/hwmon*"))), pci / "hwmon")
+    labels = {text(path): path for path in sorted(hwmon.glob("temp*_label"))}
+    # An MI300 has no edge sensor; where both are, the hottest spot is what throttles.
+    label = next((labels[n] for n in ("junction", "hotspot", "edge") if n in labels), None)
+    sensor = label.with_name(label.name.replace("label", "input")) if label else None
+    kfd_id, is_whole = number_of(device, root), partition(device) is None
+
+    def look(*, with_pids: bool) -> dict[str, Any]:
+        clock_hz = number(hwmon / "freq1_input") if is_whole else None
+        memory_hz = number(hwmon / "freq2_input")
+        power_uw = number(hwmon / "power1_average") or number(hwmon / "power1_input")
+        heat_mc = number(sensor) if sensor else None
+        busy = number(pci / "gpu_busy_percent") if is_whole else None
+        return {
+            "clock_mhz": clock_hz / 1e6 if clock_hz is not None else None,
+            "memory_clock_mhz": memory_hz / 1e6 if memory_hz is not None else None,
+            # The second die of an MI250X has no sensor of its own and says 0.
+            "power_w": power_uw / 1e6 if power_uw else None,
+            "temperature_c": heat_mc / 1000 if heat_mc is not None else None,
+            "utilization": busy / 100 if busy is not None else None,
+            **throttling(content(pci / "gpu_metrics")),
+            **(processes(kfd_id, root) if with_pids else {}),
+        }
+
+    return Source("amdgpu", look)
+
+
+_COUNTERS_AT = {6: 32, 7: 40, 8: 40}
+"""Offset in bytes of the counters and, before them, their clock, by the table's revision."""
+_FLAGS_AT = 112
+
+
+def throttling(table: bytes) -> dict[str, Any]:
+    """Read why a GPU is slowed down from its ``gpu_metrics`` file; nothing of one that is torn.
+
+    Layouts from the kernel's kgd_pp_interface.h, told apart by the header.  Since 1.6
+    (MI300) five counters grow with their clock while a reason holds; 1.3 (MI200) has a word
+    of flags.  Others do not say.
+    """
+    if len(table) < 4:
+        return {}
+    size, layout, revision = struct.unpack_from("<HBB", table)
+    if layout != 1 or len(table) < size:
+        return {}
+    if revision == 3 and size >= _FLAGS_AT + 8:
+        return {"throttle": reasons_in(struct.unpack_from("<Q", table, _FLAGS_AT)[0])}
+    at = _COUNTERS_AT.get(revision)
+    if at is None or size < at + 24:
+        return {}
+    ticks, *counts = (None if n == 2**32 - 1 else n for n in struct.unpack_from("<6I", table, at))
+    named = zip(REASONS.values(), counts, strict=True)
+    return {"counters": {name: n for name, n in named if n is not None}, "ticks": ticks}
+
+
+def processes(kfd_id: int | None, root: Path) -> dict[str, Any]:
+    """List the processes with memory on a device, which KFD counts for each device."""
+    if kfd_id is None:
+        return {}
+    found = {}
+    for file in (root / "sys/class/kfd/kfd/proc").glob(f"*/vram_{kfd_id}"):
+        used, pid = number(file), file.parent.name
+        if used and pid.isdecimal():
+            found[int(pid)] = described(int(pid), memory=used, proc=root / "proc")
+    return {"pids": list(found), "names": found}
+
+
+def number_of(device: Hardware, root: Path) -> int | None:
+    """Find KFD's number of a device, whose function is its partition."""
+    for node in (root / "sys/class/kfd/kfd/topology/nodes").glob("*"):
+        lines = (text(node / "properties") or "").splitlines()
+        values = dict(line.split() for line in lines if re.fullmatch(r"\w+ \d+", line))
+        domain, location = int(values.get("domain", 0)), int(values.get("location_id", 0))
+        slot = f"{domain:04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}"
+        if location and f"{slot}.{location >> 28 or location & 7}" == device.bdf:
+            return number(node / "gpu_id")
+    return None

@@ -1,0 +1,130 @@
+"""CSV files of ROCm's profilers, read by the names of their columns."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from bench_lib.backends.amd.rocprof import rocpd
+from bench_lib.backends.tool import ToolError
+
+T = TypeVar("T")
+
+DATABASE = b"SQLite format 3\0"
+"""What a database of rocprofv3 begins with."""
+LARGEST = 1e30
+"""Of anything that a profiler counts."""
+LONGEST_NUMBER = 30
+
+
+def rows(
+    path: Path,
+    columns: Sequence[tuple[str, ...]],
+    take: Callable[..., T],
+    problems: list[str],
+) -> Iterator[T]:
+    """Yield what ``take`` makes of each row's cells, those of ``columns`` in that order.
+
+    A column is known by the names that it has in one version or another; an empty one among
+    them says that it may be missing, and is an empty cell then.  A last row that was torn when
+    the profiler was ended is left out, and told in ``problems``.  Raises ToolError where the
+    file cannot be read, a column is missing, or ``take`` raises ValueError for any other row.
+    """
+    if is_database(path):
+        raise ToolError(f"{path.name} is a database and no CSV; {rocpd.remedy(path)}")
+    try:
+        torn = _ends_within_a_line(path)
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            table = csv.reader(file)
+            header = next(filter(None, table), [])
+            places = [_place(column, header, path) for column in columns]
+            following = itertools.chain(filter(None, table), [None])
+            for at, (row, after) in enumerate(itertools.pairwise(following), 1):
+                if row is None:  # which none but the last is
+                    return
+                last = torn and after is None
+                cut_off = f"{path.name} is cut off: its last row, {at}, is left out"
+                if last and len(row) < len(header):
+                    problems.append(cut_off)
+                    return
+                try:
+                    took = take(*("" if place is None else row[place] for place in places))
+                except (ValueError, IndexError) as error:
+                    if last:
+                        problems.append(cut_off)
+                        return
+                    what = "cells are missing" if isinstance(error, IndexError) else str(error)
+                    raise ToolError(f"{path.name} cannot be read: row {at}: {what}") from None
+                yield took
+    except (OSError, csv.Error) as error:
+        raise ToolError(f"{path.name} cannot be read: {error}") from error
+
+
+def columns_of(path: Path) -> list[str]:
+    """Return the names of a file's columns; none where it cannot be read."""
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            return next(filter(None, csv.reader(file)), [])
+    except (OSError, csv.Error):
+        return []
+
+
+def is_database(path: Path) -> bool:
+    """Tell whether a file is a database, whatever its name."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(DATABASE)) == DATABASE
+    except OSError:
+        return False
+
+
+def nanoseconds(text: str) -> int:
+    """Read a time stamp in nanoseconds.  Raises ValueError where it is none."""
+    if text.isascii() and text.isdecimal() and len(text) <= LONGEST_NUMBER:
+        return int(text)
+    return round(number(text))
+
+
+def span(begin: str, end: str) -> tuple[int, int]:
+    """Read when something began and ended, in nanoseconds.
+
+    Raises ValueError where it ended before it began.
+    """
+    first, last = nanoseconds(begin), nanoseconds(end)
+    if last < first:
+        raise ValueError(f"it ended at {end} and began at {begin}")
+    return first, last
+
+
+def number(text: str) -> float:
+    """Read a number in its column's unit, no less than nothing, with or without ``%``.
+
+    Raises ValueError where it is none.
+    """
+    try:
+        value = float(text.strip().removesuffix("%"))
+    except ValueError:
+        raise ValueError(f"{text[:LONGEST_NUMBER]!r} is no number") from None
+    if not 0 <= value <= LARGEST:  # as no "nan" is
+        raise ValueError(f"{text[:LONGEST_NUMBER]!r} is no figure")
+    return value
+
+
+def _place(names: tuple[str, ...], header: Sequence[str], path: Path) -> int | None:
+    for name in names:
+        if name in header:
+            return header.index(name)
+    if "" in names:
+        return None
+    there = ", ".join(header[:30]) or "none"
+    raise ToolError(f"{path.name} has no column {names[0]!r}; its columns are {there}")
+
+
+def _ends_within_a_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - 1))
+        return file.read(1) not in (b"", b"\n", b"\r")

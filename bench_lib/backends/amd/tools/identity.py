@@ -1,0 +1,274 @@
+"""Which AMD GPUs there are, by the tools that ROCm installs: where the kernel does not tell.
+
+The first tool that lists GPUs is believed.  Others are asked only for what it leaves open,
+and where they contradict it, that is said and changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bench_lib.backends import tool
+from bench_lib.backends.amd.tools import amd_smi, rocm_smi, rocminfo
+from bench_lib.backends.tool import ToolError, ToolHangError
+from bench_lib.model import Hardware
+
+_KEYED = ("pci_device_id", "arch", "compute_units", "memory_bytes")
+"""What every GPU's key may rest on."""
+
+_MODES = ("compute_partition", "memory_partition")
+"""What the key rests on as well, of GPUs that can be divided."""
+
+_FIGURES = (*_KEYED, *_MODES, "bdf", "uuid", "power_cap_w")
+
+_WORDS = {
+    "pci_device_id": "PCI device id",
+    "arch": "architecture",
+    "compute_units": "compute units",
+    "memory_bytes": "memory",
+    "compute_partition": "compute partition",
+    "memory_partition": "memory partition",
+}
+
+_MEMORY_TOLERANCE = 0.03
+"""Tools differ by what driver and firmware keep for themselves."""
+
+_APU = "74a0"
+"""MI300A: how much of the memory that it shares with the host is its own, is a setting."""
+
+_INDIVISIBLE = ("gfx90", "gfx10", "gfx11", "gfx120")
+"""How architectures begin that have no partition modes."""
+
+_HIDING = (
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "CUDA_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "HSA_OVERRIDE_GFX_VERSION",
+)
+"""Variables under which the runtime, and so rocminfo, hides, renumbers or renames GPUs."""
+
+_ROCM_SMI = (
+    *("rocm-smi", "--showid", "--showuniqueid", "--showproductname", "--showbus"),
+    *("--showmeminfo", "vram", "--showmaxpower"),
+)
+
+_hanging: dict[str, str] = {}
+"""Executables that had to be ended, with what was said then."""
+
+Ask = Callable[..., str]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What one tool says, or several together."""
+
+    tool: str
+    gpus: list[Hardware] = field(default_factory=list)
+    """Without key and name, in HIP's order, none hidden; what is not told is None."""
+    remarks: list[str] = field(default_factory=list)
+    """Why a tool that is installed said less than it could, and where two disagree."""
+
+
+def identities(environ: Mapping[str, str] = os.environ) -> Told:
+    """Ask amd-smi, then rocminfo and rocm-smi for what is still open that a key may need.
+
+    Nothing is said and nothing started where none of them is on PATH.
+    """
+    believed, gpus, remarks = Told(""), list[Hardware](), list[str]()
+    for told in _each(environ):
+        remarks += told.remarks
+        if not gpus:
+            believed, gpus = told, told.gpus
+        elif told.gpus or not told.remarks:
+            remarks += _disputes(believed, told)
+            gpus = _completed(gpus, told.gpus)
+        if gpus and not _open(gpus, environ):
+            break
+    return Told(believed.tool, gpus, remarks)
+
+
+def separately(environ: Mapping[str, str] = os.environ) -> list[Told]:
+    """Ask every tool that is on PATH, and leave what each says apart."""
+    return list(_each(environ))
+
+
+def differences(one: Hardware, other: Hardware) -> list[tuple[str, str, str]]:
+    """Say in which figures that a key rests on two descriptions differ, with both values.
+
+    What either does not know is not compared.
+    """
+    found = []
+    for name in (*_KEYED, *_MODES):
+        a, b = getattr(one, name), getattr(other, name)
+        if a is None or b is None or a == b:
+            continue
+        if name == "memory_bytes":
+            is_apu = _APU in (one.pci_device_id, other.pci_device_id)
+            if is_apu or max(a, b) <= min(a, b) * (1 + _MEMORY_TOLERANCE):
+                continue
+            a, b = (f"{size / 2**30:.1f} GiB" for size in (a, b))
+        found.append((_WORDS[name], str(a), str(b)))
+    return found
+
+
+def counterparts(gpus: Sequence[Hardware], others: Sequence[Hardware]) -> list[Hardware | None]:
+    """Find each GPU among the others: by uuid, by PCI address, or else by its position.
+
+    By position only where there are as many of them, and nothing says that it is another.
+    """
+
+    def same(gpu: Hardware, name: str) -> Hardware | None:
+        own = getattr(gpu, name)
+        if own is None or sum(getattr(g, name) == own for g in gpus) != 1:
+            return None
+        alike = [other for other in others if getattr(other, name) == own]
+        return alike[0] if len(alike) == 1 else None
+
+    found = []
+    for position, gpu in enumerate(gpus):
+        match = same(gpu, "uuid") or same(gpu, "bdf")
+        if match is None and len(gpus) == len(others):
+            there = others[position]
+            ids = ((gpu.uuid, there.uuid), (gpu.bdf, there.bdf))
+            match = there if all(a == b for a, b in ids if a and b) else None
+        found.append(match)
+    return found
+
+
+def _each(environ: Mapping[str, str]) -> Iterator[Told]:
+    """Ask one tool after another, as far as the caller goes on asking for them."""
+    for name, read in (("amd-smi", _amd_smi), ("rocminfo", _rocminfo), ("rocm-smi", _rocm_smi)):
+        path = shutil.which(name, path=environ.get("PATH"))
+        if path is None:
+            continue
+        remarks: list[str] = []
+        try:
+            gpus = read(_asking(path, environ), remarks)
+        except ToolError as error:
+            gpus, remarks = [], [*remarks, str(error)]
+        yield Told(name, gpus, remarks)
+
+
+def _asking(path: str, environ: Mapping[str, str]) -> Ask:
+    """Make a way to ask a tool, by which one that hangs hangs once a process."""
+    physical = {name: value for name, value in environ.items() if name not in _HIDING}
+
+    def ask(*words: str) -> str:
+        if path in _hanging:
+            raise ToolHangError(_hanging[path])
+        try:
+            return tool.ask(words, timeout_s=tool.TIMEOUT_S, environ=physical)
+        except ToolHangError as error:
+            _hanging[path] = str(error)
+            raise
+
+    return ask
+
+
+def _amd_smi(ask: Ask, remarks: list[str]) -> list[Hardware]:
+    static = amd_smi.entries(ask("amd-smi", "static", "--json"))
+    if not static:
+        return []
+    listed = _first_accepted(ask, remarks, ("list", "-e"), ("list",))
+    gpus = amd_smi.identities(static, listed)
+    if _modes_open(gpus):
+        current = _first_accepted(ask, remarks, ("partition", "-c"), ("static", "-p"))
+        gpus = amd_smi.identities(static, listed, current)
+    return gpus
+
+
+def _first_accepted(
+    ask: Ask, remarks: list[str], *commands: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """Ask in the newest way, and where that is refused in an older one.
+
+    All refused means that this version cannot tell; only a hang, and an answer without
+    sense, is remarked on.
+    """
+    for words in commands:
+        try:
+            text = ask("amd-smi", *words, "--json")
+        except ToolHangError as error:
+            if str(error) not in remarks:
+                remarks.append(str(error))
+            break
+        except ToolError:
+            continue
+        try:
+            return amd_smi.entries(text)
+        except ToolError as error:
+            remarks.append(f"amd-smi {' '.join(words)}: {error}")
+    return []
+
+
+def _rocminfo(ask: Ask, _remarks: list[str]) -> list[Hardware]:
+    return rocminfo.identities(ask("rocminfo"))
+
+
+def _rocm_smi(ask: Ask, _remarks: list[str]) -> list[Hardware]:
+    modes = ("--showcomputepartition", "--showmemorypartition")
+    try:
+        text = ask(*_ROCM_SMI, *modes, "--json")
+    except ToolHangError:
+        raise
+    except ToolError:  # before ROCm 5.6 it knows no partitions
+        text = ask(*_ROCM_SMI, "--json")
+    return rocm_smi.identities(text)
+
+
+def _open(gpus: Sequence[Hardware], environ: Mapping[str, str]) -> bool:
+    """Whether a key may need what is not known yet, or a variable names GPUs by uuid."""
+    by_uuid = any("GPU-" in environ.get(name, "").upper() for name in _HIDING)
+    needed = (*_KEYED, "uuid") if by_uuid else _KEYED
+    return _modes_open(gpus) or any(getattr(gpu, name) is None for gpu in gpus for name in needed)
+
+
+def _modes_open(gpus: Sequence[Hardware]) -> bool:
+    return any(
+        getattr(gpu, name) is None
+        for gpu in gpus
+        if not (gpu.arch or "").startswith(_INDIVISIBLE)
+        for name in _MODES
+    )
+
+
+def _completed(gpus: Sequence[Hardware], others: Sequence[Hardware]) -> list[Hardware]:
+    """Fill in what the others know and these do not."""
+    return [
+        gpu
+        if other is None
+        else replace(
+            gpu,
+            **{
+                name: getattr(other, name)
+                for name in _FIGURES
+                if getattr(gpu, name) is None and getattr(other, name) is not None
+            },
+        )
+        for gpu, other in zip(gpus, counterparts(gpus, others), strict=True)
+    ]
+
+
+def _disputes(believed: Told, other: Told) -> list[str]:
+    """Say where another tool contradicts the one that is believed."""
+    kept = f"{believed.tool} is believed"
+    here, there = len(believed.gpus), len(other.gpus)
+    if here != there:
+        return [f"{believed.tool} lists {here} AMD GPUs, {other.tool} {there}; {kept}"]
+    said = []
+    matches = counterparts(believed.gpus, other.gpus)
+    for index, (gpu, match) in enumerate(zip(believed.gpus, matches, strict=True)):
+        if match is None:
+            ids = " ".join(filter(None, (gpu.uuid, gpu.bdf)))
+            said.append(f"GPU {index}: {other.tool} does not list {ids}; {kept}")
+            continue
+        said += [
+            f"GPU {index}: {word} {a} by {believed.tool}, {b} by {other.tool}; {kept}"
+            for word, a, b in differences(gpu, match)
+        ]
+    return said

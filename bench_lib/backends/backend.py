@@ -1,0 +1,172 @@
+"""What bench-lib asks about a vendor's devices, and the answers that most of them share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bench_lib.model import Device, Environment, Hardware
+
+if TYPE_CHECKING:
+    from bench_lib.backends.checks import Check
+    from bench_lib.backends.looks import Source
+
+
+@dataclass(frozen=True)
+class Software:
+    """What a vendor has installed on this machine; what is not known is None or empty."""
+
+    driver: str | None = None
+    """The kernel's driver and its version, as ``amdgpu 6.10.5``."""
+    firmware: frozenset[str] = frozenset()
+    """Versions of the GPUs' video BIOS."""
+    rocm: str | None = None
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    """Versions by the library's name."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """The version of a vendor's platform that torch was built for."""
+
+    version: str | None = None
+    doubt: str = ""
+    """Why it does not go with this machine; empty if it does."""
+
+
+class Backend(Protocol):
+    """One vendor's devices.  A subclass gives what is abstract, and whatever else differs.
+
+    The answers here fit a GPU of a vendor that needs nothing of its own.  Nothing may raise
+    because a driver is missing or broken: what cannot be read is None, or empty.
+    """
+
+    name: str
+    """``Hardware.vendor`` of its devices."""
+    variables: Sequence[str] = ()
+    """Environment variables that hide or renumber its devices."""
+    hidden: Mapping[str, str] = {}
+    """Variables that hide all of its devices from a worker."""
+    is_gpu: bool = True
+    torch_type: str = "cuda"
+    """What torch calls its devices."""
+    units: str = "compute units"
+    """What `Hardware.compute_units` counts, in words."""
+    clock: str = "clock"
+    """Which clock telemetry tells, in words."""
+    telemetry_remedy: str = ""
+    """What to do where a device cannot be watched."""
+    unknown: Mapping[str, str] = {"driver": "unknown"}
+    """What ``bench-lib env`` shows for a field of Environment that could not be read."""
+    caches_named: Sequence[str] = ()
+    """The caches that only its devices use."""
+    tuned_cache: str = ""
+    """The cache that ``--perf-tune`` fills; empty if there is nothing to fill."""
+    checks_processes: bool = False
+    """Whether `checks` lists the processes that have its devices open."""
+
+    # --- finding and pinning ---------------------------------------------------------------
+
+    @abstractmethod
+    def detect(self, root: Path, environ: Mapping[str, str], *, ask_tools: bool) -> list[Hardware]:
+        """List the devices that torch would show in this environment, numbered from 0.
+
+        `root` is where ``/sys``, ``/proc`` and ``/dev`` are looked for.  `ask_tools` says
+        whether programs on PATH may be asked, since `root` is this machine's own.
+        """
+
+    @abstractmethod
+    def visibility(self, device: Hardware, environ: Mapping[str, str]) -> dict[str, str]:
+        """Choose variables that leave a worker only `device`; ValueError where none can.
+
+        `device` was detected under the same `environ`.
+        """
+
+    def as_detected(self, device: Hardware, seen: Device) -> Device:
+        """Return what a context saw in the words and units in which `device` was detected."""
+        return seen
+
+    def is_arch(self, arch: str) -> bool:
+        """Whether an architecture that torch names can be this vendor's."""
+        return True
+
+    def lock_name(self, device: Hardware) -> str:
+        """Return what tells a device from every other of this host."""
+        return device.uuid or f"{device.key}-{device.index}"
+
+    # --- watching and comparing ------------------------------------------------------------
+
+    @abstractmethod
+    def telemetry(self, device: Hardware, root: Path, ancestor: int) -> Source:
+        """Choose how to watch a device; raises with the cause where there is no way.
+
+        What descends from the process `ancestor` is not asked whether it is busy.
+        """
+
+    def conditions(self, environment: Environment, *, cold: bool) -> dict[str, Any]:
+        """Return what else has to be equal for a comparison.
+
+        `cold` says that the case was measured with empty caches.
+        """
+        return {}
+
+    def has_tf32(self, device: Hardware) -> bool:
+        """Whether TF32 is worth measuring on a device."""
+        return "tf32" in device.peak_tflops
+
+    # --- what this machine has -------------------------------------------------------------
+
+    def is_present(self, root: Path) -> bool:
+        """Whether the kernel has a driver for its devices, or sees one on the bus without."""
+        return False
+
+    def software(self, root: Path, environ: Mapping[str, str]) -> Software:
+        """Read the versions of what the vendor has installed."""
+        return Software()
+
+    def caches(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Say how full each of `caches_named` is, as `bench_lib.backends.folders` words it."""
+        return {}
+
+    def part_of_card(self, device: Hardware) -> str | None:
+        """Say which part of a card a device is; None where it is the whole, or not known."""
+        return ", ".join(filter(None, (device.compute_partition, device.memory_partition))) or None
+
+    # --- what bench-lib env asks -----------------------------------------------------------
+
+    def checks(
+        self,
+        root: Path,
+        environ: Mapping[str, str],
+        devices: Sequence[Hardware],
+    ) -> list[Check]:
+        """Look for what keeps its devices from measuring; `devices` are those detected."""
+        return []
+
+    def tool_checks(self, devices: Sequence[Hardware], environ: Mapping[str, str]) -> list[Check]:
+        """Ask the vendor's tools whether they contradict `devices`; may take seconds."""
+        return []
+
+    def misnumbered(
+        self,
+        root: Path,
+        environ: Mapping[str, str],
+        shown: int,
+    ) -> str | None:
+        """Say which variable hides devices by mistake, where only `shown` are left."""
+        return None
+
+    def torch_build(
+        self,
+        versions: Mapping[str, str],
+        software: Software,
+    ) -> Build | None:
+        """Return which build torch is, by ``torch/version.py``; None where not for this vendor."""
+        return None
+
+    def torch_index(self, software: Software) -> str:
+        """Say where pip finds a torch for this machine; empty for the usual place."""
+        return ""

@@ -1,0 +1,114 @@
+"""How full a cache's folder is, and a hash of what in it chooses kernels."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+CONTENT_BYTES = 4 * 2**20
+"""Databases up to this size are hashed by content, larger ones by their files' names and sizes."""
+MOST_FILES = 10_000
+"""So many files of one folder are looked at; a count that reaches it may be more."""
+COLD = "cold"
+
+
+def searched(cache: str) -> str:
+    """Name what stands among the caches of a run that filled `cache` before it measured."""
+    return f"{cache} search"
+
+
+def place(environ: Mapping[str, str], variable: str, otherwise: str) -> Path:
+    """Return the folder that a variable names, or else the usual one; ``~`` is HOME."""
+    home = environ.get("HOME") or "/"
+    return Path(re.sub(r"^~(?=/|$)", lambda _: home, environ.get(variable) or otherwise))
+
+
+def state_of(cache: str) -> str:
+    """Return ``cold`` or ``warm`` of what a cache's description says, now or in its first version.
+
+    That version said ``none``, ``41 entries`` or ``2 files, 0123456789ab``.
+    """
+    return COLD if cache in (COLD, "none") else "warm"
+
+
+def describe_folder(folder: Path) -> str | None:
+    """Count a folder's files and hash their names and sizes; None where there are none."""
+    found = list(walk(folder))
+    return f"{_counted(len(found), 'file')}, {_digest(_listed(found))}" if found else None
+
+
+def hashed(files: Sequence[os.DirEntry[str]], passing_over: bytes | None = None) -> str:
+    """Count and hash the lines of files, but for `CONTENT_BYTES` of them the files alone.
+
+    Lines that begin with `passing_over` are hashed and not counted.
+    """
+    if sum(map(_size, files)) > CONTENT_BYTES:
+        return f"{state(len(files), 'file')}, {_digest(_listed(files))}"
+    lines = [
+        (os.fsencode(file.name), line)
+        for file in files
+        for line in _content(file).splitlines()
+        if line.strip()
+    ]
+    count = sum(passing_over is None or not line.startswith(passing_over) for _, line in lines)
+    if not count:
+        return COLD
+    return f"{state(count)}, {_digest(b'%b %b' % each for each in lines)}"
+
+
+def state(count: int, noun: str = "entry") -> str:
+    """Describe a cache of so many entries or files."""
+    return f"warm, {_counted(count, noun)}" if count else COLD
+
+
+def _counted(count: int, noun: str) -> str:
+    nouns = {"entry": "entries", "file": "files"}
+    return f"{count} {noun if count == 1 else nouns[noun]}"
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    return hashlib.sha256(b"\n".join(sorted(parts))).hexdigest()[:12]
+
+
+def _listed(files: Sequence[os.DirEntry[str]]) -> list[bytes]:
+    return [b"%b %d" % (os.fsencode(file.name), _size(file)) for file in files]
+
+
+def entries(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
+    """List a folder; empty where there is none or it may not be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+def walk(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Walk through the files below a folder, `MOST_FILES` at most."""
+    left, folders = MOST_FILES, [entries(folder)]
+    while folders:
+        for entry in folders.pop():
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entries(entry))
+            elif not left:
+                return
+            elif entry.is_file():
+                left -= 1
+                yield entry
+
+
+def _size(file: os.DirEntry[str]) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
+
+
+def _content(file: os.DirEntry[str]) -> bytes:
+    try:
+        return Path(file.path).read_bytes()
+    except OSError:  # gone meanwhile, or not ours to read
+        return b""

@@ -1,0 +1,90 @@
+"""NVIDIA's GPUs: found and watched through NVML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench_lib.backends.backend import Backend, Build, Software
+from bench_lib.backends.checks import Check, good, stops, unknown
+from bench_lib.backends.nvidia import devices as nvml_devices
+from bench_lib.backends.nvidia import visible
+from bench_lib.backends.sysfs import text
+from bench_lib.model import Hardware
+
+if TYPE_CHECKING:
+    from bench_lib.backends.looks import Source
+
+
+class NVIDIA(Backend):
+    """GPUs that CUDA runs."""
+
+    name = "nvidia"
+    variables = (visible.VARIABLE,)
+    hidden = {visible.VARIABLE: "-1"}
+    units = "multiprocessors"
+    clock = "SM clock"
+    telemetry_remedy = "pip install nvidia-ml-py, and see that nvidia-smi answers"
+
+    visibility = staticmethod(visible.only)
+    is_present = staticmethod(nvml_devices.is_present)
+
+    def detect(self, root: Path, environ: Mapping[str, str], *, ask_tools: bool) -> list[Hardware]:
+        """List the GPUs that CUDA_VISIBLE_DEVICES leaves.
+
+        Among different models indices mean this order only under CUDA_DEVICE_ORDER=PCI_BUS_ID,
+        and a warning says so.
+        """
+        return visible.left(nvml_devices.devices(root), environ)
+
+    def is_arch(self, arch: str) -> bool:
+        """Whether an architecture is one of NVIDIA's."""
+        return arch.startswith("sm_")
+
+    def telemetry(self, device: Hardware, root: Path, ancestor: int) -> Source:
+        """Watch through NVML; raises what NVML raises where it does not know the device."""
+        import pynvml
+
+        from bench_lib.backends.nvidia import nvml
+
+        return nvml.source(device, pynvml, ancestor)
+
+    def has_tf32(self, device: Hardware) -> bool:
+        """Return true: those that measure at all have it."""
+        return True
+
+    def software(self, root: Path, environ: Mapping[str, str]) -> Software:
+        """Read the versions of the driver and of the video BIOS."""
+        banner = text(root / "proc/driver/nvidia/version") or ""
+        found = re.search(r"Kernel Module\b.*?\s(\d+(?:\.\d+)+)\s", banner)
+        version = found[1] if found else text(root / "sys/module/nvidia/version")
+        lines = (
+            re.search(r"^Video BIOS:[ \t]*([0-9A-Fa-f.]+)$", text(file) or "", re.MULTILINE)
+            for file in root.glob("proc/driver/nvidia/gpus/*/information")
+        )
+        firmware = frozenset(line[1] for line in lines if line)
+        return Software(f"nvidia {version}" if version else None, firmware)
+
+    def part_of_card(self, device: Hardware) -> str | None:
+        """Say that a device is an instance of a card."""
+        is_instance = device.compute_partition == nvml_devices.INSTANCE
+        return "MIG: an instance of a card" if is_instance else super().part_of_card(device)
+
+    def checks(
+        self, root: Path, environ: Mapping[str, str], devices: Sequence[Hardware]
+    ) -> list[Check]:
+        """Ask for the driver."""
+        driver = self.software(root, environ).driver
+        if driver:
+            return [good("NVIDIA driver", driver)]
+        if devices:
+            return [unknown("NVIDIA driver", "answers, but does not tell its version")]
+        remedy = "see that nvidia-smi answers; in a container, use --gpus all"
+        return [stops("NVIDIA driver", "there are devices, but no driver's version", remedy)]
+
+    def torch_build(self, versions: Mapping[str, str], software: Software) -> Build | None:
+        """Return the CUDA that torch was built for."""
+        is_own = versions.get("cuda") and not versions.get("hip")
+        return Build(versions["cuda"]) if is_own else None

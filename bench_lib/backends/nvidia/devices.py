@@ -1,0 +1,144 @@
+"""NVIDIA GPUs as NVML lists them, asked in a child because NVML can hang in the driver."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench_lib.backends import catalogue, tool
+from bench_lib.backends.sysfs import warn_once
+from bench_lib.backends.tool import ToolError, ToolHangError
+from bench_lib.model import Hardware
+
+TIMEOUT_S = 20.0
+"""Longest wait for the child; a healthy NVML answers in less than a second."""
+
+INSTANCE = "MIG"
+"""The partition mode of a GPU that is divided into instances."""
+PEAKS = Path(__file__).with_name("peaks.toml")
+
+_SM_CLOCK = 1
+"""NVML_CLOCK_SM (nvml.h)."""
+
+_CUDA_CORES_PER_SM = {"sm_60": 64, "sm_70": 64, "sm_75": 64, "sm_80": 64}
+"""CUDA programming guide, compute capabilities; every other since 5.0 has 128."""
+
+
+def is_present(root: Path) -> bool:
+    """Whether the driver is loaded."""
+    return (root / "proc/driver/nvidia").exists() or any(root.glob("dev/nvidia[0-9]*"))
+
+
+def devices(root: Path) -> list[Hardware]:
+    """List NVML's GPUs in PCI order, none hidden yet; without a driver NVML is not asked."""
+    if not is_present(root):
+        return []
+    try:
+        return [_device(entry) for entry in _ask(TIMEOUT_S)]
+    except (ToolError, ValueError, TypeError, KeyError) as error:
+        warn_once(f"no NVIDIA GPU is used: {error or type(error).__name__}")
+        return []
+
+
+def ask_here() -> dict[str, Any]:
+    """Ask NVML, in this very process, for what `devices` needs to know."""
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+        count = nvml.nvmlDeviceGetCount()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+        return {"error": f"NVML: {error}"}
+
+    def ask(function: str, *arguments: object) -> Any:
+        """Get a figure, or None where this GPU, driver or pynvml has no such figure."""
+        try:
+            answer = getattr(nvml, function)(*arguments)
+        except (nvml.NVMLError, AttributeError):
+            return None
+        return answer.decode() if isinstance(answer, bytes) else answer
+
+    found = []
+    for index in range(count):
+        handle = ask("nvmlDeviceGetHandleByIndex", index)
+        if handle is None:  # fallen off the bus, or not granted to this container
+            continue
+        pci = ask("nvmlDeviceGetPciInfo", handle)
+        bus_id = getattr(pci, "busId", None)
+        capability = ask("nvmlDeviceGetCudaComputeCapability", handle)
+        limit_mw = ask("nvmlDeviceGetEnforcedPowerLimit", handle)
+        found.append(
+            {
+                "name": ask("nvmlDeviceGetName", handle),
+                "uuid": ask("nvmlDeviceGetUUID", handle),
+                "bdf": bus_id.decode() if isinstance(bus_id, bytes) else bus_id,
+                "pci_id": getattr(pci, "pciDeviceId", None),
+                "arch": "sm_{}{}".format(*capability) if capability else None,
+                "cuda_cores": ask("nvmlDeviceGetNumGpuCores", handle),
+                "memory_bytes": getattr(ask("nvmlDeviceGetMemoryInfo", handle), "total", None),
+                "power_cap_w": limit_mw / 1000 if limit_mw else None,
+                "sm_clock_mhz": ask("nvmlDeviceGetApplicationsClock", handle, _SM_CLOCK),
+                "default_sm_clock_mhz": ask(
+                    "nvmlDeviceGetDefaultApplicationsClock", handle, _SM_CLOCK
+                ),
+                "mig": bool((ask("nvmlDeviceGetMigMode", handle) or [0])[0]),
+            }
+        )
+    return {"devices": found}
+
+
+def _device(entry: Mapping[str, Any]) -> Hardware:
+    """Describe a device from what the child printed."""
+    bdf = re.fullmatch(r"([0-9a-f]+):([0-9a-f]+:[0-9a-f.]+)", str(entry["bdf"] or "").lower())
+    cores, arch, mig = entry["cuda_cores"], entry["arch"], entry["mig"]
+    return catalogue.identify(
+        Hardware(
+            vendor="nvidia",
+            name=str(entry["name"] or ""),
+            key="",
+            arch=arch,
+            # NVML's id is the device in its upper half and the vendor in its lower.
+            pci_device_id=f"{entry['pci_id'] >> 16:04x}" if entry["pci_id"] else None,
+            bdf=f"{int(bdf[1], 16):04x}:{bdf[2]}" if bdf else None,
+            uuid=entry["uuid"],
+            # Divided into instances, CUDA shows one of them and these are the whole GPU's.
+            compute_units=cores // _CUDA_CORES_PER_SM.get(arch, 128) if cores and not mig else None,
+            memory_bytes=entry["memory_bytes"] if not mig else None,
+            compute_partition=INSTANCE if mig else None,
+            power_cap_w=entry["power_cap_w"],
+            clock_policy=_clock_policy(
+                entry.get("sm_clock_mhz"), entry.get("default_sm_clock_mhz")
+            ),
+        ),
+        catalogue.read(PEAKS).gpus,
+    )
+
+
+def _clock_policy(clock_mhz: int | None, default_mhz: int | None) -> str | None:
+    """Say which application clocks are set; what NVML locks otherwise it does not tell."""
+    if not clock_mhz or not default_mhz:
+        return None
+    return "default" if clock_mhz == default_mhz else f"sm {clock_mhz} MHz"
+
+
+def _ask(timeout_s: float) -> list[Any]:
+    """Ask in a child; ToolError with the cause where it learnt nothing."""
+    here = str(Path(__file__).resolve().parents[3])
+    path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+    try:
+        said = tool.ask(
+            [sys.executable, "-m", "bench_lib.backends.nvidia"],
+            timeout_s=timeout_s,
+            environ={**os.environ, "PYTHONPATH": path},
+        )
+    except ToolHangError:
+        raise ToolHangError(f"NVML did not answer in {timeout_s:g} s") from None
+    answer = tool.parse(said, "the process that asks NVML")
+    if isinstance(answer, dict) and isinstance(answer.get("devices"), list):
+        return list(answer["devices"])
+    cause = answer.get("error") if isinstance(answer, dict) else None
+    raise ToolError(cause or f"the process that asks NVML said {said.strip()[:200]!r}")

@@ -1,0 +1,265 @@
+"""A vendor is one folder: nobody else knows its name, and an installed package adds another."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from builders import make_case, make_environment, make_hardware, make_telemetry
+
+from bench_lib import backends
+from bench_lib.backends import sysfs
+from bench_lib.backends.unknown import UnknownVendorError
+from bench_lib.engine.telemetry import look_once
+from bench_lib.environment.fingerprint import collect
+from bench_lib.model import Device, Hardware, MachineWarning
+from bench_lib.storage.acceptance import conditions_of
+from bench_lib.verdict import validity
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "bench_lib"
+GUIDE = ROOT / "docs/adding-a-backend.md"
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    """Look for installed packages anew, and warn anew."""
+    backends.every.cache_clear()
+    sysfs.warn_once.cache_clear()
+    yield
+    backends.every.cache_clear()
+
+
+# --- nobody else knows a vendor's name ---------------------------------------------------
+
+VENDORS = {"amd", "nvidia", "intel", "cpu"}
+
+
+def known_vendors(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield what asks a device for its vendor, or compares or looks up a vendor's name.
+
+    What torch calls a device, its ``type``, is no vendor's name.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr == "vendor":
+            yield node
+        elif isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            of_torch = any(
+                isinstance(side, ast.Attribute) and side.attr == "type" for side in sides
+            )
+            names = {each.value for side in sides for each in ast.walk(side) if is_name(each)}
+            if names - ({"cpu"} if of_torch else set()):
+                yield node
+        elif isinstance(node, ast.Dict):
+            yield from (key for key in node.keys if is_name(key) and key.value != "cpu")
+        elif isinstance(node, (ast.MatchValue, ast.Subscript)):
+            yield from (each for each in ast.iter_child_nodes(node) if is_name(each))
+
+
+def is_name(node: ast.AST | None) -> bool:
+    """Whether a node is the text of a vendor's name."""
+    return isinstance(node, ast.Constant) and node.value in VENDORS
+
+
+@pytest.mark.parametrize(
+    "asking",
+    [
+        'device.vendor == "amd"',
+        '"rocm" if kind != "nvidia" else ""',
+        'if "amd" in vendors: pass',
+        'kind in ("amd", "nvidia")',
+        '{"amd": 1}.get(key)',
+        'words["cpu"]',
+        'backends.of(device).name == "cpu"',
+        'match kind:\n    case "intel": pass',
+    ],
+)
+def test_a_comparison_of_a_vendors_name_is_seen(asking: str) -> None:
+    """Otherwise the next test could not fail."""
+    assert list(known_vendors(ast.parse(asking)))
+
+
+def test_what_torch_calls_a_device_is_no_vendors_name() -> None:
+    """The worker has no backends; it asks torch."""
+    assert not list(known_vendors(ast.parse('device.type == "cpu"')))
+
+
+def test_nobody_but_a_backend_compares_a_vendors_name() -> None:
+    """Not once: whatever differs by vendor is asked of its backend."""
+    found = [
+        f"{file.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
+        for file in sorted(PACKAGE.rglob("*.py"))
+        if PACKAGE / "backends" not in file.parents
+        for node in known_vendors(ast.parse(file.read_text()))
+    ]
+    assert found == []
+
+
+# --- another vendor, in one package ------------------------------------------------------
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Install the guide's package, as pip would, where this process and its children look."""
+    site = tmp_path / "site-packages"
+    info = site / "bench_xpu-1.0.dist-info"
+    info.mkdir(parents=True)
+    blocks = dict(re.findall(r"```\w+\n# (\S+)\n(.*?)```", GUIDE.read_text(), re.DOTALL))
+    (site / "bench_xpu.py").write_text(blocks["bench_xpu.py"])
+    (group,) = re.findall(r'entry-points\."(.+)"\]\n((?:\w+ = .*\n)+)', blocks["pyproject.toml"])
+    points = f"[{group[0]}]\n{group[1]}".replace('"', "")
+    (info / "entry_points.txt").write_text(points)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bench-xpu\nVersion: 1.0\n")
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(site), str(ROOT))))
+    yield site
+    sys.modules.pop("bench_xpu", None)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """Make the files that xe has of two GPUs, the second throttled."""
+    root = tmp_path / "machine"
+    for slot, clock, capped in (("03", 1550, 0), ("1a", 1100, 1)):
+        pci = root / f"sys/bus/pci/devices/0000:{slot}:00.0"
+        frequency = pci / "tile0/gt0/freq0"
+        (frequency / "throttle").mkdir(parents=True)
+        (pci / "device").write_text("0x0bd5\n")
+        (frequency / "act_freq").write_text(f"{clock}\n")
+        (frequency / "throttle/reason_pl1").write_text(f"{capped}\n")
+        (frequency / "throttle/reason_thermal").write_text("0\n")
+    return root
+
+
+def detected(machine: Path, **environ: str) -> list[Hardware]:
+    """Return what is found on the stand-in machine."""
+    return backends.detect(machine, environ)
+
+
+def test_an_installed_backend_finds_its_devices(package: Path, machine: Path) -> None:
+    """In torch's order, with a key made of ids."""
+    assert [(gpu.vendor, gpu.key, gpu.index, gpu.bdf) for gpu in detected(machine)] == [
+        ("intel", "intel-0bd5", 0, "0000:03:00.0"),
+        ("intel", "intel-0bd5", 1, "0000:1a:00.0"),
+    ]
+
+
+def test_its_variable_hides_devices_and_pins_a_worker(package: Path, machine: Path) -> None:
+    """The variable is read as it is written, and a worker of the CPU sees none."""
+    (second,) = detected(machine, ZE_AFFINITY_MASK="1")
+    assert (second.index, second.bdf) == (0, "0000:1a:00.0")
+    pinned = backends.visibility(second, {"ZE_AFFINITY_MASK": "1"})
+    assert pinned == {"ZE_AFFINITY_MASK": "1"}
+    assert detected(machine, **pinned) == [second]
+    cpu = make_hardware(vendor="cpu")
+    assert backends.visibility(cpu)["ONEAPI_DEVICE_SELECTOR"] == "opencl:cpu"
+    assert collect(machine, {"ZE_AFFINITY_MASK": "1"}).variables == {"ZE_AFFINITY_MASK": "1"}
+
+
+def test_its_devices_are_watched_by_a_process_of_their_own(
+    package: Path, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That process finds the package too."""
+    monkeypatch.setenv("BENCH_LIB_ROOT", str(machine))
+    seen, cause = look_once(detected(machine)[1])
+    assert cause is None
+    assert seen is not None
+    assert (seen["source"], seen["clock_mhz"], seen["throttle"]) == ("xe", 1100, ["power cap"])
+
+
+def test_its_conditions_and_its_words_reach_verdicts(package: Path, machine: Path) -> None:
+    """What a baseline's values were measured under, and which clock was low."""
+    gpu, case = detected(machine)[0], make_case()
+    environment = make_environment(variables={"ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE"})
+    assert conditions_of(case, gpu, environment)["tiles"] == "COMPOSITE"
+    level = validity.Level(1550.0, 1500.0, 0.0, 0.01)
+    slow = make_telemetry(clock_mhz=1100.0, power_w=None)
+    reason = validity.blame(slow, gpu, level, 0.2)
+    assert reason is not None
+    assert reason.startswith("GT clock 1100 MHz against 1550 MHz in the baseline")
+
+
+def test_a_context_on_another_kind_of_device_is_not_taken_for_it(
+    package: Path, machine: Path
+) -> None:
+    """As torch without XPU would open the CPU."""
+    gpu = detected(machine)[0]
+    assert backends.confirm(gpu, Device(type="xpu", name="Intel Max 1550")) == []
+    assert backends.confirm(gpu, Device(type="cpu", name="Xeon")) == [
+        "the machine offers intel-0bd5, the context opened cpu Xeon"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("module", "cause"),
+    [
+        ("import missing_driver\n", "No module named 'missing_driver'"),
+        ("XPU = None\n", "AttributeError"),
+        ("class XPU:\n    name, is_gpu = 'amd', True\n", "the name 'amd' is taken"),
+    ],
+)
+def test_a_backend_that_cannot_be_used_is_a_warning(
+    package: Path, machine: Path, module: str, cause: str
+) -> None:
+    """The rest of the machine is measured."""
+    (package / "bench_xpu.py").write_text(module)
+    with pytest.warns(MachineWarning, match=f"bench_xpu:XPU is not used: .*{re.escape(cause)}"):
+        assert [device.vendor for device in detected(machine)] == ["cpu"]
+
+
+def test_a_backend_that_fails_to_look_is_a_warning(package: Path, machine: Path) -> None:
+    """It names the vendor and the cause."""
+    module = package / "bench_xpu.py"
+    module.write_text(module.read_text().replace("found = []", "raise OSError('no bus')"))
+    with pytest.warns(MachineWarning, match="no GPU of intel is used: OSError: no bus"):
+        assert [device.vendor for device in detected(machine)] == ["cpu"]
+
+
+# --- a vendor that nobody knows ----------------------------------------------------------
+
+STRANGE = make_hardware(vendor="intel", key="intel-0bd5")
+
+
+def test_a_device_of_an_unknown_vendor_is_not_measured() -> None:
+    """One sentence names it, and the vendors that are known."""
+    with pytest.raises(UnknownVendorError) as caught:
+        backends.visibility(STRANGE)
+    assert str(caught.value) == (
+        "intel-0bd5 cannot be measured: no backend here knows the vendor 'intel', only amd, cpu, "
+        "nvidia; install the package that brings one (docs/adding-a-backend.md)"
+    )
+
+
+def test_a_device_of_an_unknown_vendor_is_not_watched_as_something_else() -> None:
+    """The CPU's figures would be taken for its own."""
+    seen, cause = look_once(STRANGE)
+    assert seen is None
+    assert cause is not None
+    assert "cannot be watched: no backend here knows the vendor 'intel'" in cause
+
+
+def test_what_was_recorded_on_an_unknown_vendor_is_shown_and_judged() -> None:
+    """A history file may come from a machine with a package that is not here."""
+    assert backends.is_gpu(STRANGE)
+    assert conditions_of(make_case(), STRANGE, make_environment())["ranks"] == 1
+    assert validity.blame(make_telemetry(), STRANGE) is None
+    assert not backends.is_gpu(replace(STRANGE, vendor=""))
+
+
+# --- what every backend answers ----------------------------------------------------------
+
+
+def test_the_cpu_is_the_last_and_the_only_one_that_is_no_gpu() -> None:
+    """It is measured where no GPU can be."""
+    assert [(each.name, each.is_gpu) for each in backends.every()] == [
+        ("amd", True),
+        ("nvidia", True),
+        ("cpu", False),
+    ]
