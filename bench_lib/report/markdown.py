@@ -12,7 +12,7 @@ from bench_lib.report.github import Section, code, shortened, span, text
 from bench_lib.report.hints import hints
 from bench_lib.report.night import Entry, Moved, Night
 from bench_lib.report.onset import device, onset, own_last
-from bench_lib.verdict.judge import FAILING
+from bench_lib.verdict.severity import FAILING
 
 MARKER = "<!-- bench-lib: report -->"
 """The first line, hidden, by which a workflow finds the comment that it made before."""
