@@ -158,6 +158,7 @@ METRICS = (
         Rule.EXACT,
         more_is_better=True,
         tolerance=0.0,
+        assumed=1.0,
         told_as="numerics",
         worse="the answer holds infinities or NaN; the baseline's did not",
         better="the answer is finite; the baseline's was not",

@@ -87,6 +87,8 @@ class Metric:
     """Which state is compared first where both sides have several."""
     iterations: int = 1
     """A process with fewer iterations does not know it well enough."""
+    assumed: float | None = None
+    """What a baseline without a value is taken to have had, in ``unit``."""
     first_look: bool = False
     """Read from a process's first look at the case: later ones find caches filled."""
     cold_only: bool = False

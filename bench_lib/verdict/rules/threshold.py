@@ -21,6 +21,8 @@ CONFIRMED = 3
 
 def verdicts(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
     """Hold a metric against one baseline, by its rule; nothing where a side does not know it."""
+    if metric.rule is Rule.EXACT:
+        return _exact(metric, evidence, against)
     sides = (evidence.candidate, evidence.references()[against])
     if not all(map(metric.values, sides)):
         return []
@@ -28,8 +30,6 @@ def verdicts(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
         state = metric.common_state(*sides)
     except ValueError:
         return [_unlike(metric, evidence, against)] if against == PINNED else []
-    if metric.rule is Rule.EXACT:
-        return _exact(metric, evidence, against)
     return [_held(metric, evidence, against, state)]
 
 
@@ -105,8 +105,9 @@ def _exact(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
     """Return a verdict where the worst process differs from the baseline's worst."""
     worst = min if metric.more_is_better else max
     new = metric.values(evidence.candidate).values()
-    value, was = worst(new), worst(metric.values(evidence.references()[against]).values())
-    if value == was:
+    old = metric.values(evidence.references()[against]).values()
+    value, was = worst(new, default=None), worst(old, default=metric.assumed)
+    if value is None or was is None or value == was:
         return []
     is_worse = worst(value, was) == value
     confirmed = _is_confirmed(metric, evidence, len(new))
