@@ -98,7 +98,7 @@ class Chronicle:
         for case_id, record in judged.items():
             if judge.is_suspicious(record.verdicts):
                 chosen[case_id] = record
-            of_ranks = [v for v in record.verdicts if v.metric == EFFICIENCY.name]
+            of_ranks = [v for v in record.verdicts if metrics.of(v.metric) is EFFICIENCY]
             one = self._alone(record) if judge.is_suspicious(of_ranks) else None
             if one is not None:
                 chosen[one.case.id] = judged[one.case.id]

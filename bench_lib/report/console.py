@@ -13,7 +13,8 @@ from bench_lib.model import Hardware, Measurement, Record, Status, Verdict
 from bench_lib.storage.baselines import in_force
 from bench_lib.storage.history import utc_today
 from bench_lib.verdict import judge
-from bench_lib.verdict.metrics import find, iterations
+from bench_lib.verdict.metrics import find, iterations, of
+from bench_lib.verdict.metrics.efficiency import EFFICIENCY
 from bench_lib.verdict.metrics.metric import Rule
 from bench_lib.verdict.severity import rank
 
@@ -79,7 +80,8 @@ def _row(record: Record) -> tuple[str, ...]:
         f"{found.spread:.1%}",
         "" if found.peak_memory_bytes is None else f"{found.peak_memory_bytes / 2**20:.0f} MiB",
         next(
-            (f"{v.value:.1%}" for v in record.verdicts if v.metric == "efficiency" and v.value), ""
+            (f"{v.value:.1%}" for v in record.verdicts if of(v.metric) is EFFICIENCY and v.value),
+            "",
         ),
     )
 

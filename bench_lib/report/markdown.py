@@ -238,8 +238,10 @@ def _columns(entries: Sequence[Entry]) -> list[str]:
     silent = set()
     if len({entry.hardware.key for entry in entries}) < 2:
         silent.add("hardware")
-    if not any(v.metric == "efficiency" for entry in entries for v in entry.record.verdicts):
-        silent.add("efficiency")
+    columns = zip(*console.summary_rows(entry.record for entry in entries), strict=True)
+    silent |= {
+        name for name, cells in zip(console.HEADINGS, columns, strict=False) if not any(cells)
+    }
     first, *others = console.HEADINGS
     return [name for name in (first, "hardware", *others) if name not in silent]
 

@@ -104,7 +104,7 @@ def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) ->
         return None
     sign = -1.0 if metric.more_is_better else 1.0
     new, old = (
-        {name: sign * math.log(value) for name, value in side.items()}
+        {name: sign * math.log(value) for name, value in side.items() if value > 0}
         for side in (sides.candidate, sides.baseline)
     )
     probes = sides.candidate_probes or {}, sides.baseline_probes or {}

@@ -59,6 +59,12 @@ def find(name: str) -> Metric | None:
     return registered().get(name) or next(told, None)
 
 
+def limited_by_name() -> dict[str, float | None]:
+    """Return the metrics that are judged where a case's limits name them, and their tolerance."""
+    found = (metric for metric in registered().values() if metric.is_limited_by_name)
+    return {metric.name: metric.tolerance for metric in found}
+
+
 def beside() -> list[Metric]:
     """Return the metrics that have a column beside the one that two sides are compared by."""
     return [metric for metric in registered().values() if metric.beside]

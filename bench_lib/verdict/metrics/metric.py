@@ -121,6 +121,11 @@ class Metric:
         asked: float | None = getattr(limits, field) if field in _LIMITS else self.tolerance
         return asked
 
+    @property
+    def is_limited_by_name(self) -> bool:
+        """Whether a case asks for it by its own name, and not by a field of ``Limits``."""
+        return not self.limit and self.name not in _LIMITS and self.rule is not Rule.EXACT
+
     def values(
         self, processes: Sequence[ProcessSummary], state: str | None = None
     ) -> dict[str, float]:
