@@ -22,6 +22,17 @@ def quantity(value: float) -> str:
     return f"{rounded / 1e9:.4g} G"
 
 
+def amount(value: float, unit: str) -> str:
+    """Return a value in ``s``, ``B``, ``1/s``, ``J`` ... with its unit; a share in percent."""
+    if unit == "s":
+        return seconds(value)
+    if unit == "B":
+        return f"{value / 2**20:.1f} MiB"
+    if unit == "":
+        return f"{value:.1%}"
+    return f"{quantity(value)} {unit}" if abs(value) >= 1 else f"{value:.4g} {unit}"
+
+
 _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # cursor, colour
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # the window's title, links

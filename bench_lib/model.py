@@ -96,8 +96,12 @@ class Limits:
     """Coefficient of variation inside a process; 0.10 is the most any case is allowed."""
     efficiency: float | None = None
     """Least share, 0 to 1, of their number times one rank's throughput that ranks may reach."""
+    efficiency_loss: float = 0.05
+    """Efficiency of several ranks beside the baseline's."""
     tail: float | None = None
     """99th percentile of latency; judged only where set, and then 100 iterations are needed."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """What is tolerated of any other metric, by its name; one that is named here is judged."""
 
 
 @dataclass(frozen=True)
@@ -502,26 +506,18 @@ class Verdict:
 
 @dataclass(frozen=True)
 class ProcessSummary:
-    """One process of a baseline: enough to judge by, small enough to review."""
+    """One process of a case: enough to judge by, small enough to review."""
 
-    log_median: float
-    """Natural logarithm of the median iteration time in seconds."""
-    spread: float
+    values: dict[str, float]
+    """By the name of each metric that is known of it, in the metric's unit."""
     n: int
+    """Measured iterations."""
     environment: str
     time: str
+    states: dict[str, str] = field(default_factory=dict)
+    """By metric, under what its value was measured, such as ``cold`` caches or a replayed
+    ``graph``; values of different states are not compared."""
     device_uuid: str | None = None
-    log_throughput: float | None = None
-    p99_s: float | None = None
-    peak_memory_bytes: int | None = None
-    compile_s: float | None = None
-    compile_cache: str | None = None
-    first_step_s: float | None = None
-    """Of cases that begin with cold caches: from the call to the end of the very first step."""
-    finite: bool | None = None
-    cosine: float | None = None
-    loss_error: float | None = None
-    grad_norm_error: float | None = None
     host_bound: bool = False
     clock_mhz: float | None = None
     clock_source: str | None = None
@@ -529,13 +525,13 @@ class ProcessSummary:
     power_w: float | None = None
     probe: dict[str, float] = field(default_factory=dict)
     """As in ``Measurement``: names end with the unit."""
-    log_device: float | None = None
-    """Natural logarithm of a host-bound case's device time in seconds."""
-    device_source: str | None = None
-    figures: dict[str, float] = field(default_factory=dict)
-    """What the rows of ``metrics.figures`` tell of it, by name, each in its row's unit."""
     worker: str = ""
     """Names the device context; cases that share one share its luck."""
+
+    @property
+    def log_median(self) -> float:
+        """Natural logarithm of the median iteration time in seconds."""
+        return math.log(self.values["latency"])
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench_lib.model import Status, Verdict
 from bench_lib.verdict import judge
-from bench_lib.verdict.metrics.timing import Question, answers, families
+from bench_lib.verdict.metrics import LEADING
+from bench_lib.verdict.rules.chance import Question, answers
 from bench_lib.verdict.statistics.comparison import Contrast
 from bench_lib.verdict.statistics.covariates import Probes
 
@@ -223,10 +224,11 @@ def confirmed(
             candidates[case] = {**candidates[case], f"worker-{n}": values[case]}
             for against, baselines in standards.items():
                 contrast = Contrast(candidates[case], baselines[case], PLANNED, probes, probes)
-                question = Question(str(case), "latency", against, contrast, tolerance)
+                question = Question(str(case), LEADING, against, contrast, tolerance)
                 questions[against, case] = question
         verdicts = [[] for _ in range(CASES)]
-        for family in families(questions.values()).values():
+        for of in standards:
+            family = [question for question in questions.values() if question.against == of]
             for question, verdict in zip(family, answers(family), strict=True):
                 verdicts[int(question.case_id)].append(verdict)
         suspicious = [case for case in suspicious if judge.is_suspicious(verdicts[case])]

@@ -6,7 +6,8 @@ any check.  Times are exact binary fractions where that keeps expectations exact
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -198,19 +199,44 @@ def make_record(**fields: Any) -> Record:
     return replace(Record(make_case(), attempts=[make_attempt()]), **fields)
 
 
+VALUES: dict[str, tuple[str, Callable[[float], float]]] = {
+    "log_median": ("latency", math.exp),
+    "log_throughput": ("throughput", math.exp),
+    "log_device": ("device", math.exp),
+    "p99_s": ("tail", float),
+    "peak_memory_bytes": ("memory", float),
+    "compile_s": ("compile_time", float),
+    "first_step_s": ("first_step", float),
+    "spread": ("stability", float),
+    "finite": ("finite", float),
+    "cosine": ("cosine", lambda cosine: 1 - cosine),
+    "loss_error": ("loss", float),
+    "grad_norm_error": ("gradients", float),
+    "energy": ("energy", float),
+}
+"""Values of metrics by what they are measured as."""
+STATES = {"device_source": "device", "compile_cache": "compile_time"}
+
+
 def make_process(**fields: Any) -> ProcessSummary:
-    """Return one process of a median of one second, ln = 0."""
-    return replace(
-        ProcessSummary(
-            log_median=0.0,
-            spread=0.01,
-            n=20,
-            device_uuid=UUID,
-            environment=ENVIRONMENT,
-            time=TIME,
-        ),
-        **fields,
+    """Return one process of a median of one second, ln = 0; fields are also VALUES and STATES."""
+    told = {"log_median": 0.0, "spread": 0.01} | fields
+    values = {
+        metric: read(told[name])
+        for name, (metric, read) in VALUES.items()
+        if told.get(name) is not None
+    }
+    states = {STATES[name]: told[name] for name in STATES if told.get(name) is not None}
+    process = ProcessSummary(
+        values=values,
+        states=states,
+        n=20,
+        device_uuid=UUID,
+        environment=ENVIRONMENT,
+        time=TIME,
     )
+    own = {k: v for k, v in fields.items() if k not in VALUES and k not in STATES}
+    return replace(process, **own)
 
 
 def make_processes(log_medians: Iterable[float], **fields: Any) -> list[ProcessSummary]:

@@ -36,7 +36,7 @@ from bench_lib.storage.archive import Archive, Point, originals, tables
 from bench_lib.storage.archive.compaction import compact
 from bench_lib.storage.archive.views import VIEWS
 from bench_lib.storage.history import HistoryError, read, reference
-from bench_lib.verdict.metrics import summary
+from bench_lib.verdict.metrics.iterations import spread
 
 NOW = "2026-03-01T00:00:00Z"
 
@@ -212,7 +212,7 @@ def test_a_nights_value_is_the_median_of_its_accepted_attempts(tmp_path, opened)
     with opened() as found:
         (point,) = found.series(CASE_ID, "mi300x")
     assert point.log_median == pytest.approx(math.log(statistics.median(samples[0])), abs=1e-12)
-    spreads = statistics.median(summary.spread(s) for s in samples)
+    spreads = statistics.median(spread(s) for s in samples)
     assert point.spread == pytest.approx(spreads, rel=1e-9)
     rates = [4 * len(s) / sum(s) for s in samples]
     assert point.rate == pytest.approx(statistics.median(rates), rel=1e-12)

@@ -189,8 +189,8 @@ def test_json_that_is_no_baseline_file_is_refused(tmp_path, value):
 
 def test_a_newer_schema_is_refused_rather_than_half_understood(tmp_path):
     """What it means is only known to a newer bench-lib, which is what to get."""
-    assert refusal(tmp_path, document(schema=2)) == (
-        " has schema 2, newer than 1, the newest that this version of bench-lib reads; "
+    assert refusal(tmp_path, document(schema=3)) == (
+        " has schema 3, newer than 2, the newest that this version of bench-lib reads; "
         "upgrade bench-lib"
     )
 
@@ -212,8 +212,12 @@ def test_the_baselines_of_other_hardware_are_refused(tmp_path, other):
         ({"cases": {"x": []}}, ": case x: Expected `object`, got `array`"),
         ({"cases": {"x": {}}}, ": case x: Object missing required field `processes`"),
         (
+            {"cases": {"x": {"processes": [{"values": {"latency": "fast"}}], "accepted": {}}}},
+            ": case x: Expected `float`, got `str` - at `$.processes[0].values[...]`",
+        ),
+        (
             {"cases": {"x": {"processes": [{"log_median": "fast"}], "accepted": {}}}},
-            ": case x: Expected `float`, got `str` - at `$.processes[0].log_median`",
+            ": case x: Expected `float`, got `str`",
         ),
         ({"environments": None}, ": Expected `object`, got `null`"),
         ({"quarantine": []}, ": quarantine: Expected `object`, got `array`"),
@@ -386,7 +390,7 @@ def test_the_file_shows_a_reviewer_what_changed(tmp_path):
     """Sorted keys, a line for each process, and nothing that says nothing."""
     accept(
         tmp_path,
-        [make_baseline((0.0, -4.25))],
+        [make_baseline((0.0, -math.log(2)))],
         hardware=replace(
             make_hardware(), **dict.fromkeys(("arch", "bdf", "pci_device_id")), peak_tflops={}
         ),
@@ -403,9 +407,9 @@ def test_the_file_shows_a_reviewer_what_changed(tmp_path):
       "limits": {"spread": 0.1},
       "processes": [
         {"device_uuid": "GPU-0123", "environment": "e0e0e0e0", "host_bound": false, \
-"log_median": 0.0, "n": 20, "spread": 0.01, "time": "2026-01-02T03:04:05Z"},
+"n": 20, "time": "2026-01-02T03:04:05Z", "values": {"latency": 1.0, "stability": 0.01}},
         {"device_uuid": "GPU-0123", "environment": "e0e0e0e0", "host_bound": false, \
-"log_median": -4.25, "n": 20, "spread": 0.01, "time": "2026-01-02T03:04:05Z"}
+"n": 20, "time": "2026-01-02T03:04:05Z", "values": {"latency": 0.5, "stability": 0.01}}
       ],
       "provenance": "measured"
     }
@@ -436,7 +440,7 @@ def test_the_file_shows_a_reviewer_what_changed(tmp_path):
     "vendor": "amd"
   },
   "key": "mi300x",
-  "schema": 1
+  "schema": 2
 }
 """
     )
@@ -462,14 +466,14 @@ def test_fields_of_others_survive_a_rewrite(tmp_path):
         case["owner"] = "the kernel team"
     raw["cases"]["other"]["processes"][0]["fan"] = 3
     path.write_text(json.dumps(raw))
-    accept(tmp_path, [make_baseline((1.0,))], environments={})
+    accept(tmp_path, [make_baseline((math.log(2),))], environments={})
     after = json.loads(path.read_text())
     assert after["notes"] == {"seen by": "us"}
     assert after["hardware"]["board"] == "OAM"
     assert after["environments"][ENVIRONMENT]["mpi"] == "5.0"
     assert after["cases"]["other"] == raw["cases"]["other"]
     assert after["cases"][CASE_ID]["owner"] == "the kernel team"
-    assert [p["log_median"] for p in after["cases"][CASE_ID]["processes"]] == [1.0]
+    assert [p["values"]["latency"] for p in after["cases"][CASE_ID]["processes"]] == [2.0]
 
 
 def test_a_field_of_ours_that_is_no_longer_known_does_not_survive(tmp_path):
@@ -578,12 +582,12 @@ def test_every_accepted_process_of_every_run_becomes_one_of_the_baseline():
     (change,) = proposed(*records)
     assert (change.case_id, change.old, change.why_not) == (CASE_ID, None, None)
     assert change.new is not None
-    assert [p.log_median for p in change.new.processes] == [0.0, 0.693147, 1.386294]
+    assert [p.values["latency"] for p in change.new.processes] == [1.0, 2.0, 4.0]
     assert change.new.accepted == ACCEPTED
 
 
 def test_what_is_kept_is_rounded_to_what_can_be_judged_by():
-    """A millionth of a time; a difference of less than that is no change in a review."""
+    """Seven digits of a time; a difference of less than that is no change in a review."""
     measurement = make_measurement(
         iteration_s=[1 / 3] * 10 + [0.3334] * 9 + [5.0],
         compile_s=12.3456,
@@ -595,15 +599,20 @@ def test_what_is_kept_is_rounded_to_what_can_be_judged_by():
     (change,) = proposed(make_record(attempts=[attempt]))
     assert change.new is not None
     (process,) = change.new.processes
-    assert process.log_median == -1.098512
-    assert process.spread == 0.0001
-    assert process.p99_s == 5.0
-    assert process.compile_s == 12.35
-    assert process.peak_memory_bytes == 123
-    assert process.cosine == 1 - 1.23e-05
-    assert process.loss_error == 0.00123
+    assert process.values == {
+        "latency": 0.3333667,
+        "throughput": 7.05845,
+        "tail": 5.0,
+        "stability": 0.0001026,
+        "memory": 123.0,
+        "compile_time": 12.35,
+        "finite": 1.0,
+        "cosine": 1.23e-05,
+        "loss": 0.00123,
+        "energy": 50.0,
+        "enqueue": 0.001,
+    }
     assert process.clock_mhz == 2100.0
-    assert process.log_device is None
 
 
 def test_device_time_is_rounded_like_the_median():
@@ -611,7 +620,7 @@ def test_device_time_is_rounded_like_the_median():
     (change,) = proposed(make_record(attempts=[lasting(0.5, device_s=1 / 3)]))
     assert change.new is not None
     (process,) = change.new.processes
-    assert process.log_device == -1.098612
+    assert process.values["device"] == 0.3333333
 
 
 def test_a_process_of_a_baseline_is_named_by_its_run_and_its_context():
@@ -826,13 +835,14 @@ BASELINES = st.builds(
     processes=st.lists(
         st.builds(
             make_process,
-            log_median=st.floats(-50, 50),
+            log_median=st.floats(-48, 48),
             device_uuid=st.none() | WORDS,
-            log_throughput=st.none() | NUMBERS,
+            log_throughput=st.none() | st.floats(-50, 50),
             peak_memory_bytes=st.none() | st.integers(0, 2**50),
+            compile_s=st.none() | st.floats(0, 1e6),
             compile_cache=st.none() | st.sampled_from(["cold", "warm"]),
             finite=st.none() | st.booleans(),
-            cosine=st.none() | NUMBERS,
+            cosine=st.none() | st.floats(-1, 1),
             host_bound=st.booleans(),
             probe=st.dictionaries(WORDS, NUMBERS, max_size=2),
             log_device=st.none() | st.floats(-50, 50),
@@ -879,25 +889,37 @@ def test_what_holds_no_rows_is_one_line_below_the_third_level():
 def test_a_process_is_one_line_of_the_file(count):
     """Which is what makes a review of an acceptance possible."""
     lines = layout(
-        document(cases={"x": {"processes": [{"log_median": 0.5, "n": 3}] * count}})
+        document(cases={"x": {"processes": [{"n": 3, "time": "t"}] * count}})
     ).splitlines()
-    assert [line.strip(", ") for line in lines].count('{"log_median": 0.5, "n": 3}') == count
+    assert [line.strip(", ") for line in lines].count('{"n": 3, "time": "t"}') == count
 
 
 def measured(process, **about):
     """Return a case of one process, as somebody might write it by hand."""
-    usual = {"log_median": 0.0, "spread": 0.01, "n": 20, "environment": "e", "time": "t"}
+    usual = {"values": {"latency": 1.0}, "n": 20, "environment": "e", "time": "t"}
     accepted = {"run_id": "r", "reason": "r", "date": "d"}
     return {"accepted": accepted, "processes": [{**usual, **process}], **about}
+
+
+def formerly(**process):
+    """Return such a case as version 0.1.0 wrote it."""
+    case = measured({"log_median": 0.0, "spread": 0.01, **process})
+    del case["processes"][0]["values"]
+    return case
 
 
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        (measured({"log_median": 1e6}), "no process is like"),
-        (measured({"log_median": -50.5}), "no process is like"),
-        (measured({"spread": -0.1}), "no process is like"),
-        (measured({"n": 0}), "no process is like"),
+        (measured({"values": {}}), "a process has the latency 0;"),
+        (measured({"values": {"latency": 0.0}}), "a process has the latency 0;"),
+        (measured({"values": {"latency": -1.0}}), "a process has the latency -1;"),
+        (measured({"values": {"latency": 1e21}}), "a process has the latency 1e+21;"),
+        (measured({"values": {"latency": 1.0, "stability": -0.1}}), "a process has stability -0.1"),
+        (measured({"n": 0}), "a process has n = 0;"),
+        (formerly(log_median=1e6), "a process has the latency "),
+        (formerly(log_median=-50.5), "a process has the latency 1.2e-22;"),
+        (formerly(spread=-0.1), "a process has stability -0.1;"),
         (measured({}, limits={"spread": -1}), "limits.spread is -1"),
         (measured({}, limits={"spread": 0}), "limits.spread is 0"),
         (measured({}, limits={"spread": 1.5}), "limits.spread is 1.5"),
@@ -913,9 +935,12 @@ def test_figures_that_no_process_can_have_are_refused_with_the_cases_name(tmp_pa
 @pytest.mark.parametrize(
     "case",
     [
-        measured({"log_median": 50.0}),
-        measured({"log_median": -50.0}),
-        measured({"spread": 0.0, "n": 1}),
+        measured({"values": {"latency": 9e20}}),
+        measured({"values": {"latency": 2e-21}}),
+        measured({"values": {"latency": 1.0, "stability": 0.0}, "n": 1}),
+        formerly(log_median=48.0),
+        formerly(log_median=-48.0),
+        formerly(spread=0.0, n=1),
         measured({}, limits={"spread": 1.0}),
     ],
 )
@@ -923,6 +948,45 @@ def test_figures_at_the_edge_of_what_a_process_can_have_are_read(tmp_path, case)
     """A single iteration has no spread; a limit of one is one that nothing reaches."""
     save(tmp_path, document(cases={"odd": case}))
     assert list(load(tmp_path, KEY).measured) == ["odd"]
+
+
+def test_a_process_of_the_first_version_is_read_by_metric(tmp_path):
+    """Logarithms become times and rates; what was unknown stays so, and energy was of a step."""
+    old = formerly(
+        log_median=math.log(0.25),
+        log_throughput=math.log(16.0),
+        log_device=math.log(0.125),
+        device_source="graph",
+        p99_s=0.5,
+        peak_memory_bytes=1024,
+        compile_s=7.5,
+        compile_cache="cold",
+        first_step_s=9.0,
+        finite=True,
+        cosine=0.75,
+        loss_error=0.001,
+        grad_norm_error=None,
+        figures={"energy": 90.0, "enqueue": 0.001},
+        worker="0a0a0a0a/context-0",
+    )
+    save(tmp_path, document(schema=1, cases={"x": old}))
+    (process,) = load(tmp_path, KEY).baselines["x"].processes
+    assert process.values == {
+        "latency": pytest.approx(0.25, rel=1e-12),
+        "throughput": pytest.approx(16.0, rel=1e-12),
+        "device": pytest.approx(0.125, rel=1e-12),
+        "tail": 0.5,
+        "memory": 1024.0,
+        "compile_time": 7.5,
+        "first_step": 9.0,
+        "stability": 0.01,
+        "finite": 1.0,
+        "cosine": 0.25,
+        "loss": 0.001,
+        "enqueue": 0.001,
+    }
+    assert process.states == {"device": "graph", "compile_time": "cold"}
+    assert process.worker == "0a0a0a0a/context-0"
 
 
 # ---- what speaks against accepting ------------------------------------------------------
@@ -1087,7 +1151,7 @@ def test_a_quarantine_is_read_back_and_read_by_people(tmp_path):
       "until": "2026-02-01"
     }
   },
-  "schema": 1
+  "schema": 2
 }
 """)
 
@@ -1241,8 +1305,9 @@ def test_what_compiling_took_is_told_by_the_first_look_of_each_process():
         look(2.0, "warm", 0.25, process=1),
     ]
     found = processes_of(make_record(attempts=attempts))
-    assert [(p.compile_s, p.compile_cache) for p in found] == [(40.0, "cold"), (2.0, "warm")]
-    assert [p.log_median for p in found] == [math.log(0.25)] * 2
+    times = [(p.values["compile_time"], p.states["compile_time"]) for p in found]
+    assert times == [(40.0, "cold"), (2.0, "warm")]
+    assert [p.values["latency"] for p in found] == [0.25] * 2
 
 
 COMING = Path(bench_lib.__file__).parents[1] / "baselines"

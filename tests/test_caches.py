@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from builders import make_attempt, make_case, make_measurement, make_process, make_record
+from builders import (
+    make_attempt,
+    make_baseline,
+    make_case,
+    make_measurement,
+    make_process,
+    make_record,
+)
 from scripted import Contexts, Watch, gpus
 
 from bench_lib.backends.folders import searched
@@ -17,10 +24,12 @@ from bench_lib.engine.chronicle import Chronicle
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.runner import Bench
 from bench_lib.environment.caches import found
-from bench_lib.model import Fault, Launch, Limits, Status
+from bench_lib.model import Fault, Launch, Status
 from bench_lib.storage import history
 from bench_lib.storage.acceptance import conditions_of, processes_of
-from bench_lib.verdict.metrics.secondary import first_step
+from bench_lib.verdict.evidence import PINNED, Evidence
+from bench_lib.verdict.metrics import registered
+from bench_lib.verdict.rules import threshold
 from bench_lib.worker import caches, profiling
 from bench_lib.worker.clock import HostClock
 from bench_lib.worker.workload import Setting, Workload
@@ -115,8 +124,14 @@ def test_the_first_look_tells_a_cold_case_s_first_step():
     ]
     warm = make_record(attempts=looks)
     (process,) = processes_of(replace(warm, case=cold(warm.case)))
-    assert process.first_step_s == 9.0
-    assert [p.first_step_s for p in processes_of(warm)] == [None]
+    assert process.values["first_step"] == 9.0
+    assert ["first_step" in p.values for p in processes_of(warm)] == [False]
+
+
+def first_step(candidate, baseline):
+    """Return what the time to the first step says of processes beside those of a baseline."""
+    evidence = Evidence(candidate, make_baseline(processes=baseline))
+    return threshold.verdicts(registered()["first_step"], evidence, PINNED)
 
 
 @pytest.mark.parametrize(
@@ -125,11 +140,11 @@ def test_the_first_look_tells_a_cold_case_s_first_step():
 def test_the_time_to_the_first_step_is_judged_as_compile_time_is(seconds, status):
     """Half as much again and 5 s on top are allowed."""
     old = [make_process(first_step_s=s, compile_s=s) for s in (9.0, 10.0)]
-    (verdict,) = first_step([make_process(first_step_s=seconds, compile_s=9.0)], old, Limits())
+    (verdict,) = first_step([make_process(first_step_s=seconds, compile_s=9.0)], old)
     assert (verdict.metric, verdict.status) == ("first_step", status)
-    assert verdict.reason == f"{seconds:.1f} s from cold caches (10.0 s in the baseline)"
-    assert first_step([make_process()], old, Limits()) == []
-    assert first_step(old, [make_process()], Limits()) == []
+    assert (verdict.value, verdict.baseline, verdict.unit) == (seconds, 10.0, "s")
+    assert first_step([make_process()], old) == []
+    assert first_step(old, [make_process()]) == []
 
 
 @pytest.mark.parametrize(
@@ -138,7 +153,7 @@ def test_the_time_to_the_first_step_is_judged_as_compile_time_is(seconds, status
 def test_what_compiles_nothing_is_allowed_less(seconds, status):
     """Five seconds would hide everything."""
     old = [make_process(first_step_s=0.4)]
-    (verdict,) = first_step([make_process(first_step_s=seconds)], old, Limits())
+    (verdict,) = first_step([make_process(first_step_s=seconds)], old)
     assert verdict.status is status
 
 

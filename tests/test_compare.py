@@ -28,6 +28,7 @@ from bench_lib.report import versus
 from bench_lib.report.versus import Side
 from bench_lib.storage import baselines
 from bench_lib.storage.baselines import BaselineFile, Change
+from bench_lib.verdict.metrics import find
 from bench_lib.verdict.statistics import comparison
 
 STEADY = (-0.001, -0.0005, 0.0, 0.0005, 0.001)
@@ -234,7 +235,7 @@ def test_above_one_is_worse_for_every_metric(metric, values):
 
     old = [make_process(**values) for _ in range(3)]
     new = [make_process(**{k: doubled(k, v) for k, v in values.items()}) for _ in range(3)]
-    (row,) = versus.align(side(x=old), side(x=new), metric=versus.METRICS[metric]).rows
+    (row,) = versus.align(side(x=old), side(x=new), metric=find(metric)).rows
     assert row.ratio == pytest.approx(0.5 if metric == "throughput" else 2.0)
     assert row.interval is not None
     assert row.beyond_chance == ("faster" if metric == "throughput" else "slower")
@@ -243,9 +244,7 @@ def test_above_one_is_worse_for_every_metric(metric, values):
 def test_a_metric_that_one_side_lacks_is_named():
     """And makes no ratio."""
     old = [make_process(log_device=0.0, device_source="graph")] * 2
-    (row,) = versus.align(
-        side(x=old), side(x=[make_process()] * 2), metric=versus.METRICS["device"]
-    ).rows
+    (row,) = versus.align(side(x=old), side(x=[make_process()] * 2), metric=find("device")).rows
     assert (row.ratio, row.interval) == (None, None)
     assert row.remarks == ["no device in B"]
 
@@ -386,7 +385,7 @@ def test_an_answer_that_is_further_off_is_remarked_upon(compare):
     a = run(record(numerics=near))
     b = run(record(numerics=far), day=20)
     (row,) = compare(a, b, "--json").json["cases"]
-    assert row["remarks"] == ["1 - cosine to FP32: 0.1 (1e-07 in A, 1e-05 allowed)"]
+    assert row["remarks"] == ["1 - cosine to FP32 0.1 (1e-07 in A); 1e-05 allowed"]
 
 
 def test_a_host_bound_case_says_what_its_time_is(compare):
@@ -617,7 +616,7 @@ def test_a_metric_that_no_case_has_compares_nothing(compare):
     old, new = run(record(), day=18), run(record())
     answer = compare(old, new, "--metric", "first_step")
     assert answer.status == 1
-    assert "no case has values, of first step from cold caches, on both sides" in answer.out
+    assert "no case has values, of time to the first step from cold caches, on" in answer.out
     assert "one process on each side" not in answer.out
 
 

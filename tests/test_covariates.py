@@ -14,7 +14,8 @@ from builders import make_baseline, make_process
 from bench_lib.model import Status
 from bench_lib.verdict import judge
 from bench_lib.verdict.judge import Evidence
-from bench_lib.verdict.metrics.timing import Question, answers
+from bench_lib.verdict.metrics import LEADING
+from bench_lib.verdict.rules.chance import Question, answers
 from bench_lib.verdict.statistics.comparison import Contrast, compare
 from bench_lib.verdict.statistics.covariates import Group, Slope, gains, slopes
 
@@ -272,7 +273,7 @@ def dearer(change: float) -> tuple[list[float], list[float]]:
 def test_a_launch_cost_that_the_baseline_never_had_is_not_excused():
     """Software that makes every launch dearer is slower software, and is called so."""
     rng = random.Random(14)
-    question = Question("case", "latency", "pinned", contrast(case(rng, dearer(1.3), 0.08)), 0.005)
+    question = Question("case", LEADING, "pinned", contrast(case(rng, dearer(1.3), 0.08)), 0.005)
     (verdict,) = answers([question])
     assert verdict.ratio == pytest.approx(1.021, abs=0.002)
     assert verdict.status is Status.REGRESSED
@@ -330,7 +331,7 @@ def test_the_verdicts_values_are_what_was_measured():
     """The ratio is what is left of them when the probe is taken off."""
     rng = random.Random(22)
     groups = case(rng, ([DEAR * 0.99] * 4, [CHEAP, DEAR] * 4), 0.08)
-    (verdict,) = answers([Question("case", "latency", "pinned", contrast(groups), 0.01)])
+    (verdict,) = answers([Question("case", LEADING, "pinned", contrast(groups), 0.01)])
     new, old = (math.exp(statistics.fmean(g.values.values())) for g in groups)
     assert (verdict.value, verdict.baseline) == (pytest.approx(new), pytest.approx(old))
     assert verdict.ratio is not None
@@ -340,7 +341,7 @@ def test_the_verdicts_values_are_what_was_measured():
 def test_the_verdict_says_what_was_taken_off():
     """So that nobody wonders why the ratio is not that of the times."""
     rng = random.Random(15)
-    question = Question("case", "latency", "pinned", contrast(case(rng, dearer(1), 0.08)), 0.005)
+    question = Question("case", LEADING, "pinned", contrast(case(rng, dearer(1), 0.08)), 0.005)
     (verdict,) = answers([question])
     assert verdict.status is Status.OK
     assert "of what processes differ by and is taken off" in verdict.reason

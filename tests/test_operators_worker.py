@@ -17,7 +17,7 @@ from torch.nn import functional
 from bench_lib.cases.operators import operator_case, with_usual
 from bench_lib.formulas.operation import OPERATORS, asks
 from bench_lib.model import Case, ProcessSummary, Sampling, Status, UserError
-from bench_lib.verdict.metrics.secondary import numerics
+from bench_lib.verdict import judge
 from bench_lib.verdict.metrics.summary import summarise
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.measure import Context, measure
@@ -426,10 +426,14 @@ def verdicts(monkeypatch, place: Any, name: str, wrong: Callable[..., Any], case
         measured = make_measurement(numerics=built(case).numerics())
         return summarise(measured, environment="e0e0e0e0", time="2026-01-01T00:00:00Z")
 
+    def statuses(process: ProcessSummary) -> set:
+        found = judge.beside_time([process], [before], case.limits)
+        return {verdict.status for verdict in found if verdict.metric == "numerics"}
+
     before = summary()
-    assert {verdict.status for verdict in numerics([before], [before])} == {Status.OK}
+    assert statuses(before) == {Status.OK}
     monkeypatch.setattr(place, name, wrong)
-    return {verdict.status for verdict in numerics([summary()], [before])}
+    return statuses(summary())
 
 
 @pytest.mark.parametrize("op", ["sum", "mean", "norm", "max", "std", "var", "exp", "add", "gemm"])

@@ -76,9 +76,9 @@ from dataclasses import replace
 from bench_lib import judge
 from bench_lib.verdict.metrics.summary import summarise
 from bench_lib.model import Accepted, Baseline
-from bench_lib.report.versus import METRICS
+from bench_lib.verdict.metrics import registered
 
-print(f"compared by {METRICS['host_memory'].what}")
+print(f"compared by {registered()['host_memory'].label}; {next(iter(registered()))} leads")
 def process(size):
     seen = replace(make_measurement(), peak_host_bytes=size)
     return summarise(seen, environment="e", time="t")
@@ -89,7 +89,7 @@ for size in (109, 111):
         for v in judge.judge({"case": judge.Evidence([process(size)] * 2, baseline)})["case"]
         if v.metric == "host_memory"
     ]
-    print(verdict.status.value, verdict.reason)
+    print(verdict.status.value, verdict.value, verdict.baseline, verdict.unit)
 """
 
 
@@ -97,9 +97,9 @@ def test_a_metric_is_kept_judged_and_compared(checkout: Path) -> None:
     """A row."""
     done = run(checkout, "-c", JUDGED)
     assert done.stdout.splitlines() == [
-        "compared by peak host memory",
-        "OK peak host memory: 109 B (100 B in the baseline)",
-        "REGRESSED peak host memory: 111 B (100 B in the baseline)",
+        "compared by peak host memory; latency leads",
+        "OK 109.0 100.0 B",
+        "REGRESSED 111.0 100.0 B",
     ], done.stderr
 
 

@@ -85,7 +85,7 @@ def test_a_row_of_several_ranks_has_their_efficiency():
 
 
 def test_the_worst_stand_first_and_the_rest_as_measured():
-    """What needs somebody is at the top."""
+    """What needs somebody is at the top; what nobody judged is at the end."""
     order = ["OK", "SUSPECT", "NOISY", "REGRESSED", "IMPROVED", "INVALID", "ERROR", "INCOMPARABLE"]
     records = [make_record(case=make_case(id=name), status=Status(name)) for name in order]
     records.insert(2, make_record(case=make_case(id="none"), status=None))
@@ -95,10 +95,10 @@ def test_the_worst_stand_first_and_the_rest_as_measured():
         "INVALID",
         "INCOMPARABLE",
         "SUSPECT",
-        "OK",
-        "none",
         "NOISY",
         "IMPROVED",
+        "OK",
+        "none",
     ]
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_lib.storage.samples import Samples, read
-from bench_lib.verdict.metrics import summary
+from bench_lib.verdict.metrics.iterations import spread
 
 TIMES = [1.0, 2.0, 4.0]
 LARGEST, SMALLEST = 1.7976931348623157e308, 5e-324
@@ -423,7 +423,7 @@ def test_a_process_is_its_median_and_its_spread(times):
     """The same figures as of our own measurements."""
     process = of(line(iteration_s=times)).cases["a"].baseline["0"]
     assert process.log_median == pytest.approx(math.log(statistics.median(times)), abs=1e-12)
-    assert process.spread == pytest.approx(summary.spread(times), rel=1e-9, abs=1e-12)
+    assert process.spread == pytest.approx(spread(times), rel=1e-9, abs=1e-12)
     assert process.n == len(times)
 
 

@@ -13,16 +13,15 @@ from hypothesis import strategies as st
 
 from bench_lib.cases.axes import case_of, network_axes
 from bench_lib.model import Launch, RankSample
+from bench_lib.verdict.metrics.efficiency import alone, efficiencies
 from bench_lib.verdict.metrics.scaling import (
     LAGGING,
     Law,
     Rate,
     Share,
-    alone,
     amdahl,
     gustafson,
     lagging,
-    log_efficiencies,
     rate_of_processes,
     rate_of_steps,
     ratio,
@@ -242,8 +241,8 @@ def rate_process(rate: float, worker: str = ""):
 
 def test_efficiency_is_by_the_number_of_ranks():
     """Of four ranks that do 380 where one does 100."""
-    found = log_efficiencies([rate_process(380, "r/1")], [rate_process(100, "r/a")], 4)
-    assert found == {"r/a": pytest.approx(math.log(0.95))}
+    found = efficiencies([rate_process(380, "r/1")], [rate_process(100, "r/a")], 4)
+    assert found == {"r/a": pytest.approx(0.95)}
 
 
 def test_launches_are_paired_with_one_ranks_processes_of_the_same_run():
@@ -253,18 +252,16 @@ def test_launches_are_paired_with_one_ranks_processes_of_the_same_run():
         for i, (v, run) in enumerate([(180, "a"), (90, "b"), (190, "a"), (170, "a"), (50, "c")])
     ]
     one = [rate_process(100, "a/1"), rate_process(100, "a/2"), rate_process(50, "b/1")]
-    found = log_efficiencies(several, one, 2)
-    assert {name: math.exp(value) for name, value in found.items()} == pytest.approx(
-        {"a/1": 0.9, "b/1": 0.9, "a/2": 0.95}
-    )
+    found = efficiencies(several, one, 2)
+    assert found == pytest.approx({"a/1": 0.9, "b/1": 0.9, "a/2": 0.95})
 
 
 def test_processes_without_a_name_or_a_rate_do_no_harm():
     """An old baseline's have none."""
-    found = log_efficiencies([rate_process(200)] * 2, [rate_process(100)] * 2, 2)
-    assert list(found.values()) == pytest.approx([0.0, 0.0], abs=1e-12)
-    assert log_efficiencies([make_process()], [rate_process(1.0)], 2) == {}
-    assert log_efficiencies([rate_process(1.0)], [make_process()], 2) == {}
+    found = efficiencies([rate_process(200)] * 2, [rate_process(100)] * 2, 2)
+    assert list(found.values()) == pytest.approx([1.0, 1.0], abs=1e-12)
+    assert efficiencies([make_process()], [rate_process(1.0)], 2) == {}
+    assert efficiencies([rate_process(1.0)], [make_process()], 2) == {}
 
 
 # ---- ranks that lag behind ----------------------------------------------------------------

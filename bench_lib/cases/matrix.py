@@ -34,6 +34,7 @@ from bench_lib.model import (
     is_case_id,
     is_param,
 )
+from bench_lib.verdict import metrics
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -276,13 +277,17 @@ class _Reader:
     def _fields(self, where: str, defaults: Any, values: Any) -> Any:
         if not isinstance(values, dict):
             raise self.wrong(where, "has to be a table")
-        self._known(where, values, [field.name for field in fields(defaults)])
+        allowed = {field.name: getattr(defaults, field.name) for field in fields(defaults)}
+        if isinstance(defaults, Limits):
+            asked_before = allowed.pop("metrics")
+            allowed |= {} if values.keys() <= allowed.keys() else metrics.limited_by_name()
+        self._known(where, values, allowed)
         for key, value in values.items():
-            if isinstance(getattr(defaults, key), bool):
+            if isinstance(allowed[key], bool):
                 if not isinstance(value, bool):
                     raise self.wrong(where, f"{key} is {value!r}; it has to be true or false")
                 continue
-            whole = isinstance(getattr(defaults, key), int)
+            whole = isinstance(allowed[key], int)
             if not _is_above_zero(value) or (whole and not isinstance(value, int)):
                 kind = "a whole number" if whole else "a number"
                 raise self.wrong(where, f"{key} is {value!r}; it has to be {kind} above 0")
@@ -290,6 +295,11 @@ class _Reader:
             raise self.wrong(where, f"spread is {values['spread']}; at most {Limits().spread}")
         if isinstance(defaults, Limits) and values.get("efficiency", 0) > 1:
             raise self.wrong(where, f"efficiency is {values['efficiency']}; it is a share, up to 1")
+        if isinstance(defaults, Limits):
+            own = {field.name for field in fields(defaults)}
+            asked = {name: float(value) for name, value in values.items() if name not in own}
+            values = {name: value for name, value in values.items() if name in own}
+            values["metrics"] = {**asked_before, **asked}
         made = replace(defaults, **values)
         if isinstance(made, Sampling) and made.iterations > made.max_iterations:
             clash = f"iterations is {made.iterations}, above max_iterations {made.max_iterations}"

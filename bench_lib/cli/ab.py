@@ -35,14 +35,6 @@ BASELINE_PAIRS = 5
 """Fewer processes than this make a baseline whose own spread is hardly known."""
 HEADINGS = ("case", "status", "A", "B", "ratio", "95% interval", "visible", "judged by")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
-_WORST_FIRST = (
-    Status.ERROR,
-    Status.REGRESSED,
-    Status.INVALID,
-    Status.INCOMPARABLE,
-    Status.SUSPECT,
-    Status.NOISY,
-)
 
 
 def _python(side: str) -> Any:
@@ -273,11 +265,9 @@ def _print(
     writers: Mapping[str, Writer],
 ) -> None:
     from bench_lib.formats import shortened
+    from bench_lib.verdict.severity import rank
 
-    def rank(row: Row) -> int:
-        return _WORST_FIRST.index(row.status) if row.status in _WORST_FIRST else len(_WORST_FIRST)
-
-    rows = sorted(rows, key=rank)
+    rows = sorted(rows, key=lambda row: rank(row.status))
     print_table(HEADINGS, [_cells(row) for row in rows])
     print()
     for line in comparison.differences or ["no difference is known"]:

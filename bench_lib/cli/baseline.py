@@ -232,7 +232,7 @@ def record(
     """
     from bench_lib.storage import baselines as files
     from bench_lib.storage import history as runs
-    from bench_lib.verdict.metrics.timing import LEAST_PROCESSES
+    from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
 
     _require(reason)
     before = set(runs.files(history))

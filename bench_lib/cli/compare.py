@@ -22,12 +22,9 @@ from bench_lib.cli.output import (
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents.kept import Compare, ComparedCase, ComparedSide
-    from bench_lib.report.versus import Alignment, Figures, Metric, Row, Side
+    from bench_lib.report.versus import Alignment, Figures, Row, Side
+    from bench_lib.verdict.metrics import Metric
 
-HEADINGS = (
-    *("case", "A", "B", "ratio", "95% interval", "beyond chance", "processes"),
-    *("memory", "compile time"),
-)
 MARKER = "<!-- bench-lib: compare -->"
 """The first line of Markdown, hidden, by which a workflow finds the comment that it made."""
 SHOWN = 10
@@ -74,18 +71,20 @@ def compare(
     was, or by --fail-on; 2 where --fail-on could not tell of a single case.
     """
     from bench_lib.report import versus
+    from bench_lib.verdict.metrics import registered
 
     if json and markdown:
         raise versus.SideError("--json and --markdown exclude each other; name one")
-    if metric not in versus.METRICS:
-        why = f"{metric!r} is none of {', '.join(versus.METRICS)}"
+    known = registered()
+    if metric not in known:
+        why = f"{metric!r} is none of {', '.join(known)}"
         raise typer.BadParameter(why, param_hint="--metric")
     threshold = 0.0 if fail_on is None else _share_of(fail_on)
     side_a, side_b = versus.find(a, b, folder=history, baseline_folder=baselines)
     found = versus.align(
         side_a,
         side_b,
-        metric=versus.METRICS[metric],
+        metric=known[metric],
         threshold=threshold,
         chosen=lambda case_id: fnmatch.fnmatchcase(case_id, case),
     )
@@ -170,8 +169,8 @@ def _case(row: Row) -> ComparedCase:
         beyond_chance=row.beyond_chance,
         detectable_effect=row.detectable,
         processes=Processes(*row.processes),
-        memory_bytes=Change(**vars(row.memory)),
-        compile_time_s=Change(**vars(row.compile_time)),
+        memory_bytes=Change(**vars(row.beside["memory"])),
+        compile_time_s=Change(**vars(row.beside["compile_time"])),
         remarks=row.remarks,
     )
 
@@ -184,7 +183,7 @@ def _print(found: Alignment) -> None:
     print(f"B: {found.b.title}")
     print(_legend(found.metric))
     print()
-    print_table(HEADINGS, [_cells(row, found.metric) for row in found.rows])
+    print_table(_headings(), [_cells(row, found.metric) for row in found.rows])
     if found.rows:
         print()
     print(_in_one_line(found))
@@ -198,11 +197,20 @@ def _print(found: Alignment) -> None:
 
 def _legend(metric: Metric) -> str:
     over = "A over B" if metric.more_is_better else "B over A"
-    return f"{metric.name}: {metric.what}; ratio: {over}, above 1 is worse"
+    return f"{metric.name}: {metric.label}; ratio: {over}, above 1 is worse"
+
+
+def _headings() -> tuple[str, ...]:
+    from bench_lib.verdict.metrics import beside
+
+    own = ("case", "A", "B", "ratio", "95% interval", "beyond chance", "processes")
+    return (*own, *(metric.name.replace("_", " ") for metric in beside()))
 
 
 def _cells(row: Row, metric: Metric) -> tuple[str, ...]:
-    """Return the cells of HEADINGS."""
+    """Return the cells below the headings."""
+    from bench_lib.verdict.metrics import beside
+
     return (
         row.case_id,
         _quantity(row.figures.a, metric.unit),
@@ -211,8 +219,7 @@ def _cells(row: Row, metric: Metric) -> tuple[str, ...]:
         " to ".join(f"{bound:.4f}" for bound in row.interval or ()),
         row.beyond_chance or "",
         "/".join(map(str, row.processes)),
-        "" if metric.name == "memory" else _beside(row.memory, "B"),
-        "" if metric.name == "compile_time" else _beside(row.compile_time, "s"),
+        *("" if each is metric else _beside(row.beside[each.name], each.unit) for each in beside()),
     )
 
 
@@ -237,7 +244,7 @@ def _beside(figures: Figures, unit: str) -> str:
 
 def _in_one_line(found: Alignment) -> str:
     if not found.compared:
-        of = f", of {found.metric.what}," if found.rows else ""
+        of = f", of {found.metric.label}," if found.rows else ""
         return f"no case has values{of} on both sides"
     n = len(found.rows)
     words = f"{n} case{'' if n == 1 else 's'}"
@@ -308,7 +315,7 @@ def as_markdown(found: Alignment) -> str:
 
     moved = [row for row in found.rows if row.beyond_chance]
     others = [row for row in found.rows if not row.beyond_chance]
-    heading, metric = github.table(HEADINGS), found.metric
+    heading, metric = github.table(_headings()), found.metric
     apart = (
         ("Environment and hardware, A to B", "differences", list(_around(found))),
         ("Cases on one side only", "lines", list(_cases_apart(found))),

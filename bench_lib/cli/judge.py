@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 SHOWN = 20
 """Problems, and notes, that are printed; with --json all of them."""
 _FIELDS = ("status", "metric", "ratio", "interval", "tolerance", "detectable_effect", "reason")
-_WORST_FIRST = (Status.ERROR, Status.REGRESSED, Status.NO_BASELINE, Status.SUSPECT, Status.NOISY)
 
 
 def judge(
@@ -149,10 +148,11 @@ def _print_json(samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
 
 def _print(file: str, samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
     from bench_lib.formats import shortened
+    from bench_lib.verdict.severity import rank
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names are anybody's as well
-    ordered = sorted(verdicts.items(), key=lambda item: _rank(item[1].status))
+    ordered = sorted(verdicts.items(), key=lambda item: rank(item[1].status))
     rows = [(_printable(name), *_cells(verdict)) for name, verdict in ordered]
     print_table(("case", "status", "change", "95% interval", "visible"), rows)
     reasons = [
@@ -178,10 +178,6 @@ def _print_some(lines: Sequence[str], prefix: str) -> None:
         print(line, file=sys.stderr)
     if len(lines) > SHOWN:
         print(f"{prefix}and {len(lines) - SHOWN} more", file=sys.stderr)
-
-
-def _rank(status: Status) -> int:
-    return _WORST_FIRST.index(status) if status in _WORST_FIRST else len(_WORST_FIRST)
 
 
 def _cells(verdict: Verdict) -> tuple[str, str, str, str]:

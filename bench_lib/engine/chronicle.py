@@ -23,9 +23,11 @@ from bench_lib.model import (
 from bench_lib.profiling import kernels
 from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineFile
-from bench_lib.verdict import judge
-from bench_lib.verdict.judge import FAILING, Evidence
+from bench_lib.verdict import judge, metrics
+from bench_lib.verdict.judge import Evidence
 from bench_lib.verdict.metrics import scaling
+from bench_lib.verdict.metrics.efficiency import EFFICIENCY, alone
+from bench_lib.verdict.severity import FAILING, PASSING
 
 NIGHTS = 20
 """Accepted nights that make the rolling baseline."""
@@ -36,8 +38,6 @@ MOST_RUNS = 3 * NIGHTS
 LOOKS = ("auto", "all", "none")
 """Whose kernels are looked into: ``auto`` is what changed, and what has no baseline."""
 LOOKED_INTO = (Status.REGRESSED, Status.IMPROVED, Status.NO_BASELINE)
-TIMES = ("latency", "device", "throughput", "efficiency")
-"""Metrics that kernels explain, and ranks that lag behind."""
 
 
 class Chronicle:
@@ -98,7 +98,7 @@ class Chronicle:
         for case_id, record in judged.items():
             if judge.is_suspicious(record.verdicts):
                 chosen[case_id] = record
-            of_ranks = [v for v in record.verdicts if v.metric == "efficiency"]
+            of_ranks = [v for v in record.verdicts if metrics.of(v.metric) is EFFICIENCY]
             one = self._alone(record) if judge.is_suspicious(of_ranks) else None
             if one is not None:
                 chosen[one.case.id] = judged[one.case.id]
@@ -147,7 +147,8 @@ class Chronicle:
 
     def _explained(self, record: Record) -> Record:
         """Add to what a slower time says of itself which kernels it comes from."""
-        slower = [v for v in record.verdicts if v.status is Status.REGRESSED and v.metric in TIMES]
+        regressed = (v for v in record.verdicts if v.status is Status.REGRESSED)
+        slower = [v for v in regressed if metrics.of(v.metric).kernels_explain]
         if not slower:
             return record
         causes = [self._cause(record, slower[0]), *_lagging(record)]
@@ -234,7 +235,7 @@ class Chronicle:
             for case_id, other in self.records.items()
             if self._outcomes[case_id].hardware.key == key
         )
-        one = scaling.alone(record.case, here)
+        one = alone(record.case, here)
         return None if one is None else self.records[one.id]
 
     def _file(self, key: str) -> BaselineFile:
@@ -328,9 +329,6 @@ def _changes(file: BaselineFile, case_id: str, environment: Environment) -> list
         return []
     old = file.environments.get(baseline.processes[-1].environment)
     return [] if old is None else fingerprint.difference(old, environment)
-
-
-PASSING = (Status.OK, Status.IMPROVED, Status.SKIPPED)
 
 
 def fails(record: Record, *, strict: bool, today: dt.date) -> bool:

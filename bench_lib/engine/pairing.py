@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -19,8 +19,9 @@ from bench_lib.model import (
     Verdict,
 )
 from bench_lib.storage import acceptance
-from bench_lib.verdict import judge
-from bench_lib.verdict.metrics import secondary
+from bench_lib.verdict import judge, metrics
+from bench_lib.verdict.metrics import Metric
+from bench_lib.verdict.severity import FAILING
 
 NAMES = ("A", "B")
 """The two sides; B is the one in question."""
@@ -44,7 +45,7 @@ class Row:
 
 def fails(rows: Iterable[Row]) -> bool:
     """Whether B is worse than A anywhere, or a case has no measurement."""
-    return any(row.status in judge.FAILING for row in rows)
+    return any(row.status in FAILING for row in rows)
 
 
 def judged_nothing(rows: Sequence[Row]) -> bool:
@@ -130,7 +131,7 @@ def _incomparable(
     if not differing:
         return None
     reason = f"conditions differ: {'; '.join(differing)}; warm both, then compare again"
-    return Verdict(Status.INCOMPARABLE, "latency", reason, against="a")
+    return Verdict(Status.INCOMPARABLE, metrics.LEADING.name, reason, against="a")
 
 
 def mixed_conditions(
@@ -185,7 +186,7 @@ def _timed(
             math.exp(statistics.fmean(s)) for s in zip(*logs[case_id].values(), strict=True)
         )
         reason = "; ".join(filter(None, (timing.reason, clock.remark)))
-        timing = replace(timing, metric=clock.metric, reason=reason, value=b_s, baseline=a_s)
+        timing = replace(timing, metric=clock.metric.name, reason=reason, value=b_s, baseline=a_s)
         verdicts = [timing, *_besides_time(pairs, limits[case_id])]
         yield Row(
             case_id,
@@ -201,46 +202,36 @@ def _timed(
 class _Clock(NamedTuple):
     """Which of a process's times is compared, and what is to be said of it."""
 
-    metric: str
-    log: Callable[[ProcessSummary], float]
+    metric: Metric
     in_brief: str = ""
     remark: str = ""
+
+    def log(self, process: ProcessSummary) -> float:
+        """Return the time's logarithm."""
+        return math.log(process.values[self.metric.name])
 
 
 def _clock(pairs: Sequence[_Pair]) -> _Clock:
     """Choose the device's own time where the device waited for the host on both sides."""
     waited = {name: sum(getattr(pair, name.lower()).host_bound for pair in pairs) for name in NAMES}
     if not any(waited.values()):
-        return _Clock("latency", _wall)
+        return _Clock(metrics.LEADING)
     if set(waited.values()) != {len(pairs)}:
         where = " and ".join(f"{n} of {len(pairs)} times on {s}" for s, n in waited.items() if n)
         remark = f"host-bound {where}: there the device waited for Python"
-        return _Clock("latency", _wall, "wall time, host-bound in part", remark)
-    sources = {process.device_source for pair in pairs for process in (pair.a, pair.b)}
-    known = all(p.log_device is not None for pair in pairs for p in (pair.a, pair.b))
-    if known and len(sources) == 1:
+        return _Clock(metrics.LEADING, "wall time, host-bound in part", remark)
+    processes = [process for pair in pairs for process in (pair.a, pair.b)]
+    sources = metrics.DEVICE.states(processes)
+    if len(metrics.DEVICE.values(processes)) == len(processes) and len(sources) == 1:
         source = f"device time ({sources.pop()})"
         remark = f"host-bound on both sides, so {source} is compared"
-        return _Clock("device", _device, source, remark)
+        return _Clock(metrics.DEVICE, source, remark)
     remark = "host-bound on both sides: the device waited for Python, and its own time is not known"
-    return _Clock("latency", _wall, "wall time, host-bound", remark)
-
-
-def _wall(process: ProcessSummary) -> float:
-    return process.log_median
-
-
-def _device(process: ProcessSummary) -> float:
-    assert process.log_device is not None
-    return process.log_device
+    return _Clock(metrics.LEADING, "wall time, host-bound", remark)
 
 
 def _besides_time(pairs: Sequence[_Pair], limits: Limits) -> list[Verdict]:
-    """Hold B's memory, compile time and numerics against A's, as against a baseline's."""
+    """Hold what is no time of B against A's, as against a baseline's."""
     old, new = [pair.a for pair in pairs], [pair.b for pair in pairs]
-    found = [
-        *secondary.memory(new, old, limits),
-        *secondary.compile_time(new, old, limits),
-        *secondary.numerics(new, old),
-    ]
+    found = judge.beside_time(new, old, limits)
     return [replace(v, against="a", reason=v.reason.replace("the baseline", "A")) for v in found]

@@ -29,7 +29,7 @@ from bench_lib.model import (
 )
 from bench_lib.storage import history
 from bench_lib.verdict import validity
-from bench_lib.verdict.metrics import summary
+from bench_lib.verdict.metrics import iterations
 
 SETTLED_S = 2.0
 """After the time limit of a case: whatever keeps a CPU busy by then is none of ours."""
@@ -383,6 +383,6 @@ def disturbance(measurement: Measurement) -> str | None:
     """
     if measurement.host_bound:
         return "the device waited for the host"
-    if (spread := summary.spread(measurement.iteration_s)) > summary.TRUST:
+    if (spread := iterations.spread(measurement.iteration_s)) > iterations.TRUST:
         return f"iterations spread by {spread:.1%}"
     return None

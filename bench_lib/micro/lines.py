@@ -13,7 +13,7 @@ from bench_lib.micro.flags import Options
 from bench_lib.micro.places import Place
 from bench_lib.micro.steps import Iteration
 from bench_lib.model import Measurement
-from bench_lib.verdict.metrics import summary
+from bench_lib.verdict.metrics import iterations
 
 RULE = "=" * 40
 LOSS_WITHIN = 0.25
@@ -155,7 +155,7 @@ def performance(
     ranks = max(1, len(measurement.per_rank))
     mean, median = statistics.fmean(samples), statistics.median(samples)
     deviation = statistics.stdev(samples) if len(samples) > 1 else 0.0
-    slowest = summary.percentile(samples, 0.99)
+    slowest = iterations.percentile(samples, 0.99)
     lines = [
         RULE,
         "Performance Summary:",
@@ -169,7 +169,7 @@ def performance(
         "",
         f"Average time per iteration: {mean:.6f} seconds",
         f"Standard deviation: {deviation:.6f} seconds",
-        f"Spread: {summary.spread(samples):.2%} of the mean{_stability(samples)}",
+        f"Spread: {iterations.spread(samples):.2%} of the mean{_stability(samples)}",
         f"Latency: median {_digits(median * 1e3)} ms, 99th percentile {_digits(slowest * 1e3)} ms",
         f"Images per second: {figures.rate:.1f}",
         f"Milliseconds per batch: {_digits(mean * 1e3)}",
@@ -200,8 +200,8 @@ def _digits(value: float, digits: int = 4) -> str:
 
 
 def _stability(samples: Sequence[float]) -> str:
-    spread = summary.spread(samples)
-    if spread <= summary.TRUST:
+    spread = iterations.spread(samples)
+    if spread <= iterations.TRUST:
         return " (stable)"
     return " (NOT stable: something else ran, or a clock changed; see bench-lib env)"
 

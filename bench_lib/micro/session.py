@@ -25,7 +25,7 @@ from bench_lib.micro.places import Place, batch_of
 from bench_lib.micro.steps import Iteration, Watched
 from bench_lib.micro.words import first_line, listed, shown
 from bench_lib.model import Case, Device, Measurement, Sampling, UserError
-from bench_lib.verdict.metrics import summary
+from bench_lib.verdict.metrics import iterations
 from bench_lib.worker import capture, layers
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import kind_of
@@ -280,7 +280,7 @@ def _disturbed(measurement: Measurement) -> float:
     """Return how much: 0 where it was not."""
     if disturbance(measurement) is None:
         return 0.0
-    return 1.0 + summary.spread(measurement.iteration_s)
+    return 1.0 + iterations.spread(measurement.iteration_s)
 
 
 def _writes_over_losses(options: Options) -> bool:

@@ -17,6 +17,7 @@ import pytest
 from bench_lib.engine.runner import Outcome
 from bench_lib.model import Measurement
 from bench_lib.report import console
+from bench_lib.verdict.metrics.summary import summarise
 
 
 class ReplayClock:
@@ -106,6 +107,18 @@ def _nothing() -> None:
     return None
 
 
+def _metrics(measurement: Measurement, outcome: Outcome) -> dict[str, float]:
+    """Return every metric's value, by name."""
+    accepted = next(each for each in outcome.attempts if each.measurement is measurement)
+    return summarise(
+        measurement,
+        environment=accepted.environment,
+        time=accepted.time,
+        seen=accepted.telemetry,
+        cold=outcome.case.launch.cold,
+    ).values
+
+
 def extra_info(measurement: Measurement, outcome: Outcome) -> dict[str, Any]:
     """Return what pytest-benchmark has no column for; in its JSON and in exports."""
     precision = str(outcome.case.params.get("precision", ""))
@@ -118,5 +131,6 @@ def extra_info(measurement: Measurement, outcome: Outcome) -> dict[str, Any]:
         "first_step_s": measurement.first_step_s,
         "host_bound": measurement.host_bound,
         "parameters": measurement.parameters,
+        "metrics": _metrics(measurement, outcome),
         "efficiency": console.efficiency(measurement, outcome.hardware, precision),
     }

@@ -18,6 +18,7 @@ from bench_lib.model import Case, Fault, Quarantine, Record
 from bench_lib.plugin.properties import Property
 from bench_lib.report import console
 from bench_lib.verdict import judge
+from bench_lib.verdict.severity import FAILING
 
 OF_XDIST = ("node", "item_index", "worker_id", "testrun_uid")
 """What pytest-xdist adds to a report that comes from a worker."""
@@ -75,7 +76,7 @@ class VerdictRepr(TerminalRepr):
     def toterminal(self, tw: TerminalWriter) -> None:
         """Write the words."""
         for line in self.text.splitlines():
-            tw.line(line, red=line.startswith(tuple(s.value for s in judge.FAILING)))
+            tw.line(line, red=line.startswith(tuple(s.value for s in FAILING)))
 
 
 def judged(waiting: Held, failing: Sequence[Record]) -> pytest.TestReport:

@@ -13,8 +13,8 @@ from bench_lib.model import Record, Status
 from bench_lib.plugin.progress import SILENT
 from bench_lib.plugin.session import PerfSession
 from bench_lib.report import console
-from bench_lib.verdict.judge import FAILING
-from bench_lib.verdict.metrics.timing import LEAST_PROCESSES
+from bench_lib.verdict.severity import FAILING
+from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
 
 
 def before(

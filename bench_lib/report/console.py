@@ -13,8 +13,10 @@ from bench_lib.model import Hardware, Measurement, Record, Status, Verdict
 from bench_lib.storage.baselines import in_force
 from bench_lib.storage.history import utc_today
 from bench_lib.verdict import judge
-from bench_lib.verdict.metrics import summary
-from bench_lib.verdict.metrics.timing import TIMING
+from bench_lib.verdict.metrics import find, iterations, of
+from bench_lib.verdict.metrics.efficiency import EFFICIENCY
+from bench_lib.verdict.metrics.metric import Rule
+from bench_lib.verdict.severity import rank
 
 WIDTH = 100
 ESSENTIAL = 4
@@ -29,12 +31,7 @@ HEADINGS = (
 
 def summary_rows(records: Iterable[Record]) -> list[tuple[str, ...]]:
     """Return one row of HEADINGS per record, worst first and otherwise as measured."""
-    order = [Status.ERROR, Status.REGRESSED, Status.INVALID, Status.INCOMPARABLE, Status.SUSPECT]
-
-    def rank(record: Record) -> int:
-        return order.index(record.status) if record.status in order else len(order)
-
-    return [_row(record) for record in sorted(records, key=rank)]
+    return [_row(record) for record in sorted(records, key=lambda each: rank(each.status))]
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,7 @@ def figures(record: Record) -> Figures | None:
         median_s=statistics.median(statistics.median(m.iteration_s) for m in measurements),
         rate=statistics.median(rate_of(m) for m in measurements),
         item=measurements[0].item,
-        spread=statistics.median(summary.spread(m.iteration_s) for m in measurements),
+        spread=statistics.median(iterations.spread(m.iteration_s) for m in measurements),
         peak_memory_bytes=max(peaks, default=None),
     )
 
@@ -83,14 +80,16 @@ def _row(record: Record) -> tuple[str, ...]:
         f"{found.spread:.1%}",
         "" if found.peak_memory_bytes is None else f"{found.peak_memory_bytes / 2**20:.0f} MiB",
         next(
-            (f"{v.value:.1%}" for v in record.verdicts if v.metric == "efficiency" and v.value), ""
+            (f"{v.value:.1%}" for v in record.verdicts if of(v.metric) is EFFICIENCY and v.value),
+            "",
         ),
     )
 
 
 def timing_of(record: Record) -> Verdict | None:
     """Return the timing that decides, else the first, which is the latency; None without."""
-    timings = [v for v in record.verdicts if v.metric in TIMING]
+    known = ((verdict, find(verdict.metric)) for verdict in record.verdicts)
+    timings = [verdict for verdict, metric in known if metric and metric.rule is Rule.CHANCE]
     decisive = [v for v in timings if v.status is record.status]
     return next(iter(decisive or timings), None)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from bench_lib import backends
 from bench_lib.model import Hardware, Status
 from bench_lib.report.night import Entry, Night
-from bench_lib.verdict.metrics.timing import LEAST_PROCESSES
+from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
 
 LEAST = 2
 """Cases of one device that have to go wrong before the device is suspected."""

@@ -27,14 +27,13 @@ from bench_lib.report.hints import hints
 from bench_lib.report.night import Entry, Moved, Night
 from bench_lib.report.onset import device, onset, own_last
 from bench_lib.report.series import Series
+from bench_lib.verdict import metrics
 
 MOST_FAILURES = 100
 """That are shown at length; the table has all."""
 MOST_FIRST = 100
 """Rows of the table that are there without scripts."""
 MOST_KERNELS = 8
-SHARES = ("stability", "efficiency")
-"""Metrics whose values are fractions."""
 MOST_OUTPUT = 8000
 """Last characters that are shown of what a worker said."""
 AXES = ("network", "precision", "compile_mode")
@@ -200,9 +199,9 @@ def _value(value: float | None, unit: str, metric: str = "") -> str:
         return seconds(value) if value > 0 else f"{value:g} s"
     if unit == "B":
         return f"{value / 2**20:.0f} MiB"
-    if unit:
+    if unit not in ("", "1"):
         return f"{quantity(value)} {unit}" if unit != "1/s" else f"{quantity(value)}/s"
-    return f"{value:.2%}" if metric in SHARES else f"{value:.4g}"
+    return f"{value:.2%}" if metrics.of(metric).unit == "" else f"{value:.4g}"
 
 
 # --- the table -----------------------------------------------------------------------------

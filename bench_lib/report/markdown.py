@@ -12,7 +12,7 @@ from bench_lib.report.github import Section, code, shortened, span, text
 from bench_lib.report.hints import hints
 from bench_lib.report.night import Entry, Moved, Night
 from bench_lib.report.onset import device, onset, own_last
-from bench_lib.verdict.judge import FAILING
+from bench_lib.verdict.severity import FAILING
 
 MARKER = "<!-- bench-lib: report -->"
 """The first line, hidden, by which a workflow finds the comment that it made before."""
@@ -238,8 +238,10 @@ def _columns(entries: Sequence[Entry]) -> list[str]:
     silent = set()
     if len({entry.hardware.key for entry in entries}) < 2:
         silent.add("hardware")
-    if not any(v.metric == "efficiency" for entry in entries for v in entry.record.verdicts):
-        silent.add("efficiency")
+    columns = zip(*console.summary_rows(entry.record for entry in entries), strict=True)
+    silent |= {
+        name for name, cells in zip(console.HEADINGS, columns, strict=False) if not any(cells)
+    }
     first, *others = console.HEADINGS
     return [name for name in (first, "hardware", *others) if name not in silent]
 

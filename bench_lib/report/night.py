@@ -27,8 +27,9 @@ from bench_lib.profiling.kernels import Diff
 from bench_lib.report import console
 from bench_lib.storage.baselines import BaselineError, BaselineFile, in_force, load
 from bench_lib.storage.history import HistoryError, Run
-from bench_lib.verdict.judge import FAILING, leading
-from bench_lib.verdict.metrics.timing import TIMING
+from bench_lib.verdict import metrics
+from bench_lib.verdict.judge import leading
+from bench_lib.verdict.severity import FAILING, SEVERITY, rank
 
 if TYPE_CHECKING:
     from bench_lib.storage.archive import Archive, Point, RunLine
@@ -43,19 +44,6 @@ LATE = dt.timedelta(hours=36)
 """Where nights are nightly, none that begins after the newest for so long has been missed."""
 MOST_NAMED = 10
 """Cases that a sentence names."""
-SEVERITY = (
-    Status.ERROR,
-    Status.REGRESSED,
-    Status.INVALID,
-    Status.INCOMPARABLE,
-    Status.SUSPECT,
-    Status.NOISY,
-    Status.NO_BASELINE,
-    Status.IMPROVED,
-    Status.OK,
-    Status.SKIPPED,
-)
-"""What a reader looks at first."""
 
 
 GOOD = (Status.OK, Status.IMPROVED)
@@ -162,7 +150,7 @@ class Entry:
         verdict, last = self.verdict, self.moved[-1] if self.moved else None
         if verdict is None or verdict.status is not Status.REGRESSED or last is None:
             return None
-        if verdict.metric not in TIMING or last.step.ratio <= 1:
+        if not metrics.of(verdict.metric).clock_excuses or last.step.ratio <= 1:
             return None
         good = self.last_good
         return None if good is not None and good.time >= last.time else last
@@ -421,7 +409,7 @@ def differences(environments: Mapping[str, Environment], before: Point, after: P
 
 
 def _gravity(entry: Entry) -> int:
-    return SEVERITY.index(entry.status) if entry.failing and entry.status else len(Status)
+    return rank(entry.status) if entry.failing else len(SEVERITY)
 
 
 def _on_gone(points: Sequence[Point]) -> list[str]:
@@ -531,9 +519,10 @@ def _on_failed(failed: Sequence[Entry]) -> str:
     if count := found[Status.REGRESSED]:
         by = ""
         if slower:
-            ratio, metric = max(slower)
+            ratio, name = max(slower)
             by = f" by {'up to ' if count > 1 else ''}{ratio - 1:.1%}"
-            by += "" if metric == "latency" else f" in {metric.replace('_', ' ')}"
+            metric = metrics.of(name)
+            by += "" if metric is metrics.LEADING else f" in {metric.name.replace('_', ' ')}"
         parts.append(f"{alone or count} regressed{by}")
     if found[Status.ERROR]:
         parts.append(f"{alone or found[Status.ERROR]} ended in an error")

@@ -19,7 +19,7 @@ from bench_lib.report.night import GOOD, NIGHT, Entry, Night, excused, is_red
 from bench_lib.report.onset import in_words, onset, own_last, reason
 from bench_lib.report.webhook import BUDGET_S, CLOCK, Clock, UndeliverableError, host_of, post
 from bench_lib.storage.history import HistoryError
-from bench_lib.verdict.judge import FAILING
+from bench_lib.verdict.severity import FAILING
 
 if TYPE_CHECKING:
     from bench_lib.storage.archive import Archive, RunLine

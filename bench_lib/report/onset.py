@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bench_lib.environment.fingerprint import difference
 from bench_lib.model import Environment, Status
 from bench_lib.report.night import Entry, Moved, Night
-from bench_lib.verdict.judge import FAILING
+from bench_lib.verdict.severity import FAILING
 
 if TYPE_CHECKING:
     from bench_lib.storage.archive import Point

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bench_lib.model import Baseline, Environment
 from bench_lib.report.night import Entry, differences
+from bench_lib.verdict import metrics
 
 if TYPE_CHECKING:
     from bench_lib.storage.archive import Point
@@ -104,7 +105,9 @@ def band(entry: Entry) -> list[float] | None:
     if entry.baseline is None or not entry.baseline.processes:
         return None
     middle = statistics.fmean(process.log_median for process in entry.baseline.processes)
-    verdicts = (v for v in entry.record.verdicts if v.metric == "latency" and v.tolerance)
+    verdicts = (
+        v for v in entry.record.verdicts if metrics.of(v.metric) is metrics.LEADING and v.tolerance
+    )
     told = next((v.tolerance for v in verdicts if v.against == "pinned"), None)
     bound = 1 + max(0.0, told or entry.record.case.limits.tolerance)
     middle_us = math.exp(middle) * 1e6

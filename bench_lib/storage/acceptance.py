@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import math
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -26,9 +25,9 @@ from bench_lib.model import (
     Status,
 )
 from bench_lib.storage.baselines import BaselineFile, Change
-from bench_lib.verdict import judge, validity
+from bench_lib.verdict import judge, metrics, validity
 from bench_lib.verdict.metrics import summary
-from bench_lib.verdict.metrics.timing import AGREEING
+from bench_lib.verdict.statistics.comparison import AGREEING
 
 
 def processes_of(record: Record, run_id: str | None = None) -> list[ProcessSummary]:
@@ -47,19 +46,16 @@ def processes_of(record: Record, run_id: str | None = None) -> list[ProcessSumma
         first_looks.setdefault(attempt.process, attempt.measurement)
         if attempt.accepted:
             first.setdefault(attempt.process, attempt)
-    prefix, cold = "" if run_id is None else f"{run_id}/", record.case.launch.cold
+    prefix = "" if run_id is None else f"{run_id}/"
     return [
-        replace(
-            summary.summarise(
-                attempt.measurement,
-                environment=attempt.environment,
-                time=attempt.time,
-                seen=attempt.telemetry,
-            ),
+        summary.summarise(
+            attempt.measurement,
+            environment=attempt.environment,
+            time=attempt.time,
+            seen=attempt.telemetry,
+            first_look=first_looks[attempt.process],
+            cold=record.case.launch.cold,
             worker=prefix + attempt.measurement.context_id,
-            compile_s=first_looks[attempt.process].compile_s,
-            compile_cache=first_looks[attempt.process].compile_cache,
-            first_step_s=first_looks[attempt.process].first_step_s if cold else None,
         )
         for attempt in first.values()
         if attempt.measurement is not None
@@ -138,7 +134,7 @@ def _mixed(values: Mapping[str, list[Any]]) -> list[str]:
     ]
 
 
-DOUBTFUL = (Status.INVALID, Status.REGRESSED, Status.SUSPECT, Status.NOISY)
+DOUBTFUL = (Status.REGRESSED, Status.INVALID, Status.SUSPECT, Status.NOISY)
 """Statuses of values that should not become the reference, the worst first."""
 
 
@@ -181,7 +177,7 @@ def _change(
     processes = [_rounded(p) for run_id, record in sound for p in processes_of(record, run_id)]
     if not processes:
         return Change(case.id, old, None, _why_nothing(group[-1][1]))
-    if any(p.finite is False for p in processes):
+    if any(p.values.get("finite") == 0.0 for p in processes):
         return Change(case.id, old, None, "the answer holds infinities or NaN")
     conditions = _known_values(
         conditions_of(case, hardware, environments.get(p.environment)) for p in processes
@@ -218,7 +214,7 @@ def _is_sound(record: Record) -> bool:
 
 
 def _unsteady(processes: list[ProcessSummary], case: Case) -> list[str]:
-    spread = statistics.median(p.spread for p in processes)
+    spread = statistics.median(p.values.get("stability", 0.0) for p in processes)
     if spread <= case.limits.spread:
         return []
     return [f"iterations spread by {spread:.0%}; the limit is {case.limits.spread:.0%}"]
@@ -244,20 +240,20 @@ def _slower(new: Baseline, old: Baseline | None, tolerance: float) -> list[str]:
     """
     if old is None or not old.processes or old.provenance != "measured":
         return []
-    figures = [("", "log_median")]
+    compared = [metrics.LEADING]
     processes = (*new.processes, *old.processes)
-    if len({p.device_source for p in processes}) == 1:
-        figures.append(("device time ", "log_device"))
-        if all(p.host_bound and p.log_device is not None for p in processes):
-            del figures[0]  # the host's time is too unsteady to say so by its mean
+    if len(metrics.DEVICE.states(processes)) == 1:
+        compared.append(metrics.DEVICE)
+        if all(p.host_bound and metrics.DEVICE.name in p.values for p in processes):
+            del compared[0]  # the host's time is too unsteady to say so by its mean
     words = []
-    for name, figure in figures:
-        after = [getattr(p, figure) for p in new.processes]
-        before = [getattr(p, figure) for p in old.processes]
-        if None in after or None in before:
+    for metric in compared:
+        after, before = (list(metric.values(side.processes).values()) for side in (new, old))
+        if len(after) < len(new.processes) or len(before) < len(old.processes):
             continue
-        change = math.expm1(statistics.fmean(after) - statistics.fmean(before))
+        change = statistics.geometric_mean(after) / statistics.geometric_mean(before) - 1
         if change > tolerance:
+            name = "" if metric is metrics.LEADING else "device time "
             words.append(
                 f"{name}{change:.2%} slower than accepted; the tolerance is {tolerance:.1%}"
             )
@@ -294,27 +290,14 @@ def _why_nothing(record: Record) -> str:
 
 
 def _rounded(process: ProcessSummary) -> ProcessSummary:
-    """Keep what can be read and judged by: a millionth of a time, three digits of an error."""
+    """Keep of each value as many digits as can be read and judged by."""
 
-    def places(value: float | None, n: int) -> float | None:
-        return None if value is None else round(value, n)
-
-    def digits(value: float | None) -> float | None:
-        return None if value is None else float(f"{value:.3g}")
+    def digits(value: float, n: int) -> float:
+        return float(f"{value:.{n}g}")
 
     return replace(
         process,
-        log_median=round(process.log_median, 6),
-        log_device=places(process.log_device, 6),
-        spread=round(process.spread, 5),
-        log_throughput=places(process.log_throughput, 6),
-        p99_s=places(process.p99_s, 9),
-        compile_s=places(process.compile_s, 2),
-        first_step_s=places(process.first_step_s, 3),
-        cosine=None if process.cosine is None else 1 - float(f"{1 - process.cosine:.3g}"),
-        loss_error=digits(process.loss_error),
-        grad_norm_error=digits(process.grad_norm_error),
-        clock_mhz=places(process.clock_mhz, 0),
-        power_w=places(process.power_w, 0),
-        figures={name: float(f"{value:.4g}") for name, value in process.figures.items()},
+        values={name: digits(x, metrics.of(name).digits) for name, x in process.values.items()},
+        clock_mhz=None if process.clock_mhz is None else round(process.clock_mhz, 0),
+        power_w=None if process.power_w is None else round(process.power_w, 0),
     )

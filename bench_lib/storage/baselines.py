@@ -14,7 +14,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,11 @@ import msgspec
 
 from bench_lib.model import (
     ID_RULE,
-    SCHEMA,
     Accepted,
     Baseline,
     Environment,
     Hardware,
+    ProcessSummary,
     Published,
     Quarantine,
     UserError,
@@ -165,18 +165,71 @@ def _decode(case_id: str, about: Any) -> Baseline:
         stored = msgspec.convert(about, dict[str, Any])
         if stored.get("provenance") == PUBLISHED:
             stored = {"processes": [], "accepted": NOBODY, **stored}
+        if isinstance(processes := stored.get("processes"), list):
+            stored = {**stored, "processes": [_by_metric(process) for process in processes]}
         baseline = msgspec.convert({**stored, "case_id": case_id}, Baseline)
     except msgspec.ValidationError as error:
         raise msgspec.ValidationError(f"case {case_id}: {error}") from error
     if problem := _problem_of_origin(baseline):
         raise msgspec.ValidationError(f"case {case_id}: {problem}")
     for process in baseline.processes:
-        if abs(process.log_median) > MOST_LOG or process.spread < 0 or process.n < 1:
-            raise msgspec.ValidationError(f"case {case_id}: no process is like {process}")
+        if problem := _problem_of_process(process):
+            raise msgspec.ValidationError(f"case {case_id}: a process {problem}")
     if not 0 < baseline.limits.spread <= 1:
         spread = baseline.limits.spread
         raise msgspec.ValidationError(f"case {case_id}: limits.spread is {spread}")
     return baseline
+
+
+def _grown(logarithm: float) -> float:
+    return math.exp(min(max(logarithm, -LARGEST), LARGEST))
+
+
+LARGEST = 700.0
+"""Logarithm of about the greatest number that there is."""
+_FORMERLY: dict[str, tuple[str, Callable[[float], float]]] = {
+    "log_median": ("latency", _grown),
+    "log_throughput": ("throughput", _grown),
+    "log_device": ("device", _grown),
+    "p99_s": ("tail", float),
+    "peak_memory_bytes": ("memory", float),
+    "compile_s": ("compile_time", float),
+    "first_step_s": ("first_step", float),
+    "spread": ("stability", float),
+    "finite": ("finite", float),
+    "cosine": ("cosine", lambda cosine: 1 - cosine),
+    "loss_error": ("loss", float),
+    "grad_norm_error": ("gradients", float),
+}
+"""What schema 1 called the values of metrics, and how they are read."""
+_FORMER_STATES = {"device_source": "device", "compile_cache": "compile_time"}
+
+
+def _by_metric(process: Any) -> Any:
+    """Return a process of schema 1 as the present one has it; others as they are."""
+    if not isinstance(process, dict) or "values" in process:
+        return process
+    known = {k: v for k, v in process.items() if v is not None}
+    values = {}
+    for name, (metric, read) in _FORMERLY.items():
+        if name in known:
+            values[metric] = read(msgspec.convert(known[name], bool if name == "finite" else float))
+    figures = msgspec.convert(known.get("figures", {}), dict[str, float])
+    # Energy was of a step, which the metric of that name is not.
+    values |= {name: value for name, value in figures.items() if name != "energy"}
+    states = {metric: known[name] for name, metric in _FORMER_STATES.items() if name in known}
+    return {**process, "values": values, "states": states}
+
+
+def _problem_of_process(process: ProcessSummary) -> str | None:
+    """Say what no process is like; None where all is well."""
+    latency = process.values.get("latency", 0.0)
+    if not 1 / MOST < latency < MOST:
+        return f"has the latency {latency:g}; it has to be seconds above 0"
+    if process.n < 1:
+        return f"has n = {process.n}; it has to be a number of iterations"
+    wrong = [f"{k} {v:g}" for k, v in process.values.items() if not math.isfinite(v) or v < 0]
+    return f"has {wrong[0]}; it has to be a number from 0 on" if wrong else None
 
 
 NOBODY = Accepted(run_id="", reason="", date="")
@@ -257,8 +310,10 @@ def in_force(quarantine: Quarantine, today: dt.date) -> bool:
     return today <= dt.date.fromisoformat(quarantine.until)
 
 
-MOST_LOG = 50.0
-"""No iteration takes e^50 seconds, or e^-50."""
+MOST = 1e21
+"""No iteration takes so many seconds, nor the fraction of one."""
+SCHEMA = 2
+"""Of baseline files; docs/architecture.md says what each one changed."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from bench_lib.formats import quantity, seconds
 from bench_lib.studies.figures import Figures
-from bench_lib.verdict.metrics.summary import TRUST
+from bench_lib.verdict.metrics.iterations import TRUST
 
 
 @dataclass(frozen=True)

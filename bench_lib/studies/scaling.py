@@ -179,10 +179,10 @@ def _rate(point: Point, by_case: Mapping[str, Record]) -> tuple[Rate | None, int
     if record is None:
         return None, 0
     try:
-        logs = [p.log_throughput for p in acceptance.processes_of(record)]
+        rates = [p.values.get("throughput") for p in acceptance.processes_of(record)]
     except ValueError:  # a clock that gave no times
         return None, 0
-    known = [value for value in logs if value is not None]
+    known = [math.log(rate) for rate in rates if rate is not None]
     if len(known) == 1:
         return scaling.rate_of_steps(known[0], _accepted(record)[0].iteration_s), 1
     return (scaling.rate_of_processes(known) if known else None), len(known)

@@ -20,8 +20,7 @@ from typing import Protocol
 from bench_lib.engine.runner import Outcome
 from bench_lib.model import Case, Status, UserError
 from bench_lib.verdict import judge
-from bench_lib.verdict.metrics.timing import AGREEING, LEAST_PROCESSES
-from bench_lib.verdict.statistics.comparison import Contrast
+from bench_lib.verdict.statistics.comparison import AGREEING, LEAST_PROCESSES, Contrast
 
 EFFECTS = (0.0, 0.01, 0.02, 0.05)
 """Planted slow-downs, as shares of a clean step."""

@@ -1,9 +1,8 @@
 """From process values to verdicts: numbers in, judgement out; no files, no clocks, no torch.
 
-A suite is judged as a whole (``comparison``): x = ln(median iteration time) of each process,
-held against the practical tolerance rather than against zero.  One process decides nothing:
-what looks different is measured again in fresh ones, and is REGRESSED or IMPROVED only where
-they agree.  What is known and what is asked is ``evidence``'s; here it is answered and weighed.
+A suite is judged as a whole.  Every metric goes one way: against the accepted baseline and the
+rolling one, by its rule (``rules``), and what looks different is measured again in fresh processes
+before it is REGRESSED.  What is known of a case is ``evidence``'s.
 """
 
 from __future__ import annotations
@@ -12,27 +11,28 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from bench_lib.model import Baseline, Limits, ProcessSummary, Status, Verdict
+from bench_lib.model import Accepted, Baseline, Limits, ProcessSummary, Status, Verdict
 from bench_lib.verdict import validity
 from bench_lib.verdict.evidence import (
     BETWEEN_DEVICES,
     BETWEEN_HOST_STATES,
-    TAIL_ITERATIONS,
+    PINNED,
     Evidence,
     differing,
-    have_tails,
-    questions,
     unjudged,
 )
-from bench_lib.verdict.metrics import figures, scaling, secondary
-from bench_lib.verdict.metrics.summary import TRUST
-from bench_lib.verdict.metrics.timing import AGREEING, TIMING, Question, answers, families
-from bench_lib.verdict.statistics.comparison import Comparison, Contrast, paired
+from bench_lib.verdict.metrics import LEADING, find, of, registered
+from bench_lib.verdict.metrics.efficiency import EFFICIENCY, efficiencies, enough
+from bench_lib.verdict.metrics.iterations import TRUST
+from bench_lib.verdict.metrics.metric import Metric, Rule, Sides, named
+from bench_lib.verdict.rules import chance, threshold
+from bench_lib.verdict.rules.chance import Question
+from bench_lib.verdict.severity import NOT_COMPARED, worst
+from bench_lib.verdict.statistics.comparison import AGREEING, Comparison, Contrast, paired
 from bench_lib.verdict.statistics.comparison import compare as compare_suite
 
 __all__ = [
     "BETWEEN_DEVICES",
-    "FAILING",
     "Evidence",
     "compare",
     "differing",
@@ -46,49 +46,152 @@ __all__ = [
     "stored_limits",
 ]
 
-FAILING = (Status.REGRESSED, Status.ERROR)
-"""What makes a run fail."""
-
-_SEVERITY = (
-    Status.ERROR,
-    Status.REGRESSED,
-    Status.INVALID,
-    Status.INCOMPARABLE,
-    Status.NO_BASELINE,
-    Status.SUSPECT,
-    Status.NOISY,
-    Status.IMPROVED,
-    Status.OK,
-    Status.SKIPPED,
-)
-
 
 def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
-    """Judge a suite: a verdict per case and metric, latency first.
+    """Judge a suite: a verdict per case, metric and baseline, latency first.
 
     Raises ValueError where a case has no candidate process.
     """
-    verdicts: dict[str, list[Verdict]] = {}
-    asked: list[Question] = []
+    found: dict[str, list[Verdict]] = {}
+    judged: dict[str, Evidence] = {}
     for case_id, evidence in suite.items():
         if not evidence.candidate:
             raise ValueError(f"{case_id}: no process to judge")
-        verdicts[case_id] = unjudged(evidence)
-        if not verdicts[case_id]:
-            asked += questions(case_id, evidence)
-    for family in families(asked).values():
-        for case_id, verdict in _answered(family):
-            verdicts[case_id].append(verdict)
+        cannot = unjudged(evidence)
+        found[case_id] = [] if cannot is None else [cannot]
+        if cannot is None:
+            judged[case_id] = evidence
+    for metric in registered().values():
+        for case_id, verdict in _verdicts(metric, judged):
+            found[case_id].append(verdict)
+    for case_id, evidence in judged.items():
+        timed = sharper(_as_a_whole(_less_the_clock(found[case_id], evidence)))
+        found[case_id] = _weighed(timed, evidence)
     for case_id, evidence in suite.items():
-        judged = not verdicts[case_id] or verdicts[case_id][0].status not in _UNJUDGED
-        if judged and evidence.baseline is not None:
-            timed = sharper(_as_a_whole(_less_the_clock(verdicts[case_id], evidence)))
-            verdicts[case_id] = _weighed(timed + _untimed(evidence, evidence.baseline), evidence)
-        verdicts[case_id] += _efficient_enough(evidence, verdicts[case_id])
-    return verdicts
+        found[case_id] += _efficient_enough(evidence, found[case_id])
+    return found
 
 
-_UNJUDGED = (Status.NO_BASELINE, Status.INCOMPARABLE)
+def _verdicts(metric: Metric, suite: Mapping[str, Evidence]) -> list[tuple[str, Verdict]]:
+    """Judge one metric of all cases that ask for it, against each baseline."""
+    found: list[tuple[str, Verdict]] = []
+    families: dict[str, list[Question]] = {}
+    for case_id, evidence in suite.items():
+        if metric.bound is None and metric.tolerance_in(evidence.limits) is None:
+            continue
+        for against in evidence.references():
+            if metric.rule is not Rule.CHANCE:
+                verdicts = threshold.verdicts(metric, evidence, against)
+                found += [(case_id, _told(verdict, metric)) for verdict in verdicts]
+            elif (question := _question(case_id, metric, evidence, against)) is not None:
+                families.setdefault(against, []).append(question)
+            elif against == PINNED and (verdict := _unknown(metric, evidence)) is not None:
+                found.append((case_id, verdict))
+    for family in families.values():
+        found += _answered(family)
+    return found
+
+
+def _told(verdict: Verdict, metric: Metric) -> Verdict:
+    return replace(verdict, metric=metric.told_as or metric.name)
+
+
+def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) -> Question | None:
+    """Return what is asked of a metric that is judged by chance; None where a side lacks it."""
+    compared = metric.sides or _by_process
+    sides = compared(metric, evidence, against)
+    if sides is None:
+        return None
+    sign = -1.0 if metric.more_is_better else 1.0
+    new, old = (
+        {name: sign * math.log(value) for name, value in side.items() if value > 0}
+        for side in (sides.candidate, sides.baseline)
+    )
+    probes = sides.candidate_probes or {}, sides.baseline_probes or {}
+    return Question(
+        case_id,
+        metric,
+        against,
+        Contrast(new, old, evidence.planned, *probes),
+        metric.tolerance_in(evidence.limits) or 0.0,
+        sides.allowance,
+        sides.remark,
+    )
+
+
+def _by_process(metric: Metric, evidence: Evidence, against: str) -> Sides | None:
+    """Compare a metric's value of each process, of one state, on the same device if possible."""
+    if metric.in_place_of_host and not any(p.host_bound for p in evidence.candidate):
+        return None
+    candidate, old = evidence.candidate, evidence.like(against)
+    if any(p.n < metric.iterations for p in (*candidate, *evidence.references()[against])):
+        return None
+    try:
+        state = metric.common_state(candidate, evidence.references()[PINNED])
+    except ValueError:
+        return None
+    new_values, old_values = (metric.values(side, state) for side in (candidate, old))
+    if not new_values or not old_values:
+        return None
+    remark = ""
+    if evidence.is_new_device(against):
+        remark = "; the baseline hardly knows this device, so "
+        remark += f"{BETWEEN_DEVICES:.0%} more is allowed"
+    if metric is LEADING:
+        remark += _clocks(candidate, old)
+    return Sides(
+        new_values,
+        old_values,
+        evidence.allowance(against, waits=metric.host_sets and evidence.waits_as_before),
+        remark,
+        {name: process.probe for name, process in named(candidate).items()},
+        {name: process.probe for name, process in named(old).items()},
+    )
+
+
+def _unknown(metric: Metric, evidence: Evidence) -> Verdict | None:
+    """Say why a metric that the case asks for could not be compared; None where nobody asks."""
+    processes = (*evidence.candidate, *evidence.references()[PINNED])
+    if any(p.n < metric.iterations for p in processes):
+        reason = f"{metric.label}: needs {metric.iterations} iterations in every process"
+        return Verdict(Status.SKIPPED, metric.name, reason)
+    if metric.in_place_of_host and evidence.waits_as_before:
+        here, there = (
+            " and ".join(sorted(state or "none" for state in metric.states(side) or {None}))
+            for side in (evidence.candidate, evidence.references()[PINNED])
+        )
+        reason = f"no device time to compare ({here} here, {there} in the baseline), "
+        reason += "and wall time alone is the host's"
+        return Verdict(Status.NOISY, metric.name, reason, unit=metric.unit)
+    return None
+
+
+def beside_time(
+    candidate: Sequence[ProcessSummary], old: Sequence[ProcessSummary], limits: Limits
+) -> list[Verdict]:
+    """Hold what needs no theory of chance against other processes: memory, compile time, numerics.
+
+    How steady each side is, its own limit says.
+    """
+    nobody = Accepted(run_id="", reason="", date="")
+    evidence = Evidence(candidate, Baseline("", list(old), nobody), limits)
+    return [
+        _told(verdict, metric)
+        for metric in registered().values()
+        if metric.rule is not Rule.CHANCE and metric.bound is None
+        for verdict in threshold.verdicts(metric, evidence, PINNED)
+    ]
+
+
+def _clocks(candidate: Sequence[ProcessSummary], old: Sequence[ProcessSummary]) -> str:
+    """Say how the device's clock compares; a lower one explains what software does not."""
+    clocks = validity.clocks(candidate, old)
+    if clocks is None:
+        return ""
+    if not clocks.change:
+        return "; clocks equal"
+    change = math.expm1(clocks.change)
+    return f"; the clock was {abs(change):.1%} {'lower' if change < 0 else 'higher'}"
 
 
 def judge_samples(cases: Mapping[str, Contrast], tolerance: float) -> dict[str, Verdict]:
@@ -96,11 +199,11 @@ def judge_samples(cases: Mapping[str, Contrast], tolerance: float) -> dict[str, 
 
     Each case needs two baseline processes and one candidate process.
     """
-    family = [
-        Question(case_id, "latency", "pinned", contrast, tolerance)
-        for case_id, contrast in cases.items()
-    ]
-    return dict(_answered(family))
+    return dict(
+        _answered(
+            [Question(case_id, LEADING, PINNED, each, tolerance) for case_id, each in cases.items()]
+        )
+    )
 
 
 def judge_pairs(
@@ -112,18 +215,21 @@ def judge_pairs(
 
     ``planned`` is how many pairs a case gets in all.
     """
-    family = [
-        Question(case_id, "latency", "a", paired(pairs, planned), tolerances[case_id])
-        for case_id, pairs in cases.items()
-    ]
-    return dict(_answered(family))
+    return dict(
+        _answered(
+            [
+                Question(case_id, LEADING, "a", paired(pairs, planned), tolerances[case_id])
+                for case_id, pairs in cases.items()
+            ]
+        )
+    )
 
 
 def _answered(family: Sequence[Question]) -> list[tuple[str, Verdict]]:
     """Answer a family together: each question's case, and the verdict with what it is against."""
     return [
         (question.case_id, replace(verdict, against=question.against))
-        for question, verdict in zip(family, answers(family), strict=True)
+        for question, verdict in zip(family, chance.answers(family), strict=True)
     ]
 
 
@@ -138,10 +244,10 @@ def compare(candidate: Sequence[float], baseline: Sequence[float]) -> Comparison
 def overall(verdicts: Sequence[Verdict]) -> Status:
     """Return the case's status: the most severe of its metrics'.
 
-    A secondary metric that could not be compared does not hide how the others stand.
+    A metric that could not be compared does not hide how the others stand.
     """
-    compared = {v.status for v in verdicts if v.status not in _UNJUDGED}
-    return min({verdicts[0].status, *compared}, key=_SEVERITY.index)
+    compared = {v.status for v in verdicts if v.status not in NOT_COMPARED}
+    return worst({verdicts[0].status, *compared})
 
 
 def leading(verdicts: Sequence[Verdict]) -> Verdict:
@@ -151,13 +257,20 @@ def leading(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def is_suspicious(verdicts: Sequence[Verdict]) -> bool:
-    """Whether fresh processes could change the answer: it moved, and chance is not excluded."""
-    return any(
-        v.status in (Status.REGRESSED, Status.SUSPECT, Status.INVALID, Status.IMPROVED)
-        or (v.status is Status.NOISY and _looks_slower(v))
-        or (v.status is Status.OK and _looks_faster(v))
-        for v in verdicts
-        if v.metric in TIMING or (v.metric == "stability" and v.status is Status.REGRESSED)
+    """Whether fresh processes could change the answer: it moved, and is not confirmed."""
+    return any(map(_can_change, verdicts))
+
+
+def _can_change(verdict: Verdict) -> bool:
+    metric = find(verdict.metric)
+    if metric is None or verdict.status in (Status.SUSPECT, Status.INVALID):
+        return metric is not None
+    if metric.rule is not Rule.CHANCE:
+        return metric.host_sets and verdict.status is Status.REGRESSED
+    return (
+        verdict.status in (Status.REGRESSED, Status.IMPROVED)
+        or (verdict.status is Status.NOISY and _looks_slower(verdict))
+        or (verdict.status is Status.OK and _looks_faster(verdict))
     )
 
 
@@ -167,7 +280,7 @@ def stored_limits(processes: Sequence[ProcessSummary], limits: Limits) -> Limits
     Stability may grow to four times what was accepted, but is never called below 5% nor
     allowed above the case's own limit.
     """
-    seen = max(p.spread for p in processes)
+    seen = max(p.values.get("stability", 0.0) for p in processes)
     return replace(limits, spread=min(limits.spread, max(TRUST, 4 * seen)))
 
 
@@ -177,9 +290,9 @@ def _as_a_whole(verdicts: Sequence[Verdict]) -> list[Verdict]:
     Ranks that became faster regressed in nothing, though one alone gained more; and that one
     alone became slower is no gain of theirs.
     """
-    times = {v.against: v for v in verdicts if v.metric == "latency"}
+    times = {v.against: v for v in verdicts if of(v.metric) is LEADING}
     return [
-        _beside_its_time(v, times[v.against]) if v.metric == "efficiency" else v for v in verdicts
+        _beside_its_time(v, times[v.against]) if of(v.metric) is EFFICIENCY else v for v in verdicts
     ]
 
 
@@ -199,13 +312,11 @@ def _efficient_enough(evidence: Evidence, verdicts: Sequence[Verdict]) -> list[V
 
     Without a limit it is said all the same, unless it was held against the baseline.
     """
-    told = any(verdict.metric == "efficiency" for verdict in verdicts)
+    told = any(of(verdict.metric) is EFFICIENCY for verdict in verdicts)
     if evidence.alone is None or (told and evidence.limits.efficiency is None):
         return []
-    found = scaling.log_efficiencies(evidence.candidate, evidence.alone.candidate, evidence.ranks)
-    return secondary.efficiency(
-        [math.exp(value) for value in found.values()], evidence.ranks, evidence.limits.efficiency
-    )
+    found = efficiencies(evidence.candidate, evidence.alone.candidate, evidence.ranks)
+    return enough(list(found.values()), evidence.ranks, evidence.limits.efficiency)
 
 
 def _less_the_clock(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Verdict]:
@@ -221,8 +332,10 @@ def _less_the_clock(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Ver
         _in_cycles(
             verdict,
             own.get(verdict.against),
-            one.get(verdict.against) if verdict.metric == "efficiency" else None,
+            one.get(verdict.against) if of(verdict.metric) is EFFICIENCY else None,
         )
+        if of(verdict.metric).clock_excuses
+        else verdict
         for verdict in verdicts
     ]
 
@@ -253,38 +366,6 @@ def _in_cycles(
         reason = f"{verdict.reason}; {change}, which is not beyond chance: {words}"
         return replace(verdict, status=Status.SUSPECT, reason=reason)
     return verdict
-
-
-# --- what else is judged -------------------------------------------------------------------
-
-
-def _untimed(evidence: Evidence, baseline: Baseline) -> list[Verdict]:
-    candidate, old, limits = evidence.candidate, baseline.processes, evidence.limits
-    verdicts = []
-    if limits.tail is not None and not have_tails(candidate, old):
-        reason = f"a 99th percentile needs {TAIL_ITERATIONS} iterations in every process"
-        verdicts.append(Verdict(Status.SKIPPED, "tail", reason))
-    spread = min(limits.spread, baseline.limits.spread)
-    verdicts.append(secondary.stability(candidate, old, spread))
-    verdicts += secondary.memory(candidate, old, limits)
-    verdicts += secondary.compile_time(candidate, old, limits)
-    verdicts += secondary.first_step(candidate, old, limits)
-    verdicts += secondary.numerics(candidate, old)
-    verdicts += figures.judged(candidate, old)
-    if evidence.waits_as_before() and not _device_is_told(candidate, old):
-        here, there = (
-            " and ".join(sorted({p.device_source or "none" for p in side}))
-            for side in (candidate, old)
-        )
-        reason = f"no device time to compare ({here} here, {there} in the baseline), "
-        reason += "and wall time alone is the host's"
-        verdicts.append(Verdict(Status.NOISY, "device", reason, unit="s"))
-    return verdicts
-
-
-def _device_is_told(*sides: Sequence[ProcessSummary]) -> bool:
-    ways = [{p.device_source for p in side if p.log_device is not None} for side in sides]
-    return bool(set.intersection(*ways))
 
 
 def sharper(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -322,14 +403,15 @@ def _weighed(verdicts: list[Verdict], evidence: Evidence) -> list[Verdict]:
     """
     if not evidence.waits():
         return verdicts
-    was = evidence.waits_as_before()
-    device = [v for v in verdicts if v.metric == "device"]
+    device = [v for v in verdicts if of(v.metric).in_place_of_host]
     steady = bool(device) and all(v.status is not Status.NOISY for v in device)
+    was = evidence.waits_as_before
     return [_heard(verdict, was_host_bound=was, device_is_steady=steady) for verdict in verdicts]
 
 
 def _heard(verdict: Verdict, *, was_host_bound: bool, device_is_steady: bool) -> Verdict:
-    if verdict.metric not in ("latency", "throughput", "tail", "efficiency", "stability"):
+    metric = of(verdict.metric)
+    if not metric.host_sets:
         return verdict
     if not was_host_bound:
         if verdict.status not in (Status.REGRESSED, Status.SUSPECT):
@@ -337,7 +419,7 @@ def _heard(verdict: Verdict, *, was_host_bound: bool, device_is_steady: bool) ->
         reason = "the device waited for the host, which it did not in the baseline"
         return replace(verdict, status=Status.NOISY, reason=f"{verdict.reason}; {reason}")
     reason = f"{verdict.reason}; host-bound: the device waits for Python"
-    if verdict.metric in TIMING:
+    if metric.rule is Rule.CHANCE:
         reason += f", so {BETWEEN_HOST_STATES:.0%} more is allowed"
     if device_is_steady and verdict.status is Status.NOISY:
         reason += "; the device's own time is judged instead"

@@ -5,10 +5,8 @@ accepted baseline, the case's tolerance and what the whole suite's processes say
 """
 
 from bench_lib.report.versus.rows import (
-    METRICS,
     Alignment,
     Figures,
-    Metric,
     Row,
     align,
     for_a_verdict,
@@ -16,10 +14,8 @@ from bench_lib.report.versus.rows import (
 from bench_lib.report.versus.sides import Side, SideError, find
 
 __all__ = [
-    "METRICS",
     "Alignment",
     "Figures",
-    "Metric",
     "Row",
     "Side",
     "SideError",

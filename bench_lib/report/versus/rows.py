@@ -7,80 +7,31 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from bench_lib.environment import fingerprint
 from bench_lib.model import Baseline, Case, Hardware, ProcessSummary, Status
 from bench_lib.profiling import kernels
 from bench_lib.report.versus.sides import Side
-from bench_lib.verdict import judge
-from bench_lib.verdict.metrics import secondary
-from bench_lib.verdict.metrics.figures import FIGURES
-from bench_lib.verdict.metrics.timing import AGREEING, LEAST_PROCESSES
-from bench_lib.verdict.statistics.comparison import ALPHA, Comparison, Contrast, compare, growth
+from bench_lib.verdict import judge, metrics
+from bench_lib.verdict.metrics import Metric
+from bench_lib.verdict.metrics.metric import named
+from bench_lib.verdict.statistics.comparison import (
+    AGREEING,
+    ALPHA,
+    LEAST_PROCESSES,
+    Comparison,
+    Contrast,
+    compare,
+    growth,
+)
 
 SLOWER, FASTER = "slower", "faster"
-_Logs = Callable[[ProcessSummary], float | None]
 
 
-@dataclass(frozen=True)
-class Metric:
-    """A figure that each process has one of."""
-
-    name: str
-    what: str
-    unit: str
-    log: _Logs
-    """Its natural logarithm; None where a process does not have it."""
-    alike: Callable[[ProcessSummary], object] = lambda _process: None
-    """Only processes of which this is equal are compared."""
-    more_is_better: bool = False
-
-    def ratio(self, a: float, b: float) -> float:
-        """Return how much worse B's value is than A's, both in ``unit``; more than 1 is worse."""
-        return a / b if self.more_is_better else b / a
-
-
-def _log(value: float | None) -> float | None:
+def _log(metric: Metric, process: ProcessSummary) -> float | None:
+    """Return the logarithm of a process's value; None where it has none above 0."""
+    value = process.values.get(metric.name)
     return math.log(value) if value is not None and value > 0 else None
-
-
-def _log_figure(name: str, process: ProcessSummary) -> float | None:
-    return _log(process.figures.get(name))
-
-
-METRICS = {
-    metric.name: metric
-    for metric in (
-        Metric("latency", "median iteration", "s", lambda p: p.log_median),
-        Metric(
-            "device",
-            "device time of a host-bound iteration",
-            "s",
-            lambda p: p.log_device,
-            lambda p: p.device_source,
-        ),
-        Metric(
-            "throughput",
-            "items by the wall clock",
-            "1/s",
-            lambda p: p.log_throughput,
-            more_is_better=True,
-        ),
-        Metric("tail", "99th percentile of iterations", "s", lambda p: _log(p.p99_s)),
-        Metric("memory", "peak device memory", "B", lambda p: _log(p.peak_memory_bytes)),
-        Metric(
-            "compile_time",
-            "compilation",
-            "s",
-            lambda p: _log(p.compile_s),
-            lambda p: p.compile_cache,
-        ),
-        Metric("first_step", "first step from cold caches", "s", lambda p: _log(p.first_step_s)),
-        *(Metric(row.name, row.what, row.unit, partial(_log_figure, row.name)) for row in FIGURES),
-    )
-}
-LATENCY = METRICS["latency"]
 
 
 @dataclass(frozen=True)
@@ -107,8 +58,8 @@ class Row:
     """Smallest slow-down that as many processes would show nine times in ten, as a fraction."""
     beyond_chance: str | None = None
     """``slower`` or ``faster`` by more than the threshold, all cases taken together."""
-    memory: Figures = Figures(None, None, None)
-    compile_time: Figures = Figures(None, None, None)
+    beside: dict[str, Figures] = field(default_factory=dict)
+    """The metrics that are shown beside, by name."""
     remarks: list[str] = field(default_factory=list)
 
     @property
@@ -177,7 +128,7 @@ def align(
     a: Side,
     b: Side,
     *,
-    metric: Metric = LATENCY,
+    metric: Metric = metrics.LEADING,
     threshold: float = 0.0,
     chosen: Callable[[str], bool] = lambda _case_id: True,
 ) -> Alignment:
@@ -244,8 +195,7 @@ def _rows(ids: Sequence[str], a: Side, b: Side, metric: Metric, threshold: float
             comparison.interval() if comparison else None,
             comparison.detectable if comparison else None,
             _beyond_chance(comparison),
-            _figures(*_alike(before, after, METRICS["memory"]), METRICS["memory"]),
-            _figures(*_alike(before, after, METRICS["compile_time"]), METRICS["compile_time"]),
+            {each.name: _figures(*_alike(before, after, each), each) for each in metrics.beside()},
             list(_remarks(before, after, (old, new), metric, comparison)),
         )
 
@@ -260,13 +210,15 @@ def _alike(before: Baseline, after: Baseline, metric: Metric) -> tuple[_Processe
     they have two processes on them, or all that there are.
     """
     old, new = (
-        [p for p in side.processes if metric.log(p) is not None] for side in (before, after)
+        [p for p in side.processes if _log(metric, p) is not None] for side in (before, after)
     )
-    ways = Counter(metric.alike(p) for p in old) & Counter(metric.alike(p) for p in new)
+    ways = Counter(p.states.get(metric.name) for p in old) & Counter(
+        p.states.get(metric.name) for p in new
+    )
     if not ways:
         return [], []
     way = ways.most_common(1)[0][0]
-    old, new = ([p for p in side if metric.alike(p) == way] for side in (old, new))
+    old, new = ([p for p in side if p.states.get(metric.name) == way] for side in (old, new))
     common = _devices(old) & _devices(new)
     here, there = _on(common, old), _on(common, new)
     enough = len(here) >= min(AGREEING, len(old)) and len(there) >= min(AGREEING, len(new))
@@ -288,23 +240,14 @@ def _bare(uuid: str) -> str:
 
 def _contrast(old: _Processes, new: _Processes, metric: Metric) -> Contrast:
     sign = -1 if metric.more_is_better else 1
-    named = [_named(side) for side in (new, old)]
+    named = [named(side) for side in (new, old)]
     candidate, baseline = (
-        {name: sign * (metric.log(p) or 0.0) for name, p in side.items()} for side in named
+        {name: sign * (_log(metric, p) or 0.0) for name, p in side.items()} for side in named
     )
-    if metric is not LATENCY:
+    if metric is not metrics.LEADING:
         return Contrast(candidate, baseline)
     probes = [{name: p.probe for name, p in side.items()} for side in named]
     return Contrast(candidate, baseline, candidate_probes=probes[0], baseline_probes=probes[1])
-
-
-def _named(processes: _Processes) -> dict[str, ProcessSummary]:
-    """Name processes as they are named in other cases; cases of one share its luck."""
-    found: dict[str, ProcessSummary] = {}
-    for position, process in enumerate(processes):
-        taken = not process.worker or process.worker in found
-        found[f"#{position}" if taken else process.worker] = process
-    return found
 
 
 def _figures(
@@ -313,11 +256,13 @@ def _figures(
     a, b = _mean(old, metric), _mean(new, metric)
     if comparison is not None:
         return Figures(a, b, comparison.ratio)
-    return Figures(a, b, metric.ratio(a, b) if a is not None and b is not None else None)
+    if a is None or b is None:
+        return Figures(a, b, None)
+    return Figures(a, b, a / b if metric.more_is_better else b / a)
 
 
 def _mean(processes: _Processes, metric: Metric) -> float | None:
-    logs = [log for p in processes if (log := metric.log(p)) is not None]
+    logs = [log for p in processes if (log := _log(metric, p)) is not None]
     mean = growth(statistics.fmean(logs)) if logs else None
     return round(mean) if mean is not None and metric.unit == "B" else mean
 
@@ -354,14 +299,20 @@ def _remarks(
     yield from _numerics(before, after)
     if before.kernels and after.kernels and comparison and _beyond_chance(comparison):
         step_s = growth(statistics.fmean(p.log_median for p in after.processes))
-        delta_s = step_s * (1 - 1 / comparison.ratio) if metric is LATENCY else None
+        delta_s = step_s * (1 - 1 / comparison.ratio) if metric is metrics.LEADING else None
         yield kernels.reason(kernels.diff(before.kernels, after.kernels), delta_s)
 
 
 def _incomparable(before: Baseline, after: Baseline, metric: Metric) -> str:
     ways = [
         " and ".join(
-            sorted({str(metric.alike(p)) for p in side.processes if metric.log(p) is not None})
+            sorted(
+                {
+                    str(p.states.get(metric.name))
+                    for p in side.processes
+                    if _log(metric, p) is not None
+                }
+            )
         )
         for side in (before, after)
     ]
@@ -380,7 +331,7 @@ def _about(comparison: Comparison) -> Iterator[str]:
 
 
 def _host_bound(before: Baseline, after: Baseline, metric: Metric) -> Iterator[str]:
-    if metric.name not in ("latency", "throughput", "tail"):
+    if not metric.host_sets:
         return
     waits = [2 * sum(p.host_bound for p in b.processes) > len(b.processes) for b in (before, after)]
     if all(waits):
@@ -390,8 +341,8 @@ def _host_bound(before: Baseline, after: Baseline, metric: Metric) -> Iterator[s
 
 
 def _numerics(before: Baseline, after: Baseline) -> Iterator[str]:
-    for verdict in secondary.numerics(after.processes, before.processes):
-        if verdict.status is Status.REGRESSED:
+    for verdict in judge.beside_time(after.processes, before.processes, after.limits):
+        if verdict.status is Status.REGRESSED and metrics.of(verdict.metric).told_as:
             yield verdict.reason.replace("the baseline", "A")
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from bench_lib.model import Attempt, Record
 from bench_lib.storage import history
-from bench_lib.verdict.metrics.summary import spread
+from bench_lib.verdict.metrics.iterations import spread
 
 COLUMNS = {
     "file": "VARCHAR",

@@ -1,4 +1,4 @@
-"""What more workers bring: efficiency, two laws of speed-up, and ranks that lag behind.
+"""What more workers bring: rates, two laws of speed-up, and ranks that lag behind.
 
 Amdahl (1967): of a fixed work the share s cannot be divided, T(n) = T(1) (s + (1 - s) / n).
 Gustafson (1988): of a work that grows with the workers, R(n) = R(1) (s + (1 - s) n).
@@ -10,9 +10,9 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from bench_lib.model import Case, ProcessSummary, RankSample
+from bench_lib.model import RankSample
 from bench_lib.verdict.statistics.comparison import holm
 
 LEAST_POINTS = 3
@@ -93,52 +93,6 @@ def _t_quantile(degrees: float) -> float:
     from scipy.special import stdtrit  # noqa: PLC0415 - slow, and most commands fit nothing
 
     return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
-
-
-# ---- efficiency ---------------------------------------------------------------------------
-
-
-def alone(case: Case, cases: Iterable[Case]) -> Case | None:
-    """Return one rank of the same among some cases; None where it is not there, or the case."""
-    if case.launch.ranks == 1:
-        return None
-    launch = replace(case.launch, ranks=1, strong=False)
-    for other in cases:
-        same = other.workload == case.workload and other.params == case.params
-        if same and other.launch == launch:
-            return other
-    return None
-
-
-def log_efficiencies(
-    several: Sequence[ProcessSummary], one: Sequence[ProcessSummary], ranks: int
-) -> dict[str, float]:
-    """Return logarithms of efficiency, each of a launch of ``ranks`` and a process of one rank.
-
-    Both are of one run, so that what differs from run to run cancels, and each is used once:
-    differences of pairs spread as their mean does, whatever either side's spread is.  They are
-    named by the one rank's process, which several cases may be held against.
-    """
-    left: dict[str, list[ProcessSummary]] = {}
-    for process in one:
-        if process.log_throughput is not None:
-            left.setdefault(_run(process), []).append(process)
-    found: dict[str, float] = {}
-    for process in several:
-        partners = left.get(_run(process))
-        if process.log_throughput is None or not partners:
-            continue
-        partner = partners.pop(0)
-        is_new = partner.worker and partner.worker not in found
-        name = partner.worker if is_new else f"#{len(found)}"
-        # The sum of logarithms is exact for equal rates, so that an efficiency of 1 is 1.
-        found[name] = process.log_throughput - (partner.log_throughput or 0.0) - math.log(ranks)
-    return found
-
-
-def _run(process: ProcessSummary) -> str:
-    """Return the id of a process's run, which its name begins with."""
-    return process.worker.partition("/")[0]
 
 
 # ---- ranks that lag behind ----------------------------------------------------------------

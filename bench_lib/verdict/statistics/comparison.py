@@ -23,6 +23,10 @@ ALPHA = 0.05
 POWER = 0.9
 WILD = 0.01
 """A case whose own spread would so rarely come from the suite's keeps its own."""
+AGREEING = 2
+"""Fewer candidate processes than this decide nothing."""
+LEAST_PROCESSES = 5
+"""Below this a baseline's own spread is hardly known, and the verdict says so."""
 LEAST_CASES = 4
 """Fewer cases say nothing about how spreads are distributed."""
 LEAST_SD = 0.0005

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from bench_lib.verdict.metrics.figures import Figure, figures_of, judged
 from builders import make_measurement, make_process, make_telemetry
 
 from bench_lib.model import Status
 from bench_lib.verdict.metrics import figures
-from bench_lib.verdict.metrics.figures import Figure, figures_of, judged
 
 HEAT = Figure("heat", "heat a step", "J", lambda _, __: 2.0, limit=0.1, allowance=1.0)
 

@@ -1,4 +1,4 @@
-"""One family of questions: the same timing of every case of a suite, answered together.
+"""One family of questions: the same metric of every case of a suite, answered together.
 
 Statuses follow from two things that both have to hold: the change exceeds the practical
 tolerance, and it does so beyond chance.  The words are made to be acted on.
@@ -13,8 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from bench_lib.model import Status, Verdict
+from bench_lib.verdict.metrics.metric import Metric
 from bench_lib.verdict.statistics.comparison import (
+    AGREEING,
     ALPHA,
+    LEAST_PROCESSES,
     Comparison,
     Contrast,
     Explained,
@@ -22,45 +25,27 @@ from bench_lib.verdict.statistics.comparison import (
     growth,
 )
 
-LEAST_PROCESSES = 5
-"""Below this a baseline's own spread is hardly known, and the verdict says so."""
-AGREEING = 2
-"""Fewer candidate processes than this decide nothing."""
 BLIND = 10
 """A comparison that could not have seen so many times the tolerance is NOISY."""
 BLIND_ALPHA = 0.001
 """What it takes there to be called slower all the same."""
 MOVED_TOGETHER = 0.5
 """Where this share of a suite's cases moved the same way, the cause lies under all of them."""
-TIMING = ("latency", "device", "throughput", "tail", "efficiency")
-"""Metrics that are compared process by process, each a family of its own."""
-MORE_IS_BETTER = ("throughput", "efficiency")
-"""Those whose logarithms are negated, so that more is slower in all."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """One timing of one case against one baseline."""
+    """One metric of one case against one baseline."""
 
     case_id: str
-    metric: str
+    metric: Metric
     against: str
     contrast: Contrast
+    """Of logarithms; of a metric of which more is better, negated, so that more is worse."""
     tolerance: float
     allowance: float = 0.0
     """The fraction that is tolerated on top, for what else is known to differ."""
-    unit: str = "s"
     remarks: str = ""
-
-
-def families(questions: Sequence[Question]) -> dict[tuple[str, str], list[Question]]:
-    """Sort questions by metric and baseline, latency first."""
-    families: dict[tuple[str, str], list[Question]] = {}
-    for metric in TIMING:
-        for question in questions:
-            if question.metric == metric:
-                families.setdefault((metric, question.against), []).append(question)
-    return families
 
 
 def answers(family: Sequence[Question]) -> list[Verdict]:
@@ -71,7 +56,7 @@ def answers(family: Sequence[Question]) -> list[Verdict]:
     statuses = [_status(q, comparison) for q, comparison in zip(asked, compared, strict=True)]
     moved = _moved_together(compared)
     judged = iter(
-        _timing_verdict(question, comparison, status, moved)
+        _verdict(question, comparison, status, moved)
         for question, comparison, status in zip(asked, compared, statuses, strict=True)
     )
     return [
@@ -124,20 +109,20 @@ def _direction(comparison: Comparison) -> int:
     return (comparison.contrast.estimate > bound) - (comparison.contrast.estimate < -bound)
 
 
-def _timing_verdict(
+def _verdict(
     question: Question, comparison: Comparison, status: Status, moved: Callable[[Comparison], str]
 ) -> Verdict:
     verdict = Verdict(
         status,
-        question.metric,
-        _timing_reason(question, comparison, status) + moved(comparison) + question.remarks,
-        unit=question.unit,
+        question.metric.name,
+        _reason(question, comparison, status) + moved(comparison) + question.remarks,
+        unit=question.metric.unit,
         ratio=comparison.ratio,
         interval=comparison.interval(),
         tolerance=question.tolerance + question.allowance,
         detectable_effect=comparison.detectable if _can_be_called(comparison) else None,
     )
-    return _valued(verdict, _as_measured(comparison.contrast, question.contrast))
+    return _valued(verdict, question.metric, _as_measured(comparison.contrast, question.contrast))
 
 
 def _as_measured(judged: Contrast, measured: Contrast) -> Contrast:
@@ -150,7 +135,7 @@ def _as_measured(judged: Contrast, measured: Contrast) -> Contrast:
     )
 
 
-def _timing_reason(question: Question, comparison: Comparison, status: Status) -> str:
+def _reason(question: Question, comparison: Comparison, status: Status) -> str:
     contrast, n = comparison.contrast, len(comparison.contrast.candidate)
     low, high = (bound - 1 for bound in comparison.interval())
     words = _change(question, comparison.ratio) + f" than {_whom(question)}"
@@ -188,10 +173,7 @@ def _explanation(explained: Explained | None) -> str:
 
 
 def _change(question: Question, ratio: float) -> str:
-    worse, better = "slower", "faster"
-    if question.metric == "efficiency":
-        worse, better = "less efficient", "more efficient"
-    return f"{_percent(abs(ratio - 1))} {worse if ratio > 1 else better}"
+    return f"{_percent(abs(ratio - 1))} {question.metric.worsening(ratio)}"
 
 
 def _percent(fraction: float, sign: str = "") -> str:
@@ -224,19 +206,19 @@ def _hunch(question: Question) -> Verdict:
         words += ": accept a baseline of five"
     verdict = Verdict(
         Status.SUSPECT if slower else Status.OK,
-        question.metric,
+        question.metric.name,
         words + question.remarks,
-        unit=question.unit,
+        unit=question.metric.unit,
         ratio=growth(contrast.estimate),
         tolerance=question.tolerance + question.allowance,
     )
-    return _valued(verdict, contrast)
+    return _valued(verdict, question.metric, contrast)
 
 
-def _valued(verdict: Verdict, contrast: Contrast) -> Verdict:
+def _valued(verdict: Verdict, metric: Metric, contrast: Contrast) -> Verdict:
     """Add what was compared, in the metric's unit; pairs have no value of their own."""
     if contrast.baseline is None:
         return verdict
-    sign = -1 if verdict.metric in MORE_IS_BETTER else 1
+    sign = -1 if metric.more_is_better else 1
     new, old = (statistics.fmean(side.values()) for side in (contrast.candidate, contrast.baseline))
     return replace(verdict, value=growth(sign * new), baseline=growth(sign * old))

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench_lib.model import Status, Verdict
-from bench_lib.verdict.metrics.timing import BLIND, BLIND_ALPHA, Question, answers, families
+from bench_lib.verdict.metrics import LEADING, find
+from bench_lib.verdict.rules.chance import BLIND, BLIND_ALPHA, Question, answers
 from bench_lib.verdict.statistics.comparison import ALPHA, Contrast, compare, paired
 
 # Half a thousandth apart: a change of a quarter of a percent beyond the tolerance shows.
@@ -28,13 +29,13 @@ def question(candidate, baseline=STEADY, **fields) -> Question:
         {f"{name}b{i}": value for i, value in enumerate(baseline)},
         fields.pop("planned", 1),
     )
-    return replace(Question("case", "latency", "pinned", contrast, 0.01), **fields)
+    return replace(Question("case", LEADING, "pinned", contrast, 0.01), **fields)
 
 
 def pairs(*differences: float) -> Question:
     """Return whether B is slower than A in pairs that differ so."""
     values = {str(i): (i + difference, float(i)) for i, difference in enumerate(differences)}
-    return Question("case", "latency", "a", paired(values), 0.01)
+    return Question("case", LEADING, "a", paired(values), 0.01)
 
 
 def answer(candidate, baseline=STEADY, **fields) -> Verdict:
@@ -174,7 +175,7 @@ def test_a_question_among_many_needs_a_stricter_answer():
 
 def test_throughput_is_told_in_items_per_second():
     """It is compared as a time, so that above one is worse; the figures are rates."""
-    found = answer([math.log(1.25)] * 2, unit="1/s", metric="throughput", tolerance=0.05)
+    found = answer([math.log(1.25)] * 2, metric=find("throughput"), tolerance=0.05)
     assert found.status is Status.REGRESSED
     assert (found.value, found.baseline) == (pytest.approx(0.8), pytest.approx(1.0))
     assert (found.metric, found.unit, found.ratio) == ("throughput", "1/s", pytest.approx(1.25))
@@ -378,30 +379,8 @@ def test_half_a_suite_or_a_small_one_is_no_common_cause(changes):
     assert not any("moved this way" in verdict.reason for verdict in found)
 
 
-# ---- families ---------------------------------------------------------------------------
-
-
-def test_questions_are_sorted_by_metric_and_baseline_latency_first():
-    """Each metric against each baseline is a family, in the suite's order of cases."""
-    asked = [
-        question([0.0], case_id=case, metric=metric, against=against)
-        for case in ("one", "other")
-        for metric in ("tail", "throughput", "device", "latency")
-        for against in ("pinned", "rolling")
-    ]
-    found = families(asked)
-    assert list(found) == [
-        (metric, against)
-        for metric in ("latency", "device", "throughput", "tail")
-        for against in ("pinned", "rolling")
-    ]
-    assert all([q.case_id for q in family] == ["one", "other"] for family in found.values())
-    assert all((q.metric, q.against) == key for key, family in found.items() for q in family)
-
-
-def test_no_question_is_no_family_and_no_answer():
+def test_no_question_has_no_answer():
     """A suite may hold nothing that can be compared."""
-    assert families([]) == {}
     assert answers([]) == []
 
 
@@ -552,5 +531,5 @@ def test_what_moves_both_halves_of_a_pair_moves_no_verdict(differences, drift):
     """Drift and clocks cancel, which is what pairs are for."""
     still = {str(i): (value, 0.0) for i, value in enumerate(differences)}
     moved = {name: (b + d, a + d) for (name, (b, a)), d in zip(still.items(), drift, strict=False)}
-    asked = [Question("case", "latency", "a", paired(p), 0.01) for p in (still, moved)]
+    asked = [Question("case", LEADING, "a", paired(p), 0.01) for p in (still, moved)]
     assert answers(asked[:1]) == answers(asked[1:])

@@ -1,0 +1,183 @@
+"""The metrics of this project, each declared once."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+from bench_lib.model import Measurement, Numerics, ProcessSummary, Telemetry
+from bench_lib.verdict.metrics.efficiency import EFFICIENCY
+from bench_lib.verdict.metrics.iterations import TRUST, percentile, spread
+from bench_lib.verdict.metrics.metric import Counts, Metric, Rule
+
+LATENCY = Metric(
+    "latency",
+    "median iteration",
+    "s",
+    lambda seen, _: statistics.median(seen.iteration_s),
+    limit="tolerance",
+    clock_excuses=True,
+    kernels_explain=True,
+    host_sets=True,
+    worse="slower",
+    better="faster",
+    digits=7,
+)
+"""It leads: what cannot be judged at all is told as its verdict."""
+
+
+DEVICE = Metric(
+    "device",
+    "device time of a host-bound iteration",
+    "s",
+    lambda seen, _: seen.device_s,
+    limit="tolerance",
+    # A replayed graph lacks the pauses between kernels that eager steps have, and a sum of
+    # kernels all pauses: on an H200 a graph of ResNet-50 took 6% less than its eager steps.
+    state=lambda seen: seen.device_source,
+    preferred=("graph", "kernels"),
+    clock_excuses=True,
+    kernels_explain=True,
+    in_place_of_host=True,
+    worse="slower",
+    better="faster",
+    digits=7,
+)
+
+
+def _throughput(seen: Measurement, _telemetry: Telemetry | None) -> float | None:
+    return seen.items_per_step * len(seen.iteration_s) / seen.wall_s if seen.wall_s > 0 else None
+
+
+def _energy(seen: Measurement, telemetry: Telemetry | None) -> float | None:
+    """Return joules an item, by the mean power of the device; of a die, that of its whole card."""
+    if telemetry is None or telemetry.power_w is None or not seen.items_per_step:
+        return None
+    return telemetry.power_w * statistics.median(seen.iteration_s) / seen.items_per_step
+
+
+def _first_step_allowance(processes: Sequence[ProcessSummary]) -> float:
+    """Return seconds: what compiles varies by more than what loads libraries."""
+    return 5.0 if any("compile_time" in p.values for p in processes) else 0.5
+
+
+def _relative(value: float | None, reference: float | None) -> float | None:
+    if value is None or reference is None or reference == 0:
+        return None
+    return abs(value - reference) / abs(reference)
+
+
+def _numerics(
+    name: str, label: str, floor: float, of: Callable[[Numerics], float | None]
+) -> Metric:
+    """Return a distance from FP32, which may grow tenfold above a floor of rounding."""
+
+    def distance(seen: Measurement, _telemetry: Telemetry | None) -> float | None:
+        answer = seen.numerics
+        return of(answer) if answer is not None and answer.finite else None
+
+    return Metric(
+        *(name, label, "1", distance, Rule.THRESHOLD),
+        tolerance=9.0,
+        floor=floor,
+        counts=Counts.WORST,
+        told_as="numerics",
+        digits=3,
+    )
+
+
+METRICS = (
+    LATENCY,
+    DEVICE,
+    Metric(
+        *("throughput", "items by the wall clock", "1/s", _throughput),
+        more_is_better=True,
+        clock_excuses=True,
+        kernels_explain=True,
+        host_sets=True,
+        worse="slower",
+        better="faster",
+        digits=7,
+    ),
+    Metric(
+        *("tail", "99th percentile of iterations", "s"),
+        lambda seen, _: percentile(seen.iteration_s, 0.99),
+        iterations=100,
+        clock_excuses=True,
+        host_sets=True,
+        worse="slower",
+        better="faster",
+        digits=7,
+    ),
+    EFFICIENCY,
+    Metric(
+        *("stability", "spread of a process's iterations", ""),
+        lambda seen, _: spread(seen.iteration_s),
+        Rule.THRESHOLD,
+        limit="spread",
+        bound=lambda evidence: evidence.most_spread,
+        doubted_from=TRUST,
+        host_sets=True,
+    ),
+    Metric(
+        *("memory", "peak device memory", "B"),
+        lambda seen, _: None if seen.peak_memory_bytes is None else float(seen.peak_memory_bytes),
+        Rule.THRESHOLD,
+        allowance=4 * 2**20,  # the allocator rounds
+        beside=True,
+        digits=12,
+    ),
+    Metric(
+        *("compile_time", "compile time", "s"),
+        lambda seen, _: seen.compile_s,
+        Rule.THRESHOLD,
+        allowance=5.0,
+        counts=Counts.LEAST,
+        beside=True,
+        state=lambda seen: seen.compile_cache,
+        preferred=("cold", "warm", "mixed"),
+        first_look=True,
+        worse="longer",
+        better="shorter",
+    ),
+    Metric(
+        *("first_step", "time to the first step from cold caches", "s"),
+        lambda seen, _: seen.first_step_s,
+        Rule.THRESHOLD,
+        limit="compile_time",
+        allowance=_first_step_allowance,
+        counts=Counts.LEAST,
+        first_look=True,
+        cold_only=True,
+        worse="longer",
+        better="shorter",
+    ),
+    Metric(
+        *("finite", "finite answer", "1"),
+        lambda seen, _: None if seen.numerics is None else float(seen.numerics.finite),
+        Rule.EXACT,
+        more_is_better=True,
+        tolerance=0.0,
+        assumed=1.0,
+        told_as="numerics",
+        worse="the answer holds infinities or NaN; the baseline's did not",
+        better="the answer is finite; the baseline's was not",
+    ),
+    _numerics(
+        *("cosine", "1 - cosine to FP32", 1e-5),
+        lambda answer: None if answer.cosine is None else 1 - answer.cosine,
+    ),
+    _numerics(
+        *("loss", "loss or size off FP32's", 0.01),
+        lambda answer: _relative(answer.loss, answer.reference_loss),
+    ),
+    _numerics(
+        *("gradients", "gradients' norm off FP32's", 0.05),
+        lambda answer: _relative(answer.grad_norm, answer.reference_grad_norm),
+    ),
+    Metric(
+        # Judged only on request: a neighbour on the same card draws power too.
+        *("energy", "energy per item", "J", _energy),
+    ),
+    Metric("enqueue", "host time to issue a step", "s", lambda seen, _: seen.enqueue_s),
+)

@@ -1,0 +1,116 @@
+"""The efficiency of several ranks: their throughput over as many times one rank's."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from bench_lib.model import Case, ProcessSummary, Status, Verdict
+from bench_lib.verdict.metrics.metric import Metric, Sides, mostly_waited
+from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
+
+if TYPE_CHECKING:
+    from bench_lib.verdict.evidence import Evidence
+
+
+def alone(case: Case, cases: Iterable[Case]) -> Case | None:
+    """Return one rank of the same among some cases; None where it is not there, or the case."""
+    if case.launch.ranks == 1:
+        return None
+    launch = replace(case.launch, ranks=1, strong=False)
+    for other in cases:
+        same = other.workload == case.workload and other.params == case.params
+        if same and other.launch == launch:
+            return other
+    return None
+
+
+def efficiencies(
+    several: Sequence[ProcessSummary], one: Sequence[ProcessSummary], ranks: int
+) -> dict[str, float]:
+    """Return efficiencies, 0 to 1 and beyond, each of a launch of ``ranks`` and one rank's process.
+
+    Both are of one run, so that what differs from run to run cancels, and each is used once:
+    differences of pairs spread as their mean does, whatever either side's spread is.  They are
+    named by the one rank's process, which several cases may be held against.
+    """
+    left: dict[str, list[ProcessSummary]] = {}
+    for process in one:
+        if "throughput" in process.values:
+            left.setdefault(_run(process), []).append(process)
+    found: dict[str, float] = {}
+    for process in several:
+        partners = left.get(_run(process))
+        if "throughput" not in process.values or not partners:
+            continue
+        partner = partners.pop(0)
+        is_new = partner.worker and partner.worker not in found
+        name = partner.worker if is_new else f"#{len(found)}"
+        found[name] = process.values["throughput"] / (ranks * partner.values["throughput"])
+    return found
+
+
+def _run(process: ProcessSummary) -> str:
+    """Return the id of a process's run, which its name begins with."""
+    return process.worker.partition("/")[0]
+
+
+def _sides(_metric: Metric, evidence: Evidence, against: str) -> Sides | None:
+    """Compare efficiencies: what one rank's change does not explain.
+
+    None where one rank was not measured, or cannot be held against its baseline.
+    """
+    one = evidence.alone
+    if one is None or one.is_unjudged or against not in one.references():
+        return None
+    before, one_before = evidence.references()[against], one.references()[against]
+    new = efficiencies(evidence.candidate, one.candidate, evidence.ranks)
+    old = efficiencies(before, one_before, evidence.ranks)
+    if not new or len(old) < (LEAST_PROCESSES if against == "rolling" else 1):
+        return None
+    waits = any(
+        mostly_waited(side) for side in (evidence.candidate, before, one.candidate, one_before)
+    )
+    here, there = (statistics.geometric_mean(side.values()) for side in (new, old))
+    return Sides(
+        new,
+        old,
+        max(each.allowance(against, waits=waits) for each in (evidence, one)),
+        f"; {evidence.ranks} ranks reach {here:.1%} of {evidence.ranks} times one rank's "
+        f"throughput ({there:.1%} in the baseline)",
+    )
+
+
+EFFICIENCY = Metric(
+    "efficiency",
+    "efficiency of the ranks",
+    "",
+    lambda _seen, _telemetry: None,  # of two cases, and so of no measurement
+    limit="efficiency_loss",  # limits.efficiency is the least that is allowed
+    more_is_better=True,
+    clock_excuses=True,
+    kernels_explain=True,
+    host_sets=True,
+    worse="less efficient",
+    better="more efficient",
+    sides=_sides,
+)
+
+
+def enough(values: Sequence[float], ranks: int, limit: float | None) -> list[Verdict]:
+    """Hold efficiencies against the least that a case allows, where it sets one.
+
+    Nothing where no efficiency is known.  One launch decides nothing, nor does one of two.
+    """
+    if not values:
+        return []
+    value = statistics.median(values)
+    reason = f"{ranks} ranks reach {value:.1%} of {ranks} times one rank's throughput"
+    status = Status.OK
+    if limit is not None:
+        reason += f"; the least allowed is {limit:.1%}"
+        agree = len(values) > 1 and statistics.median_high(values) < limit
+        status = Status.REGRESSED if agree else Status.SUSPECT if value < limit else Status.OK
+    return [Verdict(status, EFFICIENCY.name, reason, value=value, tolerance=limit)]

@@ -1,0 +1,31 @@
+"""What the iterations of one process say, apart from their median."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+TRUST = 0.05
+"""Spread inside a process up to which it is trusted without a word (the workshop guide's 5%)."""
+
+
+def spread(samples: Sequence[float]) -> float:
+    """Return the coefficient of variation with the slowest twentieth left out.
+
+    One stall in twenty iterations is a tail, which is recorded as such; an unstable case
+    is one whose ordinary iterations differ.
+    """
+    kept = sorted(samples)[: len(samples) - len(samples) // 20]
+    if len(kept) < 2:
+        return 0.0
+    mean = math.fsum(kept) / len(kept)
+    if mean <= 0:
+        return 0.0
+    # What statistics.stdev says, which counts in fractions and takes thirty times as long.
+    return math.dist(kept, [mean] * len(kept)) / math.sqrt(len(kept) - 1) / mean
+
+
+def percentile(samples: Sequence[float], fraction: float) -> float:
+    """Return the smallest sample, in its unit, that at least ``fraction`` of them do not exceed."""
+    ordered = sorted(samples)
+    return ordered[min(len(ordered) - 1, math.ceil(fraction * len(ordered)) - 1)]

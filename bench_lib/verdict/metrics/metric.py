@@ -1,0 +1,184 @@
+"""What a metric is: how it is read, which rule judges it, and what may explain it.
+
+A metric is declared once (``builtin``, or another package's entry point) and then judged, stored,
+compared, exported and shown like every other.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from bench_lib.formats import amount
+from bench_lib.model import Limits, Measurement, ProcessSummary, Telemetry
+
+if TYPE_CHECKING:
+    from bench_lib.verdict.evidence import Evidence
+
+
+class Rule(enum.Enum):
+    """How a metric is judged."""
+
+    CHANCE = "chance"
+    """The change has to exceed the tolerance and chance, in several processes: as latency."""
+    THRESHOLD = "threshold"
+    """Most processes have to be beyond a bound that is far from what processes differ by."""
+    EXACT = "exact"
+    """Processes of the same software agree; one that is worse than all of the baseline counts."""
+
+
+class Counts(enum.Enum):
+    """Which of several processes a threshold is held against."""
+
+    MOST = "most"
+    """The median is shown; three in four have to be beyond the bound."""
+    LEAST = "least"
+    """The least, of times that other programs can only prolong."""
+    WORST = "worst"
+    """The greatest, of errors that one process is enough to show."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """One metric's values by process, in its unit, and what else is known to differ."""
+
+    candidate: Mapping[str, float]
+    baseline: Mapping[str, float]
+    allowance: float = 0.0
+    """The fraction that is tolerated on top."""
+    remark: str = ""
+    candidate_probes: Mapping[str, Mapping[str, float]] | None = None
+    baseline_probes: Mapping[str, Mapping[str, float]] | None = None
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number of each process."""
+
+    name: str
+    """As in files and on command lines: ``compile_time``."""
+    label: str
+    """As in tables and reasons: ``compile time``."""
+    unit: str
+    """``s``, ``B``, ``J``, ``1/s``; empty for a share."""
+    of: Callable[[Measurement, Telemetry | None], float | None]
+    """Read it, in ``unit``; None if unknown.  A metric judged by chance is above 0."""
+    rule: Rule = Rule.CHANCE
+    more_is_better: bool = False
+    tolerance: float | None = None
+    """Fraction that is tolerated where a case's limits do not say; None: judged only on request."""
+    limit: str = ""
+    """Which of a case's limits is its tolerance; its own name where this is empty."""
+    allowance: float | Callable[[Sequence[ProcessSummary]], float] = 0.0
+    """What a threshold allows the candidate's processes on top, in ``unit``."""
+    floor: float = 0.0
+    """A threshold is never below this, in ``unit``."""
+    bound: Callable[[Evidence], float] | None = None
+    """Where a threshold does not depend on the baseline's values: the bound, in ``unit``."""
+    doubted_from: float = math.inf
+    """Beyond this a value is told to be doubtful though it is within its bound, in ``unit``."""
+    counts: Counts = Counts.MOST
+    state: Callable[[Measurement], str | None] | None = None
+    """Under what it was measured, such as ``cold``; only values of one state are compared."""
+    preferred: tuple[str, ...] = ()
+    """Which state is compared first where both sides have several."""
+    iterations: int = 1
+    """A process with fewer iterations does not know it well enough."""
+    assumed: float | None = None
+    """What a baseline without a value is taken to have had, in ``unit``."""
+    first_look: bool = False
+    """Read from a process's first look at the case: later ones find caches filled."""
+    cold_only: bool = False
+    """Kept of cases that begin with empty caches, and of no others."""
+    clock_excuses: bool = False
+    """Whether a lower clock of the device explains it."""
+    kernels_explain: bool = False
+    """Whether a longer step's kernels say why."""
+    host_sets: bool = False
+    """Whether the host decides it where the device waits for the host."""
+    in_place_of_host: bool = False
+    """Judged of host-bound cases only, where wall time alone is the host's."""
+    beside: bool = False
+    """Whether it has a column of its own beside whatever two sides are compared by."""
+    told_as: str = ""
+    """The verdict's metric, where several tell of one thing; its own name where empty."""
+    worse: str = "more"
+    better: str = "less"
+    """How a change is put into words: ``slower``, ``less efficient``."""
+    sides: Callable[[Metric, Evidence, str], Sides | None] | None = None
+    """Compare something other than each process's value; None where there is nothing."""
+    digits: int = 4
+    """Significant digits that are kept in a baseline."""
+
+    def tolerance_in(self, limits: Limits) -> float | None:
+        """Return the fraction that a case tolerates; None where it does not ask."""
+        if self.name in limits.metrics:
+            return limits.metrics[self.name]
+        field = self.limit or self.name
+        asked: float | None = getattr(limits, field) if field in _LIMITS else self.tolerance
+        return asked
+
+    @property
+    def is_limited_by_name(self) -> bool:
+        """Whether a case asks for it by its own name, and not by a field of ``Limits``."""
+        return not self.limit and self.name not in _LIMITS and self.rule is not Rule.EXACT
+
+    def values(
+        self, processes: Sequence[ProcessSummary], state: str | None = None
+    ) -> dict[str, float]:
+        """Return the value of each process that has one, by its name.
+
+        With ``state`` only those measured under it.
+        """
+        found: dict[str, float] = {}
+        for name, process in named(processes).items():
+            value = process.values.get(self.name)
+            alike = state is None or process.states.get(self.name) == state
+            if value is not None and alike and process.n >= self.iterations:
+                found[name] = value
+        return found
+
+    def states(self, processes: Sequence[ProcessSummary]) -> set[str | None]:
+        """Return under what the processes' values were measured."""
+        return {p.states.get(self.name) for p in processes if self.name in p.values}
+
+    def common_state(self, *sides: Sequence[ProcessSummary]) -> str | None:
+        """Return the state in which all sides have values, the preferred one of several.
+
+        None where values have no states; raises ValueError where none is common.
+        """
+        if self.state is None:
+            return None
+        common = set[str | None].intersection(*map(self.states, sides))
+        if not common:
+            raise ValueError(self.name)
+        order = (*self.preferred, None)
+        return min(common, key=lambda state: order.index(state) if state in order else len(order))
+
+    def worsening(self, ratio: float) -> str:
+        """Put a ratio, above 1 for worse, into words without its size."""
+        return self.worse if ratio > 1 else self.better
+
+    def in_words(self, value: float) -> str:
+        """Return a value with its unit: ``6.972 ms``, ``812.3 MiB``, ``3.1%``."""
+        return amount(value, self.unit)
+
+
+def named(processes: Sequence[ProcessSummary]) -> dict[str, ProcessSummary]:
+    """Return processes by name; one without a name, or with another's, by its position."""
+    found: dict[str, ProcessSummary] = {}
+    for position, process in enumerate(processes):
+        taken = not process.worker or process.worker in found
+        found[f"#{position}" if taken else process.worker] = process
+    return found
+
+
+def mostly_waited(processes: Sequence[ProcessSummary]) -> bool:
+    """Whether the device waited for its host in more than half of some processes."""
+    return 2 * sum(p.host_bound for p in processes) > len(processes)
+
+
+_LIMITS = {each.name for each in fields(Limits)} - {"metrics"}

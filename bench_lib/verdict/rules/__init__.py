@@ -1,0 +1,1 @@
+"""How a metric becomes a verdict: by chance, by a threshold, or exactly."""

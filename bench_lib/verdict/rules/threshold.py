@@ -1,0 +1,132 @@
+"""Metrics that need no theory of chance: bounds far wider than what processes differ by.
+
+Fresh processes are asked all the same: three, or as many as are planned, before anything is
+REGRESSED.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench_lib.model import Status, Verdict
+from bench_lib.verdict.evidence import PINNED, Evidence
+from bench_lib.verdict.metrics.metric import Counts, Metric, Rule
+
+CONFIRMED = 3
+"""So many processes have to be asked, where that many are planned."""
+
+
+def verdicts(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
+    """Hold a metric against one baseline, by its rule; nothing where a side does not know it."""
+    if metric.rule is Rule.EXACT:
+        return _exact(metric, evidence, against)
+    sides = (evidence.candidate, evidence.references()[against])
+    if not all(map(metric.values, sides)):
+        return []
+    try:
+        state = metric.common_state(*sides)
+    except ValueError:
+        return [_unlike(metric, evidence, against)] if against == PINNED else []
+    return [_held(metric, evidence, against, state)]
+
+
+def _unlike(metric: Metric, evidence: Evidence, against: str) -> Verdict:
+    found = sorted(state or "unknown" for state in metric.states(evidence.candidate))
+    reason = f"not compared: caches were {' or '.join(found)} here and otherwise in the baseline"
+    value = min(metric.values(evidence.candidate).values())
+    return Verdict(
+        Status.INCOMPARABLE, metric.name, reason, value=value, unit=metric.unit, against=against
+    )
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """Beyond ``most`` a value is worse, below ``least`` it is better; more being worse."""
+
+    least: float
+    most: float
+    tolerance: float
+
+
+def _bounds(metric: Metric, evidence: Evidence, before: Sequence[float]) -> _Bounds:
+    """Return what the baseline's values, the least first, allow."""
+    if metric.bound is not None:
+        bound = metric.bound(evidence)
+        return _Bounds(-math.inf, -bound if metric.more_is_better else bound, bound)
+    tolerance = metric.tolerance_in(evidence.limits) or 0.0
+    allowance = metric.allowance
+    on_top = allowance(evidence.candidate) if callable(allowance) else allowance
+    return _Bounds(
+        before[0] - abs(before[0]) * tolerance - on_top,
+        max(before[-1] + abs(before[-1]) * tolerance + on_top, metric.floor),
+        tolerance,
+    )
+
+
+def _held(metric: Metric, evidence: Evidence, against: str, state: str | None) -> Verdict:
+    """Hold the processes' values against what the baseline's values allow."""
+    sign = -1.0 if metric.more_is_better else 1.0
+    sides = (evidence.candidate, evidence.references()[against])
+    new, before = (sorted(sign * x for x in metric.values(side, state).values()) for side in sides)
+    bounds = _bounds(metric, evidence, before)
+    if metric.counts is Counts.MOST:
+        value, was = statistics.median(new), statistics.median(before)
+        tested = new[len(new) // 4]  # three in four are as bad, or worse
+    else:
+        value = tested = new[0] if metric.counts is Counts.LEAST else new[-1]
+        was = before[-1]
+    status = Status.IMPROVED if value < bounds.least else Status.OK
+    if value > bounds.most:
+        agree = tested > bounds.most and _is_confirmed(metric, evidence, len(new))
+        status = Status.REGRESSED if agree else Status.SUSPECT
+    value, was, most = sign * value, sign * was, sign * bounds.most
+    caches = f" with {state} caches" if state else ""
+    reason = f"{metric.label} {metric.in_words(value)}{caches} "
+    reason += f"({metric.in_words(was)} in the baseline)"
+    if status in (Status.REGRESSED, Status.SUSPECT):
+        reason += f"; {metric.in_words(most)} allowed"
+    elif value > metric.doubted_from:
+        reason += f"; above {metric.in_words(metric.doubted_from)}, where trust in the timing ends"
+    if status is Status.SUSPECT:
+        reason += "; not confirmed by fresh processes"
+    a, b = (value, was) if metric.more_is_better else (was, value)
+    return Verdict(
+        *(status, metric.name, reason, value, was, metric.unit),
+        ratio=b / a if a > 0 else None,
+        tolerance=bounds.tolerance,
+        against=against,
+    )
+
+
+def _exact(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
+    """Return a verdict where the worst process differs from the baseline's worst."""
+    worst = min if metric.more_is_better else max
+    new = metric.values(evidence.candidate).values()
+    old = metric.values(evidence.references()[against]).values()
+    value, was = worst(new, default=None), worst(old, default=metric.assumed)
+    if value is None or was is None or value == was:
+        return []
+    is_worse = worst(value, was) == value
+    confirmed = _is_confirmed(metric, evidence, len(new))
+    status = Status.REGRESSED if confirmed else Status.SUSPECT
+    words = metric.worse if is_worse else metric.better
+    return [
+        Verdict(
+            *(status if is_worse else Status.IMPROVED, metric.name, words, value, was, metric.unit),
+            tolerance=0.0,
+            against=against,
+        )
+    ]
+
+
+def _is_confirmed(metric: Metric, evidence: Evidence, known: int) -> bool:
+    """Whether enough processes were asked, or all that are planned.
+
+    What only the first process of a run can tell, because it leaves the caches filled, counts as
+    confirmed once the others were asked.
+    """
+    asked = known if metric.state is None else len(evidence.candidate)
+    return asked >= min(CONFIRMED, evidence.planned)

@@ -1,0 +1,37 @@
+"""How bad each status is: one order, for whatever ranks, sorts or decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bench_lib.model import Status
+
+SEVERITY = (
+    Status.ERROR,
+    Status.REGRESSED,
+    Status.INVALID,
+    Status.INCOMPARABLE,
+    Status.NO_BASELINE,
+    Status.SUSPECT,
+    Status.NOISY,
+    Status.IMPROVED,
+    Status.OK,
+    Status.SKIPPED,
+)
+"""The worst first."""
+FAILING = (Status.REGRESSED, Status.ERROR)
+"""What makes a run fail."""
+PASSING = (Status.OK, Status.IMPROVED, Status.SKIPPED)
+"""What passes even where everything else fails."""
+NOT_COMPARED = (Status.NO_BASELINE, Status.INCOMPARABLE)
+"""Of these nothing was held against anything."""
+
+
+def rank(status: Status | None) -> int:
+    """Return a status's place among all, the worst 0; what is not judged comes last."""
+    return len(SEVERITY) if status is None else SEVERITY.index(status)
+
+
+def worst(statuses: Iterable[Status]) -> Status:
+    """Return the most severe."""
+    return min(statuses, key=rank)

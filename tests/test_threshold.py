@@ -1,0 +1,409 @@
+"""What one value tells, each metric against its own limit, and how many processes have to agree."""
+
+from __future__ import annotations
+
+import pytest
+from builders import make_baseline, make_process, make_processes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench_lib.model import Limits, ProcessSummary, Status, Verdict
+from bench_lib.verdict.evidence import PINNED, Evidence
+from bench_lib.verdict.metrics import registered
+from bench_lib.verdict.rules import threshold
+
+MIB = 2**20
+PROPERTY = settings(deadline=None, max_examples=50)
+
+
+def verdicts(metric: str, candidate, baseline, limits=None, **fields) -> list[Verdict]:
+    """Return what one metric says of processes beside those of a baseline."""
+    old = make_baseline(processes=baseline)
+    evidence = Evidence(candidate, old, limits or Limits(), **fields)
+    return threshold.verdicts(registered()[metric], evidence, PINNED)
+
+
+def verdict(metric: str, candidate, baseline, limits=None, **fields) -> Verdict:
+    """Return the only verdict."""
+    (found,) = verdicts(metric, candidate, baseline, limits, **fields)
+    return found
+
+
+def spreads(*values: float) -> list[ProcessSummary]:
+    """Return processes whose iterations spread so."""
+    return [make_process(spread=value) for value in values]
+
+
+def peaks(*values: int | None) -> list[ProcessSummary]:
+    """Return processes of such peak memory, in bytes."""
+    return [make_process(peak_memory_bytes=value) for value in values]
+
+
+def compiled(seconds: float | None, cache: str | None = "cold") -> ProcessSummary:
+    """Return a process that compiled."""
+    return make_process(compile_s=seconds, compile_cache=cache)
+
+
+# ---- how many processes have to agree ---------------------------------------------------
+
+
+@pytest.mark.parametrize("planned", [2, 3, 6])
+def test_one_process_of_several_planned_is_only_suspected(planned):
+    """It is measured again in fresh processes; where none is to come, it decides."""
+    found = verdict("memory", peaks(100 * MIB), peaks(10 * MIB), planned=planned)
+    assert (found.status, found.value, found.baseline) == (Status.SUSPECT, 100 * MIB, 10 * MIB)
+    alone = verdict("memory", peaks(100 * MIB), peaks(10 * MIB), planned=1)
+    assert alone.status is Status.REGRESSED
+
+
+@pytest.mark.parametrize(
+    ("asked", "planned", "status"),
+    [
+        (2, 6, Status.SUSPECT),
+        (3, 6, Status.REGRESSED),
+        (2, 2, Status.REGRESSED),
+        (6, 6, Status.REGRESSED),
+    ],
+)
+def test_three_processes_have_to_be_asked_or_all_that_are_planned(asked, planned, status):
+    """All of them agree here."""
+    found = verdict("memory", peaks(*[100 * MIB] * asked), peaks(10 * MIB), planned=planned)
+    assert found.status is status
+
+
+@pytest.mark.parametrize(
+    ("worse", "asked", "status"),
+    [
+        (1, 3, Status.OK),
+        (2, 3, Status.SUSPECT),
+        (3, 3, Status.REGRESSED),
+        (2, 4, Status.SUSPECT),
+        (3, 4, Status.REGRESSED),
+        (4, 6, Status.SUSPECT),
+        (5, 6, Status.REGRESSED),
+        (6, 8, Status.REGRESSED),
+    ],
+)
+def test_three_in_four_of_the_processes_have_to_agree(worse, asked, status):
+    """Half of them that differ are no regression, and not nothing either."""
+    candidate = peaks(*[100 * MIB] * worse, *[10 * MIB] * (asked - worse))
+    found = verdict("memory", candidate, peaks(10 * MIB), planned=6)
+    assert found.status is status
+
+
+@pytest.mark.parametrize(
+    ("metric", "new", "old"),
+    [
+        ("memory", {"peak_memory_bytes": 100 * MIB}, {"peak_memory_bytes": 10 * MIB}),
+        ("compile_time", {"compile_s": 100.0}, {"compile_s": 10.0}),
+        ("first_step", {"first_step_s": 100.0}, {"first_step_s": 10.0}),
+        ("stability", {"spread": 0.5}, {"spread": 0.01}),
+        ("loss", {"loss_error": 0.5}, {"loss_error": 0.0}),
+        ("finite", {"finite": False}, {"finite": True}),
+    ],
+)
+def test_every_metric_of_this_kind_is_confirmed_before_it_is_regressed(metric, new, old):
+    """Suspected by the first process and by the second, and called by the third."""
+    found = [
+        verdict(metric, [make_process(**new)] * asked, [make_process(**old)] * 5, planned=6).status
+        for asked in (1, 2, 3)
+    ]
+    assert found == [Status.SUSPECT, Status.SUSPECT, Status.REGRESSED]
+
+
+def test_what_only_the_first_process_can_tell_is_confirmed_by_asking_the_others():
+    """They find the caches that it filled, so that none of them compiles from cold ones."""
+    cold, warm = compiled(100.0), compiled(2.0, "warm")
+    before = [compiled(10.0), compiled(1.0, "warm")]
+    assert verdict("compile_time", [cold], before, planned=6).status is Status.SUSPECT
+    assert verdict("compile_time", [cold, warm], before, planned=6).status is Status.SUSPECT
+    found = verdict("compile_time", [cold, warm, warm], before, planned=6)
+    assert (found.status, found.value, found.baseline) == (Status.REGRESSED, 100.0, 10.0)
+
+
+def test_a_process_that_escaped_a_longer_compilation_ends_the_suspicion():
+    """Other programs can only prolong it: the least counts."""
+    found = verdict("first_step", first_steps(100.0, 90.0, 10.0), first_steps(10.0), planned=6)
+    assert (found.status, found.value) == (Status.OK, 10.0)
+
+
+def first_steps(*values: float) -> list[ProcessSummary]:
+    """Return processes that needed so long from cold caches to the end of the first step."""
+    return [make_process(first_step_s=value) for value in values]
+
+
+# ---- stability --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "status"),
+    [
+        (0.10, 0.10, Status.OK),
+        (0.11, 0.10, Status.REGRESSED),
+        (0.06, 0.05, Status.REGRESSED),
+        (0.05, 0.05, Status.OK),
+    ],
+)
+def test_a_spread_above_its_limit_is_a_regression(value, limit, status):
+    """The limit itself is allowed."""
+    found = verdict("stability", spreads(value), spreads(0.01), Limits(spread=limit))
+    assert (found.metric, found.status) == ("stability", status)
+    assert (found.value, found.baseline, found.tolerance) == (value, 0.01, limit)
+
+
+def test_stability_is_of_the_middle_process_on_both_sides():
+    """One process in three that was disturbed is no instability."""
+    found = verdict("stability", spreads(0.5, 0.01, 0.02), spreads(0.4, 0.005, 0.01))
+    assert (found.value, found.baseline, found.ratio) == (0.02, 0.01, 2.0)
+    assert found.status is Status.OK
+
+
+def test_stability_beside_a_baseline_without_spread_has_no_ratio():
+    """Nothing divides by zero."""
+    assert verdict("stability", spreads(0.02), spreads(0.0)).ratio is None
+
+
+def test_a_steadier_process_is_no_improvement():
+    """Its limit does not depend on the baseline's."""
+    assert verdict("stability", spreads(0.0), spreads(0.09)).status is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("value", "figures"),
+    [
+        (0.05, ["5.0%", "1.0%"]),
+        (0.06, ["6.0%", "1.0%", "5.0%"]),
+        (0.12, ["12.0%", "1.0%", "10.0%"]),
+    ],
+)
+def test_a_stability_reason_says_what_is_seen_and_what_is_allowed(value, figures):
+    """Between trust and the limit there is a warning."""
+    reason = verdict("stability", spreads(value), spreads(0.01)).reason
+    assert [word.strip("(;,") for word in reason.split() if "%" in word] == figures
+
+
+# ---- memory -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "value", "status"),
+    [
+        (0, 4 * MIB, Status.OK),
+        (0, 4 * MIB + 1, Status.REGRESSED),
+        (400 * MIB, 408 * MIB, Status.OK),
+        (400 * MIB, 408 * MIB + 1, Status.REGRESSED),
+        (400 * MIB, 392 * MIB, Status.OK),
+        (400 * MIB, 392 * MIB - 1, Status.IMPROVED),
+    ],
+)
+def test_memory_may_grow_by_a_hundredth_and_four_mebibytes(before, value, status):
+    """Allocator rounding is no regression; one byte beyond the allowance is."""
+    found = verdict("memory", peaks(value), peaks(before))
+    assert (found.status, found.value, found.baseline) == (status, float(value), float(before))
+    assert (found.metric, found.unit, found.tolerance) == ("memory", "B", 0.01)
+
+
+def test_the_memory_limit_is_the_cases_own():
+    """A tenth, for one that allocates by need."""
+    limits = Limits(memory=0.1)
+    found = verdict("memory", peaks(444 * MIB), peaks(400 * MIB), limits)
+    assert (found.status, found.tolerance) == (Status.OK, 0.1)
+    found = verdict("memory", peaks(444 * MIB + 1), peaks(400 * MIB), limits)
+    assert found.status is Status.REGRESSED
+
+
+def test_memory_is_the_middle_process_held_against_the_outermost_of_before():
+    """One process in three that needed more is no regression; nor is what one needed before."""
+    here = peaks(200 * MIB, 900 * MIB, 300 * MIB)
+    there = peaks(50 * MIB, 150 * MIB, 60 * MIB)
+    found = verdict("memory", here, there)
+    assert (found.value, found.baseline) == (300.0 * MIB, 60.0 * MIB)
+    assert (found.status, found.ratio) == (Status.REGRESSED, 5.0)
+    assert "300.0 MiB" in found.reason
+    assert "60.0 MiB" in found.reason
+    for value, status in ((155, Status.OK), (156, Status.REGRESSED), (44, Status.IMPROVED)):
+        assert verdict("memory", peaks(value * MIB), there).status is status
+    found = verdict("memory", peaks(100 * MIB, 900 * MIB, 100 * MIB), peaks(100 * MIB))
+    assert found.status is Status.OK
+
+
+def test_memory_of_no_bytes_before_has_no_ratio():
+    """Nothing divides by zero."""
+    assert verdict("memory", peaks(MIB), peaks(0)).ratio is None
+
+
+@pytest.mark.parametrize(("new", "old"), [((MIB,), (None,)), ((None,), (MIB,))])
+def test_memory_that_one_side_does_not_know_is_not_judged(new, old):
+    """A CPU has no allocator that tells."""
+    assert verdicts("memory", peaks(*new), peaks(*old)) == []
+
+
+def test_processes_that_do_not_know_their_memory_are_passed_over():
+    """The others do."""
+    found = verdict("memory", peaks(None, 2 * MIB), peaks(MIB, None))
+    assert (found.value, found.baseline) == (2.0 * MIB, 1.0 * MIB)
+
+
+@PROPERTY
+@given(values=st.lists(st.integers(0, 2**40), min_size=1, max_size=6))
+def test_the_memory_of_a_run_against_itself_is_unchanged(values):
+    """What the same processes needed is neither more nor less."""
+    assert verdict("memory", peaks(*values), peaks(*values)).status is Status.OK
+
+
+# ---- compile time -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "value", "status"),
+    [
+        (10.0, 20.0, Status.OK),
+        (10.0, 20.5, Status.REGRESSED),
+        (0.5, 5.75, Status.OK),
+        (0.5, 6.0, Status.REGRESSED),
+        (0.0, 5.0, Status.OK),
+        (1000.0, 495.0, Status.OK),
+        (1000.0, 494.0, Status.IMPROVED),
+    ],
+)
+def test_compile_time_may_grow_by_half_and_five_seconds(before, value, status):
+    """The compiler's own time varies with everything on the host."""
+    found = verdict("compile_time", [compiled(value)], [compiled(before)])
+    assert (found.status, found.value, found.baseline) == (status, value, before)
+    assert (found.metric, found.unit, found.tolerance) == ("compile_time", "s", 0.5)
+    assert "with cold caches" in found.reason
+
+
+def test_compile_time_of_nothing_before_has_no_ratio():
+    """Nothing divides by zero."""
+    assert verdict("compile_time", [compiled(1.0)], [compiled(0.0)]).ratio is None
+
+
+def test_compile_time_is_compared_only_between_equal_caches():
+    """The second process of a run finds what the first one compiled."""
+    new = [compiled(2.0, "warm"), compiled(30.0, "cold")]
+    old = [compiled(25.0, "cold"), compiled(1.0, "warm")]
+    found = verdict("compile_time", new, old)
+    assert (found.value, found.baseline, found.status) == (30.0, 25.0, Status.OK)
+
+
+@pytest.mark.parametrize("cache", ["warm", "mixed"])
+def test_compile_time_with_caches_that_are_not_cold_is_compared_with_its_like(cache):
+    """Where nothing was compiled from scratch on both sides."""
+    new = [compiled(30.0, "cold"), compiled(8.0, cache)]
+    found = verdict("compile_time", new, [compiled(1.0, cache)])
+    assert (found.value, found.baseline, found.status) == (8.0, 1.0, Status.REGRESSED)
+    assert f"with {cache} caches" in found.reason
+
+
+def test_compile_time_takes_the_fastest_here_and_the_slowest_there():
+    """A regression is one that no process escaped and none of before had."""
+    new, old = [compiled(30.0), compiled(15.0)], [compiled(4.0), compiled(9.0)]
+    found = verdict("compile_time", new, old)
+    assert (found.value, found.baseline) == (15.0, 9.0)
+
+
+def test_compile_time_under_other_caches_is_incomparable():
+    """Warm against cold would be an improvement of nothing."""
+    new = [compiled(3.0, "warm"), compiled(2.0, None), compiled(None, "mixed")]
+    found = verdict("compile_time", new, [compiled(60.0, "cold")])
+    assert (found.status, found.metric) == (Status.INCOMPARABLE, "compile_time")
+    assert (found.value, found.baseline, found.unit) == (2.0, None, "s")
+    assert "unknown or warm" in found.reason
+
+
+def test_compile_time_whose_caches_neither_side_knows_is_compared():
+    """Two unknown states are what older compilers give."""
+    found = verdict("compile_time", [compiled(3.0, None)], [compiled(2.0, None)])
+    assert (found.status, found.value, found.baseline) == (Status.OK, 3.0, 2.0)
+    assert "caches" not in found.reason
+
+
+def test_an_eager_case_has_no_compile_time():
+    """Nothing was compiled, so nothing is said."""
+    assert verdicts("compile_time", [make_process()], [compiled(1.0)]) == []
+
+
+# ---- numerics ---------------------------------------------------------------------------
+
+
+def test_an_answer_that_is_no_longer_finite_is_a_regression():
+    """Fast and wrong is not fast; one process of several is enough."""
+    new = [make_process(finite=True), make_process(finite=False)]
+    found = verdict("finite", new, [make_process(finite=True)])
+    assert (found.status, found.metric) == (Status.REGRESSED, "finite")
+    assert (found.value, found.baseline) == (0.0, 1.0)
+    assert "infinities or NaN" in found.reason
+
+
+@pytest.mark.parametrize("before", [None, True])
+def test_a_baseline_that_does_not_tell_is_taken_to_have_been_finite(before):
+    """Nobody accepts what is not."""
+    found = verdict("finite", [make_process(finite=False)], [make_process(finite=before)])
+    assert found.status is Status.REGRESSED
+
+
+def test_an_answer_that_never_was_finite_is_not_judged():
+    """FP16 without a scaler overflows in some networks; that was accepted."""
+    bad = make_process(finite=False)
+    assert verdicts("finite", [bad], [bad, make_process(finite=True)]) == []
+
+
+def test_an_answer_that_became_finite_is_improved():
+    """Somebody gave it a scaler."""
+    found = verdict("finite", [make_process(finite=True)], [make_process(finite=False)])
+    assert (found.status, found.value, found.baseline) == (Status.IMPROVED, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "value", "status"),
+    [
+        (1 - 2**-10, 1 - 2**-7, Status.OK),
+        (1 - 2**-10, 1 - 2**-6, Status.REGRESSED),
+        (1.0, 1 - 2**-17, Status.OK),
+        (1.0, 1 - 2**-16, Status.REGRESSED),
+    ],
+)
+def test_the_cosine_may_fall_tenfold_and_below_the_floor_freely(before, value, status):
+    """Eightfold passes and sixteenfold does not; 1e-5 is rounding."""
+    found = verdict("cosine", [make_process(cosine=value)], [make_process(cosine=before)])
+    assert (found.status, found.value, found.baseline) == (status, 1 - value, 1 - before)
+
+
+@pytest.mark.parametrize(
+    ("metric", "field", "before", "value", "status"),
+    [
+        ("loss", "loss_error", 0.0, 0.01, Status.OK),
+        ("loss", "loss_error", 0.0, 0.011, Status.REGRESSED),
+        ("loss", "loss_error", 0.25, 2.5, Status.OK),
+        ("loss", "loss_error", 0.25, 2.6, Status.REGRESSED),
+        ("gradients", "grad_norm_error", 0.0, 0.05, Status.OK),
+        ("gradients", "grad_norm_error", 0.0, 0.06, Status.REGRESSED),
+    ],
+)
+def test_a_training_step_is_held_to_its_loss_and_gradients(metric, field, before, value, status):
+    """Each against its own floor, and its own reason."""
+    new, old = [make_process(**{field: value})], [make_process(**{field: before})]
+    found = verdict(metric, new, old)
+    assert (found.status, found.value, found.baseline) == (status, value, before)
+    assert f" {value:g} ({before:g} in the baseline)" in found.reason
+    if status is Status.REGRESSED:
+        floor = {"loss": 0.01, "gradients": 0.05}[metric]
+        assert f"{max(10 * before, floor):g} allowed" in found.reason
+
+
+def test_the_worst_process_of_each_side_tells_how_far_off_the_answer_is():
+    """A kernel that is wrong in one process of three is wrong."""
+    new = [make_process(loss_error=value) for value in (0.0, 0.5, 0.1)]
+    old = [make_process(loss_error=value) for value in (0.02, None, 0.01)]
+    found = verdict("loss", new, old)
+    assert (found.value, found.baseline, found.status) == (0.5, 0.02, Status.REGRESSED)
+
+
+def test_a_distance_that_one_side_does_not_know_is_not_told():
+    """Of no metric of the answer."""
+    known = make_process(cosine=1.0, loss_error=0.0, grad_norm_error=0.0)
+    for metric in ("cosine", "loss", "gradients"):
+        assert len(verdicts(metric, [known], [known])) == 1
+        assert verdicts(metric, [known], make_processes([0.0])) == []
+        assert verdicts(metric, make_processes([0.0]), [known]) == []
