@@ -244,9 +244,7 @@ def test_above_one_is_worse_for_every_metric(metric, values):
 def test_a_metric_that_one_side_lacks_is_named():
     """And makes no ratio."""
     old = [make_process(log_device=0.0, device_source="graph")] * 2
-    (row,) = versus.align(
-        side(x=old), side(x=[make_process()] * 2), metric=find("device")
-    ).rows
+    (row,) = versus.align(side(x=old), side(x=[make_process()] * 2), metric=find("device")).rows
     assert (row.ratio, row.interval) == (None, None)
     assert row.remarks == ["no device in B"]
 
