@@ -23,7 +23,12 @@ def quantity(value: float) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """Return a value in ``s``, ``B``, ``1/s``, ``J`` ... with its unit; a share in percent."""
+    """Return a value in ``s``, ``B``, ``1/s``, ``J`` ... with its unit.
+
+    A share has the unit ``""`` and is in percent; a plain number has ``1``.
+    """
+    if unit == "1":
+        return f"{value:.4g}"
     if unit == "s":
         return seconds(value)
     if unit == "B":

@@ -73,7 +73,7 @@ def test_a_network_and_a_workload_are_measured(checkout: Path) -> None:
 JUDGED = """
 from builders import make_measurement
 from dataclasses import replace
-from bench_lib import judge
+from bench_lib.verdict import judge
 from bench_lib.verdict.metrics.summary import summarise
 from bench_lib.model import Accepted, Baseline
 from bench_lib.verdict.metrics import registered

@@ -130,7 +130,7 @@ class StoredCase:
 class BaselinesFile:
     """The baselines of one hardware key."""
 
-    schema: Literal[1]
+    schema: Literal[2]
     key: str
     """The hardware key, as the file's name has it."""
     hardware: Hardware | None = None

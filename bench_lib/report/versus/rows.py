@@ -240,13 +240,13 @@ def _bare(uuid: str) -> str:
 
 def _contrast(old: _Processes, new: _Processes, metric: Metric) -> Contrast:
     sign = -1 if metric.more_is_better else 1
-    named = [named(side) for side in (new, old)]
+    sides = [named(side) for side in (new, old)]
     candidate, baseline = (
-        {name: sign * (_log(metric, p) or 0.0) for name, p in side.items()} for side in named
+        {name: sign * (_log(metric, p) or 0.0) for name, p in side.items()} for side in sides
     )
     if metric is not metrics.LEADING:
         return Contrast(candidate, baseline)
-    probes = [{name: p.probe for name, p in side.items()} for side in named]
+    probes = [{name: p.probe for name, p in side.items()} for side in sides]
     return Contrast(candidate, baseline, candidate_probes=probes[0], baseline_probes=probes[1])
 
 

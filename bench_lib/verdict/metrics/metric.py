@@ -126,6 +126,10 @@ class Metric:
         """Whether a case asks for it by its own name, and not by a field of ``Limits``."""
         return not self.limit and self.name not in _LIMITS and self.rule is not Rule.EXACT
 
+    def can_be(self, value: float) -> bool:
+        """Whether it is a number, of which chance is told by the logarithm."""
+        return math.isfinite(value) and (value > 0 or self.rule is not Rule.CHANCE)
+
     def values(
         self, processes: Sequence[ProcessSummary], state: str | None = None
     ) -> dict[str, float]:
@@ -137,7 +141,7 @@ class Metric:
         for name, process in named(processes).items():
             value = process.values.get(self.name)
             alike = state is None or process.states.get(self.name) == state
-            if value is not None and alike and process.n >= self.iterations:
+            if value is not None and self.can_be(value) and alike and process.n >= self.iterations:
                 found[name] = value
         return found
 

@@ -7,7 +7,7 @@ import warnings
 
 from bench_lib.model import MachineWarning, Measurement, ProcessSummary, Telemetry
 from bench_lib.verdict.metrics import registered
-from bench_lib.verdict.metrics.metric import Metric, Rule
+from bench_lib.verdict.metrics.metric import Metric
 
 
 def summarise(
@@ -63,7 +63,4 @@ def _read(metric: Metric, measurement: Measurement, seen: Telemetry | None) -> f
         words = f"{metric.name} of {measurement.case_id} is left out: {error}"
         warnings.warn(words, MachineWarning, stacklevel=3)
         return None
-    if value is None or not math.isfinite(value):
-        return None
-    has_logarithm = value > 0 or metric.rule is not Rule.CHANCE
-    return float(value) if has_logarithm else None
+    return float(value) if value is not None and metric.can_be(value) else None
