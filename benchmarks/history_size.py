@@ -27,7 +27,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from bench_lib.engine.chronicle import MOST_RUNS
+from bench_lib.engine.suite import MOST_RUNS
 from bench_lib.model import (
     SCHEMA,
     Attempt,

@@ -33,7 +33,7 @@ from filelock import FileLock, Timeout
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench_lib.engine.runner import MOST_LOST
+from bench_lib.engine.device import MOST_LOST
 from bench_lib.model import Accepted, Baseline, Device, Environment, Hardware, ProcessSummary
 from bench_lib.storage import baselines, history
 

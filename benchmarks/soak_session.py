@@ -21,7 +21,9 @@ import pytest
 from soak import devices
 
 import bench_lib.backends
-from bench_lib.engine.runner import Bench
+from bench_lib.engine import engine
+from bench_lib.engine.device import HeldDevice
+from bench_lib.engine.settings import Side
 from bench_lib.engine.telemetry import Sampler
 from bench_lib.launch import ranks
 from bench_lib.launch.zygote import Zygote
@@ -42,15 +44,16 @@ def _watch(device: Hardware) -> Sampler:
     return sampler
 
 
+def _start(side: Side, device: Hardware) -> Zygote:
+    told = {**bench_lib.backends.visibility(device), **side.environment}
+    return Zygote(python=str(BIN / "worker"), environment=told)
+
+
 def _stand_in() -> None:
     """Put devices and programs in place of real ones, and wait less where somebody is dead."""
     bench_lib.backends.detect = lambda *_: devices()
     session.network_sizes = dict
-    session.Bench = functools.partial(
-        Bench,
-        workers=lambda told: Zygote(python=str(BIN / "worker"), environment=told),
-        watch=_watch,
-    )
+    engine.HeldDevice = functools.partial(HeldDevice, start=_start, watch=_watch)
     Zygote.exit_code.__defaults__ = (0.2,)
     ranks.LINGER_S, ranks.TELLING_S = 0.2, 0.1
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
@@ -139,7 +142,7 @@ class _Disk:
             (STATE / "fill.once").touch(exist_ok=False)
         except FileExistsError:
             return
-        path = self._config.stash[SESSION].open_chronicle().writer.path
+        path = self._config.stash[SESSION].engine.suite.writer.path
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + ROOM, hard))
 

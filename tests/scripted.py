@@ -14,8 +14,9 @@ from typing import Any
 
 from builders import device_of, make_hardware, make_measurement
 
+from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
-from bench_lib.engine.runner import Bench
+from bench_lib.engine.settings import Settings
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.model import (
     Case,
@@ -161,21 +162,34 @@ def gpus(count: int, **fields: Any) -> list[Hardware]:
     ]
 
 
-def bench_class(
-    script: Mapping[str, list[Any]], locks: Path, *seen: Telemetry | None
-) -> Callable[..., Bench]:
-    """Return what makes a Bench whose workers follow the script, and telemetry ``seen``."""
+def held(device: Hardware, workers: Contexts, locks: Path, **options: Any) -> HeldDevice:
+    """Hold a device with these workers; ``options`` are HeldDevice's own, and else settings."""
+    names = ("expected", "start", "watch", "lock_of", "sleep")
+    own = {name: options.pop(name) for name in names if name in options}
+    defaults = {
+        "start": lambda _side, _device: workers,
+        "watch": lambda _device: Watch(),
+        "lock_of": lambda each: DeviceLock(each, locks),
+    }
+    return HeldDevice(device, Settings(**options), **{**defaults, **own})
 
-    def make(device: Hardware, **options: Any) -> Bench:
-        return Bench(
+
+def held_class(
+    script: Mapping[str, list[Any]], locks: Path, *seen: Telemetry | None
+) -> Callable[..., HeldDevice]:
+    """Return what holds a device whose workers follow the script, and telemetry ``seen``."""
+
+    def hold(device: Hardware, settings: Settings, **options: Any) -> HeldDevice:
+        return HeldDevice(
             device,
-            workers=lambda _environment: Contexts(script, device),
+            settings,
+            start=lambda _side, _device: Contexts(script, device),
             watch=lambda _device: Watch(*seen),
             lock_of=lambda each: DeviceLock(each, locks),
             **options,
         )
 
-    return make
+    return hold
 
 
 class Marks:

@@ -16,9 +16,9 @@ import pytest
 from builders import make_environment, make_measurement
 from scripted import Context, Contexts, Watch, gpus
 
-from bench_lib.engine import ab
+from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
-from bench_lib.engine.runner import Bench
+from bench_lib.engine.settings import Settings
 from bench_lib.model import Case, Hardware, Measurement, RankSample
 
 DEVICES = gpus(4)
@@ -69,23 +69,13 @@ class Workers(Contexts):
 def seams(folder: Path) -> dict[str, Any]:
     """Return by the name of each thing what takes its place; locks lie in the folder."""
 
-    def bench(device: Hardware, **options: Any) -> Bench:
-        options.pop("lock", None)
-        return Bench(
+    def hold(device: Hardware, settings: Settings, **options: Any) -> HeldDevice:
+        return HeldDevice(
             device,
-            workers=lambda _environment: Workers(device),
-            watch=lambda _device: Watch(),
-            lock_of=lambda each: DeviceLock(each, folder),
-            **options,
-        )
-
-    def turns(device: Hardware, sides: Any, **options: Any) -> ab.Turns:
-        return _TURNS(
-            device,
-            sides,
+            settings,
             start=lambda _side, _device: Workers(device),
             watch=lambda _device: Watch(),
-            lock=DeviceLock(device, folder),
+            lock_of=lambda each: DeviceLock(each, folder),
             **options,
         )
 
@@ -103,22 +93,16 @@ def seams(folder: Path) -> dict[str, Any]:
         "bench_lib.environment.fingerprint.collect": lambda **_: make_environment(),
         "bench_lib.launch.catalogue.network_sizes": _sizes,
         "bench_lib.plugin.session.network_sizes": _sizes,
-        "bench_lib.plugin.session.Bench": bench,
-        "bench_lib.studies.series.Bench": bench,
-        "bench_lib.engine.runner.Bench": bench,
-        "bench_lib.engine.runner.run_ranks": lambda case, **_: measured(case),
-        "bench_lib.engine.runner.measure_together": lambda cases, **_: [
+        "bench_lib.engine.engine.HeldDevice": hold,
+        "bench_lib.engine.device.run_ranks": lambda case, **_: measured(case),
+        "bench_lib.engine.device.measure_together": lambda cases, **_: [
             measured(each) for each in cases
         ],
-        "bench_lib.engine.ab.Turns": turns,
         "bench_lib.engine.telemetry.look_once": lambda _device: ({"source": "amdsmi"}, None),
         "bench_lib.environment.readiness.checks": lambda **_: [],
         "bench_lib.cli.env._worker_versions": lambda _device: ({"torch": "2.9.0"}, None),
         "bench_lib.launch.profiled.order": order,
     }
-
-
-_TURNS = ab.Turns
 
 
 def _sizes() -> dict[str, int]:

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_case, make_hardware
+from builders import make_attempt, make_case, make_hardware
 from documents import document_in
 from processes import HERE, ON_THE_CPU
 from scripted import Context, Contexts, Watch, gpus
 
 from bench_lib.cli import main
-from bench_lib.engine import ab
-from bench_lib.engine.devicelock import DeviceLock
-from bench_lib.engine.pairing import Row, fails
+from bench_lib.engine.device import HeldDevice
+from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
+from bench_lib.engine.engine import opened
+from bench_lib.engine.pace import Pace
+from bench_lib.engine.pairing import Row, differences, fails
+from bench_lib.engine.settings import Settings, Side
+from bench_lib.engine.suite import Suite
 from bench_lib.launch import catalogue
 from bench_lib.launch.faults import LaunchError
-from bench_lib.model import Attempt, Fault, Launch, Limits, Measurement, Sampling, Status
+from bench_lib.model import (
+    Environment,
+    Fault,
+    Hardware,
+    Launch,
+    Limits,
+    Measurement,
+    Sampling,
+    Status,
+)
 from bench_lib.storage import history
+from bench_lib.studies import ab
 from bench_lib.verdict import judge
 
 DEVICE = gpus(1)[0]
@@ -82,61 +95,66 @@ class Bed:
     a: Scripted
     b: Scripted
     watch: Watching
-    sides: dict[str, ab.Side]
+    sides: dict[str, Side]
     said: list[str]
-    writers: dict[str, history.Writer]
-    comparison: ab.Comparison | None = None
+    suites: dict[str, Suite] = field(default_factory=dict)
+    """The records of the last comparison, by side."""
+    environments: dict[str, Environment] = field(default_factory=dict)
+    stopped: str | None = None
 
-    def turns(self, **options: Any) -> ab.Turns:
-        """Take the device."""
-        workers = {"A": self.a, "B": self.b}
-        names = {id(side): name for name, side in self.sides.items()}
-        return ab.Turns(
-            DEVICE,
-            self.sides,
-            lock_wait_s=0,
+    def hold(self, device: Hardware, settings: Settings, **options: Any) -> HeldDevice:
+        """Hold the device with scripted workers."""
+        workers = dict(zip(settings.sides, (self.a, self.b), strict=True))
+        names = {id(side): name for name, side in settings.sides.items()}
+        return HeldDevice(
+            device,
+            settings,
             start=lambda side, _device: workers[names[id(side)]],
             watch=lambda _device: self.watch,
-            lock=DeviceLock(DEVICE, self.folder / "locks"),
+            lock_of=lambda each: DeviceLock(each, self.folder / "locks"),
             **options,
         )
+
+    def opened(self, *, pairs: int = 3, most: int = 6) -> Any:
+        """Open a comparison."""
+        settings = Settings(
+            history=self.folder / "runs",
+            processes=pairs,
+            planned=most,
+            lock_wait_s=0,
+            sides=self.sides,
+            say=self.said.append,
+            progress=ab.Lines(pairs, most, self.said.append),
+        )
+        return opened(DEVICE, settings)
 
     def run(self, *ids: str, pairs: int = 3, most: int = 6, **fields: Any) -> dict[str, Row]:
         """Compare cases of these ids, each slower by 1% at worst."""
         cases = [make_case(id=id_, **fields) for id_ in ids]
-        turns = self.turns()
-        try:
-            self.comparison = ab.Comparison(
-                turns, cases, self.writers, pairs=pairs, most_pairs=most, say=self.said.append
-            )
-            return {row.case_id: row for row in self.comparison.run()}
-        finally:
-            turns.close()
+        with self.opened(pairs=pairs, most=most) as engine:
+            self.suites = engine.suites
+            self.stopped = ab.compare(engine, cases)
+            self.environments = engine.environments
+            return {row.case_id: row for row in engine.rows()}
 
     @property
     def measured(self) -> list[str]:
         """What was measured, in order: ``A1 case``."""
         return [line for line in self.log if " " in line and line.split()[0][1:].isdigit()]
 
+    def history_of(self, side: str) -> history.Run:
+        """Return a side's run as its file tells it."""
+        return history.read(self.suites[side].writer.path)
+
 
 @pytest.fixture
-def bed(tmp_path):
+def bed(tmp_path, monkeypatch):
     """Return two sides whose scripts a test fills in."""
     log: list[str] = []
-    names = ("A", "B")
-    writers = {name: history.Writer(tmp_path / "runs", DEVICE.key) for name in names}
-    yield Bed(
-        tmp_path,
-        log,
-        Scripted("A", log),
-        Scripted("B", log),
-        Watching(),
-        {name: ab.Side() for name in names},
-        [],
-        writers,
-    )
-    for writer in writers.values():
-        writer.close()
+    sides = {name: Side() for name in ("A", "B")}
+    made = Bed(tmp_path, log, Scripted("A", log), Scripted("B", log), Watching(), sides, [])
+    monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", made.hold)
+    return made
 
 
 # ---- turns ------------------------------------------------------------------------------
@@ -169,19 +187,20 @@ def test_both_sides_give_way_to_one_and_the_same_companion(bed):
 
 def test_what_a_container_calls_its_processes_is_not_taken_for_ours(bed):
     """It counts them in its own way, and a stranger would be found everywhere."""
-    bed.sides["B"] = ab.Side("python3", {}, ("docker", "run"))
+    bed.sides["B"] = Side("python3", {}, ("docker", "run"))
     bed.run("x", pairs=2)
     assert bed.watch.own == [[]] * 4
 
 
 def test_the_device_is_taken_once_and_given_back(bed):
     """Both sides are on it, and nobody else."""
-    turns = bed.turns()
-    with pytest.raises(Exception, match="is in use by"):
-        bed.turns()
-    turns.close()
+    with bed.opened() as engine:
+        engine.held.watch()
+        with pytest.raises(DeviceBusyError, match="is in use by"), bed.opened():
+            pass
     assert bed.watch.closed
-    bed.turns().close()
+    with bed.opened():
+        pass
 
 
 def test_a_side_that_opens_another_device_is_named(bed):
@@ -194,7 +213,7 @@ def test_a_side_that_opens_another_device_is_named(bed):
 def test_ranks_are_not_started_behind_a_prefix(bed):
     """The launcher would have to be there too; the case says so and the others go on."""
     for name in bed.sides:
-        bed.sides[name] = ab.Side("python3", {}, ("docker", "run"))
+        bed.sides[name] = Side("python3", {}, ("docker", "run"))
     row = bed.run("x", launch=Launch(ranks=2))["x"]
     assert row.status is Status.SKIPPED
     assert row.verdicts[0].reason == (
@@ -215,7 +234,7 @@ def test_only_what_looks_different_gets_more_pairs(bed):
     assert rows["slow"].status is Status.REGRESSED
     assert rows["slow"].pairs[0] == pytest.approx((0.010, 0.0105))
     assert rows["slow"].verdicts[0].ratio == pytest.approx(1.05)
-    assert "1 of 2 cases look different: once more" in bed.said
+    assert "looking again at 1 of 2 cases, in fresh pair 3 of at most 4" in bed.said
     assert sum(line.startswith("pair 3 of at most 4  1/1  slow") for line in bed.said) == 1
 
 
@@ -231,8 +250,8 @@ def test_attempts_say_their_pair_and_whether_they_confirm(bed):
     """Rolling baselines leave confirmations out."""
     bed.b.script["x"] = [SLOW]
     bed.run("x", pairs=2, most=3)
-    for writer in bed.writers.values():
-        attempts = history.read(writer.path).records["x"].attempts
+    for side in "AB":
+        attempts = bed.history_of(side).records["x"].attempts
         assert [(a.process, a.confirms) for a in attempts] == [(0, False), (1, False), (2, True)]
 
 
@@ -312,10 +331,10 @@ def test_a_device_that_vanishes_later_leaves_what_was_measured(bed):
     """It is judged; the runs stay unfinished, and the reason is told."""
     bed.b.refuse_forks_from = 3
     rows = bed.run("x", pairs=4)
-    assert bed.comparison.stopped == "B: no device"
+    assert bed.stopped == "B: no device"
     assert len(rows["x"].pairs) == 2
     assert rows["x"].status is Status.OK
-    assert not history.read(bed.writers["B"].path).finished
+    assert not bed.history_of("B").finished
 
 
 # ---- what is compared ---------------------------------------------------------------------
@@ -379,7 +398,7 @@ def test_cold_caches_on_one_side_make_everything_incomparable(bed, tmp_path):
         (tmp_path / name).mkdir()
     (tmp_path / "warm" / "gfx942.ufdb.txt").write_text("a=1\n")
     for name, folder in (("A", "warm"), ("B", "cold")):
-        bed.sides[name] = ab.Side(environment={"MIOPEN_USER_DB_PATH": str(tmp_path / folder)})
+        bed.sides[name] = Side(environment={"MIOPEN_USER_DB_PATH": str(tmp_path / folder)})
     row = bed.run("x", pairs=2)["x"]
     assert row.status is Status.INCOMPARABLE
     assert row.verdicts[0].reason == (
@@ -396,10 +415,10 @@ def test_a_tolerance_is_the_cases_own(bed):
 def test_differences_of_the_environments_are_named(bed):
     """They are what is judged."""
     bed.b.versions = {"torch": "2.10.0", "python": "3.11.7"}
-    bed.sides["B"] = ab.Side(environment={"OMP_NUM_THREADS": "3"})
+    bed.sides["B"] = Side(environment={"OMP_NUM_THREADS": "3"})
     bed.run("x", pairs=2)
-    changes = history.read(bed.writers["B"].path).records["x"].changes
-    assert bed.comparison.differences == changes
+    changes = bed.history_of("B").records["x"].changes
+    assert differences(bed.environments) == changes
     assert "torch 2.9.0 -> 2.10.0" in changes
     assert any(line.startswith("OMP_NUM_THREADS ") and line.endswith(" -> 3") for line in changes)
 
@@ -407,10 +426,10 @@ def test_differences_of_the_environments_are_named(bed):
 def test_what_is_not_known_of_a_container_is_no_difference(bed):
     """Its caches are not empty, nobody has looked; its torch has spoken for itself."""
     bed.b.versions = {"torch": "2.10.0", "python": "3.11.7"}
-    bed.sides["B"] = ab.Side("python3", {}, ("docker", "run"))
+    bed.sides["B"] = Side("python3", {}, ("docker", "run"))
     bed.run("x", pairs=2)
-    assert "torch 2.9.0 -> 2.10.0" in bed.comparison.differences
-    assert not [line for line in bed.comparison.differences if " cache " in line]
+    assert "torch 2.9.0 -> 2.10.0" in differences(bed.environments)
+    assert not [line for line in differences(bed.environments) if " cache " in line]
 
 
 # ---- history ------------------------------------------------------------------------------
@@ -421,7 +440,7 @@ def test_each_side_is_a_run_of_its_own_and_bs_has_the_verdicts(bed):
     bed.b.script["slow"] = [SLOW]
     bed.b.script["bad"] = [ABORT]
     bed.run("same", "slow", "bad", pairs=2, most=2)
-    a, b = (history.read(writer.path) for writer in bed.writers.values())
+    a, b = (bed.history_of(side) for side in "AB")
     assert (a.problems, b.problems) == ([], [])
     assert (a.finished, b.finished) == (True, True)
     assert (a.exit_status, b.exit_status) == (0, 1)
@@ -437,22 +456,10 @@ def test_each_side_is_a_run_of_its_own_and_bs_has_the_verdicts(bed):
         assert known <= set(run.environments)
 
 
-def attempt_that_took(seconds: float) -> Attempt:
-    """Return an accepted attempt at x."""
-    return Attempt(
-        "x", 0, "2026-01-02T03:04:05Z", "mi300x", None, "e0", accepted=True, took_s=seconds
-    )
-
-
-def test_the_expected_time_is_what_cases_took_before_or_a_guess(bed, tmp_path):
+def test_the_expected_time_is_what_cases_took_before_or_a_guess():
     """Twice for each pair, and something for the start."""
     known, unknown = make_case(id="x"), make_case(id="y", sampling=Sampling())
-    writer = history.Writer(tmp_path / "before", DEVICE.key)
-    for took_s in (4.0, 6.0):
-        writer.attempt(known, None, attempt_that_took(took_s))
-    writer.close()
-    took = ab.took_before([history.read(writer.path)])
-    assert took == {"x": 5.0}
+    took = Pace({"x": 5.0})
     assert ab.expected_s([known], 3, took) == ab.STARTING_S + 3 * 2 * 5.0
     eager = ab.expected_s([unknown], 3, took)
     compiled = replace(unknown, params={"compile_mode": "default"})
@@ -502,20 +509,14 @@ def scripted(cli, bed, monkeypatch):
     """Return the same, with both sides scripted and on one GPU."""
     from bench_lib import backends
 
-    started: list[ab.Side] = []
-
-    def start(side: ab.Side, _device: Any) -> Scripted:
-        started.append(side)
-        return bed.a if len(started) == 1 else bed.b
-
     monkeypatch.setattr(backends, "detect", lambda: [DEVICE])
-    turns = functools.partial(
-        ab.Turns,
-        start=start,
-        watch=lambda _device: bed.watch,
-        lock=DeviceLock(DEVICE, bed.folder / "locks"),
-    )
-    monkeypatch.setattr(ab, "Turns", turns)
+    started: list[Side] = []
+
+    def hold(device: Hardware, settings: Settings, **options: Any) -> HeldDevice:
+        started.extend(settings.sides.values())
+        return bed.hold(device, settings, **options)
+
+    monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", hold)
 
     def run(*words: str):
         started.clear()
@@ -579,6 +580,15 @@ def test_cases_are_chosen_by_pytests_own_expressions(scripted):
     assert [row["case_id"] for row in document_in(out)["cases"]] == ["big-fp32"]
 
 
+def test_the_time_told_is_what_the_last_runs_took(scripted):
+    """Of this hardware, from its history."""
+    writer = history.Writer(Path("history"), DEVICE.key)
+    writer.attempt(make_case(id="small-fp32"), None, make_attempt(took_s=5.0))
+    writer.close()
+    _, _, err, _ = scripted("-k", "small", "--pairs", "2", "--most-pairs", "3")
+    assert "in 2 pairs, about 30 s; up to 3 pairs, 40 s" in err.splitlines()[0]
+
+
 def test_sides_are_started_as_the_options_say(scripted):
     """Interpreter, variables, and the words of a container."""
     *_, started = scripted(
@@ -586,8 +596,8 @@ def test_sides_are_started_as_the_options_say(scripted):
         *("--python-b", "python3", "--prefix-b", "docker run --rm 'an image'"),
     )
     assert started == [
-        ab.Side("/a/python", {"X": "1", "Y": "a=b"}),
-        ab.Side("python3", {}, ("docker", "run", "--rm", "an image")),
+        Side("/a/python", {"X": "1", "Y": "a=b"}),
+        Side("python3", {}, ("docker", "run", "--rm", "an image")),
     ]
 
 
@@ -648,7 +658,7 @@ def test_another_history_is_part_of_the_next_step(scripted):
 def test_json_holds_everything(scripted, bed):
     """Rows with their pairs and verdicts, both environments, both runs."""
     bed.b.script["big-fp16"] = [SLOW]
-    bed.sides["B"] = ab.Side(environment={"X": "1"})
+    bed.sides["B"] = Side(environment={"X": "1"})
     status, out, _, _ = scripted("--json", "--pairs", "2", "--most-pairs", "2", "--env-b", "X=1")
     answer = document_in(out)
     assert status == 1

@@ -28,7 +28,7 @@ def run(program: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "module", ["plugin", "engine.runner", "cli", "launch.zygote", "launch.wire"]
+    "module", ["plugin", "engine.device", "cli", "launch.zygote", "launch.wire"]
 )
 def test_nothing_above_the_worker_imports_torch(module: str) -> None:
     """The pytest process would take seconds, and could open a device."""
@@ -42,7 +42,7 @@ def test_the_command_line_starts_without_what_only_some_commands_need() -> None:
     """Help has to come at once."""
     loaded = run("import sys, bench_lib.cli\nprint(*sys.modules)").split()
     assert "typer" in loaded
-    assert {"scipy", "pytest", "bench_lib.engine.runner"} & set(loaded) == set()
+    assert {"scipy", "pytest", "bench_lib.engine.device"} & set(loaded) == set()
 
 
 ALONE = """

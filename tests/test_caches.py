@@ -16,13 +16,11 @@ from builders import (
     make_process,
     make_record,
 )
-from scripted import Contexts, Watch, gpus
+from scripted import Contexts, gpus, held
 
 from bench_lib.backends.folders import searched
 from bench_lib.cases.axes import cold
-from bench_lib.engine.chronicle import Chronicle
-from bench_lib.engine.devicelock import DeviceLock
-from bench_lib.engine.runner import Bench
+from bench_lib.engine.suite import Baselines, Suite
 from bench_lib.environment.caches import found
 from bench_lib.model import Fault, Launch, Status
 from bench_lib.storage import history
@@ -91,15 +89,7 @@ def bench(tmp_path, workers):
     opened = []
 
     def make(**options):
-        opened.append(
-            Bench(
-                DEVICE,
-                workers=lambda _: workers,
-                watch=lambda _: Watch(),
-                lock=DeviceLock(DEVICE, tmp_path),
-                **options,
-            )
-        )
+        opened.append(held(DEVICE, workers, tmp_path, **options))
         return opened[-1]
 
     yield make
@@ -194,7 +184,7 @@ def test_a_case_is_tuned_in_a_context_of_its_own_before_it_is_measured(
     assert workers.log == [
         *("fork context-1", "context-1 tunes a", "end context-1", "fork context-2", "context-2 a")
     ]
-    run = Chronicle(tmp_path / "history", tmp_path / "baselines", DEVICE)
+    run = Suite(tmp_path / "history", Baselines(tmp_path / "baselines"), DEVICE)
     run.note(outcome, None)
     run.writer.close()
     assert history.read(run.writer.path).tuned == {"a": outcome.tuned}

@@ -14,7 +14,7 @@ from builders import (
 )
 from command import Printed, ran
 from documents import document_in
-from scripted import bench_class, gpus
+from scripted import gpus, held_class
 
 import bench_lib
 from bench_lib.cases.collectives import collective_of
@@ -70,10 +70,11 @@ def run(tmp_path, monkeypatch, capsys):
             return answers
 
         batches.clear()
-        monkeypatch.setattr("bench_lib.engine.runner.measure_together", together)
+        monkeypatch.setattr("bench_lib.engine.device.measure_together", together)
         monkeypatch.setattr("bench_lib.backends.detect", lambda: devices or gpus(4))
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", dict)
-        monkeypatch.setattr("bench_lib.studies.series.Bench", bench_class({}, tmp_path / "locks"))
+        hold = held_class({}, tmp_path / "locks")
+        monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", hold)
         return ran(["collectives", *words], monkeypatch, capsys, Answer)
 
     return run

@@ -18,15 +18,15 @@ from builders import (
 from command import Printed, ran
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scripted import bench_class, gpus
+from scripted import gpus, held_class
 
 import bench_lib
 from bench_lib.cases.matrix import read_matrix, tables
+from bench_lib.engine.engine import Engine
 from bench_lib.model import PRECISIONS, Numerics
 from bench_lib.storage import history
 from bench_lib.studies import batches
 from bench_lib.studies.compiling import MODES
-from bench_lib.studies.series import Series
 
 DEVICE = gpus(1)[0]
 CPU = make_hardware(vendor="cpu", key="cpu-2c", uuid=None, bdf=None, peak_tflops={})
@@ -53,7 +53,7 @@ def exercise(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr("bench_lib.backends.detect", lambda: [device])
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", lambda: SIZES)
         monkeypatch.setattr(
-            "bench_lib.studies.series.Bench", bench_class(script or {}, tmp_path / "locks")
+            "bench_lib.engine.engine.HeldDevice", held_class(script or {}, tmp_path / "locks")
         )
         return ran(["exercise", *words], monkeypatch, capsys, Answer)
 
@@ -225,14 +225,14 @@ def tables_of(text):
 
 def test_sigterm_leaves_as_ctrl_c_does(exercise, tmp_path, monkeypatch):
     """No empty file stays where nothing was measured, and a run without an end where it was."""
-    measure = Series.measure
+    measure = Engine.measure
 
-    def told(series, case):
+    def told(engine, case):
         if case.id != EAGER:
             signal.raise_signal(signal.SIGTERM)
-        return measure(series, case)
+        return measure(engine, case)
 
-    monkeypatch.setattr(Series, "measure", told)
+    monkeypatch.setattr(Engine, "measure", told)
     before = signal.getsignal(signal.SIGTERM)
     assert exercise("precision", "resnet50", "--precisions", "fp16").status == 143
     assert history.files(tmp_path / "history") == []

@@ -18,7 +18,7 @@ from command import Printed, ran
 from documents import document_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scripted import bench_class, gpus
+from scripted import gpus, held_class
 
 import bench_lib
 from bench_lib.cli import main, ops
@@ -57,7 +57,7 @@ def run(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr("bench_lib.backends.detect", lambda: list(devices))
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", dict)
         monkeypatch.setattr(
-            "bench_lib.studies.series.Bench", bench_class(script or {}, tmp_path / "locks")
+            "bench_lib.engine.engine.HeldDevice", held_class(script or {}, tmp_path / "locks")
         )
         return ran(["ops", *words], monkeypatch, capsys, Answer)
 

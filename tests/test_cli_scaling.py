@@ -18,7 +18,7 @@ from builders import (
     the_run,
 )
 from command import Printed, ran
-from scripted import bench_class, gpus
+from scripted import gpus, held_class
 
 from bench_lib.launch.faults import CaseFault
 from bench_lib.model import Fault, RankSample
@@ -90,17 +90,14 @@ def run(tmp_path, monkeypatch, capsys):
                 ],
             )
 
-        make = bench_class(script, tmp_path / "locks")
+        hold = held_class(script, tmp_path / "locks")
         monkeypatch.setattr("bench_lib.backends.detect", lambda: list(devices))
         monkeypatch.setattr("bench_lib.backends.cpu.machine.device", lambda _root: CPU)
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", lambda: SIZES)
-        monkeypatch.setattr("bench_lib.engine.runner.run_ranks", run_ranks)
+        monkeypatch.setattr("bench_lib.engine.device.run_ranks", run_ranks)
         # Kernels of several ranks are looked into by real ones.
-        monkeypatch.setattr("bench_lib.engine.profiles.look_into", lambda _bench, _cases: [])
-        monkeypatch.setattr(
-            "bench_lib.studies.series.Bench",
-            lambda device, **options: make(device, devices=lambda: list(devices), **options),
-        )
+        monkeypatch.setattr("bench_lib.engine.profiles.look_into", lambda _held, _cases: [])
+        monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", hold)
         return ran(["scaling", *words], monkeypatch, capsys, Answer)
 
     run.environments = {}
@@ -510,7 +507,8 @@ def test_what_is_judged_fails_where_ranks_became_less_efficient(run, tmp_path):
     answer = run(*words, script={f"{NET}-x2": steps(0.0115)}, devices=GPUS)
     assert answer.status == 1
     assert answer.said(f"{NET}-x2: REGRESSED efficiency: ")
-    assert "looking again at 2 of 2 cases" in answer.err
+    again = "looking again at 1 of 2 cases, in fresh process 2 of at most 6"
+    assert answer.err.count(again) == 2  # one rank's, then two ranks'
     assert run(*words, devices=GPUS).status == 0
 
 

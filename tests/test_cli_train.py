@@ -18,7 +18,7 @@ from builders import (
 )
 from command import Printed, ran
 from documents import document_in
-from scripted import bench_class, gpus
+from scripted import gpus, held_class
 
 from bench_lib.cli import train
 from bench_lib.launch.faults import CaseSkipped
@@ -54,21 +54,21 @@ def run(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr("scripted.make_measurement", make)
         monkeypatch.setattr("bench_lib.backends.detect", lambda: [device])
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", dict)
-        bench = bench_class(script or {}, tmp_path / "locks")
+        scripted = held_class(script or {}, tmp_path / "locks")
 
-        def of_ranks(_bench, case):
+        def of_ranks(_held, _side, case):
             (answer, *_) = (script or {}).get(case.id, [[1 / 128] * 20])
             if isinstance(answer, str):
                 raise CaseSkipped(answer)
             return make(case_id=case.id, iteration_s=answer)
 
-        monkeypatch.setattr("bench_lib.engine.runner.Bench._measure_ranks", of_ranks)
+        monkeypatch.setattr("bench_lib.engine.device.HeldDevice._measure_ranks", of_ranks)
 
-        def opened(device, *, variables=None, **options):
-            told["variables"] = dict(variables or {})
-            return bench(device, **options)
+        def hold(device, settings, **options):
+            told["variables"] = dict(settings.sides[""].environment)
+            return scripted(device, settings, **options)
 
-        monkeypatch.setattr("bench_lib.studies.series.Bench", opened)
+        monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", hold)
         return ran(["train", *words.split()], monkeypatch, capsys)
 
     run.told = told

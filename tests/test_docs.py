@@ -190,8 +190,9 @@ import sys
 sys.path.insert(0, {tests!r})
 
 import bench_lib.plugin.session as session
+from bench_lib.engine import engine
 from pathlib import Path
-from scripted import bench_class
+from scripted import held_class
 import scripted
 
 scripted.KERNELS = "the profiler saw no operation"
@@ -202,7 +203,7 @@ HERE = Path(__file__).parent
 load = 0.021 if "0.021" in (HERE / "steps.py").read_text() else 0.020
 script = {{"load": [[load] * 20], "solve": [[0.050] * 20]}}
 session.network_sizes = dict
-session.Bench = bench_class(script, HERE / "history" / "locks")
+engine.HeldDevice = held_class(script, HERE / "history" / "locks")
 """
 """Workers that take exactly as long as the tour's steps wait."""
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 
-import builders
 import pytest
 from builders import (
     make_attempt,
@@ -16,40 +14,27 @@ from builders import (
     make_hardware,
     make_measurement,
     make_record,
-    make_telemetry,
-    the_run,
     write_run,
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import Watch, bench_class, gpus
 
-from bench_lib.engine.runner import Outcome
+from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.settings import nodeid_of
 from bench_lib.model import (
     PRECISIONS,
     Launch,
-    Limits,
     Numerics,
     Sampling,
-    Status,
     UserError,
 )
-from bench_lib.plugin.options import CONFIRM
 from bench_lib.storage import history
 from bench_lib.studies import batches, compiling, precision, sheet
 from bench_lib.studies.batches import LEAST, Search, find_largest
 from bench_lib.studies.cells import number
 from bench_lib.studies.figures import figures_of
 from bench_lib.studies.lists import above_zero, names_in, numbers_in
-from bench_lib.studies.series import (
-    PLANNED,
-    TIME_LIMIT_S,
-    TUNING_LIMIT_S,
-    Template,
-    least_s,
-    nodeid_of,
-    open_series,
-)
+from bench_lib.studies.template import TIME_LIMIT_S, TUNING_LIMIT_S, Template, least_s
 
 MIB = 2**20
 OOM = make_fault()
@@ -1070,222 +1055,9 @@ def test_an_accepted_batch_that_fits_after_all_is_the_answer():
     assert held.outcome.case.params["batch_size"] == 56
 
 
-# ---- series -----------------------------------------------------------------------------
+# ---- templates --------------------------------------------------------------------------
 
-DEVICE = gpus(1)[0]
 CASE = case_of()
-
-
-@pytest.fixture
-def opened(tmp_path, monkeypatch):
-    """Return what opens a series over workers that follow a script."""
-    monkeypatch.setattr("bench_lib.engine.runner.Cooling.wait", lambda _self, _cause: True)
-
-    def make(script, *, seen=(), **options):
-        monkeypatch.setattr(
-            "bench_lib.studies.series.Bench", bench_class(script, tmp_path / "locks", *seen)
-        )
-        options = {
-            "history": tmp_path / "history",
-            "baselines_folder": tmp_path / "baselines",
-            "judged": False,
-            "say": lambda _line: None,
-            **options,
-        }
-        return open_series("precision", DEVICE, **options)
-
-    return make
-
-
-def accept(folder, *case_ids, **fields):
-    """Accept baselines of ten milliseconds, of a clock that is known."""
-    clock = {"clock_mhz": 2100.0, "clock_source": "sysfs"}
-    builders.accept(folder, DEVICE, *case_ids, process=clock, **fields)
-
-
-def test_a_series_writes_down_what_it_measures_and_by_which_command(opened, tmp_path):
-    """Not judged where nobody asked, and finished."""
-    with opened({}) as series:
-        record = series.measure(CASE)
-        assert series.finish()
-    assert [a.accepted for a in record.attempts] == [True]
-    run = the_run(tmp_path)
-    assert (run.finished, run.exit_status, run.path) == (True, 0, series.path)
-    assert run.records[CASE.id].nodeid == nodeid_of("precision", CASE.id)
-    assert run.records[CASE.id].status is None
-
-
-@pytest.mark.parametrize("needed", [False, True])
-def test_a_try_is_not_written_down(opened, tmp_path, needed):
-    """And a run that wrote nothing leaves no file, finished or not."""
-    with opened({}) as series:
-        assert series.attempt(CASE).fault is None
-        assert series.glance(CASE).fault is None
-        assert series.records == []
-        assert series.finish(needs_figures=needed) is not needed
-    assert history.files(tmp_path / "history") == []
-
-
-def test_a_glance_is_one_look_whatever_disturbs_it(opened):
-    """The device is shared and its clock low: the batch fits all the same."""
-    said = []
-    shared = make_telemetry(foreign_processes=[41])
-    with opened({CASE.id: [[0.01] * 10 + [0.03] * 10]}, seen=[shared], say=said.append) as series:
-        (glance,) = series.glance(CASE).attempts
-        assert len(series.attempt(CASE).attempts) > 1
-    assert (glance.accepted, glance.discarded, glance.process) == (True, None, 0)
-    assert glance.environment
-
-
-def test_where_figures_are_needed_a_run_without_any_does_not_pass(opened, tmp_path):
-    """And its end says so; what asks for none has another answer of its own."""
-    for needed in (True, False):
-        with opened({CASE.id: ["not here"]}, history=tmp_path / f"{needed}") as series:
-            series.measure(CASE)
-            assert series.finish(needs_figures=needed) is not needed
-        (path,) = history.files(tmp_path / f"{needed}")
-        assert history.read(path).exit_status == int(needed)
-
-
-def test_a_run_ends_with_how_full_the_caches_are(opened, tmp_path, monkeypatch):
-    """As the suite's does."""
-    monkeypatch.setattr("bench_lib.environment.caches.found", lambda: {"miopen": "2 files"})
-    with opened({}) as series:
-        series.measure(CASE)
-        series.finish()
-    assert json.loads(series.path.read_text().splitlines()[-1])["caches"] == {"miopen": "2 files"}
-
-
-def test_processes_of_ours_are_no_strangers(opened, monkeypatch):
-    """Those that have the device open besides."""
-    watch = Watch(make_telemetry())
-    monkeypatch.setattr("scripted.Watch", lambda *_seen: watch)
-    with opened({}, ours=[4711]) as series:
-        series.measure(CASE)
-    assert all(4711 in own for own in watch.own)
-    assert watch.own
-
-
-def test_what_the_hardware_spoils_twice_is_not_looked_at_forever(opened, tmp_path):
-    """One more process, and then it is INVALID."""
-    accept(tmp_path / "baselines", CASE.id)
-    with opened({}, judged=True, seen=[make_telemetry(foreign_processes=[41])]) as series:
-        series.measure(CASE)
-        series.finish()
-    (record,) = series.records
-    assert {attempt.process for attempt in record.attempts} == {0, 1}
-    assert record.status is Status.INVALID
-
-
-def test_only_what_is_judged_has_accepted_cases(opened, tmp_path):
-    """By their ids."""
-    accept(tmp_path / "baselines", CASE.id)
-    for judged in (True, False):
-        with opened({}, judged=judged) as series:
-            assert list(series.accepted) == [CASE.id] * judged
-
-
-def test_what_was_measured_before_something_stopped_it_is_kept(opened, tmp_path):
-    """As a run that did not finish."""
-    with opened({}) as series:
-        series.measure(CASE)
-    assert (the_run(tmp_path).finished, list(the_run(tmp_path).records)) == (False, [CASE.id])
-
-
-def test_a_case_is_judged_like_the_suites(opened, tmp_path):
-    """Against the accepted baseline of this hardware."""
-    accept(tmp_path / "baselines", CASE.id)
-    with opened({}, judged=True) as series:
-        series.measure(CASE)
-        assert series.finish()
-    (record,) = series.records
-    assert record.status is Status.OK
-    assert the_run(tmp_path).records[CASE.id].status is Status.OK
-
-
-def test_a_slower_case_is_measured_again_up_to_the_planned_number_and_fails(opened, tmp_path):
-    """Each time in a fresh process, until they agree."""
-    said = []
-    accept(tmp_path / "baselines", CASE.id)
-    with opened({CASE.id: [[0.02] * 20]}, judged=True, say=said.append) as series:
-        series.measure(CASE)
-        assert not series.finish()
-    (record,) = series.records
-    assert record.status is Status.REGRESSED
-    processes = [attempt.process for attempt in record.attempts]
-    assert processes == list(range(PLANNED))
-    assert [a.confirms for a in record.attempts] == [False] + [True] * (PLANNED - 1)
-    assert said[0] == "looking again at 1 of 1 cases, in fresh process 2 of at most 6"
-    assert the_run(tmp_path).exit_status == 1
-
-
-def test_a_case_that_was_slow_once_is_cleared_by_the_second_look(opened, tmp_path):
-    """And passes."""
-    accept(tmp_path / "baselines", CASE.id)
-    script = {CASE.id: [[0.02] * 20, [0.01] * 20]}
-    with opened(script, judged=True) as series:
-        series.measure(CASE)
-        passes = series.finish()
-    (record,) = series.records
-    assert passes
-    assert 2 <= len(record.attempts) <= PLANNED
-    assert record.status is not Status.REGRESSED
-
-
-def test_what_the_hardware_spoilt_is_looked_at_once_more_before_it_is_judged(opened, tmp_path):
-    """Whoever shared the device may be gone by then."""
-    accept(tmp_path / "baselines", CASE.id)
-    shared = make_telemetry(foreign_processes=[41])
-    seen = (shared, shared, make_telemetry())
-    with opened({}, judged=True, seen=seen) as series:
-        record = series.measure(CASE)
-        assert figures_of(record).status == "INVALID"
-        assert series.finish()
-    (record,) = series.records
-    assert [a.accepted for a in record.attempts] == [False, False, True]
-    assert record.status is Status.OK
-
-
-@pytest.mark.parametrize(("judged", "status"), [(True, "INVALID"), (False, "measured")])
-def test_a_clock_below_the_baselines_spoils_what_is_judged(opened, tmp_path, judged, status):
-    """As in the suite; a comparison of precisions alone has nothing to do with it."""
-    accept(tmp_path / "baselines", CASE.id)
-    slow = make_telemetry(clock_mhz=1050.0)
-    with opened({CASE.id: [[0.02] * 20]}, judged=judged, seen=[slow]) as series:
-        assert figures_of(series.measure(CASE)).status == status
-
-
-def test_a_fault_fails_where_cases_are_judged_and_only_there(opened):
-    """As in the suite; without judging it is a row in the table."""
-    for judged in (False, True):
-        with opened({CASE.id: [OOM]}, judged=judged) as series:
-            series.measure(CASE)
-            assert series.finish() is not judged
-
-
-def test_a_case_is_judged_by_the_limits_that_the_suite_has_for_it(opened, tmp_path):
-    """5% slower is within the 20% that its row in the matrix allows."""
-    limits = Limits(tolerance=0.2, throughput=0.2)
-    accept(tmp_path / "baselines", CASE.id)
-    script = {CASE.id: [[0.0105] * 20]}
-    with opened(script, judged=True, limits={CASE.id: limits}) as series:
-        series.measure(CASE)
-        assert series.finish()
-    (record,) = series.records
-    assert (record.status, record.case.limits.tolerance) == (Status.OK, 0.2)
-
-
-def test_a_case_without_a_baseline_passes(opened):
-    """Nothing was accepted to hold it against."""
-    with opened({}, judged=True) as series:
-        series.measure(CASE)
-        assert series.finish()
-    assert series.records[0].status is Status.NO_BASELINE
-
-
-def test_as_many_processes_are_planned_as_in_the_suite():
-    """The first, and those that confirm."""
-    assert PLANNED == 1 + CONFIRM
 
 
 def test_a_template_fills_in_what_its_cases_share():

@@ -23,7 +23,7 @@ from quickly import hardly_warm_up, one_thread
 from typer.testing import CliRunner
 
 from bench_lib.cli import app, micro
-from bench_lib.engine import station
+from bench_lib.engine import processes
 from bench_lib.formulas import roofline
 from bench_lib.micro import keeping, program, session
 from bench_lib.micro.beside import Beside
@@ -240,7 +240,7 @@ def looks(
         return next(script)
 
     monkeypatch.setattr(session, "measure", measure)
-    monkeypatch.setattr(session, "disturbance", station.disturbance)
+    monkeypatch.setattr(session, "disturbance", processes.disturbance)
     said: list[str] = []
     options = read_options(["--network", TINY, "--mode", "inference"])
     agreed = iter(others or [])
@@ -474,8 +474,8 @@ def test_a_warning_is_not_told_twice(tmp_path: Path) -> None:
     other = make_measurement(warnings=["not steady after 1 s", "another"])
     attempts = [make_attempt(measurement=measurement), make_attempt(measurement=other, process=1)]
     record = make_record(attempts=attempts, status=Status.OK)
-    series = SimpleNamespace(records=[record], path=tmp_path)
-    keeper = Keeper(None, series, None, None, None, 0.0)
+    suite = SimpleNamespace(records={record.case.id: record}, writer=SimpleNamespace(path=tmp_path))
+    keeper = Keeper(SimpleNamespace(suite=suite), None, 0.0)
     assert keeper.in_words() == [
         "Verdict: OK",
         f"{record.case.id}: warning: another",
@@ -488,7 +488,7 @@ def test_what_the_hardware_spoilt_is_kept_and_not_accepted(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the cause."""
-    monkeypatch.setattr(keeping.validity, "blame", lambda *_arguments: "its clock was held back")
+    monkeypatch.setattr(validity, "blame", lambda *_arguments: "its clock was held back")
     run("--history", "kept", "--mode", "inference")
     [path] = files(tmp_path / "kept")
     [record] = read(path).records.values()

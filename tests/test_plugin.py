@@ -31,7 +31,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from scripted import KERNELS
 
 import bench_lib.backends
-from bench_lib.engine import runner
+from bench_lib.engine import device, engine
 from bench_lib.model import Kernel, KernelTable, Quarantine, Status
 from bench_lib.plugin import session
 from bench_lib.plugin.devices import Assignment, device_of
@@ -64,16 +64,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell i
 
 import bench_lib.backends
 import bench_lib.plugin.session as session
+from bench_lib.engine import engine
 from pathlib import Path
 from bench_lib.model import Fault
 from builders import make_hardware, make_telemetry
-from scripted import bench_class, gpus
+from scripted import held_class, gpus
 
 CPU = make_hardware(vendor="cpu", key="cpu-test-2c", uuid=None, compute_units=2)
 DEVICES = {devices}
 bench_lib.backends.detect = lambda *_: DEVICES
 session.network_sizes = lambda: {{"resnet18": 224, "resnet50": 224}}
-session.Bench = bench_class({script}, Path(__file__).parent / "locks"{seen})
+engine.HeldDevice = held_class({script}, Path(__file__).parent / "locks"{seen})
 """
 
 TEST_FILE = """
@@ -93,8 +94,8 @@ LOAD = ("-p", "no:hypothesispytest", "-p", "bench_lib.plugin")
 def as_it_was():
     """Take back what a checkout's conftest changes of our modules and of their stand-ins."""
     changed = (
-        *(bench_lib.backends, session, session.PerfSession, runner, runner.Bench, history.Writer),
-        *(scripted.Watch, scripted.Context),
+        *(bench_lib.backends, session, session.PerfSession, engine, engine.Engine, device),
+        *(history.Writer, device.HeldDevice, scripted.Watch, scripted.Context),
     )
     before = [dict(vars(each)) for each in changed]
     try:
@@ -355,11 +356,11 @@ def test_a_device_that_is_gone_when_looking_again_is_not_green(suite, pytester):
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write("""
 from bench_lib.launch.faults import LaunchError
-def gone(self, cases, process):
+def gone(self, cases, process, **_):
     raise LaunchError("the device is gone")
     yield
-import bench_lib.engine.runner
-bench_lib.engine.runner.Bench.measure_again = gone
+import bench_lib.engine.device
+bench_lib.engine.device.HeldDevice.measure_again = gone
 """)
     result = run()
     assert result.ret == pytest.ExitCode.INTERNAL_ERROR
@@ -374,11 +375,11 @@ def test_ending_the_second_look_by_hand_is_not_green(suite, pytester):
     accept(pytester, "alpha", TEN_MS)
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write("""
-import bench_lib.engine.runner
-def interrupted(self, cases, process):
+import bench_lib.engine.device
+def interrupted(self, cases, process, **_):
     raise KeyboardInterrupt
     yield
-bench_lib.engine.runner.Bench.measure_again = interrupted
+bench_lib.engine.device.HeldDevice.measure_again = interrupted
 """)
     result = run(apart=True)
     assert result.ret == pytest.ExitCode.INTERRUPTED
@@ -689,7 +690,7 @@ def test_xdist_pins_each_worker_to_a_device_and_loses_no_record(suite, pytester)
 
 RANKS = """
 import os, threading
-import bench_lib.engine.runner
+import bench_lib.engine.device
 from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from builders import make_measurement
@@ -714,7 +715,7 @@ def run_ranks(case, *, command, environment):
         raise answer
     return make_measurement(case_id=case.id, iteration_s=answer)
 
-bench_lib.engine.runner.run_ranks = run_ranks
+bench_lib.engine.device.run_ranks = run_ranks
 ANSWERS = {answers}
 """
 SEVERAL = "".join(f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(4))
@@ -904,13 +905,13 @@ def test_what_a_worker_says_does_not_steer_the_terminal(suite):
 
 WAITING = """
 import time, pathlib
-_measure = session.PerfSession.measure
+_measure = engine.Engine.attempt
 def measure(self, case):
     if case.id == "beta":
         pathlib.Path("waiting").touch()
         time.sleep(120)
     return _measure(self, case)
-session.PerfSession.measure = measure
+engine.Engine.attempt = measure
 """
 
 
@@ -1144,9 +1145,9 @@ def test_a_device_that_cannot_be_opened_is_told_by_the_worker_that_has_it(suite,
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write("""
 from bench_lib.launch.faults import LaunchError
-def refuse(device, **options):
+def refuse(device, settings, **options):
     raise LaunchError("the worker opened another device")
-session.Bench = refuse
+engine.HeldDevice = refuse
 """)
     result = run("-n", "2", "--perf-tier", "smoke")
     assert result.ret == pytest.ExitCode.INTERRUPTED

@@ -484,6 +484,7 @@ class Benched:
     """A bench that has measured, and looks into one rank at a time."""
 
     device = make_hardware()
+    holding = contextlib.nullcontext
 
     def profile(self, cases):
         """Give each case a table that names it."""

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from screen import Screen
 
-from bench_lib.plugin import pace, progress
-from bench_lib.plugin.pace import Pace, name_of
+from bench_lib.engine import pace
+from bench_lib.engine.pace import Pace, name_of
+from bench_lib.plugin import progress
 from bench_lib.plugin.progress import (
     Footer,
     Lines,

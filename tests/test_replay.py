@@ -21,8 +21,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench_lib.engine.chronicle import Chronicle
-from bench_lib.engine.runner import Outcome
+from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.suite import Baselines, Suite
 from bench_lib.model import Attempt, Hardware, Measurement, Numerics, Telemetry
 from bench_lib.storage import history
 
@@ -149,13 +149,16 @@ def judged(run: str, first_plant: int | None, folder: Path) -> dict[str, Any]:
     (folder / "baselines").mkdir(exist_ok=True)
     unpacked("h200.json.xz", folder / "baselines")
     outcomes = outcomes_of(recorded, first_plant)
-    chronicle = Chronicle(
-        folder / "history", folder / "baselines", outcomes[0][0].hardware, planned=PROCESSES
+    suite = Suite(
+        folder / "history",
+        Baselines(folder / "baselines"),
+        outcomes[0][0].hardware,
+        planned=PROCESSES,
     )
     for outcome, nodeid in outcomes:
-        chronicle.note(outcome, nodeid)
-    records = chronicle.judge()
-    chronicle.writer.close()
+        suite.note(outcome, nodeid)
+    records = suite.judge()
+    suite.writer.close()
     return {
         record.case.id: {
             "status": record.status.value,

@@ -6,17 +6,19 @@ import json
 import random
 import re
 from dataclasses import replace
+from typing import Any, ClassVar
 
 import pytest
 from builders import make_attempt, make_case, make_environment, make_fault, make_hardware
 from builders import make_measurement as measurement
 from command import ran
 from documents import document_in
-from scripted import Contexts, Watch
+from scripted import Contexts, held
 
 from bench_lib.cli import main
 from bench_lib.engine.devicelock import DeviceLock
-from bench_lib.engine.runner import Bench, Outcome
+from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.settings import Side
 from bench_lib.model import Status
 from bench_lib.storage import samples
 from bench_lib.studies import contexts, selfcheck
@@ -44,7 +46,7 @@ class Machine:
         self.costs = costs
         self.orders: list[list[str]] = []
 
-    def measure_again(self, cases, process):
+    def measure_again(self, cases, process, *, sides=()):
         """Measure cases in one fresh process."""
         self.orders.append([case.id for case in cases])
         factor = 1 + self.random.gauss(0, self.luck)
@@ -64,6 +66,19 @@ class Machine:
             fields = {"measurement": made, "took_s": took_s, **self.wrong}
             attempt = make_attempt(process=process, **fields)
             yield Outcome(case, [attempt], make_environment(), make_hardware())
+
+
+class Sides:
+    """A held device: a machine for each of its sides."""
+
+    def __init__(self, machines):
+        """Take them by side."""
+        self.machines = machines
+
+    def measure_again(self, cases, process, *, sides=("",)):
+        """Measure cases in one fresh process of a side."""
+        (side,) = sides
+        return self.machines[side].measure_again(cases, process)
 
 
 def checked(machine=None, **options):
@@ -122,9 +137,9 @@ def test_delays_that_come_out_otherwise_are_no_answer():
     """A machine that was busy while the delay was calibrated proves nothing."""
 
     class Busy(Machine):
-        def measure_again(self, cases, process):
+        def measure_again(self, cases, process, *, sides=()):
             self.unit_s = UNIT_S if process == 0 else 4 * UNIT_S
-            return super().measure_again(cases, process)
+            return super().measure_again(cases, process, sides=sides)
 
     found = checked(Busy())
     assert not found.is_as_planned
@@ -148,7 +163,7 @@ def test_a_case_that_cannot_be_measured_is_named_with_the_reason(wrong, message)
     """Nothing is concluded from what was not measured."""
 
     class Broken(Machine):
-        def measure_again(self, cases, process):
+        def measure_again(self, cases, process, *, sides=()):
             for outcome in super().measure_again(cases, process):
                 attempts = [replace(a, **wrong, accepted=False) for a in outcome.attempts]
                 yield replace(outcome, attempts=attempts)
@@ -214,7 +229,7 @@ def test_what_a_probe_explains_hides_no_delay():
     assert seen.effects[1].found > 0.8
 
     class Silent(Machine):
-        def measure_again(self, cases, process):
+        def measure_again(self, cases, process, *, sides=()):
             for outcome in super().measure_again(cases, process):
                 (attempt,) = outcome.attempts
                 without = replace(attempt.measurement, probe={})
@@ -290,7 +305,7 @@ def compared(as_they_come=None, chosen=None, cases=(CASE, OTHER), **options):
         contexts.CHOSEN: chosen or Machine(luck=0.0002, costs=[1.8], seed=2),
     }
     options = {"contexts": 8, **options}
-    return contexts.compare(devices, cases, **options)
+    return contexts.compare(Sides(devices), list(devices), cases, **options)
 
 
 def test_the_spread_between_contexts_is_told_by_kind_with_what_explains_it():
@@ -322,7 +337,7 @@ def test_the_conclusion_is_one_sentence_of_plain_words():
 
 def test_on_a_cpu_there_is_one_kind_of_contexts():
     """Without streams, and without a launch's cost."""
-    found = contexts.compare({contexts.ANY: Machine()}, [CASE], contexts=8)
+    found = contexts.compare(Sides({contexts.ANY: Machine()}), [contexts.ANY], [CASE], contexts=8)
     assert found.kinds == ["any"]
     assert found.change("resnet") is None
     share = found.explained("any")["host_us"]
@@ -356,9 +371,9 @@ def test_neither_a_kind_nor_a_case_always_comes_first():
             super().__init__()
             self.kind = kind
 
-        def measure_again(self, cases, process):
+        def measure_again(self, cases, process, *, sides=()):
             log.append((process, self.kind, cases[0].id))
-            return super().measure_again(cases, process)
+            return super().measure_again(cases, process, sides=sides)
 
     compared(Logged("any"), Logged("chosen"), contexts=4)
     assert log == [
@@ -373,27 +388,21 @@ def test_neither_a_kind_nor_a_case_always_comes_first():
     ]
 
 
-def test_two_benches_of_one_device_share_its_lock(tmp_path):
+def test_both_kinds_are_forked_on_one_device_that_is_held(tmp_path):
     """And each forks a fresh context a round, which ends with it."""
     device = make_hardware()
-    lock = DeviceLock(device, tmp_path)
     workers = {kind: Contexts({}, device) for kind in (contexts.ANY, contexts.CHOSEN)}
-    benches = {
-        kind: Bench(
-            device,
-            workers=lambda _variables, kind=kind: workers[kind],
-            watch=lambda _device: Watch(),
-            lock=lock,
-            lock_wait_s=0,
-        )
-        for kind in workers
-    }
-    found = contexts.compare(benches, [CASE], contexts=3)
+    sides = {kind: Side(environment={"BENCH_LIB_CONTEXTS": kind}) for kind in workers}
+
+    def start(side, _device):
+        return workers[side.environment["BENCH_LIB_CONTEXTS"]]
+
+    one = held(device, None, tmp_path, start=start, sides=sides, lock_wait_s=0)
+    found = contexts.compare(one, list(workers), [CASE], contexts=3)
     assert [worker.forks for worker in workers.values()] == [3, 3]
     assert not any(worker.alive for worker in workers.values())
     assert found.spreads["resnet"]["chosen"].step_s == pytest.approx(0.01)
-    for bench in benches.values():
-        bench.close()
+    one.close()
     DeviceLock(device, tmp_path).acquire(0, print)
 
 
@@ -411,29 +420,27 @@ def test_the_raw_times_of_contexts_are_kept_by_case_kind_and_context():
 # ---- the command ------------------------------------------------------------------------
 
 
-class Benches:
-    """What stands in for Bench: machines, by the kind of contexts that they are told to use."""
+class Machines(Sides):
+    """What is held in a command's place, by the kind of contexts that each side is told to use."""
 
-    def __init__(self):
-        """Have made none."""
-        self.told = []
-        self.locks = []
-        self.closed = 0
+    made: ClassVar[list[Any]] = []
 
-    def __call__(self, device, *, variables=None, lock=None, **_options):
-        """Make one."""
-        kind = (variables or {}).get("BENCH_LIB_CONTEXTS")
-        machine = Machine(luck=0.0002, costs=DEAR if kind == "any" else [1.8])
-        if device.vendor == "cpu":
-            machine = Machine(luck=0.0002, unit_s=1e-6)
-        machine.close = self.close
-        self.told.append(kind)
-        self.locks.append(lock)
-        return machine
+    def __init__(self, device, settings, **_options):
+        """Make a machine for each side."""
+        Machines.made.append(self)
+        self.told = [side.environment.get("BENCH_LIB_CONTEXTS") for side in settings.sides.values()]
+        self.closed = False
+        machines = {}
+        for kind in settings.sides:
+            if device.vendor == "cpu":
+                machines[kind] = Machine(luck=0.0002, unit_s=1e-6)
+            else:
+                machines[kind] = Machine(luck=0.0002, costs=DEAR if kind == "any" else [1.8])
+        super().__init__(machines)
 
     def close(self):
-        """Count."""
-        self.closed += 1
+        """Note it."""
+        self.closed = True
 
 
 @pytest.fixture
@@ -441,8 +448,8 @@ def command(monkeypatch, capsys):
     """Return a function that runs the command on scripted machines."""
 
     def run(*words, vendor="nvidia"):
-        run.benches = Benches()
-        monkeypatch.setattr("bench_lib.engine.runner.Bench", run.benches)
+        monkeypatch.setattr(Machines, "made", [])
+        monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", Machines)
         device = make_hardware(vendor=vendor, key="h200" if vendor == "nvidia" else "cpu-2c")
         monkeypatch.setattr("bench_lib.backends.detect", lambda: [device])
         return ran(["selfcheck", *words], monkeypatch, capsys)
@@ -462,10 +469,9 @@ def test_contexts_are_shown_by_case_and_kind(command):
     """Twelve of each kind, under one lock, and the conclusion last."""
     status, out, err = command("--contexts")
     assert status == 0
-    assert command.benches.told == ["any", "chosen"]
-    assert len({id(lock) for lock in command.benches.locks}) == 1
-    assert None not in command.benches.locks
-    assert command.benches.closed == 2
+    (held_device,) = Machines.made
+    assert held_device.told == ["any", "chosen"]
+    assert held_device.closed
     lines = out.splitlines()
     assert re.split("  +", lines[0].strip()) == [
         *("case", "step", "inside one", "between any", "between chosen", "change"),
@@ -512,7 +518,7 @@ def test_contexts_of_a_cpu_are_of_one_kind(command):
     assert probes.startswith("host_us 12")
     assert conclusion.startswith("cpu-2c: contexts differ by 0.0")
     assert "12 fresh contexts; about 1 min" in err
-    assert command.benches.told == ["any"]
+    assert [each.told for each in Machines.made] == [["any"]]
 
 
 def test_the_command_says_what_is_found_what_was_probed_and_what_it_cost(command, tmp_path):

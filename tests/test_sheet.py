@@ -20,8 +20,10 @@ from builders import (
     write_run,
 )
 from command import ran
-from scripted import Watch, bench_class, gpus
+from scripted import gpus, held_class
 
+from bench_lib.engine.engine import opened
+from bench_lib.engine.settings import Settings
 from bench_lib.micro import session
 from bench_lib.micro.beside import NOBODY
 from bench_lib.micro.flags import read_options
@@ -33,7 +35,6 @@ from bench_lib.storage.archive.compaction import compact
 from bench_lib.storage.history import Writer
 from bench_lib.studies import sheet
 from bench_lib.studies.figures import figures_of
-from bench_lib.studies.series import open_series
 
 (DEVICE,) = gpus(1)
 ONE, TWO, THREE, FOUR, FIVE, SIX = range(6)
@@ -45,8 +46,8 @@ def micro(tmp_path, monkeypatch):
 
     The batch is one rank's; ``fp32`` is what the device makes of it.
     """
-    monkeypatch.setattr("bench_lib.studies.series.Bench", bench_class({}, tmp_path / "locks"))
-    monkeypatch.setattr("bench_lib.environment.fingerprint.collect", make_environment)
+    monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", held_class({}, tmp_path / "locks"))
+    monkeypatch.setattr("bench_lib.environment.fingerprint.collect", lambda **_: make_environment())
     monkeypatch.setattr("bench_lib.environment.caches.found", dict)
 
     def keep(
@@ -67,15 +68,11 @@ def micro(tmp_path, monkeypatch):
         outcomes = [{"rank": n, "local_rank": n, "pid": n + 1, **about} for n in range(ranks)]
         device = Device("cuda", DEVICE.name)
         result = session.Seen(place, case, device, seen, [], [], outcomes)
-        with open_series(
-            "micro",
-            DEVICE,
-            history=tmp_path / "history",
-            baselines_folder=tmp_path,
-            judged=False,
-            say=print,
-        ) as series:
-            Keeper(options, series, DEVICE, Watch(), NOBODY, time.monotonic()).keep(result)
+        settings = Settings(
+            history=tmp_path / "history", baselines=tmp_path, command="micro", judged=False
+        )
+        with opened(DEVICE, settings) as engine:
+            Keeper(engine, NOBODY, time.monotonic()).keep(result)
 
     return keep
 

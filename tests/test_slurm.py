@@ -45,16 +45,17 @@ sys.path.insert(0, {str(TESTS)!r})
 
 import bench_lib.backends
 import bench_lib.plugin.session as session
+from bench_lib.engine import engine
 from pathlib import Path
 from bench_lib.model import Fault
 from builders import make_hardware
-from scripted import bench_class
+from scripted import held_class
 
 CPU = make_hardware(vendor="cpu", key="cpu-borrowed-3c", uuid=None, compute_units=3)
 SCRIPT = {{"doomed": [Fault("exception", "planted", "build", "")]}}
 bench_lib.backends.detect = lambda *_: [CPU]
 session.network_sizes = lambda: {{"resnet18": 224}}
-session.Bench = bench_class(SCRIPT, Path(__file__).parent / "locks")
+engine.HeldDevice = held_class(SCRIPT, Path(__file__).parent / "locks")
 """
 QUICK = ("-p", "no:hypothesispytest")
 """Which takes longer to import than such a suite runs."""

@@ -23,7 +23,7 @@ import pytest
 import upgraded_machine as machine
 
 from bench_lib.cli import main
-from bench_lib.engine import ab
+from bench_lib.engine.settings import Side
 from bench_lib.model import Status
 from bench_lib.storage import baselines, history
 
@@ -82,7 +82,7 @@ class Done:
     words: list[str]
     status: int
     out: str
-    sides: list[ab.Side] = field(default_factory=list)
+    sides: list[Side] = field(default_factory=list)
 
 
 @dataclass
@@ -113,7 +113,7 @@ class Administrator:
         if told[0] == "srun":  # it runs on a node what comes after its options
             del told[: told.index("bench-lib")]
         told = [self.ids.get(word, word) for word in told]
-        sides: list[ab.Side] = []
+        sides: list[Side] = []
         if told[0] == "bench-lib" and told[1] != "submit" and told[2:3] != ["record"]:
             status, out = self._in_this_process(told, sides)
         else:
@@ -125,7 +125,7 @@ class Administrator:
             self.kept[word] = self.keeps()
         return self.done[-1]
 
-    def _in_this_process(self, words: list[str], sides: list[ab.Side]) -> tuple[int, str]:
+    def _in_this_process(self, words: list[str], sides: list[Side]) -> tuple[int, str]:
         out = io.StringIO()
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
             machine.take_the_place_of(patch.setattr, self.folder, sides)

@@ -15,9 +15,9 @@ import pytest
 from builders import make_environment, make_measurement
 from scripted import Context, Contexts, Watch, gpus
 
-from bench_lib.engine import ab
+from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
-from bench_lib.engine.runner import Bench
+from bench_lib.engine.settings import Settings, Side
 from bench_lib.model import Case, Environment, Hardware, Measurement
 
 OLD, NEW = "6.4.3", "7.2.4"
@@ -67,40 +67,28 @@ class Workers(Contexts):
         return Worker(self, f"context-{self.forks}")
 
 
-_TURNS = ab.Turns
-
-
 def take_the_place_of(
-    replace: Callable[[str, Any], None], folder: Path, sides: list[ab.Side] | None = None
+    replace: Callable[[str, Any], None], folder: Path, sides: list[Side] | None = None
 ) -> None:
     """Put everything in its place with ``replace``; the sides of comparisons are noted."""
 
     def installed() -> str:
         return (folder / "installed").read_text().strip()
 
-    def brought(side: ab.Side) -> str:
+    def brought(side: Side) -> str:
         told = " ".join((*side.command_prefix, side.python))
         return NEW if "IMAGE_B" in told or "rocm7" in told else OLD
 
-    def bench(device: Hardware, **options: Any) -> Bench:
-        options.pop("lock", None)
-        return Bench(
+    def hold(device: Hardware, settings: Settings, **options: Any) -> HeldDevice:
+        is_paired = len(settings.sides) > 1
+        if sides is not None and is_paired:
+            sides.extend(settings.sides.values())
+        return HeldDevice(
             device,
-            workers=lambda _environment: Workers(device, installed()),
+            settings,
+            start=lambda side, _: Workers(device, brought(side) if is_paired else installed()),
             watch=lambda _device: Watch(),
             lock_of=lambda each: DeviceLock(each, folder),
-            **options,
-        )
-
-    def turns(device: Hardware, both: Any, **options: Any) -> ab.Turns:
-        if sides is not None:
-            sides.extend(both.values())
-        return _TURNS(
-            device,
-            both,
-            start=lambda side, _device: Workers(device, brought(side)),
-            watch=lambda _device: Watch(),
-            lock=DeviceLock(device, folder),
             **options,
         )
 
@@ -117,9 +105,7 @@ def take_the_place_of(
         "bench_lib.cli.env._worker_versions": lambda _device: ({"torch": "2.10.0"}, None),
         "bench_lib.launch.catalogue.network_sizes": sizes,
         "bench_lib.plugin.session.network_sizes": sizes,
-        "bench_lib.plugin.session.Bench": bench,
-        "bench_lib.engine.runner.Bench": bench,
-        "bench_lib.engine.ab.Turns": turns,
+        "bench_lib.engine.engine.HeldDevice": hold,
     }.items():
         replace(name, value)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shlex
 import sys
@@ -25,10 +24,10 @@ from bench_lib.cli.output import (
 from bench_lib.model import TIERS, Status
 
 if TYPE_CHECKING:
-    from bench_lib.engine.ab import Comparison, Side
+    from bench_lib.engine.engine import Engine
     from bench_lib.engine.pairing import Row
+    from bench_lib.engine.settings import Side
     from bench_lib.model import Case, Environment, Hardware
-    from bench_lib.storage.history import Writer
 
 PAIRS, MOST_PAIRS = 3, 6
 BASELINE_PAIRS = 5
@@ -101,7 +100,7 @@ def ab(
 
 
 def _side(letter: str, python: str | None, env: list[str] | None, prefix: str | None) -> Side:
-    from bench_lib.engine.ab import Side
+    from bench_lib.engine.settings import Side
 
     try:
         words = tuple(shlex.split(prefix or ""))
@@ -184,42 +183,38 @@ def _compare(
     json: bool,
 ) -> None:
     """Compare, print, and leave with the exit status that follows."""
-    from bench_lib.engine import ab as comparing
-    from bench_lib.engine import pairing
-    from bench_lib.storage import history
+    from bench_lib.engine import pace, pairing
+    from bench_lib.engine.engine import opened
+    from bench_lib.engine.settings import Settings
+    from bench_lib.formats import shortened
+    from bench_lib.studies import ab as comparing
 
-    with contextlib.ExitStack() as stack:
-        # Both begin and end within the same moment; in order of ids, lists have A's before B's.
-        ids = sorted(history.new_id() for _ in pairing.NAMES)
-        writers = {
-            name: history.Writer(folder, device.key, run_id=run_id)
-            for name, run_id in zip(pairing.NAMES, ids, strict=True)
-        }
-        for writer in writers.values():
-            stack.callback(writer.close)
-            stack.callback(writer.discard_if_empty)
-        took = comparing.took_before(
-            history.latest(folder, device.key, comparing.RUNS_LOOKED_THROUGH)
-        )
-        least, longest = (comparing.expected_s(cases, n, took) for n in (pairs, most_pairs))
-        say(
-            f"{len(cases)} case{'s' if len(cases) > 1 else ''} on {device.key} in {pairs} pairs, "
-            f"about {_duration(least)}; up to {most_pairs} pairs, {_duration(longest)}, where "
-            "something looks different"
-        )
-        turns = comparing.Turns(device, sides, say=say)
-        stack.callback(turns.close)
-        turns.open(0)
-        for name, environment in turns.environments.items():
+    settings = Settings(
+        history=folder,
+        processes=pairs,
+        planned=most_pairs,
+        sides=sides,
+        say=say,
+        progress=comparing.Lines(pairs, most_pairs, say),
+    )
+    known = pace.Pace(pace.past(folder, device.key))
+    least, longest = (comparing.expected_s(cases, n, known) for n in (pairs, most_pairs))
+    say(
+        f"{len(cases)} case{'s' if len(cases) > 1 else ''} on {device.key} in {pairs} pairs, "
+        f"about {_duration(least)}; up to {most_pairs} pairs, {_duration(longest)}, where "
+        "something looks different"
+    )
+    with opened(device, settings) as engine:
+        engine.held.open(0)
+        for name, environment in engine.environments.items():
             say(f"{name}: {_in_brief(sides[name], environment)}")
-        if differing := pairing.mixed_conditions(cases[0], device, turns.environments):
+        if differing := pairing.mixed_conditions(cases[0], device, engine.environments):
             say(f"everything will be INCOMPARABLE: {'; '.join(differing)}")
-        comparison = comparing.Comparison(
-            turns, cases, writers, pairs=pairs, most_pairs=most_pairs, say=say
-        )
-        rows = comparison.run()
-        environments = turns.environments
-    advice = _next_steps(rows, sides, writers, folder)
+        stopped = comparing.compare(engine, cases)
+        rows, environments = engine.rows(), engine.environments
+    differences = pairing.differences(environments)
+    advice = _next_steps(rows, engine, folder)
+    runs = {name: suite.writer for name, suite in engine.suites.items()}
     if json:
         from bench_lib.cli.documents.seen import Ab
 
@@ -229,19 +224,23 @@ def _compare(
                 pairs=pairs,
                 most_pairs=most_pairs,
                 cases=rows,
-                environments=dict(environments),
-                differences=comparison.differences,
-                runs={name: writer.run_id for name, writer in writers.items()},
-                history={name: str(writer.path) for name, writer in writers.items()},
-                stopped=comparison.stopped,
+                environments=environments,
+                differences=differences,
+                runs={name: run.run_id for name, run in runs.items()},
+                history={name: str(run.path) for name, run in runs.items()},
+                stopped=stopped,
                 next=advice,
             )
         )
     else:
-        _print(rows, comparison, sides, writers)
+        _print(rows, differences, sides)
+        if stopped:
+            print(f"stopped: {shortened(stopped)}")
+        for name, run in runs.items():
+            print(f"history of {name}: {run.path}")
         for line in advice:
             print(line)
-    if pairing.fails(rows) or comparison.stopped:
+    if pairing.fails(rows) or stopped:
         raise typer.Exit(1)
     raise typer.Exit(2 if pairing.judged_nothing(rows) else 0)
 
@@ -258,19 +257,14 @@ def _in_brief(side: Side, environment: Environment) -> str:
     return ", ".join(words)
 
 
-def _print(
-    rows: Sequence[Row],
-    comparison: Comparison,
-    sides: Mapping[str, Side],
-    writers: Mapping[str, Writer],
-) -> None:
+def _print(rows: Sequence[Row], differences: Sequence[str], sides: Mapping[str, Side]) -> None:
     from bench_lib.formats import shortened
     from bench_lib.verdict.severity import rank
 
     rows = sorted(rows, key=lambda row: rank(row.status))
     print_table(HEADINGS, [_cells(row) for row in rows])
     print()
-    for line in comparison.differences or ["no difference is known"]:
+    for line in differences or ["no difference is known"]:
         print(f"environment, A -> B: {line}")
     for name, side in sides.items():
         if side.command_prefix:
@@ -281,10 +275,6 @@ def _print(
             if verdict.status is not Status.OK or (timing and row.judged_by):
                 words = f"{row.case_id}: {verdict.status.value} {verdict.metric}: "
                 print(words + shortened(verdict.reason))
-    if comparison.stopped:
-        print(f"stopped: {shortened(comparison.stopped)}")
-    for name, writer in writers.items():
-        print(f"history of {name}: {writer.path}")
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -304,22 +294,18 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _next_steps(
-    rows: Sequence[Row],
-    sides: Mapping[str, Side],
-    writers: Mapping[str, Writer],
-    folder: Path,
-) -> list[str]:
+def _next_steps(rows: Sequence[Row], engine: Engine, folder: Path) -> list[str]:
     """Return what to do now: the change of the baseline that B's run proposes."""
     from bench_lib.storage.acceptance import DOUBTFUL
 
     measured = [len(row.pairs) for row in rows if row.pairs]
     if not measured:
         return ["next: nothing was compared, so there is nothing to accept"]
+    sides = engine.settings.sides
     if sides["A"] == sides["B"]:
         return ["next: nothing to accept; both sides are the same, and what differs is noise"]
     where = "" if folder == DEFAULT_HISTORY else f" --history {shlex.quote(str(folder))}"
-    run = f"--run {writers['B'].run_id}{where}"
+    run = f"--run {engine.suite.writer.run_id}{where}"
     steps = [
         f"next: bench-lib baseline diff {run} --markdown",
         f"      bench-lib baseline accept {run} --reason '...'",

@@ -24,10 +24,11 @@ from bench_lib.cli.sheet import sheet
 from bench_lib.model import MEMORY_FORMATS, TASKS, UserError
 
 if TYPE_CHECKING:
+    from bench_lib.engine.engine import Engine
     from bench_lib.model import Case, Param
     from bench_lib.studies.batches import Found, Search
     from bench_lib.studies.figures import Figures
-    from bench_lib.studies.series import Series, Template
+    from bench_lib.studies.template import Template
 
 app = typer.Typer(
     cls=Group,
@@ -81,7 +82,7 @@ class Common:
         from bench_lib.launch.catalogue import network_sizes
         from bench_lib.model import Sampling
         from bench_lib.studies.lists import above_zero
-        from bench_lib.studies.series import Template
+        from bench_lib.studies.template import Template
 
         sampling = Sampling()
         if self.iterations is not None:
@@ -204,37 +205,39 @@ def largest_batch(
         "compiled; a try that does not fit ends its context, and the next opens a fresh one"
     )
     found = {}
-    with session.series() as series:
+    with session.engine() as engine:
         for name in names:
             search = batches.Search(
                 start=batch_size, capacity=capacity, at_most=at_most, resolution=resolution / 100
             )
-            found[name] = _searched(session, series, name, search, is_fine=resolution <= 1)
+            found[name] = _searched(session, engine, name, search, is_fine=resolution <= 1)
     rows = batches.largest_rows(found, session.figures)
     session.tell(rows, batches.largest_table(rows, capacity))
 
 
 def _searched(
-    session: Session, series: Series, name: str, search: Search, *, is_fine: bool
+    session: Session, engine: Engine, name: str, search: Search, *, is_fine: bool
 ) -> Found:
     """Search one precision's largest batch, and write down the measurement of it.
 
     The sheet takes it for the largest there is only where memory ended the search, and a fine one.
     """
+    from bench_lib.engine.settings import nodeid_of
     from bench_lib.studies import batches
 
     def case_of(batch: int) -> Case:
         return session.case(precision=name, batch_size=batch)
 
-    looks = batches.Looks(series.glance, series.attempt)
+    looks = batches.Looks(engine.held.glance, engine.attempt)
     found = batches.find_largest(search, case_of, looks, lambda line: say(f"{name}: {line}"))
-    accepted = batches.largest_accepted(case_of, series.accepted)
-    found = batches.held_against(found, accepted, search, case_of, series.attempt)
+    accepted = batches.largest_accepted(case_of, engine.accepted)
+    found = batches.held_against(found, accepted, search, case_of, engine.attempt)
     if found.outcome is not None:
         exact = is_fine and not found.stopped
-        series.note(found.outcome, "largest-batch" if exact else "largest-batch-or-more")
+        command = "largest-batch" if exact else "largest-batch-or-more"
+        engine.note(found.outcome, nodeid_of(command, found.outcome.case.id))
     if found.missed is not None:
-        series.note(found.missed)
+        engine.note(found.missed)
     return found
 
 

@@ -21,10 +21,10 @@ from bench_lib.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from bench_lib.engine.engine import Engine
     from bench_lib.model import Case, Hardware, Limits, Record
     from bench_lib.studies.cells import Table
     from bench_lib.studies.figures import Figures
-    from bench_lib.studies.series import Series
 
 LimitsMatrix = Annotated[
     Path | None,
@@ -76,7 +76,7 @@ class Measuring:
         Workers have ``variables`` in their environment.
         """
         self.device = device
-        self._variables = variables
+        self._variables = variables or {}
         self.figures: dict[str, Figures] = {}
         """By case, of the processes that a verdict was made of too."""
         self._name = name
@@ -98,43 +98,41 @@ class Measuring:
         ``words`` are added to how long that takes; ``each`` is told of every case at once;
         with ``together`` the ranks of all are started once.
         """
-        with self.series() as series:
+        with self.engine() as engine:
             self._announce(cases, words)
             if together:
-                series.expect(cases)
+                engine.held.expect(cases)
             for number, case in enumerate(cases, 1):
                 say(f"[{number}/{len(cases)}] {case.id}")
-                each(series.measure(case))
+                each(engine.measure(case))
         return [self.figures[case.id] for case in cases]
 
     @contextlib.contextmanager
-    def series(self) -> Iterator[Series]:
+    def engine(self) -> Iterator[Engine]:
         """Open what measures; what it noted is judged and in figures afterwards."""
+        from bench_lib.engine.engine import opened
+        from bench_lib.engine.settings import Settings, Side
         from bench_lib.studies.figures import figures_of
-        from bench_lib.studies.series import open_series
 
         keeping = self._keeping
-        with (
-            leaving_when_told(),
-            open_series(
-                self._name,
-                self.device,
-                history=keeping.history,
-                baselines_folder=keeping.baselines,
-                judged=keeping.judge,
-                limits=keeping.limits() if keeping.judge else {},
-                say=say,
-                variables=self._variables,
-            ) as series,
-        ):
-            yield series
-            self._passes = series.finish(needs_figures=True)
-            self._records = series.records
-            self._path = series.path if self._records else None
+        settings = Settings(
+            history=keeping.history,
+            baselines=keeping.baselines,
+            command=self._name,
+            judged=keeping.judge,
+            limits=keeping.limits() if keeping.judge else {},
+            sides={"": Side(environment=self._variables)},
+            say=say,
+        )
+        with leaving_when_told(), opened(self.device, settings) as engine:
+            yield engine
+            self._passes = engine.conclude(needs_figures=True)
+            self._records = list(engine.suite.records.values())
+            self._path = engine.suite.writer.path if self._records else None
         self.figures = {record.case.id: figures_of(record, self.device) for record in self._records}
 
     def _announce(self, cases: Sequence[Case], words: str) -> None:
-        from bench_lib.studies.series import least_s
+        from bench_lib.studies.template import least_s
 
         seconds = round(least_s(cases))
         least = f"{seconds} s" if seconds < 90 else f"{round(seconds / 60)} min"

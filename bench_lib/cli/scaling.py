@@ -229,7 +229,7 @@ def _networks(asked: _Asked) -> list[Subject]:
 
 def _network(name: str, batch: int, sizes: Mapping[str, int], asked: _Asked) -> Subject:
     from bench_lib.studies.scaling import Subject
-    from bench_lib.studies.series import Template
+    from bench_lib.studies.template import Template
 
     own: dict[str, Param] = {"task": asked.task or "train", "network": name, "batch_size": batch}
     template = Template(sizes, {**asked.values, **own}, time_limit_s=asked.time_limit)
@@ -371,21 +371,24 @@ class _Session(Measuring):
 
     def measure(self, cases: Sequence[Case], processes: int, short: Case | None) -> None:
         """Measure cases in turn, before them ``short`` in a process of its own."""
+        from bench_lib.engine.settings import PLANNED
         from bench_lib.model import Record
         from bench_lib.studies.figures import figures_of
 
-        with self.series() as series:
+        with self.engine() as engine:
             self._announce(cases, f", {processes} times" if processes > 1 else "")
             if short is not None:
                 say(f"some steps of {short.id}, to foretell what it takes")
-                seen = Record(short, attempts=series.apart(short).attempts)
+                (outcome,) = engine.held.measure_again([short], -1)
+                seen = Record(short, attempts=outcome.attempts)
                 self.short = figures_of(seen, self.device)
             for number, case in enumerate(cases, 1):
                 say(f"[{number}/{len(cases)}] {case.id}")
-                series.measure(case)
+                engine.measure(case)
             for nth in range(1, processes):
                 say(f"all again, in fresh process {nth + 1} of {processes}")
-                series.repeat(cases, nth)
+                # Its number is none of those that suspicious cases are given.
+                engine.measure_together(cases, PLANNED + nth)
 
     def join(self, other: _Session) -> None:
         """Tell of another device's cases too."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -127,7 +126,8 @@ def _checked(
     tolerance: float,
 ) -> Selfcheck:
     from bench_lib import backends
-    from bench_lib.engine.runner import Bench
+    from bench_lib.engine.engine import opened
+    from bench_lib.engine.settings import Settings
     from bench_lib.studies import selfcheck as check
 
     about_s = check.duration_s(case, processes + 1, effects)
@@ -135,12 +135,10 @@ def _checked(
         f"{case.id} on {device.key}: {processes} fresh processes, each clean and with "
         f"{', '.join(f'{e:.1%}' for e in effects if e)} planted; about {_minutes(about_s)}"
     )
-    with contextlib.ExitStack() as stack:
+    with opened(device, Settings(judged=False, say=say)) as engine:
         try:
-            bench = Bench(device, say=say)
-            stack.callback(bench.close)
             return check.check(
-                bench,
+                engine.held,
                 case,
                 on_gpu=backends.is_gpu(device),
                 effects=effects,
@@ -301,8 +299,8 @@ def _for_contexts(path: Path, case_id: str | None, device: Hardware) -> list[Cas
 
 def _compared(device: Hardware, cases: Sequence[Case], number: int) -> Found:
     from bench_lib import backends
-    from bench_lib.engine.devicelock import DeviceLock
-    from bench_lib.engine.runner import Bench
+    from bench_lib.engine.engine import opened
+    from bench_lib.engine.settings import Settings, Side
     from bench_lib.launch.wire import CONTEXTS_VARIABLE
     from bench_lib.studies import contexts
 
@@ -314,18 +312,9 @@ def _compared(device: Hardware, cases: Sequence[Case], number: int) -> Found:
         f"{', '.join(case.id for case in cases)} on {device.key}: {number} fresh contexts"
         f"{', and as many chosen ones' if len(kinds) > 1 else ''}; about {_minutes(about_s)}"
     )
-    lock = DeviceLock(device)
-    with contextlib.ExitStack() as stack:
-        benches = {}
-        for kind in kinds:
-            benches[kind] = Bench(
-                device,
-                variables={CONTEXTS_VARIABLE: kind},
-                say=say,
-                lock=lock,
-            )
-            stack.callback(benches[kind].close)
-        return contexts.compare(benches, cases, contexts=number, say=say)
+    sides = {kind: Side(environment={CONTEXTS_VARIABLE: kind}) for kind in kinds}
+    with opened(device, Settings(judged=False, sides=sides, say=say)) as engine:
+        return contexts.compare(engine.held, kinds, cases, contexts=number, say=say)
 
 
 def _print_contexts(found: Found, key: str) -> None:

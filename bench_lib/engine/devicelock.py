@@ -28,7 +28,8 @@ class DeviceLock:
         """Lock of ``device``, shared by all users of this host."""
         name = re.sub(r"[^A-Za-z0-9-]+", "-", backends.of(device).lock_name(device))
         self._folder = folder or Path(tempfile.gettempdir(), "bench-lib-locks")
-        self._lock = FileLock(self._folder / f"{name}.lock", mode=0o666)
+        # Several devices are measured in threads, which let go of what the main one took.
+        self._lock = FileLock(self._folder / f"{name}.lock", mode=0o666, thread_local=False)
         self._holder = self._folder / f"{name}.holder"
         self._device = device
 

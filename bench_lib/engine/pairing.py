@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from bench_lib.environment import fingerprint
 from bench_lib.model import (
     Case,
     Environment,
@@ -41,6 +42,14 @@ class Row:
     pairs: list[tuple[float, float]]
     """A's and B's median of each pair, in seconds."""
     verdicts: list[Verdict]
+
+
+def differences(environments: Mapping[str, Environment]) -> list[str]:
+    """Say what is known to differ between the environments, from A to B."""
+    a, b = (environments[name] for name in NAMES)
+    if not (a.caches and b.caches):  # one side is in a container, and its own not known
+        a, b = replace(a, caches={}), replace(b, caches={})
+    return fingerprint.difference(a, b)
 
 
 def fails(rows: Iterable[Row]) -> bool:

@@ -16,7 +16,7 @@ from bench_lib.backends.amd.rocprof.counters import KernelCounters
 from bench_lib.backends.amd.rocprof.profilers import Profiler
 from bench_lib.backends.amd.rocprof.results import Process
 from bench_lib.backends.tool import ToolError, ask
-from bench_lib.engine.runner import Bench
+from bench_lib.engine.device import HeldDevice
 from bench_lib.environment import fingerprint
 from bench_lib.launch.faults import CaseFault, CaseSkipped
 from bench_lib.launch.profiled import MEASURED, Asked, Profiled, run_profile
@@ -120,26 +120,28 @@ def with_torch(
 
 
 def look_into(
-    bench: Bench, cases: Iterable[Case], say: Say = lambda _line: None
+    held: HeldDevice, cases: Iterable[Case], say: Say = lambda _line: None
 ) -> Iterator[tuple[Case, KernelTable | str]]:
-    """Look into cases that a bench has measured: the kernels of each, or why there are none.
+    """Look into cases that a device has measured: the kernels of each, or why there are none.
 
     Of several ranks they are the first one's.  What fails in the context that the cases share is
     tried once more in another, unless it took all its time.  Raises LaunchError where workers
-    cannot be started at all.
+    cannot be started at all, DeviceBusyError where somebody keeps a device of several ranks.
     """
     cases = list(cases)
     again = []
-    for case, found in bench.profile(case for case in cases if case.launch.ranks == 1):
+    for case, found in held.profile(case for case in cases if case.launch.ranks == 1):
         if isinstance(found, str) and not found.startswith(LATE):
             say(f"{case.id}: looked into once more: {found}")
             again.append(case)
         else:
             yield case, found
-    yield from bench.profile(again)
+    yield from held.profile(again)
     for case in cases:
         if case.launch.ranks > 1:
-            yield case, _of_ranks(case, bench.device, say)
+            with held.holding(case):
+                found = _of_ranks(case, held.device, say)
+            yield case, found
 
 
 def _of_ranks(case: Case, device: Hardware, say: Say) -> KernelTable | str:

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from bench_lib import backends
-from bench_lib.engine.station import Companion
+from bench_lib.engine.processes import Companion
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.zygote import Zygote
 from bench_lib.model import Hardware

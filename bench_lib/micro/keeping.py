@@ -3,66 +3,71 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench_lib import backends
-from bench_lib.engine.runner import Outcome
-from bench_lib.engine.telemetry import Sampler
-from bench_lib.environment import fingerprint
+from bench_lib.engine.engine import Engine, opened
+from bench_lib.engine.settings import PLANNED, Settings
 from bench_lib.launch import launchers
 from bench_lib.micro.beside import Beside
 from bench_lib.micro.flags import Options
 from bench_lib.micro.places import Place
 from bench_lib.micro.session import Seen
-from bench_lib.model import Attempt, Hardware, Measurement, Record, UserError
+from bench_lib.model import Hardware, Record, UserError
 from bench_lib.report import console
-from bench_lib.storage import acceptance, baselines, history
-from bench_lib.studies.series import PLANNED, Series, open_series
-from bench_lib.verdict import validity
 
 
 @dataclass
 class Keeper:
     """Writes down what the first rank saw of all of them."""
 
-    options: Options
-    series: Series
-    device: Hardware
-    sampler: Sampler
+    engine: Engine
     other: Beside
     began_s: float
 
     def keep(self, seen: Seen) -> None:
         """Write it down; raises UserError where it was another device, and HistoryError."""
-        if differing := backends.confirm(self.device, seen.device):
-            raise UserError(f"this ran on another device than {self.device.key}: {differing[0]}")
-        self.series.note(self._outcome(seen))
+        device = self.engine.device
+        if differing := backends.confirm(device, seen.device):
+            raise UserError(f"this ran on another device than {device.key}: {differing[0]}")
+        about = seen.outcomes[0]
+        outcome = self.engine.held.take_in(
+            seen.case,
+            seen.folded,
+            began_s=self.began_s,
+            versions={**about["versions"], "cudnn": about["cudnn"]},
+            threads=about["threads"],
+            pids=[*(int(outcome["pid"]) for outcome in seen.outcomes), *self.other.pids],
+        )
+        self.engine.note(outcome)
 
     def finish(self) -> bool:
         """Judge what is kept, where that was asked for; returns whether it passes.
 
         Raises LaunchError, HistoryError and BaselineError.
         """
-        self.sampler.close()
-        return self.series.finish()
+        return self.engine.conclude()
+
+    @property
+    def path(self) -> Path:
+        """The file of the history that this is written to."""
+        return self.engine.suite.writer.path
 
     @property
     def record(self) -> Record | None:
         """The record, judged where that was asked for; None before anything is kept."""
-        return next(iter(self.series.records), None)
+        return next(iter(self.engine.suite.records.values()), None)
 
     def in_words(self) -> list[str]:
         """Say how the case stands, and where it is kept; not what the summary says already."""
         record = self.record
         if record is None:
             return []
-        kept = [f"History: {self.series.path}"]
+        kept = [f"History: {self.path}"]
         if record.status is None:
             return kept
         measured = [a.measurement for a in record.attempts if a.measurement]
@@ -76,52 +81,11 @@ class Keeper:
             *kept,
         ]
 
-    def _outcome(self, seen: Seen) -> Outcome:
-        measurement = seen.folded
-        if self.device.uuid is not None:
-            measurement = replace(measurement, device_uuid=self.device.uuid)
-        pids = [*(int(outcome["pid"]) for outcome in seen.outcomes), *self.other.pids]
-        telemetry = self.sampler.window(*measurement.window_s, own=pids)
-        about = seen.outcomes[0]
-        described = fingerprint.with_versions(
-            fingerprint.collect(), {**about["versions"], "cudnn": about["cudnn"]}
-        )
-        described = launchers.noted_in(described, launchers.who_am_i(os.environ).launcher)
-        environment = replace(described, threads=about["threads"])
-        cause = validity.blame(telemetry, self.device, self._level(seen), _log_median(measurement))
-        attempt = Attempt(
-            case_id=seen.case.id,
-            process=0,
-            time=history.utc_now(),
-            hardware_key=self.device.key,
-            device_uuid=self.device.uuid,
-            environment=history.reference(environment),
-            measurement=measurement,
-            telemetry=telemetry,
-            accepted=cause is None,
-            discarded=cause,
-            invalid=cause is not None,
-            took_s=round(time.monotonic() - self.began_s, 3),
-        )
-        return Outcome(seen.case, [attempt], environment, self.device)
-
-    def _level(self, seen: Seen) -> validity.Level | None:
-        """Return what the clock was when the case's baseline was recorded."""
-        if not self.options.judge:
-            return None
-        accepted = baselines.load(self.options.baselines, self.device.key).measured
-        return acceptance.level_of(accepted.get(seen.case.id), seen.case, self.device)
-
 
 def _on_processes(processes: int) -> list[str]:
     if processes == 1:
         return []
     return [f"The summary above is of the first process of {processes}"]
-
-
-def _log_median(measurement: Measurement) -> float | None:
-    median = 0.0 if measurement.host_bound else statistics.median(measurement.iteration_s)
-    return math.log(median) if median > 0 else None
 
 
 @contextlib.contextmanager
@@ -143,21 +107,19 @@ def keeper(
     with contextlib.ExitStack() as stack:
         if not options.history.exists():
             stack.callback(_remove_if_empty, options.history)
-        series = stack.enter_context(
-            open_series(
-                "micro",
-                device,
-                history=options.history,
-                baselines_folder=options.baselines,
-                judged=options.judge,
-                # Ranks that somebody else started cannot be started anew from one of them.
-                planned=PLANNED if place.ranks == 1 else 1,
-                ours=[os.getpid()],
-                say=say,
-            )
+        settings = Settings(
+            history=options.history,
+            baselines=options.baselines,
+            command="micro",
+            judged=options.judge,
+            # Ranks that somebody else started cannot be started anew from one of them.
+            planned=PLANNED if place.ranks == 1 else 1,
+            launcher=launchers.who_am_i(os.environ).launcher or launchers.DEFAULT,
+            say=say,
         )
-        sampler = stack.enter_context(Sampler(device))
-        yield Keeper(options, series, device, sampler, other, time.monotonic())
+        engine = stack.enter_context(opened(device, settings))
+        engine.held.watch()
+        yield Keeper(engine, other, time.monotonic())
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -239,7 +239,7 @@ class Ending:
             "remarks": self.options.remarks,
             "status": record.status if record else None,
             "verdicts": record.verdicts if record else [],
-            "history": str(keeper.series.path) if keeper else None,
+            "history": str(keeper.path) if keeper else None,
         }
         text = msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
         output = Output(sys.stdout)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from bench_lib.cases.axes import case_of, network_axes
-from bench_lib.engine.station import disturbance
+from bench_lib.engine.processes import disturbance
 from bench_lib.launch.ranks import fold
 from bench_lib.micro import lines
 from bench_lib.micro.compiling import Compiling

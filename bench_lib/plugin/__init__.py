@@ -14,7 +14,7 @@ from _pytest.runner import runtestprotocol
 from bench_lib import backends, formats
 from bench_lib.cases.matrix import MatrixError, cases_of
 from bench_lib.engine.devicelock import DeviceBusyError
-from bench_lib.engine.runner import Outcome
+from bench_lib.engine.outcome import Outcome
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import TASKS, TIERS, Case
 from bench_lib.plugin import allure, devices, replay, shares, summary
@@ -63,7 +63,7 @@ class Perf:
             self._request.node.stash.setdefault(DEFERRED, []).append(case)
             return
         try:
-            outcome = self._session.measure(case)
+            outcome = self._session.engine.attempt(case)
         except (LaunchError, DeviceBusyError) as error:
             words = self._session.failed = formats.printable(str(error))
             if self._session.is_worker:  # which must not exit: xdist would not say why
@@ -266,7 +266,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     measures = any(_measures(item) for item in session.items) or ASSIGNMENT in session.config.stash
     if judges and measures and not session.testsfailed:
         try:
-            perf_session.open_chronicle()
+            perf_session.engine.open()
         except (HistoryError, BaselineError) as error:
             raise pytest.UsageError(str(error)) from error
         if ASSIGNMENT not in session.config.stash:  # or xdist says what there is to do
@@ -285,14 +285,14 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
             session.shouldstop = perf_session.failed = str(error)
         finally:
             perf_session.progress.close()
-            perf_session.close()
+            perf_session.release()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
     """Show how far the run is, from the first worker on that says what there is to do."""
     perf_session, workers = node.config.stash[SESSION], len(node.config.option.tx)
-    begins = perf_session.chronicle is not None and not perf_session.progress.began
+    begins = perf_session.suite is not None and not perf_session.progress.began
     if begins and ASSIGNMENT in node.config.stash:
         lanes = [
             [id_ for id_ in ids if devices.device_of(id_, workers) == i] for i in range(workers)
@@ -405,8 +405,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Leave no worker behind and no file open, however the session ended."""
     if (session := config.stash.get(SESSION, None)) is not None:
         session.close()
-        if session.chronicle is not None:
-            session.chronicle.writer.close()
 
 
 @pytest.hookimpl(trylast=True)

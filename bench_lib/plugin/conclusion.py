@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Sequence
 
 import pytest
 
 from bench_lib import formats
-from bench_lib.engine.chronicle import Chronicle
 from bench_lib.engine.devicelock import DeviceBusyError
-from bench_lib.engine.runner import Bench
+from bench_lib.engine.pace import Pace
+from bench_lib.engine.suite import Suite
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Status
-from bench_lib.plugin import looks, properties, reports
-from bench_lib.plugin.pace import Pace
+from bench_lib.plugin import properties, reports
 from bench_lib.plugin.progress import MEASURING
 from bench_lib.plugin.reports import Deferred, Held, Pending
 from bench_lib.plugin.session import PerfSession
@@ -24,23 +22,23 @@ from bench_lib.report import console
 
 def conclude(session: PerfSession) -> None:
     """Judge everything and give each waiting test the outcome that follows."""
-    chronicle = session.chronicle
-    if chronicle is None:
+    suite = session.suite
+    if suite is None:
         return
     if not session.interrupted and session.failed is None:
         try:
             _catch_up(session)
-            looks.confirm(session, chronicle)
-            looks.look_into(session, chronicle)
+            session.engine.look_again()
+            session.engine.profile()
         except (LaunchError, DeviceBusyError) as error:
             if session.failed is None:
                 words = formats.printable(str(error))
                 session.failed = f"suspicious cases could not be measured again: {words}"
         except KeyboardInterrupt:
             session.interrupted = True
-            _report_all(session, chronicle)
+            _report_all(session, suite)
             raise
-    _report_all(session, chronicle)
+    _report_all(session, suite)
 
 
 def _catch_up(session: PerfSession) -> None:
@@ -52,10 +50,9 @@ def _catch_up(session: PerfSession) -> None:
     known = Pace(session.past, session.options.processes)
     session.progress.begin(MEASURING, [[each.held.nodeid for each in waiting]], known)
     try:
-        with contextlib.closing(session.open_bench(session.devices[0])) as bench:
-            while waiting:
-                _measure(session, bench, waiting[0])
-                session.progress.finish(waiting.pop(0).held.nodeid)
+        while waiting:
+            _measure(session, waiting[0])
+            session.progress.finish(waiting.pop(0).held.nodeid)
     except (LaunchError, DeviceBusyError) as error:
         session.failed = formats.printable(str(error))
         raise
@@ -65,16 +62,16 @@ def _catch_up(session: PerfSession) -> None:
             _report_unmeasured(session, each.held, f"not measured: {why}")
 
 
-def _measure(session: PerfSession, bench: Bench, test: Deferred) -> None:
+def _measure(session: PerfSession, test: Deferred) -> None:
     """Measure one test's cases up to the first that has no measurement, as the test would."""
     call = test.held.call
     call.duration = 0.0
     ids = [*test.measured, *(each.id for each in test.cases)]
     for case in test.cases:
         begin = time.monotonic()
-        outcome = bench.measure(case)
+        outcome = session.engine.attempt(case)
         call.duration += time.monotonic() - begin
-        session.take_in(outcome, call.nodeid)
+        session.engine.note(outcome, call.nodeid)
         if outcome.skipped is not None:
             _report_skipped(session, test.held, outcome.skipped, ids)
             return
@@ -112,20 +109,18 @@ def _publish(
     reports.publish(session.config, held, final, status, session.properties_of(case_ids))
 
 
-def _report_all(session: PerfSession, chronicle: Chronicle) -> None:
+def _report_all(session: PerfSession, suite: Suite) -> None:
     waiting, session.pending = session.pending, []
     session.progress.begin("judging", [[each.held.nodeid for each in waiting]])
-    session.judged = chronicle.judge()
+    session.judged = session.engine.judge()
     for each in waiting:
-        _report(session, chronicle, each)
+        _report(session, suite, each)
         session.progress.finish(each.held.nodeid)
-    properties.of_suite(
-        session.config, chronicle.records.values(), chronicle.writer.run_id, session.torch
-    )
+    properties.of_suite(session.config, suite.records.values(), suite.writer.run_id, suite.torch)
 
 
-def _report(session: PerfSession, chronicle: Chronicle, waiting: Pending) -> None:
-    records = [chronicle.records[id_] for id_ in waiting.case_ids]
+def _report(session: PerfSession, suite: Suite, waiting: Pending) -> None:
+    records = [suite.records[id_] for id_ in waiting.case_ids]
     failing = [record for record in records if session.fails(record)]
     first = (failing or records)[0]
     status = console.standing(first, console.day_of(first))

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from bench_lib.engine.chronicle import LOOKS
 from bench_lib.engine.cooling import COOL_S
+from bench_lib.engine.settings import KERNELS, PLANNED
 from bench_lib.launch import launchers
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import TIERS
 from bench_lib.plugin.shares import share
 
-CONFIRM = 5
+CONFIRM = PLANNED - 1
 """Fresh processes for a suspicious case; benchmarks/error_rates.py shows what that finds."""
 
 
@@ -36,7 +36,7 @@ class Options:
     cool_s: float
     """How long to wait for a device that was throttled or shared before measuring again."""
     kernels: str
-    """Whose kernels are looked into, one of LOOKS."""
+    """Whose kernels are looked into, one of KERNELS."""
     cold: bool
     """Whether every case begins with cold caches, under a name of its own."""
     tune: bool
@@ -114,7 +114,7 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--perf-kernels",
-        choices=LOOKS,
+        choices=KERNELS,
         default=None,
         help="whose kernels to look into, once at the end: of what changed and of what has no "
         "baseline yet, of all, or of none (default: auto)",
@@ -175,7 +175,7 @@ def read_options(config: pytest.Config) -> Options:
         strict=config.getoption("perf_strict"),
         lock_wait_s=600.0 if (wait := config.getoption("perf_lock_wait")) is None else wait,
         cool_s=COOL_S if (cool := config.getoption("perf_cool")) is None else cool,
-        kernels=config.getoption("perf_kernels") or LOOKS[0],
+        kernels=config.getoption("perf_kernels") or KERNELS[0],
         cold=config.getoption("perf_cold"),
         tune=config.getoption("perf_tune"),
         any_clock=config.getoption("perf_any_clock"),

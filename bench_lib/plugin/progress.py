@@ -24,7 +24,7 @@ import pytest
 from _pytest._io import TerminalWriter
 from _pytest._io.wcwidth import wcswidth
 
-from bench_lib.plugin.pace import Pace, name_of
+from bench_lib.engine.pace import Pace, name_of
 
 SILENT = -2
 """The verbosity, ``-q -q``, from which on nothing is shown."""

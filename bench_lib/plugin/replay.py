@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bench_lib.engine.runner import Outcome
+from bench_lib.engine.outcome import Outcome
 from bench_lib.model import Measurement
 from bench_lib.report import console
 from bench_lib.verdict.metrics.summary import summarise

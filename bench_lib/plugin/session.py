@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,22 +12,23 @@ import pytest
 from bench_lib import backends, formats
 from bench_lib.cases import matrix
 from bench_lib.cases.axes import WorkloadAxes, cold
-from bench_lib.engine.chronicle import Chronicle, fails
-from bench_lib.engine.runner import Bench, Outcome
-from bench_lib.environment import caches
+from bench_lib.engine import pace
+from bench_lib.engine.engine import Engine
+from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.pace import Pace
+from bench_lib.engine.settings import LOOKING_AGAIN, Settings
+from bench_lib.engine.suite import Suite, fails
 from bench_lib.launch.catalogue import network_sizes
 from bench_lib.model import Case, Hardware, Quarantine, Record, Status, Verdict, problem_of
-from bench_lib.plugin import pace, properties
+from bench_lib.plugin import properties
 from bench_lib.plugin.devices import DEVICE
 from bench_lib.plugin.options import Options
-from bench_lib.plugin.pace import Pace
 from bench_lib.plugin.progress import MEASURING, Progress, display
 from bench_lib.plugin.properties import Property
 from bench_lib.plugin.reports import Deferred, Measured, Pending
 from bench_lib.report import console
-from bench_lib.storage import acceptance, baselines
+from bench_lib.storage import baselines
 from bench_lib.storage.history import utc_today
-from bench_lib.verdict import validity
 
 
 @dataclass
@@ -37,19 +37,13 @@ class PerfSession:
 
     config: pytest.Config
     options: Options
-    bench: Bench | None = None
-    chronicle: Chronicle | None = None
     pending: list[Pending] = field(default_factory=list)
     deferred: list[Deferred] = field(default_factory=list)
     judged: list[Record] = field(default_factory=list)
     seen: dict[str, Case] = field(default_factory=dict)
     """The cases measured in this process, by id: one id is one case."""
-    baseline_files: dict[str, baselines.BaselineFile] = field(default_factory=dict)
-    """The baselines as they were when they were first needed, by hardware key."""
     unjudged: dict[str, list[Property]] = field(default_factory=dict)
     """What JUnit's XML is to say of tests whose outcome waits for no verdict, by node id."""
-    torch: set[str] = field(default_factory=set)
-    """The versions that measured."""
     progress: Progress = field(default_factory=Progress)
     held_failures: int = 0
     """How many of this process's tests failed in a teardown whose report is held back."""
@@ -116,58 +110,51 @@ class PerfSession:
             return self.devices[index % len(self.devices)]
         return self.devices[0]
 
-    def measure(self, case: Case) -> Outcome:
-        """Measure one case on this process's device."""
-        if self.bench is None:
-            self.bench = self.open_bench(self.device())
-        return self.bench.measure(case)
-
-    def open_bench(self, device: Hardware) -> Bench:
-        """Open a bench of its own on a device; whoever opens it closes it."""
-        return Bench(
-            device,
-            processes=self.options.processes,
-            lock_wait_s=self.options.lock_wait_s,
-            cool_s=self.options.cool_s,
-            expected=functools.partial(self._expected_clock, device),
+    @cached_property
+    def engine(self) -> Engine:
+        """What measures, writes down and judges in this process."""
+        options = self.options
+        settings = Settings(
+            history=options.history,
+            baselines=options.baselines,
+            processes=options.processes,
+            planned=options.planned,
+            any_clock=options.any_clock,
+            cool_s=options.cool_s,
+            lock_wait_s=options.lock_wait_s,
+            launcher=options.launcher,
+            tune=options.tune,
+            kernels=options.kernels,
+            devices=self.devices,
             say=self.say,
-            tune=self.options.tune,
-            launcher=self.options.launcher,
-            devices=lambda: self.devices,
+            progress=self,
         )
+        return Engine(self.device(), settings)
 
-    def _expected_clock(self, device: Hardware, case: Case) -> validity.Level | None:
-        if self.options.any_clock:
-            return None
-        return acceptance.level_of(self._baselines(device.key).baselines.get(case.id), case, device)
-
-    def _baselines(self, key: str) -> baselines.BaselineFile:
-        if key not in self.baseline_files:
-            self.baseline_files[key] = baselines.load(self.options.baselines, key)
-        return self.baseline_files[key]
-
-    def open_chronicle(self) -> Chronicle:
-        """Open history and baselines; raises HistoryError or BaselineError."""
-        if self.chronicle is None:
-            self.chronicle = Chronicle(
-                self.options.history,
-                self.options.baselines,
-                self.device(),
-                planned=self.options.planned,
-                any_clock=self.options.any_clock,
-            )
-        return self.chronicle
+    @property
+    def suite(self) -> Suite | None:
+        """This run's records, in the process that judges once it has opened them."""
+        opened = "engine" in self.__dict__ and self.engine.suites
+        return self.engine.suite if opened else None
 
     def show_progress(self, lanes: Sequence[Sequence[str]]) -> None:
         """Show from now on how far the run is; ``lanes`` are each device's tests, in turn."""
         self.progress = Progress(display(self.config, self.say))
         self.progress.begin(MEASURING, lanes, Pace(self.past, self.options.processes))
 
+    def begin(self, phase: str, lanes: Sequence[Sequence[str]]) -> None:
+        """Show a phase of the engine's."""
+        pace = Pace(self.past) if phase == LOOKING_AGAIN else None
+        self.progress.begin(phase, lanes, pace)
+
+    def finish(self, name: str, _outcomes: Sequence[Outcome]) -> None:
+        """Show that the engine is done with a case."""
+        self.progress.finish(name)
+
     @cached_property
     def past(self) -> dict[str, float]:
         """What cases took in the last runs of this hardware, in seconds."""
-        assert self.chronicle is not None
-        own = self.chronicle.writer.path
+        own = self.engine.suite.writer.path
         return pace.past(self.options.history, self.device().key, but=own)
 
     def defers(self, case: Case) -> bool:
@@ -176,9 +163,9 @@ class PerfSession:
 
     def note(self, nodeid: str, test: Measured) -> None:
         """Take in what a test measured and what it left, in the process that judges."""
-        self.open_chronicle()
+        self.engine.open()
         for outcome in test.outcomes:
-            self.take_in(outcome, nodeid)
+            self.engine.note(outcome, nodeid)
         measured = [outcome.case.id for outcome in test.outcomes]
         if test.held is None:
             self.unjudged[nodeid] = self.properties_of(measured)
@@ -187,23 +174,12 @@ class PerfSession:
         else:
             self.pending.append(Pending(test.held, measured))
 
-    def take_in(self, outcome: Outcome, nodeid: str | None) -> None:
-        """Take in what was measured of one case; raises HistoryError."""
-        assert self.chronicle is not None
-        self.chronicle.note(outcome, nodeid)
-        if outcome.environment.torch is not None:
-            self.torch.add(outcome.environment.torch)
-
     def properties_of(self, case_ids: Sequence[str]) -> list[Property]:
         """Return what JUnit's XML is to say of cases; first of those that failed."""
-        assert self.chronicle is not None
-        records = [
-            self._as_it_stands(self.chronicle.records[id_])
-            for id_ in case_ids
-            if id_ in self.chronicle.records
-        ]
+        known = self.engine.suite.records
+        records = [self._as_it_stands(known[id_]) for id_ in case_ids if id_ in known]
         records.sort(key=lambda record: not self.fails(record))
-        return properties.of_test(records, self.chronicle.writer.run_id)
+        return properties.of_test(records, self.engine.suite.writer.run_id)
 
     def _as_it_stands(self, record: Record) -> Record:
         """Return a record with the verdict that its last attempt has without any judging."""
@@ -224,26 +200,26 @@ class PerfSession:
 
     def quarantine(self, case: Case) -> Quarantine | None:
         """Return the quarantine that holds for a case today, if one does."""
-        found = self._baselines(self.device().key).quarantines.get(case.id)
+        found = self.engine.baselines.of(self.device().key).quarantines.get(case.id)
         return found if found and baselines.in_force(found, utc_today()) else None
 
-    def close(self) -> None:
+    def release(self) -> None:
         """Let go of the device and its workers."""
-        if self.bench is not None:
-            self.bench.close()
-            self.bench = None
+        if "engine" in self.__dict__:
+            self.engine.release()
 
     def end(self, exit_status: int) -> None:
         """Write the run's last line; a run that was interrupted stays without one."""
-        if self.chronicle is None:
-            return
-        writer = self.chronicle.writer
-        if writer.discard_if_empty():
+        if self.suite is None:
             return
         if exit_status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-            counts, filled = self.chronicle.counts(), caches.found()
-            writer.end(counts, int(exit_status), caches=filled)
-        writer.close()
+            self.engine.end(int(exit_status))
+        self.engine.close()
+
+    def close(self) -> None:
+        """Leave no worker behind and no file open."""
+        if "engine" in self.__dict__:
+            self.engine.close()
 
     def say(self, line: str) -> None:
         """Print a line for the user, past pytest's capture."""
@@ -266,10 +242,9 @@ class PerfSession:
         return bool(judged) and 2 * len(unheld) > len(judged)
 
     def _is_held(self, record: Record) -> bool:
-        assert self.chronicle is not None
         held = record.quarantine
         if held is not None and baselines.in_force(held, console.day_of(record)):
             return False
-        key = self.chronicle.hardware_of(record).key
-        baseline = self._baselines(key).baselines.get(record.case.id)
+        key = self.engine.suite.hardware_of(record).key
+        baseline = self.engine.baselines.of(key).baselines.get(record.case.id)
         return baseline is not None and baseline.provenance == baselines.MEASURED

@@ -35,9 +35,9 @@ def before(
 
 def write(terminal: Any, session: PerfSession) -> None:
     """Write a session's verdicts to pytest's terminal reporter; nothing where there are none."""
-    if session.chronicle is None:
+    if session.suite is None:
         return
-    records = session.judged or list(session.chronicle.records.values())
+    records = session.judged or list(session.suite.records.values())
     if not records:
         return
     terminal.section("performance")
@@ -49,7 +49,7 @@ def write(terminal: Any, session: PerfSession) -> None:
     for line in console.explanations(records):
         terminal.write_line(line)
     failed = [record.case.id for record in records if session.fails(record)]
-    run, device = session.chronicle.writer, session.device()
+    run, device = session.suite.writer, session.device()
     terminal.write_line("")
     terminal.write_line(f"history: {_shown(run.path)}")
     if session.judged_nothing:
@@ -59,7 +59,7 @@ def write(terminal: Any, session: PerfSession) -> None:
     if session.failed:
         terminal.write_line(f"stopped: {session.failed}", red=True)
     terminal.write_line(f"next: {_next_step(session, records)}")
-    words = console.counted(session.chronicle.counts(), failed)
+    words = console.counted(session.suite.counts(), failed)
     terminal.write_line(f"run {run.run_id} on {device.key}: {words}")
 
 
@@ -81,8 +81,8 @@ def _width(terminal: Any) -> int:
 
 def _next_step(session: PerfSession, records: list[Record]) -> str:
     """Return the one thing to do now."""
-    assert session.chronicle is not None
-    run = session.chronicle.writer.run_id
+    assert session.suite is not None
+    run = session.suite.writer.run_id
     status = {record.status for record in records}
     folders = _unless_default("--history", session.options.history)
     folders += _unless_default("--baselines", session.options.baselines)

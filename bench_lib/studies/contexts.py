@@ -11,8 +11,9 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from bench_lib.engine.device import HeldDevice
 from bench_lib.model import Case
-from bench_lib.studies.selfcheck import CONTEXT_S, Device, Sample, once_s, probe_ranges, sample_of
+from bench_lib.studies.selfcheck import CONTEXT_S, Sample, once_s, probe_ranges, sample_of
 from bench_lib.verdict.statistics.comparison import growth
 from bench_lib.verdict.statistics.covariates import LEAST_GAIN, SHOWN, Group, gains
 
@@ -115,7 +116,8 @@ def duration_s(cases: Sequence[Case], kinds: int, contexts: int) -> float:
 
 
 def compare(
-    devices: Mapping[str, Device],
+    device: HeldDevice,
+    kinds: Sequence[str],
     cases: Sequence[Case],
     *,
     contexts: int,
@@ -126,20 +128,20 @@ def compare(
     Raises SelfcheckError where a case cannot be measured.
     """
     seen: dict[str, dict[str, dict[str, Sample]]] = {
-        case.id: {kind: {} for kind in devices} for case in cases
+        case.id: {kind: {} for kind in kinds} for case in cases
     }
     for number in range(1, contexts + 1):
         # Neither a kind nor a case always comes first: time must not look like a kind.
-        kinds = list(devices) if number % 2 else list(devices)[::-1]
+        order_of_kinds = kinds if number % 2 else kinds[::-1]
         turn = number % len(cases)
         order = [*cases[turn:], *cases[:turn]]
-        for kind in kinds:
-            outcomes = devices[kind].measure_again(order, number)
+        for kind in order_of_kinds:
+            outcomes = device.measure_again(order, number, sides=[kind])
             for case, outcome in zip(order, outcomes, strict=True):
                 seen[case.id][kind][str(number)] = sample_of(outcome)
         times = (
             f"{kind} {growth(seen[cases[0].id][kind][str(number)].log_median) * 1e3:.4g} ms"
-            for kind in devices
+            for kind in kinds
         )
         say(f"context {number} of {contexts}: {cases[0].id}: {', '.join(times)}")
     return Found(

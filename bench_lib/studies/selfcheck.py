@@ -15,9 +15,9 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
 
-from bench_lib.engine.runner import Outcome
+from bench_lib.engine.device import HeldDevice
+from bench_lib.engine.outcome import Outcome
 from bench_lib.model import Case, Status, UserError
 from bench_lib.verdict import judge
 from bench_lib.verdict.statistics.comparison import AGREEING, LEAST_PROCESSES, Contrast
@@ -38,13 +38,6 @@ CPU_UNITS, GPU_UNITS = 100, 200_000
 
 class SelfcheckError(UserError):
     """The machine cannot be checked; says why and what to do."""
-
-
-class Device(Protocol):
-    """What is needed of a Bench."""
-
-    def measure_again(self, cases: Sequence[Case], process: int) -> Iterator[Outcome]:
-        """Measure cases in one fresh context."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +176,7 @@ def once_s(case: Case) -> float:
 
 
 def check(
-    device: Device,
+    device: HeldDevice,
     case: Case,
     *,
     on_gpu: bool,
@@ -243,7 +236,7 @@ def check(
     )
 
 
-def _calibrated(device: Device, case: Case, units: int) -> tuple[float, float]:
+def _calibrated(device: HeldDevice, case: Case, units: int) -> tuple[float, float]:
     """Return a clean step's time and a delay unit's, both in seconds; a short delay has `units`."""
     delays = [
         replace(case, id=f"delay-{n}", workload="delay", params={"delay_units": n})

@@ -13,13 +13,13 @@ from itertools import compress
 from pathlib import Path
 from typing import NamedTuple
 
+from bench_lib.engine.settings import nodeid_of
 from bench_lib.formats import quantity, seconds
 from bench_lib.model import Attempt, Environment, Hardware, Param, Record
 from bench_lib.storage.history import Run
 from bench_lib.studies.cells import mib, number, percent, rate_cell, seconds_cell, times
 from bench_lib.studies.compiling import MODES
 from bench_lib.studies.figures import Figures, figures_of
-from bench_lib.studies.series import nodeid_of
 
 LARGEST = "largest-batch"
 """The exercise that the largest batches are known by, in the history.

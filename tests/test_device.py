@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 from builders import make_case, make_hardware, make_measurement, make_telemetry
-from scripted import KERNELS, Contexts, Watch, gpus
+from scripted import KERNELS, Contexts, Watch, gpus, held
 
-from bench_lib.engine import runner, station
+from bench_lib.engine import processes
+from bench_lib.engine.cooling import Cooling
+from bench_lib.engine.device import ASIDE_S, MOST_LOST, SETTLED_S
 from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
-from bench_lib.engine.runner import MOST_LOST, Bench
-from bench_lib.engine.station import ASIDE_S, SETTLED_S, Station
+from bench_lib.engine.settings import Side
 from bench_lib.launch.faults import CaseFault, LaunchError
 from bench_lib.model import Fault, Launch, RankSample
 from bench_lib.storage import history
@@ -36,12 +38,10 @@ def bench(tmp_path, workers):
 
     def make(**options):
         options = {
-            "lock_of": lambda device: DeviceLock(device, tmp_path),
-            "watch": lambda _: Watch(),
-            "devices": lambda: [DEVICE, *gpus(4)[1:]],
+            "devices": [DEVICE, *gpus(4)[1:]],
             **options,
         }
-        made.append(Bench(DEVICE, workers=lambda _: workers, lock_wait_s=0, **options))
+        made.append(held(DEVICE, workers, tmp_path, lock_wait_s=0, **options))
         return made[-1]
 
     yield make
@@ -49,29 +49,27 @@ def bench(tmp_path, workers):
         each.close()
 
 
-def told_to_workers(tmp_path, **options):
-    """Return the variables that a bench starts its workers with."""
-    told = []
-
-    def workers(variables):
-        told.append(dict(variables))
-        return Contexts({}, DEVICE)
-
-    lock = DeviceLock(DEVICE, tmp_path)
-    one = Bench(DEVICE, workers=workers, watch=lambda _: Watch(), lock=lock, **options)
-    one.measure(make_case())
-    one.close()
-    (variables,) = told
-    return variables
-
-
-def test_workers_are_told_which_device_is_theirs_and_what_was_asked_for(tmp_path):
+@pytest.mark.parametrize(
+    ("side", "told"),
+    [
+        (Side(), {}),
+        (Side(environment={"BENCH_LIB_CONTEXTS": "any"}), {"BENCH_LIB_CONTEXTS": "any"}),
+        (Side("/b/python", {"X": "1"}, ("docker", "run")), {"X": "1"}),
+    ],
+)
+def test_workers_are_told_which_device_is_theirs_and_what_was_asked_for(monkeypatch, side, told):
     """One does not replace the other."""
-    alone = told_to_workers(tmp_path)
-    assert alone == {"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}
-    more = {"BENCH_LIB_CONTEXTS": "any"}
-    assert told_to_workers(tmp_path, variables=more) == {**alone, **more}
-    assert more == {"BENCH_LIB_CONTEXTS": "any"}
+    started = []
+    monkeypatch.setattr(processes, "Zygote", lambda **words: started.append(words))
+    processes.start_workers(side, DEVICE)
+    own = {"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}
+    assert started == [
+        {
+            "python": side.python,
+            "environment": {**own, **told},
+            "command_prefix": side.command_prefix,
+        }
+    ]
 
 
 @pytest.mark.parametrize("variables", [None, {"BENCH_LIB_CONTEXTS": "any"}])
@@ -84,8 +82,8 @@ def test_ranks_are_told_what_was_asked_for_and_see_every_device(bench, monkeypat
         told.append(environment)
         return make_measurement(case_id=case.id)
 
-    monkeypatch.setattr(runner, "run_ranks", run_ranks)
-    bench(variables=variables).measure(make_case(launch=Launch(ranks=2)))
+    monkeypatch.setattr("bench_lib.engine.device.run_ranks", run_ranks)
+    bench(sides={"": Side(environment=variables or {})}).measure(make_case(launch=Launch(ranks=2)))
     assert told == [variables or {}]
 
 
@@ -93,6 +91,11 @@ def test_ranks_are_told_what_was_asked_for_and_see_every_device(bench, monkeypat
 
 
 FOUR = Launch(ranks=4)
+
+
+def answering(case, **_):
+    """Measure ranks at once."""
+    return make_measurement(case_id=case.id)
 
 
 def taken(folder, devices):
@@ -120,7 +123,7 @@ def test_ranks_hold_as_many_devices_as_they_are_and_for_as_long(
         during.append(taken(tmp_path, gpus(4)))
         return make_measurement(case_id=case.id)
 
-    monkeypatch.setattr(runner, "run_ranks", run_ranks)
+    monkeypatch.setattr("bench_lib.engine.device.run_ranks", run_ranks)
     one = bench()
     one.measure(make_case(launch=Launch(ranks=ranks)))
     one.glance(make_case(launch=Launch(ranks=ranks)))
@@ -143,13 +146,13 @@ def test_devices_are_taken_in_one_order_whichever_is_a_benchs_own(monkeypatch, t
             order.append(("leave", self._device.index))
             super().release()
 
-    monkeypatch.setattr(runner, "run_ranks", lambda case, **_: make_measurement(case_id=case.id))
-    one = Bench(
+    monkeypatch.setattr("bench_lib.engine.device.run_ranks", answering)
+    one = held(
         devices[1],
-        workers=lambda _: Contexts({}, devices[1]),
-        watch=lambda _: Watch(),
+        Contexts({}, devices[1]),
+        tmp_path,
         lock_of=lambda device: Noting(device, tmp_path),
-        devices=lambda: devices,
+        devices=devices,
         lock_wait_s=0,
     )
     one.measure(make_case(launch=Launch(ranks=3)))
@@ -164,20 +167,25 @@ def test_devices_are_taken_in_one_order_whichever_is_a_benchs_own(monkeypatch, t
     ]
 
 
+def test_a_thread_lets_go_of_a_device_that_another_one_took(monkeypatch, tmp_path):
+    """Cases are looked at again in threads, and the device is taken before."""
+    monkeypatch.setattr("bench_lib.engine.device.run_ranks", answering)
+    devices = gpus(2)
+    workers = Contexts({}, devices[1])
+    one = held(devices[1], workers, tmp_path, devices=devices, lock_wait_s=0)
+    with contextlib.closing(one), ThreadPoolExecutor(1) as pool:
+        outcome = pool.submit(one.measure, make_case(launch=Launch(ranks=2))).result()
+    assert outcome.attempts[0].accepted
+
+
 @pytest.mark.parametrize("own", [0, 2])
 def test_a_device_that_somebody_keeps_is_said_and_the_own_one_stays(monkeypatch, tmp_path, own):
     """And none of the others."""
     devices = gpus(3)
     other = DeviceLock(devices[1], tmp_path)
     other.acquire(0, lambda _line: None)
-    one = Bench(
-        devices[own],
-        workers=lambda _: Contexts({}, devices[own]),
-        watch=lambda _: Watch(),
-        lock_of=lambda device: DeviceLock(device, tmp_path),
-        devices=lambda: devices,
-        lock_wait_s=0,
-    )
+    workers = Contexts({}, devices[own])
+    one = held(devices[own], workers, tmp_path, devices=devices, lock_wait_s=0)
     with pytest.raises(DeviceBusyError, match="0000000000000002"):
         one.measure(make_case(launch=Launch(ranks=3)))
     assert taken(tmp_path, devices) == sorted([own, 1])
@@ -187,10 +195,10 @@ def test_a_device_that_somebody_keeps_is_said_and_the_own_one_stays(monkeypatch,
 
 def test_more_ranks_than_gpus_are_skipped_with_the_figure(bench, monkeypatch, tmp_path):
     """Before anything starts or is waited for."""
-    monkeypatch.setattr(runner, "run_ranks", None)
+    monkeypatch.setattr("bench_lib.engine.device.run_ranks", None)
     other = DeviceLock(gpus(2)[1], tmp_path)
     other.acquire(0, lambda _line: None)
-    outcome = bench(devices=lambda: gpus(2)).measure(make_case(launch=FOUR))
+    outcome = bench(devices=gpus(2)).measure(make_case(launch=FOUR))
     assert outcome.skipped == "4 ranks need 4 GPUs; 2 are visible"
     other.release()
 
@@ -255,37 +263,41 @@ CPU = make_hardware(vendor="cpu", key="cpu-test-2c", uuid=None, compute_units=2)
 
 
 class Room:
-    """A device that is watched by a script, on which contexts come and go; all of it is noted."""
+    """A device that is watched by a script, on which processes come and go; all of it is noted."""
 
-    def __init__(self, device, fault, *seen):
+    def __init__(self, device, fault, folder, *seen):
         """Have a case end with a fault, and telemetry have seen so much since, in turn."""
         self.workers = Contexts({"late": [fault]}, device)
         self.seen = list(seen)
         self.looked_s: list[float] = []
-        self.station = Station(
+        self.held = held(
             device,
-            lambda: self.workers,
-            seen=self.look,
-            give_way=lambda: None,
+            self.workers,
+            folder,
+            watch=lambda _device: self,
             sleep=lambda seconds: self.workers.log.append(f"wait {seconds:g} s"),
         )
 
-    def look(self, begin_s, end_s):
+    def window(self, begin_s, end_s, own=()):
         """Note of how long something was seen."""
         self.workers.log.append("look")
         self.looked_s.append(end_s - begin_s)
         return self.seen.pop(0)
 
+    def close(self):
+        """Stop watching."""
+
     def fault(self):
         """Measure the case that ends with it."""
-        (attempt,) = self.station.measure(make_case(id="late"), 0)
+        with contextlib.closing(self.held):
+            (attempt,) = self.held.measure(make_case(id="late")).attempts
         assert not attempt.accepted
         return attempt.fault
 
 
-def test_a_case_that_was_late_on_a_busy_cpu_says_who_had_it():
+def test_a_case_that_was_late_on_a_busy_cpu_says_who_had_it(tmp_path):
     """By what still keeps the CPU busy when nothing of ours runs there any more."""
-    room = Room(CPU, LATE, make_telemetry(steal=0.3), make_telemetry(utilization=0.93))
+    room = Room(CPU, LATE, tmp_path, make_telemetry(steal=0.3), make_telemetry(utilization=0.93))
     fault = room.fault()
     assert fault.message == (
         "no answer within its time limit of 180 s; the hypervisor gave 30% of the CPUs' time to "
@@ -299,6 +311,7 @@ def test_a_case_that_was_late_on_a_busy_cpu_says_who_had_it():
         "look",
         f"wait {SETTLED_S:g} s",
         "look",
+        "close",
     ]
     assert room.looked_s[1] == pytest.approx(ASIDE_S)
 
@@ -313,9 +326,9 @@ def test_a_case_that_was_late_on_a_busy_cpu_says_who_had_it():
         (DEVICE, LATE, []),
     ],
 )
-def test_a_case_that_nobody_kept_from_its_cpu_says_no_more_than_that(device, fault, seen):
+def test_a_case_that_nobody_kept_from_its_cpu_says_no_more_than_that(tmp_path, device, fault, seen):
     """Its own use of it is no reason, other faults have their own, and a GPU is no CPU."""
-    room = Room(device, fault, *seen)
+    room = Room(device, fault, tmp_path, *seen)
     assert room.fault() == fault
     assert room.seen == []
 
@@ -326,13 +339,10 @@ def test_ranks_that_were_late_on_a_busy_cpu_say_who_had_it(monkeypatch, tmp_path
     def run_ranks(_case, **_):
         raise CaseFault(LATE)
 
-    monkeypatch.setattr(runner, "run_ranks", run_ranks)
-    monkeypatch.setattr(station, "SETTLED_S", 0.0)
+    monkeypatch.setattr("bench_lib.engine.device.run_ranks", run_ranks)
+    monkeypatch.setattr("bench_lib.engine.device.SETTLED_S", 0.0)
     seen = Watch(make_telemetry(utilization=1.0), make_telemetry(utilization=0.5))
-    lock = DeviceLock(CPU, tmp_path)
-    with contextlib.closing(
-        Bench(CPU, workers=lambda _: Contexts({}, CPU), watch=lambda _: seen, lock=lock)
-    ) as one:
+    with contextlib.closing(held(CPU, Contexts({}, CPU), tmp_path, watch=lambda _: seen)) as one:
         fault = one.measure(make_case(launch=Launch(ranks=2))).fault
     assert fault.message.endswith(" 180 s; just after, other programs kept the CPU 50% busy")
 
@@ -524,7 +534,7 @@ def test_a_context_that_was_profiled_measures_nothing_else(bench, workers, monke
     profiled = make_measurement(case_id="a", host_bound=True, device_source="kernels")
     one = bench()
     one.measure(make_case(id="b"))
-    context = one._station._contexts[0]
+    context = one._sides[""]._open[0]
     monkeypatch.setattr(context, "measure", lambda _case: profiled)
     one.measure(make_case(id="a"))
     assert "context-1" not in workers.alive
@@ -534,12 +544,7 @@ def test_a_contexts_name_is_its_own_in_the_whole_run(tmp_path):
     """Every zygote counts from one; cases that share a name are taken to share luck."""
     names = set()
     for device in gpus(3):
-        one = Bench(
-            device,
-            workers=lambda _, device=device: Contexts({}, device),
-            watch=lambda _: Watch(),
-            lock=DeviceLock(device, tmp_path),
-        )
+        one = held(device, Contexts({}, device), tmp_path)
         for id_ in ("a", "b"):
             (attempt,) = one.measure(make_case(id=id_)).attempts
             names.add(attempt.measurement.context_id)
@@ -558,7 +563,7 @@ SLOW = make_telemetry(clock_mhz=1410.0)
 def waits(monkeypatch):
     """Note how long a bench would wait, and do not."""
     slept = []
-    monkeypatch.setattr(runner.Cooling, "wait", lambda self, cause: slept.append(cause) or True)
+    monkeypatch.setattr(Cooling, "wait", lambda self, cause: slept.append(cause) or True)
     return slept
 
 
@@ -604,7 +609,7 @@ def test_what_the_hardware_spoils_in_one_process_may_come_out_well_in_the_next(
 
 def test_a_device_that_is_never_better_is_not_waited_for_all_night(bench, monkeypatch):
     """After three waits that did not help each case gets one look."""
-    monkeypatch.setattr(runner.Cooling, "_is_calm", lambda *_: True)
+    monkeypatch.setattr(Cooling, "_is_calm", lambda *_: True)
     monkeypatch.setattr("bench_lib.engine.cooling.UNSEEN_S", 0.0)
     monkeypatch.setattr("bench_lib.engine.cooling.LOOK_S", 0.001)
     hot = make_telemetry(foreign_processes=[41], temperature_c=None)
@@ -656,7 +661,7 @@ def test_no_process_of_ours_is_a_stranger(bench, monkeypatch, waits):
     assert watch.own == [[1001]]  # once
     ranks = [RankSample(n, n, None, [0.1], None, pid=70 + n) for n in range(2)]
     monkeypatch.setattr(
-        one._station, "_measure_ranks", lambda case: make_measurement(per_rank=ranks)
+        one._sides[""], "_measure_ranks", lambda case: make_measurement(per_rank=ranks)
     )
     one.measure(make_case(id="b", launch=Launch(ranks=2)))
     assert watch.own[-1] == [70, 71]
@@ -664,7 +669,7 @@ def test_no_process_of_ours_is_a_stranger(bench, monkeypatch, waits):
 
 def test_a_case_of_several_ranks_is_launched_once_a_process(bench, monkeypatch):
     """Each launch is fresh processes, and a baseline needs five."""
-    monkeypatch.setattr(runner, "run_ranks", lambda case, **_: make_measurement(case_id=case.id))
+    monkeypatch.setattr("bench_lib.engine.device.run_ranks", answering)
     outcome = bench(processes=3).measure(make_case(launch=Launch(ranks=2)))
     assert [attempt.process for attempt in outcome.attempts] == [0, 1, 2]
 

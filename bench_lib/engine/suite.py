@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench_lib.engine.runner import Outcome
+from bench_lib.engine.outcome import Outcome
 from bench_lib.environment import fingerprint
 from bench_lib.model import (
     Baseline,
@@ -34,37 +34,49 @@ NIGHTS = 20
 MOST_RUNS = 3 * NIGHTS
 """Runs that are looked through for them."""
 
-
-LOOKS = ("auto", "all", "none")
-"""Whose kernels are looked into: ``auto`` is what changed, and what has no baseline."""
 LOOKED_INTO = (Status.REGRESSED, Status.IMPROVED, Status.NO_BASELINE)
 
 
-class Chronicle:
+class Baselines:
+    """The baseline files of a folder, each as it was when it was first needed."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read nothing yet."""
+        self.folder = folder
+        self._files: dict[str, BaselineFile] = {}
+
+    def of(self, key: str) -> BaselineFile:
+        """Return the file of a hardware key; raises BaselineError."""
+        if key not in self._files:
+            self._files[key] = baselines.load(self.folder, key)
+        return self._files[key]
+
+
+class Suite:
     """One run's records in memory and on disk: noted as they come, judged at the end."""
 
     def __init__(
         self,
         history_folder: Path,
-        baseline_folder: Path,
+        known: Baselines,
         device: Hardware,
         *,
         planned: int = 1,
         any_clock: bool = False,
+        run_id: str | None = None,
     ) -> None:
-        """Open the history and read the baselines, so that both fail before measuring.
+        """Open the history; raises HistoryError.
 
         ``planned`` is how many processes a suspicious case is given in all; with ``any_clock``
-        nothing is excused by a lower clock.  Raises HistoryError and BaselineError.
+        nothing is excused by a lower clock.
         """
-        self.baselines_folder = baseline_folder
-        self._files = {device.key: baselines.load(baseline_folder, device.key)}
+        self._known = known
         self._rolling: dict[str, dict[str, list[ProcessSummary]]] = {}
         self._planned = planned
         self._any_clock = any_clock
         self._began: dict[str, Environment] = {}
         """By case, what it was first measured in: a run fills the caches that are a condition."""
-        self.writer = history.Writer(history_folder, device.key)
+        self.writer = history.Writer(history_folder, device.key, run_id=run_id)
         self.device = device
         self.records: dict[str, Record] = {}
         self._outcomes: dict[str, Outcome] = {}
@@ -112,7 +124,7 @@ class Chronicle:
         ]
 
     def to_look_into(self, which: str) -> list[Record]:
-        """Return the records whose kernels are to be known, by one of ``LOOKS``.
+        """Return the records whose kernels are to be known, by one of ``KERNELS``.
 
         Those that got slower, or faster, and why is the question; and those that may become a
         baseline, by which somebody will ask later.
@@ -165,7 +177,7 @@ class Chronicle:
         case_id = record.case.id
         if (problem := self._blind.get(case_id)) is not None:
             return f"its kernels are not known: {problem}"
-        baseline = self._file(self._outcomes[case_id].hardware.key).baselines.get(case_id)
+        baseline = self._known.of(self._outcomes[case_id].hardware.key).baselines.get(case_id)
         if record.kernels is None or baseline is None:
             return None
         if baseline.kernels is None:
@@ -189,7 +201,7 @@ class Chronicle:
         judged = []
         for case_id, record in self.records.items():
             found = verdicts.get(case_id) or [_unmeasured(record) or _nothing()]
-            file = self._file(self._outcomes[case_id].hardware.key)
+            file = self._known.of(self._outcomes[case_id].hardware.key)
             baseline = file.baselines.get(case_id)
             judged.append(
                 replace(
@@ -205,7 +217,7 @@ class Chronicle:
 
     def _evidence(self, record: Record, outcome: Outcome) -> Evidence:
         case, key = record.case, outcome.hardware.key
-        baseline = self._file(key).baselines.get(case.id)
+        baseline = self._known.of(key).baselines.get(case.id)
         return Evidence(
             acceptance.processes_of(record, self.writer.run_id),
             baseline,
@@ -238,16 +250,30 @@ class Chronicle:
         one = alone(record.case, here)
         return None if one is None else self.records[one.id]
 
-    def _file(self, key: str) -> BaselineFile:
-        if key not in self._files:
-            self._files[key] = baselines.load(self.baselines_folder, key)
-        return self._files[key]
-
     def _nights(self, key: str) -> Mapping[str, list[ProcessSummary]]:
         if key not in self._rolling:
             runs = history.latest(self.writer.path.parent, key, MOST_RUNS, but=self.writer.path)
-            self._rolling[key] = rolling(runs, self._file(key).baselines)
+            self._rolling[key] = rolling(runs, self._known.of(key).baselines)
         return self._rolling[key]
+
+    @property
+    def torch(self) -> set[str]:
+        """The versions that measured."""
+        return {e.torch for e in self._environments.values() if e.torch is not None}
+
+    def decide(
+        self, case_id: str, status: Status, verdicts: list[Verdict], changes: list[str]
+    ) -> None:
+        """Take verdicts that were found without a baseline, and write them; raises HistoryError."""
+        record = self.records[case_id]
+        record = replace(record, status=status, verdicts=verdicts, changes=changes)
+        self.records[case_id] = record
+        self.writer.verdict(record)
+
+    def close(self) -> None:
+        """Close the file; a run that measured nothing leaves none."""
+        self.writer.discard_if_empty()
+        self.writer.close()
 
     def counts(self) -> dict[str, int]:
         """Return how many cases have each status."""

@@ -18,12 +18,11 @@ from builders import (
     make_verdict,
     write_run,
 )
-from scripted import Contexts, Watch, gpus
+from scripted import Contexts, gpus, held
 
 from bench_lib.cases.axes import cold
-from bench_lib.engine.chronicle import NIGHTS, Chronicle, fails, rolling
-from bench_lib.engine.devicelock import DeviceLock
-from bench_lib.engine.runner import Bench, Outcome
+from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.suite import NIGHTS, Baselines, Suite, fails, rolling
 from bench_lib.model import (
     Fault,
     Kernel,
@@ -46,12 +45,7 @@ TEN_MS = (-4.6062, -4.6052, -4.6047, -4.6057, -4.6042)
 def bench(tmp_path):
     """Measure scripted cases on one device."""
     workers = Contexts({}, DEVICE)
-    one = Bench(
-        DEVICE,
-        workers=lambda _: workers,
-        watch=lambda _: Watch(),
-        lock=DeviceLock(DEVICE, tmp_path),
-    )
+    one = held(DEVICE, workers, tmp_path)
     one.script = workers.script
     yield one
     one.close()
@@ -69,13 +63,13 @@ def outcome_of(bench):
 
 
 @pytest.fixture
-def chronicle(tmp_path):
-    """Open a run's chronicle in folders of its own."""
+def suite(tmp_path):
+    """Open a run's records in folders of its own."""
     opened = []
 
-    def make(**options) -> Chronicle:
-        folders = (tmp_path / "history", tmp_path / "baselines")
-        opened.append(Chronicle(*folders, DEVICE, **options))
+    def make(**options) -> Suite:
+        known = Baselines(tmp_path / "baselines")
+        opened.append(Suite(tmp_path / "history", known, DEVICE, **options))
         return opened[-1]
 
     yield make
@@ -97,20 +91,18 @@ def accept(tmp_path, *case_ids, log_medians=TEN_MS, **fields):
     baselines.write(file, changes, DEVICE, {"e0e0e0e0": make_environment()})
 
 
-def test_an_environment_that_comes_with_every_case_is_kept_once(chronicle, outcome_of):
+def test_an_environment_that_comes_with_every_case_is_kept_once(suite, outcome_of):
     """Some KiB each, which two thousand cases would keep to the end of the run."""
-    night = chronicle()
+    night = suite()
     for case_id in ("a", "b"):
         outcome = outcome_of(case_id, [0.01] * 20)
         night.note(replace(outcome, environment=replace(outcome.environment)), None)
     assert len({id(each.environment) for each in night._outcomes.values()}) == 1
 
 
-def test_a_record_that_the_hardware_spoilt_is_invalid_and_looked_at_again(
-    bench, chronicle, outcome_of
-):
+def test_a_record_that_the_hardware_spoilt_is_invalid_and_looked_at_again(bench, suite, outcome_of):
     """What was measured is in the history, and nothing is judged by it."""
-    run = chronicle()
+    run = suite()
     good = outcome_of("a", [0.01] * 20)
     spoilt = replace(
         good.attempts[0], accepted=False, invalid=True, discarded="shared with process 41"
@@ -122,9 +114,9 @@ def test_a_record_that_the_hardware_spoilt_is_invalid_and_looked_at_again(
     assert record.verdicts[0].reason == "shared with process 41"
 
 
-def test_what_came_out_well_in_the_end_is_not_spoilt(bench, chronicle, outcome_of):
+def test_what_came_out_well_in_the_end_is_not_spoilt(bench, suite, outcome_of):
     """The first look was the hardware's, the second is judged."""
-    run = chronicle()
+    run = suite()
     good = outcome_of("a", [0.01] * 20)
     spoilt = replace(good.attempts[0], accepted=False, invalid=True, discarded="shared")
     run.note(replace(good, attempts=[spoilt, *good.attempts]), None)
@@ -133,11 +125,11 @@ def test_what_came_out_well_in_the_end_is_not_spoilt(bench, chronicle, outcome_o
 
 
 def test_a_run_that_fills_the_caches_is_judged_by_how_full_they_were_before(
-    tmp_path, chronicle, outcome_of
+    tmp_path, suite, outcome_of
 ):
     """Confirmation, under xdist by another process, sees them warm."""
     accept(tmp_path, "slow", conditions={"miopen_cache": "cold"})
-    run = chronicle(planned=2)
+    run = suite(planned=2)
     for number, cache in enumerate(("cold", "warm, 3 entries")):
         seen = outcome_of("slow", [0.0125] * 20)
         attempts = [replace(a, process=number) for a in seen.attempts]
@@ -147,18 +139,16 @@ def test_a_run_that_fills_the_caches_is_judged_by_how_full_they_were_before(
     assert record.status is Status.REGRESSED
 
 
-def again(bench, chronicle, *case_ids, process=1):
+def again(bench, suite, *case_ids, process=1):
     """Measure cases once more, as a session does with the suspicious."""
     for outcome in bench.measure_again([make_case(id=id_) for id_ in case_ids], process):
-        chronicle.note(outcome, None)
+        suite.note(outcome, None)
 
 
-def test_records_are_judged_by_the_baseline_of_their_hardware(
-    tmp_path, bench, chronicle, outcome_of
-):
+def test_records_are_judged_by_the_baseline_of_their_hardware(tmp_path, bench, suite, outcome_of):
     """The whole way: measured, noted, judged, and found again by the reader."""
     accept(tmp_path, "slow")
-    run = chronicle(planned=2)
+    run = suite(planned=2)
     run.note(outcome_of("slow", [0.0105] * 20), "t.py::test[slow]")
     run.note(outcome_of("new", [0.01] * 20), "t.py::test[new]")
     run.note(outcome_of("bad", ABORT), "t.py::test[bad]")
@@ -181,9 +171,9 @@ def test_records_are_judged_by_the_baseline_of_their_hardware(
     assert kept.problems == []
 
 
-def test_judging_twice_writes_each_verdict_once(chronicle, outcome_of):
+def test_judging_twice_writes_each_verdict_once(suite, outcome_of):
     """An interrupted session may ask again."""
-    run = chronicle()
+    run = suite()
     run.note(outcome_of("a", [0.01] * 20), None)
     run.judge()
     run.judge()
@@ -192,22 +182,20 @@ def test_judging_twice_writes_each_verdict_once(chronicle, outcome_of):
     assert sum('"kind":"verdict"' in line for line in lines) == 1
 
 
-def test_one_process_alone_is_suspected_and_not_condemned(tmp_path, chronicle, outcome_of):
+def test_one_process_alone_is_suspected_and_not_condemned(tmp_path, suite, outcome_of):
     """Without a second look the answer is SUSPECT, however slow the process."""
     accept(tmp_path, "a")
-    run = chronicle()
+    run = suite()
     run.note(outcome_of("a", [0.02] * 20), None)
     (record,) = run.judge()
     assert record.status is Status.SUSPECT
     assert "one process decides nothing" in record.verdicts[0].reason
 
 
-def test_a_case_that_is_fast_again_is_not_suspicious_any_more(
-    tmp_path, bench, chronicle, outcome_of
-):
+def test_a_case_that_is_fast_again_is_not_suspicious_any_more(tmp_path, bench, suite, outcome_of):
     """A process that something slowed down is outvoted by the next ones."""
     accept(tmp_path, "a")
-    run = chronicle(planned=6)
+    run = suite(planned=6)
     run.note(outcome_of("a", [0.0102] * 20), None)
     assert len(run.suspicious()) == 1
     bench.script["a"] = [[0.01] * 20]
@@ -217,21 +205,21 @@ def test_a_case_that_is_fast_again_is_not_suspicious_any_more(
     assert [record.status for record in run.judge()] == [Status.OK]
 
 
-def test_what_changed_since_the_baseline_is_named(tmp_path, chronicle, outcome_of):
+def test_what_changed_since_the_baseline_is_named(tmp_path, suite, outcome_of):
     """The software is what is judged: its differences stand beside the verdict."""
     accept(tmp_path, "a")
-    run = chronicle()
+    run = suite()
     run.note(outcome_of("a", [0.01] * 20), None)
     (record,) = run.judge()
     assert f"torch {make_environment().torch} -> 2.9.0" in record.changes
     assert not any("cache" in change for change in record.changes)
 
 
-def test_a_quarantine_is_in_the_record_and_in_the_history(tmp_path, chronicle, outcome_of):
+def test_a_quarantine_is_in_the_record_and_in_the_history(tmp_path, suite, outcome_of):
     """Whoever reads the run later sees why it did not fail."""
     held = Quarantine("ROCm/MIOpen#1", "2026-12-31", "2026-11-01T00:00:00Z", "somebody")
     baselines.set_quarantine(baselines.load(tmp_path / "baselines", DEVICE.key), "a", held, DEVICE)
-    run = chronicle()
+    run = suite()
     run.note(outcome_of("a", ABORT), None)
     (record,) = run.judge()
     assert record.quarantine == held
@@ -355,10 +343,10 @@ def test_nights_fine_by_values_that_are_gone_do_not_count(tmp_path):
     assert [round(2.718281828**p.log_median, 4) for p in found["a"]] == [0.04, 0.01]
 
 
-def test_a_night_says_which_acceptance_it_was_judged_by(tmp_path, chronicle, outcome_of):
+def test_a_night_says_which_acceptance_it_was_judged_by(tmp_path, suite, outcome_of):
     """And nothing where there was none."""
     accept(tmp_path, "a")
-    run = chronicle()
+    run = suite()
     run.note(outcome_of("a", [0.01] * 20), None)
     run.note(outcome_of("b", [0.01] * 20), None)
     run.judge()
@@ -374,13 +362,13 @@ def test_the_last_twenty_nights_count(tmp_path):
     assert len(rolling(runs, {"a": make_baseline(case_id="a")})["a"]) == NIGHTS
 
 
-def test_a_case_is_judged_by_its_nights_too(tmp_path, bench, chronicle, outcome_of):
+def test_a_case_is_judged_by_its_nights_too(tmp_path, bench, suite, outcome_of):
     """The rolling baseline is its own verdict, and the run's own file is none of its nights."""
     accept(tmp_path, "a")
     for i in range(12):
         record, when = night(i + 1, seconds=0.01 * (1 + (i % 3 - 1) / 2000))
         write_run(tmp_path / "history", [record], now=when)
-    run = chronicle(planned=2)
+    run = suite(planned=2)
     run.note(outcome_of("a", [0.0102] * 20), None)
     again(bench, run, "a")
     (record,) = run.judge()
@@ -416,10 +404,10 @@ def slow(bench, run, outcome_of, case_id="a", seconds=0.0125):
         again(bench, run, case_id, process=process)
 
 
-def test_what_changed_or_has_no_baseline_is_looked_into(tmp_path, bench, chronicle, outcome_of):
+def test_what_changed_or_has_no_baseline_is_looked_into(tmp_path, bench, suite, outcome_of):
     """What is as ever costs nothing; what failed has no kernels."""
     accept(tmp_path, "same", "slower", "faster", "died")
-    run = chronicle(planned=6)
+    run = suite(planned=6)
     for case_id, seconds in (("same", 0.01), ("slower", 0.0125), ("faster", 0.008)):
         slow(bench, run, outcome_of, case_id, seconds)
     run.note(outcome_of("new", [0.01] * 20), None)
@@ -429,10 +417,10 @@ def test_what_changed_or_has_no_baseline_is_looked_into(tmp_path, bench, chronic
     assert run.to_look_into("none") == []
 
 
-def test_a_slower_case_names_the_kernels_that_it_comes_from(tmp_path, bench, chronicle, outcome_of):
+def test_a_slower_case_names_the_kernels_that_it_comes_from(tmp_path, bench, suite, outcome_of):
     """In the verdict, where whoever is woken reads it; the table is in the history."""
     accept(tmp_path, "a", kernels=kernels(gemm=8, relu=2))
-    run = chronicle(planned=6)
+    run = suite(planned=6)
     slow(bench, run, outcome_of)
     run.note_kernels("a", kernels(relu=2, gemm=10.5))
     (record,) = run.judge()
@@ -446,11 +434,11 @@ def test_a_slower_case_names_the_kernels_that_it_comes_from(tmp_path, bench, chr
 
 
 def test_time_outside_the_kernels_is_told_by_the_whole_steps_difference(
-    tmp_path, bench, chronicle, outcome_of
+    tmp_path, bench, suite, outcome_of
 ):
     """2.5 ms more, and the kernels as ever."""
     accept(tmp_path, "a", kernels=kernels(gemm=8, relu=2))
-    run = chronicle(planned=6)
+    run = suite(planned=6)
     slow(bench, run, outcome_of)
     run.note_kernels("a", kernels(gemm=8, relu=2))
     (record,) = run.judge()
@@ -466,12 +454,10 @@ def test_time_outside_the_kernels_is_told_by_the_whole_steps_difference(
         (kernels(gemm=8), "exception in build: gone\nmore", "; its kernels are not known: except"),
     ],
 )
-def test_why_no_kernel_is_named_is_said(
-    tmp_path, bench, chronicle, outcome_of, *, known, found, words
-):
+def test_why_no_kernel_is_named_is_said(tmp_path, bench, suite, outcome_of, *, known, found, words):
     """It failed, or there is nothing to hold it against."""
     accept(tmp_path, "a", kernels=known)
-    run = chronicle(planned=6)
+    run = suite(planned=6)
     slow(bench, run, outcome_of)
     run.note_kernels("a", found)
     (record,) = run.judge()
@@ -479,28 +465,28 @@ def test_why_no_kernel_is_named_is_said(
     assert words in record.verdicts[0].reason
 
 
-def test_where_nobody_looked_nothing_is_said_of_kernels(tmp_path, bench, chronicle, outcome_of):
+def test_where_nobody_looked_nothing_is_said_of_kernels(tmp_path, bench, suite, outcome_of):
     """The user did not want it."""
     accept(tmp_path, "a", kernels=kernels(gemm=8))
-    run = chronicle(planned=6)
+    run = suite(planned=6)
     slow(bench, run, outcome_of)
     (record,) = run.judge()
     assert record.status is Status.REGRESSED
     assert "kernel" not in record.verdicts[0].reason
 
 
-def test_a_cold_case_is_not_looked_into(tmp_path, chronicle, outcome_of):
+def test_a_cold_case_is_not_looked_into(tmp_path, suite, outcome_of):
     """That would fill the user's caches, and its kernels are the warm case's."""
-    run = chronicle()
+    run = suite()
     outcome = outcome_of("new", [0.01] * 20)
     run.note(replace(outcome, case=cold(outcome.case)), None)
     assert run.to_look_into("all") == []
 
 
-def test_more_memory_is_not_explained_by_kernels(tmp_path, bench, chronicle, outcome_of):
+def test_more_memory_is_not_explained_by_kernels(tmp_path, bench, suite, outcome_of):
     """They take time; what is said of memory stays as it is."""
     accept(tmp_path, "a", kernels=kernels(gemm=8))
-    run = chronicle(planned=6)
+    run = suite(planned=6)
     slow(bench, run, outcome_of, seconds=0.01)
     run.note_kernels("a", kernels(gemm=12))
     record = run.records["a"]
@@ -508,10 +494,10 @@ def test_more_memory_is_not_explained_by_kernels(tmp_path, bench, chronicle, out
     assert run._explained(worse) == worse
 
 
-def test_kernels_of_what_is_no_slower_change_no_verdict(tmp_path, bench, chronicle, outcome_of):
+def test_kernels_of_what_is_no_slower_change_no_verdict(tmp_path, bench, suite, outcome_of):
     """They are kept for the next baseline."""
     accept(tmp_path, "a", kernels=kernels(gemm=8))
-    run = chronicle(planned=6)
+    run = suite(planned=6)
     slow(bench, run, outcome_of, seconds=0.01)
     run.note_kernels("a", kernels(gemm=9))
     (record,) = run.judge()
@@ -524,7 +510,7 @@ def test_kernels_of_what_is_no_slower_change_no_verdict(tmp_path, bench, chronic
 
 
 @pytest.fixture
-def launched(bench, chronicle):
+def launched(bench, suite):
     """Note a case of so many ranks whose every step takes so long, by the run's process."""
 
     def note(
@@ -590,11 +576,11 @@ def efficiency_of(record):
 
 
 def test_ranks_are_judged_by_their_efficiency_where_one_rank_was_measured(
-    tmp_path, chronicle, launched
+    tmp_path, suite, launched
 ):
     """Two ranks take 11 ms for what each alone does in ten, in six processes."""
     accept_ranks(tmp_path)
-    run = chronicle(planned=6)
+    run = suite(planned=6)
     for process in range(6):
         launched(run, 1, 0.01, process=process)
         launched(run, 2, 0.011, process=process)
@@ -608,21 +594,21 @@ def test_ranks_are_judged_by_their_efficiency_where_one_rank_was_measured(
     assert found.baseline == pytest.approx(1.0)
 
 
-def test_without_one_rank_in_the_run_efficiency_is_not_judged(tmp_path, chronicle, launched):
+def test_without_one_rank_in_the_run_efficiency_is_not_judged(tmp_path, suite, launched):
     """Its baseline alone says nothing of tonight."""
     accept_ranks(tmp_path)
-    run = chronicle()
+    run = suite()
     launched(run, 2, 0.01)
     (record,) = run.judge()
     assert record.status is Status.OK
     assert efficiency_of(record) == []
 
 
-def test_one_rank_that_failed_is_none(tmp_path, chronicle, launched, outcome_of):
+def test_one_rank_that_failed_is_none(tmp_path, suite, launched, outcome_of):
     """A fault, or times of no meaning: the ranks are judged by the rest."""
     accept_ranks(tmp_path)
     for wrong in (ABORT, [0.0] * 20):
-        run = chronicle()
+        run = suite()
         run.note(outcome_of("net", wrong), None)
         launched(run, 2, 0.01)
         one, two = run.judge()
@@ -630,23 +616,23 @@ def test_one_rank_that_failed_is_none(tmp_path, chronicle, launched, outcome_of)
         assert efficiency_of(two) == []
 
 
-def test_where_efficiency_is_in_doubt_one_rank_is_measured_again_too(tmp_path, chronicle, launched):
+def test_where_efficiency_is_in_doubt_one_rank_is_measured_again_too(tmp_path, suite, launched):
     """Or every further launch would be held against one and the same process."""
     accept_ranks(tmp_path)
-    run = chronicle(planned=6)
+    run = suite(planned=6)
     launched(run, 1, 0.01)
     launched(run, 2, 0.011)
     assert [record.case.id for record in run.suspicious()] == ["net", "net-x2"]
-    run = chronicle(planned=6)
+    run = suite(planned=6)
     launched(run, 1, 0.01)
     launched(run, 2, 0.01)
     assert run.suspicious() == []
 
 
-def test_slower_ranks_name_the_one_that_lags(tmp_path, chronicle, launched):
+def test_slower_ranks_name_the_one_that_lags(tmp_path, suite, launched):
     """Where their own times tell."""
     accept_ranks(tmp_path)
-    run = chronicle(planned=6)
+    run = suite(planned=6)
     for process in range(6):
         launched(run, 2, 0.011, process=process, slow_rank=1.08)
     (record,) = run.judge()
@@ -655,13 +641,11 @@ def test_slower_ranks_name_the_one_that_lags(tmp_path, chronicle, launched):
     assert len(said) == 1
 
 
-def test_ranks_that_wait_for_each_other_are_told_apart_by_their_own_time(
-    tmp_path, chronicle, launched
-):
+def test_ranks_that_wait_for_each_other_are_told_apart_by_their_own_time(tmp_path, suite, launched):
     """Whole steps are equally long; and one disturbed launch of six accuses nobody."""
     accept_ranks(tmp_path)
     for slow, named in (range(6), 1), ((5,), 0):
-        run = chronicle(planned=6)
+        run = suite(planned=6)
         for process in range(6):
             own = (0.004, 0.005 if process in slow else 0.004)
             launched(run, 2, 0.011, process=process, own=own)
@@ -682,10 +666,10 @@ def test_ranks_that_wait_for_each_other_are_told_apart_by_their_own_time(
     ],
 )
 def test_one_launch_below_the_least_efficiency_decides_nothing(
-    chronicle, launched, launches, status, again
+    suite, launched, launches, status, again
 ):
     """It is looked at again, and so is one rank."""
-    run = chronicle(planned=6)
+    run = suite(planned=6)
     for process, seconds in enumerate(launches):
         launched(run, 1, 0.01, process=process)
         launched(run, 2, seconds, process=process, limits=Limits(efficiency=0.9))

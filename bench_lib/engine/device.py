@@ -1,0 +1,498 @@
+"""One device while it is held: its lock, its telemetry, its processes, and cases measured there."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bench_lib import backends
+from bench_lib.backends.folders import searched
+from bench_lib.engine.cooling import Cooling
+from bench_lib.engine.devicelock import DeviceLock
+from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.processes import (
+    Companion,
+    Processes,
+    disturbance,
+    start_watching,
+    start_workers,
+)
+from bench_lib.engine.settings import Settings, Side
+from bench_lib.engine.telemetry import Sampler
+from bench_lib.environment import caches, fingerprint
+from bench_lib.launch import launchers
+from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
+from bench_lib.launch.launchers import LaunchCommand
+from bench_lib.launch.ranks import run_ranks
+from bench_lib.launch.sweep import Answer, Sweep, measure_together
+from bench_lib.launch.zygote import Context, Zygote
+from bench_lib.model import (
+    Attempt,
+    Case,
+    Environment,
+    Fault,
+    Hardware,
+    KernelTable,
+    Measurement,
+    Telemetry,
+)
+from bench_lib.storage import history
+from bench_lib.verdict import validity
+
+MOST_LOST = 5
+"""A GPU that is reset is back after some cases; one that is gone for more of them ends the run."""
+TUNING_LIMIT_S = 3600.0
+"""A search through all kernels of a network takes minutes, the first time on a GPU more."""
+SETTLED_S = 2.0
+"""After the time limit of a case: whatever keeps a CPU busy by then is none of ours."""
+ASIDE_S = 1.0
+"""So long at the end of that the CPU is looked at."""
+
+
+class HeldDevice:
+    """Measures cases on one device, each in as many fresh processes as asked for."""
+
+    def __init__(
+        self,
+        device: Hardware,
+        settings: Settings,
+        *,
+        expected: Callable[[Case], validity.Level | None] = lambda _case: None,
+        start: Callable[[Side, Hardware], Zygote] = start_workers,
+        watch: Callable[[Hardware], Sampler] = start_watching,
+        lock_of: Callable[[Hardware], DeviceLock] = DeviceLock,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Take the device until ``close``; raises DeviceBusyError where somebody else keeps it.
+
+        Workers start with the first case.  ``expected`` is what the clock was when a case's
+        baseline was recorded.
+        """
+        self.device = device
+        self._settings = settings
+        self._expected = expected
+        self._start_watching = watch
+        self._sleep = sleep
+        self._watcher: Sampler | None = None
+        self._found: dict[str, Environment] = {}
+        """By side, the environment before anything was measured, but for what workers know."""
+        self._besides: list[int] = []
+        """Processes of ours that have the device open and are none of the workers."""
+        self._positions: dict[str, int] = {}
+        self._sweep: Sweep | None = None
+        self._cooling = Cooling(
+            device, self._seen_between, cool_s=settings.cool_s, say=settings.say
+        )
+        self._sides = {
+            name: Processes(
+                device,
+                functools.partial(start, side, device),
+                described=functools.partial(self._before, name),
+                measure_ranks=functools.partial(self._measure_ranks, side),
+                give_way=self._let_companion_run,
+                # Of two sides, a pair is nothing without its other half.
+                most_lost=MOST_LOST if len(settings.sides) == 1 else 1,
+            )
+            for name, side in settings.sides.items()
+        }
+        # One and the same for all sides, so that all find the device as the same program left it.
+        self._companion = Companion(next(iter(self._sides.values())).fork)
+        self._lock_of = lock_of
+        self._lock = lock_of(device)
+        self._lock.acquire(settings.lock_wait_s, settings.say)
+
+    # ---- measuring ------------------------------------------------------------------------
+
+    def measure(self, case: Case) -> Outcome:
+        """Measure a case in every process; a fault or a skip ends the case early.
+
+        What the hardware spoils in one process may come out well in the next.  Raises
+        LaunchError where workers cannot be started at all.
+        """
+        self.watch()
+        tuned = self._tune(case) if self._settings.tune else ""
+        outcome = self._measured(case, range(self._settings.processes), self._first)
+        return replace(outcome, tuned=tuned)
+
+    def glance(self, case: Case) -> Outcome:
+        """Look at a case once in the first process, and take it as it is; raises LaunchError."""
+        with self.holding(case):
+            attempt = self._attempt(case, 0, self._first)
+        return self._outcome(case, [attempt], self._first)
+
+    def measure_again(
+        self,
+        cases: Iterable[Case],
+        process: int,
+        *,
+        sides: Iterable[str] = (),
+        confirms: bool = True,
+    ) -> Iterator[Outcome]:
+        """Measure cases in one fresh process of each side, the run's ``process``-th from 0.
+
+        Sides take turns, and which is first alternates from case to case and from process to
+        process.  Raises LaunchError where workers cannot be started at all.
+        """
+        names = list(sides or self._sides)
+        try:
+            if len(names) > 1:
+                self.open(process)
+            for case in cases:
+                position = self._positions.setdefault(case.id, len(self._positions))
+                for name in in_turn(names, process + position):
+                    outcome = self._measured(case, (process,), name)
+                    attempts = [replace(each, confirms=confirms) for each in outcome.attempts]
+                    yield replace(outcome, attempts=attempts)
+        finally:
+            for name in names:
+                self._sides[name].drop(process)
+
+    def open(self, process: int) -> None:
+        """Open a process of each side, so that they stand side by side; raises LaunchError."""
+        for name in in_turn(list(self._sides), process):
+            # What fails once is tried anew by the first case.
+            with _named(name), contextlib.suppress(CaseFault):
+                self._sides[name].open(process)
+
+    def profile(self, cases: Iterable[Case]) -> Iterator[tuple[Case, KernelTable | str]]:
+        """Look into the steps of cases, all in one process, which measures nothing else.
+
+        Gives each with its kernels, or why there are none; each is of one rank.
+        Raises LaunchError where workers cannot be started at all.
+        """
+        process: Context | None = None
+        try:
+            for case in cases:
+                process = process or self._sides[self._first].fork()
+                try:
+                    yield case, process.profile(case)
+                except CaseSkipped as reason:
+                    yield case, str(reason)
+                except CaseFault as error:
+                    process = None
+                    yield case, f"{error.fault.kind} in {error.fault.phase}: {error.fault.message}"
+        finally:
+            if process is not None:
+                process.close()
+
+    def take_in(
+        self,
+        case: Case,
+        measurement: Measurement,
+        *,
+        began_s: float,
+        versions: Mapping[str, str | None],
+        threads: int | None,
+        pids: Sequence[int],
+    ) -> Outcome:
+        """Return the outcome of a measurement that processes of ours made without workers.
+
+        They have been at it since ``began_s`` on the monotonic clock, after ``watch``.
+        """
+        self._besides += pids
+        described = fingerprint.with_versions(self._before(self._first), versions)
+        environment = replace(described, threads=threads)
+        attempt = self._with_measurement(self._blank(case, 0), measurement, began_s)
+        if cause := self._spoilt_by(case, attempt):
+            attempt = replace(attempt, accepted=False, discarded=cause, invalid=True)
+        attempt = replace(attempt, environment=history.reference(environment))
+        return Outcome(case, [attempt], environment, self.device)
+
+    def expect(self, cases: Sequence[Case]) -> None:
+        """Take note of cases to come: those of equally many ranks are measured in one launch."""
+        self._sweep = Sweep(
+            cases,
+            again=lambda seen: disturbance(seen) is not None,
+            measure=self._measure_together,
+        )
+
+    @property
+    def environments(self) -> dict[str, Environment]:
+        """By side, the software that measures there; the worker's own words where it spoke."""
+        return {name: processes.environment() for name, processes in self._sides.items()}
+
+    def watch(self) -> None:
+        """Start telemetry, and see what the environment is before a run fills its caches."""
+        if self._watcher is None:
+            self._watcher = self._start_watching(self.device)
+            self._found = {n: self._described(side) for n, side in self._settings.sides.items()}
+
+    def close(self) -> None:
+        """End the workers and the telemetry, and let go of the device."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._lock.release)
+            for processes in self._sides.values():
+                stack.callback(processes.close)
+            if self._watcher is not None:
+                stack.callback(self._watcher.close)
+
+    # ---- attempts -------------------------------------------------------------------------
+
+    @property
+    def _first(self) -> str:
+        return next(iter(self._sides))
+
+    def _measured(self, case: Case, processes: Iterable[int], side: str) -> Outcome:
+        attempts: list[Attempt] = []
+        with _named(side), self.holding(case):
+            for process in processes:
+                attempts += self._attempts(case, process, side)
+                if attempts[-1].measurement is None:
+                    break
+        return self._outcome(case, attempts, side)
+
+    def _outcome(self, case: Case, attempts: Sequence[Attempt], side: str) -> Outcome:
+        environment = self._sides[side].environment()
+        name = history.reference(environment)
+        named = [replace(attempt, environment=name) for attempt in attempts]
+        return Outcome(case, named, environment, self.device, side=side)
+
+    def _attempts(self, case: Case, process: int, side: str) -> list[Attempt]:
+        """Measure a case in a process.
+
+        Once more where something disturbed the first look, and once more where it was the
+        hardware, after giving that some time; what the hardware spoils again stays discarded.
+        """
+        attempts: list[Attempt] = []
+        disturbed = waited = False
+        while True:
+            attempt = self._attempt(case, process, side)
+            why = again = None
+            cause = self._spoilt_by(case, attempt)
+            if waited:
+                self._cooling.note(helped=cause is None)
+            if cause is not None:
+                again = waited = not waited and self._cooling.wait(f"{case.id}: {cause}")
+                why = cause
+            elif not disturbed and attempt.measurement is not None:
+                why = disturbance(attempt.measurement)
+                disturbed = again = why is not None
+            if why is not None:
+                words = f"{why}; measured again" if again else why
+                attempt = replace(
+                    attempt, accepted=False, discarded=words, invalid=cause is not None
+                )
+            attempts.append(attempt)
+            if not again:
+                return attempts
+
+    def _attempt(self, case: Case, process: int, side: str) -> Attempt:
+        self.watch()
+        begin = time.monotonic()
+        attempt = self._blank(case, process)
+        try:
+            measurement = self._sides[side].measure(case, process)
+            return self._with_measurement(attempt, measurement, begin)
+        except CaseSkipped as reason:
+            attempt = replace(attempt, skipped=str(reason))
+        except CaseFault as error:
+            attempt = replace(attempt, fault=self._explained(error.fault, begin))
+        return replace(attempt, took_s=round(time.monotonic() - begin, 3))
+
+    def _blank(self, case: Case, process: int) -> Attempt:
+        return Attempt(
+            case_id=case.id,
+            process=process,
+            time=history.utc_now(),
+            hardware_key=self.device.key,
+            device_uuid=self.device.uuid,
+            environment="",
+        )
+
+    def _with_measurement(
+        self, attempt: Attempt, measurement: Measurement, began_s: float
+    ) -> Attempt:
+        if self.device.uuid is not None:  # NVML's and torch's spellings differ
+            measurement = replace(measurement, device_uuid=self.device.uuid)
+        return replace(
+            attempt,
+            measurement=measurement,
+            telemetry=self._seen_between(*measurement.window_s),
+            accepted=True,
+            took_s=round(time.monotonic() - began_s, 3),
+        )
+
+    def _spoilt_by(self, case: Case, attempt: Attempt) -> str | None:
+        """Say what the hardware did to a measurement; None where there is none."""
+        if attempt.measurement is None:
+            return None
+        samples = attempt.measurement.iteration_s or [0.0]
+        median = 0.0 if attempt.measurement.host_bound else statistics.median(samples)
+        return validity.blame(
+            attempt.telemetry,
+            self.device,
+            self._expected(case),
+            math.log(median) if median > 0 else None,
+        )
+
+    def _explained(self, fault: Fault, begin_s: float) -> Fault:
+        """Add to the fault of a case that was not done in time who else had its CPU."""
+        if fault.kind != "time limit" or backends.is_gpu(self.device):
+            return fault
+        during = self._seen_between(begin_s, time.monotonic())
+        if during is None:
+            return fault
+        self._sleep(SETTLED_S)
+        now = time.monotonic()
+        others = validity.others_on_cpu(self._seen_between(now - ASIDE_S, now))
+        causes = filter(None, (validity.blame(during, self.device), others))
+        return replace(fault, message="; ".join((fault.message, *causes)))
+
+    def _let_companion_run(self) -> None:
+        self._companion.run()
+
+    def _seen_between(self, begin_s: float, end_s: float) -> Telemetry | None:
+        if self._watcher is None:
+            return None
+        own: list[int] = []
+        # A container counts its processes in its own way, so that nobody can be told from us.
+        if not any(side.command_prefix for side in self._settings.sides.values()):
+            workers = (pid for processes in self._sides.values() for pid in processes.pids)
+            own = [*workers, *self._companion.pids, *self._besides]
+        return self._watcher.window(begin_s, end_s, own=own)
+
+    # ---- environment ----------------------------------------------------------------------
+
+    def _before(self, side: str) -> Environment:
+        self.watch()
+        return self._found[side]
+
+    def _described(self, side: Side) -> Environment:
+        """Describe a side but for what its worker says; inside a container little is known."""
+        if side.command_prefix:
+            known = fingerprint.collect(environ=side.environment)
+            return replace(known, rocm=None, libraries={}, caches={})
+        environ = {**os.environ, **side.environment}
+        described = fingerprint.collect(environ=environ)
+        if self._settings.tune:
+            search = searched(backends.of(self.device).tuned_cache)
+            filled = {**described.caches, search: "searched first"}
+            described = replace(described, caches=filled)
+        name = launchers.name_of(self._settings.launcher, environ)
+        return launchers.noted_in(described, name)
+
+    def _tune(self, case: Case) -> str:
+        """Have MIOpen search, in a process that ends with it; say what became of its database."""
+        cache = backends.of(self.device).tuned_cache
+        before, begin = caches.found().get(cache, "unknown"), time.monotonic()
+        process = self._sides[self._first].fork()
+        words = ""
+        try:
+            process.tune(replace(case, time_limit_s=max(case.time_limit_s, TUNING_LIMIT_S)))
+        except CaseSkipped as reason:
+            words = f"not tuned: {reason}; "
+        except CaseFault as error:
+            words = f"not tuned: {error.fault.kind}: {error.fault.message}; "
+        finally:
+            process.close()
+        after = caches.found().get(cache, "unknown")
+        words += f"{before} before, {after} after {time.monotonic() - begin:.1f} s"
+        self._settings.say(f"{case.id}: MIOpen's database: {words}")
+        return words
+
+    # ---- several ranks --------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def holding(self, case: Case) -> Iterator[None]:
+        """Hold all devices of this host that a case's ranks use, and not only this one.
+
+        Raises DeviceBusyError where somebody else keeps one, LaunchError without a launcher.
+        """
+        own = _order(self.device)
+        used = self._used_by(case)
+        wait_s, say = self._settings.lock_wait_s, self._settings.say
+        with contextlib.ExitStack() as stack:
+
+            def take(devices: Iterable[Hardware]) -> None:
+                for lock in map(self._lock_of, devices):
+                    lock.acquire(wait_s, say)
+                    stack.callback(lock.release)
+
+            if before := [device for device in used if _order(device) < own]:
+                # Everybody takes them in one order, or two runs would wait for each other.
+                self._lock.release()
+                try:
+                    take(before)
+                finally:
+                    self._lock.acquire(wait_s, say)
+            take(device for device in used if _order(device) > own)
+            yield
+
+    def _used_by(self, case: Case) -> list[Hardware]:
+        """Return the GPUs that a case's ranks use; none where there is one, or too few."""
+        if case.launch.ranks == 1 or not backends.is_gpu(self.device):
+            return []
+        try:
+            command = self._start_of(case, self._settings.sides[self._first])["command"]
+        except CaseSkipped:
+            return []
+        devices = self._all_devices
+        used = devices if command.hosts != 1 else devices[: case.launch.ranks]
+        return sorted(used, key=_order)
+
+    @functools.cached_property
+    def _all_devices(self) -> list[Hardware]:
+        found = self._settings.devices
+        return list(backends.detect() if found is None else found)
+
+    @property
+    def _gpus(self) -> int | None:
+        """How many GPUs ranks may have; None on a CPU."""
+        return len(self._all_devices) if backends.is_gpu(self.device) else None
+
+    def _command_for(self, case: Case, side: Side) -> LaunchCommand:
+        return launchers.command_for(
+            case.launch.ranks,
+            self._settings.launcher,
+            python=side.python,
+            environ={**os.environ, **side.environment},
+            gpus=self._gpus,
+        )
+
+    def _measure_ranks(self, side: Side, case: Case) -> Measurement:
+        if self._sweep is not None:
+            return self._sweep(case)
+        return run_ranks(case, **self._start_of(case, side))
+
+    def _measure_together(self, cases: Sequence[Case]) -> list[Answer]:
+        (side,) = self._settings.sides.values()
+        return measure_together(cases, **self._start_of(cases[0], side))
+
+    def _start_of(self, case: Case, side: Side) -> dict[str, Any]:
+        """Return how a case's ranks are started; raises CaseSkipped where they cannot be."""
+        if side.command_prefix:
+            raise CaseSkipped("cases of several ranks are not started behind a command prefix")
+        command = self._command_for(case, side)
+        if (problem := launchers.too_many(command, self._gpus)) is not None:
+            raise CaseSkipped(problem)
+        # Beside GPUs the ranks of a CPU's case would open these.
+        hidden = backends.visibility(self.device) if self._gpus is None else {}
+        return {"command": command, "environment": {**hidden, **side.environment}}
+
+
+def in_turn(names: Sequence[str], turn: int) -> Sequence[str]:
+    """Return sides in the order of a turn: which is first alternates."""
+    return names if turn % 2 == 0 else names[::-1]
+
+
+@contextlib.contextmanager
+def _named(side: str) -> Iterator[None]:
+    """Name the side, where there are two, in what stops the whole run."""
+    try:
+        yield
+    except LaunchError as error:
+        if not side:
+            raise
+        raise LaunchError(f"{side}: {error}") from error
+
+
+def _order(device: Hardware) -> tuple[str, str, int]:
+    """Return by what devices are locked in turn, whichever of them a process sees."""
+    return (device.uuid or "", device.bdf or "", 0 if device.uuid else device.index)

@@ -1,0 +1,322 @@
+"""Measure, look again, profile, judge, record: pytest and every command do it here."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from bench_lib.engine import pairing, profiles
+from bench_lib.engine.device import HeldDevice
+from bench_lib.engine.devicelock import DeviceBusyError
+from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.settings import LOOKING_AGAIN, Settings, nodeid_of
+from bench_lib.engine.suite import Baselines, Suite, fails
+from bench_lib.environment import caches
+from bench_lib.launch.faults import LaunchError
+from bench_lib.model import Case, Environment, Hardware, Record
+from bench_lib.storage import acceptance, history
+from bench_lib.storage.history import utc_today
+from bench_lib.verdict import judge, validity
+
+
+class Engine:
+    """One run: what is measured on this host, one side or two, and what comes of it."""
+
+    def __init__(self, device: Hardware, settings: Settings) -> None:
+        """Open nothing yet; ``device`` is the one that cases are measured on first."""
+        self.device = device
+        self.settings = settings
+        self.baselines = Baselines(settings.baselines)
+        self.suites: dict[str, Suite] = {}
+        """The records, by side."""
+        self._held: HeldDevice | None = None
+
+    # ---- opening and closing --------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the history and read the baselines; raises HistoryError or BaselineError."""
+        settings = self.settings
+        if self.suites or settings.history is None:
+            return
+        if not self._is_paired:
+            self.baselines.of(self.device.key)
+        # Two runs begin within the same moment; in order of ids, lists have A's before B's.
+        ids = sorted(history.new_id() for _ in settings.sides)
+        for side, run_id in zip(settings.sides, ids, strict=True):
+            self.suites[side] = Suite(
+                settings.history,
+                self.baselines,
+                self.device,
+                planned=settings.planned,
+                any_clock=settings.any_clock,
+                run_id=run_id,
+            )
+
+    @property
+    def suite(self) -> Suite:
+        """The records that are judged: of two sides, B's."""
+        return list(self.suites.values())[-1]
+
+    @property
+    def held(self) -> HeldDevice:
+        """The device, held from now on; raises DeviceBusyError where somebody keeps it."""
+        if self._held is None:
+            self._held = self._hold(self.device)
+        return self._held
+
+    def release(self) -> None:
+        """End the workers, and let go of the device."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.close()
+
+    def close(self) -> None:
+        """Let go of the device, and close the history; a run without records leaves no file."""
+        with contextlib.ExitStack() as stack:
+            for suite in self.suites.values():
+                stack.callback(suite.close)
+            stack.callback(self.release)
+
+    def _hold(self, device: Hardware) -> HeldDevice:
+        def expected(case: Case) -> validity.Level | None:
+            if self._is_paired or self.settings.any_clock or not self.settings.judged:
+                return None
+            accepted = self.baselines.of(device.key).measured.get(case.id)
+            return acceptance.level_of(accepted, case, device)
+
+        return HeldDevice(device, self.settings, expected=expected)
+
+    @property
+    def _is_paired(self) -> bool:
+        return len(self.settings.sides) > 1
+
+    # ---- measuring ------------------------------------------------------------------------
+
+    def measure(self, case: Case) -> Record:
+        """Measure a case and write it down; raises LaunchError, DeviceBusyError, HistoryError."""
+        return self.note(self.attempt(case))
+
+    def attempt(self, case: Case) -> Outcome:
+        """Measure a case without writing it down; raises LaunchError and DeviceBusyError."""
+        limits = self.settings.limits.get(case.id, case.limits)
+        return self.held.measure(replace(case, limits=limits))
+
+    def measure_together(self, cases: Sequence[Case], process: int) -> None:
+        """Measure cases in one fresh process of each side, and write them down.
+
+        Raises LaunchError and HistoryError.
+        """
+        self.settings.progress.begin("measuring", [[case.id for case in cases]])
+        self._measure_in(process, {self.held: cases}, confirms=False)
+
+    def note(self, outcome: Outcome, nodeid: str | None = None) -> Record:
+        """Write down what was measured, by default as the command's; raises HistoryError."""
+        suite, case_id = self.suites[outcome.side], outcome.case.id
+        known = suite.records.get(case_id)
+        if nodeid is None and known is not None:
+            nodeid = known.nodeid
+        elif nodeid is None and self.settings.command:
+            nodeid = nodeid_of(self.settings.command, case_id)
+        suite.note(outcome, nodeid)
+        return suite.records[case_id]
+
+    @property
+    def environments(self) -> dict[str, Environment]:
+        """What each side is measured in."""
+        return self.held.environments
+
+    @property
+    def accepted(self) -> Collection[str]:
+        """Ids of the cases that have a measured baseline; none where nothing is judged."""
+        return self.baselines.of(self.device.key).measured if self.settings.judged else ()
+
+    # ---- looking again --------------------------------------------------------------------
+
+    def look_again(self) -> None:
+        """Measure in fresh processes what looks different, and once what the hardware spoilt.
+
+        All such cases of a device share its process, and devices are measured at the same time.
+        A case leaves as soon as it does not look different any more.  Cases of several ranks
+        come after the others, when no device is held but the first.  Raises LaunchError,
+        DeviceBusyError and HistoryError.
+        """
+        for of_several_ranks in (False, True):
+            with contextlib.ExitStack() as stack:
+                self._look_again(stack, of_several_ranks=of_several_ranks)
+
+    def _look_again(self, stack: contextlib.ExitStack, *, of_several_ranks: bool) -> None:
+        held: dict[str, HeldDevice] = {}
+        planned, what = self.settings.planned, "pair" if self._is_paired else "process"
+        for process in range(self.settings.processes, planned):
+            records = [
+                record
+                for record in self._in_doubt(process)
+                if (record.case.launch.ranks > 1) == of_several_ranks
+            ]
+            if not records:
+                return
+            self.settings.say(
+                f"looking again at {len(records)} of {len(self.suite.records)} cases, in fresh "
+                f"{what} {process + 1} of at most {planned}"
+            )
+            queues: dict[HeldDevice, list[Case]] = {}
+            for record in records:
+                device = self.suite.hardware_of(record)
+                if _place(device) not in held:
+                    held[_place(device)] = stack.enter_context(self._holding(device))
+                queues.setdefault(held[_place(device)], []).append(record.case)
+            lanes = [[case.id for case in cases] for cases in queues.values()]
+            self.settings.progress.begin(LOOKING_AGAIN, lanes)
+            self._measure_in(process, queues, confirms=True)
+
+    def _in_doubt(self, process: int) -> list[Record]:
+        """Return the records that are to be measured in the run's ``process``-th process."""
+        if not self._is_paired:
+            spoilt = self.suite.spoilt() if process == self.settings.processes else []
+            return self.suite.suspicious() + spoilt  # whatever spoilt it may be over by now
+        doubtful = [row.case_id for row in self.rows() if judge.is_suspicious(row.verdicts)]
+        records = [self.suite.records[case_id] for case_id in doubtful]
+        return [record for record in records if record.attempts[-1].process == process - 1]
+
+    def _measure_in(
+        self, process: int, queues: Mapping[HeldDevice, Sequence[Case]], *, confirms: bool
+    ) -> None:
+        """Measure each device's queue in a fresh process, the devices at the same time."""
+        outcomes: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
+        stopping = threading.Event()
+
+        def work(held: HeldDevice) -> None:
+            try:
+                for outcome in held.measure_again(queues[held], process, confirms=confirms):
+                    outcomes.put(outcome)
+                    if stopping.is_set():
+                        return
+            finally:
+                outcomes.put(None)
+
+        with ThreadPoolExecutor(len(queues)) as pool:
+            devices = [pool.submit(work, held) for held in queues]
+            noted: dict[str, list[Outcome]] = {}
+            try:
+                for _ in devices:
+                    while (outcome := outcomes.get()) is not None:
+                        self.note(outcome)
+                        of_case = noted.setdefault(outcome.case.id, [])
+                        of_case.append(outcome)
+                        if len(of_case) == len(self.suites):
+                            self.settings.progress.finish(outcome.case.id, of_case)
+            except BaseException:
+                stopping.set()
+                for held in queues:
+                    held.close()  # or the pool would wait for what is being measured
+                raise
+            for device in devices:
+                device.result()
+
+    # ---- profiling ------------------------------------------------------------------------
+
+    def profile(self) -> None:
+        """Look into the kernels of what changed, and of what has no baseline.
+
+        Each device's cases share one process.  The verdicts stand without; raises HistoryError.
+        """
+        records = self.suite.to_look_into(self.settings.kernels)
+        if not records:
+            return
+        everything = len(self.suite.records)
+        self.settings.say(f"looking into the kernels of {len(records)} of {everything} cases")
+        lane = [record.case.id for record in records]
+        self.settings.progress.begin("looking into kernels", [lane])
+        try:
+            self._profile(records)
+        except (LaunchError, DeviceBusyError) as error:
+            self.settings.say(f"kernels could not be looked into: {error}")
+
+    def _profile(self, records: Iterable[Record]) -> None:
+        devices: dict[str, Hardware] = {}
+        queues: dict[str, list[Case]] = {}
+        for record in records:
+            device = self.suite.hardware_of(record)
+            devices[_place(device)] = device
+            queues.setdefault(_place(device), []).append(record.case)
+        for place, cases in queues.items():
+            with self._holding(devices[place]) as held:
+                for case, found in profiles.look_into(held, cases):
+                    self.suite.note_kernels(case.id, found)
+                    self.settings.progress.finish(case.id, ())
+
+    @contextlib.contextmanager
+    def _holding(self, device: Hardware) -> Iterator[HeldDevice]:
+        """Hold a device for as long as this lasts, unless it is held anyway."""
+        if self._held is not None and _place(self._held.device) == _place(device):
+            yield self._held
+            return
+        with contextlib.closing(self._hold(device)) as held:
+            yield held
+
+    # ---- judging --------------------------------------------------------------------------
+
+    def rows(self) -> list[pairing.Row]:
+        """Judge both sides' cases as they stand, by their ratio within each pair."""
+        records = {side: suite.records for side, suite in self.suites.items()}
+        return pairing.judged(records, self.device, self.environments, self.settings.planned)
+
+    def judge(self) -> list[Record]:
+        """Judge everything and write the verdicts; raises HistoryError and BaselineError."""
+        if not self._is_paired:
+            return self.suite.judge()
+        changes = pairing.differences(self.environments)
+        for row in self.rows():
+            self.suite.decide(row.case_id, row.status, row.verdicts, changes)
+        return list(self.suite.records.values())
+
+    def end(self, exit_status: int) -> None:
+        """Write the runs' last lines, unless nothing was measured; raises HistoryError."""
+        if not self.suite.records:
+            return
+        filled = None if self._is_paired else caches.found()
+        for suite in self.suites.values():
+            status = exit_status if suite is self.suite else 0
+            suite.writer.end(suite.counts(), status, caches=filled)
+
+    def conclude(self, *, needs_figures: bool = False) -> bool:
+        """Look again, profile and judge where that was asked for, and end the run.
+
+        Returns whether all passes.  With ``needs_figures`` a run in which nothing could be
+        measured does not pass.  Raises LaunchError, DeviceBusyError, HistoryError and
+        BaselineError.
+        """
+        suite = self.suite
+        if not suite.records:
+            return not needs_figures
+        passes = True
+        if self.settings.judged:
+            self.look_again()
+            self.profile()
+            today = utc_today()
+            passes = not any(fails(record, strict=False, today=today) for record in self.judge())
+        attempts = [a for record in suite.records.values() for a in record.attempts]
+        passes &= not needs_figures or any(a.accepted and a.measurement for a in attempts)
+        self.end(0 if passes else 1)
+        return passes
+
+
+@contextlib.contextmanager
+def opened(device: Hardware, settings: Settings) -> Iterator[Engine]:
+    """Open the history, the baselines and the device, so that all fail before measuring.
+
+    Raises HistoryError, BaselineError and DeviceBusyError.
+    """
+    with contextlib.closing(Engine(device, settings)) as engine:
+        engine.open()
+        assert engine.held
+        yield engine
+
+
+def _place(device: Hardware) -> str:
+    """Name one device among those of this machine."""
+    return device.uuid or f"{device.key} {device.index}"

@@ -1,0 +1,224 @@
+"""The worker processes of one environment on one device, and a case measured in one of them."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+
+from bench_lib import backends
+from bench_lib.engine.settings import Side
+from bench_lib.engine.telemetry import Sampler
+from bench_lib.environment import fingerprint
+from bench_lib.launch.faults import CaseFault, LaunchError
+from bench_lib.launch.zygote import Context, Zygote
+from bench_lib.model import (
+    Case,
+    Environment,
+    Fault,
+    Hardware,
+    Measurement,
+)
+from bench_lib.verdict.metrics import iterations
+
+
+def start_watching(device: Hardware) -> Sampler:
+    """Start telemetry of a device in a process of its own."""
+    sampler = Sampler(device)
+    sampler.start()
+    return sampler
+
+
+def start_workers(side: Side, device: Hardware) -> Zygote:
+    """Start the workers of a side on a device."""
+    return Zygote(
+        python=side.python,
+        environment={**backends.visibility(device), **side.environment},
+        command_prefix=side.command_prefix,
+    )
+
+
+class Processes:
+    """The worker processes of one side on one device, by number."""
+
+    def __init__(
+        self,
+        device: Hardware,
+        start: Callable[[], Zygote],
+        *,
+        described: Callable[[], Environment],
+        measure_ranks: Callable[[Case], Measurement],
+        give_way: Callable[[], None],
+        most_lost: int,
+    ) -> None:
+        """Nothing starts before it is needed.
+
+        ``described`` is the environment but for what only a worker knows; ``give_way`` has
+        another process use the device.  Where the device cannot be opened any more, that is the
+        fault of up to ``most_lost`` cases in a row, and then the run's.
+        """
+        self.device = device
+        self._start = start
+        self._described = described
+        self._measure_ranks = measure_ranks
+        self._give_way = give_way
+        self._workers: Zygote | None = None
+        self._name = ""
+        self._open: dict[int, Context] = {}
+        self._environment: Environment | None = None
+        self._measured_by: list[int] = []
+        self._most_lost = most_lost
+        self._lost = 0
+        """Cases in a row for which the device could not be opened any more."""
+
+    def measure(self, case: Case, number: int) -> Measurement:
+        """Measure a case in a process, which opens the device unless it has it open.
+
+        After a fault the process is gone.  Raises CaseSkipped or CaseFault, and LaunchError
+        where workers cannot be started at all.
+        """
+        try:
+            return self._measured(case, number)
+        except CaseFault:
+            self.drop(number)
+            raise
+
+    def _measured(self, case: Case, number: int) -> Measurement:
+        if case.launch.ranks > 1:
+            measurement = self._measure_ranks(case)
+            self._measured_by = [r.pid for r in measurement.per_rank if r.pid is not None]
+            return replace(measurement, context_id=f"ranks-{secrets.token_hex(4)}")
+        if case.launch.cold:
+            self.drop(number)  # what ran in it has libraries loaded and kernels found
+        process = self.open(number)
+        self._measured_by = [process.pid]
+        measurement = process.measure(case)
+        if process.is_dear:
+            warning = "launches cost more in this context than they could, and in all that were "
+            warning += "drawn before it"
+            measurement = replace(measurement, warnings=[*measurement.warnings, warning])
+        # Zygotes count their contexts from one, and a run may have several of them.
+        measurement = replace(measurement, context_id=f"{self._name}-{measurement.context_id}")
+        if measurement.device_source == "kernels" or case.launch.cold:
+            self.drop(number)  # a profiler, once used, stays and costs every launch
+        return measurement
+
+    def environment(self) -> Environment:
+        """Describe the software that measures here; the worker's own words where it spoke."""
+        if self._environment is not None:
+            return self._environment
+        versions = self._workers.versions if self._workers else {}
+        return fingerprint.with_versions(self._described(), versions)
+
+    def open(self, number: int) -> Context:
+        """Return a process, opened where it is not there.
+
+        Raises LaunchError where none could ever be opened, or none for several cases in a row,
+        CaseFault where this one cannot.
+        """
+        if number in self._open:
+            return self._open[number]
+        process = self._opened()
+        if differences := backends.confirm(self.device, process.device):
+            process.close()
+            raise LaunchError(
+                f"the worker opened another device than {self.device.key}: "
+                f"{'; '.join(differences)}. Check the *_VISIBLE_DEVICES variables"
+            )
+        if backends.is_gpu(self.device):
+            process.give_way = self._give_way
+        if self._environment is None:
+            described = fingerprint.with_versions(self.environment(), {"cudnn": process.cudnn})
+            self._environment = replace(described, threads=process.threads)
+        self._open[number] = process
+        return process
+
+    def _opened(self) -> Context:
+        """Open a process, by fresh workers where those at hand may have gone with a case.
+
+        Raises as ``open`` does.
+        """
+        again = self._workers is not None
+        while True:
+            try:
+                process = self._zygote().context()
+            except LaunchError as error:
+                self.close()
+                if again:
+                    again = False
+                    continue
+                self._lost += 1
+                if self._environment is None or self._lost > self._most_lost:
+                    raise
+                # A device that opened before and does not now is this case's fault; the next
+                # case tries again from the beginning.
+                raise CaseFault(Fault("launch", str(error), "open device")) from error
+            self._lost = 0
+            return process
+
+    def fork(self) -> Context:
+        """Return a process that is not to measure anything; raises LaunchError."""
+        return self._zygote().context(draws=1)
+
+    def _zygote(self) -> Zygote:
+        if self._workers is None:
+            self._workers = self._start()
+            self._name = secrets.token_hex(4)
+        return self._workers
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that have the device open, or had it for the last measurement."""
+        open_now = (process.pid for process in self._open.values())
+        return list(dict.fromkeys([*self._measured_by, *open_now]))
+
+    def drop(self, number: int) -> None:
+        """End a process, if it is there."""
+        process = self._open.pop(number, None)
+        if process is not None:
+            process.close()
+
+    def close(self) -> None:
+        """End the workers; the next case would start fresh ones."""
+        workers, self._workers, self._open = self._workers, None, {}
+        if workers is not None:
+            workers.close()
+
+
+class Companion:
+    """A context that measures nothing and uses the device before each measured stretch.
+
+    On an H200 a context paid 0.2 us more for every launch after some kernels, until another
+    context had run; so all cases are measured in the state that follows.
+    """
+
+    def __init__(self, fork: Callable[[], Context]) -> None:
+        """Be forked when first needed, and again after a fault."""
+        self._fork = fork
+        self._process: Context | None = None
+
+    def run(self) -> None:
+        """Use the device; where that fails, the case is measured as it is."""
+        with contextlib.suppress(LaunchError):
+            process, self._process = self._process or self._fork(), None
+            process.take_turn()
+            self._process = process
+
+    @property
+    def pids(self) -> list[int]:
+        """The process that has the device open, if there is one."""
+        return [] if self._process is None else [self._process.pid]
+
+
+def disturbance(measurement: Measurement) -> str | None:
+    """Say what makes a measurement worth a second look; None where nothing does.
+
+    A stalling host is seen for seconds at a time, so once more is often enough; what is so
+    by nature is so again, and is then taken as it is.
+    """
+    if measurement.host_bound:
+        return "the device waited for the host"
+    if (spread := iterations.spread(measurement.iteration_s)) > iterations.TRUST:
+        return f"iterations spread by {spread:.1%}"
+    return None

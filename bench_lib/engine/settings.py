@@ -1,0 +1,87 @@
+"""What a command, or pytest, may choose of how it measures.  Nothing else differs between them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from bench_lib.engine.cooling import COOL_S
+from bench_lib.engine.outcome import Outcome
+from bench_lib.model import Hardware, Limits
+
+PLANNED = 6
+"""Processes of a case that looks different: the first, and five more."""
+KERNELS = ("auto", "all", "none")
+"""Whose kernels are profiled: ``auto`` is what changed, and what has no baseline."""
+LOOKING_AGAIN = "looking again"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One environment to measure in: how its workers are started."""
+
+    python: str = sys.executable
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """On top of our own."""
+    command_prefix: tuple[str, ...] = ()
+    """Words that run the words after them elsewhere on this machine: ``docker run …``."""
+
+
+class Progress(Protocol):
+    """Shows how far a run is."""
+
+    def begin(self, phase: str, lanes: Sequence[Sequence[str]], /) -> None:
+        """Begin a phase; each lane holds the ids of the cases of one device, in their order."""
+
+    def finish(self, name: str, outcomes: Sequence[Outcome], /) -> None:
+        """Note that the phase is done with a case, and what each side's outcome is, in turn."""
+
+
+class Unseen(Progress):
+    """Progress that nobody looks at."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that a command, or pytest, may choose."""
+
+    history: Path | None = None
+    """Folder to write runs to; None keeps nothing."""
+    baselines: Path = Path("baselines")
+    """Folder of the baselines."""
+    command: str = ""
+    """Stands in the history where the name of a test does otherwise."""
+    judged: bool = True
+    """Hold what is measured against the baseline; of two sides, B's against A's."""
+    processes: int = 1
+    """Processes that every case is measured in; of two sides, pairs of them."""
+    planned: int = PLANNED
+    """Processes, at most, of a case that looks different."""
+    limits: Mapping[str, Limits] = field(default_factory=dict)
+    """By case, what the suite allows it; other cases bring their own."""
+    any_clock: bool = False
+    """Take a measurement at a lower clock than the baseline's, and judge it all the same."""
+    cool_s: float = COOL_S
+    """Longest wait, in seconds, before a case is measured again that the hardware spoilt."""
+    lock_wait_s: float = 600.0
+    """Longest wait, in seconds, for a device that somebody else uses."""
+    launcher: str | None = None
+    """Starts the ranks of a case; None takes what BENCH_LIB_LAUNCHER names."""
+    tune: bool = False
+    """Have MIOpen search for a case's kernels before the case is measured."""
+    kernels: str = "auto"
+    """Whose kernels are profiled in the end, one of KERNELS."""
+    devices: Sequence[Hardware] | None = None
+    """The devices of this host; None has them detected when ranks need them."""
+    sides: Mapping[str, Side] = field(default_factory=lambda: {"": Side()})
+    """What to measure in: one side, or two by their names."""
+    say: Callable[[str], None] = lambda _line: None
+    progress: Progress = field(default_factory=Unseen)
+
+
+def nodeid_of(command: str, case_id: str) -> str:
+    """Return what stands in the history for a test's name where a command measured a case."""
+    return f"bench-lib/{command}::{case_id}"

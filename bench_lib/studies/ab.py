@@ -1,0 +1,91 @@
+"""Two environments on one device in turns, judged by their ratio within each pair.
+
+A pair is a fresh process of A and one of B, open side by side, and every case is measured in
+both, one right after the other.  What drifts meanwhile (clocks, temperature, other programs)
+meets both alike and cancels in the ratio.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+
+from bench_lib.engine.engine import Engine
+from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.pace import Pace
+from bench_lib.engine.pairing import NAMES
+from bench_lib.launch.faults import LaunchError
+from bench_lib.model import Attempt, Case, Status
+from bench_lib.verdict.severity import FAILING
+
+STARTING_S = 10.0
+"""About what the two zygotes and a context's opening take."""
+BUILDING_S = 2.0
+"""About what a case takes besides warming up and measuring, where that is not known."""
+COMPILING_S = 20.0
+_UNMEASURED = (Status.ERROR, Status.SKIPPED)
+
+
+class Lines:
+    """Progress of a comparison: a line for each case in each pair."""
+
+    def __init__(self, pairs: int, most_pairs: int, say: Callable[[str], None]) -> None:
+        """Count nothing yet."""
+        self._pairs, self._most_pairs = pairs, most_pairs
+        self._say = say
+        self._done = self._total = 0
+
+    def begin(self, _phase: str, lanes: Sequence[Sequence[str]]) -> None:
+        """Begin a pair."""
+        self._done, self._total = 0, sum(map(len, lanes))
+
+    def finish(self, name: str, outcomes: Sequence[Outcome]) -> None:
+        """Say how long a step took on both sides."""
+        self._done += 1
+        pair = outcomes[0].attempts[-1].process
+        most = self._pairs if pair < self._pairs else f"at most {self._most_pairs}"
+        seen = "  ".join(f"{each.side} {_in_brief(each.attempts[-1])}" for each in outcomes)
+        self._say(f"pair {pair + 1} of {most}  {self._done}/{self._total}  {name}  {seen}")
+
+
+def compare(engine: Engine, cases: Sequence[Case]) -> str | None:
+    """Measure cases in pairs, judge them, and end both runs.
+
+    All cases are measured in the first pairs, then those whose answer more pairs could change.
+    Returns why that ended before its time, if it did; what was measured is judged all the same.
+    Raises HistoryError, and LaunchError where a side cannot be started to begin with.
+    """
+    engine.measure_together(cases, 0)
+    stopped = None
+    try:
+        for pair in range(1, engine.settings.processes):
+            unmeasured = {row.case_id for row in engine.rows() if row.status in _UNMEASURED}
+            if left := [case for case in cases if case.id not in unmeasured]:
+                engine.measure_together(left, pair)
+        engine.look_again()
+    except LaunchError as error:
+        stopped = str(error)
+    records = engine.judge()
+    if stopped is None:
+        engine.end(int(any(record.status in FAILING for record in records)))
+    return stopped
+
+
+def expected_s(cases: Iterable[Case], pairs: int, known: Pace) -> float:
+    """Return about how long so many pairs take, in seconds."""
+    each = sum(known.of(case.id) or _guessed_s(case) for case in cases)
+    return STARTING_S + pairs * len(NAMES) * each
+
+
+def _guessed_s(case: Case) -> float:
+    compiled = case.params.get("compile_mode", "eager") != "eager"
+    building = COMPILING_S if compiled else BUILDING_S
+    return building + case.sampling.warmup_s + case.sampling.measure_s
+
+
+def _in_brief(attempt: Attempt) -> str:
+    if attempt.fault is not None:
+        return f"fault: {attempt.fault.kind}"
+    if attempt.measurement is None:
+        return "skipped"
+    return f"{statistics.median(attempt.measurement.iteration_s) * 1e3:.4g} ms"

@@ -1,0 +1,303 @@
+"""The engine: measured, looked at again, profiled, judged and recorded, for whoever asks."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import time
+from dataclasses import replace
+
+import builders
+import pytest
+from builders import make_case, make_fault, make_measurement, make_telemetry, the_run
+from scripted import Contexts, Watch, gpus, held, held_class
+
+from bench_lib.engine import engine
+from bench_lib.engine.cooling import Cooling
+from bench_lib.engine.device import HeldDevice
+from bench_lib.engine.devicelock import DeviceLock
+from bench_lib.engine.settings import PLANNED, Settings, nodeid_of
+from bench_lib.model import Limits, Status
+from bench_lib.storage import history
+from bench_lib.studies.figures import figures_of
+
+DEVICE = gpus(1)[0]
+CASE = make_case(id="resnet50-b32-fp32-eager-infer")
+OOM = make_fault()
+SLOW = [0.02] * 20
+
+
+@pytest.fixture
+def opened(tmp_path, monkeypatch):
+    """Return what opens an engine over workers that follow a script."""
+    monkeypatch.setattr(Cooling, "wait", lambda _self, _cause: True)
+
+    def make(script, *, seen=(), **options):
+        hold = held_class(script, tmp_path / "locks", *seen)
+        monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", hold)
+        options = {"history": tmp_path / "history", "judged": False, **options}
+        settings = Settings(baselines=tmp_path / "baselines", command="precision", **options)
+        return engine.opened(DEVICE, settings)
+
+    return make
+
+
+def accept(folder, *case_ids, **fields):
+    """Accept baselines of ten milliseconds, of a clock that is known."""
+    clock = {"clock_mhz": 2100.0, "clock_source": "sysfs"}
+    builders.accept(folder, DEVICE, *case_ids, process=clock, **fields)
+
+
+def test_a_command_writes_down_what_it_measures_and_by_which_command(opened, tmp_path):
+    """Not judged where nobody asked, and finished."""
+    with opened({}) as run:
+        record = run.measure(CASE)
+        assert run.conclude()
+    assert [a.accepted for a in record.attempts] == [True]
+    kept = the_run(tmp_path)
+    assert (kept.finished, kept.exit_status, kept.path) == (True, 0, run.suite.writer.path)
+    assert kept.records[CASE.id].nodeid == nodeid_of("precision", CASE.id)
+    assert kept.records[CASE.id].status is None
+
+
+@pytest.mark.parametrize("needed", [False, True])
+def test_a_try_is_not_written_down(opened, tmp_path, needed):
+    """And a run that wrote nothing leaves no file, finished or not."""
+    with opened({}) as run:
+        assert run.attempt(CASE).fault is None
+        assert run.held.glance(CASE).fault is None
+        assert run.suite.records == {}
+        assert run.conclude(needs_figures=needed) is not needed
+    assert history.files(tmp_path / "history") == []
+
+
+def test_a_glance_is_one_look_whatever_disturbs_it(opened):
+    """The device is shared and its clock low: the batch fits all the same."""
+    said = []
+    shared = make_telemetry(foreign_processes=[41])
+    with opened({CASE.id: [[0.01] * 10 + [0.03] * 10]}, seen=[shared], say=said.append) as run:
+        (glance,) = run.held.glance(CASE).attempts
+        assert len(run.attempt(CASE).attempts) > 1
+    assert (glance.accepted, glance.discarded, glance.process) == (True, None, 0)
+    assert glance.environment
+
+
+def test_where_figures_are_needed_a_run_without_any_does_not_pass(opened, tmp_path):
+    """And its end says so; what asks for none has another answer of its own."""
+    for needed in (True, False):
+        with opened({CASE.id: ["not here"]}, history=tmp_path / f"{needed}") as run:
+            run.measure(CASE)
+            assert run.conclude(needs_figures=needed) is not needed
+        (path,) = history.files(tmp_path / f"{needed}")
+        assert history.read(path).exit_status == int(needed)
+
+
+def test_a_run_ends_with_how_full_the_caches_are(opened, tmp_path, monkeypatch):
+    """As the suite's does."""
+    monkeypatch.setattr("bench_lib.environment.caches.found", lambda: {"miopen": "2 files"})
+    with opened({}) as run:
+        run.measure(CASE)
+        run.conclude()
+    last = run.suite.writer.path.read_text().splitlines()[-1]
+    assert json.loads(last)["caches"] == {"miopen": "2 files"}
+
+
+def test_a_measurement_that_was_made_elsewhere_is_written_down_like_any_other(opened):
+    """With what telemetry saw meanwhile, and the words of who made it."""
+    watch_it = {"began_s": time.monotonic(), "versions": {"torch": "2.10.0"}, "threads": 3}
+    with opened({}, seen=[make_telemetry(power_w=512.0)]) as run:
+        run.held.watch()
+        made = make_measurement(case_id=CASE.id)
+        record = run.note(run.held.take_in(CASE, made, pids=[4711], **watch_it))
+        (environment,) = history.read(run.suite.writer.path).environments.values()
+    (attempt,) = record.attempts
+    assert (attempt.accepted, attempt.telemetry.power_w) == (True, 512.0)
+    assert attempt.measurement == replace(made, device_uuid=DEVICE.uuid)
+    assert (environment.torch, environment.threads) == ("2.10.0", 3)
+
+
+def test_what_the_hardware_spoils_elsewhere_is_not_accepted_either(opened):
+    """The reason is kept with it."""
+    about = {"began_s": time.monotonic(), "versions": {}, "threads": 1}
+    with opened({}, seen=[make_telemetry(foreign_processes=[41])]) as run:
+        run.held.watch()
+        made = make_measurement(case_id=CASE.id)
+        (attempt,) = run.held.take_in(CASE, made, pids=[], **about).attempts
+    assert (attempt.accepted, attempt.invalid) == (False, True)
+    assert attempt.discarded == "shared with process 41"
+
+
+def test_processes_of_ours_are_no_strangers(opened, monkeypatch):
+    """Those that have the device open besides, from when they measured on it."""
+    watch = Watch(make_telemetry())
+    monkeypatch.setattr("scripted.Watch", lambda *_seen: watch)
+    about = {"began_s": time.monotonic(), "versions": {}, "threads": 1}
+    with opened({}) as run:
+        run.held.watch()
+        run.held.take_in(CASE, make_measurement(case_id=CASE.id), pids=[4711], **about)
+        run.measure(CASE)
+    assert len(watch.own) == 2
+    assert all(4711 in own for own in watch.own)
+
+
+def test_what_the_hardware_spoils_twice_is_not_looked_at_forever(opened, tmp_path):
+    """One more process, and then it is INVALID."""
+    accept(tmp_path / "baselines", CASE.id)
+    with opened({}, judged=True, seen=[make_telemetry(foreign_processes=[41])]) as run:
+        run.measure(CASE)
+        run.conclude()
+    (record,) = run.suite.records.values()
+    assert {attempt.process for attempt in record.attempts} == {0, 1}
+    assert record.status is Status.INVALID
+
+
+def test_only_what_is_judged_has_accepted_cases(opened, tmp_path):
+    """By their ids."""
+    accept(tmp_path / "baselines", CASE.id)
+    for judged in (True, False):
+        with opened({}, judged=judged) as run:
+            assert list(run.accepted) == [CASE.id] * judged
+
+
+def test_what_was_measured_before_something_stopped_it_is_kept(opened, tmp_path):
+    """As a run that did not finish."""
+    with opened({}) as run:
+        run.measure(CASE)
+    assert (the_run(tmp_path).finished, list(the_run(tmp_path).records)) == (False, [CASE.id])
+
+
+def test_a_case_is_judged_like_the_suites(opened, tmp_path):
+    """Against the accepted baseline of this hardware."""
+    accept(tmp_path / "baselines", CASE.id)
+    with opened({}, judged=True) as run:
+        run.measure(CASE)
+        assert run.conclude()
+    (record,) = run.suite.records.values()
+    assert record.status is Status.OK
+    assert the_run(tmp_path).records[CASE.id].status is Status.OK
+
+
+def test_a_slower_case_is_measured_again_up_to_the_planned_number_and_fails(opened, tmp_path):
+    """Each time in a fresh process, until they agree."""
+    said = []
+    accept(tmp_path / "baselines", CASE.id)
+    with opened({CASE.id: [[0.02] * 20]}, judged=True, say=said.append) as run:
+        run.measure(CASE)
+        assert not run.conclude()
+    (record,) = run.suite.records.values()
+    assert record.status is Status.REGRESSED
+    processes = [attempt.process for attempt in record.attempts]
+    assert processes == list(range(PLANNED))
+    assert [a.confirms for a in record.attempts] == [False] + [True] * (PLANNED - 1)
+    assert said[0] == "looking again at 1 of 1 cases, in fresh process 2 of at most 6"
+    assert the_run(tmp_path).exit_status == 1
+
+
+def test_a_case_that_was_slow_once_is_cleared_by_the_second_look(opened, tmp_path):
+    """And passes."""
+    accept(tmp_path / "baselines", CASE.id)
+    script = {CASE.id: [[0.02] * 20, [0.01] * 20]}
+    with opened(script, judged=True) as run:
+        run.measure(CASE)
+        passes = run.conclude()
+    (record,) = run.suite.records.values()
+    assert passes
+    assert 2 <= len(record.attempts) <= PLANNED
+    assert record.status is not Status.REGRESSED
+
+
+def test_what_the_hardware_spoilt_is_looked_at_once_more_before_it_is_judged(opened, tmp_path):
+    """Whoever shared the device may be gone by then."""
+    accept(tmp_path / "baselines", CASE.id)
+    shared = make_telemetry(foreign_processes=[41])
+    seen = (shared, shared, make_telemetry())
+    with opened({}, judged=True, seen=seen) as run:
+        record = run.measure(CASE)
+        assert figures_of(record).status == "INVALID"
+        assert run.conclude()
+    (record,) = run.suite.records.values()
+    assert [a.accepted for a in record.attempts] == [False, False, True]
+    assert record.status is Status.OK
+
+
+@pytest.mark.parametrize(("judged", "status"), [(True, "INVALID"), (False, "measured")])
+def test_a_clock_below_the_baselines_spoils_what_is_judged(opened, tmp_path, judged, status):
+    """As in the suite; a comparison of precisions alone has nothing to do with it."""
+    accept(tmp_path / "baselines", CASE.id)
+    slow = make_telemetry(clock_mhz=1050.0)
+    with opened({CASE.id: [[0.02] * 20]}, judged=judged, seen=[slow]) as run:
+        assert figures_of(run.measure(CASE)).status == status
+
+
+def test_a_fault_fails_where_cases_are_judged_and_only_there(opened):
+    """As in the suite; without judging it is a row in the table."""
+    for judged in (False, True):
+        with opened({CASE.id: [OOM]}, judged=judged) as run:
+            run.measure(CASE)
+            assert run.conclude() is not judged
+
+
+def test_a_case_is_judged_by_the_limits_that_the_suite_has_for_it(opened, tmp_path):
+    """5% slower is within the 20% that its row in the matrix allows."""
+    limits = Limits(tolerance=0.2, throughput=0.2)
+    accept(tmp_path / "baselines", CASE.id)
+    script = {CASE.id: [[0.0105] * 20]}
+    with opened(script, judged=True, limits={CASE.id: limits}) as run:
+        run.measure(CASE)
+        assert run.conclude()
+    (record,) = run.suite.records.values()
+    assert (record.status, record.case.limits.tolerance) == (Status.OK, 0.2)
+
+
+def test_a_case_without_a_baseline_passes(opened):
+    """Nothing was accepted to hold it against."""
+    with opened({}, judged=True) as run:
+        run.measure(CASE)
+        assert run.conclude()
+    assert run.suite.records[CASE.id].status is Status.NO_BASELINE
+
+
+# ---- several devices ------------------------------------------------------------------------
+
+
+def measured_on(run, device, case, folder):
+    """Note a case as measured on a device, as xdist's workers send it."""
+    made = contextlib.closing(held(device, Contexts({case.id: [SLOW]}, device), folder))
+    with made as one:
+        run.note(one.measure(case))
+
+
+def test_cases_are_looked_at_again_where_they_were_measured(tmp_path, monkeypatch):
+    """Each device's in a process that they share; nothing stays held but the run's own device."""
+    devices = gpus(2)
+    workers = {each.index: Contexts({"b": [SLOW], "c": [SLOW]}, each) for each in devices}
+    opened = []
+
+    def hold(device, settings, **options):
+        opened.append(device.index)
+        return HeldDevice(
+            device,
+            settings,
+            start=lambda _side, _device: workers[device.index],
+            watch=lambda _device: Watch(),
+            lock_of=functools.partial(DeviceLock, folder=tmp_path / "locks"),
+            **options,
+        )
+
+    cases = [make_case(id=id_) for id_ in "abc"]
+    accept(tmp_path / "baselines", *"abc")
+    settings = Settings(history=tmp_path, baselines=tmp_path / "baselines", planned=2)
+    with contextlib.closing(engine.Engine(devices[0], settings)) as run:
+        run.open()
+        for case, index in zip(cases, (0, 1, 1), strict=True):
+            measured_on(run, devices[index], case, tmp_path / "locks")
+        monkeypatch.setattr(engine, "HeldDevice", hold)
+        run.look_again()
+        records = {record.case.id: record for record in run.judge()}
+        DeviceLock(devices[1], tmp_path / "locks").acquire(0, print)
+    assert sorted(opened) == [0, 1]
+    again = [line for line in workers[1].log if not line.startswith("fork")]
+    assert again == ["context-1 b", "context-1 c", "end context-1", "close"]
+    assert [len(records[id_].attempts) for id_ in "abc"] == [2, 2, 2]
+    assert not workers[0].alive | workers[1].alive
