@@ -16,6 +16,7 @@ from bench_lib.engine.telemetry import Sampler
 from bench_lib.environment import fingerprint
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.ranks import run_ranks
+from bench_lib.launch.temporary import cannot_write, is_full
 from bench_lib.model import (
     Attempt,
     Case,
@@ -313,6 +314,8 @@ class Station:
             attempt = replace(attempt, skipped=str(reason))
         except CaseFault as error:
             self.drop(process)
+            if is_full(error.fault):
+                raise cannot_write(error.fault) from error
             attempt = replace(attempt, fault=self._explained(error.fault, begin))
         return replace(attempt, took_s=round(time.monotonic() - begin, 3))
 
