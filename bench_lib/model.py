@@ -400,7 +400,7 @@ class Fault:
     """Why a case has no measurement."""
 
     kind: str
-    """``out of memory``, ``exception``, ``died``, ``time limit``, ``protocol``."""
+    """``out of memory``, ``no room``, ``exception``, ``died``, ``time limit``, ``protocol``."""
     message: str
     phase: str
     last_output: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
@@ -158,6 +159,29 @@ def test_a_folder_that_cannot_be_made_is_said_with_the_cure(lock, tmp_path):
         f"cannot lock mi300x in {tmp_path / 'locks'}: File exists; let everybody write there, "
         "or name another folder for temporary files with TMPDIR"
     )
+
+
+def test_a_full_folder_is_said_with_the_cure(lock, monkeypatch, tmp_path):
+    """Nobody's permission is missing."""
+
+    def full(path, **_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(DeviceBusyError) as caught:
+        lock().acquire(0, nobody_waits)
+    assert str(caught.value) == (
+        f"cannot lock mi300x in {tmp_path / 'locks'}: No space left on device; free some space "
+        "there, or name another folder for temporary files with TMPDIR"
+    )
+
+
+def test_where_no_folder_takes_temporary_files_that_is_said(monkeypatch):
+    """Python looks for one that it can write to."""
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: ["/nowhere"])
+    with pytest.raises(DeviceBusyError, match=r"cannot lock mi300x: .*/nowhere.* with TMPDIR$"):
+        DeviceLock(make_hardware())
 
 
 def test_locks_are_where_every_run_of_the_host_looks(monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -18,8 +20,10 @@ from typing import Any
 
 import pytest
 import torch
+from fulldisk import no_file_beyond
 from processes import HERE, LONG_S, ON_THE_CPU, all_gone, fresh_context, is_gone, pids_in
 
+from bench_lib.launch import temporary
 from bench_lib.launch import zygote as module
 from bench_lib.launch.faults import (
     LAST_LINES,
@@ -29,9 +33,10 @@ from bench_lib.launch.faults import (
     how_it_ended,
     last_output,
 )
+from bench_lib.launch.temporary import is_full
 from bench_lib.launch.wire import CONTEXTS_VARIABLE, LOGS_VARIABLE, ClosedError, Connection
 from bench_lib.launch.zygote import DRAWS, MOST_FUTILE, SAME_KIND, Context, Zygote
-from bench_lib.model import Case, Numerics, Param, Sampling
+from bench_lib.model import Case, Fault, Numerics, Param, Sampling
 from bench_lib.worker import device as worker_device
 from bench_lib.worker import zygote as worker
 from bench_lib.worker.context import kind_of
@@ -380,6 +385,9 @@ def test_a_worker_tells_torchvisions_own_version_without_importing_it(
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "out of memory"),
         (RuntimeError("HIP error: an illegal memory access was encountered"), "exception"),
         (ValueError("out of memory"), "exception"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "no room"),
+        (RuntimeError("InductorError: OSError: [Errno 28] No space left on device"), "no room"),
+        (OSError(errno.ENOENT, "No such file or directory"), "exception"),
     ],
 )
 def test_running_out_of_memory_is_told_from_other_errors(error: Exception, kind: str) -> None:
@@ -1027,6 +1035,45 @@ def test_an_interpreter_that_is_not_there_is_named() -> None:
         "cannot start a worker with /nowhere/python: No such file or directory; "
         "it has to be a Python interpreter with torch and torchvision"
     )
+
+
+def test_a_full_temporary_folder_is_named_with_the_cure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And not taken for an interpreter that is not there; nothing is left in it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with no_file_beyond(0):
+        words = refusal(environment=ENVIRONMENT)
+    assert words == (
+        f"cannot write temporary files to {tmp_path}: File too large; free some space there, or "
+        "name another folder with TMPDIR"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_no_folder_takes_temporary_files_they_are_named_with_the_cure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python looks for one that it can write to."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nowhere"])
+    words = refusal(environment=ENVIRONMENT)
+    assert words.startswith("cannot write temporary files: ")
+    assert "/nowhere" in words
+    assert "TMPDIR" in words
+
+
+def test_a_workers_fault_is_the_temporary_folders_only_where_that_is_full(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A step may fill a disk of its own, which is its own fault."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    full = "OSError: [Errno 28] No space left on device"
+    assert is_full(Fault("no room", f"{full}: '{tmp_path}/torchinductor_me/a'", "compile"))
+    assert not is_full(Fault("no room", f"{full}: '/data/a'", "measure"))
+    assert not is_full(Fault("exception", str(tmp_path), "measure"))
+    monkeypatch.setattr(temporary, "LEAST_FREE_BYTES", 2**80)
+    assert is_full(Fault("no room", full, "compile"))
 
 
 def test_a_prefix_that_is_not_there_is_named() -> None:

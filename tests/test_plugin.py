@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -250,6 +251,22 @@ def test_kernels_of_a_first_run_are_kept_for_its_baseline_unless_refused(suite, 
     first, second = runs_in(pytester)
     assert [r.kernels for r in first.records.values()] == [KERNELS, KERNELS]
     assert [r.kernels for r in second.records.values()] == [None, None]
+
+
+def test_a_full_temporary_folder_is_no_fault_of_a_test(suite, pytester):
+    """The run ends with status 4 and one sentence; what was measured before it stands."""
+    inside = Path(tempfile.gettempdir(), "torchinductor_me", "a")
+    fault = f"OSError: [Errno 28] No space left on device: {str(inside)!r}"
+    result = suite(f"{{'beta': [Fault('no room', {fault!r}, 'compile')]}}")()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    said = (
+        f"cannot write temporary files to {tempfile.gettempdir()}: *No space left on device*TMPDIR"
+    )
+    result.stdout.fnmatch_lines([f"stopped: {said}"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.assert_outcomes(passed=1)
+    (kept,) = runs_in(pytester)
+    assert list(kept.records) == ["alpha"]
 
 
 def test_kernels_that_cannot_be_looked_into_cost_no_verdict(suite, pytester):

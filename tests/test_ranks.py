@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -656,6 +658,24 @@ def test_the_folder_lies_where_all_hosts_see_it(
         run_ranks(two_ranks("any"), command=words)
     with pytest.raises(LaunchError, match=r"BENCH_LIB_SHARED is '/nowhere': No such file"):
         run_ranks(two_ranks("any"), command=words, environment={"BENCH_LIB_SHARED": "/nowhere"})
+
+
+def test_a_full_temporary_folder_is_no_fault_of_the_ranks(
+    launcher: Callable[[str], LaunchCommand], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nor is a shared one; each is named, with its cure."""
+
+    def full(path: Path, *_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    command = launcher("exit 1")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(LaunchError, match=f"to {tmp_path}: No space left on device; .* TMPDIR$"):
+        run_ranks(two_ranks("any"), command=command)
+    shared = {"BENCH_LIB_SHARED": str(tmp_path)}
+    with pytest.raises(LaunchError, match=f"BENCH_LIB_SHARED is '{tmp_path}': No space left"):
+        run_ranks(two_ranks("any"), command=command, environment=shared)
 
 
 def test_a_skip_of_the_ranks_is_a_skip(launcher: Callable[[str], LaunchCommand]) -> None:

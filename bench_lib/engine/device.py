@@ -32,6 +32,7 @@ from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.launchers import LaunchCommand
 from bench_lib.launch.ranks import run_ranks
 from bench_lib.launch.sweep import Answer, Sweep, measure_together
+from bench_lib.launch.temporary import cannot_write, is_full
 from bench_lib.launch.zygote import Context, Zygote
 from bench_lib.model import (
     Attempt,
@@ -293,6 +294,8 @@ class HeldDevice:
         except CaseSkipped as reason:
             attempt = replace(attempt, skipped=str(reason))
         except CaseFault as error:
+            if is_full(error.fault):
+                raise cannot_write(error.fault) from error
             attempt = replace(attempt, fault=self._explained(error.fault, begin))
         return replace(attempt, took_s=round(time.monotonic() - begin, 3))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import tempfile
@@ -25,9 +26,15 @@ class DeviceLock:
     """Held from before the first case until after the last; let go of by the kernel on death."""
 
     def __init__(self, device: Hardware, folder: Path | None = None) -> None:
-        """Lock of ``device``, shared by all users of this host."""
+        """Lock of ``device``, shared by all users of this host; raises DeviceBusyError."""
         name = re.sub(r"[^A-Za-z0-9-]+", "-", backends.of(device).lock_name(device))
-        self._folder = folder or Path(tempfile.gettempdir(), "bench-lib-locks")
+        try:
+            self._folder = folder or Path(tempfile.gettempdir(), "bench-lib-locks")
+        except OSError as error:  # none that can be written to
+            raise DeviceBusyError(
+                f"cannot lock {device.key}: {error.strerror}; free some space there, or name "
+                "another folder for temporary files with TMPDIR"
+            ) from error
         # Several devices are measured in threads, which let go of what the main one took.
         self._lock = FileLock(self._folder / f"{name}.lock", mode=0o666, thread_local=False)
         self._holder = self._folder / f"{name}.holder"
@@ -44,9 +51,11 @@ class DeviceLock:
                 self._folder.chmod(0o1777)
             self._acquire(wait_s, on_wait)
         except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            remedy = "free some space" if full else "let everybody write"
             raise DeviceBusyError(
-                f"cannot lock {self._device.key} in {self._folder}: {error.strerror}; let "
-                "everybody write there, or name another folder for temporary files with TMPDIR"
+                f"cannot lock {self._device.key} in {self._folder}: {error.strerror}; {remedy} "
+                "there, or name another folder for temporary files with TMPDIR"
             ) from error
         with contextlib.suppress(OSError):
             self._holder.write_text(f"process {os.getpid()}")

@@ -5,7 +5,6 @@ Whatever a profiler writes stays in the case's folder, beside ``kernels.json`` (
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from bench_lib.engine.device import HeldDevice
 from bench_lib.environment import fingerprint
 from bench_lib.launch.faults import CaseFault, CaseSkipped
 from bench_lib.launch.profiled import MEASURED, Asked, Profiled, run_profile
+from bench_lib.launch.temporary import temporary_folder
 from bench_lib.model import Case, Environment, Hardware, Kernel, KernelTable, UserError
 from bench_lib.profiling import answers, readings, store, traces
 from bench_lib.profiling.kernels import table
@@ -145,7 +145,7 @@ def look_into(
 
 
 def _of_ranks(case: Case, device: Hardware, say: Say) -> KernelTable | str:
-    with tempfile.TemporaryDirectory(prefix="bench-lib-") as folder:
+    with temporary_folder() as folder:
         try:
             return with_torch(case, device, Path(folder), Asked(5), say=say).seen[0].kernels
         except CaseFault as error:

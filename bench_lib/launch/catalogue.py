@@ -12,12 +12,12 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.temporary import temporary_folder
 from bench_lib.launch.zygote import import_path
 
 LIMIT_S = 300.0
@@ -69,7 +69,7 @@ def _installation() -> str:
 def _ask() -> dict[str, Any]:
     command = [sys.executable, "-m", "bench_lib.worker", "describe"]
     try:
-        with tempfile.TemporaryDirectory(prefix="bench-lib-") as folder:
+        with temporary_folder() as folder:
             variables = {**os.environ, "PYTHONPATH": import_path(Path(folder), os.environ)}
             done = subprocess.run(
                 command, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False

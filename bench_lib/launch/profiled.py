@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ import msgspec
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError, how_it_ended, last_output
 from bench_lib.launch.launchers import command_for, without_ranks
 from bench_lib.launch.ranks import FOLDER_VARIABLE, end_all
+from bench_lib.launch.temporary import temporary_folder
 from bench_lib.launch.zygote import import_path
 from bench_lib.model import Case, Device, Fault
 
@@ -94,7 +94,7 @@ def run_profile(
     command = order(case, folder, asked, python)
     _clear(folder, asked)
     log = folder / LOG
-    with tempfile.TemporaryDirectory(prefix="bench-lib-") as links:
+    with temporary_folder() as links:
         variables = without_ranks({**os.environ, **(environment or {}), "PYTHONUNBUFFERED": "1"})
         variables["PYTHONPATH"] = import_path(Path(links), variables)
         variables[FOLDER_VARIABLE] = links

@@ -12,7 +12,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +36,7 @@ from bench_lib.launch.launchers import (
 )
 from bench_lib.launch.leash import leashed
 from bench_lib.launch.started import signal_all
+from bench_lib.launch.temporary import NO_ROOM, cannot_write, temporary_folder
 from bench_lib.launch.zygote import import_path
 from bench_lib.model import Case, Fault, Measurement, Numerics, RankSample, Training
 
@@ -158,16 +158,12 @@ def folder_for(command: LaunchCommand, environ: Mapping[str, str]) -> Iterator[P
             f"{SHARED_VARIABLE}"
         )
     try:
-        made = tempfile.TemporaryDirectory(
-            prefix="bench-lib-", dir=shared, ignore_cleanup_errors=shared is not None
-        )
+        with temporary_folder(shared) as folder:
+            yield Path(folder)
     except OSError as error:
-        raise LaunchError(
-            f"{SHARED_VARIABLE} is {shared!r}: {error.strerror}; it has to be a folder that all "
-            "hosts see and you may write to"
-        ) from error
-    with made as folder:
-        yield Path(folder)
+        if error.errno not in NO_ROOM:
+            raise
+        raise cannot_write(error, shared) from error
 
 
 # --- what ranks left -----------------------------------------------------------------------

@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,6 +26,7 @@ from bench_lib.launch.faults import (
     last_output,
 )
 from bench_lib.launch.started import signal_all
+from bench_lib.launch.temporary import temporary_files, temporary_folder
 from bench_lib.launch.wire import (
     ADDRESS_VARIABLE,
     CONTEXTS,
@@ -180,10 +180,7 @@ class Zygote:
         wanted = {**os.environ, **(environment or {})}.get(CONTEXTS_VARIABLE, CONTEXTS[0])
         if wanted not in CONTEXTS:
             raise LaunchError(f"{CONTEXTS_VARIABLE}={wanted!r}: {' or '.join(CONTEXTS)}")
-        # A container's user may leave files there that are not ours to remove.
-        self._directory = tempfile.TemporaryDirectory(
-            prefix="bench-lib-", ignore_cleanup_errors=True
-        )
+        self._directory = temporary_folder()
         self.logs = Path(self._directory.name)
         self._token = secrets.token_hex(16)
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -193,12 +190,32 @@ class Zygote:
         self._futile = 0
         self._connection: Connection | None = None
         self._accepted: list[Connection] = []
-        token = self.logs / TOKEN_FILE
-        token.touch(mode=0o600)
-        token.write_text(self._token, encoding="ascii")
+        try:
+            self._process = self._started(python, environment or {}, command_prefix)
+        except LaunchError:
+            self._listener.close()
+            self._directory.cleanup()
+            raise
+        try:
+            self._connection, hello = self._accept("zygote", START_LIMIT_S)
+        except (LaunchError, KeyboardInterrupt):
+            self.close()
+            raise
+        self.versions: dict[str, str | None] = hello["versions"]
+        """Versions of torch, torchvision, CUDA, HIP and triton as the worker has them."""
+
+    def _started(
+        self, python: str, environment: Mapping[str, str], command_prefix: Sequence[str]
+    ) -> subprocess.Popen[bytes]:
+        """Start the process; raises LaunchError."""
+        with temporary_files():
+            token = self.logs / TOKEN_FILE
+            token.touch(mode=0o600)
+            token.write_text(self._token, encoding="ascii")
+            output = (self.logs / "zygote.log").open("wb")
         command = [python, "-m", "bench_lib.worker", "serve"]
         variables = {
-            **(environment or {}),
+            **environment,
             ADDRESS_VARIABLE: f"127.0.0.1:{self._listener.getsockname()[1]}",
             LOGS_VARIABLE: str(self.logs),
             "PYTHONUNBUFFERED": "1",
@@ -212,8 +229,8 @@ class Zygote:
         else:
             variables["PYTHONPATH"] = import_path(self.logs, {**os.environ, **variables})
         try:
-            with (self.logs / "zygote.log").open("wb") as output:
-                self._process = subprocess.Popen(
+            with output:
+                return subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
@@ -222,21 +239,12 @@ class Zygote:
                     start_new_session=True,
                 )
         except OSError as error:
-            self._listener.close()
-            self._directory.cleanup()
             what = "a program that runs the words after it"
             if not command_prefix:
                 what = "a Python interpreter with torch and torchvision"
             raise LaunchError(
                 f"cannot start a worker with {command[0]}: {error.strerror}; it has to be {what}"
             ) from error
-        try:
-            self._connection, hello = self._accept("zygote", START_LIMIT_S)
-        except (LaunchError, KeyboardInterrupt):
-            self.close()
-            raise
-        self.versions: dict[str, str | None] = hello["versions"]
-        """Versions of torch, torchvision, CUDA, HIP and triton as the worker has them."""
 
     def context(self, *, draws: int = DRAWS) -> Context:
         """Fork a context and wait until it has opened its device.
@@ -393,12 +401,15 @@ def import_path(folder: Path, variables: Mapping[str, str], *, copied: bool = Fa
 
     Another interpreter must not find the torch of ours, which may be next to this package;
     so the package is linked into a folder of its own, below ``folder``, or copied there.
+    Raises LaunchError.
     """
     ours, package = folder / "import", Path(__file__).resolve().parents[1]
-    ours.mkdir()
-    if copied:
-        shutil.copytree(package, ours / "bench_lib", ignore=shutil.ignore_patterns("__pycache__"))
-    else:
-        (ours / "bench_lib").symlink_to(package)
+    with temporary_files():
+        ours.mkdir()
+        if copied:
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(package, ours / "bench_lib", ignore=ignored)
+        else:
+            (ours / "bench_lib").symlink_to(package)
     already = variables.get("PYTHONPATH")
     return f"{ours}{os.pathsep}{already}" if already else str(ours)

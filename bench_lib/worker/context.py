@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import faulthandler
 import json
 import os
@@ -193,7 +194,18 @@ def kind_of(error: BaseException) -> str:
         return "out of memory"
     if isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY):
         return "out of memory"
-    return "exception"
+    return "no room" if _found_no_room(error) else "exception"
+
+
+def _found_no_room(error: BaseException | None) -> bool:
+    """Whether a disk was full, also where a compiler has wrapped that into an error of its own."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if os.strerror(errno.ENOSPC) in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def in_words(error: BaseException) -> str:
