@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bench_lib.backends import Backend, Source
     from bench_lib.launch.launchers import LaunchCommand, Launcher, RanksWanted, RankVariables
     from bench_lib.model import (
         Case,
@@ -36,12 +37,14 @@ _PUBLIC = {
         ),
         "bench_lib.model",
     ),
+    **dict.fromkeys(("Backend", "Source"), "bench_lib.backends"),
     **dict.fromkeys(
         ("LaunchCommand", "Launcher", "RankVariables", "RanksWanted"), "bench_lib.launch.launchers"
     ),
     **dict.fromkeys(("Setting", "UnsupportedError", "Workload"), "bench_lib.worker.workload"),
 }
 __all__ = [
+    "Backend",
     "Case",
     "Hardware",
     "Launch",
@@ -54,6 +57,7 @@ __all__ = [
     "Record",
     "Sampling",
     "Setting",
+    "Source",
     "Status",
     "Telemetry",
     "UnsupportedError",

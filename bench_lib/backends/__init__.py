@@ -22,6 +22,7 @@ from bench_lib.backends.amd import AMD
 from bench_lib.backends.backend import Backend
 from bench_lib.backends.catalogue import MEMORY_TOLERANCE
 from bench_lib.backends.cpu import CPU
+from bench_lib.backends.looks import Source
 from bench_lib.backends.nvidia import NVIDIA
 from bench_lib.backends.sysfs import ROOT, warn_once
 from bench_lib.backends.unknown import Unknown
@@ -30,7 +31,19 @@ from bench_lib.model import Device, Hardware
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["Backend", "confirm", "detect", "every", "is_gpu", "of", "this_cpu", "visibility"]
+__all__ = [
+    "Backend",
+    "Source",
+    "confirm",
+    "detect",
+    "every",
+    "is_gpu",
+    "of",
+    "this_cpu",
+    "used_by",
+    "variables",
+    "visibility",
+]
 
 GROUP = "bench_lib.backends"
 """Group of the entry points that name a Backend."""
