@@ -36,7 +36,7 @@ from bench_lib.storage import acceptance, baselines
 from bench_lib.storage.history import HistoryError, files, read
 from bench_lib.verdict import validity
 from bench_lib.worker.capture import Capture
-from bench_lib.worker.clock import HostClock
+from bench_lib.worker.clock import Clock
 from bench_lib.worker.measure import Context
 from bench_lib.worker.workload import Setting, Workload
 
@@ -246,7 +246,7 @@ def looks(
     agreed = iter(others or [])
     context = Context(
         Setting(torch.device("cpu")),
-        HostClock(),
+        Clock(),
         "context",
         agree=lambda value: max(value, next(agreed, 0.0)),
     )
