@@ -26,7 +26,8 @@ from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import in_words, kind_of
 from bench_lib.worker.device import open_device
 from bench_lib.worker.measure import Steadiness, timed
-from bench_lib.worker.ranks import about_rank, joined, met
+from bench_lib.worker.rank_log import write_whole
+from bench_lib.worker.ranks import about_rank, joined, leave_at_once, met
 from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, build
 from bench_lib.worker.zygote import die_with_parent
 
@@ -84,16 +85,12 @@ def main(arguments: list[str]) -> int:
         traceback.print_exc()
         fault = {"kind": kind_of(error), "message": in_words(error), "phase": kept.phase}
         kept.add(fault=fault, ended_s=time.time())
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)  # the other ranks may be in a collective that will not end now
+        leave_at_once(1)  # the other ranks may be in a collective that will not end now
     kept.add(done=True)
     kept.enter("done")
     leave()
     if not order.ranges:  # a profiler outside writes when the process ends as it should
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)  # all is on the disk, and taking torch down takes a second
+        leave_at_once(0)  # all is on the disk, and taking torch down takes a second
     return 0
 
 
@@ -143,10 +140,7 @@ class Kept:
     def add(self, **fields: Any) -> None:
         """Put more into the result, and the result onto the disk: whole or not at all."""
         self._result |= {**fields, "problems": self.problems}
-        path = self.path("result.json")
-        partial = path.with_suffix(PART)
-        partial.write_text(json.dumps(self._result))
-        partial.replace(path)
+        write_whole(self.path("result.json"), self._result)
 
     @contextlib.contextmanager
     def trying(self, what: str) -> Iterator[None]:
