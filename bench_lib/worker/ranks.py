@@ -23,14 +23,8 @@ from bench_lib.launch.launchers import Meeting, Placement, device_index, meeting
 from bench_lib.launch.launchers.launcher import LOCALHOST, told_meeting
 from bench_lib.model import Device, UserError
 from bench_lib.worker.clock import clock_of
-from bench_lib.worker.context import answer, in_words, kind_of
-from bench_lib.worker.device import (
-    compile_cache_state,
-    cudnn_version,
-    forget_compiled,
-    open_device,
-    versions,
-)
+from bench_lib.worker.context import answer, fault_of
+from bench_lib.worker.device import cudnn_version, open_device, versions
 from bench_lib.worker.launches import compare_streams
 from bench_lib.worker.measure import Context
 from bench_lib.worker.rank_log import write_whole
@@ -71,7 +65,9 @@ def once(cases: Path, out: Path, place: Placement, log: RankLog) -> int:
         context, group, about = prepared(json.dumps(orders[0]), out, place, log.enter)
     except (RuntimeError, OSError, UserError) as error:
         traceback.print_exc()
-        failed = fault_of(error)
+        failed = {"fault": fault_of(error)}
+        if isinstance(error, (MeetingError, UserError)):
+            failed["fault"] |= {"kind": "protocol", "message": str(error)}
     for number, order in enumerate(orders):
         folder = out / str(number) if orders is found else out
         outcome = {**(failed or answer(order, context)), **about}
@@ -132,17 +128,8 @@ def prepared(
         launches=launches,
         phase=enter,
         agree=group.agree,
-        cache_state=compile_cache_state,
-        forget=forget_compiled,
     )
     return context, group, about_rank(setting, seen)
-
-
-def fault_of(error: Exception) -> dict[str, Any]:
-    """Return as an outcome what kept a rank from measuring at all."""
-    kind = "protocol" if isinstance(error, (MeetingError, UserError)) else kind_of(error)
-    words = str(error) if kind == "protocol" else in_words(error)
-    return {"fault": {"kind": kind, "message": words, "traceback": traceback.format_exc()}}
 
 
 def about_rank(setting: Setting, seen: Device) -> dict[str, Any]:
