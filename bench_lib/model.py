@@ -7,15 +7,24 @@ its name; sizes are bytes, times are seconds, rates are per second.
 
 from __future__ import annotations
 
+import difflib
 import enum
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 
 class UserError(RuntimeError):
     """Something that the person in front of it can mend; says what, with which value, and how."""
+
+
+def unknown(kind: str, value: object, known: Sequence[str]) -> str:
+    """Say that a value is not known, with the nearest ones that are, or else with all of them."""
+    near = difflib.get_close_matches(str(value), known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(known)}"
+    return f"unknown {kind} {value!r}; {hint}"
 
 
 class MachineWarning(RuntimeWarning):

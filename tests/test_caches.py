@@ -29,7 +29,7 @@ from bench_lib.verdict.evidence import PINNED, Evidence
 from bench_lib.verdict.metrics import registered
 from bench_lib.verdict.rules import threshold
 from bench_lib.worker import caches, profiling
-from bench_lib.worker.clock import HostClock
+from bench_lib.worker.clock import Clock
 from bench_lib.worker.workload import Setting, Workload
 
 DEVICE = gpus(1)[0]
@@ -220,7 +220,7 @@ def test_a_torch_for_others_has_nothing_to_tune():
 
     from bench_lib.worker.context import Context, answer, tuned
 
-    context = Context(Setting(torch.device("cpu")), HostClock(), "c")
+    context = Context(Setting(torch.device("cpu")), Clock(), "c")
     answered = answer(dataclasses.asdict(make_case()), context, tuned)
     assert answered == {"skipped": "MIOpen is for AMD GPUs, and this torch is built for others"}
 
@@ -241,7 +241,7 @@ def test_slow_steps_are_looked_into_less_often(monkeypatch, step_s, asynchronous
     def step():
         now[0] += step_s
 
-    class Scripted(HostClock):
+    class Scripted(Clock):
         def now(self):
             return now[0]
 

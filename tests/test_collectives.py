@@ -36,6 +36,7 @@ from bench_lib.studies.collectives import (
     sweep_line,
 )
 from bench_lib.studies.figures import Figures
+from bench_lib.worker import device
 from bench_lib.worker.workload import Setting, UnsupportedError
 from bench_lib.worker.workloads import collectives as module
 from bench_lib.worker.workloads.collectives import DTYPES, calls_in_a_step, collective
@@ -507,11 +508,11 @@ def test_a_call_that_fails_is_no_skip(monkeypatch):
 
 def test_what_does_not_fit_is_a_skip_with_both_figures(monkeypatch):
     """On a CPU all ranks share the memory."""
-    monkeypatch.setattr(module, "memory_bytes", lambda _device: 10 * 2**30)
+    monkeypatch.setattr(device, "memory_bytes", lambda _device: 10 * 2**30)
     with pytest.raises(UnsupportedError) as raised:
         collective(Setting(CPU, ranks=4), op="all_to_all", bytes=2**31)
     assert str(raised.value) == (
-        "all_to_all needs 4.0 GiB for each rank's buffers, and 80% of 10.0 GiB of memory may be "
+        "the buffers of all_to_all need 4.0 GiB on each rank, and 80% of 10.0 GiB of memory may be "
         "taken"
     )
 

@@ -14,6 +14,7 @@ from bench_lib.cases.language import language_axes
 from bench_lib.cases.matrix import read_matrix
 from bench_lib.formulas.transformer import SIZES, Size
 from bench_lib.model import UserError
+from bench_lib.worker import device
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads import language_model as module
 from bench_lib.worker.workloads.language_model import LanguageModel, amount, language_model
@@ -303,7 +304,7 @@ def test_the_worker_refuses_what_it_does_not_know(values, words):
 
 def test_weights_that_do_not_fit_are_a_skip_with_both_figures(monkeypatch):
     """Four times the weights in training; divided, each rank's part."""
-    monkeypatch.setattr(module, "memory_bytes", lambda _device: 4 * 2**30)
+    monkeypatch.setattr(device, "memory_bytes", lambda _device: 4 * 2**30)
     with pytest.raises(UnsupportedError) as raised:
         build(network="lm-350m")
     assert str(raised.value) == (

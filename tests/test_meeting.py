@@ -14,7 +14,7 @@ from torch import distributed
 
 from bench_lib.launch.launchers import Placement
 from bench_lib.model import Device
-from bench_lib.worker import ranks, sweep
+from bench_lib.worker import ranks
 from bench_lib.worker.ranks import Group, MeetingError, compare, facts_of, met, refuse_shared_gpu
 
 STORES: Any = distributed
@@ -149,17 +149,19 @@ def test_who_skips_a_case_of_a_sweep_goes_on_with_the_others(
         came_to.append("waits")
         (tmp_path / "0" / "rank-0.json").write_text("{}")
 
-    monkeypatch.setattr("bench_lib.worker.zygote.die_with_parent", lambda: None)
+    monkeypatch.setattr("bench_lib.worker.ranks.die_with_parent", lambda: None)
     monkeypatch.setattr("bench_lib.worker.ranks.prepared", lambda *_: (None, Group(), {}))
-    monkeypatch.setattr("bench_lib.worker.context.answer", answer)
-    monkeypatch.setattr(sweep.time, "sleep", pause)
+    monkeypatch.setattr("bench_lib.worker.ranks.answer", answer)
+    monkeypatch.setattr(ranks.time, "sleep", pause)
     log: Any = Phases()
-    assert sweep.sweep(orders, tmp_path, rank(1), log) == 0
+    assert ranks.once(orders, tmp_path, rank(1), log) == 0
     assert came_to == ["first", "waits", "second"]
 
 
 class Phases:
     """In a rank's log's place."""
+
+    phase = "measure"
 
     def enter(self, phase: str) -> None:
         """Forget it."""

@@ -35,8 +35,9 @@ from bench_lib.model import Accepted, Case, Measurement, Status, UserError
 from bench_lib.storage import acceptance, baselines
 from bench_lib.storage.history import HistoryError, files, read
 from bench_lib.verdict import validity
+from bench_lib.worker import device
 from bench_lib.worker.capture import Capture
-from bench_lib.worker.clock import HostClock
+from bench_lib.worker.clock import Clock
 from bench_lib.worker.measure import Context
 from bench_lib.worker.workload import Setting, Workload
 
@@ -246,7 +247,7 @@ def looks(
     agreed = iter(others or [])
     context = Context(
         Setting(torch.device("cpu")),
-        HostClock(),
+        Clock(),
         "context",
         agree=lambda value: max(value, next(agreed, 0.0)),
     )
@@ -962,8 +963,8 @@ def test_the_measurement_gives_way_and_forgets_as_the_suites_do(
     )
     assert measured_though() == 1
     [context] = lent
-    assert context.forget is session.forget_compiled
-    assert context.cache_state is session.compile_cache_state
+    assert context.forget is device.forget_compiled
+    assert context.cache_state is device.compile_cache_state
     assert context.give_way.__func__ is Beside.give_way
     assert context.give_way.__self__.companion is give_way
 

@@ -28,7 +28,7 @@ from bench_lib.model import Case, Fault, Kernel, KernelTable, Launch
 from bench_lib.profiling.traces import read
 from bench_lib.worker import __main__ as worker
 from bench_lib.worker import profiling, tracing
-from bench_lib.worker.clock import GpuClock, HostClock
+from bench_lib.worker.clock import Clock, GpuClock
 from bench_lib.worker.profiling import Work, kernels, union_s
 from bench_lib.worker.workload import UnsupportedError
 
@@ -117,14 +117,14 @@ def test_a_profiler_that_sees_no_kernel_is_not_believed(profiler) -> None:
 def test_on_a_cpu_torchs_operations_stand_for_kernels() -> None:
     """By torch's own profiler, each with its own time, and nothing is said of being busy."""
     matrix = torch.ones(32, 32)
-    found = kernels(lambda: torch.relu(matrix @ matrix), HostClock(), 3)
+    found = kernels(lambda: torch.relu(matrix @ matrix), Clock(), 3)
     assert (found.busy_s, found.steps, found.source) == (None, 3, "torch.profiler, CPU")
     calls = {name: calls for name, calls, _ in found.kernels}
     assert (calls["aten::mm"], calls["aten::relu"]) == (3, 3)
     times = [total_s for *_, total_s in found.kernels]
     assert times == sorted(times, reverse=True)
     with pytest.raises(UnsupportedError, match="the profiler saw no operation"):
-        kernels(lambda: None, HostClock(), 1)
+        kernels(lambda: None, Clock(), 1)
 
 
 def test_what_overlaps_counts_once() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from bench_lib.model import (
     Launch,
     Param,
     UserError,
+    unknown,
 )
 
 LARGEST = 10**9
@@ -60,9 +60,7 @@ def one_of(kind: str, allowed: Sequence[str]) -> Callable[[Any], str | None]:
     def check(value: Any) -> str | None:
         if value in allowed and isinstance(value, str):
             return None
-        near = difflib.get_close_matches(str(value), allowed, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(allowed)}"
-        return f"unknown {kind} {value!r}; {hint}"
+        return unknown(kind, value, allowed)
 
     return check
 

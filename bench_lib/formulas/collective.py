@@ -7,11 +7,10 @@ because the matrix and the worker both ask.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench_lib.model import UserError
+from bench_lib.model import UserError, unknown
 
 ITEM_BYTES = {
     "int8": 1,
@@ -148,8 +147,5 @@ def rounded(op: str, size: int, dtype: str, ranks: int) -> int:
 
 
 def _among(kind: str, value: str, allowed: Sequence[str]) -> None:
-    if value in allowed:
-        return
-    near = difflib.get_close_matches(str(value), allowed, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(allowed)}"
-    raise UserError(f"unknown {kind} {value!r}; {hint}")
+    if value not in allowed:
+        raise UserError(unknown(kind, value, allowed))

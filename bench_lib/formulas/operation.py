@@ -6,14 +6,13 @@ worker both ask.  Sizes are bytes; a multiply-accumulate is two FLOPs.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
-from bench_lib.model import MEMORY_FORMATS, UserError
+from bench_lib.model import MEMORY_FORMATS, UserError, unknown
 
 BINARY = ("add", "mul", "div", "sub", "eq")
 UNARY = ("exp", "relu", "tanh", "sqrt")
@@ -47,17 +46,6 @@ _FAMILIES = {
 }
 OPERATORS = tuple(_FAMILIES)
 
-_ASKS: dict[str, tuple[str, ...]] = {
-    "binary": ("shape2",),
-    "sparse": ("shape2",),
-    "gemm": ("layout",),
-    "sdpa": ("direction", "causal"),
-    "conv2d": ("shape2", "memory_format", "direction", "stride"),
-    "batch_norm": ("memory_format", "direction"),
-    "softmax": ("direction",),
-    "embedding": ("shape2", "direction"),
-    "transfer": ("pinned",),
-}
 _NEEDED = ("layout", "memory_format", "direction")
 """What has no usual value: where it concerns an operator it has to be named."""
 
@@ -66,14 +54,12 @@ def family_of(op: str) -> str:
     """Return what kind an operator is; raises UserError, with near names, where there is none."""
     if op in _FAMILIES:
         return _FAMILIES[op]
-    near = difflib.get_close_matches(op, OPERATORS, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(OPERATORS)}"
-    raise UserError(f"unknown op {op!r}; {hint}")
+    raise UserError(unknown("op", op, OPERATORS))
 
 
 def asks(op: str, field: str) -> bool:
     """Whether an operator has a parameter besides op, shape, precision and rotate."""
-    return field in _ASKS.get(family_of(op), ())
+    return field in _RULES[family_of(op)].asks
 
 
 def sizes_in(text: object) -> tuple[int, ...]:
@@ -242,8 +228,7 @@ class Operation:
     @cached_property
     def output(self) -> tuple[int, ...]:
         """The result's sizes, of a forward pass where there are two; raises UserError."""
-        shaped = _OUTPUTS.get(self.family)
-        return self.sizes if shaped is None else shaped(self)
+        return _RULES[self.family].output(self)
 
     @cached_property
     def amounts(self) -> Amounts:
@@ -251,7 +236,7 @@ class Operation:
         output = math.prod(self.output)
         if output > MOST_ELEMENTS:
             raise UserError(f"{self.op} {self.shape}: the result has {output} elements")
-        return _AMOUNTS[self.family](self)
+        return _RULES[self.family].amounts(self)
 
     def dims(self, count: int, what: str) -> tuple[int, ...]:
         """Return the first tensor's sizes where there are so many; raises UserError."""
@@ -260,14 +245,10 @@ class Operation:
         return self.sizes
 
 
-_USUAL: dict[str, object] = {
-    "shape2": "",
-    "layout": "",
-    "memory_format": "",
-    "stride": 1,
-    "causal": False,
-    "pinned": False,
-    "direction": "",
+_USUAL = {
+    each.name: each.default
+    for each in fields(Operation)
+    if each.name not in ("op", "shape", "precision", "rotate")
 }
 
 
@@ -355,18 +336,6 @@ def _sparse_output(o: Operation) -> tuple[int, ...]:
     return o.sizes
 
 
-_OUTPUTS: dict[str, Callable[[Operation], tuple[int, ...]]] = {
-    "binary": _binary_output,
-    "reduction": _reduction_output,
-    "gemm": _gemm_output,
-    "sdpa": _sdpa_output,
-    "conv2d": _conv2d_output,
-    "batch_norm": _batch_norm_output,
-    "embedding": _embedding_output,
-    "sparse": _sparse_output,
-}
-
-
 # ---- FLOPs and bytes ------------------------------------------------------------------------
 
 _PER_ELEMENT = {"norm": 2, "var": 3, "std": 3}
@@ -446,16 +415,13 @@ def _conv2d(o: Operation) -> Amounts:
     return Amounts(2 * forward, 2 * operands + result, 2 * (operands + result))
 
 
-def _pointwise(flops: dict[str, int], extra: int) -> Callable[[Operation], Amounts]:
-    """Count what reads one tensor and writes one; backward it reads two.
-
-    ``extra`` is how many more tensors a backward pass holds than it moves.
-    """
+def _pointwise(flops: dict[str, int]) -> Callable[[Operation], Amounts]:
+    """Count what reads one tensor and writes one; backward it reads two, and holds one more."""
 
     def amounts(o: Operation) -> Amounts:
         elements = math.prod(o.sizes)
         size = elements * o.item_bytes
-        moved, held = (3, 3 + extra) if o.is_backward else (2, 2)
+        moved, held = (3, 4) if o.is_backward else (2, 2)
         return Amounts(elements * flops[o.direction], moved * size, held * size)
 
     return amounts
@@ -478,17 +444,33 @@ def _copy(o: Operation) -> Amounts:
     return Amounts(0, sides * size, sides * size)
 
 
-_AMOUNTS: dict[str, Callable[[Operation], Amounts]] = {
-    "binary": _binary,
-    "unary": _unary,
-    "reduction": _reduction,
-    "sparse": _sparse,
-    "gemm": _gemm,
-    "sdpa": _sdpa,
-    "conv2d": _conv2d,
-    "batch_norm": _pointwise(BATCH_NORM, extra=1),
-    "softmax": _pointwise(SOFTMAX, extra=1),
-    "embedding": _embedding,
-    "copy": _copy,
-    "transfer": _copy,
+# ---- families -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Family:
+    """What operators have in common that are built and counted alike."""
+
+    amounts: Callable[[Operation], Amounts]
+    output: Callable[[Operation], tuple[int, ...]] = lambda o: o.sizes
+    """The result's sizes; raises UserError where there can be no result."""
+    asks: tuple[str, ...] = ()
+    """Parameters besides op, shape, precision and rotate."""
+
+
+_RULES = {
+    "binary": _Family(_binary, _binary_output, ("shape2",)),
+    "unary": _Family(_unary),
+    "reduction": _Family(_reduction, _reduction_output),
+    "sparse": _Family(_sparse, _sparse_output, ("shape2",)),
+    "gemm": _Family(_gemm, _gemm_output, ("layout",)),
+    "sdpa": _Family(_sdpa, _sdpa_output, ("direction", "causal")),
+    "conv2d": _Family(_conv2d, _conv2d_output, ("shape2", "memory_format", "direction", "stride")),
+    "batch_norm": _Family(
+        _pointwise(BATCH_NORM), _batch_norm_output, ("memory_format", "direction")
+    ),
+    "softmax": _Family(_pointwise(SOFTMAX), asks=("direction",)),
+    "embedding": _Family(_embedding, _embedding_output, ("shape2", "direction")),
+    "copy": _Family(_copy),
+    "transfer": _Family(_copy, asks=("pinned",)),
 }

@@ -47,7 +47,7 @@ def measure_together(
     with folder_for(command, outside) as folder:
         file = folder / "cases.json"
         file.write_text(json.dumps([dataclasses.asdict(case) for case in cases]))
-        form = ("bench_lib.worker.sweep", str(file), str(folder))
+        form = ("bench_lib.worker", "once", str(file), str(folder))
         ending = launch(
             command, form, folder, outside, lambda process: _ends_in_time(process, cases, folder)
         )

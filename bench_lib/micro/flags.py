@@ -31,6 +31,16 @@ SHORTEST = {
     "--help": "--h",
 }
 """Flags that could be cut down to so much before there were others that begin like them."""
+ALL_HERE = "--distributed_dataparallel"
+DEPENDENT = {
+    "--compile": ("--compileContext",),
+    "--kineto": ("--profiler-output",),
+    "--judge": ("--baselines",),
+    ALL_HERE: ("--rank", "--world-size", "--dist-backend", "--dist-url"),
+}
+"""Flags that do nothing without another, by that other."""
+OVERRULED = ("--rank", "--world-size", "--dist-url")
+"""What a launcher knows better, as ROCm's tool has it."""
 _FLAG = re.compile(r"--?[A-Za-z]")
 BASELINES = Path("baselines")
 URL = re.compile(r"tcp://[^/\s]+:[0-9]{1,5}(\?.*)?|(file|env)://\S*")
@@ -213,101 +223,63 @@ def _add_our_flags(group: argparse._ArgumentGroup) -> None:
 
 def read_options(words: Sequence[str]) -> Options:
     """Read a command line; raises UserError, which names the flag and its value."""
-    given = _parsed([_spelt_out(word) for word in words])
+    made = parser()
+    made.words = [_spelt_out(word) for word in words]
+    given = made.parse_args(made.words)
     for flag in ("batch_size", "iterations", "opt_step"):
         _counts(flag, getattr(given, flag))
     compiling = read_context(given.compileContext)
+    given.compileContext = given.compileContext.strip() or "{}"  # as without the flag
     step, on_step = _profiled_step(given.flops_prof_step, given.iterations)
+    launcher = who_am_i(os.environ).launcher
     remarks = [
         *(compiling.remarks if given.compile else []),
         *_on_precision(given),
         *on_step,
-        *_idle(given),
+        *_idle(given, launcher),
     ]
     if given.opt_step > 1 and given.mode == "inference":
         remarks.append(f"--opt-step {given.opt_step} does nothing in inference")
-    launcher = who_am_i(os.environ).launcher
-    launched = launcher is not None
+    told = vars(given) | {
+        "flops_prof_step": step,
+        "fp16": bool(given.fp16),
+        "device_ids": _device_ids(given.device_ids),
+        "dist_backend": given.dist_backend and given.dist_backend.lower(),
+        "compiling": compiling if given.compile else Compiling(),
+        "history": given.history or (Path("history") if given.judge else None),
+    }
     if launcher is not None:
-        remarks += _overruled(given, launcher)
-    options = Options(
-        network=given.network,
-        batch_size=given.batch_size,
-        iterations=given.iterations,
-        flops_prof_step=step,
-        kineto=given.kineto,
-        autograd_profiler=given.autograd_profiler,
-        fp16=bool(given.fp16),
-        amp=given.amp,
-        amp_opt_level=given.amp_opt_level,
-        distributed_dataparallel=given.distributed_dataparallel,
-        device_ids=_device_ids(given.device_ids),
-        rank=None if launched else given.rank,
-        world_size=None if launched else given.world_size,
-        dist_backend=given.dist_backend and given.dist_backend.lower(),
-        dist_url=None if launched else given.dist_url,
-        compiling=compiling if given.compile else Compiling(),
-        csv_file=given.csv_file,
-        mode=given.mode,
-        nhwc=given.nhwc,
-        opt_step=given.opt_step,
-        output_dir=given.output_dir,
-        output_file=given.output_file,
-        profiler_output=given.profiler_output,
-        history=given.history or (Path("history") if given.judge else None),
-        judge=given.judge,
-        baselines=given.baselines,
-        json=given.json,
-        remarks=remarks,
-    )
+        if overruled := _said(given, OVERRULED):
+            verb = "is" if len(overruled) == 1 else "are"
+            remarks.append(f"{listed(overruled)} {verb} as {launcher} has it, and not as given")
+        told |= dict.fromkeys(map(_name, OVERRULED))
+    del told["compile"], told["compileContext"]
+    options = Options(**told, remarks=remarks)
     _check_ranks(options)
     _check_files(options)
     return options
 
 
-def _parsed(words: Sequence[str]) -> argparse.Namespace:
-    made = parser()
-    made.words = words
-    return made.parse_args(words)
-
-
-def _idle(given: argparse.Namespace) -> list[str]:
+def _idle(given: argparse.Namespace, launcher: str | None) -> list[str]:
     """Say which flags do nothing, since another is not there."""
-    idle = {
-        "--compile": {
-            "--compileContext": given.compileContext.strip() not in ("", "{}"),
-        },
-        "--kineto": {"--profiler-output": given.profiler_output},
-        "--judge": {"--baselines": given.baselines != BASELINES},
-    }
-    there = {"--compile": given.compile, "--kineto": given.kineto, "--judge": given.judge}
-    if who_am_i(os.environ).launcher is None:
-        needed = "--distributed_dataparallel"
-        idle[needed] = _meeting(given, "--rank", "--world-size", "--dist-backend", "--dist-url")
-        there[needed] = given.distributed_dataparallel
     remarks = []
-    for needed, flags in idle.items():
-        said = [flag for flag, is_said in flags.items() if is_said]
-        if said and not there[needed]:
+    for needed, flags in DEPENDENT.items():
+        said = _said(given, flags)
+        is_launched = needed == ALL_HERE and launcher is not None
+        if said and not getattr(given, _name(needed)) and not is_launched:
             verb = "does" if len(said) == 1 else "do"
             remarks.append(f"{listed(said)} {verb} nothing without {needed}")
     return remarks
 
 
-def _meeting(given: argparse.Namespace, *flags: str) -> dict[str, bool]:
-    """Return which of these flags are given; they have no default."""
-    names = {flag: flag.strip("-").replace("-", "_") for flag in flags}
-    return {flag: getattr(given, name) is not None for flag, name in names.items()}
+def _said(given: argparse.Namespace, flags: Sequence[str]) -> list[str]:
+    """Return which of these flags have another value than without them."""
+    usual = parser().parse_args(["--network", ""])
+    return [flag for flag in flags if getattr(given, _name(flag)) != getattr(usual, _name(flag))]
 
 
-def _overruled(given: argparse.Namespace, launcher: str) -> list[str]:
-    """Say which flags a launcher knows better, as ROCm's tool has it."""
-    flags = _meeting(given, "--rank", "--world-size", "--dist-url")
-    said = [flag for flag, is_said in flags.items() if is_said]
-    if not said:
-        return []
-    verb = "is" if len(said) == 1 else "are"
-    return [f"{listed(said)} {verb} as {launcher} has it, and not as given"]
+def _name(flag: str) -> str:
+    return flag.strip("-").replace("-", "_")
 
 
 def _spelt_out(word: str) -> str:
@@ -383,16 +355,10 @@ def _check_ranks(options: Options) -> None:
     if who_am_i(os.environ).launcher is not None:
         return  # it says it all
     if options.distributed_dataparallel:
-        needed = {
-            "--rank": options.rank,
-            "--world-size": options.world_size,
-            "--dist-backend": options.dist_backend,
-            "--dist-url": options.dist_url,
-        }
-        missing_flags = [flag for flag, value in needed.items() if value is None]
+        missing_flags = [f for f in DEPENDENT[ALL_HERE] if getattr(options, _name(f)) is None]
         if missing_flags:
             raise UserError(
-                f"--distributed_dataparallel needs {', '.join(missing_flags)} too; "
+                f"{ALL_HERE} needs {', '.join(missing_flags)} too; "
                 "torchrun --nproc-per-node N -m bench_lib.micro needs none of them"
             )
         if not URL.fullmatch(options.dist_url or ""):

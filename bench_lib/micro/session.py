@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import importlib.util
 import io
 import os
@@ -23,13 +22,13 @@ from bench_lib.micro.compiling import Compiling
 from bench_lib.micro.flags import Options
 from bench_lib.micro.places import Place, batch_of
 from bench_lib.micro.steps import Iteration, Watched
-from bench_lib.micro.words import first_line, listed, shown
+from bench_lib.micro.words import first_line, listed, nearest, shown
 from bench_lib.model import Case, Device, Measurement, Sampling, UserError
 from bench_lib.verdict.metrics import iterations
 from bench_lib.worker import capture, layers
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import kind_of
-from bench_lib.worker.device import autocast, compile_cache_state, forget_compiled, open_device
+from bench_lib.worker.device import autocast, open_device
 from bench_lib.worker.launches import compare_streams
 from bench_lib.worker.measure import LEAST_WARMUP_STEPS, Context, measure
 from bench_lib.worker.ranks import Group, about_rank, joined
@@ -91,7 +90,8 @@ def case_from(options: Options, place: Place, fp32: str) -> Case:
     name = ROCM_NAMES.get(options.network, options.network)
     known = networks()
     if name not in known:
-        near = _nearest(options.network, [*known, *ROCM_NAMES])
+        near = nearest(options.network, [*known, *ROCM_NAMES], 3)
+        near = near or f"there are {len(known)}, such as resnet50, vit_b_16 and fcn_resnet50"
         raise UserError(f"--network is {shown(options.network)}, and there is no such; {near}")
     size = known[name].image_size if name.startswith("inception") else SIZE
     values: dict[str, Any] = {
@@ -111,13 +111,6 @@ def case_from(options: Options, place: Place, fp32: str) -> Case:
     )
     axes = network_axes({name: about.image_size for name, about in known.items()})
     return case_of(axes, values, Case(id="", workload="", sampling=sampling))
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name[:99], known, n=3, cutoff=0.5)
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    return f"there are {len(known)}, such as resnet50, vit_b_16 and fcn_resnet50"
 
 
 def plain_fp32(device: torch.device) -> str:
@@ -156,10 +149,8 @@ def run(
     _say(say, lines.header(options, place, int(case.params["batch_size"]), _in_words(device, seen)))
     group = _met(place, device, say)
     with _not_measured(case, seen):
-        clock, setting = (
-            clock_of(device),
-            Setting(device, place.rank, place.local_rank, place.ranks),
-        )
+        clock = clock_of(device)
+        setting = Setting(device, place.rank, place.local_rank, place.ranks)
         context = Context(
             setting=setting,
             clock=clock,
@@ -167,9 +158,7 @@ def run(
             device_uuid=seen.uuid,
             launches=compare_streams(device),
             agree=group.agree,
-            cache_state=compile_cache_state,
             give_way=give_way,
-            forget=forget_compiled,
         )
         looks = Looks(options, case, context, say)
         looks.take()
@@ -382,26 +371,22 @@ class Passes:
         ]
         if not passes:
             return
-        try:
+        with self._trying():
             workload = build(case, setting)
             for _ in range(LEAST_WARMUP_STEPS):
                 workload.step()
-        except Exception as error:  # noqa: BLE001 - what is measured is not lost for it
-            self._failed(error)
-            return
-        for look in passes:
-            self._try(look, workload)
+            for look in passes:
+                with self._trying():
+                    look(workload)
 
-    def _try(self, look: Callable[[Workload], None], workload: Workload) -> None:
+    @contextlib.contextmanager
+    def _trying(self) -> Iterator[None]:
         try:
-            look(workload)
-        except Exception as error:  # noqa: BLE001 - as above
-            self._failed(error)
-
-    def _failed(self, error: Exception) -> None:
-        why = f"{type(error).__name__}: {first_line(error)}"
-        self.lines.append(f"Not profiled: {why}")
-        self.failed.append(f"not profiled: {why}")
+            yield
+        except Exception as error:  # noqa: BLE001 - what is measured is not lost for it
+            why = f"{type(error).__name__}: {first_line(error)}"
+            self.lines.append(f"Not profiled: {why}")
+            self.failed.append(f"not profiled: {why}")
 
     def _autograd(self, workload: Workload) -> None:
         n = self._options.iterations

@@ -1,11 +1,11 @@
-"""``python -m bench_lib.worker serve | once CASE.json OUT | profile CASE.json OUT | describe``."""
+"""``python -m bench_lib.worker serve | once CASES.json OUT | profile CASE.json OUT | describe``."""
 
 from __future__ import annotations
 
 import sys
 
 USAGE = (
-    "usage: python -m bench_lib.worker serve | once CASE.json OUT | describe"
+    "usage: python -m bench_lib.worker serve | once CASES.json OUT | describe"
     " | profile CASE.json OUT [--steps N] [--stacks] [--ranges]"
 )
 
@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     return 2
 
 
-def _once(case: str, out: str) -> int:
+def _once(cases: str, out: str) -> int:
     """Be a rank; its output is its own from here on, torch's import included."""
     import os
     import socket
@@ -55,7 +55,7 @@ def _once(case: str, out: str) -> int:
     log.enter("import torch")
     from bench_lib.worker.ranks import once
 
-    return once(Path(case), Path(out), place, log)
+    return once(Path(cases), Path(out), place, log)
 
 
 if __name__ == "__main__":

@@ -83,7 +83,8 @@ def traced(step: Callable[[], object], iterations: int, name: Callable[[int], st
     trace = traces[0]
     Path(f"{trace}{PART}").replace(trace)  # the profiler itself is silent where it cannot write
     averages = profiler.key_averages()
-    table = averages.table(sort_by=_by_device())
+    column = "device_time_total" if torch.cuda.is_available() else "cpu_time_total"
+    table = averages.table(sort_by=column)
     return Capture(active, {"": table}, _operations(averages, active), trace)
 
 
@@ -119,10 +120,6 @@ def ranges() -> Iterator[None]:
 def _activities() -> list[ProfilerActivity]:
     gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
     return [ProfilerActivity.CPU, *gpu]
-
-
-def _by_device() -> str:
-    return "device_time_total" if torch.cuda.is_available() else "cpu_time_total"
 
 
 def _synchronize() -> None:

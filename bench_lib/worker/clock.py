@@ -1,11 +1,10 @@
-"""The clocks and the memory counters that measuring reads; one class per kind of device."""
+"""The clocks and the memory counters that measuring reads: a CPU's, and what a GPU's does else."""
 
 from __future__ import annotations
 
-import os
 import time
 from array import array
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,60 +15,24 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
-class Marks(Protocol):
-    """Points in the device's own order of work."""
+class Marks:
+    """Points in the device's own order of work; a CPU's are times on the host."""
+
+    def __init__(self, n: int) -> None:
+        """Allocate ``n`` points."""
+        self._times = array("d", bytes(8 * n))
 
     def mark(self, i: int) -> None:
         """Place the i-th point after all work issued so far."""
+        self._times[i] = time.perf_counter()
 
     def intervals(self) -> list[float]:
         """Seconds from each point to the next; only after the device has passed the last."""
+        pairs = zip(self._times, self._times[1:], strict=False)
+        return [round(b - a, 10) for a, b in pairs]
 
 
-class Clock(Protocol):
-    """Time and memory of one device."""
-
-    def now(self) -> float:
-        """Seconds on the machine's monotonic clock."""
-
-    def synchronize(self) -> None:
-        """Wait until the device has done all that was issued."""
-
-    def marks(self, n: int) -> Marks:
-        """Allocate n points beforehand, so that placing them allocates nothing."""
-
-    def allocated_bytes(self) -> int | None:
-        """Bytes the allocator has handed out now."""
-
-    def reset_peak(self) -> None:
-        """Start counting the peak anew."""
-
-    def peak_bytes(self) -> int | None:
-        """Most bytes handed out at once since the last reset."""
-
-    def release(self) -> None:
-        """Give back what caches hold, so that the next case starts as the first did."""
-
-    def take_turn(self) -> None:
-        """Work for a moment and wait for the end of it."""
-
-    def recorded(self, step: Callable[[], object]) -> AbstractContextManager[Callable[[], None]]:
-        """Record a step's work once, and lend what makes the device do it again.
-
-        Raises whatever keeps the step from being recorded; asynchronous clocks only.
-        """
-
-    def busy_time(self, step: Callable[[], object], n: int) -> float:
-        """Seconds of work that the device has in one step, from ``n`` profiled ones.
-
-        Raises whatever keeps them from being profiled; asynchronous clocks only.
-        """
-
-    asynchronous: bool
-    """Whether issuing work and doing it are different things."""
-
-
-class _EventMarks:
+class _EventMarks(Marks):
     def __init__(self, n: int) -> None:
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(n)]
 
@@ -81,7 +44,63 @@ class _EventMarks:
         return [round(a.elapsed_time(b) / 1e3, 10) for a, b in pairs]
 
 
-class GpuClock:
+class Clock:
+    """Time and memory of one device.
+
+    As it stands it is a CPU's: work is done when the call returns, and memory has no allocator
+    to ask.
+    """
+
+    asynchronous = False
+    """Whether issuing work and doing it are different things."""
+
+    def now(self) -> float:
+        """Seconds on the machine's monotonic clock."""
+        return time.monotonic()
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was issued."""
+
+    def marks(self, n: int) -> Marks:
+        """Allocate n points beforehand, so that placing them allocates nothing."""
+        return Marks(n)
+
+    def allocated_bytes(self) -> int | None:
+        """Bytes the allocator has handed out now.
+
+        None on a CPU: resident memory depends on what ran before.
+        """
+        return None
+
+    def reset_peak(self) -> None:
+        """Start counting the peak anew."""
+
+    def peak_bytes(self) -> int | None:
+        """Most bytes handed out at once since the last reset; None on a CPU."""
+        return None
+
+    def release(self) -> None:
+        """Give back what caches hold, so that the next case starts as the first did."""
+
+    def take_turn(self) -> None:
+        """Work for a moment and wait for the end of it; a CPU is left to the one that measures."""
+
+    def recorded(self, step: Callable[[], object]) -> AbstractContextManager[Callable[[], None]]:
+        """Record a step's work once, and lend what makes the device do it again.
+
+        Raises whatever keeps the step from being recorded; asynchronous clocks only.
+        """
+        raise NotImplementedError
+
+    def busy_time(self, step: Callable[[], object], n: int) -> float:
+        """Seconds of work that the device has in one step, from ``n`` profiled ones.
+
+        Raises whatever keeps them from being profiled; asynchronous clocks only.
+        """
+        raise NotImplementedError
+
+
+class GpuClock(Clock):
     """Device events on a CUDA or HIP device; memory as its caching allocator counts it."""
 
     asynchronous = True
@@ -89,10 +108,6 @@ class GpuClock:
     def __init__(self, device: torch.device) -> None:
         """Clock of ``device``, which must be the current one."""
         self._device = device
-
-    def now(self) -> float:
-        """Seconds on the machine's monotonic clock."""
-        return time.monotonic()
 
     def synchronize(self) -> None:
         """Wait for the device."""
@@ -151,95 +166,13 @@ class GpuClock:
         """Sum up what torch's profiler saw on the device: kernels, copies and fills.
 
         In seconds for each of ``n`` steps.  The pauses between them are not in the sum, and what
-        ran at the same time is twice.  Raises RuntimeError where nothing was seen.
+        ran at the same time is twice.  Raises UnsupportedError where nothing was seen.
         """
-        from torch.profiler import ProfilerActivity, profile
+        from bench_lib.worker.profiling import kernels
 
-        if can_detach_profiler():
-            os.environ.setdefault("TEARDOWN_CUPTI", "1")
-        torch.cuda.synchronize(self._device)
-        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-            for _ in range(n):
-                step()
-            torch.cuda.synchronize(self._device)
-        busy_us = sum(
-            event.self_device_time_total
-            for event in profiler.events()
-            # Named stretches of the program (an optimizer's step) hold kernels that are there
-            # by themselves; calls of the runtime have device time, but happen on the CPU.
-            if event.device_type.name != "CPU" and not event.is_user_annotation
-        )
-        torch.cuda.synchronize(self._device)  # a call is what the profiler detaches in
-        if busy_us <= 0:
-            raise RuntimeError("the profiler saw no work on the device")
-        return float(busy_us) / 1e6 / n
-
-
-def can_detach_profiler() -> bool:
-    """Whether CUPTI may be told to leave the process after profiling.
-
-    Attached it makes every later launch slower, by 10 to 20% of a step
-    (pytorch/pytorch#144455), and the next case is measured in this process too.  Before
-    CUDA 12.6 detaching it broke later graphs.
-    """
-    cuda = torch.version.cuda
-    return cuda is not None and tuple(int(part) for part in cuda.split(".")[:2]) >= (12, 6)
-
-
-class _HostMarks:
-    def __init__(self, n: int) -> None:
-        self._times = array("d", bytes(8 * n))
-
-    def mark(self, i: int) -> None:
-        self._times[i] = time.perf_counter()
-
-    def intervals(self) -> list[float]:
-        pairs = zip(self._times, self._times[1:], strict=False)
-        return [round(b - a, 10) for a, b in pairs]
-
-
-class HostClock:
-    """A CPU's clock: work is done when the call returns, memory has no allocator to ask."""
-
-    asynchronous = False
-
-    def now(self) -> float:
-        """Seconds on the machine's monotonic clock."""
-        return time.monotonic()
-
-    def synchronize(self) -> None:
-        """Nothing to wait for."""
-
-    def marks(self, n: int) -> Marks:
-        """Allocate n host times."""
-        return _HostMarks(n)
-
-    def allocated_bytes(self) -> int | None:
-        """Unknown: resident memory depends on what ran before."""
-        return None
-
-    def reset_peak(self) -> None:
-        """Nothing to reset."""
-
-    def peak_bytes(self) -> int | None:
-        """Unknown, as above."""
-        return None
-
-    def release(self) -> None:
-        """Nothing to release."""
-
-    def take_turn(self) -> None:
-        """Leave the CPU to the one that measures."""
-
-    def recorded(self, step: Callable[[], object]) -> AbstractContextManager[Callable[[], None]]:
-        """Nobody asks: the host is the device."""
-        raise NotImplementedError
-
-    def busy_time(self, step: Callable[[], object], n: int) -> float:
-        """Nobody asks for these seconds, as above."""
-        raise NotImplementedError
+        return sum(total_s for _, _, total_s in kernels(step, self, n).kernels) / n
 
 
 def clock_of(device: torch.device) -> Clock:
     """Return the clock of a device."""
-    return GpuClock(device) if device.type == "cuda" else HostClock()
+    return GpuClock(device) if device.type == "cuda" else Clock()

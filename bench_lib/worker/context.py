@@ -19,14 +19,9 @@ from bench_lib.launch.wire import ClosedError, connect, decode_case
 from bench_lib.model import Case, Kernel, KernelTable
 from bench_lib.worker import caches, profiling
 from bench_lib.worker.clock import clock_of
-from bench_lib.worker.device import (
-    compile_cache_state,
-    cudnn_version,
-    forget_compiled,
-    open_device,
-)
+from bench_lib.worker.device import cudnn_version, open_device
 from bench_lib.worker.launches import compare_streams
-from bench_lib.worker.measure import LEAST_WARMUP_STEPS, Context, clean, measure
+from bench_lib.worker.measure import LEAST_WARMUP_STEPS, Context, cleaned, measure
 from bench_lib.worker.workloads import Setting, UnsupportedError, build
 
 if TYPE_CHECKING:
@@ -64,9 +59,7 @@ def serve_cases(name: str) -> int:
         device_uuid=seen.uuid,
         launches=launches,
         phase=lambda phase: connection.send({"phase": phase}),
-        cache_state=compile_cache_state,
         give_way=give_way,
-        forget=forget_compiled,
     )
     try:
         while True:
@@ -105,39 +98,28 @@ def tuned(case: Case, context: Context) -> dict[str, Any]:
     """
     if torch.version.hip is None:
         raise UnsupportedError("MIOpen is for AMD GPUs, and this torch is built for others")
-    clean(context)
-    try:
-        with caches.searching():
-            context.phase("tune")
-            with contextlib.closing(build(case, context.setting)) as workload:
-                for _ in range(2):
-                    workload.step()
-                context.clock.synchronize()
-    finally:
-        clean(context)
+    with cleaned(context), caches.searching():
+        context.phase("tune")
+        with contextlib.closing(build(case, context.setting)) as workload:
+            for _ in range(2):
+                workload.step()
+            context.clock.synchronize()
     return {"tuned": True}
 
 
 def kernels_of(case: Case, context: Context) -> dict[str, Any]:
     """Return what the device does in one of a case's steps as a message's part."""
-    clean(context)
-    try:
-        seen = _profiled(case, context)
-    finally:
-        clean(context)
+    with cleaned(context):
+        context.phase("build")
+        with contextlib.closing(build(case, context.setting)) as workload:
+            seen = _profiled(workload.step, context)
     n = seen.steps
     kernels = [Kernel(name, calls / n, total_s / n) for name, calls, total_s in seen.kernels]
     busy_s = None if seen.busy_s is None else seen.busy_s / n
     return {"kernels": dataclasses.asdict(KernelTable(seen.source, n, kernels, busy_s))}
 
 
-def _profiled(case: Case, context: Context) -> profiling.Work:
-    context.phase("build")
-    with contextlib.closing(build(case, context.setting)) as workload:
-        return _profiled_steps(workload.step, context)
-
-
-def _profiled_steps(step: Callable[[], object], context: Context) -> profiling.Work:
+def _profiled(step: Callable[[], object], context: Context) -> profiling.Work:
     clock = context.clock
     context.phase("first step")
     step()
@@ -168,14 +150,14 @@ def answer(
     except (Exception, SystemExit) as error:  # noqa: BLE001 - it stays in its case
         traceback.print_exc()
         sys.stderr.flush()
-        return {
-            "fault": {
-                "kind": kind_of(error),
-                "message": in_words(error),
-                "traceback": traceback.format_exc(),
-            }
-        }
+        return {"fault": fault_of(error)}
     return message
+
+
+def fault_of(error: BaseException) -> dict[str, str]:
+    """Return what a message says of an exception that is being handled."""
+    kind, words = kind_of(error), in_words(error)
+    return {"kind": kind, "message": words, "traceback": traceback.format_exc()}
 
 
 OUT_OF_MEMORY = (

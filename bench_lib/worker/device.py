@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import platform
 import re
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 
 from bench_lib.model import Device
-from bench_lib.worker.workload import UnsupportedError
+from bench_lib.worker.workload import Setting, UnsupportedError
 
 
 def versions() -> dict[str, str | None]:
@@ -110,6 +111,31 @@ def cudnn_version(device: torch.device) -> str | None:
     return None
 
 
+USABLE = 0.8
+"""Share of a device's memory that tensors may take; libraries want workspaces of their own."""
+
+
+def memory_bytes(device: torch.device) -> int:
+    """Return how much memory a device has."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def require_memory(what: str, needed: int, setting: Setting) -> None:
+    """Raise UnsupportedError where each rank needs so many bytes for ``what``, and has fewer.
+
+    Ranks on a CPU share the host's memory.
+    """
+    total = memory_bytes(setting.device)
+    sharers = 1 if setting.device.type == "cuda" else setting.ranks
+    if sharers * needed > USABLE * total:
+        raise UnsupportedError(
+            f"{what} need {needed / 2**30:.1f} GiB on each rank, and {USABLE:.0%} of "
+            f"{total / 2**30:.1f} GiB of memory may be taken"
+        )
+
+
 AUTOCAST = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
 STORED = {
     "fp16": torch.float16,
@@ -152,6 +178,20 @@ def gradient_scaler(precision: str, device: torch.device) -> torch.amp.GradScale
         return None
     # From the usual 65536 the first steps overflow and are skipped.
     return torch.amp.GradScaler(device.type, init_scale=1024.0)
+
+
+def update(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None) -> None:
+    """Have the optimizer use the gradients, scaled by what ``gradient_scaler`` returned."""
+    if scaler is None:
+        optimizer.step()
+    else:
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def layout_of(memory_format: str) -> torch.memory_format:
+    """Return torch's name for ``nchw`` or ``nhwc``."""
+    return torch.channels_last if memory_format == "nhwc" else torch.contiguous_format
 
 
 def _require_tf32(device: torch.device) -> None:

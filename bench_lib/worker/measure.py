@@ -18,6 +18,7 @@ import torch
 
 from bench_lib.model import Case, Measurement, Numerics, Sampling
 from bench_lib.worker import caches, host
+from bench_lib.worker.device import compile_cache_state, forget_compiled
 from bench_lib.worker.device_time import DeviceTime, device_time
 from bench_lib.worker.launches import Launches
 from bench_lib.worker.probe import host_us, median_us
@@ -50,6 +51,18 @@ class Steadiness:
     """Seconds a step, by block."""
     steps: int = 0
     elapsed_s: float = 0.0
+
+    def warm_up(
+        self,
+        clock: Clock,
+        step: Callable[[], object],
+        first_step_s: float,
+        agree: Callable[[float], float],
+    ) -> None:
+        """Run blocks of steps until it is over; steps and times are equal on all ranks."""
+        while not self.is_finished:
+            steps = self.next_block(agree(first_step_s))
+            self.add(steps, agree(timed(clock, step, steps)))
 
     def add(self, steps: int, duration_s: float) -> None:
         """Take in a block of ``steps`` steps that took ``duration_s`` seconds in all."""
@@ -100,27 +113,24 @@ class Context:
     """Told where in the case we are, for the error message of a hang."""
     agree: Callable[[float], float] = _alone
     """Makes ranks take the same decision: returns the largest of all ranks' values."""
-    cache_state: Callable[[], str | None] = lambda: None
+    cache_state: Callable[[], str | None] = compile_cache_state
     """What the compiler's caches did since ``forget``."""
     give_way: Callable[[], None] = lambda: None
     """Lets another context of the device run for a moment; see docs/architecture.md."""
     prepare: Callable[[Workload], Workload] = lambda workload: workload
     """Lets a caller look into the steps; what it puts around them is measured too."""
-    forget: Callable[[], None] = lambda: None
+    forget: Callable[[], None] = forget_compiled
     """Drops compiled code of the case before, so that no case inherits its guards."""
 
 
 def measure(case: Case, context: Context) -> Measurement:
     """Measure one case; whatever goes wrong is raised, with nothing left on the device."""
-    clean(context)
-    try:
-        with (
-            caches.emptied() if case.launch.cold else contextlib.nullcontext(),
-            on_threads(case.launch.threads),
-        ):
-            return _measure(case, context)
-    finally:
-        clean(context)
+    with (
+        cleaned(context),
+        caches.emptied() if case.launch.cold else contextlib.nullcontext(),
+        on_threads(case.launch.threads),
+    ):
+        return _measure(case, context)
 
 
 @contextlib.contextmanager
@@ -134,8 +144,17 @@ def on_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def clean(context: Context) -> None:
-    """Leave nothing of a case behind: no compiled code, no tensors, no cached memory."""
+@contextlib.contextmanager
+def cleaned(context: Context) -> Iterator[None]:
+    """Find and leave nothing of a case: no compiled code, no tensors, no cached memory."""
+    _clean(context)
+    try:
+        yield
+    finally:
+        _clean(context)
+
+
+def _clean(context: Context) -> None:
     context.forget()
     gc.collect()
     context.clock.release()
@@ -161,9 +180,7 @@ def _measured(case: Case, context: Context, workload: Workload, before: int) -> 
 
     context.phase("warm-up")
     steady = Steadiness(sampling.warmup_s, sampling.warmup_max_s)
-    while not steady.is_finished:
-        steps = steady.next_block(context.agree(first_step_s))
-        steady.add(steps, context.agree(timed(clock, workload.step, steps)))
+    steady.warm_up(clock, workload.step, first_step_s, context.agree)
     if not steady.is_steady:
         warnings.append(
             f"not steady after {steady.elapsed_s:.1f} s of warm-up: the last blocks differ "

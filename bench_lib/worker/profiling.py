@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import torch
 from torch.profiler import ProfilerActivity, profile
 
-from bench_lib.worker.clock import can_detach_profiler
 from bench_lib.worker.workload import UnsupportedError
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def kernels(step: Callable[[], object], clock: Clock, steps: int) -> Work:
     """
     if not clock.asynchronous:
         return _operations(step, steps)
-    if can_detach_profiler():
+    if _can_detach():
         os.environ.setdefault("TEARDOWN_CUPTI", "1")
     clock.synchronize()
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
@@ -60,6 +61,17 @@ def kernels(step: Callable[[], object], clock: Clock, steps: int) -> Work:
     )
 
 
+def _can_detach() -> bool:
+    """Whether CUPTI may be told to leave the process after profiling.
+
+    Attached it makes every later launch slower, by 10 to 20% of a step
+    (pytorch/pytorch#144455), and the next case is measured in this process too.  Before
+    CUDA 12.6 detaching it broke later graphs.
+    """
+    cuda = torch.version.cuda
+    return cuda is not None and tuple(int(part) for part in cuda.split(".")[:2]) >= (12, 6)
+
+
 def _operations(step: Callable[[], object], steps: int) -> Work:
     with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
         for _ in range(steps):
@@ -75,11 +87,11 @@ def _operations(step: Callable[[], object], steps: int) -> Work:
 
 
 def _summed(times: Iterable[tuple[str, float]]) -> list[tuple[str, int, float]]:
-    calls: dict[str, int] = {}
-    totals: dict[str, float] = {}
+    calls: Counter[str] = Counter()
+    totals: defaultdict[str, float] = defaultdict(float)
     for name, seconds in times:
-        calls[name] = calls.get(name, 0) + 1
-        totals[name] = totals.get(name, 0.0) + seconds
+        calls[name] += 1
+        totals[name] += seconds
     ordered = sorted(totals, key=lambda name: (-totals[name], name))
     return [(name, calls[name], totals[name]) for name in ordered]
 

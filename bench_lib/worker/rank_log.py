@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import faulthandler
+import json
 import os
 import resource
 import signal
@@ -23,6 +24,7 @@ class RankLog:
         A rank that dies by itself leaves its stack in the log, where it could; one that is told
         to end, by its launcher, leaves it in a file of its own, so that they can be told apart.
         """
+        self.phase = "start"
         stem = str(folder / f"rank-{rank}")
         Path(f"{stem}.pid").write_text(str(os.getpid()))
         self._phases = Path(f"{stem}.phases").open("a", buffering=1)  # noqa: SIM115 - as long as we live
@@ -39,4 +41,12 @@ class RankLog:
 
     def enter(self, phase: str) -> None:
         """Say where in the case we are."""
+        self.phase = phase
         self._phases.write(f"{phase}\n")
+
+
+def write_whole(file: Path, told: object) -> None:
+    """Write a file of JSON that appears whole or not at all; raises ValueError for NaN."""
+    partial = file.with_suffix(".part")
+    partial.write_text(json.dumps(told, allow_nan=False))
+    partial.replace(file)

@@ -1,4 +1,4 @@
-"""The one-shot form: every rank that a launcher starts measures one case and leaves."""
+"""What a launcher starts: every rank measures a case, or one after another, and leaves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import time
 import traceback
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 import torch
@@ -23,16 +23,11 @@ from bench_lib.launch.launchers import Meeting, Placement, device_index, meeting
 from bench_lib.launch.launchers.launcher import LOCALHOST, told_meeting
 from bench_lib.model import Device, UserError
 from bench_lib.worker.clock import clock_of
-from bench_lib.worker.context import answer, in_words, kind_of
-from bench_lib.worker.device import (
-    compile_cache_state,
-    cudnn_version,
-    forget_compiled,
-    open_device,
-    versions,
-)
+from bench_lib.worker.context import answer, fault_of
+from bench_lib.worker.device import cudnn_version, open_device, versions
 from bench_lib.worker.launches import compare_streams
 from bench_lib.worker.measure import Context
+from bench_lib.worker.rank_log import write_whole
 from bench_lib.worker.workloads import Setting
 from bench_lib.worker.zygote import die_with_parent
 
@@ -53,39 +48,56 @@ class MeetingError(RuntimeError):
     """The ranks cannot meet, or are not ranks of the same case."""
 
 
-def once(case_path: Path, out: Path, place: Placement, log: RankLog) -> int:
-    """Measure the case in ``case_path`` on this rank and write ``rank-N.json`` into ``out``.
+def once(cases: Path, out: Path, place: Placement, log: RankLog) -> int:
+    """Measure on this rank the case in a file, or one case after another of a list there.
 
-    The file appears whole or not at all.  Returns 0 where there is a measurement or a skip;
-    with a fault the process leaves at once.
+    Writes ``rank-N.json`` into ``out``; for the i-th case of a list into ``out/i``.  To measure a
+    list pays only once for starting ranks, which takes 8 to 10 s.  Returns 0 if each case has a
+    measurement or a skip.  After a fault it measures nothing more, and the process leaves at once.
     """
     die_with_parent()
-    phases = ["start"]
-
-    def enter(phase: str) -> None:
-        phases.append(phase)
-        log.enter(phase)
-
-    text = case_path.read_text()
+    found = json.loads(cases.read_text())
+    orders: list[dict[str, Any]] = found if isinstance(found, list) else [found]
+    group = Group()
+    about: dict[str, Any] = {}
+    failed: dict[str, Any] = {}
     try:
-        context, group, about = prepared(text, out, place, enter)
-        outcome = {**answer(json.loads(text), context), **about}
+        context, group, about = prepared(json.dumps(orders[0]), out, place, log.enter)
     except (RuntimeError, OSError, UserError) as error:
         traceback.print_exc()
-        group, outcome = Group(), fault_of(error)
-    outcome |= {"rank": place.rank, "ended_s": time.time(), "phase": phases[-1]}
-    target = out / f"rank-{place.rank}.json"
-    partial = target.with_suffix(".part")
-    partial.write_text(json.dumps(outcome, allow_nan=False))
-    partial.replace(target)
-    if "fault" in outcome:
-        # The other ranks may be in a collective that will not end now, and so may our device.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)
-    enter("leave")
+        failed = {"fault": fault_of(error)}
+        if isinstance(error, (MeetingError, UserError)):
+            failed["fault"] |= {"kind": "protocol", "message": str(error)}
+    for number, order in enumerate(orders):
+        folder = out / str(number) if orders is found else out
+        outcome = {**(failed or answer(order, context)), **about}
+        outcome |= {"rank": place.rank, "ended_s": time.time(), "phase": log.phase}
+        folder.mkdir(exist_ok=True)
+        write_whole(folder / f"rank-{place.rank}.json", outcome)
+        if "fault" in outcome:
+            # The other ranks may be in a collective that will not end now, and so may our device.
+            leave_at_once(1)
+        if "skipped" in outcome and orders is found:
+            _wait_for_all(folder, place.ranks)
+    log.enter("leave")
     group.leave()
     return 0
+
+
+def _wait_for_all(folder: Path, ranks: int) -> None:
+    """Wait until every rank is done with a case, for as long as the case may take.
+
+    A rank that skips what others measure would meet them in collectives of another case.
+    """
+    while len(list(folder.glob("rank-*.json"))) < ranks:
+        time.sleep(LOOK_S)
+
+
+def leave_at_once(status: int) -> NoReturn:
+    """End this process with what it has written, and without taking anything down."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def prepared(
@@ -116,17 +128,8 @@ def prepared(
         launches=launches,
         phase=enter,
         agree=group.agree,
-        cache_state=compile_cache_state,
-        forget=forget_compiled,
     )
     return context, group, about_rank(setting, seen)
-
-
-def fault_of(error: Exception) -> dict[str, Any]:
-    """Return as an outcome what kept a rank from measuring at all."""
-    kind = "protocol" if isinstance(error, (MeetingError, UserError)) else kind_of(error)
-    words = str(error) if kind == "protocol" else in_words(error)
-    return {"fault": {"kind": kind, "message": words, "traceback": traceback.format_exc()}}
 
 
 def about_rank(setting: Setting, seen: Device) -> dict[str, Any]:
@@ -161,9 +164,7 @@ def met(place: Placement, folder: Path) -> Any | None:
     if place.rank == 0:
         host = LOCALHOST if place.is_on_one_host else socket.gethostname()
         store = _store(Meeting(host, 0), listens=True)
-        partial = file.with_suffix(".part")
-        partial.write_text(json.dumps([host, store.port]))
-        partial.replace(file)
+        write_whole(file, [host, store.port])
         return store
     return _store(_written_meeting(file), listens=False)
 

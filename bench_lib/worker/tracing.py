@@ -23,10 +23,11 @@ from bench_lib.launch.wire import decode_case
 from bench_lib.model import UserError
 from bench_lib.worker.capture import external_profiler
 from bench_lib.worker.clock import clock_of
-from bench_lib.worker.context import in_words, kind_of
+from bench_lib.worker.context import fault_of, in_words
 from bench_lib.worker.device import open_device
 from bench_lib.worker.measure import Steadiness, timed
-from bench_lib.worker.ranks import about_rank, joined, met
+from bench_lib.worker.rank_log import write_whole
+from bench_lib.worker.ranks import Group, about_rank, joined, leave_at_once, met
 from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, build
 from bench_lib.worker.zygote import die_with_parent
 
@@ -75,30 +76,21 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"bench-lib: {error}\n")
         return 2
     kept = Kept(order.out, "" if place.ranks == 1 else f"_rank{place.rank}")
-    leave: Callable[[], None] = _nothing
+    group = Group()
     try:
-        leave = _profile(order, kept, place)
+        group = _profile(order, kept, place)
     except UnsupportedError as reason:
         kept.add(skipped=str(reason))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - it becomes the result
         traceback.print_exc()
-        fault = {"kind": kind_of(error), "message": in_words(error), "phase": kept.phase}
-        kept.add(fault=fault, ended_s=time.time())
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)  # the other ranks may be in a collective that will not end now
+        kept.add(fault={**fault_of(error), "phase": kept.phase}, ended_s=time.time())
+        leave_at_once(1)  # the other ranks may be in a collective that will not end now
     kept.add(done=True)
     kept.enter("done")
-    leave()
+    group.leave()
     if not order.ranges:  # a profiler outside writes when the process ends as it should
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)  # all is on the disk, and taking torch down takes a second
+        leave_at_once(0)  # all is on the disk, and taking torch down takes a second
     return 0
-
-
-def _nothing() -> None:
-    return None
 
 
 def _order(arguments: list[str]) -> Order:
@@ -143,10 +135,7 @@ class Kept:
     def add(self, **fields: Any) -> None:
         """Put more into the result, and the result onto the disk: whole or not at all."""
         self._result |= {**fields, "problems": self.problems}
-        path = self.path("result.json")
-        partial = path.with_suffix(PART)
-        partial.write_text(json.dumps(self._result))
-        partial.replace(path)
+        write_whole(self.path("result.json"), self._result)
 
     @contextlib.contextmanager
     def trying(self, what: str) -> Iterator[None]:
@@ -157,8 +146,8 @@ class Kept:
             self.problems.append(f"{what}: {in_words(error)}")
 
 
-def _profile(order: Order, kept: Kept, place: Placement) -> Callable[[], None]:
-    """Do it all; returns what leaves the other ranks."""
+def _profile(order: Order, kept: Kept, place: Placement) -> Group:
+    """Do it all; returns the ranks, for this one to leave."""
     if not order.ranges and (variable := external_profiler()):
         raise UnsupportedError(
             f"{variable} is set, so a profiler outside is at work, and two cannot listen to one "
@@ -176,7 +165,7 @@ def _profile(order: Order, kept: Kept, place: Placement) -> Callable[[], None]:
     kept.enter("build")
     with contextlib.closing(build(order.case, setting)) as workload:
         _profile_steps(workload, clock, order, kept, group.agree)
-    return group.leave
+    return group
 
 
 def _profile_steps(
@@ -192,7 +181,8 @@ def _profile_steps(
     workload.first_step_done()
     kept.add(first_step_s=first_step_s)
     kept.enter("warm up")
-    steady = _warm_up(clock, workload.step, first_step_s, agree)
+    steady = Steadiness(WARMUP_S, MOST_WARMUP_S)
+    steady.warm_up(clock, workload.step, first_step_s, agree)
 
     kept.enter("profile")
     clock.reset_peak()
@@ -204,20 +194,6 @@ def _profile_steps(
         plain = max(1, min(order.steps, int(MOST_PLAIN_S / max(steady.blocks[-1], 1e-9))))
         kept.add(plain_step_s=timed(clock, workload.step, plain) / plain)
         _traced(workload.step, clock, order, kept)
-
-
-def _warm_up(
-    clock: Clock,
-    step: Callable[[], object],
-    first_step_s: float,
-    agree: Callable[[float], float],
-) -> Steadiness:
-    """Run until clocks and caches are where they stay; steps and times are equal on all ranks."""
-    steady = Steadiness(WARMUP_S, MOST_WARMUP_S)
-    while not steady.is_finished:
-        steps = steady.next_block(agree(first_step_s))
-        steady.add(steps, agree(timed(clock, step, steps)))
-    return steady
 
 
 def _in_ranges(step: Callable[[], object], clock: Clock, steps: int) -> None:
@@ -267,13 +243,15 @@ def _traced(step: Callable[[], object], clock: Clock, order: Order, kept: Kept) 
 
 
 def _profiler(clock: Clock, steps: int, *, detailed: bool = False, stacks: bool = False) -> profile:
+    # Without it the profiler keeps no stacks (pytorch/pytorch#100253).
+    verbose: Any = torch._C._profiler._ExperimentalConfig(verbose=True)  # noqa: SLF001 - no public name
     return profile(
         activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] * clock.asynchronous)],
         schedule=schedule(wait=0, warmup=1, active=steps, repeat=1),
         record_shapes=detailed,
         profile_memory=detailed,
         with_stack=stacks,
-        experimental_config=_verbose() if stacks else None,
+        experimental_config=verbose if stacks else None,
         acc_events=True,
     )
 
@@ -293,11 +271,6 @@ def _under(profiler: profile, step: Callable[[], object], clock: Clock, steps: i
     took = clock.now() - begin
     profiler.step()
     return took
-
-
-def _verbose() -> Any:
-    """Return the setting without which the profiler keeps no stacks (pytorch/pytorch#100253)."""
-    return torch._C._profiler._ExperimentalConfig(verbose=True)  # noqa: SLF001 - no public name
 
 
 def _export(profiler: Any, kept: Kept) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bench_lib.launch.wire import LOGS_VARIABLE, ClosedError, Connection, connect
+from bench_lib.worker.caches import told
 
 PR_SET_PDEATHSIG = 1
 PRELOAD_VARIABLE = "BENCH_LIB_PRELOAD"
@@ -87,23 +88,17 @@ def _import_compiler() -> None:
     """
     if _what_a_child_opens() != GPU:
         return
-    asked = "PYTORCH_NVML_BASED_CUDA_CHECK"
-    already = os.environ.get(asked)
-    os.environ[asked] = "1"
-    try:
-        import torch._inductor.compile_fx  # noqa: F401
-        from torch._inductor.codecache import torch_key
-        from torch._inductor.runtime.triton_compat import triton_key
+    with told({"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}):
+        try:
+            import torch._inductor.compile_fx  # noqa: F401
+            from torch._inductor.codecache import torch_key
+            from torch._inductor.runtime.triton_compat import triton_key
 
-        # Hashes of torch's and triton's own files, which a look into the caches needs: 0.4 s.
-        torch_key()
-        triton_key()
-    except Exception:  # noqa: BLE001 - of any torch's insides; without them it is only slower
-        traceback.print_exc()
-    if already is None:
-        del os.environ[asked]
-    else:
-        os.environ[asked] = already
+            # Hashes of torch's and triton's own files, which a look into the caches needs: 0.4 s.
+            torch_key()
+            triton_key()
+        except Exception:  # noqa: BLE001 - of any torch's insides; without them it is only slower
+            traceback.print_exc()
     if _what_a_child_opens() != GPU:
         os.environ[PRELOAD_VARIABLE] = "no"
         os.execv(sys.executable, [sys.executable, "-m", "bench_lib.worker", "serve"])  # noqa: S606 - no shell wanted

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from bench_lib.formulas.collective import REDUCING, Collective
 from bench_lib.model import Numerics
+from bench_lib.worker.device import require_memory
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads.compilation import Recorded
-from bench_lib.worker.workloads.operators import USABLE, memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,7 +64,7 @@ def collective(setting: Setting, **params: Any) -> Workload:
         ranks=setting.ranks,
         in_place=params.get("in_place", False),
     )
-    _require_memory(call, setting)
+    require_memory(f"the buffers of {call.op}", call.held_bytes, setting)
     calls = calls_in_a_step(call.size, setting.device)
     buffers = Buffers(call, setting)
     step = _step(buffers, calls)
@@ -94,16 +94,6 @@ def collective(setting: Setting, **params: Any) -> Workload:
 def calls_in_a_step(size: int, device: torch.device) -> int:
     """Return of how many calls of ``size`` bytes a step is; the same on all ranks."""
     return max(1, min(MOST_CALLS, TOGETHER[device.type] // size))
-
-
-def _require_memory(call: Collective, setting: Setting) -> None:
-    total = memory_bytes(setting.device)
-    sharers = 1 if setting.device.type == "cuda" else setting.ranks
-    if sharers * call.held_bytes > USABLE * total:
-        raise UnsupportedError(
-            f"{call.op} needs {call.held_bytes / 2**30:.1f} GiB for each rank's buffers, and "
-            f"{USABLE:.0%} of {total / 2**30:.1f} GiB of memory may be taken"
-        )
 
 
 def _step(buffers: Buffers, calls: int) -> Callable[[], None]:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from bench_lib.worker.graph import recorded
-from bench_lib.worker.workload import UnsupportedError
+from bench_lib.worker.workload import Setting, UnsupportedError
 from bench_lib.worker.workloads.merging import plain_mode
 
 if TYPE_CHECKING:
@@ -76,6 +76,19 @@ def compiled(model: nn.Module, mode: str, text: str = "") -> nn.Module:
     if mode in ("eager", "graph"):
         return model
     return cast("nn.Module", torch.compile(model, **arguments_of(mode, text)))
+
+
+def averaged(model: nn.Module, setting: Setting, **options: Any) -> nn.Module:
+    """Return what trains a network: itself, or with several ranks DDP, which averages gradients.
+
+    ``options`` are further arguments of ``DistributedDataParallel``.
+    """
+    if setting.ranks == 1:
+        return model
+    ids = [setting.device.index] if setting.device.type == "cuda" else None
+    return nn.parallel.DistributedDataParallel(
+        model, device_ids=ids, gradient_as_bucket_view=True, **options
+    )
 
 
 def records_graphs(mode: str, text: str = "") -> bool:

@@ -9,23 +9,22 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
-from bench_lib.worker.workload import Setting, UnsupportedError
-from bench_lib.worker.workloads.cifar import Augmentation, Transforms
+from bench_lib.worker.workload import Setting, UnsupportedError, require_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from bench_lib.worker.workloads.cifar import Transforms
     from bench_lib.worker.workloads.datasets import Data, Split
 
-FEEDS = ("fixed", "device", "loader")
 PREFETCHED = 2
 """Batches that a worker makes ahead, torch's default."""
 WORKERS_A_CPU = 4
@@ -43,14 +42,28 @@ class Shape:
     layout: torch.memory_format
 
 
-class Feed(Protocol):
-    """Where batches come from."""
+@dataclass
+class Feed:
+    """Where batches come from; as it stands, the host has nothing to do for them.
 
-    steps_per_epoch: int
-    fed_by_host: bool
-    at_once: int
+    ``split`` is a data set's images for training.  ``seed`` decides their order, and ``workers``
+    is how many processes a loader has.
+    """
+
+    split: Split
+    transforms: Transforms
+    shape: Shape
+    setting: Setting
+    seed: int = 0
+    workers: int = 0
+    steps_per_epoch: int = field(default=1, init=False)
+    at_once: int = field(default=1, init=False)
     """Batches that come together, one of each of a loader's processes."""
-    warnings: list[str]
+    warnings: list[str] = field(default_factory=list, init=False)
+    fed_by_host: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Prepare what batches are made of."""
 
     def fetch(self) -> None:
         """Have the host do its part of the next batch."""
@@ -60,12 +73,17 @@ class Feed(Protocol):
 
         Does nothing that a graph cannot record.
         """
+        raise NotImplementedError
 
     def rewind(self) -> None:
         """Start again with the first epoch."""
 
     def close(self) -> None:
         """End what was started."""
+
+    def _taken(self, images: Tensor) -> Tensor:
+        """Return images as the network takes them: in its type and memory format."""
+        return images.to(self.shape.dtype, memory_format=self.shape.layout)
 
 
 def feed_of(
@@ -76,18 +94,13 @@ def feed_of(
     ``seed`` decides the order of the images.  Raises ValueError where an epoch has not one step,
     and UnsupportedError for more workers than this machine has use for.
     """
-    if kind == "fixed":
-        return Fixed(data.train, transforms, shape, setting)
-    if len(data.train) < shape.batch_size * setting.ranks:
+    require_known("feed", kind, _KINDS)
+    if kind != "fixed" and len(data.train) < shape.batch_size * setting.ranks:
         raise ValueError(
             f"{setting.ranks} x {shape.batch_size} images a step are more than the "
             f"{len(data.train)} there are for training"
         )
-    if kind == "device":
-        return OnDevice(data.train, transforms, shape, setting, seed=more["seed"])
-    if kind == "loader":
-        return Loader(data.train, transforms, shape, setting, **more)
-    raise ValueError(f"feed is {kind!r}; there is {', '.join(FEEDS)}")
+    return _KINDS[kind](data.train, transforms, shape, setting, **more)
 
 
 def on_device(split: Split, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -95,65 +108,34 @@ def on_device(split: Split, device: torch.device) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(split.images).to(device), torch.from_numpy(split.targets).to(device)
 
 
-class Fixed:
+class Fixed(Feed):
     """One batch of the data, not augmented, which never changes."""
 
-    steps_per_epoch = 1
-    fed_by_host = False
-    at_once = 1
-
-    def __init__(
-        self, split: Split, transforms: Transforms, shape: Shape, setting: Setting
-    ) -> None:
+    def __post_init__(self) -> None:
         """Take this rank's batch from the beginning of the data."""
-        places = torch.arange(shape.batch_size) + setting.rank * shape.batch_size
-        places %= len(split)
-        images = torch.from_numpy(split.images)[places].to(setting.device)
-        self._images = transforms.plain(images, shape.image_size)
-        self._images = self._images.to(shape.dtype, memory_format=shape.layout)
-        self._targets = torch.from_numpy(split.targets)[places].to(setting.device)
-        self.warnings: list[str] = []
-
-    def fetch(self) -> None:
-        """Nothing to do."""
+        n, device = self.shape.batch_size, self.setting.device
+        places = (torch.arange(n) + self.setting.rank * n) % len(self.split)
+        images = torch.from_numpy(self.split.images)[places].to(device)
+        self._images = self._taken(self.transforms.plain(images, self.shape.image_size))
+        self._targets = torch.from_numpy(self.split.targets)[places].to(device)
 
     def batch(self) -> tuple[Tensor, Tensor]:
         """Return the one batch: images (n, channels, side, side) and targets (n,)."""
         return self._images, self._targets
 
-    def rewind(self) -> None:
-        """Nothing to do."""
 
-    def close(self) -> None:
-        """Nothing to end."""
-
-
-class OnDevice:
+class OnDevice(Feed):
     """The whole data set on the device; shuffled once an epoch, augmented batch by batch."""
 
-    fed_by_host = False
-    at_once = 1
-
-    def __init__(
-        self,
-        split: Split,
-        transforms: Transforms,
-        shape: Shape,
-        setting: Setting,
-        *,
-        seed: int,
-    ) -> None:
+    def __post_init__(self) -> None:
         """Copy the data; ranks share one order and take turns in it."""
-        self._shape, self._setting, self._seed = shape, setting, seed
-        self._augment: Augmentation = transforms.augment
-        device = setting.device
-        self._images, self._targets = on_device(split, device)
-        self.steps_per_epoch = len(split) // setting.ranks // shape.batch_size
-        self._order = torch.arange(len(split), device=device)
-        self._offsets = torch.arange(shape.batch_size, device=device) * setting.ranks + setting.rank
+        setting, n, device = self.setting, self.shape.batch_size, self.setting.device
+        self._images, self._targets = on_device(self.split, device)
+        self.steps_per_epoch = len(self.split) // setting.ranks // n
+        self._order = torch.arange(len(self.split), device=device)
+        self._offsets = torch.arange(n, device=device) * setting.ranks + setting.rank
         self._begin = torch.zeros((), dtype=torch.int64, device=device)
         self._generator = torch.Generator(device)
-        self.warnings: list[str] = []
         self.rewind()
 
     def fetch(self) -> None:
@@ -171,19 +153,15 @@ class OnDevice:
         """
         # Wrapped around because a recorded step may be replayed without the host's half.
         places = self._order[(self._begin + self._offsets) % len(self._order)]
-        self._begin += self._shape.batch_size * self._setting.ranks
+        self._begin += self.shape.batch_size * self.setting.ranks
         self._begin %= len(self._order)
-        images = self._augment(self._images[places], self._shape.image_size)
-        images = images.to(self._shape.dtype, memory_format=self._shape.layout)
-        return images, self._targets[places]
+        images = self.transforms.augment(self._images[places], self.shape.image_size)
+        return self._taken(images), self._targets[places]
 
     def rewind(self) -> None:
         """Start again with the order of the first epoch."""
-        self._generator.manual_seed(self._seed)
+        self._generator.manual_seed(self.seed)
         self._step = 0
-
-    def close(self) -> None:
-        """Nothing to end."""
 
 
 class _Samples(Dataset[Any]):
@@ -203,7 +181,7 @@ class _Samples(Dataset[Any]):
         return self._transform(Image.fromarray(self._images[place])), self._targets[place]
 
 
-class Loader:
+class Loader(Feed):
     """torch's DataLoader with torchvision's transforms, as a user would have it.
 
     Processes are forked, so that they share the images, and live from the first batch until the
@@ -212,25 +190,15 @@ class Loader:
 
     fed_by_host = True
 
-    def __init__(
-        self,
-        split: Split,
-        transforms: Transforms,
-        shape: Shape,
-        setting: Setting,
-        *,
-        seed: int,
-        workers: int,
-    ) -> None:
+    def __post_init__(self) -> None:
         """Start nothing before the first batch; raises UnsupportedError for too many workers."""
+        workers, shape, setting = self.workers, self.shape, self.setting
         require_workers(workers)
-        self._shape, self._setting, self._seed = shape, setting, seed
-        self._on_gpu = setting.device.type == "cuda"
         self.at_once = max(1, workers)
         self.warnings = _words_on(workers)
-        samples = _Samples(split, transforms.of_samples(shape.image_size))
+        samples = _Samples(self.split, self.transforms.of_samples(shape.image_size))
         self._sampler: DistributedSampler[Any] = DistributedSampler(
-            samples, setting.ranks, setting.rank, seed=seed, drop_last=True
+            samples, setting.ranks, setting.rank, seed=self.seed, drop_last=True
         )
         self._generator = torch.Generator()
         with _quietly():
@@ -239,14 +207,14 @@ class Loader:
                 batch_size=shape.batch_size,
                 sampler=self._sampler,
                 num_workers=workers,
-                pin_memory=self._on_gpu,
+                pin_memory=setting.device.type == "cuda",
                 drop_last=True,
                 generator=self._generator,
                 **_of_workers(workers),
             )
         self._loader: DataLoader[Any] | None = loader
         self.steps_per_epoch = len(self._sampler) // shape.batch_size
-        side, channels = shape.image_size, split.images.shape[-1]
+        side, channels = shape.image_size, self.split.images.shape[-1]
         device = setting.device
         self._images = torch.empty((shape.batch_size, channels, side, side), device=device)
         self._targets = torch.empty(shape.batch_size, dtype=torch.int64, device=device)
@@ -267,12 +235,11 @@ class Loader:
 
     def batch(self) -> tuple[Tensor, Tensor]:
         """Return what was sent: images (n, channels, side, side) and targets (n,)."""
-        images = self._images.to(self._shape.dtype, memory_format=self._shape.layout)
-        return images, self._targets
+        return self._taken(self._images), self._targets
 
     def rewind(self) -> None:
         """Start the first epoch again, with nothing made ahead, where one was begun."""
-        self._generator.manual_seed(self._seed)
+        self._generator.manual_seed(self.seed)
         self._epoch = 0
         if self._batches is not None:
             self._start_epoch()
@@ -290,6 +257,10 @@ class Loader:
         shut_down = getattr(batches, "_shutdown_workers", None)  # else its end waits for ours
         if shut_down is not None:
             shut_down()
+
+
+_KINDS: dict[str, type[Feed]] = {"fixed": Fixed, "device": OnDevice, "loader": Loader}
+FEEDS = tuple(_KINDS)
 
 
 @contextlib.contextmanager

@@ -19,13 +19,19 @@ from torch.nn import functional
 
 from bench_lib.formulas.transformer import SIZES, Size
 from bench_lib.model import Numerics
-from bench_lib.worker.device import AUTOCAST, STORED, autocast, require_compile, set_precision
-from bench_lib.worker.workload import Setting, UnsupportedError, Workload, require_known
-from bench_lib.worker.workloads.compilation import Recorded, arguments_of, compiled
+from bench_lib.worker.device import (
+    AUTOCAST,
+    STORED,
+    autocast,
+    require_compile,
+    require_memory,
+    set_precision,
+)
+from bench_lib.worker.workload import Setting, Workload, require_known
+from bench_lib.worker.workloads.compilation import Recorded, arguments_of, averaged, compiled
 from bench_lib.worker.workloads.flops import Amount, count
 from bench_lib.worker.workloads.networks import SEED
-from bench_lib.worker.workloads.operators import USABLE, memory_bytes
-from bench_lib.worker.workloads.references import FirstStep, cosine, plain_fp32, twin_step
+from bench_lib.worker.workloads.references import FirstStep, closeness, plain_fp32, twin_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,67 +114,58 @@ class LanguageModel(nn.Module):
 
 @dataclass(frozen=True)
 class _Spec:
-    size: Size
+    """A case's parameters; raises ValueError for a value that is not known."""
+
+    network: str
     batch_size: int
-    length: int
-    precision: str
-    compile_mode: str
-    parallel: str
-    task: str
+    """Sequences a rank."""
+    length: int = 1024
+    """Tokens of a sequence."""
+    precision: str = "bf16"
+    compile_mode: str = "eager"
+    parallel: str = "ddp"
+    task: str = "train"
+
+    def __post_init__(self) -> None:
+        """Refuse what is not known, and sequences that are too long."""
+        require_known("network", self.network, SIZES)
+        require_known("parallel", self.parallel, ("ddp", "fsdp2"))
+        require_known("task", self.task, ("infer", "train"))
+        if self.length > self.size.context:
+            raise ValueError(
+                f"length is {self.length}, and {self.network} has {self.size.context} positions"
+            )
+
+    @property
+    def size(self) -> Size:
+        """How large the network is."""
+        return SIZES[self.network]
 
     @property
     def dtype(self) -> torch.dtype:
+        """What weights are kept in."""
         return STORED.get(self.precision, torch.float32)
 
+    def is_divided(self, setting: Setting) -> bool:
+        """Whether ranks share the weights; one rank has nobody to share them with."""
+        return self.parallel == "fsdp2" and setting.ranks > 1
 
-def language_model(
-    setting: Setting,
-    *,
-    network: str,
-    batch_size: int,
-    length: int = 1024,
-    precision: str = "bf16",
-    compile_mode: str = "eager",
-    parallel: str = "ddp",
-    task: str = "train",
-) -> Workload:
+
+def language_model(setting: Setting, **params: Any) -> Workload:
     """Build one step: ``infer`` (all logits) or ``train`` (forward, loss, backward, AdamW).
 
-    ``batch_size`` is sequences a rank, of ``length`` tokens each.  Raises UnsupportedError where
-    the device cannot do it, or has not the memory for the weights.
+    ``params`` are the fields of ``_Spec``.  Raises ValueError for a value that is not known, and
+    UnsupportedError where the device cannot do it, or has not the memory for the weights.
     """
-    known: dict[str, type[_Inference | _Training]] = {"infer": _Inference, "train": _Training}
-    require_known("network", network, SIZES)
-    require_known("parallel", parallel, ("ddp", "fsdp2"))
-    require_known("task", task, known)
-    size = SIZES[network]
-    if length > size.context:
-        raise ValueError(f"length is {length}, and {network} has {size.context} positions")
-    spec = _Spec(size, batch_size, length, precision, compile_mode, parallel, task)
-    set_precision(precision, setting.device)
-    require_compile(compile_mode, setting.device)
-    _require_memory(spec, setting)
-    return known[task](spec, setting).workload()
-
-
-def _require_memory(spec: _Spec, setting: Setting) -> None:
-    kept = spec.size.parameters * spec.dtype.itemsize
-    if spec.task == "train":
-        kept *= STATES
-    if _is_divided(spec, setting):
+    spec = _Spec(**params)
+    set_precision(spec.precision, setting.device)
+    require_compile(spec.compile_mode, setting.device)
+    kept = spec.size.parameters * spec.dtype.itemsize * (STATES if spec.task == "train" else 1)
+    if spec.is_divided(setting):
         kept //= setting.ranks
-    total = memory_bytes(setting.device)
-    sharers = 1 if setting.device.type == "cuda" else setting.ranks
-    if sharers * kept > USABLE * total:
-        raise UnsupportedError(
-            f"the weights and what training keeps of them need {kept / 2**30:.1f} GiB on each "
-            f"rank, and {USABLE:.0%} of {total / 2**30:.1f} GiB of memory may be taken"
-        )
-
-
-def _is_divided(spec: _Spec, setting: Setting) -> bool:
-    """Whether ranks share the weights; one rank has nobody to share them with."""
-    return spec.parallel == "fsdp2" and setting.ranks > 1
+    require_memory("the weights and what training keeps of them", kept, setting)
+    kind = _Training if spec.task == "train" else _Inference
+    return kind(spec, setting).workload()
 
 
 class _Case:
@@ -179,7 +176,7 @@ class _Case:
         self.setting = setting
         self.device = setting.device
         self.model = self._fresh().to(spec.dtype)
-        self.divided = _is_divided(spec, setting)
+        self.divided = spec.is_divided(setting)
         numbers = self._numbers()
         self.tokens, self.targets = numbers[:, :-1].contiguous(), numbers[:, 1:].contiguous()
         self.weights_bytes = sum(p.nbytes for p in self.model.parameters())
@@ -327,12 +324,7 @@ class _Inference(_Case):
         del self.model
         with plain_fp32(), torch.no_grad():
             reference = self._fresh()(self.tokens[:1])
-        return Numerics(
-            finite=finite,
-            max_abs_diff=float((answer - reference).abs().max()),
-            cosine=cosine(answer, reference),
-            reference_batch=1,
-        )
+        return closeness(answer, reference, finite=finite)
 
 
 class _Training(_Case):
@@ -345,13 +337,7 @@ class _Training(_Case):
             fused=is_gpu or None,
             capturable=is_gpu and spec.compile_mode == "graph",
         )
-        forward: nn.Module = self.model
-        if setting.ranks > 1 and not self.divided:
-            ids = [self.device.index] if is_gpu else None
-            forward = nn.parallel.DistributedDataParallel(
-                forward, device_ids=ids, gradient_as_bucket_view=True
-            )
-        self.run = self.compile(forward)
+        self.run = self.compile(self.model if self.divided else averaged(self.model, setting))
         self.recorded = None
         if spec.compile_mode == "graph":
             self.recorded = Recorded(self.step, self.note_first_step)

@@ -17,14 +17,16 @@ from bench_lib.worker.device import (
     STORED,
     autocast,
     gradient_scaler,
+    layout_of,
     require_compile,
     set_precision,
+    update,
 )
 from bench_lib.worker.workload import Setting, Workload, require_known
-from bench_lib.worker.workloads.compilation import Recorded, compiled, records_graphs
+from bench_lib.worker.workloads.compilation import Recorded, averaged, compiled, records_graphs
 from bench_lib.worker.workloads.flops import CONVOLUTIONS, Work, linear_share, work
 from bench_lib.worker.workloads.merging import merged, plain_mode
-from bench_lib.worker.workloads.references import FirstStep, cosine, plain_fp32, twin_step
+from bench_lib.worker.workloads.references import FirstStep, closeness, plain_fp32, twin_step
 from bench_lib.worker.workloads.registry import create, networks
 from bench_lib.worker.workloads.weights import quantize, settle, stored, stored_bytes
 
@@ -73,66 +75,55 @@ def loss_of(output: Any, target: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Spec:
-    name: str
+    """A case's parameters; raises ValueError for a value that is not known."""
+
+    network: str
     batch_size: int
-    precision: str
-    compile_mode: str
-    compile_options: str
-    task: str
-    optimizer_every: int
-    memory_format: str
-    image_size: int
-    channels: int = 3
+    """Images a rank."""
+    precision: str = "fp32"
+    compile_mode: str = "eager"
+    compile_options: str = ""
+    task: str = "infer"
+    optimizer_every: int = 1
+    """How many steps add up their gradients before the optimizer uses them."""
+    memory_format: str = "nchw"
+    image_size: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is not known."""
+        require_known("precision", self.precision, PRECISIONS)
+        require_known("compile_mode", self.compile_mode, COMPILE_MODES)
+        require_known("task", self.task, TASKS)
+        require_known("memory_format", self.memory_format, MEMORY_FORMATS)
+
+    @property
+    def side(self) -> int:
+        """Height and width of an image in pixels: the network's own where none is asked for."""
+        info = networks().get(self.network)
+        return self.image_size or (info.image_size if info else 0)
 
     @property
     def dtype(self) -> torch.dtype:
+        """What weights and images are kept in."""
         return STORED.get(self.precision, torch.float32)
 
     @property
     def layout(self) -> torch.memory_format:
-        nhwc = self.memory_format == "nhwc"
-        return torch.channels_last if nhwc else torch.contiguous_format
+        """How images lie in memory."""
+        return layout_of(self.memory_format)
 
 
-def network(
-    setting: Setting,
-    *,
-    network: str,
-    batch_size: int,
-    precision: str = "fp32",
-    compile_mode: str = "eager",
-    compile_options: str = "",
-    task: str = "infer",
-    optimizer_every: int = 1,
-    memory_format: str = "nchw",
-    image_size: int | None = None,
-) -> Workload:
+def network(setting: Setting, **params: Any) -> Workload:
     """Build one step of a network: ``infer`` (forward) or ``train`` (forward, loss, backward, SGD).
 
-    ``batch_size`` is per rank; inputs are random normal images of shape
-    (batch, 3, image_size, image_size) that stay on the device.  ``optimizer_every`` is how many
-    steps add up their gradients before the optimizer uses them.  Raises ValueError for a value
+    ``params`` are the fields of ``_Spec``; inputs are random normal images of shape
+    (batch, 3, image_size, image_size) that stay on the device.  Raises ValueError for a value
     that is not known, and UnsupportedError for what the device or this torch cannot do.
     """
-    require_known("precision", precision, PRECISIONS)
-    require_known("compile_mode", compile_mode, COMPILE_MODES)
-    require_known("task", task, TASKS)
-    require_known("memory_format", memory_format, MEMORY_FORMATS)
-    set_precision(precision, setting.device)
-    require_compile(compile_mode, setting.device)
-    info = networks().get(network)
-    spec = _Spec(
-        name=network,
-        batch_size=batch_size,
-        precision=precision,
-        compile_mode=compile_mode,
-        compile_options=compile_options,
-        task=task,
-        optimizer_every=optimizer_every,
-        memory_format=memory_format,
-        image_size=image_size or (info.image_size if info else 0),
-    )
-    kind = _Training if task == "train" else _Inference
+    spec = _Spec(**params)
+    set_precision(spec.precision, setting.device)
+    require_compile(spec.compile_mode, setting.device)
+    kind = _Training if spec.task == "train" else _Inference
     return kind(spec, setting).workload()
 
 
@@ -149,6 +140,21 @@ class _Case:
         self.input = self.input.contiguous(memory_format=spec.layout)
         self.parameters = sum(p.numel() for p in self.model.parameters())
 
+    def described(self, step: Callable[[], object], **more: Any) -> Workload:
+        return Workload(
+            step=step,
+            items_per_step=self.spec.batch_size,
+            item="img",
+            compiled=self.spec.compile_mode != "eager",
+            parameters=self.parameters,
+            flops_per_step=self.flops,
+            traffic_bytes_per_step=self.traffic,
+            reduced_flops_share=self.reduced_flops_share,
+            layers=self.layers,
+            warnings=self.warnings,
+            **more,
+        )
+
     def state_bytes(self) -> int:
         return sum(stored_bytes(p) for p in self.model.parameters())
 
@@ -156,15 +162,15 @@ class _Case:
         """Build the same FP32 weights each time it is called."""
         torch.manual_seed(SEED)
         with self.device:
-            model = create(self.spec.name, self.spec.image_size)
+            model = create(self.spec.network, self.spec.side)
         model = model.to(self.device)
         settle(model, self._images(CALIBRATION_BATCH))
         return model.train(self.spec.task == "train")
 
     def _images(self, n: int) -> Tensor:
-        size = self.spec.image_size
+        size = self.spec.side
         generator = torch.Generator(self.device).manual_seed(SEED + self.setting.rank)
-        shape = (n, self.spec.channels, size, size)
+        shape = (n, 3, size, size)
         return torch.randn(shape, device=self.device, generator=generator)
 
     def compile(self, model: nn.Module) -> nn.Module:
@@ -173,8 +179,8 @@ class _Case:
     def targets(self) -> Tensor:
         """Return a class for every image, or for each of its pixels."""
         generator = torch.Generator(self.device).manual_seed(SEED)
-        info = networks()[self.spec.name]
-        size = self.spec.image_size
+        info = networks()[self.spec.network]
+        size = self.spec.side
         pixels = (size, size) if info.kind == "segmentation" else ()
         shape = (self.spec.batch_size, *pixels)
         return torch.randint(info.outputs, shape, device=self.device, generator=generator)
@@ -190,7 +196,7 @@ class _Case:
         return autocast(self.spec.precision, self.device)
 
     def work(self) -> Work | None:
-        return work(self.spec.name, self.spec.image_size, self.spec.task)
+        return work(self.spec.network, self.spec.side, self.spec.task)
 
     def flops(self) -> float | None:
         counted = self.work()
@@ -211,7 +217,7 @@ class _Case:
     def reduced_flops_share(self) -> float | None:
         spec = self.spec
         if spec.precision == "int8":
-            return linear_share(spec.name, spec.image_size)
+            return linear_share(spec.network, spec.side)
         counted = self.work() if spec.precision == "tf32-conv" else None
         return None if counted is None else counted.share_of(CONVOLUTIONS, spec.batch_size)
 
@@ -234,25 +240,16 @@ class _Inference(_Case):
         return loss_of(main_output(self.step()).float(), self.targets())
 
     def workload(self) -> Workload:
-        return Workload(
-            step=self.step,
-            items_per_step=self.spec.batch_size,
-            item="img",
-            compiled=self.spec.compile_mode != "eager",
-            parameters=self.parameters,
+        return self.described(
+            self.step,
             least_bytes_per_step=self.state_bytes() + self.input.nbytes + self._output_bytes(),
-            flops_per_step=self.flops,
-            traffic_bytes_per_step=self.traffic,
-            reduced_flops_share=self.reduced_flops_share,
             numerics=self.numerics,
             loss=self.loss,
-            layers=self.layers,
-            warnings=self.warnings,
         )
 
     def _output_bytes(self) -> int:
-        info = networks()[self.spec.name]
-        pixels = self.spec.image_size**2 if info.kind == "segmentation" else 1
+        info = networks()[self.spec.network]
+        pixels = self.spec.side**2 if info.kind == "segmentation" else 1
         dtype = AUTOCAST.get(self.spec.precision, self.spec.dtype)
         return self.spec.batch_size * info.outputs * pixels * dtype.itemsize
 
@@ -264,13 +261,7 @@ class _Inference(_Case):
         del self.model
         finite = bool(torch.isfinite(answer).all())
         batch, reference = self._reference()
-        answer = answer[:batch]
-        return Numerics(
-            finite=finite,
-            max_abs_diff=float((answer - reference).abs().max()),
-            cosine=cosine(answer, reference),
-            reference_batch=batch,
-        )
+        return closeness(answer[:batch], reference, finite=finite)
 
     def _reference(self) -> tuple[int, Tensor]:
         """FP32 eager on as much of the batch as the memory holds."""
@@ -300,13 +291,7 @@ class _Training(_Case):
             momentum=MOMENTUM,
             fused=True if self.scaler is not None else None,
         )
-        forward = self.model
-        if setting.ranks > 1:
-            ids = [self.device.index] if self.device.type == "cuda" else None
-            forward = nn.parallel.DistributedDataParallel(
-                forward, device_ids=ids, gradient_as_bucket_view=True
-            )
-        self.forward = self.compile(forward)
+        self.forward = self.compile(averaged(self.model, setting))
         self.recorded = None
         if spec.compile_mode == "graph":
             self.recorded = Recorded(self.step, self.note_first_step)
@@ -326,35 +311,20 @@ class _Training(_Case):
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         self.gathered = (self.gathered + 1) % self.spec.optimizer_every
         if self.gathered == 0:
-            self.optimize()
+            update(self.optimizer, self.scaler)
         self.loss = loss.detach()
-
-    def optimize(self) -> None:
-        if self.scaler is None:
-            self.optimizer.step()
-        else:
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
 
     def note_first_step(self) -> None:
         self.first.note(self.loss, self.model, self.setting.ranks)
 
     def workload(self) -> Workload:
-        return Workload(
-            step=self.recorded or self.step,
-            items_per_step=self.spec.batch_size,
-            item="img",
-            compiled=self.spec.compile_mode != "eager",
-            parameters=self.parameters,
+        return self.described(
+            self.recorded or self.step,
             # Weights and momentum are each read and written once, the input is read.
             least_bytes_per_step=4 * self.state_bytes() + self.input.nbytes,
-            flops_per_step=self.flops,
-            traffic_bytes_per_step=self.traffic,
-            reduced_flops_share=self.reduced_flops_share,
             first_step_done=self.note_first_step,
             numerics=self.numerics,
             loss=lambda: self.loss,
-            layers=self.layers,
         )
 
     def numerics(self) -> Numerics:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +20,9 @@ from torch.nn import functional
 
 from bench_lib.formulas.operation import TRANSFERS, Operation
 from bench_lib.model import Numerics
-from bench_lib.worker.device import set_precision
+from bench_lib.worker.device import USABLE, memory_bytes, set_precision
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
+from bench_lib.worker.workloads.references import cosine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,8 +36,6 @@ BEYOND = 2
 MOST_SETS = 256
 FEW_SETS = 3
 """Up to so many sets a call moves enough to outlast issuing it, and is a step by itself."""
-USABLE = 0.8
-"""Share of the device's memory that sets may take; libraries want workspaces of their own."""
 EDGES = 128
 """Rows and columns of a product's result, first and last, that are held against the reference
 one by one."""
@@ -81,13 +79,6 @@ def operator(setting: Setting, **params: Any) -> Workload:
         traffic_bytes_per_step=lambda: float(moved),
         numerics=lambda: _numerics(calls[0], operation, total),
     )
-
-
-def memory_bytes(device: torch.device) -> int:
-    """Return how much memory a device has."""
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def sets_wanted(operation: Operation, device: torch.device) -> int:
@@ -572,14 +563,13 @@ class _Distance:
             float(each if is_one else torch.linalg.vector_norm(each))
             for each in (answer, reference)
         )
-        finite, cosine = bool(torch.isfinite(answer).all()), None
+        finite, found = bool(torch.isfinite(answer).all()), None
         if finite and expected and not is_one:
-            cosine = float(functional.cosine_similarity(answer, reference, dim=0))
-            cosine = max(-1.0, min(1.0, cosine))
+            found = cosine(answer, reference)
         return cls(
             finite=finite,
             max_abs_diff=float((answer - reference).abs().max()),
-            cosine=cosine,
+            cosine=found,
             size=size,
             expected=expected,
         )

@@ -74,7 +74,17 @@ def twin_step(twin: nn.Module, loss: Callable[[], Tensor]) -> tuple[float | None
     return float(value.detach()), gradients_norm(twin)
 
 
+def closeness(answer: Tensor, reference: Tensor, *, finite: bool) -> Numerics:
+    """Return how far an answer, (batch, ...), is from its reference on the same device."""
+    a, b = answer.flatten().double(), reference.flatten().double()
+    return Numerics(
+        finite=finite,
+        max_abs_diff=float((answer - reference).abs().max()),
+        cosine=cosine(a, b),
+        reference_batch=len(answer),
+    )
+
+
 def cosine(a: Tensor, b: Tensor) -> float:
-    """Return the cosine of two flattened tensors."""
-    a, b = a.flatten().double(), b.flatten().double()
+    """Return the cosine of two vectors, (n,)."""
     return max(-1.0, min(1.0, float(functional.cosine_similarity(a, b, dim=0))))

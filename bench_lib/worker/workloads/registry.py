@@ -95,18 +95,19 @@ def describe() -> int:
     return 0
 
 
-def create(name: str, image_size: int) -> nn.Module:
+def create(name: str, image_size: int, **arguments: Any) -> nn.Module:
     """Construct a network with random weights for square inputs of ``image_size`` pixels.
 
-    Raises ValueError for an unknown name, and whatever torchvision raises for a size that
-    the network cannot take.
+    ``arguments`` are torchvision's own for its networks, such as ``num_classes``.
+    Raises ValueError for an unknown name, and whatever torchvision raises for a size that the
+    network cannot take.
     """
     network = networks().get(name)
     if network is None:
         raise ValueError(f"torchvision {torchvision.__version__} has no network {name!r}")
     if name in _ours():
         return _ours()[name].construct()
-    arguments: dict[str, Any] = {"weights": None}
+    arguments["weights"] = None
     if network.kind == "segmentation":
         arguments["weights_backbone"] = None
     if name in ("googlenet", "inception_v3"):

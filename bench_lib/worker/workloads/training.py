@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,16 +17,19 @@ import torch
 from torch import Tensor, nn
 
 from bench_lib.model import MEMORY_FORMATS, MOST_STEPS_TOLD, Training
+from bench_lib.worker.caches import told
 from bench_lib.worker.device import (
     STORED,
     autocast,
     gradient_scaler,
+    layout_of,
     require_compile,
     set_precision,
+    update,
 )
 from bench_lib.worker.workload import Setting, Workload, require_known
 from bench_lib.worker.workloads import cifar, datasets
-from bench_lib.worker.workloads.compilation import Recorded, compiled, records_graphs
+from bench_lib.worker.workloads.compilation import Recorded, averaged, compiled, records_graphs
 from bench_lib.worker.workloads.feeding import FEEDS, Feed, Shape, feed_of, on_device
 from bench_lib.worker.workloads.flops import count
 from bench_lib.worker.workloads.networks import loss_of, main_output
@@ -63,78 +65,68 @@ CAPACITY = 2**16
 
 @dataclass(frozen=True)
 class _Spec:
+    """A case's parameters; raises ValueError for a value that is not known."""
+
     dataset: str
     network: str
+    """``none`` is the input alone."""
     batch_size: int
+    """Images a rank."""
     feed: str
-    precision: str
-    memory_format: str
-    image_size: int
-    compile_mode: str
-    workers: int
-    epochs: int
-    seed: int
+    precision: str = "fp32"
+    memory_format: str = "nchw"
+    image_size: int = 0
+    """Height and width in pixels; 0 is the network's own for this data set."""
+    compile_mode: str = "eager"
+    workers: int = 0
+    epochs: int = 0
+    """With some, the measured stretch is so many whole epochs from fresh weights, and the test
+    images are looked at afterwards."""
+    data: str = "generated"
+    seed: int = 1337
+
+    def __post_init__(self) -> None:
+        """Refuse what is not known."""
+        require_known("dataset", self.dataset, datasets.DATASETS)
+        require_known("precision", self.precision, PRECISIONS)
+        require_known("memory_format", self.memory_format, MEMORY_FORMATS)
+        require_known("compile_mode", self.compile_mode, MODES)
+        require_known("feed", self.feed, FEEDS)
 
     @property
     def about(self) -> datasets.About:
+        """What is known of the data set beforehand."""
         return datasets.DATASETS[self.dataset]
 
     @property
     def shape(self) -> Shape:
-        layout = torch.channels_last if self.memory_format == "nhwc" else torch.contiguous_format
-        dtype = STORED.get(self.precision, torch.float32)
-        return Shape(self.batch_size, self.image_size, dtype, layout)
+        """What the network takes."""
+        own = 299 if self.network == "inception_v3" else self.about.side
+        return Shape(
+            self.batch_size,
+            self.image_size or own,
+            STORED.get(self.precision, torch.float32),
+            layout_of(self.memory_format),
+        )
 
 
-def training(
-    setting: Setting,
-    *,
-    dataset: str,
-    network: str,
-    batch_size: int,
-    feed: str,
-    precision: str = "fp32",
-    memory_format: str = "nchw",
-    image_size: int = 0,
-    compile_mode: str = "eager",
-    workers: int = 0,
-    epochs: int = 0,
-    data: str = "generated",
-    seed: int = 1337,
-) -> Workload:
+def training(setting: Setting, **params: Any) -> Workload:
     """Build a training step, or with network ``none`` its input alone.
 
-    ``batch_size`` is per rank.  A step of what a loader feeds is a batch of each of its processes,
-    because they come together.  With ``epochs`` the measured stretch is so many whole epochs from
-    fresh weights, and the test images are looked at afterwards.  Raises ValueError for a value that
-    is not known, and UnsupportedError for what the device or this torch cannot do.
+    ``params`` are the fields of ``_Spec``.  A step of what a loader feeds is a batch of each of its
+    processes, because they come together.  Raises ValueError for a value that is not known, and
+    UnsupportedError for what the device or this torch cannot do.
     """
-    require_known("precision", precision, PRECISIONS)
-    require_known("memory_format", memory_format, MEMORY_FORMATS)
-    require_known("compile_mode", compile_mode, MODES)
-    require_known("feed", feed, FEEDS)
-    set_precision(precision, setting.device)
-    require_compile(compile_mode, setting.device)
-    loaded = datasets.load(dataset, data, seed)
-    side = 299 if network == "inception_v3" else datasets.DATASETS[dataset].side
-    spec = _Spec(
-        dataset=dataset,
-        network=network,
-        batch_size=batch_size,
-        feed=feed,
-        precision=precision,
-        memory_format=memory_format,
-        image_size=image_size or side,
-        compile_mode=compile_mode,
-        workers=workers,
-        epochs=epochs,
-        seed=seed,
-    )
-    transforms = cifar.transforms_of(dataset)
-    source = feed_of(feed, loaded, transforms, spec.shape, setting, seed=seed, workers=workers)
-    if network == "none":
+    spec = _Spec(**params)
+    set_precision(spec.precision, setting.device)
+    require_compile(spec.compile_mode, setting.device)
+    data = datasets.load(spec.dataset, spec.data, spec.seed)
+    transforms = cifar.transforms_of(spec.dataset)
+    more = {"seed": spec.seed, "workers": spec.workers}
+    source = feed_of(spec.feed, data, transforms, spec.shape, setting, **more)
+    if spec.network == "none":
         return _input_alone(spec, setting, source)
-    return Trainer(spec, setting, loaded, transforms, source).workload()
+    return Trainer(spec, setting, data, transforms, source).workload()
 
 
 def _input_alone(spec: _Spec, setting: Setting, feed: Feed) -> Workload:
@@ -189,7 +181,7 @@ class Trainer:
         self.learnt = _Learnt(max(self.steps or 0, CAPACITY), self.device)
         self.images, self.targets = (torch.empty(0) for _ in range(2))
         self.loss: Tensor | None = None
-        self.first: _First | None = None
+        self.first: FirstStep | None = None
         self.recorded: Recorded | None = None
         if self.graphed:
             if self.side is not None:
@@ -204,9 +196,9 @@ class Trainer:
         spec = self.spec
         torch.manual_seed(spec.seed)
         with self.device:
-            model = cifar.create(spec.network, spec.about, spec.image_size)
+            model = cifar.create(spec.network, spec.about, spec.shape.image_size)
         model = model.to(self.device)
-        shape = (SETTLED_ON, spec.about.channels, spec.image_size, spec.image_size)
+        shape = (SETTLED_ON, spec.about.channels, spec.shape.image_size, spec.shape.image_size)
         settle(model, torch.rand(shape, device=self.device))
         model = stored(model, spec.precision, spec.shape.dtype)
         return model.train().to(memory_format=spec.shape.layout)
@@ -228,23 +220,16 @@ class Trainer:
 
     def _parallel(self) -> nn.Module:
         """Return the network as it is trained: of several ranks each averages with the others."""
-        if self.setting.ranks == 1:
-            return self.model
-        ids = [self.device.index] if self.device.type == "cuda" else None
-        options: dict[str, Any] = {
-            "device_ids": ids,
-            # Each rank's batch norms keep what they saw: none of it is needed to train.
-            "broadcast_buffers": False,
-            "gradient_as_bucket_view": True,
-        }
+        # Each rank's batch norms keep what they saw: none of it is needed to train.
+        apart = {"broadcast_buffers": False}
         if self.side is None:
-            return nn.parallel.DistributedDataParallel(self.model, **options)
+            return averaged(self.model, self.setting, **apart)
         # As torch's notes on CUDA graphs ask: made on a side stream, in a group of ranks whose
         # watchdog does not touch the device while a step is recorded.
-        with _variable("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"):
+        with told({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}):
             group = torch.distributed.new_group(backend="nccl")
         with _on(self.side):
-            return nn.parallel.DistributedDataParallel(self.model, process_group=group, **options)
+            return averaged(self.model, self.setting, process_group=group, **apart)
 
     def _warm_up_ranks(self, side: torch.cuda.Stream) -> None:
         with _on(side):
@@ -295,11 +280,7 @@ class Trainer:
         self.loss = self.loss.detach()
 
     def _optimize(self) -> None:
-        if self.scaler is None:
-            self.optimizer.step()
-        else:
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
+        update(self.optimizer, self.scaler)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         return autocast(self.spec.precision, self.device)
@@ -362,8 +343,9 @@ class Trainer:
         """Keep the first step's batch and what came of it, for FP32's answer to the same."""
         if self.first is not None:
             return
-        self.first = _First(self.images.cpu(), self.targets.cpu(), FirstStep())
-        self.first.step.note(self.loss, self.model, self.setting.ranks)
+        self.first = FirstStep()
+        self.first.note(self.loss, self.model, self.setting.ranks)
+        self.first_batch = self.images.cpu(), self.targets.cpu()
 
     def numerics(self) -> Numerics | None:
         """Return the first step beside FP32 eager's; alone where a network draws lots."""
@@ -373,18 +355,19 @@ class Trainer:
         twin: tuple[float | None, float | None] = (None, None)
         if not _draws_lots(self.model):
             self._release()
-            twin = self._reference(self.first)
-        return self.first.step.beside(twin, last)
+            twin = self._reference()
+        return self.first.beside(twin, last)
 
-    def _reference(self, first: _First) -> tuple[float | None, float | None]:
+    def _reference(self) -> tuple[float | None, float | None]:
         """First loss and gradient norm of FP32 eager; None where the memory is too small."""
         with plain_fp32():
             with self.device:
-                twin = cifar.create(self.spec.network, self.spec.about, self.spec.image_size)
+                twin = cifar.create(self.spec.network, self.spec.about, self.spec.shape.image_size)
             twin.load_state_dict(self.fresh)
             twin.to(self.device).train()
-            images = first.images.to(self.device).float().contiguous()
-            return twin_step(twin, lambda: loss_of(twin(images), first.targets.to(self.device)))
+            images, targets = (each.to(self.device) for each in self.first_batch)
+            images = images.float().contiguous()
+            return twin_step(twin, lambda: loss_of(twin(images), targets))
 
     def _release(self) -> None:
         """Give back what only a step needs."""
@@ -403,8 +386,8 @@ class Trainer:
         spec = self.spec
         try:
             with torch.device("meta"):
-                twin = cifar.create(spec.network, spec.about, spec.image_size).train()
-                side = spec.image_size
+                twin = cifar.create(spec.network, spec.about, spec.shape.image_size).train()
+                side = spec.shape.image_size
                 images = torch.empty(spec.batch_size, spec.about.channels, side, side)
                 targets = torch.empty(spec.batch_size, dtype=torch.int64)
             amount = count(lambda: loss_of(twin(images), targets).backward())
@@ -419,7 +402,7 @@ class Trainer:
         spec, is_eager = self.spec, self.spec.compile_mode == "eager"
         kept = 2 + 2 * STATES[OPTIMIZERS[spec.dataset]]
         state = sum(stored_bytes(weight) for weight in self.model.parameters())
-        pixels = spec.about.channels * spec.image_size**2
+        pixels = spec.about.channels * spec.shape.image_size**2
         portions: dict[str, Callable[[], object]] = {
             "load": self.load,
             "forward": self._go_forward,
@@ -446,15 +429,6 @@ class Trainer:
             loss=lambda: self.loss,
             warnings=self.feed.warnings,
         )
-
-
-@dataclass(frozen=True)
-class _First:
-    """The first step's batch, on the CPU, and what came of it."""
-
-    images: Tensor
-    targets: Tensor
-    step: FirstStep
 
 
 class _Learnt:
@@ -495,18 +469,6 @@ class _Learnt:
 def _draws_lots(model: nn.Module) -> bool:
     """Whether a network in training drops something at random."""
     return any(float(getattr(module, "p", 0.0) or 0.0) > 0 for module in model.modules())
-
-
-@contextlib.contextmanager
-def _variable(name: str, value: str) -> Any:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        os.environ.pop(name)
-        if before is not None:
-            os.environ[name] = before
 
 
 @contextlib.contextmanager
