@@ -398,8 +398,8 @@ from builders import (
 from documents import validator
 
 from bench_lib.cli import main
-from bench_lib.engine.chronicle import Chronicle
-from bench_lib.engine.runner import Outcome
+from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.suite import Baselines, Suite
 from bench_lib.plugin.replay import extra_info
 from bench_lib.report import console
 from bench_lib.storage import acceptance, baselines, history
@@ -431,7 +431,9 @@ written = json.loads(file.path.read_text())
 found["written"] = [p["values"]["warmth"] for p in written["cases"][CASE.id]["processes"]]
 validator("baselines-file").validate(written)
 
-tonight = Chronicle(Path("history"), Path("baselines"), DEVICE, planned=6)
+tonight = Suite(
+    Path("history"), Baselines(Path("baselines")), DEVICE, planned=6
+)
 found["statuses"] = []
 for n in range(6):
     now = attempt(n, 70.0 + n / 10)
