@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 from processes import ON_THE_CPU
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "architecture.md"
 
 
 def run(program: str) -> str:
@@ -126,3 +132,20 @@ def test_no_launchers_name_is_compared_but_in_its_own_file() -> None:
         if isinstance(word, ast.Constant) and word.value in ("torchrun", "mpirun", "srun")
     ]
     assert compared == []
+
+
+def test_the_page_draws_the_layers_that_are_checked() -> None:
+    """A room that is moved moves in the drawing as well."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (flow,) = (each for each in contracts["contracts"] if each["name"] == "One-way flow")
+    assert "\n".join(["```", *flow["layers"], ""]) in PAGE.read_text()
+
+
+def test_the_page_says_what_each_room_is_for() -> None:
+    """A newcomer looks there first."""
+    rooms = {path.stem for path in (ROOT / "bench_lib").iterdir() if not path.name.startswith("_")}
+    page = PAGE.read_text()
+    assert [room for room in sorted(rooms - {"py"}) if f"`{room}/" not in page] == [
+        "formats",
+        "model",
+    ]
