@@ -130,7 +130,6 @@ def checkout(tmp_path_factory):
         folder,
         {
             **install(folder / "rocm", "rocprofv3", version="7.0.2"),
-            "OMP_NUM_THREADS": "1",
             "PATH": os.pathsep.join(here),
             "PYTHONPATH": os.pathsep.join((str(TESTS), str(ROOT))),
             "STANDIN": str(folder / "traced"),
