@@ -11,7 +11,7 @@ import pytest
 
 HERE = Path(__file__).parent
 MOST_WORKERS = 16
-"""More than these wait for the longest tests, and each holds a torch of its own."""
+"""More than these wait for the longest file, and each holds a torch of its own."""
 
 # Here, before any test imports torch, and for every process that a test starts.
 os.environ["OMP_NUM_THREADS"] = "1"  # two threads that wait for each other take ten times as long
@@ -27,7 +27,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     if HERE in asked and not is_worker and getattr(option, "numprocesses", 0) is None:
         option.numprocesses = "logical"
         option.maxprocesses = option.maxprocesses or MOST_WORKERS
-        option.dist = "worksteal"
+        option.dist = "loadfile"  # the tests of a file share what is dear to lay out
+        option.loadscopereorder = False  # or files of few tests, the longest, would come last
 
 
 @pytest.fixture(scope="session", autouse=True)
