@@ -24,7 +24,7 @@ def run(program: str) -> str:
     """Run a program in a fresh interpreter that sees this checkout; return what it prints."""
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, **ON_THE_CPU, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, **ON_THE_CPU, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,

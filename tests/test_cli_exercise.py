@@ -752,7 +752,6 @@ def really(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.setenv(name, "-1")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
     def run(*words) -> Answer:
         return ran(["exercise", *words], monkeypatch, capsys, Answer)

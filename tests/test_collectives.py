@@ -631,9 +631,7 @@ def test_real_ranks_measure_one_case_after_another_until_one_fails():
         Case("wrong", "language_model", {**model, "length": 257}, "smoke", two, AT_ONCE),
         Case("late", "language_model", model, "smoke", two, AT_ONCE),
     ]
-    gathered, divided, whole, skipped, fault = measure_together(
-        batch, environment={**ON_THE_CPU, "OMP_NUM_THREADS": "1"}
-    )
+    gathered, divided, whole, skipped, fault = measure_together(batch, environment=ON_THE_CPU)
     assert isinstance(gathered, Measurement)
     assert (gathered.items_per_step, gathered.item) == (50, "call")
     assert [sample.rank for sample in gathered.per_rank] == [0, 1]

@@ -303,7 +303,6 @@ def own_repository(tmp_path):
         "GIT_AUTHOR_EMAIL": "some@body",
         "GIT_COMMITTER_NAME": "somebody",
         "GIT_COMMITTER_EMAIL": "some@body",
-        "OMP_NUM_THREADS": "1",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:cacheprovider",
         "TMPDIR": str(tmp_path),  # a lock of its own: another test may hold the CPU

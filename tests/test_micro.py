@@ -652,7 +652,7 @@ def launched(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     short = ["--network", TINY, "--batch-size", "4", "--iterations", "2"]
     return subprocess.run(
         [sys.executable, *words, *short],
-        env={**alone, "OMP_NUM_THREADS": "1"},
+        env=alone,
         cwd=folder,
         capture_output=True,
         text=True,

@@ -41,7 +41,6 @@ def run(words: list[str | Path], folder: Path, ends: tuple[int, ...] = (0,), **m
     environment |= {
         "CUDA_VISIBLE_DEVICES": "",
         "HIP_VISIBLE_DEVICES": "-1",
-        "OMP_NUM_THREADS": "1",
         "PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:cacheprovider",
         "TMPDIR": str(folder),  # a lock of its own: another test may hold the CPU
         **more,

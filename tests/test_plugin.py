@@ -87,8 +87,20 @@ def test_step(case, perf):
 """
 
 
-LOAD = ("-p", "no:hypothesispytest", "-p", "bench_lib.plugin")
-"""Hypothesis takes longer to import than a run here lasts."""
+LOAD = ("-p", "no:hypothesispytest", *("-p", "xdist", "-p", "benchmark", "-p", "bench_lib.plugin"))
+"""Plugins of a run; to import all that are installed takes longer than a run here lasts."""
+
+
+@pytest.fixture(autouse=True)
+def _few_plugins(monkeypatch):
+    """Have a run load no other plugins than these, unless it is about them."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
+@pytest.fixture
+def _all_plugins(monkeypatch, _few_plugins):
+    """Have a run load whatever is installed, all the same."""
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
 
 
 @contextlib.contextmanager
@@ -987,7 +999,7 @@ def test_collecting_needs_neither_torch_nor_a_worker():
     code = (
         "import sys, pytest; "
         "status = pytest.main(['perf_tests', '--collect-only', '-q', '-p', 'no:cacheprovider', "
-        "'-p', 'no:hypothesispytest']); "
+        "'-p', 'bench_lib.plugin']); "
         "assert status == 0, status; "
         "assert 'torch' not in sys.modules; "
         "assert 'scipy' not in sys.modules"
@@ -1430,6 +1442,7 @@ import os
     }
 
 
+@pytest.mark.usefixtures("_all_plugins")
 @EVERYWHERE
 def test_pytest_html_has_each_test_once_with_its_verdict(night, pytester, how):
     """Its page is written, and says what the terminal says."""
@@ -1443,6 +1456,7 @@ def test_pytest_html_has_each_test_once_with_its_verdict(night, pytester, how):
     assert "REGRESSED alpha: latency" in html.unescape(blob)
 
 
+@pytest.mark.usefixtures("_all_plugins")
 @EVERYWHERE
 def test_pytest_json_report_has_each_test_with_its_verdict(night, pytester, how):
     """The time that measuring took is the call's."""
@@ -1458,6 +1472,7 @@ def test_pytest_json_report_has_each_test_with_its_verdict(night, pytester, how)
     assert {"perf_status": "REGRESSED"} in tests["[alpha]"]["user_properties"]
 
 
+@pytest.mark.usefixtures("_all_plugins")
 @EVERYWHERE
 def test_allure_has_a_second_result_of_a_test_whose_verdict_is_not_what_its_call_said(
     night, pytester, how
@@ -1477,6 +1492,7 @@ def test_allure_has_a_second_result_of_a_test_whose_verdict_is_not_what_its_call
     assert last["statusDetails"]["message"].startswith("REGRESSED alpha: latency")
 
 
+@pytest.mark.usefixtures("_all_plugins")
 def test_allure_has_a_skip_that_was_decided_after_the_workers_ended(suite, pytester):
     """With its reason."""
     run = suite(devices="gpus(2)", matrix=SEVERAL)

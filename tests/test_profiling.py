@@ -32,7 +32,6 @@ from bench_lib.worker.clock import Clock, GpuClock
 from bench_lib.worker.profiling import Work, kernels, union_s
 from bench_lib.worker.workload import UnsupportedError
 
-ENVIRONMENT = {**ON_THE_CPU, "OMP_NUM_THREADS": "1"}
 RELU = Case("relu", "tiny:relu", time_limit_s=LONG_S)
 
 
@@ -330,7 +329,7 @@ def test_a_case_is_profiled_in_a_process_that_says_how_far_it_is(tmp_path) -> No
     (tmp_path / "trace_rank7.json.gz").write_text("old")
     (tmp_path / "notes.txt").write_text("mine")
     said: list[str] = []
-    (result,) = run_profile(RELU, tmp_path, Asked(2), environment=ENVIRONMENT, say=said.append)
+    (result,) = run_profile(RELU, tmp_path, Asked(2), environment=ON_THE_CPU, say=said.append)
     assert (result.steps, result.trace, result.done) == (2, "trace.json.gz", True)
     assert said == [
         *("open the device", "build", "first step", "warm up", "profile", "write the trace"),
@@ -345,7 +344,7 @@ def test_each_of_several_ranks_leaves_a_trace(tmp_path) -> None:
     """Through torchrun; their phases are told once."""
     said: list[str] = []
     case = replace(RELU, launch=Launch(2))
-    results = run_profile(case, tmp_path, Asked(1), environment=ENVIRONMENT, say=said.append)
+    results = run_profile(case, tmp_path, Asked(1), environment=ON_THE_CPU, say=said.append)
     assert [(r.rank, r.trace) for r in results] == [
         (0, "trace_rank0.json.gz"),
         (1, "trace_rank1.json.gz"),

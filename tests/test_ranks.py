@@ -31,7 +31,6 @@ from bench_lib.launch.ranks import fold, run_ranks
 from bench_lib.model import Case, Fault, Launch, Measurement, Numerics, RankSample, Sampling
 
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
-ENVIRONMENT = {**ON_THE_CPU, "OMP_NUM_THREADS": "1"}
 
 
 def two_ranks(workload: str, *, time_limit_s: float = LONG_S, **params: Any) -> Case:
@@ -63,7 +62,7 @@ BOTH = (
 
 def measured_with(name: str, case: Case) -> Measurement:
     """Measure a case with a real launcher."""
-    return run_ranks(case, command=command_for(2, name), environment=ENVIRONMENT)
+    return run_ranks(case, command=command_for(2, name), environment=ON_THE_CPU)
 
 
 def fault_with(name: str, folder: Path, **planted: Any) -> Fault:
@@ -152,7 +151,7 @@ def test_one_process_needs_no_launcher() -> None:
     """The words before the worker may be just an interpreter."""
     case = Case("one", "faulty:well", {}, sampling=AT_ONCE, time_limit_s=LONG_S)
     alone = LaunchCommand("none", (sys.executable,), 1)
-    measured = run_ranks(case, command=alone, environment=ENVIRONMENT)
+    measured = run_ranks(case, command=alone, environment=ON_THE_CPU)
     assert [sample.rank for sample in measured.per_rank] == [0]
 
 
@@ -181,7 +180,7 @@ def test_ranks_that_somebody_starts_by_hand_meet_without_being_told_where(
     script.write_text(BY_HAND)
     done = subprocess.run(
         [*command_for(2, name).words, str(script)],
-        env={**os.environ, **ENVIRONMENT},
+        env={**os.environ, **ON_THE_CPU},
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -221,7 +220,7 @@ def test_ranks_of_different_cases_do_not_measure(
     case = two_ranks("faulty:by_rank", pids=str(tmp_path), others="meet", last="meet")
     other.write_text(json.dumps(asdict(replace(case, id="other"))))
     with pytest.raises(CaseFault) as raised:
-        run_ranks(case, command=by_hand(tmp_path, file=str(other)), environment=ENVIRONMENT)
+        run_ranks(case, command=by_hand(tmp_path, file=str(other)), environment=ON_THE_CPU)
     fault = raised.value.fault
     assert (fault.kind, fault.phase) == ("protocol", "meet the other ranks")
     assert fault.message.startswith("rank 1: the ranks disagree: rank 1 has case ")
@@ -242,7 +241,7 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
                 command=by_hand(
                     tmp_path, both=f"MASTER_ADDR=127.0.0.1 MASTER_PORT={port}", file=""
                 ),
-                environment=ENVIRONMENT,
+                environment=ON_THE_CPU,
             )
     fault = raised.value.fault
     assert fault.kind == "protocol"
@@ -257,7 +256,7 @@ def test_a_launcher_that_starts_others_than_asked_for_is_said() -> None:
     """An mpirun of another MPI starts processes that each take themselves for the only one."""
     alone = LaunchCommand("none", (sys.executable,), 1)
     with pytest.raises(CaseFault) as raised:
-        run_ranks(two_ranks("any"), command=alone, environment=ENVIRONMENT)
+        run_ranks(two_ranks("any"), command=alone, environment=ON_THE_CPU)
     assert raised.value.fault.message == "rank 0: the case is of 2 ranks, and 1 were started"
 
 

@@ -47,7 +47,7 @@ NOT_RUN = {
     "pip install -e . && pytest perf_tests",
     "pip install -e '.[dev]' && pytest tests",
 }
-"""What CI does itself, on this very commit."""
+"""What ``.ci/run`` does, on this very commit."""
 RECORD = 'bench-lib baseline record --reason "first baseline"'
 """What is run first: most of the others are about what it leaves."""
 TORCHRUN = "torchrun --nproc-per-node 4 -m bench_lib.micro --network resnet50 --batch-size 256"
@@ -130,7 +130,6 @@ def checkout(tmp_path_factory):
         folder,
         {
             **install(folder / "rocm", "rocprofv3", version="7.0.2"),
-            "OMP_NUM_THREADS": "1",
             "PATH": os.pathsep.join(here),
             "PYTHONPATH": os.pathsep.join((str(TESTS), str(ROOT))),
             "STANDIN": str(folder / "traced"),
@@ -257,6 +256,12 @@ def test_a_command_of_the_readme_runs(run, line):
 def test_nothing_is_said_here_of_a_line_that_the_readme_does_not_have():
     """What is changed there runs as it stands, or its short form is looked at again."""
     assert {*NOT_RUN, *IN_SHORT, RECORD} <= set(COMMANDS)
+
+
+def test_ci_runs_what_is_not_run_here():
+    """As it stands there, so that nothing is quicker or greener for CI than for anybody else."""
+    lines = {line.strip() for line in (ROOT / ".ci/run").read_text().splitlines()}
+    assert {line.partition(" || ")[0] for line in lines} >= NOT_RUN
 
 
 def test_a_block_that_is_no_text_is_commands():

@@ -53,7 +53,6 @@ def run(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
             **ON_THE_CPU,
             "PYTHONPATH": os.pathsep.join([str(checkout), str(ROOT / "tests")]),
             "XDG_CACHE_HOME": str(checkout / "cache"),
-            "OMP_NUM_THREADS": "1",
         },
         capture_output=True,
         text=True,

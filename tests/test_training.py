@@ -32,7 +32,6 @@ from bench_lib.worker.workloads.training import training
 
 CPU = torch.device("cpu")
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
-ENVIRONMENT = {**ON_THE_CPU, "OMP_NUM_THREADS": "1"}
 
 
 # ---- axes ---------------------------------------------------------------------------------
@@ -539,7 +538,7 @@ LOADED = {
 @pytest.fixture(scope="module")
 def zygote() -> Iterator[Zygote]:
     """Import torch once."""
-    with Zygote(environment=ENVIRONMENT) as zygote:
+    with Zygote(environment=ON_THE_CPU) as zygote:
         yield zygote
 
 
@@ -601,7 +600,7 @@ def test_two_ranks_learn_together_from_parts_of_one_epoch():
         sampling=AT_ONCE,
         time_limit_s=LONG_S,
     )
-    seen = run_ranks(case, environment=ENVIRONMENT)
+    seen = run_ranks(case, environment=ON_THE_CPU)
     assert (seen.items_per_step, len(seen.per_rank)) == (16, 2)
     assert seen.training is not None
     assert (seen.training.samples, seen.training.steps_per_epoch) == (60_000, 3750)

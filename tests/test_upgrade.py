@@ -195,7 +195,6 @@ def story(tmp_path_factory) -> Administrator:
             "PYTHONPATH": os.pathsep.join((str(TESTS), str(ROOT))),
             "PYTEST_ADDOPTS": "-p upgraded_machine -p no:hypothesispytest -p no:cacheprovider",
             "BENCH_LIB_UPGRADED": str(folder),
-            "OMP_NUM_THREADS": "1",
             "HOME": str(folder),
             "GIT_CONFIG_GLOBAL": os.devnull,
             **{f"GIT_{who}_NAME": "ada" for who in ("AUTHOR", "COMMITTER")},

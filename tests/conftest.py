@@ -1,0 +1,40 @@
+"""How the project's own tests run, whoever starts them: threads, processes, temporary files."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+MOST_WORKERS = 16
+"""More than these wait for the longest file, and each holds a torch of its own."""
+
+# Here, before any test imports torch, and for every process that a test starts.
+os.environ["OMP_NUM_THREADS"] = "1"  # two threads that wait for each other take ten times as long
+os.environ["PYTHONDONTWRITEBYTECODE"] = ""  # or each process would compile the same modules again
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Start one worker of pytest-xdist for each core, unless files or ``-n`` were asked for."""
+    option = config.option
+    asked = (Path(config.invocation_params.dir, each).resolve() for each in config.args)
+    is_worker = hasattr(config, "workerinput")
+    if HERE in asked and not is_worker and getattr(option, "numprocesses", 0) is None:
+        option.numprocesses = "logical"
+        option.maxprocesses = option.maxprocesses or MOST_WORKERS
+        option.dist = "loadfile"  # the tests of a file share what is dear to lay out
+        option.loadscopereorder = False  # or files of few tests, the longest, would come last
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Give each process a folder of its own, and so devices that no other process can lock."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp", numbered=False)))
+        patch.setattr(tempfile, "tempdir", None)
+        yield

@@ -1,0 +1,58 @@
+"""How these tests are run: by whom, with how many threads, and where their temporary files are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+ONE = """
+import json, os, tempfile
+def test_one():
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    told = [worker, os.environ["OMP_NUM_THREADS"], tempfile.gettempdir()]
+    with open({seen!r}, "w") as file:
+        json.dump(told, file)
+"""
+
+
+@pytest.fixture
+def run(pytester, monkeypatch):
+    """Return what runs two files of tests on two cores, and returns what each of them saw."""
+    (tests := pytester.path / "tests").mkdir()
+    shutil.copy(Path(__file__).with_name("conftest.py"), tests)
+    for name in "ab":
+        seen = str(pytester.path / f"{name}.json")
+        (tests / f"test_{name}.py").write_text(ONE.format(seen=seen))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_XDIST_AUTO_NUM_WORKERS", "2")
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+
+    def run(*words):
+        result = pytester.runpytest_subprocess("-p", "xdist", *words)
+        assert result.ret == pytest.ExitCode.OK
+        return [json.loads(path.read_text()) for path in sorted(pytester.path.glob("*.json"))]
+
+    return run
+
+
+def test_all_tests_have_a_worker_a_core_with_one_thread_and_a_folder_of_its_own(run):
+    """What locks a device in one folder does not lock it in the other."""
+    first, second = run("tests")
+    assert {first[0], second[0]} == {"gw0", "gw1"}
+    assert first[1] == second[1] == "1"
+    assert first[2] != second[2]
+
+
+@pytest.mark.parametrize("words", [("tests/test_a.py",), ("tests", "-n", "0")])
+def test_a_file_by_name_or_no_workers_is_one_process_with_one_thread(run, words):
+    """It starts sooner, and a debugger can be used."""
+    assert [seen[:2] for seen in run(*words)] == [[None, "1"]] * (2 if "-n" in words else 1)
+
+
+def test_a_number_of_workers_that_somebody_gives_is_his(run):
+    """Nothing is added to it."""
+    assert {seen[0] for seen in run("tests", "-n", "1")} == {"gw0"}
