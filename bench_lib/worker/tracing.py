@@ -23,7 +23,7 @@ from bench_lib.launch.wire import decode_case
 from bench_lib.model import UserError
 from bench_lib.worker.capture import external_profiler
 from bench_lib.worker.clock import clock_of
-from bench_lib.worker.context import fault_of, in_words
+from bench_lib.worker.context import in_words, kind_of
 from bench_lib.worker.device import open_device
 from bench_lib.worker.measure import Steadiness, timed
 from bench_lib.worker.rank_log import write_whole
@@ -83,7 +83,8 @@ def main(arguments: list[str]) -> int:
         kept.add(skipped=str(reason))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - it becomes the result
         traceback.print_exc()
-        kept.add(fault={**fault_of(error), "phase": kept.phase}, ended_s=time.time())
+        fault = {"kind": kind_of(error), "message": in_words(error), "phase": kept.phase}
+        kept.add(fault=fault, ended_s=time.time())
         leave_at_once(1)  # the other ranks may be in a collective that will not end now
     kept.add(done=True)
     kept.enter("done")
