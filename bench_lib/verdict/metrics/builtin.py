@@ -62,7 +62,7 @@ def _first_step_allowance(processes: Sequence[ProcessSummary]) -> float:
 
 
 def relative(value: float | None, reference: float | None) -> float | None:
-    """Return how far a value is from a reference, as a share of it; None where either is unknown."""
+    """Return how far a value is from a reference, as a share of it; None if either is unknown."""
     if value is None or reference is None or reference == 0:
         return None
     return abs(value - reference) / abs(reference)
