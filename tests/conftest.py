@@ -32,9 +32,15 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Give each process a folder of its own, and so devices that no other process can lock."""
+def _as_if_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have no test notice that a worker runs it.
+
+    It has a folder for temporary files, and so devices that no other process can lock; and no
+    plugin of a run that it starts takes that run for a part of ours.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        for name in ("WORKER", "WORKER_COUNT", "TESTRUNUID"):
+            patch.delenv(f"PYTEST_XDIST_{name}", raising=False)
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp", numbered=False)))
         patch.setattr(tempfile, "tempdir", None)
         yield

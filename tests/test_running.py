@@ -10,9 +10,9 @@ import pytest
 
 ONE = """
 import json, os, tempfile
-def test_one():
-    worker = os.environ.get("PYTEST_XDIST_WORKER")
-    told = [worker, os.environ["OMP_NUM_THREADS"], tempfile.gettempdir()]
+def test_one(worker_id):
+    assert not [name for name in os.environ if name.startswith("PYTEST_XDIST_WORKER")]
+    told = [worker_id, os.environ["OMP_NUM_THREADS"], tempfile.gettempdir()]
     with open({seen!r}, "w") as file:
         json.dump(told, file)
 """
@@ -50,7 +50,7 @@ def test_all_tests_have_a_worker_a_core_with_one_thread_and_a_folder_of_its_own(
 @pytest.mark.parametrize("words", [("tests/test_a.py",), ("tests", "-n", "0")])
 def test_a_file_by_name_or_no_workers_is_one_process_with_one_thread(run, words):
     """It starts sooner, and a debugger can be used."""
-    assert [seen[:2] for seen in run(*words)] == [[None, "1"]] * (2 if "-n" in words else 1)
+    assert [seen[:2] for seen in run(*words)] == [["master", "1"]] * (2 if "-n" in words else 1)
 
 
 def test_a_number_of_workers_that_somebody_gives_is_his(run):
