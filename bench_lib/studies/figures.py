@@ -10,6 +10,7 @@ from bench_lib.formulas import roofline
 from bench_lib.model import Hardware, Measurement, Param, Record, Training
 from bench_lib.report import console
 from bench_lib.verdict.metrics import summary
+from bench_lib.verdict.metrics.builtin import relative
 
 MEASURED = "measured"
 GB = 1e9
@@ -133,7 +134,7 @@ def _figures(record: Record, seen: Measurement, hardware: Hardware | None) -> Fi
     process = summary.summarise(seen, environment="", time="")
     step_s = statistics.median(seen.iteration_s)
     rate = console.rate_of(seen) if seen.wall_s > 0 else None
-    memory, flops = seen.peak_memory_bytes, seen.flops_per_step
+    memory, flops, answer = seen.peak_memory_bytes, seen.flops_per_step, seen.numerics
     precision, mode = (str(case.params.get(name, "")) for name in ("precision", "compile_mode"))
     placed = roofline.place(seen, hardware, precision, mode) if hardware else None
     moved = placed.bandwidth if placed else None
@@ -169,11 +170,11 @@ def _figures(record: Record, seen: Measurement, hardware: Hardware | None) -> Fi
         most_flops_per_byte=placed.highest_intensity if placed else None,
         bound=placed.bound if placed else None,
         bound_by=placed.sentence if placed else None,
-        finite=seen.numerics.finite if seen.numerics else None,
-        max_abs_diff=seen.numerics.max_abs_diff if seen.numerics else None,
-        cosine=seen.numerics.cosine if seen.numerics else None,
-        loss_error=process.values.get("loss"),
-        grad_norm_error=process.values.get("gradients"),
+        finite=answer.finite if answer else None,
+        max_abs_diff=answer.max_abs_diff if answer else None,
+        cosine=answer.cosine if answer else None,
+        loss_error=relative(answer.loss, answer.reference_loss) if answer else None,
+        grad_norm_error=relative(answer.grad_norm, answer.reference_grad_norm) if answer else None,
         operations_s=seen.operations_s,
         ranks=case.launch.ranks,
         wall_s=seen.wall_s,

@@ -61,7 +61,8 @@ def _first_step_allowance(processes: Sequence[ProcessSummary]) -> float:
     return 5.0 if any("compile_time" in p.values for p in processes) else 0.5
 
 
-def _relative(value: float | None, reference: float | None) -> float | None:
+def relative(value: float | None, reference: float | None) -> float | None:
+    """Return how far a value is from a reference, as a share; None where either is unknown."""
     if value is None or reference is None or reference == 0:
         return None
     return abs(value - reference) / abs(reference)
@@ -169,11 +170,11 @@ METRICS = (
     ),
     _numerics(
         *("loss", "loss or size off FP32's", 0.01),
-        lambda answer: _relative(answer.loss, answer.reference_loss),
+        lambda answer: relative(answer.loss, answer.reference_loss),
     ),
     _numerics(
         *("gradients", "gradients' norm off FP32's", 0.05),
-        lambda answer: _relative(answer.grad_norm, answer.reference_grad_norm),
+        lambda answer: relative(answer.grad_norm, answer.reference_grad_norm),
     ),
     Metric(
         # Judged only on request: a neighbour on the same card draws power too.
