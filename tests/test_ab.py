@@ -194,10 +194,8 @@ def test_what_a_container_calls_its_processes_is_not_taken_for_ours(bed):
 
 def test_the_device_is_taken_once_and_given_back(bed):
     """Both sides are on it, and nobody else."""
-    with bed.opened() as engine:
-        engine.held.watch()
-        with pytest.raises(DeviceBusyError, match="is in use by"), bed.opened():
-            pass
+    with bed.opened(), pytest.raises(DeviceBusyError, match="is in use by"), bed.opened():
+        pass
     assert bed.watch.closed
     with bed.opened():
         pass

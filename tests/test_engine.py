@@ -107,7 +107,6 @@ def test_a_measurement_that_was_made_elsewhere_is_written_down_like_any_other(op
     """With what telemetry saw meanwhile, and the words of who made it."""
     watch_it = {"began_s": time.monotonic(), "versions": {"torch": "2.10.0"}, "threads": 3}
     with opened({}, seen=[make_telemetry(power_w=512.0)]) as run:
-        run.held.watch()
         made = make_measurement(case_id=CASE.id)
         record = run.note(run.held.take_in(CASE, made, pids=[4711], **watch_it))
         (environment,) = history.read(run.suite.writer.path).environments.values()
@@ -121,7 +120,6 @@ def test_what_the_hardware_spoils_elsewhere_is_not_accepted_either(opened):
     """The reason is kept with it."""
     about = {"began_s": time.monotonic(), "versions": {}, "threads": 1}
     with opened({}, seen=[make_telemetry(foreign_processes=[41])]) as run:
-        run.held.watch()
         made = make_measurement(case_id=CASE.id)
         (attempt,) = run.held.take_in(CASE, made, pids=[], **about).attempts
     assert (attempt.accepted, attempt.invalid) == (False, True)
@@ -134,7 +132,6 @@ def test_processes_of_ours_are_no_strangers(opened, monkeypatch):
     monkeypatch.setattr("scripted.Watch", lambda *_seen: watch)
     about = {"began_s": time.monotonic(), "versions": {}, "threads": 1}
     with opened({}) as run:
-        run.held.watch()
         run.held.take_in(CASE, make_measurement(case_id=CASE.id), pids=[4711], **about)
         run.measure(CASE)
     assert len(watch.own) == 2

@@ -438,6 +438,9 @@ class Machines(Sides):
                 machines[kind] = Machine(luck=0.0002, costs=DEAR if kind == "any" else [1.8])
         super().__init__(machines)
 
+    def watch(self):
+        """See nothing."""
+
     def close(self):
         """Note it."""
         self.closed = True

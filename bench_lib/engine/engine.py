@@ -309,11 +309,11 @@ class Engine:
 def opened(device: Hardware, settings: Settings) -> Iterator[Engine]:
     """Open the history, the baselines and the device, so that all fail before measuring.
 
-    Raises HistoryError, BaselineError and DeviceBusyError.
+    The device is watched from now on.  Raises HistoryError, BaselineError and DeviceBusyError.
     """
     with contextlib.closing(Engine(device, settings)) as engine:
         engine.open()
-        assert engine.held
+        engine.held.watch()
         yield engine
 
 

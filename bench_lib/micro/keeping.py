@@ -118,7 +118,6 @@ def keeper(
             say=say,
         )
         engine = stack.enter_context(opened(device, settings))
-        engine.held.watch()
         yield Keeper(engine, other, time.monotonic())
 
 
