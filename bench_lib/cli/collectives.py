@@ -6,15 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli.measuring import Judge, Keeping, LimitsMatrix, Measuring
-from bench_lib.cli.output import (
-    DEFAULT_BASELINES,
-    DEFAULT_HISTORY,
-    BaselinesDir,
-    HistoryDir,
-    Json,
-    say,
-)
+from bench_lib.cli.measuring import Keeping, Measuring
+from bench_lib.cli.options import grouped
+from bench_lib.cli.output import say
 from bench_lib.model import UserError
 
 if TYPE_CHECKING:
@@ -35,6 +29,7 @@ class _Collectives(Measuring):
         self._passes = False
 
 
+@grouped
 def collectives(
     *,
     op: Annotated[
@@ -67,11 +62,7 @@ def collectives(
         bool,
         typer.Option("--graph/--no-graph", help="Short calls replayed as a CUDA or HIP graph."),
     ] = True,
-    history: HistoryDir = DEFAULT_HISTORY,
-    baselines: BaselinesDir = DEFAULT_BASELINES,
-    matrix: LimitsMatrix = None,
-    judge: Judge = False,
-    json: Json = False,
+    keeping: Keeping,
 ) -> None:
     """Measure collectives by size: time of a call, algorithm and bus bandwidth, wrong elements."""
     from bench_lib import backends
@@ -86,14 +77,15 @@ def collectives(
         for one, sizes in by_op.items()
         for case in _cases(one, sizes, dtype, count, both=both, graph=graph)
     ]
-    keeping = Keeping(history, baselines, matrix, judge, json)
     session = _Collectives("collectives", devices[0], keeping)
     lines = _Lines(cases, session.device)
-    told = session.figures_of_all(cases, each=_nothing if json else lines.take, together=True)
+    told = session.figures_of_all(
+        cases, each=_nothing if keeping.json else lines.take, together=True
+    )
     rows = [collective_row(seen, count) for seen in told]
     if any(row.wrong for row in rows):
         session.fail()
-    if not json:
+    if not keeping.json:
         lines.end()
     session.tell(rows, collective_table(rows))
 

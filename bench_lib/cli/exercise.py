@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bench_lib.cli.group import Group
-from bench_lib.cli.measuring import Judge, Keeping, LimitsMatrix, Measuring
-from bench_lib.cli.output import (
-    DEFAULT_BASELINES,
-    DEFAULT_HISTORY,
-    BaselinesDir,
-    HistoryDir,
-    Json,
-    say,
-)
+from bench_lib.cli.measuring import Keeping, Measuring
+from bench_lib.cli.options import grouped
+from bench_lib.cli.output import say
 from bench_lib.cli.sheet import sheet
 from bench_lib.model import MEMORY_FORMATS, TASKS, UserError
 
@@ -48,7 +40,7 @@ Precisions = Annotated[
 ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Common:
     """The options of every exercise that measures."""
 
@@ -70,11 +62,7 @@ class Common:
         float | None,
         typer.Option("--time-limit", help="Seconds for a case (default: 300; max-autotune 1200)."),
     ] = None
-    history: HistoryDir = DEFAULT_HISTORY
-    baselines: BaselinesDir = DEFAULT_BASELINES
-    matrix: LimitsMatrix = None
-    judge: Judge = False
-    json: Json = False
+    keeping: Keeping
 
     def template(self, values: dict[str, Param]) -> Template:
         """Return what an exercise's cases have in common; raises UserError."""
@@ -95,43 +83,12 @@ class Common:
         chosen = {**{name: getattr(self, name) for name in of_all}, **values}
         return Template(network_sizes(), chosen, sampling, self.time_limit)
 
-    @property
-    def keeping(self) -> Keeping:
-        """Where to keep what is measured, and what to hold it against."""
-        return Keeping(self.history, self.baselines, self.matrix, self.judge, self.json)
-
-
-def _measuring(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of Common, which it takes as ``common``."""
-
-    @functools.wraps(command)
-    def told(**values: Any) -> None:
-        common = Common(**{field.name: values.pop(field.name) for field in fields(Common)})
-        command(**values, common=common)
-
-    own = inspect.signature(command).parameters.values()
-    hints = get_type_hints(command, include_extras=True) | get_type_hints(
-        Common, include_extras=True
-    )
-    shared = [
-        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default)
-        for field in fields(Common)
-    ]
-    parameters = [
-        each.replace(annotation=hints[each.name])
-        for each in (*own, *shared)
-        if each.name != "common"
-    ]
-    told.__annotations__ = {each.name: each.annotation for each in parameters}
-    vars(told)["__signature__"] = inspect.Signature(parameters)  # what typer reads
-    return told
-
 
 # ---- the exercises ----------------------------------------------------------------------
 
 
 @app.command()
-@_measuring
+@grouped
 def precision(
     network: Network,
     *,
@@ -160,7 +117,7 @@ def precision(
 
 
 @app.command()
-@_measuring
+@grouped
 def largest_batch(
     network: Network,
     *,
@@ -242,7 +199,7 @@ def _searched(
 
 
 @app.command()
-@_measuring
+@grouped
 def compile(  # noqa: A001 - the exercise's name
     network: Network,
     *,
@@ -269,7 +226,7 @@ def compile(  # noqa: A001 - the exercise's name
 
 
 @app.command()
-@_measuring
+@grouped
 def depth(
     *,
     networks: Annotated[
@@ -297,7 +254,7 @@ def depth(
 
 
 @app.command()
-@_measuring
+@grouped
 def batch_sweep(
     network: Network,
     *,

@@ -15,6 +15,9 @@ from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
     DEFAULT_MATRIX,
+    BaselinesDir,
+    HistoryDir,
+    Json,
     print_json,
     print_tables,
     say,
@@ -26,29 +29,26 @@ if TYPE_CHECKING:
     from bench_lib.studies.cells import Table
     from bench_lib.studies.figures import Figures
 
-LimitsMatrix = Annotated[
-    Path | None,
-    typer.Option(
-        "--matrix",
-        metavar="FILE",
-        help=f"Where --judge takes limits of cases from (default: {DEFAULT_MATRIX}, if there).",
-    ),
-]
-Judge = Annotated[
-    bool,
-    typer.Option("--judge", help="Hold the cases against the baselines, as the suite does."),
-]
-
 
 @dataclass(frozen=True)
 class Keeping:
-    """Where what is measured is kept, what it is held against, and how it is told."""
+    """The options of every command that measures as the suite does."""
 
-    history: Path = DEFAULT_HISTORY
-    baselines: Path = DEFAULT_BASELINES
-    matrix: Path | None = None
-    judge: bool = False
-    json: bool = False
+    history: HistoryDir = DEFAULT_HISTORY
+    baselines: BaselinesDir = DEFAULT_BASELINES
+    matrix: Annotated[
+        Path | None,
+        typer.Option(
+            "--matrix",
+            metavar="FILE",
+            help=f"Where --judge takes limits of cases from (default: {DEFAULT_MATRIX}, if there).",
+        ),
+    ] = None
+    judge: Annotated[
+        bool,
+        typer.Option("--judge", help="Hold the cases against the baselines, as the suite does."),
+    ] = False
+    json: Json = False
 
     def limits(self) -> dict[str, Limits]:
         """Return the limits of the matrix's cases; raises MatrixError."""

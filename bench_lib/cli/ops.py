@@ -6,15 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli.measuring import Judge, Keeping, LimitsMatrix, Measuring
-from bench_lib.cli.output import (
-    DEFAULT_BASELINES,
-    DEFAULT_HISTORY,
-    BaselinesDir,
-    HistoryDir,
-    Json,
-    say,
-)
+from bench_lib.cli.measuring import Keeping, Measuring
+from bench_lib.cli.options import grouped
+from bench_lib.cli.output import say
 from bench_lib.model import Case, UserError
 
 if TYPE_CHECKING:
@@ -29,6 +23,7 @@ MOST_ITERATIONS = 10**6
 """Each has a mark that is made beforehand, so that a slip of the keyboard takes no memory."""
 
 
+@grouped
 def ops(
     *,
     op: Annotated[
@@ -91,11 +86,7 @@ def ops(
             "--rotate/--no-rotate", help="Take turns in operands, so that no cache holds."
         ),
     ] = True,
-    history: HistoryDir = DEFAULT_HISTORY,
-    baselines: BaselinesDir = DEFAULT_BASELINES,
-    matrix: LimitsMatrix = None,
-    judge: Judge = False,
-    json: Json = False,
+    keeping: Keeping,
 ) -> None:
     """Measure operators: time of a call, GB/s, TFLOP/s, share of the hardware's ceiling."""
     from bench_lib.cases.operators import operator_case
@@ -136,19 +127,18 @@ def ops(
         values = [{**each, "rotate": False} for each in values]
     base = Case("", "", sampling=sampling)
     cases = [operator_case(base, **each) for each in values]
-    keeping = Keeping(history, baselines, matrix, judge, json)
     session = Measuring("ops", _device(device), keeping)
 
     def each(record: Record) -> None:
-        if not json:
+        if not keeping.json:
             print(_line(record, session.device, append_dtype=append_dtype), flush=True)
 
-    if not json:
+    if not keeping.json:
         print(HEADLINE.format(dtype), flush=True)
     figures = session.figures_of_all(cases, each=each)
     rows = [operator_row(seen, session.device) for seen in figures]
     profiles = _profiles(figures, cases, session.device) if enable_profiling else {}
-    if not json:
+    if not keeping.json:
         for case_id, text in profiles.items():
             print(f"\n{case_id}\n{text}")
         print()
