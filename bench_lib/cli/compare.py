@@ -129,49 +129,44 @@ def _status(found: Alignment, *, gates: bool) -> int:
 
 def as_document(found: Alignment) -> Compare:
     """Return the document that ``--json`` prints."""
+    from bench_lib.cli.documents import filled
     from bench_lib.cli.documents.kept import Compare, Renamed
     from bench_lib.report.versus import for_a_verdict
 
-    return Compare(
+    return filled(
+        Compare,
+        found,
         a=_side(found.a),
         b=_side(found.b),
         metric=found.metric.name,
         unit=found.metric.unit,
-        threshold=found.threshold,
         ratio=found.overall,
         cases=[_case(row) for row in found.rows],
-        new=found.new,
-        gone=found.gone,
-        unmeasured=found.unmeasured,
         renamed=[Renamed(old, new) for old, new in found.renamed],
-        environment=found.environment,
-        hardware=found.hardware,
         for_a_verdict=list(for_a_verdict(found)),
     )
 
 
 def _side(side: Side) -> ComparedSide:
+    from bench_lib.cli.documents import filled
     from bench_lib.cli.documents.kept import ComparedSide
 
-    return ComparedSide(side.name, side.title, side.key, side.run_id, side.problems)
+    return filled(ComparedSide, side, hardware_key=side.key, run=side.run_id)
 
 
 def _case(row: Row) -> ComparedCase:
-    from bench_lib.cli.documents import Change
+    from bench_lib.cli.documents import filled
     from bench_lib.cli.documents.kept import ComparedCase, Processes
 
-    return ComparedCase(
-        case_id=row.case_id,
+    return filled(
+        ComparedCase,
+        row,
         a=row.figures.a,
         b=row.figures.b,
-        ratio=row.ratio,
-        interval=row.interval,
-        beyond_chance=row.beyond_chance,
         detectable_effect=row.detectable,
         processes=Processes(*row.processes),
-        memory_bytes=Change(**vars(row.beside["memory"])),
-        compile_time_s=Change(**vars(row.beside["compile_time"])),
-        remarks=row.remarks,
+        memory_bytes=row.beside["memory"],
+        compile_time_s=row.beside["compile_time"],
     )
 
 

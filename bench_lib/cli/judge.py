@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 """Problems, and notes, that are printed; with --json all of them."""
-_FIELDS = ("status", "metric", "ratio", "interval", "tolerance", "detectable_effect", "reason")
 
 
 def judge(
@@ -132,13 +131,13 @@ def _problems(samples: Samples) -> list[str]:
 
 
 def _print_json(samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
+    from bench_lib.cli.documents import filled
     from bench_lib.cli.documents.kept import Judge, JudgedTimings
 
     print_json(
         Judge(
             verdicts=[
-                JudgedTimings(name, *(getattr(verdict, field) for field in _FIELDS))
-                for name, verdict in verdicts.items()
+                filled(JudgedTimings, verdict, case_id=name) for name, verdict in verdicts.items()
             ],
             problems=_problems(samples),
             notes=samples.notes,

@@ -118,30 +118,11 @@ def _print_counters(look: Look) -> None:
 
 
 def _document(look: Look) -> Profile:
+    from bench_lib.cli.documents import filled
     from bench_lib.cli.documents.seen import Profile, ProfiledRank
 
-    return Profile(
-        case=look.case,
-        hardware_key=look.hardware.key,
-        environment=look.environment,
-        tool=look.tool,
-        folder=str(look.folder),
-        peak_memory_bytes=look.peak_memory_bytes,
-        ranks=[
-            ProfiledRank(
-                label=seen.label,
-                trace=None if seen.trace is None else str(seen.trace),
-                plain_step_s=seen.plain_step_s,
-                profiled_step_s=seen.profiled_step_s,
-                kernels=seen.kernels,
-                answers=seen.answers,
-            )
-            for seen in look.seen
-        ],
-        counters=look.counters,
-        files={what: str(path) for what, path in look.files.items()},
-        problems=look.problems,
-    )
+    ranks = [filled(ProfiledRank, seen) for seen in look.seen]
+    return filled(Profile, look, hardware_key=look.hardware.key, ranks=ranks)
 
 
 # ---- two profiles -------------------------------------------------------------------------
@@ -216,40 +197,31 @@ def _calls(change: Change) -> str:
 
 
 def _diff_document(sides: tuple[str, str], found: Comparison) -> ProfileDiff:
+    from bench_lib.cli.documents import filled
     from bench_lib.cli.documents.seen import KernelChange, ProfileDiff
 
-    return ProfileDiff(
-        before=_side(sides[0], found.before, found.diff.before_s),
-        after=_side(sides[1], found.after, found.diff.after_s),
-        delta_s=found.diff.delta_s,
-        reason=found.reason,
-        remarks=found.remarks,
-        changes=[
-            KernelChange(
-                name=change.name,
-                kind=change.kind,
-                role=change.role,
-                before=change.before,
-                after=change.after,
-                before_kernels=list(change.before_kernels),
-                after_kernels=list(change.after_kernels),
-                delta_s=change.delta_s,
-                share=found.diff.share(change),
-            )
-            for change in found.diff.changes
-        ],
+    diff = found.diff
+    return filled(
+        ProfileDiff,
+        found,
+        before=_side(sides[0], found.before, diff.before_s),
+        after=_side(sides[1], found.after, diff.after_s),
+        delta_s=diff.delta_s,
+        changes=[filled(KernelChange, each, share=diff.share(each)) for each in diff.changes],
     )
 
 
 def _side(source: str, profile: stored.Profile, total_s: float) -> ProfileSide:
+    from bench_lib.cli.documents import filled
     from bench_lib.cli.documents.seen import ProfileSide
 
-    return ProfileSide(
+    return filled(
+        ProfileSide,
+        profile.kernels,
         source=source,
         case_id=profile.case.id if profile.case else None,
         hardware_key=profile.hardware,
         tool=profile.kernels.source,
-        steps=profile.kernels.steps,
         time=profile.time,
         total_s=total_s,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -40,13 +41,14 @@ DEFAULT_BASELINES = Path("baselines")
 
 
 def print_json(document: Document) -> None:
-    """Print a document as indented JSON, in UTF-8 wherever it goes."""
+    """Print a document as indented JSON, paths as text, in UTF-8 wherever it goes."""
     import dataclasses
 
     import msgspec
 
     # msgspec leaves out of what it decoded itself the fields that had their defaults.
-    text = msgspec.json.format(msgspec.json.encode(dataclasses.asdict(document)), indent=2)
+    encoded = msgspec.json.encode(dataclasses.asdict(document), enc_hook=os.fspath)
+    text = msgspec.json.format(encoded, indent=2)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     sys.stdout.write(text.decode() + "\n")

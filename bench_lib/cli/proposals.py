@@ -220,18 +220,11 @@ def changes_around(changes: Sequence[Change], file: BaselineFile, runs: Sequence
 
 def as_document(change: Change) -> Proposed:
     """Return a change as ``--json`` prints it."""
+    from bench_lib.cli.documents import filled
     from bench_lib.cli.documents.kept import Proposed
 
     ratio, interval = _ratio(change)
-    return Proposed(
-        case_id=change.case_id,
-        old=change.old,
-        new=change.new,
-        why_not=change.why_not,
-        against=change.against,
-        ratio=ratio,
-        interval=interval,
-    )
+    return filled(Proposed, change, ratio=ratio, interval=interval)
 
 
 def logs(baseline: Baseline) -> list[float]:

@@ -154,35 +154,29 @@ def _print(night: Night, written: list[Path]) -> None:
 
 
 def _as_document(night: Night) -> Report:
+    from bench_lib.cli.documents import filled
     from bench_lib.cli.documents.kept import Report
     from bench_lib.cli.runs import listed
 
-    return Report(
-        sentence=night.sentence,
-        started=night.started,
-        ended=night.ended,
-        counts=night.counts,
-        runs=[listed(run) for run in night.runs],
-        entries=[_entry(entry) for entry in night.entries],
-        missing=night.missing,
-        left_out=night.left_out,
-    )
+    runs = [listed(run) for run in night.runs]
+    return filled(Report, night, runs=runs, entries=[_entry(entry) for entry in night.entries])
 
 
 def _entry(entry: Entry) -> NightEntry:
+    from bench_lib.cli.documents import filled
     from bench_lib.cli.documents.kept import ChangePoint, NightEntry
 
-    return NightEntry(
-        case_id=entry.record.case.id,
+    record = entry.record
+    return filled(
+        NightEntry,
+        entry,
+        case_id=record.case.id,
         hardware_key=entry.hardware.key,
         run=entry.run_id,
-        status=entry.status,
-        failing=entry.failing,
-        quarantined=entry.quarantined,
         median_s=entry.step_s,
         items_per_s=entry.rate,
-        verdicts=entry.record.verdicts,
-        changes=entry.record.changes,
+        verdicts=record.verdicts,
+        changes=record.changes,
         change_points=[
             ChangePoint(m.run_id, m.time, m.step.ratio, m.step.interval, m.environment)
             for m in entry.moved

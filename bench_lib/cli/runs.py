@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bench_lib.cli.documents import filled
 from bench_lib.cli.documents.kept import HistoryShow, Listed
 from bench_lib.storage.archive.lines import counts
 
@@ -14,35 +15,20 @@ if TYPE_CHECKING:
 
 def listed(run: RunLine) -> Listed:
     """Return one run in a line."""
-    return Listed(
-        run=run.run_id,
-        path=run.path,
-        hardware_key=run.key,
-        started=run.started,
-        ended=run.ended,
-        finished=run.ended is not None,
-        exit_status=run.exit_status,
-        cases=run.cases,
-        counts=run.counts,
-        compacted=run.compacted,
-    )
+    finished = run.ended is not None
+    return filled(Listed, run, run=run.run_id, hardware_key=run.key, finished=finished)
 
 
 def whole(run: Run) -> HistoryShow:
     """Return all that a run knows."""
-    return HistoryShow(
+    records = list(run.records.values())
+    return filled(
+        HistoryShow,
+        run,
         run=run.run_id,
-        path=str(run.path),
         hardware_key=run.key,
-        started=run.started,
-        ended=run.ended,
-        finished=run.finished,
-        exit_status=run.exit_status,
-        cases=len(run.records),
-        counts=counts(run.records.values()),
-        environments=run.environments,
-        caches=run.caches,
+        cases=len(records),
+        counts=counts(records),
         devices=run.hardware,
-        records=list(run.records.values()),
-        problems=run.problems,
+        records=records,
     )

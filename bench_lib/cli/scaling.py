@@ -379,7 +379,6 @@ class _Study:
 
     def tell(self, what: str) -> NoReturn:
         """Print what came of it, draw it where that was asked for, and leave."""
-        from bench_lib.cli.documents.measured import FittedLaw
         from bench_lib.studies import scaling as exercise
 
         if not self._sessions:
@@ -407,13 +406,12 @@ class _Study:
                 say(f"drawn to {self._plot}")
             except UserError as error:  # what was measured is told all the same
                 say(f"not drawn: {error}")
-        laws = [FittedLaw(**exercise.law_of(curve)) for curve in curves]
+        laws = [exercise.law_of(curve) for curve in curves]
         written = [each.written for each in self._sessions]
         session.tell(rows, replace(table, lines=lines), laws=laws, written=written, **more)
 
     def _about_the_job(self, rows: Sequence[ScalingRow]) -> tuple[list[list[str]], dict[str, Any]]:
         """Return lines on the serial run, forecasts, the GPU's worth and what to ask for."""
-        from bench_lib.cli.documents.measured import Foretold, JobRequest, Worth
         from bench_lib.studies import scaling as exercise
 
         sections: list[list[str]] = []
@@ -427,12 +425,8 @@ class _Study:
                 sections.append(exercise.forecast_lines(found, short))
         gpu = exercise.worth(rows)
         requests = exercise.requests(rows)
-        sections.append([*([gpu[1]] if gpu else []), *exercise.request_lines(requests)])
-        return sections, {
-            "forecasts": [Foretold(**vars(each), error=each.error) for each in found],
-            "gpu": gpu and Worth(*gpu),
-            "requests": [JobRequest(**vars(each), options=each.options) for each in requests],
-        }
+        sections.append([*([gpu.in_words] if gpu else []), *exercise.request_lines(requests)])
+        return sections, {"forecasts": found, "gpu": gpu, "requests": requests}
 
 
 def _title(what: str, points: Sequence[Point]) -> str:

@@ -258,28 +258,10 @@ def _answer(found: Selfcheck) -> str:
 
 
 def _print_json(found: Selfcheck, key: str) -> None:
-    from bench_lib.cli.documents import seen
+    from bench_lib.cli.documents import filled, seen
 
-    print_json(
-        seen.Selfcheck(
-            case_id=found.case.id,
-            hardware_key=key,
-            tolerance=found.tolerance,
-            processes=found.processes,
-            candidates=found.candidates,
-            step_s=found.step_s,
-            between=found.between,
-            inside=found.inside,
-            detectable_effect=found.detectable,
-            probes=dict(found.probes),
-            measuring_s=found.measuring_s,
-            opening_s=found.opening_s,
-            effects=[seen.Planted(**vars(each), found=each.found) for each in found.effects],
-            false=found.false,
-            visible=found.visible,
-            holds=found.holds,
-        )
-    )
+    about = {"case_id": found.case.id, "hardware_key": key, "detectable_effect": found.detectable}
+    print_json(filled(seen.Selfcheck, found, **about))
 
 
 # ---- contexts ---------------------------------------------------------------------------
@@ -349,16 +331,10 @@ def _explained(spread: Spread) -> str:
 
 
 def _print_contexts_json(found: Found, key: str) -> None:
-    from bench_lib.cli.documents import seen
+    from bench_lib.cli.documents import filled, seen
 
     def told(spread: Spread) -> seen.ContextSpread:
-        return seen.ContextSpread(
-            contexts=len(spread.contexts),
-            step_s=spread.step_s,
-            inside=spread.inside,
-            between=spread.between,
-            explained=dict(spread.explained),
-        )
+        return filled(seen.ContextSpread, spread, contexts=len(spread.contexts))
 
     print_json(
         seen.SelfcheckContexts(

@@ -12,10 +12,9 @@ from bench_lib.studies.collectives import CollectiveRow
 from bench_lib.studies.compiling import CompileRow, DepthRow
 from bench_lib.studies.operators import OperatorRow
 from bench_lib.studies.precision import PrecisionRow
-from bench_lib.studies.scaling import ScalingRow
+from bench_lib.studies.scaling import FittedLaw, Forecast, Request, ScalingRow, Worth
 from bench_lib.studies.sheet import Section
 from bench_lib.studies.training import RanksRow, TrainingRow
-from bench_lib.verdict.metrics.scaling import Law
 
 
 @dataclass(frozen=True)
@@ -131,67 +130,6 @@ class Cifar10Table(Measured):
 
 
 @dataclass(frozen=True)
-class Next:
-    """What the law foretells of twice as many workers."""
-
-    workers: int
-    speed_up: float
-    interval: tuple[float, float] | None
-    """95% interval of the speed-up."""
-
-
-@dataclass(frozen=True)
-class FittedLaw:
-    """The law of one curve, or why none fits."""
-
-    curve: str
-    over: str
-    scaling: str
-    law: Law | None
-    why: str | None
-    """Why none fits."""
-    next: Next | None
-
-
-@dataclass(frozen=True)
-class Foretold:
-    """One figure of the long run in ``unit``, as a short one foretold it and as it was."""
-
-    figure: str
-    unit: str
-    """``B``, ``CPUs`` or ``s``."""
-    predicted: float
-    measured: float
-    error: float
-    """The prediction less what was measured, as a share of that."""
-
-
-@dataclass(frozen=True)
-class Worth:
-    """One GPU beside the best of the CPU."""
-
-    ratio: float
-    """The GPU's throughput over the CPU's."""
-    in_words: str
-
-
-@dataclass(frozen=True)
-class JobRequest:
-    """What a job of this work should ask a scheduler for."""
-
-    case_id: str
-    tasks: int
-    cpus_per_task: int
-    memory_bytes: int
-    """Of the host, all tasks together; with a margin."""
-    time_s: int
-    """With a margin."""
-    gpus: int
-    options: str
-    """Slurm's."""
-
-
-@dataclass(frozen=True)
 class Written:
     """Where the run of one device is kept."""
 
@@ -207,9 +145,9 @@ class Scaling(Measured):
     command: Literal["scaling"] = "scaling"
     rows: list[ScalingRow]
     laws: list[FittedLaw]
-    forecasts: list[Foretold]
+    forecasts: list[Forecast]
     gpu: Worth | None
-    requests: list[JobRequest]
+    requests: list[Request]
     written: list[Written]
 
 

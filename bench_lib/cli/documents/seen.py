@@ -6,31 +6,22 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench_lib.backends.amd.rocprof.counters import KernelCounters
-from bench_lib.backends.checks import Check
 from bench_lib.cli.documents import Document
-from bench_lib.cli.page import Reference, Seen
+from bench_lib.cli.page import Machine
 from bench_lib.engine.pairing import Row
 from bench_lib.model import Case, Environment, Hardware, Kernel, KernelTable
 from bench_lib.profiling.readings import Answer
 from bench_lib.slurm.asked import Resources, Task
 from bench_lib.slurm.collecting import Outcome
+from bench_lib.studies.selfcheck import Effect
 
 
 @dataclass(frozen=True, kw_only=True)
-class Env(Document):
+class Env(Machine, Document):
     """What is here, and whether the suite can run."""
 
     schema: Literal[1] = 1
     command: Literal["env"] = "env"
-    devices: list[Hardware]
-    baselines: dict[str, Reference]
-    """By hardware key."""
-    telemetry: list[Seen]
-    """In the order of the devices."""
-    environment: Environment
-    checks: list[Check]
-    fit: bool
-    """Whether the suite can run here."""
 
 
 # ---- two environments, planted delays -----------------------------------------------------
@@ -60,22 +51,6 @@ class Ab(Document):
     """What to do now, in words."""
 
 
-@dataclass(frozen=True)
-class Planted:
-    """What became of one planted slow-down."""
-
-    planted: float
-    """Share of a step."""
-    measured: float
-    """Share of a step; median over the processes."""
-    splits: int
-    """How often candidates were held against others."""
-    regressed: int
-    suspect: int
-    found: float
-    """Share of the splits."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Selfcheck(Document):
     """Whether the verdict holds on this machine."""
@@ -99,7 +74,7 @@ class Selfcheck(Document):
     """By name, which ends with the unit, the least and the most over the processes."""
     measuring_s: float
     opening_s: float
-    effects: list[Planted]
+    effects: list[Effect]
     false: int
     """Clean splits that were called slower."""
     visible: float | None
