@@ -15,6 +15,7 @@ from bench_lib.studies.cells import (
     rate_cell,
     ratio,
     seconds_cell,
+    table_of,
     times,
     trouble_lines,
 )
@@ -88,34 +89,31 @@ def break_even(compile_s: float, eager_s: float, compiled_s: float) -> int | Non
     return math.ceil(compile_s / saved_s) if saved_s > 0 else None
 
 
+def _pays_after(row: CompileRow) -> str:
+    if row.pays_after_steps is not None:
+        return f"{quantity(row.pays_after_steps)} steps"
+    return "too close" if row.is_alike else "never" if row.pays_off is False else ""
+
+
+def _items(row: CompileRow) -> str:
+    items = row.pays_after_items
+    return "" if items is None else f"{quantity(items)} {row.figures.item}"
+
+
+COLUMNS = (
+    ("precision", lambda row: row.precision),
+    ("mode", lambda row: row.mode),
+    *("status", "throughput"),
+    ("speed-up", lambda row: times(row.speed_up)),
+    *("first step", "step", "compiling", "caches"),
+    ("pays after", _pays_after),
+    ("that is", _items),
+)
+
+
 def compile_table(rows: Sequence[CompileRow]) -> Table:
     """Return the table of modes and precisions."""
-    headings = (
-        *("precision", "mode", "status", "throughput", "speed-up", "first step", "step"),
-        *("compiling", "caches", "pays after", "that is"),
-    )
-    figures = [row.figures for row in rows]
-    cells = [_compile_cells(row) for row in rows]
-    return Table(headings, cells, trouble_lines(figures), doubts(figures), keys=2)
-
-
-def _compile_cells(row: CompileRow) -> tuple[str, ...]:
-    seen = row.figures
-    steps, items = row.pays_after_steps, row.pays_after_items
-    never = "too close" if row.is_alike else "never" if row.pays_off is False else ""
-    return (
-        row.precision,
-        row.mode,
-        "" if seen.is_measured else seen.status,
-        rate_cell(seen),
-        times(row.speed_up),
-        seconds_cell(seen.first_step_s),
-        seconds_cell(seen.step_s),
-        seconds_cell(seen.compile_s),
-        seen.compile_cache or "",
-        never if steps is None else f"{quantity(steps)} steps",
-        "" if items is None else f"{quantity(items)} {seen.item}",
-    )
+    return table_of(rows, COLUMNS, doubts(row.figures for row in rows), keys=2)
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from bench_lib.studies.cells import (
     number,
     percent,
     rate_cell,
-    seconds_cell,
+    table_of,
     times,
-    trouble_lines,
 )
 from bench_lib.studies.figures import Figures
 from bench_lib.studies.selfcheck import CONTEXT_S
@@ -298,11 +297,22 @@ def law_of(curve: Curve) -> FittedLaw:
 
 def scaling_table(rows: Sequence[ScalingRow]) -> Table:
     """Return the table; points without figures have their reasons below it."""
-    headings = (
-        *("over", "workers", "scaling", "network", "batch", "status", "throughput", "speed-up"),
-        *("efficiency", "95% interval", "step", "CPUs", "host memory", "device memory"),
-    )
     varied = _varied(rows)
+    columns = (
+        ("over", lambda row: row.over),
+        ("workers", lambda row: str(row.workers)),
+        ("scaling", lambda row: row.scaling),
+        ("network", lambda row: row.network if "network" in varied else ""),
+        ("batch", lambda row: str(row.batch_size) if "batch_size" in varied else ""),
+        *("status", "throughput"),
+        ("speed-up", lambda row: times(row.speed_up and row.speed_up.value)),
+        ("efficiency", lambda row: percent(row.efficiency and row.efficiency.value, ".1%")),
+        ("95% interval", lambda row: _interval(row.efficiency)),
+        "step",
+        ("CPUs", lambda row: number(row.figures.cpus, ".2f")),
+        "host memory",
+        ("device memory", lambda row: mib(row.figures.memory_bytes)),
+    )
     lines = doubts({row.figures.case_id: row.figures for row in rows}.values())
     for row in rows:
         lines += [f"{row.figures.case_id}: {lags.in_words}" for lags in row.stragglers]
@@ -311,30 +321,7 @@ def scaling_table(rows: Sequence[ScalingRow]) -> Table:
             "intervals are of the steps of one process each; processes differ besides, which "
             "--processes 3 or more shows"
         )
-    figures = [row.figures for row in rows]
-    cells = [_cells(row, varied) for row in rows]
-    trouble = list(dict.fromkeys(trouble_lines(figures)))
-    return Table(headings, cells, trouble, lines, keys=2)
-
-
-def _cells(row: ScalingRow, varied: Sequence[str]) -> tuple[str, ...]:
-    seen = row.figures
-    return (
-        row.over,
-        str(row.workers),
-        row.scaling,
-        row.network if "network" in varied else "",
-        str(row.batch_size) if "batch_size" in varied else "",
-        "" if seen.is_measured else seen.status,
-        rate_cell(seen),
-        times(row.speed_up.value if row.speed_up else None),
-        percent(row.efficiency.value if row.efficiency else None, ".1%"),
-        _interval(row.efficiency),
-        seconds_cell(seen.step_s),
-        number(seen.cpus, ".2f"),
-        mib(seen.host_memory_bytes),
-        mib(seen.memory_bytes),
-    )
+    return table_of(rows, columns, lines, keys=2)
 
 
 def _interval(share: Share | None) -> str:

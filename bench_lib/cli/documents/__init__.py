@@ -22,7 +22,7 @@ class Document:
     """Which command printed it."""
 
 
-def filled(kind: Callable[..., Told], source: object, **own: Any) -> Told:
+def filled(kind: Callable[..., Told], source: object, /, **own: Any) -> Told:
     """Return a document with the fields that ``source`` has by the same names, and its own."""
     names = {field.name for field in fields(kind)} - {"schema", "command", *own}  # type: ignore[arg-type]
     return kind(**own, **{name: getattr(source, name) for name in names if hasattr(source, name)})
