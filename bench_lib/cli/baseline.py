@@ -288,10 +288,9 @@ def quarantine(
     case: Annotated[str, typer.Argument(help="The case's id.")],
     *,
     until: Annotated[
-        str | None,
-        typer.Option("--until", metavar="DATE", help="Last day, in UTC: 2026-12-31."),
+        str | None, typer.Option(metavar="DATE", help="Last day, in UTC: 2026-12-31.")
     ] = None,
-    reason: Annotated[str | None, typer.Option("--reason", help="Why it may fail.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Why it may fail.")] = None,
     lift: Annotated[bool, typer.Option("--lift", help="End it instead.")] = False,
     unknown: Annotated[
         bool,

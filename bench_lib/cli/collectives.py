@@ -33,8 +33,7 @@ class _Collectives(Measuring):
 def collectives(
     *,
     op: Annotated[
-        str,
-        typer.Option("--op", help="all_reduce, all_gather, reduce_scatter, broadcast, all_to_all."),
+        str, typer.Option(help="all_reduce, all_gather, reduce_scatter, broadcast, all_to_all.")
     ] = "all_reduce,all_gather,reduce_scatter",
     least: Annotated[
         str, typer.Option("--minbytes", "-b", help="First size; K, M and G are powers of 1024.")

@@ -45,9 +45,7 @@ def compare(
         str,
         typer.Option(help="Such as latency, memory or energy; a wrong one is answered with all."),
     ] = "latency",
-    case: Annotated[
-        str, typer.Option("--case", metavar="GLOB", help="Only cases like this.")
-    ] = "*",
+    case: Annotated[str, typer.Option(metavar="GLOB", help="Only cases like this.")] = "*",
     fail_on: Annotated[
         str | None,
         typer.Option(

@@ -44,23 +44,17 @@ Precisions = Annotated[
 class Common:
     """The options of every exercise that measures."""
 
-    task: Annotated[str, typer.Option("--task", help=" or ".join(TASKS))] = "infer"
-    image_size: Annotated[
-        int, typer.Option("--image-size", help="Pixels; 0 is the network's own.")
-    ] = 0
-    memory_format: Annotated[
-        str, typer.Option("--memory-format", help=" or ".join(MEMORY_FORMATS))
-    ] = "nchw"
+    task: Annotated[str, typer.Option(help=" or ".join(TASKS))] = "infer"
+    image_size: Annotated[int, typer.Option(help="Pixels; 0 is the network's own.")] = 0
+    memory_format: Annotated[str, typer.Option(help=" or ".join(MEMORY_FORMATS))] = "nchw"
     compile_options: Annotated[
-        str, typer.Option("--compile-options", help="Of what is compiled, as in freezing,a=1.")
+        str, typer.Option(help="Of what is compiled, as in freezing,a=1.")
     ] = ""
     iterations: Annotated[
-        int | None,
-        typer.Option("--iterations", help="Measured iterations (default: 20 to 200, by time)."),
+        int | None, typer.Option(help="Measured iterations (default: 20 to 200, by time).")
     ] = None
     time_limit: Annotated[
-        float | None,
-        typer.Option("--time-limit", help="Seconds for a case (default: 300; max-autotune 1200)."),
+        float | None, typer.Option(help="Seconds for a case (default: 300; max-autotune 1200).")
     ] = None
     keeping: Keeping
 
@@ -94,8 +88,7 @@ def precision(
     *,
     precisions: Precisions = None,
     price_per_hour: Annotated[
-        float | None,
-        typer.Option("--price-per-hour", help="Of the device; adds the cost of a million images."),
+        float | None, typer.Option(help="Of the device; adds the cost of a million images.")
     ] = None,
     mode: Mode = "eager",
     batch_size: BatchSize = 32,
@@ -122,18 +115,15 @@ def largest_batch(
     network: Network,
     *,
     precisions: Precisions = None,
-    at_most: Annotated[
-        int | None, typer.Option("--at-most", help="No batch above this is tried.")
-    ] = None,
+    at_most: Annotated[int | None, typer.Option(help="No batch above this is tried.")] = None,
     resolution: Annotated[
         float,
         typer.Option(
-            "--resolution",
-            help="Percent to know the answer to, in multiples of 8 above 64; 0 is to the image.",
+            help="Percent to know the answer to, in multiples of 8 above 64; 0 is to the image."
         ),
     ] = 1.0,
     mode: Mode = "eager",
-    batch_size: Annotated[int, typer.Option("--batch-size", help="Tried first.")] = 32,
+    batch_size: Annotated[int, typer.Option(help="Tried first.")] = 32,
     common: Common,
 ) -> None:
     """Find the largest batch that fits into memory."""
@@ -204,7 +194,7 @@ def compile(  # noqa: A001 - the exercise's name
     network: Network,
     *,
     modes: Annotated[
-        str, typer.Option("--modes", help="Compile modes; eager is measured in any case.")
+        str, typer.Option(help="Compile modes; eager is measured in any case.")
     ] = "eager,default,reduce-overhead,max-autotune",
     precisions: Precisions = None,
     batch_size: BatchSize = 64,
@@ -230,9 +220,9 @@ def compile(  # noqa: A001 - the exercise's name
 def depth(
     *,
     networks: Annotated[
-        str, typer.Option("--networks", help="Networks, the shallowest first.")
+        str, typer.Option(help="Networks, the shallowest first.")
     ] = "resnet18,resnet34,resnet50,resnet101,resnet152",
-    mode: Annotated[str, typer.Option("--mode", help="Compile mode.")] = "default",
+    mode: Annotated[str, typer.Option(help="Compile mode.")] = "default",
     precision: Precision = "fp32",
     batch_size: BatchSize = 64,
     common: Common,
@@ -259,7 +249,7 @@ def batch_sweep(
     network: Network,
     *,
     batch_sizes: Annotated[
-        str, typer.Option("--batch-sizes", help="Images a step, as in 8,32,128.")
+        str, typer.Option(help="Images a step, as in 8,32,128.")
     ] = "8,32,128,256",
     precision: Precision = "fp32",
     mode: Mode = "eager",

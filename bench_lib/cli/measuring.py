@@ -39,7 +39,6 @@ class Keeping:
     matrix: Annotated[
         Path | None,
         typer.Option(
-            "--matrix",
             metavar="FILE",
             help=f"Where --judge takes limits of cases from (default: {DEFAULT_MATRIX}, if there).",
         ),

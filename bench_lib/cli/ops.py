@@ -28,30 +28,20 @@ def ops(
     *,
     op: Annotated[
         str | None,
-        typer.Option(
-            "--op", help="add, add_, relu, sum, gemm, sdpa, conv2d, copy_h2d ... (default: add)."
-        ),
+        typer.Option(help="add, add_, relu, sum, gemm, sdpa, conv2d, copy_h2d ... (default: add)."),
     ] = None,
-    dtype: Annotated[
-        str, typer.Option("--dtype", help="fp32, tf32, fp16, bf16; fp8 of gemm.")
-    ] = "fp32",
+    dtype: Annotated[str, typer.Option(help="fp32, tf32, fp16, bf16; fp8 of gemm.")] = "fp32",
     device: Annotated[
-        str | None,
-        typer.Option("--device", help="cuda, cuda:N or cpu (default: the first GPU, or the CPU)."),
+        str | None, typer.Option(help="cuda, cuda:N or cpu (default: the first GPU, or the CPU).")
     ] = None,
     input1_dim: Annotated[
         str | None,
-        typer.Option(
-            "--input1-dim", help="Sizes (default: 64-1024-1024); of gemm M-N-K, of sdpa B-H-S-D."
-        ),
+        typer.Option(help="Sizes (default: 64-1024-1024); of gemm M-N-K, of sdpa B-H-S-D."),
     ] = None,
     input2_dim: Annotated[
-        str | None,
-        typer.Option("--input2-dim", help="Of binary ops, weights, indices (default: as usual)."),
+        str | None, typer.Option(help="Of binary ops, weights, indices (default: as usual).")
     ] = None,
-    op_type: Annotated[
-        str | None, typer.Option("--op-type", help="unary, binary, reduction or sparse.")
-    ] = None,
+    op_type: Annotated[str | None, typer.Option(help="unary, binary, reduction or sparse.")] = None,
     inplace: Annotated[bool, typer.Option("--inplace", help="The in-place form.")] = False,
     run_predefined: Annotated[
         bool, typer.Option("--run-predefined", help="Every binary, unary and reduction.")
@@ -59,10 +49,9 @@ def ops(
     run_model_ops: Annotated[
         bool, typer.Option("--run-model-ops", help="Shapes of BERT and DLRM.")
     ] = False,
-    num_iters: Annotated[int, typer.Option("--num-iters", help="Measured steps.")] = 20,
+    num_iters: Annotated[int, typer.Option(help="Measured steps.")] = 20,
     num_warmup_iters: Annotated[
-        int,
-        typer.Option("--num-warmup-iters", help="Taken; warming up lasts until steps are steady."),
+        int, typer.Option(help="Taken; warming up lasts until steps are steady.")
     ] = 5,
     enable_profiling: Annotated[
         bool, typer.Option("--enable-profiling", help="The profiler's table of every operator.")
@@ -71,15 +60,14 @@ def ops(
         bool, typer.Option("--append-dtype", help="The dtype in every operator's name.")
     ] = False,
     layout: Annotated[
-        str | None,
-        typer.Option("--layout", help="NN, NT, TN, TT of gemm; nchw, nhwc of images."),
+        str | None, typer.Option(help="NN, NT, TN, TT of gemm; nchw, nhwc of images.")
     ] = None,
     backward: Annotated[bool, typer.Option("--backward", help="The backward pass.")] = False,
     causal: Annotated[bool, typer.Option("--causal", help="Causal attention.")] = False,
     pinned: Annotated[bool, typer.Option("--pinned", help="Copies from or to pinned memory.")] = (
         False
     ),
-    stride: Annotated[int, typer.Option("--stride", help="Of a convolution.")] = 1,
+    stride: Annotated[int, typer.Option(help="Of a convolution.")] = 1,
     rotate: Annotated[
         bool,
         typer.Option(

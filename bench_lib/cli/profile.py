@@ -48,16 +48,13 @@ def profile(
     diff: Annotated[
         tuple[str, str] | None,
         typer.Option(
-            "--diff",
             metavar="A B",
             help="Compare two profiles: folders, kernels.json, traces, CSVs, or 'baseline'.",
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", metavar="DIR", help="Folder to keep it in (default: profiles/CASE)."
-        ),
+        typer.Option(metavar="DIR", help="Folder to keep it in (default: profiles/CASE)."),
     ] = None,
     steps: Annotated[
         int | None,

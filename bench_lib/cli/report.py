@@ -61,7 +61,7 @@ def report(
     ] = None,
     run: Annotated[
         list[str] | None,
-        typer.Option("--run", metavar="RUN", help="Report on this run; may be given again."),
+        typer.Option(metavar="RUN", help="Report on this run; may be given again."),
     ] = None,
     days: Annotated[int, typer.Option(min=1, help="Days of history that are shown.")] = 90,
     json: Json = False,

@@ -36,54 +36,37 @@ class Asked:
 
     over: Annotated[
         str | None,
-        typer.Option("--over", help="Of mnist: threads, processes, gpus (default: what there is)."),
+        typer.Option(help="Of mnist: threads, processes, gpus (default: what there is)."),
     ] = None
     ranks: Annotated[
-        str | None,
-        typer.Option("--ranks", help="Of a network or case, as in 1,2,4 (default: up to all)."),
+        str | None, typer.Option(help="Of a network or case, as in 1,2,4 (default: up to all).")
     ] = None
-    at_most: Annotated[
-        int | None, typer.Option("--at-most", help="Most workers (default: the machine's).")
-    ] = None
+    at_most: Annotated[int | None, typer.Option(help="Most workers (default: the machine's).")] = (
+        None
+    )
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", help=f"Of one worker (default: {BATCH_SIZE}).")
+        int | None, typer.Option(help=f"Of one worker (default: {BATCH_SIZE}).")
     ] = None
-    batch_sizes: Annotated[
-        str | None, typer.Option("--batch-sizes", help="Several, as in 16,64,256.")
-    ] = None
-    network: Annotated[str | None, typer.Option("--network", help="A network of torchvision.")] = (
-        None
-    )
-    networks: Annotated[
-        str | None, typer.Option("--networks", help="Several, as in resnet18,resnet50.")
-    ] = None
-    precision: Annotated[
-        str | None, typer.Option("--precision", help="One precision (default: fp32).")
-    ] = None
-    mode: Annotated[str | None, typer.Option("--mode", help="Compile mode (default: eager).")] = (
-        None
-    )
+    batch_sizes: Annotated[str | None, typer.Option(help="Several, as in 16,64,256.")] = None
+    network: Annotated[str | None, typer.Option(help="A network of torchvision.")] = None
+    networks: Annotated[str | None, typer.Option(help="Several, as in resnet18,resnet50.")] = None
+    precision: Annotated[str | None, typer.Option(help="One precision (default: fp32).")] = None
+    mode: Annotated[str | None, typer.Option(help="Compile mode (default: eager).")] = None
     task: Annotated[
-        str | None, typer.Option("--task", help=f"Of a network: {' or '.join(TASKS)} (train).")
+        str | None, typer.Option(help=f"Of a network: {' or '.join(TASKS)} (train).")
     ] = None
     epochs: Annotated[
-        int | None, typer.Option("--epochs", help="Of mnist (default: 1); 0 measures some steps.")
+        int | None, typer.Option(help="Of mnist (default: 1); 0 measures some steps.")
     ] = None
-    workers: Annotated[
-        int | None, typer.Option("--workers", help="Of mnist's loader (default: 0, none).")
-    ] = None
+    workers: Annotated[int | None, typer.Option(help="Of mnist's loader (default: 0, none).")] = (
+        None
+    )
     weak: Annotated[bool, typer.Option("--weak", help="Each worker has as much to do.")] = False
     strong: Annotated[bool, typer.Option("--strong", help="The work of one is divided.")] = False
     both: Annotated[bool, typer.Option("--both", help="Strong and weak.")] = False
-    processes: Annotated[
-        int, typer.Option("--processes", help="Fresh processes that measure each point.")
-    ] = 1
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw the curves.")
-    ] = None
-    time_limit: Annotated[
-        float | None, typer.Option("--time-limit", help="Seconds for a case.")
-    ] = None
+    processes: Annotated[int, typer.Option(help="Fresh processes that measure each point.")] = 1
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the curves.")] = None
+    time_limit: Annotated[float | None, typer.Option(help="Seconds for a case.")] = None
 
     @property
     def values(self) -> dict[str, Param]:

@@ -31,8 +31,8 @@ WIDE, THIN = "=" * 80, "-" * 80
 
 def sheet(
     *,
-    network: Annotated[str, typer.Option("--network", help="Whose results to show.")] = "resnet50",
-    task: Annotated[str, typer.Option("--task", help=" or ".join(TASKS))] = "infer",
+    network: Annotated[str, typer.Option(help="Whose results to show.")] = "resnet50",
+    task: Annotated[str, typer.Option(help=" or ".join(TASKS))] = "infer",
     hardware: HardwareKey = None,
     history: HistoryDir = DEFAULT_HISTORY,
     markdown: Annotated[

@@ -83,8 +83,7 @@ def submit(
     *,
     slurm: Annotated[bool, typer.Option("--slurm", help="Submit to Slurm, by sbatch.")] = False,
     collect: Annotated[
-        str | None,
-        typer.Option("--collect", metavar="JOB", help="Say what became of a job; fetch its runs."),
+        str | None, typer.Option(metavar="JOB", help="Say what became of a job; fetch its runs.")
     ] = None,
     wanted: Wanted,
     wait: Annotated[bool, typer.Option("--wait", help="Wait to the end, and collect.")] = False,

@@ -50,12 +50,12 @@ TimeLimit = Annotated[float, typer.Option("--time-limit", help="Seconds for a ca
 class Manner:
     """How images come, and how the network takes them."""
 
-    workers: Annotated[int, typer.Option("--workers", help="Processes of the DataLoader.")] = 4
+    workers: Annotated[int, typer.Option(help="Processes of the DataLoader.")] = 4
     memory_format: Annotated[
-        str, typer.Option("--memory-format", help=f"Of images: {' or '.join(MEMORY_FORMATS)}.")
+        str, typer.Option(help=f"Of images: {' or '.join(MEMORY_FORMATS)}.")
     ] = "nchw"
     mode: Annotated[
-        str, typer.Option("--mode", help="eager, graph, default, reduce-overhead, max-autotune ...")
+        str, typer.Option(help="eager, graph, default, reduce-overhead, max-autotune ...")
     ] = "eager"
 
 
@@ -63,12 +63,10 @@ class Manner:
 class Source:
     """Where images and random numbers are from."""
 
-    seed: Annotated[int, typer.Option("--seed", help="Of weights, data and order.")] = 1337
+    seed: Annotated[int, typer.Option(help="Of weights, data and order.")] = 1337
     data: Annotated[
         Path | None,
-        typer.Option(
-            "--data", metavar="DIR", help="The data set's folder (default: generated data)."
-        ),
+        typer.Option(metavar="DIR", help="The data set's folder (default: generated data)."),
     ] = None
     download: Annotated[
         bool, typer.Option("--download", help="Fetch what is missing in --data before measuring.")
@@ -80,15 +78,15 @@ class Source:
 def cifar100(
     *,
     network: Annotated[
-        str, typer.Option("--network", help="resnet, swinv2 or vit; or resnet50, cnn ...")
+        str, typer.Option(help="resnet, swinv2 or vit; or resnet50, cnn ...")
     ] = "resnet",
     precision: Precision = "float32",
-    batch_size: Annotated[int, typer.Option("--batch-size", help="Images a step, per rank.")] = 256,
-    max_steps: Annotated[int, typer.Option("--max-steps", help="Steps that are trained.")] = 20,
-    max_epochs: Annotated[int, typer.Option("--max-epochs", help="Epochs at most.")] = 1,
+    batch_size: Annotated[int, typer.Option(help="Images a step, per rank.")] = 256,
+    max_steps: Annotated[int, typer.Option(help="Steps that are trained.")] = 20,
+    max_epochs: Annotated[int, typer.Option(help="Epochs at most.")] = 1,
     feed: FeedOption = "loader",
     manner: Manner,
-    ranks: Annotated[int, typer.Option("--ranks", help="Processes, one a GPU.")] = 1,
+    ranks: Annotated[int, typer.Option(help="Processes, one a GPU.")] = 1,
     strong: Annotated[
         bool, typer.Option("--strong", help="The batch is of all ranks and divided among them.")
     ] = False,
@@ -144,16 +142,13 @@ def cifar100(
 def cifar10_table(
     *,
     network: Annotated[
-        str, typer.Option("--network", help="resnet50 at 32 or inception_v3 at 299 pixels.")
+        str, typer.Option(help="resnet50 at 32 or inception_v3 at 299 pixels.")
     ] = "resnet50",
-    ranks: Annotated[
-        str, typer.Option("--ranks", help="Numbers of GPUs, a column each.")
-    ] = "1,2,4,8,16",
+    ranks: Annotated[str, typer.Option(help="Numbers of GPUs, a column each.")] = "1,2,4,8,16",
     epochs: Annotated[
-        int | None,
-        typer.Option("--epochs", help="Whole epochs (default: 10; of Inception 5)."),
+        int | None, typer.Option(help="Whole epochs (default: 10; of Inception 5).")
     ] = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", help="Images a step, per GPU.")] = 32,
+    batch_size: Annotated[int, typer.Option(help="Images a step, per GPU.")] = 32,
     precision: Precision = "float32",
     feed: FeedOption = "device",
     manner: Manner,
