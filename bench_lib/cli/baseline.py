@@ -18,7 +18,7 @@ import typer
 
 from bench_lib.cli import proposals
 from bench_lib.cli.ending import INTERRUPTED
-from bench_lib.cli.group import Group
+from bench_lib.cli.group import branch
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
@@ -29,6 +29,7 @@ from bench_lib.cli.output import (
     HistoryPlace,
     Json,
     Matrix,
+    one_form,
     print_json,
     print_table,
 )
@@ -38,13 +39,7 @@ if TYPE_CHECKING:
     from bench_lib.model import Baseline, Published, Quarantine
     from bench_lib.storage.baselines import BaselineFile
 
-app = typer.Typer(
-    cls=Group,
-    help="The values to hold against.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = branch("baseline")
 Runs = Annotated[
     list[str],
     typer.Option("--run", metavar="RUN", help="A run's id or its start, latest, or a file."),
@@ -162,7 +157,7 @@ def diff(
     markdown: Markdown = False,
 ) -> None:
     """Show what accepting a run would change, and what speaks against it."""
-    _one_form(json, markdown)
+    one_form(json=json, markdown=markdown)
     file, runs, changes = proposals.proposal(run, history, baselines, case, "diff")
     around = proposals.changes_around(changes, file, runs)
     if json:
@@ -187,7 +182,7 @@ def accept(
     markdown: Markdown = False,
 ) -> None:
     """Make a run's values, or several runs' together, the ones to hold against."""
-    _one_form(json, markdown)
+    one_form(json=json, markdown=markdown)
     _require(reason)
     file, runs, changes = proposals.proposal(run, history, baselines, case, reason)
     taken = proposals.take(file, runs, changes, force=force)
@@ -412,13 +407,6 @@ def _require(reason: str) -> None:
 
     if not reason.strip():
         raise BaselineError("--reason is empty; say why these values are right")
-
-
-def _one_form(json: bool, markdown: bool) -> None:  # noqa: FBT001 - options, by their names
-    from bench_lib.storage.baselines import BaselineError
-
-    if json and markdown:
-        raise BaselineError("--json and --markdown exclude each other; name one")
 
 
 def _spread(baseline: Baseline) -> str:

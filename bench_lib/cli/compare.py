@@ -16,6 +16,7 @@ from bench_lib.cli.output import (
     BaselinesDir,
     HistoryDir,
     Json,
+    one_form,
     print_json,
     print_table,
 )
@@ -71,8 +72,7 @@ def compare(
     from bench_lib.report import versus
     from bench_lib.verdict.metrics import registered
 
-    if json and markdown:
-        raise versus.SideError("--json and --markdown exclude each other; name one")
+    one_form(json=json, markdown=markdown)
     known = registered()
     if metric not in known:
         why = f"{metric!r} is none of {', '.join(known)}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli.group import Group
+from bench_lib.cli.group import branch
 from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import say
@@ -22,13 +22,7 @@ if TYPE_CHECKING:
     from bench_lib.studies.figures import Figures
     from bench_lib.studies.template import Template
 
-app = typer.Typer(
-    cls=Group,
-    help="The workshop guide's exercises, each one command.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = branch("exercise")
 
 Network = Annotated[str, typer.Argument(help="A network of torchvision, such as resnet50.")]
 BatchSize = Annotated[int, typer.Option("--batch-size", help="Images a step.")]

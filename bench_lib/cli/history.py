@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from bench_lib.cli.group import Group
+from bench_lib.cli.group import branch
 from bench_lib.cli.output import (
     DEFAULT_HISTORY,
     HistoryDir,
     HistoryPlace,
     Json,
+    one_form,
     print_json,
     print_table,
+    writing,
 )
 
 if TYPE_CHECKING:
@@ -28,13 +29,7 @@ if TYPE_CHECKING:
     from bench_lib.storage.archive import Table
     from bench_lib.storage.history import Run
 
-app = typer.Typer(
-    cls=Group,
-    help="What was measured.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = branch("history")
 RunName = Annotated[str, typer.Argument(help="A run's id or its start, latest, or a file.")]
 HERE = str(DEFAULT_HISTORY)
 
@@ -119,8 +114,7 @@ def query(
     from bench_lib.storage.archive import Archive
     from bench_lib.storage.history import HistoryError
 
-    if json and as_csv:
-        raise HistoryError("--json and --csv are two forms; choose one")
+    one_form(json=json, csv=as_csv)
     if schema:
         _print_schema(json=json)
         return
@@ -190,7 +184,7 @@ def export(
         elif output is None:
             _write_csv(archive.query(asked), sys.stdout)
         else:
-            with _writing(output) as file:
+            with writing(output), output.open("w", newline="") as file:
                 _write_csv(archive.query(asked), file)
 
 
@@ -325,19 +319,8 @@ def _export_run(run: Run, output: Path | None) -> None:
     if output is None:
         print(text, end="")
         return
-    with _writing(output) as file:
-        file.write(text)
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[TextIO]:
-    from bench_lib.storage.history import HistoryError
-
-    try:
-        with path.open("w", newline="") as file:
-            yield file
-    except OSError as error:
-        raise HistoryError(f"cannot write {path}: {error.strerror}") from error
+    with writing(output):
+        output.write_text(text)
 
 
 def _write_csv(found: Table, file: TextIO) -> None:

@@ -22,6 +22,7 @@ from bench_lib.cli.output import (
     print_tables,
     say,
 )
+from bench_lib.cli.reading import cases_of
 
 if TYPE_CHECKING:
     from bench_lib.engine.engine import Engine
@@ -51,13 +52,10 @@ class Keeping:
 
     def limits(self) -> dict[str, Limits]:
         """Return the limits of the matrix's cases; raises MatrixError."""
-        from bench_lib.cases.matrix import read_matrix, tables
-        from bench_lib.launch.catalogue import network_sizes
-
         if self.matrix is None and not DEFAULT_MATRIX.exists():
             return {}
-        tiers = read_matrix(self.matrix or DEFAULT_MATRIX, tables(network_sizes()))
-        return {case.id: case.limits for cases in tiers.values() for case in cases}
+        cases = cases_of(self.matrix or DEFAULT_MATRIX)
+        return {case_id: case.limits for case_id, case in cases.items()}
 
 
 class Measuring:

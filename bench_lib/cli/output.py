@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -88,6 +89,27 @@ def as_markdown(text: str) -> str:
     """Return a text on one line, without what would end a cell or begin a tag."""
     flat = " ".join(text.split())
     return flat.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+def one_form(**forms: bool) -> None:
+    """Raise UserError where several forms of one answer are asked for."""
+    from bench_lib.model import UserError
+
+    if sum(forms.values()) > 1:
+        raise UserError(
+            f"{' and '.join(f'--{each}' for each in forms)} exclude each other; name one"
+        )
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise UserError where a file cannot be written."""
+    from bench_lib.model import UserError
+
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
 
 
 def say(line: str) -> None:

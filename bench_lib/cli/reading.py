@@ -1,4 +1,4 @@
-"""Runs of the history as commands read them: from their own files, or from what was compacted."""
+"""Runs of the history and cases of the matrix, as commands read them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from bench_lib.model import Case
     from bench_lib.storage.history import Run
+
+
+def cases_of(matrix: Path) -> dict[str, Case]:
+    """Return the cases of all tiers by their ids; raises MatrixError."""
+    from bench_lib.cases.matrix import read_matrix, tables
+    from bench_lib.launch.catalogue import network_sizes
+
+    tiers = read_matrix(matrix, tables(network_sizes()))
+    return {case.id: case for cases in tiers.values() for case in cases}
 
 
 def is_compacted(folder: Path) -> bool:

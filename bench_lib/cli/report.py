@@ -17,6 +17,7 @@ from bench_lib.cli.output import (
     print_json,
     print_table,
     say,
+    writing,
 )
 
 if TYPE_CHECKING:
@@ -106,7 +107,6 @@ def _run_of_actions() -> str:
 
 
 def _write_markdown(night: Night, path: Path | None) -> None:
-    from bench_lib.model import UserError
     from bench_lib.report.github import limit_of
     from bench_lib.report.markdown import as_markdown
 
@@ -114,11 +114,9 @@ def _write_markdown(night: Night, path: Path | None) -> None:
     if path is None:
         print(text)
         return
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _print(night: Night, written: list[Path]) -> None:

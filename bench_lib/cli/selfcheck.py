@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli.output import DEFAULT_MATRIX, Json, Matrix, print_json, print_table, say
+from bench_lib.cli.output import DEFAULT_MATRIX, Json, Matrix, print_json, print_table, say, writing
+from bench_lib.cli.reading import cases_of
 from bench_lib.cli.tolerance import tolerance_of
 
 if TYPE_CHECKING:
@@ -158,12 +159,9 @@ def _minutes(seconds: float) -> str:
 def _case(path: Path, case_id: str) -> Case:
     import difflib
 
-    from bench_lib.cases.matrix import read_matrix, tables
-    from bench_lib.launch.catalogue import network_sizes
     from bench_lib.studies.selfcheck import SelfcheckError
 
-    tiers = read_matrix(path, tables(network_sizes()))
-    cases = {case.id: case for tier in tiers.values() for case in tier}
+    cases = cases_of(path)
     if case_id not in cases:
         near = difflib.get_close_matches(case_id, cases, n=3) or sorted(cases)[:3]
         raise SelfcheckError(f"{path} has no case {case_id!r}; it has {', '.join(near)} ...")
@@ -198,14 +196,9 @@ def _shares(text: str) -> list[float]:
 def _keep(path: Path | None, lines: Iterable[Mapping[str, object]]) -> None:
     import json as plain
 
-    from bench_lib.studies.selfcheck import SelfcheckError
-
-    if path is None:
-        return
-    try:
-        path.write_text("".join(f"{plain.dumps(line)}\n" for line in lines))
-    except OSError as error:
-        raise SelfcheckError(f"cannot write {path}: {error.strerror}") from error
+    if path is not None:
+        with writing(path):
+            path.write_text("".join(f"{plain.dumps(line)}\n" for line in lines))
 
 
 def _print(found: Selfcheck, key: str) -> None:

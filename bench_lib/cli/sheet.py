@@ -15,6 +15,7 @@ from bench_lib.cli.output import (
     Json,
     as_markdown,
     markdown_table,
+    one_form,
     print_json,
     say,
 )
@@ -46,8 +47,7 @@ def sheet(
     from bench_lib.storage import history as runs
     from bench_lib.studies import sheet as exercise
 
-    if markdown and json:
-        raise UserError("--markdown and --json are two forms; choose one")
+    one_form(markdown=markdown, json=json)
     if problem := one_of("task", TASKS)(task):
         raise UserError(problem)
     if history.exists() and not history.is_dir():

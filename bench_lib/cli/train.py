@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench_lib.cases.axes import one_of, positive
-from bench_lib.cli.group import Group
+from bench_lib.cli.group import branch
 from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import say
@@ -19,13 +19,7 @@ from bench_lib.studies.lists import above_zero, numbers_in
 if TYPE_CHECKING:
     from bench_lib.model import Param, Record
 
-app = typer.Typer(
-    cls=Group,
-    help="Training as the CIFAR-100 script and the CIFAR-10 table have it.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = branch("train")
 
 NETWORKS = {"resnet": "resnet50", "swinv2": "swin_v2_t", "vit": "vit_b_16"}
 """The CIFAR-100 script's names; ours are taken too."""
