@@ -33,10 +33,9 @@ from bench_lib.cli.output import (
     print_json,
     print_table,
 )
-from bench_lib.model import UserError
+from bench_lib.model import ID_RULE, Baseline, Published, Quarantine, UserError, is_case_id
 
 if TYPE_CHECKING:
-    from bench_lib.model import Baseline, Published, Quarantine
     from bench_lib.storage.baselines import BaselineFile
 
 app = branch("baseline")
@@ -303,7 +302,6 @@ def quarantine(
     is refused.
     """
     from bench_lib.backends import detect
-    from bench_lib.model import ID_RULE, Quarantine, is_case_id
     from bench_lib.storage import baselines as files
     from bench_lib.storage.history import utc_now
 

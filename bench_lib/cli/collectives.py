@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench_lib.cases.axes import one_of
 from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import say
-from bench_lib.model import UserError
+from bench_lib.model import Case, Hardware, Record, Sampling, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bench_lib.model import Case, Hardware, Record
     from bench_lib.studies.collectives import CollectiveRow
 
 RANKS_ON_A_CPU = 2
@@ -105,7 +105,6 @@ def _ranks(asked: int | None, devices: Sequence[Hardware]) -> int:
 
 
 def _ops(words: str) -> list[str]:
-    from bench_lib.cases.axes import one_of
     from bench_lib.formulas.collective import OPS
 
     ops = [word.strip() for word in words.split(",")]
@@ -155,7 +154,6 @@ def _cases(
 ) -> list[Case]:
     from bench_lib.cases.collectives import collective_case
     from bench_lib.formulas.collective import EITHER
-    from bench_lib.model import Case, Sampling
 
     if op == "all_to_all" and not both:
         raise UserError("--in-place: torch's all_to_all has no such form")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench_lib.cli.documents import filled
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
@@ -20,6 +21,7 @@ from bench_lib.cli.output import (
     print_json,
     print_table,
 )
+from bench_lib.formats import quantity, seconds
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents.kept import Compare, ComparedCase, ComparedSide
@@ -127,7 +129,6 @@ def _status(found: Alignment, *, gates: bool) -> int:
 
 def as_document(found: Alignment) -> Compare:
     """Return the document that ``--json`` prints."""
-    from bench_lib.cli.documents import filled
     from bench_lib.cli.documents.kept import Compare, Renamed
     from bench_lib.report.versus import for_a_verdict
 
@@ -146,14 +147,12 @@ def as_document(found: Alignment) -> Compare:
 
 
 def _side(side: Side) -> ComparedSide:
-    from bench_lib.cli.documents import filled
     from bench_lib.cli.documents.kept import ComparedSide
 
     return filled(ComparedSide, side, hardware_key=side.key, run=side.run_id)
 
 
 def _case(row: Row) -> ComparedCase:
-    from bench_lib.cli.documents import filled
     from bench_lib.cli.documents.kept import ComparedCase, Processes
 
     return filled(
@@ -217,7 +216,6 @@ def _cells(row: Row, metric: Metric) -> tuple[str, ...]:
 
 
 def _quantity(value: float | None, unit: str) -> str:
-    from bench_lib.formats import quantity, seconds
 
     if value is None:
         return "-"

@@ -12,6 +12,7 @@ import typer
 
 from bench_lib.cli.output import DEFAULT_BASELINES, BaselinesDir, Json, print_json
 from bench_lib.cli.page import Machine, Reference, Seen, page
+from bench_lib.launch.faults import LaunchError
 
 if TYPE_CHECKING:
     from bench_lib.backends.checks import Check
@@ -108,7 +109,6 @@ def _reference(folder: Path, key: str) -> Reference:
 def _worker_versions(device: Hardware) -> tuple[dict[str, str | None], str | None]:
     """Return what a worker says of its torch, and why it could not start if it could not."""
     from bench_lib import backends
-    from bench_lib.launch.faults import LaunchError
     from bench_lib.launch.zygote import Zygote
 
     try:

@@ -8,16 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench_lib.cases.axes import positive
 from bench_lib.cli.group import branch
 from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import say
 from bench_lib.cli.sheet import sheet
-from bench_lib.model import MEMORY_FORMATS, TASKS, UserError
+from bench_lib.model import (
+    COMPILE_MODES,
+    MEMORY_FORMATS,
+    PRECISIONS,
+    TASKS,
+    Case,
+    Param,
+    Sampling,
+    UserError,
+)
+from bench_lib.studies.lists import above_zero, names_in, numbers_in
 
 if TYPE_CHECKING:
     from bench_lib.engine.engine import Engine
-    from bench_lib.model import Case, Param
     from bench_lib.studies.batches import Found, Search
     from bench_lib.studies.figures import Figures
     from bench_lib.studies.template import Template
@@ -54,10 +64,7 @@ class Common:
 
     def template(self, values: dict[str, Param]) -> Template:
         """Return what an exercise's cases have in common; raises UserError."""
-        from bench_lib.cases.axes import positive
         from bench_lib.launch.catalogue import network_sizes
-        from bench_lib.model import Sampling
-        from bench_lib.studies.lists import above_zero
         from bench_lib.studies.template import Template
 
         sampling = Sampling()
@@ -90,7 +97,6 @@ def precision(
 ) -> None:
     """Compare precisions: speed, memory, cost, numerics."""
     from bench_lib.studies import precision as exercise
-    from bench_lib.studies.lists import above_zero
 
     if price_per_hour is not None:
         above_zero(price_per_hour, "--price-per-hour", "a price")
@@ -122,7 +128,6 @@ def largest_batch(
 ) -> None:
     """Find the largest batch that fits into memory."""
     from bench_lib import backends
-    from bench_lib.cases.axes import positive
     from bench_lib.studies import batches
     from bench_lib.studies.precision import few_precisions
 
@@ -195,9 +200,7 @@ def compile(  # noqa: A001 - the exercise's name
     common: Common,
 ) -> None:
     """Compare compile modes, and when compiling pays off."""
-    from bench_lib.model import COMPILE_MODES
     from bench_lib.studies import compiling
-    from bench_lib.studies.lists import names_in
     from bench_lib.studies.precision import few_precisions
 
     chosen = names_in(modes, "--modes", "compile mode", COMPILE_MODES)
@@ -224,7 +227,6 @@ def depth(
     """Show what compiling gives by depth of network."""
     from bench_lib.launch.catalogue import network_sizes
     from bench_lib.studies import compiling
-    from bench_lib.studies.lists import names_in
 
     if mode == compiling.EAGER:
         raise UserError("--mode eager compiles nothing; choose a mode that does")
@@ -251,7 +253,6 @@ def batch_sweep(
 ) -> None:
     """Sweep batch sizes, and name the best."""
     from bench_lib.studies import batches
-    from bench_lib.studies.lists import numbers_in
 
     chosen = numbers_in(batch_sizes, "--batch-sizes")
     session = Session(
@@ -272,8 +273,6 @@ app.command("sheet")(sheet)
 
 
 def _precisions(text: str | None) -> list[str]:
-    from bench_lib.model import PRECISIONS
-    from bench_lib.studies.lists import names_in
 
     return [] if text is None else names_in(text, "--precisions", "precision", PRECISIONS)
 

@@ -23,6 +23,7 @@ from bench_lib.cli.output import (
     print_table,
     writing,
 )
+from bench_lib.formats import printable
 
 if TYPE_CHECKING:
     from bench_lib.model import Hardware, Measurement, Record
@@ -381,8 +382,6 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 def _details(record: Record, devices: Sequence[Hardware]) -> list[str]:
     """Verdict by verdict, then attempt by attempt."""
-    from bench_lib.formats import printable
-
     status = record.status.value if record.status else "not judged"
     lines = [f"{record.case.id}: {status}"]
     lines += [f"  {v.metric}: {v.status.value}: {v.reason}" for v in record.verdicts]

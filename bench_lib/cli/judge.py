@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench_lib.cli.documents import filled
 from bench_lib.cli.ending import answering
 from bench_lib.cli.output import Json, print_json, print_table
 from bench_lib.cli.tolerance import tolerance_of
+from bench_lib.formats import shortened
 from bench_lib.model import Status, UserError, Verdict
 
 if TYPE_CHECKING:
@@ -131,7 +133,6 @@ def _problems(samples: Samples) -> list[str]:
 
 
 def _print_json(samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
-    from bench_lib.cli.documents import filled
     from bench_lib.cli.documents.kept import Judge, JudgedTimings
 
     print_json(
@@ -146,7 +147,6 @@ def _print_json(samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
 
 
 def _print(file: str, samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
-    from bench_lib.formats import shortened
     from bench_lib.verdict.severity import rank
 
     if isinstance(sys.stdout, io.TextIOWrapper):

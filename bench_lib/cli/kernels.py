@@ -7,7 +7,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from bench_lib.cli.documents import filled
 from bench_lib.cli.output import print_json, print_tables
+from bench_lib.formats import seconds
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents.seen import Profile, ProfileDiff, ProfileSide
@@ -66,7 +68,6 @@ def _is_host(kernels: KernelTable) -> bool:
 
 
 def _print_kernels(kernels: KernelTable, top: int) -> None:
-    from bench_lib.formats import seconds
     from bench_lib.profiling.names import REST, role, short
 
     whole = sum(kernel.total_s for kernel in kernels.kernels)
@@ -118,7 +119,6 @@ def _print_counters(look: Look) -> None:
 
 
 def _document(look: Look) -> Profile:
-    from bench_lib.cli.documents import filled
     from bench_lib.cli.documents.seen import Profile, ProfiledRank
 
     ranks = [filled(ProfiledRank, seen) for seen in look.seen]
@@ -141,7 +141,6 @@ def tell_changes(sides: tuple[str, str], found: Comparison, top: int, *, json: b
 
 
 def _print_changes(found: Comparison, top: int) -> None:
-    from bench_lib.formats import seconds
 
     changes = [change for change in found.diff.changes if change.delta_s]
     rows = [row for change in changes[:top] for row in _rows(change, found)]
@@ -180,13 +179,11 @@ def _rows(change: Change, found: Comparison) -> Iterator[tuple[str, ...]]:
 
 
 def _time(kernel: Kernel | None) -> str:
-    from bench_lib.formats import seconds
 
     return "-" if kernel is None else seconds(kernel.total_s)
 
 
 def _difference(delta_s: float) -> str:
-    from bench_lib.formats import seconds
 
     return f"{'-' if delta_s < 0 else '+'}{seconds(abs(delta_s))}"
 
@@ -197,7 +194,6 @@ def _calls(change: Change) -> str:
 
 
 def _diff_document(sides: tuple[str, str], found: Comparison) -> ProfileDiff:
-    from bench_lib.cli.documents import filled
     from bench_lib.cli.documents.seen import KernelChange, ProfileDiff
 
     diff = found.diff
@@ -212,7 +208,6 @@ def _diff_document(sides: tuple[str, str], found: Comparison) -> ProfileDiff:
 
 
 def _side(source: str, profile: stored.Profile, total_s: float) -> ProfileSide:
-    from bench_lib.cli.documents import filled
     from bench_lib.cli.documents.seen import ProfileSide
 
     return filled(

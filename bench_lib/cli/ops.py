@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench_lib.cases.axes import LARGEST, positive
 from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import say
-from bench_lib.model import Case, UserError
+from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
+from bench_lib.model import Case, Hardware, Param, Record, Sampling, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from bench_lib.model import Hardware, Param, Record, Sampling
     from bench_lib.studies.figures import Figures
 
 HEADLINE = "========= Milliseconds per iteration for PyTorch operators with {} dtype ========="
@@ -134,8 +135,6 @@ def ops(
 
 
 def _sampling(iterations: int, warmup: int) -> Sampling:
-    from bench_lib.cases.axes import LARGEST, positive
-    from bench_lib.model import Sampling
 
     if problem := positive("--num-iters")(iterations):
         raise UserError(problem)
@@ -244,7 +243,6 @@ def _profiles(
     from pathlib import Path
 
     from bench_lib.backends import visibility
-    from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
     from bench_lib.launch.profiled import Asked, run_profile
 
     tables = {}

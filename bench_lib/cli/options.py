@@ -29,7 +29,8 @@ def _spread(taker: Callable[..., Any]) -> Iterator[inspect.Parameter]:
     """Yield the parameters of a command or dataclass, those of a dataclass in its place."""
     hints = get_type_hints(taker, include_extras=True)
     for each in inspect.signature(taker).parameters.values():
-        if is_dataclass(hint := hints[each.name]):
+        hint = hints[each.name]
+        if isinstance(hint, type) and is_dataclass(hint):
             yield from (own.replace(kind=inspect.Parameter.KEYWORD_ONLY) for own in _spread(hint))
         else:
             yield each.replace(annotation=hint)

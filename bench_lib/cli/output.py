@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench_lib.model import UserError
+
 if TYPE_CHECKING:
     from bench_lib.cli.documents import Document
 
@@ -93,8 +95,6 @@ def as_markdown(text: str) -> str:
 
 def one_form(**forms: bool) -> None:
     """Raise UserError where several forms of one answer are asked for."""
-    from bench_lib.model import UserError
-
     if sum(forms.values()) > 1:
         raise UserError(
             f"{' and '.join(f'--{each}' for each in forms)} exclude each other; name one"
@@ -104,8 +104,6 @@ def one_form(**forms: bool) -> None:
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Raise UserError where a file cannot be written."""
-    from bench_lib.model import UserError
-
     try:
         yield
     except OSError as error:

@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench_lib.cli.documents import filled
 from bench_lib.cli.output import as_markdown, markdown_table, print_table
+from bench_lib.formats import seconds
+from bench_lib.model import Accepted, Baseline, Environment
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents.kept import Proposed
-    from bench_lib.model import Accepted, Baseline, Environment
     from bench_lib.storage.baselines import BaselineFile, Change
     from bench_lib.storage.history import Run
 
@@ -63,7 +65,6 @@ def _environments(runs: Sequence[Run]) -> dict[str, Environment]:
 
 
 def _accepted(runs: Sequence[Run], reason: str) -> Accepted:
-    from bench_lib.model import Accepted
     from bench_lib.storage.history import utc_now
 
     return Accepted(" ".join(run.run_id for run in runs), reason.strip(), utc_now(), who())
@@ -220,7 +221,6 @@ def changes_around(changes: Sequence[Change], file: BaselineFile, runs: Sequence
 
 def as_document(change: Change) -> Proposed:
     """Return a change as ``--json`` prints it."""
-    from bench_lib.cli.documents import filled
     from bench_lib.cli.documents.kept import Proposed
 
     ratio, interval = _ratio(change)
@@ -234,8 +234,6 @@ def logs(baseline: Baseline) -> list[float]:
 
 def median(baseline: Baseline | None) -> str:
     """Return the geometric mean of the processes' medians with its unit."""
-    from bench_lib.formats import seconds
-
     if baseline is None or not baseline.processes:
         return "-"
     return seconds(math.exp(statistics.fmean(logs(baseline))))

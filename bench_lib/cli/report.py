@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench_lib.cli.documents import filled
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
@@ -152,7 +153,6 @@ def _print(night: Night, written: list[Path]) -> None:
 
 
 def _as_document(night: Night) -> Report:
-    from bench_lib.cli.documents import filled
     from bench_lib.cli.documents.kept import Report
     from bench_lib.cli.runs import listed
 
@@ -161,7 +161,6 @@ def _as_document(night: Night) -> Report:
 
 
 def _entry(entry: Entry) -> NightEntry:
-    from bench_lib.cli.documents import filled
     from bench_lib.cli.documents.kept import ChangePoint, NightEntry
 
     record = entry.record

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from bench_lib.cases.axes import case_of, count, positive
 from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import DEFAULT_MATRIX, say
-from bench_lib.model import TASKS, UserError
+from bench_lib.model import TASKS, Case, Hardware, Param, Record, Sampling, UserError
+from bench_lib.studies.lists import above_zero, names_in, numbers_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from bench_lib.cli.documents.measured import Written
-    from bench_lib.model import Case, Hardware, Param, Record
     from bench_lib.studies.figures import Figures
     from bench_lib.studies.scaling import Forecast, Point, ScalingRow, Subject
 
@@ -115,9 +116,6 @@ _OF_SOME = {*_OF_MNIST, *_OF_NETWORKS}
 
 def _check(what: str, asked: Asked) -> None:
     """Raise UserError for an option that cannot be meant, or that this has no use for."""
-    from bench_lib.cases.axes import count, positive
-    from bench_lib.studies.lists import above_zero
-
     known = {MNIST: _OF_MNIST, NETWORK: _OF_NETWORKS}.get(what, _OF_CASES)
     given = [name for name, value in vars(asked).items() if value is not None]
     if wrong := [_flag(name) for name in given if name in _OF_SOME.difference(known)]:
@@ -156,7 +154,6 @@ def _flag(name: str) -> str:
 def _networks(asked: Asked) -> list[Subject]:
     """Return every network with every batch size; raises UserError for what cannot be meant."""
     from bench_lib.launch.catalogue import network_sizes
-    from bench_lib.studies.lists import names_in, numbers_in
 
     if (asked.network is None) == (asked.networks is None):
         raise UserError("scaling network needs --network NAME, or --networks with several")
@@ -183,7 +180,6 @@ def _of_matrix(case_id: str, asked: Asked, matrix: Path) -> Subject:
     """Return a case of the matrix, whatever its ranks; raises UserError where it is not there."""
     import difflib
 
-    from bench_lib.cases.axes import case_of
     from bench_lib.cases.matrix import read_matrix, tables
     from bench_lib.launch.catalogue import network_sizes
     from bench_lib.studies.scaling import Subject
@@ -223,7 +219,6 @@ def _of_matrix(case_id: str, asked: Asked, matrix: Path) -> Subject:
 def _measure_over_ranks(study: _Study, subjects: Sequence[Subject], asked: Asked) -> None:
     """Measure subjects over ranks, one a GPU, or a CPU's core where there is none."""
     from bench_lib import backends
-    from bench_lib.studies.lists import numbers_in
     from bench_lib.studies.scaling import GPUS, RANKS, WEAK, points, powers_of_two
 
     devices = backends.detect()
@@ -247,8 +242,6 @@ def _measure_mnist(study: _Study, asked: Asked) -> None:
     """Measure a small network on MNIST, from one thread to all GPUs."""
     from bench_lib import backends
     from bench_lib.cases.training import training_case
-    from bench_lib.model import Case, Sampling
-    from bench_lib.studies.lists import names_in
     from bench_lib.studies.scaling import GPUS, OVER, STRONG, Subject, points, powers_of_two
 
     found = backends.detect()
@@ -314,7 +307,6 @@ class _Session(Measuring):
     def measure(self, cases: Sequence[Case], processes: int, short: Case | None) -> None:
         """Measure cases in turn, before them ``short`` in a process of its own."""
         from bench_lib.engine.settings import PLANNED
-        from bench_lib.model import Record
         from bench_lib.studies.figures import figures_of
 
         with self.engine() as engine:

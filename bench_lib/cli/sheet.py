@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench_lib.cases.axes import one_of
 from bench_lib.cli.output import (
     DEFAULT_HISTORY,
     HardwareKey,
@@ -19,6 +20,7 @@ from bench_lib.cli.output import (
     print_json,
     say,
 )
+from bench_lib.cli.reading import is_compacted
 from bench_lib.model import TASKS, UserError
 
 if TYPE_CHECKING:
@@ -43,7 +45,6 @@ def sheet(
 ) -> None:
     """Fill the guide's results sheet from the history."""
     from bench_lib.backends import detect
-    from bench_lib.cases.axes import one_of
     from bench_lib.storage import history as runs
     from bench_lib.studies import sheet as exercise
 
@@ -79,7 +80,6 @@ def sheet(
 
 def _known_and_kept(folder: Path, key: str, network: str) -> tuple[list[str], list[Kept]]:
     """Return the hardware keys that there are runs of, and what the newest of one have."""
-    from bench_lib.cli.reading import is_compacted
     from bench_lib.storage import history
     from bench_lib.studies.sheet import MOST_RUNS, kept_in
 
@@ -115,7 +115,6 @@ def _read(paths: Iterable[Path]) -> Iterator[Run]:
 
 def _why_blank(tasks: Collection[Param], sheet: Sheet, history: Path) -> str:
     """Say what is missing; raises UserError for a network that there is not."""
-    from bench_lib.cases.axes import one_of
     from bench_lib.launch.catalogue import network_sizes
 
     where = f"on {sheet.key} in {history}"

@@ -15,6 +15,7 @@ import typer
 
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, print_json, print_table
+from bench_lib.formats import printable
 from bench_lib.model import UserError
 
 if TYPE_CHECKING:
@@ -309,7 +310,6 @@ def _tell(submission: Submission, history: Path, *, json: bool) -> None:
 
 
 def _print(found: Sequence[Outcome]) -> None:
-    from bench_lib.formats import printable
 
     for each in found:
         print(f"{each.job_id} ({_part(each.task)}) {each.words}")

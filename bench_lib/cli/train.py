@@ -13,6 +13,7 @@ from bench_lib.cli.group import branch
 from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import say
+from bench_lib.launch.faults import LaunchError
 from bench_lib.model import MEMORY_FORMATS, Case, Sampling, UserError
 from bench_lib.studies.lists import above_zero, numbers_in
 
@@ -222,7 +223,6 @@ def _ready(dataset: str, folder: Path, *, download: bool) -> None:
     import sys
     import tempfile
 
-    from bench_lib.launch.faults import LaunchError
     from bench_lib.launch.zygote import import_path
 
     command = [sys.executable, "-m", "bench_lib.worker.workloads.datasets", dataset]
