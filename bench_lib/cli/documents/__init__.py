@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 Told = TypeVar("Told")
 
@@ -16,7 +16,7 @@ Told = TypeVar("Told")
 class Document:
     """What a command prints with ``--json``."""
 
-    schema: int
+    schema: Literal[1] = 1
     """Another number where a field is gone or means something else; one more field is none."""
     command: str
     """Which command printed it."""

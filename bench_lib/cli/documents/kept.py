@@ -34,7 +34,6 @@ class Excused(Quarantine):
 class BaselineShow(Document):
     """The accepted values of one hardware key."""
 
-    schema: Literal[1] = 1
     command: Literal["baseline show"] = "baseline show"
     hardware_key: str
     device: Hardware | None
@@ -71,7 +70,6 @@ class Proposal(Document):
 class BaselineDiff(Proposal):
     """What accepting a run would change."""
 
-    schema: Literal[1] = 1
     command: Literal["baseline diff"] = "baseline diff"
 
 
@@ -79,7 +77,6 @@ class BaselineDiff(Proposal):
 class BaselineAccept(Proposal):
     """What was accepted."""
 
-    schema: Literal[1] = 1
     command: Literal["baseline accept"] = "baseline accept"
     path: str
     """The baseline file."""
@@ -93,7 +90,6 @@ class BaselineAccept(Proposal):
 class BaselineQuarantine(Document):
     """A case that was put into quarantine, or taken out of it."""
 
-    schema: Literal[1] = 1
     command: Literal["baseline quarantine"] = "baseline quarantine"
     hardware_key: str
     path: str
@@ -140,7 +136,6 @@ class Listed(About):
 class HistoryList(Document):
     """All runs, oldest first."""
 
-    schema: Literal[1] = 1
     command: Literal["history list"] = "history list"
     runs: list[Listed]
     problems: list[str]
@@ -151,7 +146,6 @@ class HistoryList(Document):
 class HistoryShow(About, Document):
     """All that one run knows."""
 
-    schema: Literal[1] = 1
     command: Literal["history show"] = "history show"
     environments: dict[str, Environment]
     """By reference."""
@@ -167,7 +161,6 @@ class HistoryShow(About, Document):
 class HistoryQuery(Document):
     """The answer to a query."""
 
-    schema: Literal[1] = 1
     command: Literal["history query"] = "history query"
     columns: list[str]
     rows: list[list[Any]]
@@ -180,7 +173,6 @@ class HistoryQuery(Document):
 class HistorySchema(Document):
     """The tables that a query may ask for."""
 
-    schema: Literal[1] = 1
     command: Literal["history query --schema"] = "history query --schema"
     tables: dict[str, dict[str, str]]
     """By table and column, what the column holds."""
@@ -190,7 +182,6 @@ class HistorySchema(Document):
 class HistoryCompact(Document):
     """What became of the runs of a folder."""
 
-    schema: Literal[1] = 1
     command: Literal["history compact"] = "history compact"
     written: int
     """Runs that are in Parquet and were not before."""
@@ -245,7 +236,6 @@ class NightEntry:
 class Report(Document):
     """The newest night."""
 
-    schema: Literal[1] = 1
     command: Literal["report"] = "report"
     sentence: str
     """The night in one sentence."""
@@ -324,7 +314,6 @@ class Renamed:
 class Compare(Document):
     """How B differs from A."""
 
-    schema: Literal[1] = 1
     command: Literal["compare"] = "compare"
     a: ComparedSide
     b: ComparedSide
@@ -377,7 +366,6 @@ class JudgedTimings:
 class Judge(Document):
     """A verdict for each case, in the order of the file."""
 
-    schema: Literal[1] = 1
     command: Literal["judge"] = "judge"
     verdicts: list[JudgedTimings]
     problems: list[str]

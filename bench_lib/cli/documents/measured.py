@@ -42,7 +42,6 @@ class Measured(Document):
 class Precision(Measured):
     """Precisions beside each other."""
 
-    schema: Literal[1] = 1
     command: Literal["exercise precision"] = "exercise precision"
     rows: list[PrecisionRow]
 
@@ -51,7 +50,6 @@ class Precision(Measured):
 class LargestBatch(Measured):
     """The largest batch that fits, by precision."""
 
-    schema: Literal[1] = 1
     command: Literal["exercise largest-batch"] = "exercise largest-batch"
     rows: list[LargestRow]
 
@@ -60,7 +58,6 @@ class LargestBatch(Measured):
 class Compile(Measured):
     """Compile modes beside each other."""
 
-    schema: Literal[1] = 1
     command: Literal["exercise compile"] = "exercise compile"
     rows: list[CompileRow]
 
@@ -69,7 +66,6 @@ class Compile(Measured):
 class Depth(Measured):
     """What compiling gives by depth of network."""
 
-    schema: Literal[1] = 1
     command: Literal["exercise depth"] = "exercise depth"
     rows: list[DepthRow]
     conclusion: str | None
@@ -80,7 +76,6 @@ class Depth(Measured):
 class BatchSweep(Measured):
     """Batch sizes beside each other."""
 
-    schema: Literal[1] = 1
     command: Literal["exercise batch-sweep"] = "exercise batch-sweep"
     rows: list[SweepRow]
     efficient: int | None
@@ -95,7 +90,6 @@ class BatchSweep(Measured):
 class Operators(Measured):
     """Operators."""
 
-    schema: Literal[1] = 1
     command: Literal["ops"] = "ops"
     rows: list[OperatorRow]
     profiles: dict[str, str]
@@ -106,7 +100,6 @@ class Operators(Measured):
 class Collectives(Measured):
     """Collectives by size."""
 
-    schema: Literal[1] = 1
     command: Literal["collectives"] = "collectives"
     rows: list[CollectiveRow]
 
@@ -115,7 +108,6 @@ class Collectives(Measured):
 class Cifar100(Measured):
     """Input, the device's step, and both side by side."""
 
-    schema: Literal[1] = 1
     command: Literal["train cifar100"] = "train cifar100"
     rows: list[TrainingRow]
 
@@ -124,7 +116,6 @@ class Cifar100(Measured):
 class Cifar10Table(Measured):
     """Whole epochs by number of ranks."""
 
-    schema: Literal[1] = 1
     command: Literal["train cifar10-table"] = "train cifar10-table"
     rows: list[RanksRow]
 
@@ -141,7 +132,6 @@ class Written:
 class Scaling(Measured):
     """Speed-up and efficiency, and the laws that fit them."""
 
-    schema: Literal[1] = 1
     command: Literal["scaling"] = "scaling"
     rows: list[ScalingRow]
     laws: list[FittedLaw]
@@ -155,7 +145,6 @@ class Scaling(Measured):
 class Sheet(Document):
     """The workshop guide's results sheet."""
 
-    schema: Literal[1] = 1
     command: Literal["exercise sheet"] = "exercise sheet"
     hardware_key: str
     network: str
@@ -166,15 +155,7 @@ class Sheet(Document):
 
 
 BY_NAME: dict[str, type[Measured]] = {
-    "precision": Precision,
-    "largest-batch": LargestBatch,
-    "compile": Compile,
-    "depth": Depth,
-    "batch-sweep": BatchSweep,
-    "ops": Operators,
-    "collectives": Collectives,
-    "scaling": Scaling,
-    "train-cifar100": Cifar100,
-    "train-cifar10-table": Cifar10Table,
+    each.command.removeprefix("exercise ").replace(" ", "-"): each
+    for each in Measured.__subclasses__()
 }
 """By the name that the measurements have in the history."""

@@ -20,7 +20,6 @@ from bench_lib.studies.selfcheck import Effect
 class Env(Machine, Document):
     """What is here, and whether the suite can run."""
 
-    schema: Literal[1] = 1
     command: Literal["env"] = "env"
 
 
@@ -31,7 +30,6 @@ class Env(Machine, Document):
 class Ab(Document):
     """Two environments on one device in turns."""
 
-    schema: Literal[1] = 1
     command: Literal["ab"] = "ab"
     device: Hardware
     pairs: int
@@ -55,7 +53,6 @@ class Ab(Document):
 class Selfcheck(Document):
     """Whether the verdict holds on this machine."""
 
-    schema: Literal[1] = 1
     command: Literal["selfcheck"] = "selfcheck"
     case_id: str
     hardware_key: str
@@ -111,7 +108,6 @@ class ContextCase:
 class SelfcheckContexts(Document):
     """How far fresh contexts differ here, and why."""
 
-    schema: Literal[1] = 1
     command: Literal["selfcheck --contexts"] = "selfcheck --contexts"
     hardware_key: str
     cases: list[ContextCase]
@@ -142,7 +138,6 @@ class ProfiledRank:
 class Profile(Document):
     """A case's step, by kernel."""
 
-    schema: Literal[1] = 1
     command: Literal["profile"] = "profile"
     case: Case
     hardware_key: str
@@ -196,7 +191,6 @@ class KernelChange:
 class ProfileDiff(Document):
     """What changed from one profile to another."""
 
-    schema: Literal[1] = 1
     command: Literal["profile --diff"] = "profile --diff"
     before: ProfileSide
     after: ProfileSide
@@ -227,7 +221,6 @@ class SubmittedTask:
 class Submit(Document):
     """A job that was submitted."""
 
-    schema: Literal[1] = 1
     command: Literal["submit"] = "submit"
     job: str
     script: str
@@ -239,7 +232,6 @@ class Submit(Document):
 class SubmitDryRun(Document):
     """What would be submitted."""
 
-    schema: Literal[1] = 1
     command: Literal["submit --dry-run"] = "submit --dry-run"
     script: str
     """Its text."""
@@ -250,7 +242,6 @@ class SubmitDryRun(Document):
 class SubmitCollect(Document):
     """What became of a job."""
 
-    schema: Literal[1] = 1
     command: Literal["submit --collect"] = "submit --collect"
     job: str
     resources: Resources
