@@ -224,7 +224,6 @@ def record(
     with 1 where nothing could be accepted, or where a test failed; the others are accepted all
     the same.
     """
-    from bench_lib.storage import baselines as files
     from bench_lib.storage import history as runs
     from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
 
@@ -244,12 +243,12 @@ def record(
     if status == INTERRUPTED:
         raise KeyboardInterrupt("nothing was accepted")
     if status not in (0, 1):
-        raise files.BaselineError(f"pytest ended with status {status}; nothing was accepted")
+        raise UserError(f"pytest ended with status {status}; nothing was accepted")
     new = [str(path) for path in runs.files(history) if path not in before]
     if not new:
-        raise files.BaselineError("pytest measured nothing; nothing was accepted")
+        raise UserError("pytest measured nothing; nothing was accepted")
     if len(new) > 1:
-        raise files.BaselineError(
+        raise UserError(
             f"others ran meanwhile ({', '.join(new)}); accept one: "
             "bench-lib baseline accept --run RUN"
         )
@@ -306,12 +305,12 @@ def quarantine(
     from bench_lib.storage.history import utc_now
 
     if hardware is not None and not is_case_id(hardware):
-        raise files.BaselineError(f"{hardware!r} is no hardware key, which is {ID_RULE}")
+        raise UserError(f"{hardware!r} is no hardware key, which is {ID_RULE}")
     device = detect()[0]
     file = files.load(baselines, hardware or device.key)
     if lift:
         if until is not None or reason is not None or unknown:
-            raise files.BaselineError("--lift takes no --until, --reason or --unknown")
+            raise UserError("--lift takes no --until, --reason or --unknown")
         path = files.lift_quarantine(file, case)
         if json:
             _print_quarantine(file, path, case, None, [])
@@ -320,7 +319,7 @@ def quarantine(
         return
     if until is None or reason is None:
         missing = "--until" if until is None else "--reason"
-        raise files.BaselineError(f"{missing} is missing; a quarantine has a last day and a reason")
+        raise UserError(f"{missing} is missing; a quarantine has a last day and a reason")
     if not unknown and is_case_id(case):
         _require_known(case, file, matrix, history)
     new = Quarantine(reason.strip(), until, utc_now(), proposals.who())
@@ -352,8 +351,6 @@ def _require_known(case: str, file: BaselineFile, matrix: Path, history: str) ->
 
     A place that cannot be read is missed only where no other knows the id.
     """
-    from bench_lib.storage.baselines import BaselineError
-
     known: set[str] = set()
     unreadable: list[UserError] = []
     for tell in _places(file, matrix, history):
@@ -367,7 +364,7 @@ def _require_known(case: str, file: BaselineFile, matrix: Path, history: str) ->
         raise unreadable[0]
     near = _near(case, known)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise BaselineError(
+    raise UserError(
         f"no case {case!r} in {file.path}, in {matrix}, nor in a run in {history}; {hint}"
         "with --unknown it is taken as it is"
     )
@@ -401,10 +398,8 @@ def _near(case: str, known: Iterable[str]) -> list[str]:
 
 
 def _require(reason: str) -> None:
-    from bench_lib.storage.baselines import BaselineError
-
     if not reason.strip():
-        raise BaselineError("--reason is empty; say why these values are right")
+        raise UserError("--reason is empty; say why these values are right")
 
 
 def _spread(baseline: Baseline) -> str:

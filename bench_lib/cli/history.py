@@ -24,6 +24,7 @@ from bench_lib.cli.output import (
     writing,
 )
 from bench_lib.formats import printable
+from bench_lib.model import UserError
 
 if TYPE_CHECKING:
     from bench_lib.model import Hardware, Measurement, Record
@@ -113,14 +114,13 @@ def query(
     nothing else and writes nothing.
     """
     from bench_lib.storage.archive import Archive
-    from bench_lib.storage.history import HistoryError
 
     one_form(json=json, csv=as_csv)
     if schema:
         _print_schema(json=json)
         return
     if sql is None:
-        raise HistoryError("name a query, such as 'SELECT * FROM runs', or --schema")
+        raise UserError("name a query, such as 'SELECT * FROM runs', or --schema")
     with Archive(history) as archive:
         found = archive.query(sql)
         problems = archive.problems
@@ -160,19 +160,17 @@ def export(
     ] = None,
 ) -> None:
     """Write runs in the form of another tool."""
-    from bench_lib.storage.history import HistoryError
-
     if pytest_benchmark + as_csv + as_parquet != 1:
-        raise HistoryError("name one form to export to: --pytest-benchmark, --csv or --parquet")
+        raise UserError("name one form to export to: --pytest-benchmark, --csv or --parquet")
     if pytest_benchmark:
         if run is None:
-            raise HistoryError("name the run to export: its id, or latest")
+            raise UserError("name the run to export: its id, or latest")
         from bench_lib.cli import reading
 
         _export_run(reading.run(run, history), output)
         return
     if as_parquet and output is None:
-        raise HistoryError("Parquet is not for the terminal; name a file with --output")
+        raise UserError("Parquet is not for the terminal; name a file with --output")
     from bench_lib.cli import export as forms
     from bench_lib.storage.archive import Archive
 

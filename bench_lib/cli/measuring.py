@@ -92,8 +92,8 @@ class Measuring:
     ) -> list[Figures]:
         """Measure cases, judge them where that was asked for, and return their figures.
 
-        ``words`` are added to how long that takes; ``each`` is told of every case at once;
-        with ``together`` the ranks of all are started once.
+        ``words`` are added to how long that takes.  Unless JSON is printed, ``each`` is told of
+        every case at once.  With ``together`` the ranks of all are started once.
         """
         with self.engine() as engine:
             self._announce(cases, words)
@@ -101,7 +101,9 @@ class Measuring:
                 engine.held.expect(cases)
             for number, case in enumerate(cases, 1):
                 say(f"[{number}/{len(cases)}] {case.id}")
-                each(engine.measure(case))
+                record = engine.measure(case)
+                if not self._keeping.json:
+                    each(record)
         return [self.figures[case.id] for case in cases]
 
     @contextlib.contextmanager
@@ -137,6 +139,11 @@ class Measuring:
         limit = max(case.time_limit_s for case in cases)
         on = f"{count} on {self.device.key}: {least} or more{words}"
         say(f"{on}; a case is given up after {limit:g} s")
+
+    def say_apart(self, line: str = "") -> None:
+        """Print a line of the answer, which JSON has no place for."""
+        if not self._keeping.json:
+            print(line, flush=True)
 
     def tell(self, rows: Sequence[Any], table: Table, **more: Any) -> NoReturn:
         """Print the results, as JSON with ``more`` beside the rows; leave with the exit status."""

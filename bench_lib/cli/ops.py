@@ -119,18 +119,15 @@ def ops(
     session = Measuring("ops", _device(device), keeping)
 
     def each(record: Record) -> None:
-        if not keeping.json:
-            print(_line(record, session.device, append_dtype=append_dtype), flush=True)
+        print(_line(record, session.device, append_dtype=append_dtype), flush=True)
 
-    if not keeping.json:
-        print(HEADLINE.format(dtype), flush=True)
+    session.say_apart(HEADLINE.format(dtype))
     figures = session.figures_of_all(cases, each=each)
     rows = [operator_row(seen, session.device) for seen in figures]
     profiles = _profiles(figures, cases, session.device) if enable_profiling else {}
-    if not keeping.json:
-        for case_id, text in profiles.items():
-            print(f"\n{case_id}\n{text}")
-        print()
+    for case_id, text in profiles.items():
+        session.say_apart(f"\n{case_id}\n{text}")
+    session.say_apart()
     session.tell(rows, operator_table(rows), profiles=profiles)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from bench_lib.cli.documents import filled
 from bench_lib.cli.output import as_markdown, markdown_table, print_table
 from bench_lib.formats import seconds
-from bench_lib.model import Accepted, Baseline, Environment
+from bench_lib.model import Accepted, Baseline, Environment, UserError
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents.kept import Proposed
@@ -26,23 +26,23 @@ HEADINGS = ("case", "old", "new", "ratio", "95% interval")
 def proposal(
     names: Sequence[str], history: Path, folder: Path, case: str, reason: str
 ) -> tuple[BaselineFile, list[Run], list[Change]]:
-    """Put together what accepting runs would change; raises BaselineError, HistoryError."""
+    """Put together what accepting runs would change; raises UserError."""
     from bench_lib.cli import reading
     from bench_lib.storage import acceptance
     from bench_lib.storage import baselines as files
 
     runs = [reading.run(name, history) for name in names]
     if len({run.run_id for run in runs}) < len(runs):
-        raise files.BaselineError("two --run name the same run; its processes would count twice")
+        raise UserError("two --run name the same run; its processes would count twice")
     keys = {run.key for run in runs}
     if len(keys) > 1:
-        raise files.BaselineError(
+        raise UserError(
             f"these runs are of different hardware: {', '.join(sorted(keys))}; accept them apart"
         )
     if not runs[-1].hardware:
-        raise files.BaselineError(f"{runs[-1].path} measured nothing; there is nothing to accept")
+        raise UserError(f"{runs[-1].path} measured nothing; there is nothing to accept")
     if differing := acceptance.mixed_conditions(h for run in runs for h in run.hardware):
-        raise files.BaselineError(
+        raise UserError(
             f"these values were measured under different conditions: {'; '.join(differing)}; "
             "accept them apart"
         )
@@ -56,7 +56,7 @@ def proposal(
         environments=_environments(runs),
     )
     if not changes:
-        raise files.BaselineError(f"no case of {', '.join(names)} is like {case!r}")
+        raise UserError(f"no case of {', '.join(names)} is like {case!r}")
     return file, runs, changes
 
 

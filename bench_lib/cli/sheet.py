@@ -45,14 +45,13 @@ def sheet(
 ) -> None:
     """Fill the guide's results sheet from the history."""
     from bench_lib.backends import detect
-    from bench_lib.storage import history as runs
     from bench_lib.studies import sheet as exercise
 
     one_form(markdown=markdown, json=json)
     if problem := one_of("task", TASKS)(task):
         raise UserError(problem)
     if history.exists() and not history.is_dir():
-        raise runs.HistoryError(f"{history} is not a folder; name one with --history DIR")
+        raise UserError(f"{history} is not a folder; name one with --history DIR")
     key = hardware or detect()[0].key
     known, kept = _known_and_kept(history, key, network)
     if hardware is not None and key not in known:

@@ -118,7 +118,7 @@ def cifar100(
     session = _session("train-cifar100", "cifar100", source, keeping)
 
     def each(record: Record) -> None:
-        if record.case == cases[training.TOGETHER] and not keeping.json:
+        if record.case == cases[training.TOGETHER]:
             for line in training.step_lines(record)[:steps]:
                 print(line, flush=True)
 
@@ -127,8 +127,7 @@ def cifar100(
         training.training_row(what, case, figures)
         for (what, case), figures in zip(cases.items(), seen, strict=True)
     ]
-    if not keeping.json:
-        print()
+    session.say_apart()
     session.tell(rows, training.training_table(rows))
 
 
