@@ -12,7 +12,7 @@ from bench_lib.cli.output import print_json, print_tables
 from bench_lib.formats import seconds
 
 if TYPE_CHECKING:
-    from bench_lib.cli.documents.seen import Profile, ProfileDiff, ProfileSide
+    from bench_lib.cli.documents.seen import ProfileDiff, ProfileSide
     from bench_lib.engine.profiles import Look, Seen
     from bench_lib.model import Kernel, KernelTable
     from bench_lib.profiling import store as stored
@@ -28,7 +28,10 @@ WIDTH = 100
 def tell(look: Look, top: int, *, json: bool) -> None:
     """Print what a look into a case saw, ``top`` kernels of each rank."""
     if json:
-        print_json(_document(look))
+        from bench_lib.cli.documents.seen import Profile, ProfiledRank
+
+        ranks = [filled(ProfiledRank, seen) for seen in look.seen]
+        print_json(filled(Profile, look, hardware_key=look.hardware.key, ranks=ranks))
         return
     for number, seen in enumerate(look.seen):
         print("\n" * (number > 0) + _title(look, seen))
@@ -116,13 +119,6 @@ def _print_counters(look: Look) -> None:
             name = f"{short(kernel.name)}: " if kernel.name else ""
             reading = f" ({metric.reading})" if metric.reading else ""
             print(f"{name}{metric.name}: {metric.value:.4g} {metric.unit}{reading}")
-
-
-def _document(look: Look) -> Profile:
-    from bench_lib.cli.documents.seen import Profile, ProfiledRank
-
-    ranks = [filled(ProfiledRank, seen) for seen in look.seen]
-    return filled(Profile, look, hardware_key=look.hardware.key, ranks=ranks)
 
 
 # ---- two profiles -------------------------------------------------------------------------

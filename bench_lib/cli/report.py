@@ -22,7 +22,7 @@ from bench_lib.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from bench_lib.cli.documents.kept import NightEntry, Report
+    from bench_lib.cli.documents.kept import NightEntry
     from bench_lib.report.night import Entry, Night
 
 MOST_LINES = 20
@@ -92,7 +92,11 @@ def report(
     if markdown is not None:
         _write_markdown(night, None if to_stdout else markdown)
     if json and not to_stdout:
-        print_json(_as_document(night))
+        from bench_lib.cli.documents.kept import Report
+        from bench_lib.cli.runs import listed
+
+        runs, entries = map(listed, night.runs), map(_entry, night.entries)
+        print_json(filled(Report, night, runs=[*runs], entries=[*entries]))
     elif not to_stdout:
         _print(night, [path for path in (html, markdown) if path is not None])
     if notify:
@@ -150,14 +154,6 @@ def _print(night: Night, written: list[Path]) -> None:
         print(f"written: {path}")
     if night.failed and not written:
         print("next: bench-lib report --html report.html")
-
-
-def _as_document(night: Night) -> Report:
-    from bench_lib.cli.documents.kept import Report
-    from bench_lib.cli.runs import listed
-
-    runs = [listed(run) for run in night.runs]
-    return filled(Report, night, runs=runs, entries=[_entry(entry) for entry in night.entries])
 
 
 def _entry(entry: Entry) -> NightEntry:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench_lib.formats import quantity
 from bench_lib.model import Param
@@ -55,24 +55,16 @@ def compare(figures: Sequence[Figures]) -> list[CompileRow]:
 def _row(seen: Figures, eager: Mapping[Param, Figures], first: Param) -> CompileRow:
     own, reference = eager.get(seen.params["precision"]), eager.get(first)
     precision, mode = str(seen.params["precision"]), str(seen.params["compile_mode"])
-    speed_up = ratio(seen, reference)
+    row = CompileRow(precision, mode, seen, ratio(seen, reference))
     if mode == EAGER or own is None or seen.compile_s is None:
-        return CompileRow(precision, mode, seen, speed_up)
+        return row
     if own.step_s is None or seen.step_s is None:
-        return CompileRow(precision, mode, seen, speed_up)
+        return row
     if abs(own.step_s - seen.step_s) <= own.step_s * _chance(own, seen):
-        return CompileRow(precision, mode, seen, speed_up, is_alike=True)
+        return replace(row, is_alike=True)
     steps = break_even(seen.compile_s, own.step_s, seen.step_s)
     items = None if steps is None else steps * (seen.items_per_step or 0)
-    return CompileRow(
-        precision,
-        mode,
-        seen,
-        speed_up,
-        pays_off=steps is not None,
-        pays_after_steps=steps,
-        pays_after_items=items,
-    )
+    return replace(row, pays_off=steps is not None, pays_after_steps=steps, pays_after_items=items)
 
 
 def _chance(*figures: Figures) -> float:
