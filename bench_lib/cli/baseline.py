@@ -311,39 +311,31 @@ def quarantine(
     if lift:
         if until is not None or reason is not None or unknown:
             raise UserError("--lift takes no --until, --reason or --unknown")
-        path = files.lift_quarantine(file, case)
-        if json:
-            _print_quarantine(file, path, case, None, [])
-        else:
-            print(f"{case} is no longer in quarantine in {path}")
-        return
-    if until is None or reason is None:
-        missing = "--until" if until is None else "--reason"
-        raise UserError(f"{missing} is missing; a quarantine has a last day and a reason")
-    if not unknown and is_case_id(case):
-        _require_known(case, file, matrix, history)
-    new = Quarantine(reason.strip(), until, utc_now(), proposals.who())
-    path = files.set_quarantine(file, case, new, device if device.key == file.key else None)
+        new, path = None, files.lift_quarantine(file, case)
+    else:
+        if until is None or reason is None:
+            missing = "--until" if until is None else "--reason"
+            raise UserError(f"{missing} is missing; a quarantine has a last day and a reason")
+        if not unknown and is_case_id(case):
+            _require_known(case, file, matrix, history)
+        new = Quarantine(reason.strip(), until, utc_now(), proposals.who())
+        path = files.set_quarantine(file, case, new, device if device.key == file.key else None)
     near = _near(case, file.measured) if unknown and case not in file.measured else []
     if json:
-        _print_quarantine(file, path, case, new, near)
-        return
-    print(f"{case} may fail up to and including {until}, by {path}")
-    if case not in file.measured:
-        like = f"; like it are {', '.join(near)}" if near else ""
-        print(f"it has no baseline there{like}")
+        from bench_lib.cli.documents.kept import BaselineQuarantine
 
-
-def _print_quarantine(
-    file: BaselineFile, path: Path, case_id: str, new: Quarantine | None, near: list[str]
-) -> None:
-    from bench_lib.cli.documents.kept import BaselineQuarantine
-
-    print_json(
-        BaselineQuarantine(
-            hardware_key=file.key, path=str(path), case_id=case_id, quarantine=new, near=near
+        print_json(
+            BaselineQuarantine(
+                hardware_key=file.key, path=str(path), case_id=case, quarantine=new, near=near
+            )
         )
-    )
+    elif new is None:
+        print(f"{case} is no longer in quarantine in {path}")
+    else:
+        print(f"{case} may fail up to and including {until}, by {path}")
+        if case not in file.measured:
+            like = f"; like it are {', '.join(near)}" if near else ""
+            print(f"it has no baseline there{like}")
 
 
 def _require_known(case: str, file: BaselineFile, matrix: Path, history: str) -> None:
