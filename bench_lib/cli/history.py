@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from bench_lib.cli.documents import filled
 from bench_lib.cli.group import branch
 from bench_lib.cli.output import (
     DEFAULT_HISTORY,
@@ -45,7 +46,7 @@ def list_runs(*, history: HistoryPlace = HERE, json: Json = False) -> None:
         found, problems = archive.runs(), archive.problems
     if json:
         from bench_lib.cli.documents.kept import HistoryList
-        from bench_lib.cli.runs import listed
+        from bench_lib.cli.reading import listed
 
         print_json(HistoryList(runs=[listed(run) for run in found], problems=list(problems)))
         raise typer.Exit(0 if found else 1)
@@ -77,15 +78,27 @@ def show(run: RunName, *, history: HistoryPlace = HERE, json: Json = False) -> N
 
     found = reading.run(run, history)
     if json:
-        from bench_lib.cli.runs import whole
+        from bench_lib.cli.documents.kept import HistoryShow
+        from bench_lib.storage.archive.lines import counts
 
-        print_json(whole(found))
+        print_json(
+            filled(
+                HistoryShow,
+                found,
+                run=found.run_id,
+                hardware_key=found.key,
+                cases=len(found.records),
+                counts=counts(found.records.values()),
+                devices=found.hardware,
+                records=list(found.records.values()),
+            )
+        )
         return
     state = f"ended {found.ended}" if found.finished else "unfinished"
     print(f"run {found.run_id} on {found.key}, started {found.started}, {state}")
     print(found.path)
-    if filled := _filled(found):
-        print(f"caches: {'; '.join(filled)}")
+    if differing := _filled(found):
+        print(f"caches: {'; '.join(differing)}")
     print()
     records = list(found.records.values())
     print_table(console.HEADINGS, console.summary_rows(records))

@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench_lib.cli.documents import filled
+
 if TYPE_CHECKING:
+    from bench_lib.cli.documents.kept import Listed
     from bench_lib.model import Case
+    from bench_lib.storage.archive import RunLine
     from bench_lib.storage.history import Run
 
 
@@ -58,3 +62,11 @@ def _file_of(name: str, folder: Path) -> Path | None:
         if not is_compacted(folder):
             raise
         return None
+
+
+def listed(run: RunLine) -> Listed:
+    """Return a run in a line, as ``--json`` prints it."""
+    from bench_lib.cli.documents.kept import Listed
+
+    finished = run.ended is not None
+    return filled(Listed, run, run=run.run_id, hardware_key=run.key, finished=finished)

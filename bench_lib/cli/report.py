@@ -93,7 +93,7 @@ def report(
         _write_markdown(night, None if to_stdout else markdown)
     if json and not to_stdout:
         from bench_lib.cli.documents.kept import Report
-        from bench_lib.cli.runs import listed
+        from bench_lib.cli.reading import listed
 
         runs, entries = map(listed, night.runs), map(_entry, night.entries)
         print_json(filled(Report, night, runs=[*runs], entries=[*entries]))
