@@ -40,11 +40,10 @@ if TYPE_CHECKING:
 
 app = branch("baseline")
 Runs = Annotated[
-    list[str],
-    typer.Option("--run", metavar="RUN", help="A run's id or its start, latest, or a file."),
+    list[str], typer.Option(metavar="RUN", help="A run's id or its start, latest, or a file.")
 ]
-Cases = Annotated[str, typer.Option("--case", metavar="GLOB", help="Only cases like this.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why these are the values to hold.")]
+Cases = Annotated[str, typer.Option(metavar="GLOB", help="Only cases like this.")]
+Reason = Annotated[str, typer.Option(help="Why these are the values to hold.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Take noisy, doubtful or slower values too; say why.")
 ]

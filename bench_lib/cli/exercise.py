@@ -35,12 +35,11 @@ if TYPE_CHECKING:
 app = branch("exercise")
 
 Network = Annotated[str, typer.Argument(help="A network of torchvision, such as resnet50.")]
-BatchSize = Annotated[int, typer.Option("--batch-size", help="Images a step.")]
-Mode = Annotated[str, typer.Option("--mode", help="Compile mode; eager compiles nothing.")]
-Precision = Annotated[str, typer.Option("--precision", help="One precision.")]
+BatchSize = Annotated[int, typer.Option(help="Images a step.")]
+Mode = Annotated[str, typer.Option(help="Compile mode; eager compiles nothing.")]
+Precision = Annotated[str, typer.Option(help="One precision.")]
 Precisions = Annotated[
-    str | None,
-    typer.Option("--precisions", help="Several, as in fp32,fp16 (default: what makes sense)."),
+    str | None, typer.Option(help="Several, as in fp32,fp16 (default: what makes sense).")
 ]
 
 

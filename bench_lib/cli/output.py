@@ -19,25 +19,19 @@ if TYPE_CHECKING:
     from bench_lib.cli.documents import Document
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
-HistoryDir = Annotated[
-    Path, typer.Option("--history", metavar="DIR", help="Folder that runs are kept in.")
-]
-BaselinesDir = Annotated[
-    Path, typer.Option("--baselines", metavar="DIR", help="Folder of baseline files.")
-]
+HistoryDir = Annotated[Path, typer.Option(metavar="DIR", help="Folder that runs are kept in.")]
+BaselinesDir = Annotated[Path, typer.Option(metavar="DIR", help="Folder of baseline files.")]
 HistoryPlace = Annotated[
     str,
     typer.Option(
-        "--history",
         metavar="PLACE",
         help="Folder that runs are kept in, or an address: s3://, gs://, http(s)://.",
     ),
 ]
 HardwareKey = Annotated[
-    str | None,
-    typer.Option("--hardware", metavar="KEY", help="Hardware key (default: this machine's)."),
+    str | None, typer.Option(metavar="KEY", help="Hardware key (default: this machine's).")
 ]
-Matrix = Annotated[Path, typer.Option("--matrix", metavar="FILE", help="Matrix of cases.")]
+Matrix = Annotated[Path, typer.Option(metavar="FILE", help="Matrix of cases.")]
 DEFAULT_MATRIX = Path("perf_tests/matrix.toml")
 DEFAULT_HISTORY = Path("history")
 DEFAULT_BASELINES = Path("baselines")

@@ -31,14 +31,12 @@ DOWNLOAD_LIMIT_S = 3600.0
 FED = ("loader", "device")
 
 Precision = Annotated[
-    str,
-    typer.Option("--precision", help="float32, automixed, bfloat16; or fp32, tf32, amp-bf16 ..."),
+    str, typer.Option(help="float32, automixed, bfloat16; or fp32, tf32, amp-bf16 ...")
 ]
 FeedOption = Annotated[
-    str,
-    typer.Option("--feed", help="loader (a DataLoader) or device (all data and work on it)."),
+    str, typer.Option(help="loader (a DataLoader) or device (all data and work on it).")
 ]
-TimeLimit = Annotated[float, typer.Option("--time-limit", help="Seconds for a case.")]
+TimeLimit = Annotated[float, typer.Option(help="Seconds for a case.")]
 
 
 @dataclass(frozen=True)
