@@ -610,7 +610,7 @@ def test_two_forms_of_a_sheet_are_one_too_many(exercise):
     """As of any other answer."""
     answer = exercise("sheet", "--json", "--markdown")
     assert (answer.status, answer.out) == (2, "")
-    assert answer.err == "bench-lib: error: --markdown and --json are two forms; choose one\n"
+    assert answer.err == "bench-lib: error: --markdown and --json exclude each other; name one\n"
 
 
 def test_a_history_that_is_a_file_is_no_history(exercise, tmp_path):

@@ -155,7 +155,7 @@ def test_a_query_says_on_stderr_what_was_left_out(cli, compacted, tmp_path):
         (["SELEC"], "the query cannot be read: "),
         (["SELECT * FROM '/etc/hostname'"], "the query failed: "),
         ([], "name a query, such as 'SELECT * FROM runs', or --schema"),
-        (["SELECT 1", "--json", "--csv"], "--json and --csv are two forms; choose one"),
+        (["SELECT 1", "--json", "--csv"], "--json and --csv exclude each other; name one"),
         (["SELECT 1", "--history", "ftp://x"], "ftp://x: runs are kept in folders, or under "),
     ],
 )

@@ -18,7 +18,7 @@ import typer
 
 from bench_lib.cli import proposals
 from bench_lib.cli.ending import INTERRUPTED
-from bench_lib.cli.group import Group
+from bench_lib.cli.group import branch
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
@@ -29,28 +29,21 @@ from bench_lib.cli.output import (
     HistoryPlace,
     Json,
     Matrix,
+    one_form,
     print_json,
     print_table,
 )
-from bench_lib.model import UserError
+from bench_lib.model import ID_RULE, Baseline, Published, Quarantine, UserError, is_case_id
 
 if TYPE_CHECKING:
-    from bench_lib.model import Baseline, Published, Quarantine
     from bench_lib.storage.baselines import BaselineFile
 
-app = typer.Typer(
-    cls=Group,
-    help="The values to hold against.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = branch("baseline")
 Runs = Annotated[
-    list[str],
-    typer.Option("--run", metavar="RUN", help="A run's id or its start, latest, or a file."),
+    list[str], typer.Option(metavar="RUN", help="A run's id or its start, latest, or a file.")
 ]
-Cases = Annotated[str, typer.Option("--case", metavar="GLOB", help="Only cases like this.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why these are the values to hold.")]
+Cases = Annotated[str, typer.Option(metavar="GLOB", help="Only cases like this.")]
+Reason = Annotated[str, typer.Option(help="Why these are the values to hold.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Take noisy, doubtful or slower values too; say why.")
 ]
@@ -162,7 +155,7 @@ def diff(
     markdown: Markdown = False,
 ) -> None:
     """Show what accepting a run would change, and what speaks against it."""
-    _one_form(json, markdown)
+    one_form(json=json, markdown=markdown)
     file, runs, changes = proposals.proposal(run, history, baselines, case, "diff")
     around = proposals.changes_around(changes, file, runs)
     if json:
@@ -187,7 +180,7 @@ def accept(
     markdown: Markdown = False,
 ) -> None:
     """Make a run's values, or several runs' together, the ones to hold against."""
-    _one_form(json, markdown)
+    one_form(json=json, markdown=markdown)
     _require(reason)
     file, runs, changes = proposals.proposal(run, history, baselines, case, reason)
     taken = proposals.take(file, runs, changes, force=force)
@@ -230,7 +223,6 @@ def record(
     with 1 where nothing could be accepted, or where a test failed; the others are accepted all
     the same.
     """
-    from bench_lib.storage import baselines as files
     from bench_lib.storage import history as runs
     from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
 
@@ -250,12 +242,12 @@ def record(
     if status == INTERRUPTED:
         raise KeyboardInterrupt("nothing was accepted")
     if status not in (0, 1):
-        raise files.BaselineError(f"pytest ended with status {status}; nothing was accepted")
+        raise UserError(f"pytest ended with status {status}; nothing was accepted")
     new = [str(path) for path in runs.files(history) if path not in before]
     if not new:
-        raise files.BaselineError("pytest measured nothing; nothing was accepted")
+        raise UserError("pytest measured nothing; nothing was accepted")
     if len(new) > 1:
-        raise files.BaselineError(
+        raise UserError(
             f"others ran meanwhile ({', '.join(new)}); accept one: "
             "bench-lib baseline accept --run RUN"
         )
@@ -288,10 +280,9 @@ def quarantine(
     case: Annotated[str, typer.Argument(help="The case's id.")],
     *,
     until: Annotated[
-        str | None,
-        typer.Option("--until", metavar="DATE", help="Last day, in UTC: 2026-12-31."),
+        str | None, typer.Option(metavar="DATE", help="Last day, in UTC: 2026-12-31.")
     ] = None,
-    reason: Annotated[str | None, typer.Option("--reason", help="Why it may fail.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Why it may fail.")] = None,
     lift: Annotated[bool, typer.Option("--lift", help="End it instead.")] = False,
     unknown: Annotated[
         bool,
@@ -309,50 +300,41 @@ def quarantine(
     is refused.
     """
     from bench_lib.backends import detect
-    from bench_lib.model import ID_RULE, Quarantine, is_case_id
     from bench_lib.storage import baselines as files
     from bench_lib.storage.history import utc_now
 
     if hardware is not None and not is_case_id(hardware):
-        raise files.BaselineError(f"{hardware!r} is no hardware key, which is {ID_RULE}")
+        raise UserError(f"{hardware!r} is no hardware key, which is {ID_RULE}")
     device = detect()[0]
     file = files.load(baselines, hardware or device.key)
     if lift:
         if until is not None or reason is not None or unknown:
-            raise files.BaselineError("--lift takes no --until, --reason or --unknown")
-        path = files.lift_quarantine(file, case)
-        if json:
-            _print_quarantine(file, path, case, None, [])
-        else:
-            print(f"{case} is no longer in quarantine in {path}")
-        return
-    if until is None or reason is None:
-        missing = "--until" if until is None else "--reason"
-        raise files.BaselineError(f"{missing} is missing; a quarantine has a last day and a reason")
-    if not unknown and is_case_id(case):
-        _require_known(case, file, matrix, history)
-    new = Quarantine(reason.strip(), until, utc_now(), proposals.who())
-    path = files.set_quarantine(file, case, new, device if device.key == file.key else None)
+            raise UserError("--lift takes no --until, --reason or --unknown")
+        new, path = None, files.lift_quarantine(file, case)
+    else:
+        if until is None or reason is None:
+            missing = "--until" if until is None else "--reason"
+            raise UserError(f"{missing} is missing; a quarantine has a last day and a reason")
+        if not unknown and is_case_id(case):
+            _require_known(case, file, matrix, history)
+        new = Quarantine(reason.strip(), until, utc_now(), proposals.who())
+        path = files.set_quarantine(file, case, new, device if device.key == file.key else None)
     near = _near(case, file.measured) if unknown and case not in file.measured else []
     if json:
-        _print_quarantine(file, path, case, new, near)
-        return
-    print(f"{case} may fail up to and including {until}, by {path}")
-    if case not in file.measured:
-        like = f"; like it are {', '.join(near)}" if near else ""
-        print(f"it has no baseline there{like}")
+        from bench_lib.cli.documents.kept import BaselineQuarantine
 
-
-def _print_quarantine(
-    file: BaselineFile, path: Path, case_id: str, new: Quarantine | None, near: list[str]
-) -> None:
-    from bench_lib.cli.documents.kept import BaselineQuarantine
-
-    print_json(
-        BaselineQuarantine(
-            hardware_key=file.key, path=str(path), case_id=case_id, quarantine=new, near=near
+        print_json(
+            BaselineQuarantine(
+                hardware_key=file.key, path=str(path), case_id=case, quarantine=new, near=near
+            )
         )
-    )
+    elif new is None:
+        print(f"{case} is no longer in quarantine in {path}")
+    else:
+        print(f"{case} may fail up to and including {until}, by {path}")
+        if case not in file.measured:
+            like = f"; like it are {', '.join(near)}" if near else ""
+            print(f"it has no baseline there{like}")
 
 
 def _require_known(case: str, file: BaselineFile, matrix: Path, history: str) -> None:
@@ -360,8 +342,6 @@ def _require_known(case: str, file: BaselineFile, matrix: Path, history: str) ->
 
     A place that cannot be read is missed only where no other knows the id.
     """
-    from bench_lib.storage.baselines import BaselineError
-
     known: set[str] = set()
     unreadable: list[UserError] = []
     for tell in _places(file, matrix, history):
@@ -375,7 +355,7 @@ def _require_known(case: str, file: BaselineFile, matrix: Path, history: str) ->
         raise unreadable[0]
     near = _near(case, known)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise BaselineError(
+    raise UserError(
         f"no case {case!r} in {file.path}, in {matrix}, nor in a run in {history}; {hint}"
         "with --unknown it is taken as it is"
     )
@@ -409,17 +389,8 @@ def _near(case: str, known: Iterable[str]) -> list[str]:
 
 
 def _require(reason: str) -> None:
-    from bench_lib.storage.baselines import BaselineError
-
     if not reason.strip():
-        raise BaselineError("--reason is empty; say why these values are right")
-
-
-def _one_form(json: bool, markdown: bool) -> None:  # noqa: FBT001 - options, by their names
-    from bench_lib.storage.baselines import BaselineError
-
-    if json and markdown:
-        raise BaselineError("--json and --markdown exclude each other; name one")
+        raise UserError("--reason is empty; say why these values are right")
 
 
 def _spread(baseline: Baseline) -> str:

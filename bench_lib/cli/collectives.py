@@ -6,21 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli.measuring import Judge, Keeping, LimitsMatrix, Measuring
-from bench_lib.cli.output import (
-    DEFAULT_BASELINES,
-    DEFAULT_HISTORY,
-    BaselinesDir,
-    HistoryDir,
-    Json,
-    say,
-)
-from bench_lib.model import UserError
+from bench_lib.cases.axes import one_of
+from bench_lib.cli.measuring import Keeping, Measuring
+from bench_lib.cli.options import grouped
+from bench_lib.cli.output import say
+from bench_lib.model import Case, Hardware, Record, Sampling, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bench_lib.model import Case, Hardware, Record
     from bench_lib.studies.collectives import CollectiveRow
 
 RANKS_ON_A_CPU = 2
@@ -35,11 +29,11 @@ class _Collectives(Measuring):
         self._passes = False
 
 
+@grouped
 def collectives(
     *,
     op: Annotated[
-        str,
-        typer.Option("--op", help="all_reduce, all_gather, reduce_scatter, broadcast, all_to_all."),
+        str, typer.Option(help="all_reduce, all_gather, reduce_scatter, broadcast, all_to_all.")
     ] = "all_reduce,all_gather,reduce_scatter",
     least: Annotated[
         str, typer.Option("--minbytes", "-b", help="First size; K, M and G are powers of 1024.")
@@ -67,11 +61,7 @@ def collectives(
         bool,
         typer.Option("--graph/--no-graph", help="Short calls replayed as a CUDA or HIP graph."),
     ] = True,
-    history: HistoryDir = DEFAULT_HISTORY,
-    baselines: BaselinesDir = DEFAULT_BASELINES,
-    matrix: LimitsMatrix = None,
-    judge: Judge = False,
-    json: Json = False,
+    keeping: Keeping,
 ) -> None:
     """Measure collectives by size: time of a call, algorithm and bus bandwidth, wrong elements."""
     from bench_lib import backends
@@ -86,15 +76,13 @@ def collectives(
         for one, sizes in by_op.items()
         for case in _cases(one, sizes, dtype, count, both=both, graph=graph)
     ]
-    keeping = Keeping(history, baselines, matrix, judge, json)
     session = _Collectives("collectives", devices[0], keeping)
     lines = _Lines(cases, session.device)
-    told = session.figures_of_all(cases, each=_nothing if json else lines.take, together=True)
+    told = session.figures_of_all(cases, each=lines.take, together=True)
     rows = [collective_row(seen, count) for seen in told]
     if any(row.wrong for row in rows):
         session.fail()
-    if not json:
-        lines.end()
+    lines.end()
     session.tell(rows, collective_table(rows))
 
 
@@ -114,7 +102,6 @@ def _ranks(asked: int | None, devices: Sequence[Hardware]) -> int:
 
 
 def _ops(words: str) -> list[str]:
-    from bench_lib.cases.axes import one_of
     from bench_lib.formulas.collective import OPS
 
     ops = [word.strip() for word in words.split(",")]
@@ -164,7 +151,6 @@ def _cases(
 ) -> list[Case]:
     from bench_lib.cases.collectives import collective_case
     from bench_lib.formulas.collective import EITHER
-    from bench_lib.model import Case, Sampling
 
     if op == "all_to_all" and not both:
         raise UserError("--in-place: torch's all_to_all has no such form")
@@ -178,10 +164,6 @@ def _cases(
         for size in sizes
         for form in forms
     ]
-
-
-def _nothing(_record: Record) -> None:
-    return None
 
 
 class _Lines:

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench_lib.cli.documents import filled
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
     BaselinesDir,
     HistoryDir,
     Json,
+    one_form,
     print_json,
     print_table,
 )
+from bench_lib.formats import quantity, seconds
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents.kept import Compare, ComparedCase, ComparedSide
@@ -45,9 +48,7 @@ def compare(
         str,
         typer.Option(help="Such as latency, memory or energy; a wrong one is answered with all."),
     ] = "latency",
-    case: Annotated[
-        str, typer.Option("--case", metavar="GLOB", help="Only cases like this.")
-    ] = "*",
+    case: Annotated[str, typer.Option(metavar="GLOB", help="Only cases like this.")] = "*",
     fail_on: Annotated[
         str | None,
         typer.Option(
@@ -73,8 +74,7 @@ def compare(
     from bench_lib.report import versus
     from bench_lib.verdict.metrics import registered
 
-    if json and markdown:
-        raise versus.SideError("--json and --markdown exclude each other; name one")
+    one_form(json=json, markdown=markdown)
     known = registered()
     if metric not in known:
         why = f"{metric!r} is none of {', '.join(known)}"
@@ -132,20 +132,16 @@ def as_document(found: Alignment) -> Compare:
     from bench_lib.cli.documents.kept import Compare, Renamed
     from bench_lib.report.versus import for_a_verdict
 
-    return Compare(
+    return filled(
+        Compare,
+        found,
         a=_side(found.a),
         b=_side(found.b),
         metric=found.metric.name,
         unit=found.metric.unit,
-        threshold=found.threshold,
         ratio=found.overall,
         cases=[_case(row) for row in found.rows],
-        new=found.new,
-        gone=found.gone,
-        unmeasured=found.unmeasured,
         renamed=[Renamed(old, new) for old, new in found.renamed],
-        environment=found.environment,
-        hardware=found.hardware,
         for_a_verdict=list(for_a_verdict(found)),
     )
 
@@ -153,25 +149,21 @@ def as_document(found: Alignment) -> Compare:
 def _side(side: Side) -> ComparedSide:
     from bench_lib.cli.documents.kept import ComparedSide
 
-    return ComparedSide(side.name, side.title, side.key, side.run_id, side.problems)
+    return filled(ComparedSide, side, hardware_key=side.key, run=side.run_id)
 
 
 def _case(row: Row) -> ComparedCase:
-    from bench_lib.cli.documents import Change
     from bench_lib.cli.documents.kept import ComparedCase, Processes
 
-    return ComparedCase(
-        case_id=row.case_id,
+    return filled(
+        ComparedCase,
+        row,
         a=row.figures.a,
         b=row.figures.b,
-        ratio=row.ratio,
-        interval=row.interval,
-        beyond_chance=row.beyond_chance,
         detectable_effect=row.detectable,
         processes=Processes(*row.processes),
-        memory_bytes=Change(**vars(row.beside["memory"])),
-        compile_time_s=Change(**vars(row.beside["compile_time"])),
-        remarks=row.remarks,
+        memory_bytes=row.beside["memory"],
+        compile_time_s=row.beside["compile_time"],
     )
 
 
@@ -224,7 +216,6 @@ def _cells(row: Row, metric: Metric) -> tuple[str, ...]:
 
 
 def _quantity(value: float | None, unit: str) -> str:
-    from bench_lib.formats import quantity, seconds
 
     if value is None:
         return "-"

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from bench_lib.cli.output import DEFAULT_BASELINES, BaselinesDir, Json, print_json
-from bench_lib.cli.page import Machine, Reference, Seen, page
+from bench_lib.launch.faults import LaunchError
 
 if TYPE_CHECKING:
     from bench_lib.backends.checks import Check
+    from bench_lib.cli.page import Machine, Reference, Seen
     from bench_lib.model import Hardware
 
 MOST_LOOKS = 16
@@ -47,6 +48,8 @@ def env(*, baselines: BaselinesDir = DEFAULT_BASELINES, json: Json = False) -> N
 
         print_json(Env(**vars(machine)))
     else:
+        from bench_lib.cli.page import page
+
         for line in page(machine):
             print(line)
     raise typer.Exit(0 if machine.fit else 1)
@@ -54,6 +57,7 @@ def env(*, baselines: BaselinesDir = DEFAULT_BASELINES, json: Json = False) -> N
 
 def _examine(baselines: Path) -> Machine:
     from bench_lib import backends
+    from bench_lib.cli.page import Machine
     from bench_lib.environment import fingerprint, readiness
 
     with warnings.catch_warnings(record=True) as caught:
@@ -84,6 +88,7 @@ def _examine(baselines: Path) -> Machine:
 def _looks(devices: Sequence[Hardware]) -> list[Seen]:
     from concurrent.futures import ThreadPoolExecutor
 
+    from bench_lib.cli.page import Seen
     from bench_lib.engine import telemetry
 
     with ThreadPoolExecutor(len(devices)) as pool:
@@ -95,6 +100,7 @@ def _looks(devices: Sequence[Hardware]) -> list[Seen]:
 
 
 def _reference(folder: Path, key: str) -> Reference:
+    from bench_lib.cli.page import Reference
     from bench_lib.storage.baselines import BaselineError, load, path_of
 
     path = path_of(folder, key)
@@ -108,7 +114,6 @@ def _reference(folder: Path, key: str) -> Reference:
 def _worker_versions(device: Hardware) -> tuple[dict[str, str | None], str | None]:
     """Return what a worker says of its torch, and why it could not start if it could not."""
     from bench_lib import backends
-    from bench_lib.launch.faults import LaunchError
     from bench_lib.launch.zygote import Zygote
 
     try:

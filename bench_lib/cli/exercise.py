@@ -2,86 +2,68 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli.group import Group
-from bench_lib.cli.measuring import Judge, Keeping, LimitsMatrix, Measuring
-from bench_lib.cli.output import (
-    DEFAULT_BASELINES,
-    DEFAULT_HISTORY,
-    BaselinesDir,
-    HistoryDir,
-    Json,
-    say,
-)
+from bench_lib.cases.axes import positive
+from bench_lib.cli.group import branch
+from bench_lib.cli.measuring import Keeping, Measuring
+from bench_lib.cli.options import grouped
+from bench_lib.cli.output import say
 from bench_lib.cli.sheet import sheet
-from bench_lib.model import MEMORY_FORMATS, TASKS, UserError
+from bench_lib.model import (
+    COMPILE_MODES,
+    MEMORY_FORMATS,
+    PRECISIONS,
+    TASKS,
+    Case,
+    Param,
+    Sampling,
+    UserError,
+)
+from bench_lib.studies.lists import above_zero, names_in, numbers_in
 
 if TYPE_CHECKING:
     from bench_lib.engine.engine import Engine
-    from bench_lib.model import Case, Param
     from bench_lib.studies.batches import Found, Search
     from bench_lib.studies.figures import Figures
     from bench_lib.studies.template import Template
 
-app = typer.Typer(
-    cls=Group,
-    help="The workshop guide's exercises, each one command.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = branch("exercise")
 
 Network = Annotated[str, typer.Argument(help="A network of torchvision, such as resnet50.")]
-BatchSize = Annotated[int, typer.Option("--batch-size", help="Images a step.")]
-Mode = Annotated[str, typer.Option("--mode", help="Compile mode; eager compiles nothing.")]
-Precision = Annotated[str, typer.Option("--precision", help="One precision.")]
+BatchSize = Annotated[int, typer.Option(help="Images a step.")]
+Mode = Annotated[str, typer.Option(help="Compile mode; eager compiles nothing.")]
+Precision = Annotated[str, typer.Option(help="One precision.")]
 Precisions = Annotated[
-    str | None,
-    typer.Option("--precisions", help="Several, as in fp32,fp16 (default: what makes sense)."),
+    str | None, typer.Option(help="Several, as in fp32,fp16 (default: what makes sense).")
 ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Common:
     """The options of every exercise that measures."""
 
-    task: Annotated[str, typer.Option("--task", help=" or ".join(TASKS))] = "infer"
-    image_size: Annotated[
-        int, typer.Option("--image-size", help="Pixels; 0 is the network's own.")
-    ] = 0
-    memory_format: Annotated[
-        str, typer.Option("--memory-format", help=" or ".join(MEMORY_FORMATS))
-    ] = "nchw"
+    task: Annotated[str, typer.Option(help=" or ".join(TASKS))] = "infer"
+    image_size: Annotated[int, typer.Option(help="Pixels; 0 is the network's own.")] = 0
+    memory_format: Annotated[str, typer.Option(help=" or ".join(MEMORY_FORMATS))] = "nchw"
     compile_options: Annotated[
-        str, typer.Option("--compile-options", help="Of what is compiled, as in freezing,a=1.")
+        str, typer.Option(help="Of what is compiled, as in freezing,a=1.")
     ] = ""
     iterations: Annotated[
-        int | None,
-        typer.Option("--iterations", help="Measured iterations (default: 20 to 200, by time)."),
+        int | None, typer.Option(help="Measured iterations (default: 20 to 200, by time).")
     ] = None
     time_limit: Annotated[
-        float | None,
-        typer.Option("--time-limit", help="Seconds for a case (default: 300; max-autotune 1200)."),
+        float | None, typer.Option(help="Seconds for a case (default: 300; max-autotune 1200).")
     ] = None
-    history: HistoryDir = DEFAULT_HISTORY
-    baselines: BaselinesDir = DEFAULT_BASELINES
-    matrix: LimitsMatrix = None
-    judge: Judge = False
-    json: Json = False
+    keeping: Keeping
 
     def template(self, values: dict[str, Param]) -> Template:
         """Return what an exercise's cases have in common; raises UserError."""
-        from bench_lib.cases.axes import positive
         from bench_lib.launch.catalogue import network_sizes
-        from bench_lib.model import Sampling
-        from bench_lib.studies.lists import above_zero
         from bench_lib.studies.template import Template
 
         sampling = Sampling()
@@ -95,50 +77,18 @@ class Common:
         chosen = {**{name: getattr(self, name) for name in of_all}, **values}
         return Template(network_sizes(), chosen, sampling, self.time_limit)
 
-    @property
-    def keeping(self) -> Keeping:
-        """Where to keep what is measured, and what to hold it against."""
-        return Keeping(self.history, self.baselines, self.matrix, self.judge, self.json)
-
-
-def _measuring(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of Common, which it takes as ``common``."""
-
-    @functools.wraps(command)
-    def told(**values: Any) -> None:
-        common = Common(**{field.name: values.pop(field.name) for field in fields(Common)})
-        command(**values, common=common)
-
-    own = inspect.signature(command).parameters.values()
-    hints = get_type_hints(command, include_extras=True) | get_type_hints(
-        Common, include_extras=True
-    )
-    shared = [
-        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default)
-        for field in fields(Common)
-    ]
-    parameters = [
-        each.replace(annotation=hints[each.name])
-        for each in (*own, *shared)
-        if each.name != "common"
-    ]
-    told.__annotations__ = {each.name: each.annotation for each in parameters}
-    vars(told)["__signature__"] = inspect.Signature(parameters)  # what typer reads
-    return told
-
 
 # ---- the exercises ----------------------------------------------------------------------
 
 
 @app.command()
-@_measuring
+@grouped
 def precision(
     network: Network,
     *,
     precisions: Precisions = None,
     price_per_hour: Annotated[
-        float | None,
-        typer.Option("--price-per-hour", help="Of the device; adds the cost of a million images."),
+        float | None, typer.Option(help="Of the device; adds the cost of a million images.")
     ] = None,
     mode: Mode = "eager",
     batch_size: BatchSize = 32,
@@ -146,7 +96,6 @@ def precision(
 ) -> None:
     """Compare precisions: speed, memory, cost, numerics."""
     from bench_lib.studies import precision as exercise
-    from bench_lib.studies.lists import above_zero
 
     if price_per_hour is not None:
         above_zero(price_per_hour, "--price-per-hour", "a price")
@@ -160,28 +109,24 @@ def precision(
 
 
 @app.command()
-@_measuring
+@grouped
 def largest_batch(
     network: Network,
     *,
     precisions: Precisions = None,
-    at_most: Annotated[
-        int | None, typer.Option("--at-most", help="No batch above this is tried.")
-    ] = None,
+    at_most: Annotated[int | None, typer.Option(help="No batch above this is tried.")] = None,
     resolution: Annotated[
         float,
         typer.Option(
-            "--resolution",
-            help="Percent to know the answer to, in multiples of 8 above 64; 0 is to the image.",
+            help="Percent to know the answer to, in multiples of 8 above 64; 0 is to the image."
         ),
     ] = 1.0,
     mode: Mode = "eager",
-    batch_size: Annotated[int, typer.Option("--batch-size", help="Tried first.")] = 32,
+    batch_size: Annotated[int, typer.Option(help="Tried first.")] = 32,
     common: Common,
 ) -> None:
     """Find the largest batch that fits into memory."""
     from bench_lib import backends
-    from bench_lib.cases.axes import positive
     from bench_lib.studies import batches
     from bench_lib.studies.precision import few_precisions
 
@@ -242,21 +187,19 @@ def _searched(
 
 
 @app.command()
-@_measuring
+@grouped
 def compile(  # noqa: A001 - the exercise's name
     network: Network,
     *,
     modes: Annotated[
-        str, typer.Option("--modes", help="Compile modes; eager is measured in any case.")
+        str, typer.Option(help="Compile modes; eager is measured in any case.")
     ] = "eager,default,reduce-overhead,max-autotune",
     precisions: Precisions = None,
     batch_size: BatchSize = 64,
     common: Common,
 ) -> None:
     """Compare compile modes, and when compiling pays off."""
-    from bench_lib.model import COMPILE_MODES
     from bench_lib.studies import compiling
-    from bench_lib.studies.lists import names_in
     from bench_lib.studies.precision import few_precisions
 
     chosen = names_in(modes, "--modes", "compile mode", COMPILE_MODES)
@@ -269,13 +212,13 @@ def compile(  # noqa: A001 - the exercise's name
 
 
 @app.command()
-@_measuring
+@grouped
 def depth(
     *,
     networks: Annotated[
-        str, typer.Option("--networks", help="Networks, the shallowest first.")
+        str, typer.Option(help="Networks, the shallowest first.")
     ] = "resnet18,resnet34,resnet50,resnet101,resnet152",
-    mode: Annotated[str, typer.Option("--mode", help="Compile mode.")] = "default",
+    mode: Annotated[str, typer.Option(help="Compile mode.")] = "default",
     precision: Precision = "fp32",
     batch_size: BatchSize = 64,
     common: Common,
@@ -283,7 +226,6 @@ def depth(
     """Show what compiling gives by depth of network."""
     from bench_lib.launch.catalogue import network_sizes
     from bench_lib.studies import compiling
-    from bench_lib.studies.lists import names_in
 
     if mode == compiling.EAGER:
         raise UserError("--mode eager compiles nothing; choose a mode that does")
@@ -297,12 +239,12 @@ def depth(
 
 
 @app.command()
-@_measuring
+@grouped
 def batch_sweep(
     network: Network,
     *,
     batch_sizes: Annotated[
-        str, typer.Option("--batch-sizes", help="Images a step, as in 8,32,128.")
+        str, typer.Option(help="Images a step, as in 8,32,128.")
     ] = "8,32,128,256",
     precision: Precision = "fp32",
     mode: Mode = "eager",
@@ -310,7 +252,6 @@ def batch_sweep(
 ) -> None:
     """Sweep batch sizes, and name the best."""
     from bench_lib.studies import batches
-    from bench_lib.studies.lists import numbers_in
 
     chosen = numbers_in(batch_sizes, "--batch-sizes")
     session = Session(
@@ -331,8 +272,6 @@ app.command("sheet")(sheet)
 
 
 def _precisions(text: str | None) -> list[str]:
-    from bench_lib.model import PRECISIONS
-    from bench_lib.studies.lists import names_in
 
     return [] if text is None else names_in(text, "--precisions", "precision", PRECISIONS)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Any
 
+from bench_lib.model import UserError
+
 if TYPE_CHECKING:
     from bench_lib.model import Measurement, Record
     from bench_lib.storage.archive import Archive
@@ -93,16 +95,15 @@ TABLES = ("points", "runs", "attempts", "verdicts", "environments")
 def query_of(archive: Archive, table: str, run: str | None) -> str:
     """Return what asks for one of the history's tables, of all runs or of one.
 
-    Raises HistoryError.
+    Raises UserError.
     """
     from bench_lib.storage.archive.tables import quoted
-    from bench_lib.storage.history import HistoryError
 
     if table not in TABLES:
-        raise HistoryError(f"there is no table {table!r} to export; there are {', '.join(TABLES)}")
+        raise UserError(f"there is no table {table!r} to export; there are {', '.join(TABLES)}")
     if table == "environments":
         if run is not None:
-            raise HistoryError("environments are of several runs; leave the run out")
+            raise UserError("environments are of several runs; leave the run out")
         return "SELECT * FROM environments ORDER BY ref"
     of_run = "" if run is None else f"WHERE run = {quoted(archive.find(run).run_id)}"
     return f"SELECT * FROM {table} {of_run} ORDER BY ALL"  # noqa: S608 - a table of ours

@@ -84,6 +84,17 @@ class Group(TyperGroup):
         return option
 
 
+def branch(name: str) -> typer.Typer:
+    """Return a command of COMMANDS that has others below it."""
+    return typer.Typer(
+        cls=Group,
+        help=COMMANDS[name],
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        add_completion=False,
+    )
+
+
 class Program(Group):
     """All commands."""
 

@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from bench_lib.cli.group import Group
+from bench_lib.cli.documents import filled
+from bench_lib.cli.group import branch
 from bench_lib.cli.output import (
     DEFAULT_HISTORY,
     HistoryDir,
     HistoryPlace,
     Json,
+    one_form,
     print_json,
     print_table,
+    writing,
 )
+from bench_lib.formats import printable
+from bench_lib.model import UserError
 
 if TYPE_CHECKING:
     from bench_lib.model import Hardware, Measurement, Record
     from bench_lib.storage.archive import Table
     from bench_lib.storage.history import Run
 
-app = typer.Typer(
-    cls=Group,
-    help="What was measured.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = branch("history")
 RunName = Annotated[str, typer.Argument(help="A run's id or its start, latest, or a file.")]
 HERE = str(DEFAULT_HISTORY)
 
@@ -48,7 +46,7 @@ def list_runs(*, history: HistoryPlace = HERE, json: Json = False) -> None:
         found, problems = archive.runs(), archive.problems
     if json:
         from bench_lib.cli.documents.kept import HistoryList
-        from bench_lib.cli.runs import listed
+        from bench_lib.cli.reading import listed
 
         print_json(HistoryList(runs=[listed(run) for run in found], problems=list(problems)))
         raise typer.Exit(0 if found else 1)
@@ -80,15 +78,27 @@ def show(run: RunName, *, history: HistoryPlace = HERE, json: Json = False) -> N
 
     found = reading.run(run, history)
     if json:
-        from bench_lib.cli.runs import whole
+        from bench_lib.cli.documents.kept import HistoryShow
+        from bench_lib.storage.archive.lines import counts
 
-        print_json(whole(found))
+        print_json(
+            filled(
+                HistoryShow,
+                found,
+                run=found.run_id,
+                hardware_key=found.key,
+                cases=len(found.records),
+                counts=counts(found.records.values()),
+                devices=found.hardware,
+                records=list(found.records.values()),
+            )
+        )
         return
     state = f"ended {found.ended}" if found.finished else "unfinished"
     print(f"run {found.run_id} on {found.key}, started {found.started}, {state}")
     print(found.path)
-    if filled := _filled(found):
-        print(f"caches: {'; '.join(filled)}")
+    if differing := _filled(found):
+        print(f"caches: {'; '.join(differing)}")
     print()
     records = list(found.records.values())
     print_table(console.HEADINGS, console.summary_rows(records))
@@ -117,15 +127,13 @@ def query(
     nothing else and writes nothing.
     """
     from bench_lib.storage.archive import Archive
-    from bench_lib.storage.history import HistoryError
 
-    if json and as_csv:
-        raise HistoryError("--json and --csv are two forms; choose one")
+    one_form(json=json, csv=as_csv)
     if schema:
         _print_schema(json=json)
         return
     if sql is None:
-        raise HistoryError("name a query, such as 'SELECT * FROM runs', or --schema")
+        raise UserError("name a query, such as 'SELECT * FROM runs', or --schema")
     with Archive(history) as archive:
         found = archive.query(sql)
         problems = archive.problems
@@ -165,19 +173,17 @@ def export(
     ] = None,
 ) -> None:
     """Write runs in the form of another tool."""
-    from bench_lib.storage.history import HistoryError
-
     if pytest_benchmark + as_csv + as_parquet != 1:
-        raise HistoryError("name one form to export to: --pytest-benchmark, --csv or --parquet")
+        raise UserError("name one form to export to: --pytest-benchmark, --csv or --parquet")
     if pytest_benchmark:
         if run is None:
-            raise HistoryError("name the run to export: its id, or latest")
+            raise UserError("name the run to export: its id, or latest")
         from bench_lib.cli import reading
 
         _export_run(reading.run(run, history), output)
         return
     if as_parquet and output is None:
-        raise HistoryError("Parquet is not for the terminal; name a file with --output")
+        raise UserError("Parquet is not for the terminal; name a file with --output")
     from bench_lib.cli import export as forms
     from bench_lib.storage.archive import Archive
 
@@ -190,7 +196,7 @@ def export(
         elif output is None:
             _write_csv(archive.query(asked), sys.stdout)
         else:
-            with _writing(output) as file:
+            with writing(output), output.open("w", newline="") as file:
                 _write_csv(archive.query(asked), file)
 
 
@@ -325,19 +331,8 @@ def _export_run(run: Run, output: Path | None) -> None:
     if output is None:
         print(text, end="")
         return
-    with _writing(output) as file:
-        file.write(text)
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[TextIO]:
-    from bench_lib.storage.history import HistoryError
-
-    try:
-        with path.open("w", newline="") as file:
-            yield file
-    except OSError as error:
-        raise HistoryError(f"cannot write {path}: {error.strerror}") from error
+    with writing(output):
+        output.write_text(text)
 
 
 def _write_csv(found: Table, file: TextIO) -> None:
@@ -398,8 +393,6 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 def _details(record: Record, devices: Sequence[Hardware]) -> list[str]:
     """Verdict by verdict, then attempt by attempt."""
-    from bench_lib.formats import printable
-
     status = record.status.value if record.status else "not judged"
     lines = [f"{record.case.id}: {status}"]
     lines += [f"  {v.metric}: {v.status.value}: {v.reason}" for v in record.verdicts]

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench_lib.cli.documents import filled
 from bench_lib.cli.ending import answering
 from bench_lib.cli.output import Json, print_json, print_table
 from bench_lib.cli.tolerance import tolerance_of
+from bench_lib.formats import shortened
 from bench_lib.model import Status, UserError, Verdict
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 """Problems, and notes, that are printed; with --json all of them."""
-_FIELDS = ("status", "metric", "ratio", "interval", "tolerance", "detectable_effect", "reason")
 
 
 def judge(
@@ -137,8 +138,7 @@ def _print_json(samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
     print_json(
         Judge(
             verdicts=[
-                JudgedTimings(name, *(getattr(verdict, field) for field in _FIELDS))
-                for name, verdict in verdicts.items()
+                filled(JudgedTimings, verdict, case_id=name) for name, verdict in verdicts.items()
             ],
             problems=_problems(samples),
             notes=samples.notes,
@@ -147,7 +147,6 @@ def _print_json(samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
 
 
 def _print(file: str, samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
-    from bench_lib.formats import shortened
     from bench_lib.verdict.severity import rank
 
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -7,10 +7,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from bench_lib.cli.documents import filled
 from bench_lib.cli.output import print_json, print_tables
+from bench_lib.formats import seconds
 
 if TYPE_CHECKING:
-    from bench_lib.cli.documents.seen import Profile, ProfileDiff, ProfileSide
+    from bench_lib.cli.documents.seen import ProfileDiff, ProfileSide
     from bench_lib.engine.profiles import Look, Seen
     from bench_lib.model import Kernel, KernelTable
     from bench_lib.profiling import store as stored
@@ -26,7 +28,10 @@ WIDTH = 100
 def tell(look: Look, top: int, *, json: bool) -> None:
     """Print what a look into a case saw, ``top`` kernels of each rank."""
     if json:
-        print_json(_document(look))
+        from bench_lib.cli.documents.seen import Profile, ProfiledRank
+
+        ranks = [filled(ProfiledRank, seen) for seen in look.seen]
+        print_json(filled(Profile, look, hardware_key=look.hardware.key, ranks=ranks))
         return
     for number, seen in enumerate(look.seen):
         print("\n" * (number > 0) + _title(look, seen))
@@ -66,7 +71,6 @@ def _is_host(kernels: KernelTable) -> bool:
 
 
 def _print_kernels(kernels: KernelTable, top: int) -> None:
-    from bench_lib.formats import seconds
     from bench_lib.profiling.names import REST, role, short
 
     whole = sum(kernel.total_s for kernel in kernels.kernels)
@@ -117,33 +121,6 @@ def _print_counters(look: Look) -> None:
             print(f"{name}{metric.name}: {metric.value:.4g} {metric.unit}{reading}")
 
 
-def _document(look: Look) -> Profile:
-    from bench_lib.cli.documents.seen import Profile, ProfiledRank
-
-    return Profile(
-        case=look.case,
-        hardware_key=look.hardware.key,
-        environment=look.environment,
-        tool=look.tool,
-        folder=str(look.folder),
-        peak_memory_bytes=look.peak_memory_bytes,
-        ranks=[
-            ProfiledRank(
-                label=seen.label,
-                trace=None if seen.trace is None else str(seen.trace),
-                plain_step_s=seen.plain_step_s,
-                profiled_step_s=seen.profiled_step_s,
-                kernels=seen.kernels,
-                answers=seen.answers,
-            )
-            for seen in look.seen
-        ],
-        counters=look.counters,
-        files={what: str(path) for what, path in look.files.items()},
-        problems=look.problems,
-    )
-
-
 # ---- two profiles -------------------------------------------------------------------------
 
 
@@ -160,7 +137,6 @@ def tell_changes(sides: tuple[str, str], found: Comparison, top: int, *, json: b
 
 
 def _print_changes(found: Comparison, top: int) -> None:
-    from bench_lib.formats import seconds
 
     changes = [change for change in found.diff.changes if change.delta_s]
     rows = [row for change in changes[:top] for row in _rows(change, found)]
@@ -199,13 +175,11 @@ def _rows(change: Change, found: Comparison) -> Iterator[tuple[str, ...]]:
 
 
 def _time(kernel: Kernel | None) -> str:
-    from bench_lib.formats import seconds
 
     return "-" if kernel is None else seconds(kernel.total_s)
 
 
 def _difference(delta_s: float) -> str:
-    from bench_lib.formats import seconds
 
     return f"{'-' if delta_s < 0 else '+'}{seconds(abs(delta_s))}"
 
@@ -218,38 +192,27 @@ def _calls(change: Change) -> str:
 def _diff_document(sides: tuple[str, str], found: Comparison) -> ProfileDiff:
     from bench_lib.cli.documents.seen import KernelChange, ProfileDiff
 
-    return ProfileDiff(
-        before=_side(sides[0], found.before, found.diff.before_s),
-        after=_side(sides[1], found.after, found.diff.after_s),
-        delta_s=found.diff.delta_s,
-        reason=found.reason,
-        remarks=found.remarks,
-        changes=[
-            KernelChange(
-                name=change.name,
-                kind=change.kind,
-                role=change.role,
-                before=change.before,
-                after=change.after,
-                before_kernels=list(change.before_kernels),
-                after_kernels=list(change.after_kernels),
-                delta_s=change.delta_s,
-                share=found.diff.share(change),
-            )
-            for change in found.diff.changes
-        ],
+    diff = found.diff
+    return filled(
+        ProfileDiff,
+        found,
+        before=_side(sides[0], found.before, diff.before_s),
+        after=_side(sides[1], found.after, diff.after_s),
+        delta_s=diff.delta_s,
+        changes=[filled(KernelChange, each, share=diff.share(each)) for each in diff.changes],
     )
 
 
 def _side(source: str, profile: stored.Profile, total_s: float) -> ProfileSide:
     from bench_lib.cli.documents.seen import ProfileSide
 
-    return ProfileSide(
+    return filled(
+        ProfileSide,
+        profile.kernels,
         source=source,
         case_id=profile.case.id if profile.case else None,
         hardware_key=profile.hardware,
         tool=profile.kernels.source,
-        steps=profile.kernels.steps,
         time=profile.time,
         total_s=total_s,
     )

@@ -15,10 +15,14 @@ from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
     DEFAULT_MATRIX,
+    BaselinesDir,
+    HistoryDir,
+    Json,
     print_json,
     print_tables,
     say,
 )
+from bench_lib.cli.reading import cases_of
 
 if TYPE_CHECKING:
     from bench_lib.engine.engine import Engine
@@ -26,39 +30,32 @@ if TYPE_CHECKING:
     from bench_lib.studies.cells import Table
     from bench_lib.studies.figures import Figures
 
-LimitsMatrix = Annotated[
-    Path | None,
-    typer.Option(
-        "--matrix",
-        metavar="FILE",
-        help=f"Where --judge takes limits of cases from (default: {DEFAULT_MATRIX}, if there).",
-    ),
-]
-Judge = Annotated[
-    bool,
-    typer.Option("--judge", help="Hold the cases against the baselines, as the suite does."),
-]
-
 
 @dataclass(frozen=True)
 class Keeping:
-    """Where what is measured is kept, what it is held against, and how it is told."""
+    """The options of every command that measures as the suite does."""
 
-    history: Path = DEFAULT_HISTORY
-    baselines: Path = DEFAULT_BASELINES
-    matrix: Path | None = None
-    judge: bool = False
-    json: bool = False
+    history: HistoryDir = DEFAULT_HISTORY
+    baselines: BaselinesDir = DEFAULT_BASELINES
+    matrix: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help=f"Where --judge takes limits of cases from (default: {DEFAULT_MATRIX}, if there).",
+        ),
+    ] = None
+    judge: Annotated[
+        bool,
+        typer.Option("--judge", help="Hold the cases against the baselines, as the suite does."),
+    ] = False
+    json: Json = False
 
     def limits(self) -> dict[str, Limits]:
         """Return the limits of the matrix's cases; raises MatrixError."""
-        from bench_lib.cases.matrix import read_matrix, tables
-        from bench_lib.launch.catalogue import network_sizes
-
         if self.matrix is None and not DEFAULT_MATRIX.exists():
             return {}
-        tiers = read_matrix(self.matrix or DEFAULT_MATRIX, tables(network_sizes()))
-        return {case.id: case.limits for cases in tiers.values() for case in cases}
+        cases = cases_of(self.matrix or DEFAULT_MATRIX)
+        return {case_id: case.limits for case_id, case in cases.items()}
 
 
 class Measuring:
@@ -95,8 +92,8 @@ class Measuring:
     ) -> list[Figures]:
         """Measure cases, judge them where that was asked for, and return their figures.
 
-        ``words`` are added to how long that takes; ``each`` is told of every case at once;
-        with ``together`` the ranks of all are started once.
+        ``words`` are added to how long that takes.  Unless JSON is printed, ``each`` is told of
+        every case at once.  With ``together`` the ranks of all are started once.
         """
         with self.engine() as engine:
             self._announce(cases, words)
@@ -104,7 +101,9 @@ class Measuring:
                 engine.held.expect(cases)
             for number, case in enumerate(cases, 1):
                 say(f"[{number}/{len(cases)}] {case.id}")
-                each(engine.measure(case))
+                record = engine.measure(case)
+                if not self._keeping.json:
+                    each(record)
         return [self.figures[case.id] for case in cases]
 
     @contextlib.contextmanager
@@ -140,6 +139,11 @@ class Measuring:
         limit = max(case.time_limit_s for case in cases)
         on = f"{count} on {self.device.key}: {least} or more{words}"
         say(f"{on}; a case is given up after {limit:g} s")
+
+    def say_apart(self, line: str = "") -> None:
+        """Print a line of the answer, which JSON has no place for."""
+        if not self._keeping.json:
+            print(line, flush=True)
 
     def tell(self, rows: Sequence[Any], table: Table, **more: Any) -> NoReturn:
         """Print the results, as JSON with ``more`` beside the rows; leave with the exit status."""

@@ -6,21 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli.measuring import Judge, Keeping, LimitsMatrix, Measuring
-from bench_lib.cli.output import (
-    DEFAULT_BASELINES,
-    DEFAULT_HISTORY,
-    BaselinesDir,
-    HistoryDir,
-    Json,
-    say,
-)
-from bench_lib.model import Case, UserError
+from bench_lib.cases.axes import LARGEST, positive
+from bench_lib.cli.measuring import Keeping, Measuring
+from bench_lib.cli.options import grouped
+from bench_lib.cli.output import say
+from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
+from bench_lib.model import Case, Hardware, Param, Record, Sampling, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from bench_lib.model import Hardware, Param, Record, Sampling
     from bench_lib.studies.figures import Figures
 
 HEADLINE = "========= Milliseconds per iteration for PyTorch operators with {} dtype ========="
@@ -29,34 +24,25 @@ MOST_ITERATIONS = 10**6
 """Each has a mark that is made beforehand, so that a slip of the keyboard takes no memory."""
 
 
+@grouped
 def ops(
     *,
     op: Annotated[
         str | None,
-        typer.Option(
-            "--op", help="add, add_, relu, sum, gemm, sdpa, conv2d, copy_h2d ... (default: add)."
-        ),
+        typer.Option(help="add, add_, relu, sum, gemm, sdpa, conv2d, copy_h2d ... (default: add)."),
     ] = None,
-    dtype: Annotated[
-        str, typer.Option("--dtype", help="fp32, tf32, fp16, bf16; fp8 of gemm.")
-    ] = "fp32",
+    dtype: Annotated[str, typer.Option(help="fp32, tf32, fp16, bf16; fp8 of gemm.")] = "fp32",
     device: Annotated[
-        str | None,
-        typer.Option("--device", help="cuda, cuda:N or cpu (default: the first GPU, or the CPU)."),
+        str | None, typer.Option(help="cuda, cuda:N or cpu (default: the first GPU, or the CPU).")
     ] = None,
     input1_dim: Annotated[
         str | None,
-        typer.Option(
-            "--input1-dim", help="Sizes (default: 64-1024-1024); of gemm M-N-K, of sdpa B-H-S-D."
-        ),
+        typer.Option(help="Sizes (default: 64-1024-1024); of gemm M-N-K, of sdpa B-H-S-D."),
     ] = None,
     input2_dim: Annotated[
-        str | None,
-        typer.Option("--input2-dim", help="Of binary ops, weights, indices (default: as usual)."),
+        str | None, typer.Option(help="Of binary ops, weights, indices (default: as usual).")
     ] = None,
-    op_type: Annotated[
-        str | None, typer.Option("--op-type", help="unary, binary, reduction or sparse.")
-    ] = None,
+    op_type: Annotated[str | None, typer.Option(help="unary, binary, reduction or sparse.")] = None,
     inplace: Annotated[bool, typer.Option("--inplace", help="The in-place form.")] = False,
     run_predefined: Annotated[
         bool, typer.Option("--run-predefined", help="Every binary, unary and reduction.")
@@ -64,10 +50,9 @@ def ops(
     run_model_ops: Annotated[
         bool, typer.Option("--run-model-ops", help="Shapes of BERT and DLRM.")
     ] = False,
-    num_iters: Annotated[int, typer.Option("--num-iters", help="Measured steps.")] = 20,
+    num_iters: Annotated[int, typer.Option(help="Measured steps.")] = 20,
     num_warmup_iters: Annotated[
-        int,
-        typer.Option("--num-warmup-iters", help="Taken; warming up lasts until steps are steady."),
+        int, typer.Option(help="Taken; warming up lasts until steps are steady.")
     ] = 5,
     enable_profiling: Annotated[
         bool, typer.Option("--enable-profiling", help="The profiler's table of every operator.")
@@ -76,26 +61,21 @@ def ops(
         bool, typer.Option("--append-dtype", help="The dtype in every operator's name.")
     ] = False,
     layout: Annotated[
-        str | None,
-        typer.Option("--layout", help="NN, NT, TN, TT of gemm; nchw, nhwc of images."),
+        str | None, typer.Option(help="NN, NT, TN, TT of gemm; nchw, nhwc of images.")
     ] = None,
     backward: Annotated[bool, typer.Option("--backward", help="The backward pass.")] = False,
     causal: Annotated[bool, typer.Option("--causal", help="Causal attention.")] = False,
     pinned: Annotated[bool, typer.Option("--pinned", help="Copies from or to pinned memory.")] = (
         False
     ),
-    stride: Annotated[int, typer.Option("--stride", help="Of a convolution.")] = 1,
+    stride: Annotated[int, typer.Option(help="Of a convolution.")] = 1,
     rotate: Annotated[
         bool,
         typer.Option(
             "--rotate/--no-rotate", help="Take turns in operands, so that no cache holds."
         ),
     ] = True,
-    history: HistoryDir = DEFAULT_HISTORY,
-    baselines: BaselinesDir = DEFAULT_BASELINES,
-    matrix: LimitsMatrix = None,
-    judge: Judge = False,
-    json: Json = False,
+    keeping: Keeping,
 ) -> None:
     """Measure operators: time of a call, GB/s, TFLOP/s, share of the hardware's ceiling."""
     from bench_lib.cases.operators import operator_case
@@ -136,28 +116,22 @@ def ops(
         values = [{**each, "rotate": False} for each in values]
     base = Case("", "", sampling=sampling)
     cases = [operator_case(base, **each) for each in values]
-    keeping = Keeping(history, baselines, matrix, judge, json)
     session = Measuring("ops", _device(device), keeping)
 
     def each(record: Record) -> None:
-        if not json:
-            print(_line(record, session.device, append_dtype=append_dtype), flush=True)
+        print(_line(record, session.device, append_dtype=append_dtype), flush=True)
 
-    if not json:
-        print(HEADLINE.format(dtype), flush=True)
+    session.say_apart(HEADLINE.format(dtype))
     figures = session.figures_of_all(cases, each=each)
     rows = [operator_row(seen, session.device) for seen in figures]
     profiles = _profiles(figures, cases, session.device) if enable_profiling else {}
-    if not json:
-        for case_id, text in profiles.items():
-            print(f"\n{case_id}\n{text}")
-        print()
+    for case_id, text in profiles.items():
+        session.say_apart(f"\n{case_id}\n{text}")
+    session.say_apart()
     session.tell(rows, operator_table(rows), profiles=profiles)
 
 
 def _sampling(iterations: int, warmup: int) -> Sampling:
-    from bench_lib.cases.axes import LARGEST, positive
-    from bench_lib.model import Sampling
 
     if problem := positive("--num-iters")(iterations):
         raise UserError(problem)
@@ -266,7 +240,6 @@ def _profiles(
     from pathlib import Path
 
     from bench_lib.backends import visibility
-    from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
     from bench_lib.launch.profiled import Asked, run_profile
 
     tables = {}

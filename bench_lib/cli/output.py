@@ -2,51 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench_lib.model import UserError
+
 if TYPE_CHECKING:
     from bench_lib.cli.documents import Document
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
-HistoryDir = Annotated[
-    Path, typer.Option("--history", metavar="DIR", help="Folder that runs are kept in.")
-]
-BaselinesDir = Annotated[
-    Path, typer.Option("--baselines", metavar="DIR", help="Folder of baseline files.")
-]
+HistoryDir = Annotated[Path, typer.Option(metavar="DIR", help="Folder that runs are kept in.")]
+BaselinesDir = Annotated[Path, typer.Option(metavar="DIR", help="Folder of baseline files.")]
 HistoryPlace = Annotated[
     str,
     typer.Option(
-        "--history",
         metavar="PLACE",
         help="Folder that runs are kept in, or an address: s3://, gs://, http(s)://.",
     ),
 ]
 HardwareKey = Annotated[
-    str | None,
-    typer.Option("--hardware", metavar="KEY", help="Hardware key (default: this machine's)."),
+    str | None, typer.Option(metavar="KEY", help="Hardware key (default: this machine's).")
 ]
-Matrix = Annotated[Path, typer.Option("--matrix", metavar="FILE", help="Matrix of cases.")]
+Matrix = Annotated[Path, typer.Option(metavar="FILE", help="Matrix of cases.")]
 DEFAULT_MATRIX = Path("perf_tests/matrix.toml")
 DEFAULT_HISTORY = Path("history")
 DEFAULT_BASELINES = Path("baselines")
 
 
 def print_json(document: Document) -> None:
-    """Print a document as indented JSON, in UTF-8 wherever it goes."""
+    """Print a document as indented JSON, paths as text, in UTF-8 wherever it goes."""
     import dataclasses
 
     import msgspec
 
     # msgspec leaves out of what it decoded itself the fields that had their defaults.
-    text = msgspec.json.format(msgspec.json.encode(dataclasses.asdict(document)), indent=2)
+    encoded = msgspec.json.encode(dataclasses.asdict(document), enc_hook=os.fspath)
+    text = msgspec.json.format(encoded, indent=2)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     sys.stdout.write(text.decode() + "\n")
@@ -86,6 +85,23 @@ def as_markdown(text: str) -> str:
     """Return a text on one line, without what would end a cell or begin a tag."""
     flat = " ".join(text.split())
     return flat.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+def one_form(**forms: bool) -> None:
+    """Raise UserError where several forms of one answer are asked for."""
+    if sum(forms.values()) > 1:
+        raise UserError(
+            f"{' and '.join(f'--{each}' for each in forms)} exclude each other; name one"
+        )
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise UserError where a file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
 
 
 def say(line: str) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench_lib import backends
-
-if TYPE_CHECKING:
-    from bench_lib.backends import Backend
-    from bench_lib.backends.checks import Check
-    from bench_lib.model import Environment, Hardware
+from bench_lib.backends import Backend
+from bench_lib.backends.checks import Check
+from bench_lib.model import Environment, Hardware
 
 WIDTH = 100
 Rows = Iterable[tuple[str, str | None]]

@@ -23,6 +23,9 @@ from bench_lib.cli.output import (
     Matrix,
     say,
 )
+from bench_lib.cli.reading import is_compacted
+from bench_lib.formats import printable
+from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.model import UserError
 
 if TYPE_CHECKING:
@@ -48,16 +51,13 @@ def profile(
     diff: Annotated[
         tuple[str, str] | None,
         typer.Option(
-            "--diff",
             metavar="A B",
             help="Compare two profiles: folders, kernels.json, traces, CSVs, or 'baseline'.",
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", metavar="DIR", help="Folder to keep it in (default: profiles/CASE)."
-        ),
+        typer.Option(metavar="DIR", help="Folder to keep it in (default: profiles/CASE)."),
     ] = None,
     steps: Annotated[
         int | None,
@@ -141,7 +141,6 @@ def _find(case_id: str, matrix: Path, folder: Path) -> Case:
 
 def _kept(case_id: str, folder: Path) -> Case | None:
     """Return the case as the newest run of a folder has it; None where there is none."""
-    from bench_lib.cli.reading import is_compacted
     from bench_lib.storage import history
 
     try:
@@ -234,8 +233,6 @@ def _ended_with_a_status() -> Iterator[None]:
     """
     from bench_lib.engine.devicelock import DeviceBusyError
     from bench_lib.engine.profiles import UnprofiledError
-    from bench_lib.formats import printable
-    from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 
     try:
         with leaving_when_told():

@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench_lib.cli.documents import filled
 from bench_lib.cli.output import as_markdown, markdown_table, print_table
+from bench_lib.formats import seconds
+from bench_lib.model import Accepted, Baseline, Environment, UserError
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents.kept import Proposed
-    from bench_lib.model import Accepted, Baseline, Environment
     from bench_lib.storage.baselines import BaselineFile, Change
     from bench_lib.storage.history import Run
 
@@ -24,23 +26,23 @@ HEADINGS = ("case", "old", "new", "ratio", "95% interval")
 def proposal(
     names: Sequence[str], history: Path, folder: Path, case: str, reason: str
 ) -> tuple[BaselineFile, list[Run], list[Change]]:
-    """Put together what accepting runs would change; raises BaselineError, HistoryError."""
+    """Put together what accepting runs would change; raises UserError."""
     from bench_lib.cli import reading
     from bench_lib.storage import acceptance
     from bench_lib.storage import baselines as files
 
     runs = [reading.run(name, history) for name in names]
     if len({run.run_id for run in runs}) < len(runs):
-        raise files.BaselineError("two --run name the same run; its processes would count twice")
+        raise UserError("two --run name the same run; its processes would count twice")
     keys = {run.key for run in runs}
     if len(keys) > 1:
-        raise files.BaselineError(
+        raise UserError(
             f"these runs are of different hardware: {', '.join(sorted(keys))}; accept them apart"
         )
     if not runs[-1].hardware:
-        raise files.BaselineError(f"{runs[-1].path} measured nothing; there is nothing to accept")
+        raise UserError(f"{runs[-1].path} measured nothing; there is nothing to accept")
     if differing := acceptance.mixed_conditions(h for run in runs for h in run.hardware):
-        raise files.BaselineError(
+        raise UserError(
             f"these values were measured under different conditions: {'; '.join(differing)}; "
             "accept them apart"
         )
@@ -54,7 +56,7 @@ def proposal(
         environments=_environments(runs),
     )
     if not changes:
-        raise files.BaselineError(f"no case of {', '.join(names)} is like {case!r}")
+        raise UserError(f"no case of {', '.join(names)} is like {case!r}")
     return file, runs, changes
 
 
@@ -63,7 +65,6 @@ def _environments(runs: Sequence[Run]) -> dict[str, Environment]:
 
 
 def _accepted(runs: Sequence[Run], reason: str) -> Accepted:
-    from bench_lib.model import Accepted
     from bench_lib.storage.history import utc_now
 
     return Accepted(" ".join(run.run_id for run in runs), reason.strip(), utc_now(), who())
@@ -223,15 +224,7 @@ def as_document(change: Change) -> Proposed:
     from bench_lib.cli.documents.kept import Proposed
 
     ratio, interval = _ratio(change)
-    return Proposed(
-        case_id=change.case_id,
-        old=change.old,
-        new=change.new,
-        why_not=change.why_not,
-        against=change.against,
-        ratio=ratio,
-        interval=interval,
-    )
+    return filled(Proposed, change, ratio=ratio, interval=interval)
 
 
 def logs(baseline: Baseline) -> list[float]:
@@ -241,8 +234,6 @@ def logs(baseline: Baseline) -> list[float]:
 
 def median(baseline: Baseline | None) -> str:
     """Return the geometric mean of the processes' medians with its unit."""
-    from bench_lib.formats import seconds
-
     if baseline is None or not baseline.processes:
         return "-"
     return seconds(math.exp(statistics.fmean(logs(baseline))))

@@ -1,12 +1,26 @@
-"""Runs of the history as commands read them: from their own files, or from what was compacted."""
+"""Runs of the history and cases of the matrix, as commands read them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench_lib.cli.documents import filled
+
 if TYPE_CHECKING:
+    from bench_lib.cli.documents.kept import Listed
+    from bench_lib.model import Case
+    from bench_lib.storage.archive import RunLine
     from bench_lib.storage.history import Run
+
+
+def cases_of(matrix: Path) -> dict[str, Case]:
+    """Return the cases of all tiers by their ids; raises MatrixError."""
+    from bench_lib.cases.matrix import read_matrix, tables
+    from bench_lib.launch.catalogue import network_sizes
+
+    tiers = read_matrix(matrix, tables(network_sizes()))
+    return {case.id: case for cases in tiers.values() for case in cases}
 
 
 def is_compacted(folder: Path) -> bool:
@@ -48,3 +62,11 @@ def _file_of(name: str, folder: Path) -> Path | None:
         if not is_compacted(folder):
             raise
         return None
+
+
+def listed(run: RunLine) -> Listed:
+    """Return a run in a line, as ``--json`` prints it."""
+    from bench_lib.cli.documents.kept import Listed
+
+    finished = run.ended is not None
+    return filled(Listed, run, run=run.run_id, hardware_key=run.key, finished=finished)

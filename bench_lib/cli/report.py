@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench_lib.cli.documents import filled
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
@@ -17,10 +18,11 @@ from bench_lib.cli.output import (
     print_json,
     print_table,
     say,
+    writing,
 )
 
 if TYPE_CHECKING:
-    from bench_lib.cli.documents.kept import NightEntry, Report
+    from bench_lib.cli.documents.kept import NightEntry
     from bench_lib.report.night import Entry, Night
 
 MOST_LINES = 20
@@ -61,7 +63,7 @@ def report(
     ] = None,
     run: Annotated[
         list[str] | None,
-        typer.Option("--run", metavar="RUN", help="Report on this run; may be given again."),
+        typer.Option(metavar="RUN", help="Report on this run; may be given again."),
     ] = None,
     days: Annotated[int, typer.Option(min=1, help="Days of history that are shown.")] = 90,
     json: Json = False,
@@ -90,7 +92,11 @@ def report(
     if markdown is not None:
         _write_markdown(night, None if to_stdout else markdown)
     if json and not to_stdout:
-        print_json(_as_document(night))
+        from bench_lib.cli.documents.kept import Report
+        from bench_lib.cli.reading import listed
+
+        runs, entries = map(listed, night.runs), map(_entry, night.entries)
+        print_json(filled(Report, night, runs=[*runs], entries=[*entries]))
     elif not to_stdout:
         _print(night, [path for path in (html, markdown) if path is not None])
     if notify:
@@ -106,7 +112,6 @@ def _run_of_actions() -> str:
 
 
 def _write_markdown(night: Night, path: Path | None) -> None:
-    from bench_lib.model import UserError
     from bench_lib.report.github import limit_of
     from bench_lib.report.markdown import as_markdown
 
@@ -114,11 +119,9 @@ def _write_markdown(night: Night, path: Path | None) -> None:
     if path is None:
         print(text)
         return
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _print(night: Night, written: list[Path]) -> None:
@@ -153,36 +156,20 @@ def _print(night: Night, written: list[Path]) -> None:
         print("next: bench-lib report --html report.html")
 
 
-def _as_document(night: Night) -> Report:
-    from bench_lib.cli.documents.kept import Report
-    from bench_lib.cli.runs import listed
-
-    return Report(
-        sentence=night.sentence,
-        started=night.started,
-        ended=night.ended,
-        counts=night.counts,
-        runs=[listed(run) for run in night.runs],
-        entries=[_entry(entry) for entry in night.entries],
-        missing=night.missing,
-        left_out=night.left_out,
-    )
-
-
 def _entry(entry: Entry) -> NightEntry:
     from bench_lib.cli.documents.kept import ChangePoint, NightEntry
 
-    return NightEntry(
-        case_id=entry.record.case.id,
+    record = entry.record
+    return filled(
+        NightEntry,
+        entry,
+        case_id=record.case.id,
         hardware_key=entry.hardware.key,
         run=entry.run_id,
-        status=entry.status,
-        failing=entry.failing,
-        quarantined=entry.quarantined,
         median_s=entry.step_s,
         items_per_s=entry.rate,
-        verdicts=entry.record.verdicts,
-        changes=entry.record.changes,
+        verdicts=record.verdicts,
+        changes=record.changes,
         change_points=[
             ChangePoint(m.run_id, m.time, m.step.ratio, m.step.interval, m.environment)
             for m in entry.moved

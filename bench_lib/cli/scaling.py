@@ -9,23 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from bench_lib.cli.measuring import Judge, Keeping, LimitsMatrix, Measuring
-from bench_lib.cli.output import (
-    DEFAULT_BASELINES,
-    DEFAULT_HISTORY,
-    DEFAULT_MATRIX,
-    BaselinesDir,
-    HistoryDir,
-    Json,
-    say,
-)
-from bench_lib.model import TASKS, UserError
+from bench_lib.cases.axes import case_of, count, positive
+from bench_lib.cli.measuring import Keeping, Measuring
+from bench_lib.cli.options import grouped
+from bench_lib.cli.output import DEFAULT_MATRIX, say
+from bench_lib.model import TASKS, Case, Hardware, Param, Record, Sampling, UserError
+from bench_lib.studies.lists import above_zero, names_in, numbers_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from bench_lib.cli.documents.measured import Written
-    from bench_lib.model import Case, Hardware, Param, Record
     from bench_lib.studies.figures import Figures
     from bench_lib.studies.scaling import Forecast, Point, ScalingRow, Subject
 
@@ -37,91 +31,75 @@ SHORT_STEPS = 10
 MOST_PROCESSES = 100
 
 
+@dataclass(frozen=True)
+class Asked:
+    """The options that say what to measure; None is the default."""
+
+    over: Annotated[
+        str | None,
+        typer.Option(help="Of mnist: threads, processes, gpus (default: what there is)."),
+    ] = None
+    ranks: Annotated[
+        str | None, typer.Option(help="Of a network or case, as in 1,2,4 (default: up to all).")
+    ] = None
+    at_most: Annotated[int | None, typer.Option(help="Most workers (default: the machine's).")] = (
+        None
+    )
+    batch_size: Annotated[
+        int | None, typer.Option(help=f"Of one worker (default: {BATCH_SIZE}).")
+    ] = None
+    batch_sizes: Annotated[str | None, typer.Option(help="Several, as in 16,64,256.")] = None
+    network: Annotated[str | None, typer.Option(help="A network of torchvision.")] = None
+    networks: Annotated[str | None, typer.Option(help="Several, as in resnet18,resnet50.")] = None
+    precision: Annotated[str | None, typer.Option(help="One precision (default: fp32).")] = None
+    mode: Annotated[str | None, typer.Option(help="Compile mode (default: eager).")] = None
+    task: Annotated[
+        str | None, typer.Option(help=f"Of a network: {' or '.join(TASKS)} (train).")
+    ] = None
+    epochs: Annotated[
+        int | None, typer.Option(help="Of mnist (default: 1); 0 measures some steps.")
+    ] = None
+    workers: Annotated[int | None, typer.Option(help="Of mnist's loader (default: 0, none).")] = (
+        None
+    )
+    weak: Annotated[bool, typer.Option("--weak", help="Each worker has as much to do.")] = False
+    strong: Annotated[bool, typer.Option("--strong", help="The work of one is divided.")] = False
+    both: Annotated[bool, typer.Option("--both", help="Strong and weak.")] = False
+    processes: Annotated[int, typer.Option(help="Fresh processes that measure each point.")] = 1
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the curves.")] = None
+    time_limit: Annotated[float | None, typer.Option(help="Seconds for a case.")] = None
+
+    @property
+    def values(self) -> dict[str, Param]:
+        """What networks and mnist have in common."""
+        return {"precision": self.precision or "fp32", "compile_mode": self.mode or "eager"}
+
+    @property
+    def kinds(self) -> list[str]:
+        """What was asked for; nothing where the command's own way is meant."""
+        from bench_lib.studies.scaling import STRONG, WEAK
+
+        chosen = {STRONG: self.strong or self.both, WEAK: self.weak or self.both}
+        return [kind for kind, is_chosen in chosen.items() if is_chosen]
+
+
+@grouped
 def scaling(
     what: Annotated[
         str, typer.Argument(help="mnist, network (with --network), or a case's id in the matrix.")
     ],
     *,
-    over: Annotated[
-        str | None,
-        typer.Option("--over", help="Of mnist: threads, processes, gpus (default: what there is)."),
-    ] = None,
-    ranks: Annotated[
-        str | None,
-        typer.Option("--ranks", help="Of a network or case, as in 1,2,4 (default: up to all)."),
-    ] = None,
-    at_most: Annotated[
-        int | None, typer.Option("--at-most", help="Most workers (default: the machine's).")
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option("--batch-size", help=f"Of one worker (default: {BATCH_SIZE}).")
-    ] = None,
-    batch_sizes: Annotated[
-        str | None, typer.Option("--batch-sizes", help="Several, as in 16,64,256.")
-    ] = None,
-    network: Annotated[
-        str | None, typer.Option("--network", help="A network of torchvision.")
-    ] = None,
-    networks: Annotated[
-        str | None, typer.Option("--networks", help="Several, as in resnet18,resnet50.")
-    ] = None,
-    precision: Annotated[
-        str | None, typer.Option("--precision", help="One precision (default: fp32).")
-    ] = None,
-    mode: Annotated[
-        str | None, typer.Option("--mode", help="Compile mode (default: eager).")
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option("--task", help=f"Of a network: {' or '.join(TASKS)} (train).")
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option("--epochs", help="Of mnist (default: 1); 0 measures some steps.")
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", help="Of mnist's loader (default: 0, none).")
-    ] = None,
-    weak: Annotated[bool, typer.Option("--weak", help="Each worker has as much to do.")] = False,
-    strong: Annotated[bool, typer.Option("--strong", help="The work of one is divided.")] = False,
-    both: Annotated[bool, typer.Option("--both", help="Strong and weak.")] = False,
-    processes: Annotated[
-        int, typer.Option("--processes", help="Fresh processes that measure each point.")
-    ] = 1,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw the curves.")
-    ] = None,
-    time_limit: Annotated[
-        float | None, typer.Option("--time-limit", help="Seconds for a case.")
-    ] = None,
-    history: HistoryDir = DEFAULT_HISTORY,
-    baselines: BaselinesDir = DEFAULT_BASELINES,
-    matrix: LimitsMatrix = None,
-    judge: Judge = False,
-    json: Json = False,
+    asked: Asked,
+    keeping: Keeping,
 ) -> None:
     """Measure speed-up and efficiency over threads, processes and GPUs; fit the laws of it."""
-    asked = _Asked(
-        over=over,
-        ranks=ranks,
-        batch_size=batch_size,
-        batch_sizes=batch_sizes,
-        network=network,
-        networks=networks,
-        precision=precision,
-        mode=mode,
-        task=task,
-        epochs=epochs,
-        workers=workers,
-        at_most=at_most,
-        kinds=_kinds(weak=weak, strong=strong, both=both),
-        matrix=matrix or DEFAULT_MATRIX,
-        time_limit=time_limit,
-    )
-    _check(what, asked, processes, plot)
-    study = _Study(Keeping(history, baselines, matrix, judge, json), processes, plot)
+    _check(what, asked)
+    study = _Study(asked, keeping)
     if what == MNIST:
         _measure_mnist(study, asked)
     else:
-        subjects = _networks(asked) if what == NETWORK else [_of_matrix(what, asked)]
+        matrix = keeping.matrix or DEFAULT_MATRIX
+        subjects = _networks(asked) if what == NETWORK else [_of_matrix(what, asked, matrix)]
         _measure_over_ranks(study, subjects, asked)
     study.tell(what)
 
@@ -129,92 +107,53 @@ def scaling(
 # ---- what is asked ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """The options that say what to measure; None is the default."""
-
-    over: str | None
-    ranks: str | None
-    batch_size: int | None
-    batch_sizes: str | None
-    network: str | None
-    networks: str | None
-    precision: str | None
-    mode: str | None
-    task: str | None
-    epochs: int | None
-    workers: int | None
-    at_most: int | None
-    kinds: list[str]
-    """Nothing where the command's own way is meant."""
-    matrix: Path
-    time_limit: float | None
-
-    @property
-    def values(self) -> dict[str, Param]:
-        """What networks and mnist have in common."""
-        return {"precision": self.precision or "fp32", "compile_mode": self.mode or "eager"}
-
-
-_ANYTHING = ("at_most", "kinds", "matrix", "time_limit", "batch_size")
 _OF_MNIST = ("over", "precision", "mode", "epochs", "workers")
 _OF_NETWORKS = ("ranks", "batch_sizes", "network", "networks", "precision", "mode", "task")
 _OF_CASES = ("ranks",)
+_OF_SOME = {*_OF_MNIST, *_OF_NETWORKS}
+"""Every other option goes with anything."""
 
 
-def _check(what: str, asked: _Asked, processes: int, plot: Path | None) -> None:
+def _check(what: str, asked: Asked) -> None:
     """Raise UserError for an option that cannot be meant, or that this has no use for."""
-    from bench_lib.cases.axes import count, positive
-    from bench_lib.studies.lists import above_zero
-
     known = {MNIST: _OF_MNIST, NETWORK: _OF_NETWORKS}.get(what, _OF_CASES)
-    wrong = [
-        _flag(name)
-        for name, value in vars(asked).items()
-        if value is not None and name not in (*known, *_ANYTHING)
-    ]
-    if wrong:
+    given = [name for name, value in vars(asked).items() if value is not None]
+    if wrong := [_flag(name) for name in given if name in _OF_SOME.difference(known)]:
         takes = ", ".join(map(_flag, (*known, "batch_size")))
         raise UserError(f"{', '.join(wrong)}: scaling {what} takes {takes}")
-    numbers = {
-        "--at-most": asked.at_most,
-        "--batch-size": asked.batch_size,
-        "--processes": processes,
+    rules = {
+        **dict.fromkeys(("at_most", "batch_size", "processes"), positive),
+        **dict.fromkeys(("epochs", "workers"), count),
     }
-    checks = [positive(flag)(n) for flag, n in numbers.items() if n is not None]
-    numbers = {"--epochs": asked.epochs, "--workers": asked.workers}
-    checks += [count(flag)(n) for flag, n in numbers.items() if n is not None]
-    if problem := next(filter(None, checks), None):
-        raise UserError(problem)
-    if processes > MOST_PROCESSES:
-        raise UserError(f"--processes is {processes}; at most {MOST_PROCESSES} are taken")
+    for name, rule in rules.items():
+        if name in given and (problem := rule(_flag(name))(getattr(asked, name))):
+            raise UserError(problem)
+    if asked.processes > MOST_PROCESSES:
+        raise UserError(f"--processes is {asked.processes}; at most {MOST_PROCESSES} are taken")
+    if asked.weak + asked.strong + asked.both > 1:
+        raise UserError("--weak, --strong and --both are three ways; choose one")
     if asked.time_limit is not None:
         above_zero(asked.time_limit, "--time-limit", "a time in seconds")
-    if plot is not None and (plot.suffix.lower() != ".png" or not plot.absolute().parent.is_dir()):
-        raise UserError(f"--plot {plot}: it has to be a file .png in a folder that is there")
-    if plot is not None and importlib.util.find_spec("matplotlib") is None:
-        raise UserError("--plot needs matplotlib; pip install matplotlib")
+    if asked.plot is not None:
+        _check_plot(asked.plot)
     if asked.batch_size is not None and asked.batch_sizes is not None:
         raise UserError("--batch-size and --batch-sizes say the same; choose one")
+
+
+def _check_plot(plot: Path) -> None:
+    if plot.suffix.lower() != ".png" or not plot.absolute().parent.is_dir():
+        raise UserError(f"--plot {plot}: it has to be a file .png in a folder that is there")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UserError("--plot needs matplotlib; pip install matplotlib")
 
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _kinds(*, weak: bool, strong: bool, both: bool) -> list[str]:
-    """Return what was asked for; nothing where the command's own way is meant."""
-    from bench_lib.studies.scaling import STRONG, WEAK
-
-    if weak + strong + both > 1:
-        raise UserError("--weak, --strong and --both are three ways; choose one")
-    return [STRONG, WEAK] if both else [WEAK] if weak else [STRONG] if strong else []
-
-
-def _networks(asked: _Asked) -> list[Subject]:
+def _networks(asked: Asked) -> list[Subject]:
     """Return every network with every batch size; raises UserError for what cannot be meant."""
     from bench_lib.launch.catalogue import network_sizes
-    from bench_lib.studies.lists import names_in, numbers_in
 
     if (asked.network is None) == (asked.networks is None):
         raise UserError("scaling network needs --network NAME, or --networks with several")
@@ -227,7 +166,7 @@ def _networks(asked: _Asked) -> list[Subject]:
     return [_network(name, batch, sizes, asked) for name in names for batch in batches]
 
 
-def _network(name: str, batch: int, sizes: Mapping[str, int], asked: _Asked) -> Subject:
+def _network(name: str, batch: int, sizes: Mapping[str, int], asked: Asked) -> Subject:
     from bench_lib.studies.scaling import Subject
     from bench_lib.studies.template import Template
 
@@ -237,22 +176,21 @@ def _network(name: str, batch: int, sizes: Mapping[str, int], asked: _Asked) -> 
     return Subject(lambda values: template.case(**values), name, batch)
 
 
-def _of_matrix(case_id: str, asked: _Asked) -> Subject:
+def _of_matrix(case_id: str, asked: Asked, matrix: Path) -> Subject:
     """Return a case of the matrix, whatever its ranks; raises UserError where it is not there."""
     import difflib
 
-    from bench_lib.cases.axes import case_of
     from bench_lib.cases.matrix import read_matrix, tables
     from bench_lib.launch.catalogue import network_sizes
     from bench_lib.studies.scaling import Subject
 
     workloads = tables(network_sizes())
-    tiers = read_matrix(asked.matrix, workloads)
+    tiers = read_matrix(matrix, workloads)
     cases = {case.id: case for of_tier in tiers.values() for case in of_tier}
     if case_id not in cases:
         near = difflib.get_close_matches(case_id, [*cases, MNIST, NETWORK], n=3, cutoff=0.5)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        where = f"there is mnist, network, or a case in {asked.matrix}"
+        where = f"there is mnist, network, or a case in {matrix}"
         raise UserError(f"scaling {case_id}: {where}{hint}")
     base = cases[case_id]
     axes = {each.workload: each for each in workloads.values()}.get(base.workload)
@@ -278,10 +216,9 @@ def _of_matrix(case_id: str, asked: _Asked) -> Subject:
 # ---- what is measured ---------------------------------------------------------------------
 
 
-def _measure_over_ranks(study: _Study, subjects: Sequence[Subject], asked: _Asked) -> None:
+def _measure_over_ranks(study: _Study, subjects: Sequence[Subject], asked: Asked) -> None:
     """Measure subjects over ranks, one a GPU, or a CPU's core where there is none."""
     from bench_lib import backends
-    from bench_lib.studies.lists import numbers_in
     from bench_lib.studies.scaling import GPUS, RANKS, WEAK, points, powers_of_two
 
     devices = backends.detect()
@@ -301,12 +238,10 @@ def _measure_over_ranks(study: _Study, subjects: Sequence[Subject], asked: _Aske
     study.measure(devices[0], [point for curve in curves for point in curve])
 
 
-def _measure_mnist(study: _Study, asked: _Asked) -> None:
+def _measure_mnist(study: _Study, asked: Asked) -> None:
     """Measure a small network on MNIST, from one thread to all GPUs."""
     from bench_lib import backends
     from bench_lib.cases.training import training_case
-    from bench_lib.model import Case, Sampling
-    from bench_lib.studies.lists import names_in
     from bench_lib.studies.scaling import GPUS, OVER, STRONG, Subject, points, powers_of_two
 
     found = backends.detect()
@@ -372,7 +307,6 @@ class _Session(Measuring):
     def measure(self, cases: Sequence[Case], processes: int, short: Case | None) -> None:
         """Measure cases in turn, before them ``short`` in a process of its own."""
         from bench_lib.engine.settings import PLANNED
-        from bench_lib.model import Record
         from bench_lib.studies.figures import figures_of
 
         with self.engine() as engine:
@@ -401,10 +335,10 @@ class _Session(Measuring):
 class _Study:
     """Points on one or two devices, measured and then told together."""
 
-    def __init__(self, keeping: Keeping, processes: int, plot: Path | None) -> None:
+    def __init__(self, asked: Asked, keeping: Keeping) -> None:
         self._keeping = keeping
-        self._processes = processes
-        self._plot = plot
+        self._processes = asked.processes
+        self._plot = asked.plot
         self._points: list[Point] = []
         self._sessions: list[_Session] = []
 
@@ -420,7 +354,6 @@ class _Study:
 
     def tell(self, what: str) -> NoReturn:
         """Print what came of it, draw it where that was asked for, and leave."""
-        from bench_lib.cli.documents.measured import FittedLaw
         from bench_lib.studies import scaling as exercise
 
         if not self._sessions:
@@ -448,13 +381,12 @@ class _Study:
                 say(f"drawn to {self._plot}")
             except UserError as error:  # what was measured is told all the same
                 say(f"not drawn: {error}")
-        laws = [FittedLaw(**exercise.law_of(curve)) for curve in curves]
+        laws = [exercise.law_of(curve) for curve in curves]
         written = [each.written for each in self._sessions]
         session.tell(rows, replace(table, lines=lines), laws=laws, written=written, **more)
 
     def _about_the_job(self, rows: Sequence[ScalingRow]) -> tuple[list[list[str]], dict[str, Any]]:
         """Return lines on the serial run, forecasts, the GPU's worth and what to ask for."""
-        from bench_lib.cli.documents.measured import Foretold, JobRequest, Worth
         from bench_lib.studies import scaling as exercise
 
         sections: list[list[str]] = []
@@ -468,12 +400,8 @@ class _Study:
                 sections.append(exercise.forecast_lines(found, short))
         gpu = exercise.worth(rows)
         requests = exercise.requests(rows)
-        sections.append([*([gpu[1]] if gpu else []), *exercise.request_lines(requests)])
-        return sections, {
-            "forecasts": [Foretold(**vars(each), error=each.error) for each in found],
-            "gpu": gpu and Worth(*gpu),
-            "requests": [JobRequest(**vars(each), options=each.options) for each in requests],
-        }
+        sections.append([*([gpu.in_words] if gpu else []), *exercise.request_lines(requests)])
+        return sections, {"forecasts": found, "gpu": gpu, "requests": requests}
 
 
 def _title(what: str, points: Sequence[Point]) -> str:

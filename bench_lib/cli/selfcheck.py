@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli.output import DEFAULT_MATRIX, Json, Matrix, print_json, print_table, say
+from bench_lib.cli.output import DEFAULT_MATRIX, Json, Matrix, print_json, print_table, say, writing
+from bench_lib.cli.reading import cases_of
 from bench_lib.cli.tolerance import tolerance_of
+from bench_lib.model import UserError
 
 if TYPE_CHECKING:
     from bench_lib.model import Case, Hardware
@@ -69,15 +71,15 @@ def selfcheck(
     """
     from bench_lib import backends
     from bench_lib.studies.contexts import as_lines
-    from bench_lib.studies.selfcheck import SelfcheckError, as_samples
+    from bench_lib.studies.selfcheck import as_samples
 
     if contexts:
         _refuse_what_is_for_delays(words)
     share = tolerance_of(tolerance)
     if output is not None and output.is_dir():
-        raise SelfcheckError(f"--output {output} is a folder; name a file in it")
+        raise UserError(f"--output {output} is a folder; name a file in it")
     if output is not None and not output.absolute().parent.is_dir():
-        raise SelfcheckError(f"--output {output}: there is no folder {output.absolute().parent}")
+        raise UserError(f"--output {output}: there is no folder {output.absolute().parent}")
     device = backends.detect()[0]
     if contexts:
         chosen = _for_contexts(matrix, case, device)
@@ -103,12 +105,10 @@ def selfcheck(
 
 
 def _refuse_what_is_for_delays(words: typer.Context) -> None:
-    from bench_lib.studies.selfcheck import SelfcheckError
-
     for name in _DELAYS_ONLY:
         source = words.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            raise SelfcheckError(
+            raise UserError(
                 f"--{name} is about planted delays, and --contexts plants none; leave one out"
             )
 
@@ -148,7 +148,7 @@ def _checked(
                 say=say,
             )
         except ValueError as error:
-            raise check.SelfcheckError(str(error)) from error
+            raise UserError(str(error)) from error
 
 
 def _minutes(seconds: float) -> str:
@@ -158,38 +158,29 @@ def _minutes(seconds: float) -> str:
 def _case(path: Path, case_id: str) -> Case:
     import difflib
 
-    from bench_lib.cases.matrix import read_matrix, tables
-    from bench_lib.launch.catalogue import network_sizes
-    from bench_lib.studies.selfcheck import SelfcheckError
-
-    tiers = read_matrix(path, tables(network_sizes()))
-    cases = {case.id: case for tier in tiers.values() for case in tier}
+    cases = cases_of(path)
     if case_id not in cases:
         near = difflib.get_close_matches(case_id, cases, n=3) or sorted(cases)[:3]
-        raise SelfcheckError(f"{path} has no case {case_id!r}; it has {', '.join(near)} ...")
+        raise UserError(f"{path} has no case {case_id!r}; it has {', '.join(near)} ...")
     return cases[case_id]
 
 
 def _network(path: Path, case_id: str) -> Case:
-    from bench_lib.studies.selfcheck import SelfcheckError
-
     case = _case(path, case_id)
     if case.workload != "network" or case.launch.ranks > 1:
-        raise SelfcheckError(
+        raise UserError(
             f"{case_id} is not a network on one device, and delays are planted in those only"
         )
     return case
 
 
 def _shares(text: str) -> list[float]:
-    from bench_lib.studies.selfcheck import SelfcheckError
-
     try:
         shares = [float(part) / 100 for part in text.split(",")]
     except ValueError:
         shares = []
     if not any(shares) or not all(0 <= share <= 1 for share in shares):
-        raise SelfcheckError(
+        raise UserError(
             f"--effects {text!r}: percentages from 0 to 100, one above 0, as in 0,1,2,5"
         )
     return sorted({0.0, *shares})
@@ -198,14 +189,9 @@ def _shares(text: str) -> list[float]:
 def _keep(path: Path | None, lines: Iterable[Mapping[str, object]]) -> None:
     import json as plain
 
-    from bench_lib.studies.selfcheck import SelfcheckError
-
-    if path is None:
-        return
-    try:
-        path.write_text("".join(f"{plain.dumps(line)}\n" for line in lines))
-    except OSError as error:
-        raise SelfcheckError(f"cannot write {path}: {error.strerror}") from error
+    if path is not None:
+        with writing(path):
+            path.write_text("".join(f"{plain.dumps(line)}\n" for line in lines))
 
 
 def _print(found: Selfcheck, key: str) -> None:
@@ -258,28 +244,10 @@ def _answer(found: Selfcheck) -> str:
 
 
 def _print_json(found: Selfcheck, key: str) -> None:
-    from bench_lib.cli.documents import seen
+    from bench_lib.cli.documents import filled, seen
 
-    print_json(
-        seen.Selfcheck(
-            case_id=found.case.id,
-            hardware_key=key,
-            tolerance=found.tolerance,
-            processes=found.processes,
-            candidates=found.candidates,
-            step_s=found.step_s,
-            between=found.between,
-            inside=found.inside,
-            detectable_effect=found.detectable,
-            probes=dict(found.probes),
-            measuring_s=found.measuring_s,
-            opening_s=found.opening_s,
-            effects=[seen.Planted(**vars(each), found=each.found) for each in found.effects],
-            false=found.false,
-            visible=found.visible,
-            holds=found.holds,
-        )
-    )
+    about = {"case_id": found.case.id, "hardware_key": key, "detectable_effect": found.detectable}
+    print_json(filled(seen.Selfcheck, found, **about))
 
 
 # ---- contexts ---------------------------------------------------------------------------
@@ -287,13 +255,12 @@ def _print_json(found: Selfcheck, key: str) -> None:
 
 def _for_contexts(path: Path, case_id: str | None, device: Hardware) -> list[Case]:
     from bench_lib import backends
-    from bench_lib.studies.selfcheck import SelfcheckError
 
     ids = GPU_CONTEXT_CASES if backends.is_gpu(device) else [DEFAULT_CPU_CASE]
     cases = [_case(path, name) for name in ([case_id] if case_id else ids)]
     for case in cases:
         if case.launch.ranks > 1:
-            raise SelfcheckError(f"{case.id} runs on several devices; choose a case on one")
+            raise UserError(f"{case.id} runs on several devices; choose a case on one")
     return cases
 
 
@@ -349,16 +316,10 @@ def _explained(spread: Spread) -> str:
 
 
 def _print_contexts_json(found: Found, key: str) -> None:
-    from bench_lib.cli.documents import seen
+    from bench_lib.cli.documents import filled, seen
 
     def told(spread: Spread) -> seen.ContextSpread:
-        return seen.ContextSpread(
-            contexts=len(spread.contexts),
-            step_s=spread.step_s,
-            inside=spread.inside,
-            between=spread.between,
-            explained=dict(spread.explained),
-        )
+        return filled(seen.ContextSpread, spread, contexts=len(spread.contexts))
 
     print_json(
         seen.SelfcheckContexts(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench_lib.cases.axes import one_of
 from bench_lib.cli.output import (
     DEFAULT_HISTORY,
     HardwareKey,
@@ -15,9 +16,11 @@ from bench_lib.cli.output import (
     Json,
     as_markdown,
     markdown_table,
+    one_form,
     print_json,
     say,
 )
+from bench_lib.cli.reading import is_compacted
 from bench_lib.model import TASKS, UserError
 
 if TYPE_CHECKING:
@@ -31,8 +34,8 @@ WIDE, THIN = "=" * 80, "-" * 80
 
 def sheet(
     *,
-    network: Annotated[str, typer.Option("--network", help="Whose results to show.")] = "resnet50",
-    task: Annotated[str, typer.Option("--task", help=" or ".join(TASKS))] = "infer",
+    network: Annotated[str, typer.Option(help="Whose results to show.")] = "resnet50",
+    task: Annotated[str, typer.Option(help=" or ".join(TASKS))] = "infer",
     hardware: HardwareKey = None,
     history: HistoryDir = DEFAULT_HISTORY,
     markdown: Annotated[
@@ -42,16 +45,13 @@ def sheet(
 ) -> None:
     """Fill the guide's results sheet from the history."""
     from bench_lib.backends import detect
-    from bench_lib.cases.axes import one_of
-    from bench_lib.storage import history as runs
     from bench_lib.studies import sheet as exercise
 
-    if markdown and json:
-        raise UserError("--markdown and --json are two forms; choose one")
+    one_form(markdown=markdown, json=json)
     if problem := one_of("task", TASKS)(task):
         raise UserError(problem)
     if history.exists() and not history.is_dir():
-        raise runs.HistoryError(f"{history} is not a folder; name one with --history DIR")
+        raise UserError(f"{history} is not a folder; name one with --history DIR")
     key = hardware or detect()[0].key
     known, kept = _known_and_kept(history, key, network)
     if hardware is not None and key not in known:
@@ -79,7 +79,6 @@ def sheet(
 
 def _known_and_kept(folder: Path, key: str, network: str) -> tuple[list[str], list[Kept]]:
     """Return the hardware keys that there are runs of, and what the newest of one have."""
-    from bench_lib.cli.reading import is_compacted
     from bench_lib.storage import history
     from bench_lib.studies.sheet import MOST_RUNS, kept_in
 
@@ -115,7 +114,6 @@ def _read(paths: Iterable[Path]) -> Iterator[Run]:
 
 def _why_blank(tasks: Collection[Param], sheet: Sheet, history: Path) -> str:
     """Say what is missing; raises UserError for a network that there is not."""
-    from bench_lib.cases.axes import one_of
     from bench_lib.launch.catalogue import network_sizes
 
     where = f"on {sheet.key} in {history}"

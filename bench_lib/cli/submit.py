@@ -6,14 +6,16 @@ import datetime as dt
 import secrets
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bench_lib.cli.options import grouped
 from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, print_json, print_table
+from bench_lib.formats import printable
 from bench_lib.model import UserError
 
 if TYPE_CHECKING:
@@ -25,6 +27,53 @@ if TYPE_CHECKING:
 DEFAULT_TESTS = "perf_tests"
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """The options about a new job; None is the default."""
+
+    tier: Annotated[
+        str | None,
+        typer.Option(metavar="TIER,...", help="Tiers (default: the one that fits the machine)."),
+    ] = None
+    array: Annotated[
+        str | None,
+        typer.Option(metavar="tiers|gpus", help="An array: a task a tier, or a task a GPU."),
+    ] = None
+    partition: Annotated[str | None, typer.Option(help="Partition (default: Slurm's).")] = None
+    account: Annotated[str | None, typer.Option(help="Account (default: Slurm's).")] = None
+    nodes: Annotated[int | None, typer.Option(help="Nodes (default: 1).")] = None
+    gpus: Annotated[
+        int | None,
+        typer.Option(help="GPUs of each node; with --array gpus of them all, a task each."),
+    ] = None
+    cpus: Annotated[int | None, typer.Option(help="Cores of each node, as Slurm counts.")] = None
+    mem: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory of each node: 64G, 500M.")
+    ] = None
+    time: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Limit: 2:00:00, 1-12 (default: the partition's)."),
+    ] = None
+    launcher: Annotated[
+        str | None,
+        typer.Option(
+            metavar="torchrun|srun", help="What starts several ranks (default: torchrun)."
+        ),
+    ] = None
+    container: Annotated[
+        str | None,
+        typer.Option(metavar="WORDS", help="Words that run python in a container."),
+    ] = None
+    python: Annotated[
+        str | None,
+        typer.Option(help="Interpreter (default: this one; python3 with --container)."),
+    ] = None
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the script; submit nothing.")
+    ] = False
+
+
+@grouped
 def submit(
     pytest_arguments: Annotated[
         list[str] | None,
@@ -35,49 +84,9 @@ def submit(
     *,
     slurm: Annotated[bool, typer.Option("--slurm", help="Submit to Slurm, by sbatch.")] = False,
     collect: Annotated[
-        str | None,
-        typer.Option("--collect", metavar="JOB", help="Say what became of a job; fetch its runs."),
+        str | None, typer.Option(metavar="JOB", help="Say what became of a job; fetch its runs.")
     ] = None,
-    tier: Annotated[
-        str | None,
-        typer.Option(metavar="TIER,...", help="Tiers (default: the one that fits the machine)."),
-    ] = None,
-    array: Annotated[
-        str | None,
-        typer.Option(metavar="tiers|gpus", help="An array: a task a tier, or a task a GPU."),
-    ] = None,
-    partition: Annotated[str | None, typer.Option(help="Partition (default: Slurm's).")] = None,
-    account: Annotated[str | None, typer.Option(help="Account (default: Slurm's).")] = None,
-    nodes: Annotated[int | None, typer.Option(help="Nodes (default: 1).")] = None,
-    gpus: Annotated[
-        int | None,
-        typer.Option(help="GPUs of each node; with --array gpus of them all, a task each."),
-    ] = None,
-    cpus: Annotated[int | None, typer.Option(help="Cores of each node, as Slurm counts.")] = None,
-    mem: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory of each node: 64G, 500M.")
-    ] = None,
-    time: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Limit: 2:00:00, 1-12 (default: the partition's)."),
-    ] = None,
-    launcher: Annotated[
-        str | None,
-        typer.Option(
-            metavar="torchrun|srun", help="What starts several ranks (default: torchrun)."
-        ),
-    ] = None,
-    container: Annotated[
-        str | None,
-        typer.Option(metavar="WORDS", help="Words that run python in a container."),
-    ] = None,
-    python: Annotated[
-        str | None,
-        typer.Option(help="Interpreter (default: this one; python3 with --container)."),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the script; submit nothing.")
-    ] = False,
+    wanted: Wanted,
     wait: Annotated[bool, typer.Option("--wait", help="Wait to the end, and collect.")] = False,
     history: HistoryDir = DEFAULT_HISTORY,
     json: Json = False,
@@ -87,33 +96,18 @@ def submit(
     Exit status 0 where everything was submitted or passed, 1 where a task failed, a case
     regressed or not all is over, 2 where the question was wrong.
     """
-    wanted = _Wanted(
-        slurm=slurm or None,
-        tier=tier,
-        array=array,
-        partition=partition,
-        account=account,
-        nodes=nodes,
-        gpus=gpus,
-        cpus=cpus,
-        mem=mem,
-        time=time,
-        launcher=launcher,
-        container=container,
-        python=python,
-        dry_run=dry_run or None,
-        pytest_arguments=pytest_arguments,
-    )
     folder = history.absolute()
     if collect is not None:
-        _refuse_beside_collect(wanted)
+        _refuse_beside_collect(
+            {"slurm": slurm, **vars(wanted), "pytest_arguments": pytest_arguments}
+        )
         _collect(collect, folder, wait=wait, json=json)
         return
     if not slurm:
         raise UserError("name what to submit to: --slurm; or --collect JOB what was submitted")
-    request = _request(wanted)
+    request = _request(wanted, pytest_arguments or ())
     name = f"{dt.datetime.now(dt.timezone.utc):%Y%m%dT%H%M%SZ}_{secrets.token_hex(4)}"
-    if dry_run:
+    if wanted.dry_run:
         _show(request, folder, name, json=json)
         return
     submission = _submit(request, folder, name)
@@ -126,35 +120,14 @@ def submit(
         _say_submitted(submission, folder)
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """What was typed of the options that are about a new job; None where nothing was."""
-
-    slurm: bool | None
-    tier: str | None
-    array: str | None
-    partition: str | None
-    account: str | None
-    nodes: int | None
-    gpus: int | None
-    cpus: int | None
-    mem: str | None
-    time: str | None
-    launcher: str | None
-    container: str | None
-    python: str | None
-    dry_run: bool | None
-    pytest_arguments: list[str] | None
-
-
-def _refuse_beside_collect(wanted: _Wanted) -> None:
-    given = [name for name, value in vars(wanted).items() if value is not None]
+def _refuse_beside_collect(options: Mapping[str, object]) -> None:
+    given = [name for name, value in options.items() if value is not None and value is not False]
     if given:
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise UserError(f"{options}: --collect asks about a job that was submitted; leave it out")
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UserError(f"{flags}: --collect asks about a job that was submitted; leave it out")
 
 
-def _request(wanted: _Wanted) -> Request:
+def _request(wanted: Wanted, given: Sequence[str]) -> Request:
     """Return what is asked for; raises UserError, naming the option and its value."""
     from bench_lib.slurm import asked
 
@@ -173,7 +146,6 @@ def _request(wanted: _Wanted) -> Request:
             raise UserError(f"--nodes {nodes}: each task of --array gpus has one GPU of one node")
         gpus, shares = 1, gpus or _gpus_of(partition)
     container = asked.words("--container", wanted.container)
-    given = tuple(wanted.pytest_arguments or ())
     return asked.Request(
         resources=asked.Resources(
             nodes=nodes,
@@ -190,7 +162,7 @@ def _request(wanted: _Wanted) -> Request:
         launcher=launcher,
         container=container,
         python=wanted.python or ("python3" if container else sys.executable),
-        pytest=asked.pytest_arguments(given, directory, DEFAULT_TESTS),
+        pytest=asked.pytest_arguments(tuple(given), directory, DEFAULT_TESTS),
         directory=directory,
     )
 
@@ -338,7 +310,6 @@ def _tell(submission: Submission, history: Path, *, json: bool) -> None:
 
 
 def _print(found: Sequence[Outcome]) -> None:
-    from bench_lib.formats import printable
 
     for each in found:
         print(f"{each.job_id} ({_part(each.task)}) {each.words}")

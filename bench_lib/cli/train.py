@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli.group import Group
-from bench_lib.cli.measuring import Judge, Keeping, LimitsMatrix, Measuring
-from bench_lib.cli.output import (
-    DEFAULT_BASELINES,
-    DEFAULT_HISTORY,
-    BaselinesDir,
-    HistoryDir,
-    Json,
-    say,
-)
-from bench_lib.model import MEMORY_FORMATS, UserError
+from bench_lib.cases.axes import one_of, positive
+from bench_lib.cli.group import branch
+from bench_lib.cli.measuring import Keeping, Measuring
+from bench_lib.cli.options import grouped
+from bench_lib.cli.output import say
+from bench_lib.launch.faults import LaunchError
+from bench_lib.model import MEMORY_FORMATS, Case, Sampling, UserError
+from bench_lib.studies.lists import above_zero, numbers_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from bench_lib.model import Param, Record
 
-    from bench_lib.model import Hardware, Param, Record
-
-app = typer.Typer(
-    cls=Group,
-    help="Training as the CIFAR-100 script and the CIFAR-10 table have it.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = branch("train")
 
 NETWORKS = {"resnet": "resnet50", "swinv2": "swin_v2_t", "vit": "vit_b_16"}
 """The CIFAR-100 script's names; ours are taken too."""
@@ -41,84 +31,79 @@ DOWNLOAD_LIMIT_S = 3600.0
 FED = ("loader", "device")
 
 Precision = Annotated[
-    str,
-    typer.Option("--precision", help="float32, automixed, bfloat16; or fp32, tf32, amp-bf16 ..."),
-]
-MemoryFormat = Annotated[
-    str, typer.Option("--memory-format", help=f"Of images: {' or '.join(MEMORY_FORMATS)}.")
-]
-Mode = Annotated[
-    str, typer.Option("--mode", help="eager, graph, default, reduce-overhead, max-autotune ...")
+    str, typer.Option(help="float32, automixed, bfloat16; or fp32, tf32, amp-bf16 ...")
 ]
 FeedOption = Annotated[
-    str,
-    typer.Option("--feed", help="loader (a DataLoader) or device (all data and work on it)."),
+    str, typer.Option(help="loader (a DataLoader) or device (all data and work on it).")
 ]
-Workers = Annotated[int, typer.Option("--workers", help="Processes of the DataLoader.")]
-SeedOption = Annotated[int, typer.Option("--seed", help="Of weights, data and order.")]
-DataFolder = Annotated[
-    Path | None,
-    typer.Option("--data", metavar="DIR", help="The data set's folder (default: generated data)."),
-]
-Download = Annotated[
-    bool, typer.Option("--download", help="Fetch what is missing in --data before measuring.")
-]
-TimeLimit = Annotated[float, typer.Option("--time-limit", help="Seconds for a case.")]
+TimeLimit = Annotated[float, typer.Option(help="Seconds for a case.")]
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How images come, and how the network takes them."""
+
+    workers: Annotated[int, typer.Option(help="Processes of the DataLoader.")] = 4
+    memory_format: Annotated[
+        str, typer.Option(help=f"Of images: {' or '.join(MEMORY_FORMATS)}.")
+    ] = "nchw"
+    mode: Annotated[
+        str, typer.Option(help="eager, graph, default, reduce-overhead, max-autotune ...")
+    ] = "eager"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where images and random numbers are from."""
+
+    seed: Annotated[int, typer.Option(help="Of weights, data and order.")] = 1337
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The data set's folder (default: generated data)."),
+    ] = None
+    download: Annotated[
+        bool, typer.Option("--download", help="Fetch what is missing in --data before measuring.")
+    ] = False
 
 
 @app.command()
+@grouped
 def cifar100(
     *,
     network: Annotated[
-        str, typer.Option("--network", help="resnet, swinv2 or vit; or resnet50, cnn ...")
+        str, typer.Option(help="resnet, swinv2 or vit; or resnet50, cnn ...")
     ] = "resnet",
     precision: Precision = "float32",
-    batch_size: Annotated[int, typer.Option("--batch-size", help="Images a step, per rank.")] = 256,
-    max_steps: Annotated[int, typer.Option("--max-steps", help="Steps that are trained.")] = 20,
-    max_epochs: Annotated[int, typer.Option("--max-epochs", help="Epochs at most.")] = 1,
+    batch_size: Annotated[int, typer.Option(help="Images a step, per rank.")] = 256,
+    max_steps: Annotated[int, typer.Option(help="Steps that are trained.")] = 20,
+    max_epochs: Annotated[int, typer.Option(help="Epochs at most.")] = 1,
     feed: FeedOption = "loader",
-    workers: Workers = 4,
-    memory_format: MemoryFormat = "nchw",
-    mode: Mode = "eager",
-    ranks: Annotated[int, typer.Option("--ranks", help="Processes, one a GPU.")] = 1,
+    manner: Manner,
+    ranks: Annotated[int, typer.Option(help="Processes, one a GPU.")] = 1,
     strong: Annotated[
         bool, typer.Option("--strong", help="The batch is of all ranks and divided among them.")
     ] = False,
-    seed: SeedOption = 1337,
-    data: DataFolder = None,
-    download: Download = False,
+    source: Source,
     time_limit: TimeLimit = 600.0,
-    history: HistoryDir = DEFAULT_HISTORY,
-    baselines: BaselinesDir = DEFAULT_BASELINES,
-    matrix: LimitsMatrix = None,
-    judge: Judge = False,
-    json: Json = False,
+    keeping: Keeping,
 ) -> None:
     """Train on CIFAR-100: a line a step, then input, device's step and both side by side."""
-    from bench_lib.cases.axes import positive
     from bench_lib.cases.training import SAMPLES
-    from bench_lib.model import Case, Sampling
     from bench_lib.studies import training
 
     for flag, value in (("--max-steps", max_steps), ("--max-epochs", max_epochs)):
         if problem := positive(flag)(value):
             raise UserError(problem)
+    above_zero(time_limit, "--time-limit", "a time in seconds")
     values: dict[str, Param] = {
         "dataset": "cifar100",
-        "network": NETWORKS.get(network, network),
         "batch_size": batch_size,
-        "precision": PRECISIONS.get(precision, precision),
-        "memory_format": memory_format,
-        "compile_mode": mode,
         "ranks": ranks,
         "strong": strong,
-        "seed": seed,
-        **_fed(feed, workers),
-        **_source(data, download=download),
+        **_common(network, precision, feed, manner, source),
     }
-    _above_zero(time_limit)
     # Batches of a loader's processes come together, and are a step of the measurement.
-    at_once = max(1, workers) if feed == "loader" else 1
+    at_once = max(1, manner.workers) if feed == "loader" else 1
     together = batch_size * ranks if not strong else batch_size
     steps = min(max_steps, max_epochs * max(1, SAMPLES["cifar100"] // max(1, together)))
     iterations = -(-steps // at_once)
@@ -128,12 +113,10 @@ def cifar100(
         Case("", "", sampling=sampling, time_limit_s=time_limit),
         Case("", "", time_limit_s=time_limit),
     )
-    _ready("cifar100", data, download=download)
-    keeping = Keeping(history, baselines, matrix, judge, json)
-    session = Measuring("train-cifar100", _device(), keeping, _variables(data))
+    session = _session("train-cifar100", "cifar100", source, keeping)
 
     def each(record: Record) -> None:
-        if record.case == cases[training.TOGETHER] and not json:
+        if record.case == cases[training.TOGETHER]:
             for line in training.step_lines(record)[:steps]:
                 print(line, flush=True)
 
@@ -142,68 +125,46 @@ def cifar100(
         training.training_row(what, case, figures)
         for (what, case), figures in zip(cases.items(), seen, strict=True)
     ]
-    if not json:
-        print()
+    session.say_apart()
     session.tell(rows, training.training_table(rows))
 
 
 @app.command("cifar10-table")
+@grouped
 def cifar10_table(
     *,
     network: Annotated[
-        str, typer.Option("--network", help="resnet50 at 32 or inception_v3 at 299 pixels.")
+        str, typer.Option(help="resnet50 at 32 or inception_v3 at 299 pixels.")
     ] = "resnet50",
-    ranks: Annotated[
-        str, typer.Option("--ranks", help="Numbers of GPUs, a column each.")
-    ] = "1,2,4,8,16",
+    ranks: Annotated[str, typer.Option(help="Numbers of GPUs, a column each.")] = "1,2,4,8,16",
     epochs: Annotated[
-        int | None,
-        typer.Option("--epochs", help="Whole epochs (default: 10; of Inception 5)."),
+        int | None, typer.Option(help="Whole epochs (default: 10; of Inception 5).")
     ] = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", help="Images a step, per GPU.")] = 32,
+    batch_size: Annotated[int, typer.Option(help="Images a step, per GPU.")] = 32,
     precision: Precision = "float32",
     feed: FeedOption = "device",
-    workers: Workers = 4,
-    memory_format: MemoryFormat = "nchw",
-    mode: Mode = "eager",
-    seed: SeedOption = 1337,
-    data: DataFolder = None,
-    download: Download = False,
+    manner: Manner,
+    source: Source,
     time_limit: TimeLimit = 7200.0,
-    history: HistoryDir = DEFAULT_HISTORY,
-    baselines: BaselinesDir = DEFAULT_BASELINES,
-    matrix: LimitsMatrix = None,
-    judge: Judge = False,
-    json: Json = False,
+    keeping: Keeping,
 ) -> None:
     """Train whole epochs of CIFAR-10 on 1, 2, 4 ... GPUs: times, accuracies, memory, speed-up."""
-    from bench_lib.cases.axes import positive
     from bench_lib.cases.training import training_case
-    from bench_lib.model import Case
     from bench_lib.studies import training
-    from bench_lib.studies.lists import numbers_in
 
     chosen = EPOCHS.get(network, 10) if epochs is None else epochs
     if problem := positive("--epochs")(chosen):
         raise UserError(problem)
-    _above_zero(time_limit)
+    above_zero(time_limit, "--time-limit", "a time in seconds")
     values: dict[str, Param] = {
         "dataset": "cifar10",
-        "network": NETWORKS.get(network, network),
         "batch_size": batch_size,
-        "precision": PRECISIONS.get(precision, precision),
-        "memory_format": memory_format,
-        "compile_mode": mode,
         "epochs": chosen,
-        "seed": seed,
-        **_fed(feed, workers),
-        **_source(data, download=download),
+        **_common(network, precision, feed, manner, source),
     }
     base = Case("", "", time_limit_s=time_limit)
     cases = [training_case(base, **values, ranks=count) for count in numbers_in(ranks, "--ranks")]
-    _ready("cifar10", data, download=download)
-    keeping = Keeping(history, baselines, matrix, judge, json)
-    session = Measuring("train-cifar10-table", _device(), keeping, _variables(data))
+    session = _session("train-cifar10-table", "cifar10", source, keeping)
     seen = session.figures_of_all(cases)
     rows = training.ranks_rows(cases, seen, chosen)
     session.tell(rows, training.ranks_table(rows))
@@ -212,32 +173,44 @@ def cifar10_table(
 # ---- what both need -----------------------------------------------------------------------
 
 
-def _fed(feed: str, workers: int) -> dict[str, Param]:
-    """Return the feed's values; a command has more than the device's step, which it adds itself."""
-    from bench_lib.cases.axes import one_of
+def _common(
+    network: str, precision: str, feed: str, manner: Manner, source: Source
+) -> dict[str, Param]:
+    """Return the values that both have; raises UserError for an option that cannot be meant.
 
+    The device's step alone is not fed: a command has it besides, and adds it itself.
+    """
     if problem := one_of("--feed", FED)(feed):
         raise UserError(problem)
-    return {"feed": feed, "workers": workers} if feed == "loader" else {"feed": feed}
-
-
-def _source(folder: Path | None, *, download: bool) -> dict[str, Param]:
-    if folder is None and download:
+    if source.data is None and source.download:
         raise UserError("--download needs --data DIR, the folder to download to")
-    return {} if folder is None else {"data": "files"}
+    values: dict[str, Param] = {
+        "network": NETWORKS.get(network, network),
+        "precision": PRECISIONS.get(precision, precision),
+        "memory_format": manner.memory_format,
+        "compile_mode": manner.mode,
+        "seed": source.seed,
+        "feed": feed,
+    }
+    values |= {"workers": manner.workers} if feed == "loader" else {}
+    return values if source.data is None else {**values, "data": "files"}
 
 
-def _variables(folder: Path | None) -> Mapping[str, str]:
-    return {} if folder is None else {"BENCH_LIB_DATA": str(folder.absolute())}
+def _session(name: str, dataset: str, source: Source, keeping: Keeping) -> Measuring:
+    """Return what measures on the first device, with the data set in place.
+
+    Raises UserError where its files cannot be used, LaunchError where nobody can look.
+    """
+    from bench_lib.backends import detect
+
+    variables: dict[str, str] = {}
+    if source.data is not None:
+        _ready(dataset, source.data, download=source.download)
+        variables["BENCH_LIB_DATA"] = str(source.data.absolute())
+    return Measuring(name, detect()[0], keeping, variables)
 
 
-def _above_zero(seconds: float) -> None:
-    from bench_lib.studies.lists import above_zero
-
-    above_zero(seconds, "--time-limit", "a time in seconds")
-
-
-def _ready(dataset: str, folder: Path | None, *, download: bool) -> None:
+def _ready(dataset: str, folder: Path, *, download: bool) -> None:
     """Have a worker check the data set's files, and fetch them first where that was asked for.
 
     Raises UserError where they cannot be used, LaunchError where nobody can look.
@@ -247,11 +220,8 @@ def _ready(dataset: str, folder: Path | None, *, download: bool) -> None:
     import sys
     import tempfile
 
-    from bench_lib.launch.faults import LaunchError
     from bench_lib.launch.zygote import import_path
 
-    if folder is None:
-        return
     command = [sys.executable, "-m", "bench_lib.worker.workloads.datasets", dataset]
     command += [str(folder.absolute()), *(["--download"] if download else [])]
     say(f"{'fetching and checking' if download else 'checking'} {dataset} in {folder}")
@@ -273,9 +243,3 @@ def _ready(dataset: str, folder: Path | None, *, download: bool) -> None:
         raise UserError(lines[-1])
     if done.returncode:
         raise LaunchError("\n".join(["the data set cannot be looked at:", *lines[-10:]]))
-
-
-def _device() -> Hardware:
-    from bench_lib.backends import detect
-
-    return detect()[0]

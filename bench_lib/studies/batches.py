@@ -17,9 +17,8 @@ from bench_lib.studies.cells import (
     number,
     percent,
     rate_cell,
-    seconds_cell,
+    table_of,
     times,
-    trouble_lines,
 )
 from bench_lib.studies.figures import Figures
 
@@ -71,40 +70,18 @@ def _batch(figures: Figures) -> int:
     return int(figures.params["batch_size"])
 
 
+SWEEP = (
+    ("batch", lambda row: str(row.batch_size)),
+    *("status", "throughput", "step", "per image", "memory", "img/s per GB"),
+    *("TFLOP/s", "of peak", "bandwidth", "FLOP/byte", "bound"),
+)
+
+
 def sweep_table(rows: Sequence[SweepRow]) -> Table:
     """Return the table of a sweep, and its best points below it."""
     figures = [row.figures for row in rows]
-    headings = (
-        *("batch", "status", "throughput", "step", "per image", "memory", "img/s per GB"),
-        *("TFLOP/s", "of peak", "bandwidth", "FLOP/byte", "bound"),
-    )
-    cells = [_sweep_cells(row) for row in rows]
     lines = [*_in_words(best_of(figures), figures), *_while_it_works(figures), *doubts(figures)]
-    return Table(headings, cells, trouble_lines(figures), lines)
-
-
-def _sweep_cells(row: SweepRow) -> tuple[str, ...]:
-    seen = row.figures
-    return (
-        f"{row.batch_size}",
-        "" if seen.is_measured else seen.status,
-        rate_cell(seen),
-        seconds_cell(seen.step_s),
-        seconds_cell(seen.item_s),
-        mib(seen.memory_bytes),
-        number(seen.items_per_s_per_gb),
-        number(seen.tflop_per_s),
-        percent(seen.share_of_peak, ".1%"),
-        _bandwidth_cell(seen),
-        number(seen.flops_per_byte, ".3g"),
-        seen.bound or "",
-    )
-
-
-def _bandwidth_cell(seen: Figures) -> str:
-    if seen.gb_per_s is None:
-        return ""
-    return f"{number(seen.gb_per_s)} GB/s{' or more' if seen.bandwidth_at_least else ''}"
+    return table_of(rows, SWEEP, lines)
 
 
 def _in_words(best: Best | None, figures: Sequence[Figures]) -> list[str]:
@@ -417,7 +394,6 @@ def largest_table(rows: Sequence[LargestRow], capacity: int | None) -> Table:
 
     ``capacity`` is the device's memory in bytes.
     """
-    headings = ("precision", "largest", "ratio", "status", "throughput", "memory", "of it", "tries")
     lines = [f"{row.precision}: {row.stopped}" for row in rows if row.stopped]
     lines += [
         f"{row.precision}: not even a batch of one fits"
@@ -430,23 +406,21 @@ def largest_table(rows: Sequence[LargestRow], capacity: int | None) -> Table:
         for row in rows
         if row.missed is not None
     ]
-    trouble = trouble_lines(row.figures for row in rows if row.figures is not None)
-    return Table(headings, [_largest_cells(row, capacity) for row in rows], trouble, lines)
-
-
-def _largest_cells(row: LargestRow, capacity: int | None) -> tuple[str, ...]:
-    seen = row.figures
-    memory = seen.memory_bytes if seen else None
-    return (
-        row.precision,
-        _largest_cell(row),
-        times(row.ratio),
-        "" if seen is None or seen.is_measured else seen.status,
-        rate_cell(seen) if seen else "",
-        mib(memory),
-        percent(memory / capacity) if memory is not None and capacity else "",
-        quantity(len(row.tries)),
+    columns = (
+        ("precision", lambda row: row.precision),
+        ("largest", _largest_cell),
+        ("ratio", lambda row: times(row.ratio)),
+        *("status", "throughput", "memory"),
+        ("of it", lambda row: _share_of(capacity, row.figures)),
+        ("tries", lambda row: quantity(len(row.tries))),
     )
+    return table_of(rows, columns, lines)
+
+
+def _share_of(capacity: int | None, seen: Figures | None) -> str:
+    if not capacity or seen is None or seen.memory_bytes is None:
+        return ""
+    return percent(seen.memory_bytes / capacity)
 
 
 def _largest_cell(row: LargestRow) -> str:

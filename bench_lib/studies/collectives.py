@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench_lib.cases.collectives import collective_of, in_words
 from bench_lib.formulas.collective import Collective
@@ -59,14 +59,12 @@ def collective_row(seen: Figures, ranks: int) -> CollectiveRow:
     if not seen.is_measured or not seen.step_s or not seen.items_per_step:
         return about
     call_s = seen.step_s / seen.items_per_step
-    return CollectiveRow(
-        **{
-            **vars(about),
-            "call_s": call_s,
-            "algorithm_gb_per_s": one.algorithm_bandwidth(call_s) / GB,
-            "bus_gb_per_s": one.bus_bandwidth(call_s) / GB,
-            "wrong": _wrong(seen, one),
-        }
+    return replace(
+        about,
+        call_s=call_s,
+        algorithm_gb_per_s=one.algorithm_bandwidth(call_s) / GB,
+        bus_gb_per_s=one.bus_bandwidth(call_s) / GB,
+        wrong=_wrong(seen, one),
     )
 
 
@@ -92,15 +90,10 @@ def sweep_line(rows: Sequence[CollectiveRow]) -> str:
 
 
 def _body(row: CollectiveRow | None) -> str:
-    cells = (
-        [None, None, None]
-        if row is None
-        else [
-            None if row.call_s is None else row.call_s * 1e6,
-            row.algorithm_gb_per_s,
-            row.bus_gb_per_s,
-        ]
-    )
+    cells: list[float | None] = [None, None, None]
+    if row is not None:
+        call_us = None if row.call_s is None else row.call_s * 1e6
+        cells = [call_us, row.algorithm_gb_per_s, row.bus_gb_per_s]
     widths = (TIME_WIDTH, RATE_WIDTH, RATE_WIDTH)
     words = [_figure(cell, width) for cell, width in zip(cells, widths, strict=True)]
     wrong = None if row is None else row.wrong

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench_lib.formats import quantity
 from bench_lib.model import Param
@@ -15,6 +15,7 @@ from bench_lib.studies.cells import (
     rate_cell,
     ratio,
     seconds_cell,
+    table_of,
     times,
     trouble_lines,
 )
@@ -54,24 +55,16 @@ def compare(figures: Sequence[Figures]) -> list[CompileRow]:
 def _row(seen: Figures, eager: Mapping[Param, Figures], first: Param) -> CompileRow:
     own, reference = eager.get(seen.params["precision"]), eager.get(first)
     precision, mode = str(seen.params["precision"]), str(seen.params["compile_mode"])
-    speed_up = ratio(seen, reference)
+    row = CompileRow(precision, mode, seen, ratio(seen, reference))
     if mode == EAGER or own is None or seen.compile_s is None:
-        return CompileRow(precision, mode, seen, speed_up)
+        return row
     if own.step_s is None or seen.step_s is None:
-        return CompileRow(precision, mode, seen, speed_up)
+        return row
     if abs(own.step_s - seen.step_s) <= own.step_s * _chance(own, seen):
-        return CompileRow(precision, mode, seen, speed_up, is_alike=True)
+        return replace(row, is_alike=True)
     steps = break_even(seen.compile_s, own.step_s, seen.step_s)
     items = None if steps is None else steps * (seen.items_per_step or 0)
-    return CompileRow(
-        precision,
-        mode,
-        seen,
-        speed_up,
-        pays_off=steps is not None,
-        pays_after_steps=steps,
-        pays_after_items=items,
-    )
+    return replace(row, pays_off=steps is not None, pays_after_steps=steps, pays_after_items=items)
 
 
 def _chance(*figures: Figures) -> float:
@@ -88,34 +81,31 @@ def break_even(compile_s: float, eager_s: float, compiled_s: float) -> int | Non
     return math.ceil(compile_s / saved_s) if saved_s > 0 else None
 
 
+def _pays_after(row: CompileRow) -> str:
+    if row.pays_after_steps is not None:
+        return f"{quantity(row.pays_after_steps)} steps"
+    return "too close" if row.is_alike else "never" if row.pays_off is False else ""
+
+
+def _items(row: CompileRow) -> str:
+    items = row.pays_after_items
+    return "" if items is None else f"{quantity(items)} {row.figures.item}"
+
+
+COLUMNS = (
+    ("precision", lambda row: row.precision),
+    ("mode", lambda row: row.mode),
+    *("status", "throughput"),
+    ("speed-up", lambda row: times(row.speed_up)),
+    *("first step", "step", "compiling", "caches"),
+    ("pays after", _pays_after),
+    ("that is", _items),
+)
+
+
 def compile_table(rows: Sequence[CompileRow]) -> Table:
     """Return the table of modes and precisions."""
-    headings = (
-        *("precision", "mode", "status", "throughput", "speed-up", "first step", "step"),
-        *("compiling", "caches", "pays after", "that is"),
-    )
-    figures = [row.figures for row in rows]
-    cells = [_compile_cells(row) for row in rows]
-    return Table(headings, cells, trouble_lines(figures), doubts(figures), keys=2)
-
-
-def _compile_cells(row: CompileRow) -> tuple[str, ...]:
-    seen = row.figures
-    steps, items = row.pays_after_steps, row.pays_after_items
-    never = "too close" if row.is_alike else "never" if row.pays_off is False else ""
-    return (
-        row.precision,
-        row.mode,
-        "" if seen.is_measured else seen.status,
-        rate_cell(seen),
-        times(row.speed_up),
-        seconds_cell(seen.first_step_s),
-        seconds_cell(seen.step_s),
-        seconds_cell(seen.compile_s),
-        seen.compile_cache or "",
-        never if steps is None else f"{quantity(steps)} steps",
-        "" if items is None else f"{quantity(items)} {seen.item}",
-    )
+    return table_of(rows, COLUMNS, doubts(row.figures for row in rows), keys=2)
 
 
 @dataclass(frozen=True)

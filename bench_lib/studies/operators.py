@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bench_lib.formulas.operation import TRANSFERS, Operation
 from bench_lib.formulas.roofline import COMPUTE_BOUND, HOST_BOUND, MEMORY_BOUND
 from bench_lib.model import Hardware
-from bench_lib.studies.cells import Table, doubts, number, percent, seconds_cell, trouble_lines
+from bench_lib.studies.cells import Table, doubts, number, percent, seconds_cell, table_of
 from bench_lib.studies.figures import GB, TERA, Figures
 
 
@@ -65,33 +65,27 @@ def operator_row(seen: Figures, hardware: Hardware) -> OperatorRow:
     )
 
 
+COLUMNS = (
+    ("operator", lambda row: row.figures.case_id),
+    "status",
+    ("call", lambda row: seconds_cell(row.call_s)),
+    ("device", lambda row: seconds_cell(row.device_call_s)),
+    ("TFLOP/s", lambda row: number(row.tflop_per_s)),
+    ("GB/s", lambda row: number(row.gb_per_s)),
+    ("share", lambda row: percent(row.share_of_ceiling, ".1%")),
+    ("of", lambda row: row.ceiling),
+    ("bound", lambda row: row.bound or ""),
+    ("calls/step", lambda row: "" if row.calls is None else str(row.calls)),
+)
+
+
 def operator_table(rows: Sequence[OperatorRow]) -> Table:
     """Return the table; operators without figures have their reasons below it."""
-    headings = (
-        *("operator", "status", "call", "device", "TFLOP/s", "GB/s", "share", "of"),
-        *("bound", "calls/step"),
-    )
-    figures = [row.figures for row in rows]
-    lines = doubts(figures)
+    lines = doubts(row.figures for row in rows)
     if held := [row.figures.case_id for row in rows if (row.share_of_ceiling or 0.0) > 1]:
         lines.append(f"faster than memory, because caches hold some of it: {', '.join(held)}")
     if any(row.bound == HOST_BOUND for row in rows):
         lines.append(
             "host-bound: issuing a call takes longer than doing it; rates and shares are by device"
         )
-    return Table(headings, [_cells(row) for row in rows], trouble_lines(figures), lines)
-
-
-def _cells(row: OperatorRow) -> tuple[str, ...]:
-    return (
-        row.figures.case_id,
-        "" if row.figures.is_measured else row.figures.status,
-        seconds_cell(row.call_s),
-        seconds_cell(row.device_call_s),
-        number(row.tflop_per_s, ".4g"),
-        number(row.gb_per_s, ".4g"),
-        percent(row.share_of_ceiling, ".1%"),
-        row.ceiling,
-        row.bound or "",
-        "" if row.calls is None else str(row.calls),
-    )
+    return table_of(rows, COLUMNS, lines)

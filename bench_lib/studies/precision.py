@@ -7,18 +7,7 @@ from dataclasses import dataclass
 
 from bench_lib import backends
 from bench_lib.model import Hardware
-from bench_lib.studies.cells import (
-    Table,
-    doubts,
-    mib,
-    number,
-    percent,
-    rate_cell,
-    ratio,
-    seconds_cell,
-    times,
-    trouble_lines,
-)
+from bench_lib.studies.cells import Table, doubts, number, percent, ratio, table_of, times
 from bench_lib.studies.figures import Figures
 
 MILLION = 1e6
@@ -71,33 +60,17 @@ def _row(seen: Figures, first: Figures, price_per_hour: float | None) -> Precisi
     )
 
 
+COLUMNS = (
+    ("precision", lambda row: row.precision),
+    *("status", "throughput"),
+    ("speed-up", lambda row: times(row.speed_up)),
+    *("step", "per image", "memory"),
+    ("less memory", lambda row: percent(row.memory_saved)),
+    *("finite", "max diff", "cosine", "loss error", "grad error"),
+    ("cost/million", lambda row: number(row.cost_per_million, ".3g")),
+)
+
+
 def as_table(rows: Sequence[PrecisionRow]) -> Table:
     """Return the table; precisions without figures have their reasons below it."""
-    headings = (
-        *("precision", "status", "throughput", "speed-up", "step", "per image", "memory"),
-        *("less memory", "finite", "max diff", "cosine", "loss error", "grad error"),
-        "cost/million",
-    )
-    figures = [row.figures for row in rows]
-    cells = [_cells(row) for row in rows]
-    return Table(headings, cells, trouble_lines(figures), doubts(figures))
-
-
-def _cells(row: PrecisionRow) -> tuple[str, ...]:
-    seen = row.figures
-    return (
-        row.precision,
-        "" if seen.is_measured else seen.status,
-        rate_cell(seen),
-        times(row.speed_up),
-        seconds_cell(seen.step_s),
-        seconds_cell(seen.item_s),
-        mib(seen.memory_bytes),
-        percent(row.memory_saved),
-        "" if seen.finite is None else ("yes" if seen.finite else "NO"),
-        number(seen.max_abs_diff, ".2g"),
-        number(seen.cosine, ".6f"),
-        percent(seen.loss_error, ".2%"),
-        percent(seen.grad_norm_error, ".2%"),
-        number(row.cost_per_million, ".3g"),
-    )
+    return table_of(rows, COLUMNS, doubts(row.figures for row in rows))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from bench_lib.formats import quantity, seconds
 from bench_lib.model import Case, Measurement, Param, Record, UserError
@@ -18,9 +17,8 @@ from bench_lib.studies.cells import (
     number,
     percent,
     rate_cell,
-    seconds_cell,
+    table_of,
     times,
-    trouble_lines,
 )
 from bench_lib.studies.figures import Figures
 from bench_lib.studies.selfcheck import CONTEXT_S
@@ -262,26 +260,36 @@ def law_line(curve: Curve) -> str:
     return f"{words}; {law.remark}" if law.remark else words
 
 
-def law_of(curve: Curve) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Next:
+    """What the law foretells of twice as many workers."""
+
+    workers: int
+    speed_up: float
+    interval: tuple[float, float] | None
+    """95% interval of the speed-up."""
+
+
+@dataclass(frozen=True)
+class FittedLaw:
+    """The law of one curve, or why none fits."""
+
+    curve: str
+    over: str
+    scaling: str
+    law: Law | None = None
+    why: str | None = None
+    """Why none fits."""
+    next: Next | None = None
+
+
+def law_of(curve: Curve) -> FittedLaw:
     """Return a curve's law for a machine to read."""
-    about: dict[str, Any] = {
-        "curve": curve.label,
-        "over": curve.over,
-        "scaling": curve.scaling,
-    }
-    if isinstance(curve.law, str):
-        return {**about, "law": None, "why": curve.law, "next": None}
+    about, law = (curve.label, curve.over, curve.scaling), curve.law
+    if isinstance(law, str):
+        return FittedLaw(*about, why=law)
     more = 2 * curve.most
-    return {
-        **about,
-        "law": curve.law,
-        "why": None,
-        "next": {
-            "workers": more,
-            "speed_up": curve.law.speed_up(more),
-            "interval": curve.law.speed_ups(more),
-        },
-    }
+    return FittedLaw(*about, law, next=Next(more, law.speed_up(more), law.speed_ups(more)))
 
 
 # ---- tables -------------------------------------------------------------------------------
@@ -289,11 +297,22 @@ def law_of(curve: Curve) -> dict[str, Any]:
 
 def scaling_table(rows: Sequence[ScalingRow]) -> Table:
     """Return the table; points without figures have their reasons below it."""
-    headings = (
-        *("over", "workers", "scaling", "network", "batch", "status", "throughput", "speed-up"),
-        *("efficiency", "95% interval", "step", "CPUs", "host memory", "device memory"),
-    )
     varied = _varied(rows)
+    columns = (
+        ("over", lambda row: row.over),
+        ("workers", lambda row: str(row.workers)),
+        ("scaling", lambda row: row.scaling),
+        ("network", lambda row: row.network if "network" in varied else ""),
+        ("batch", lambda row: str(row.batch_size) if "batch_size" in varied else ""),
+        *("status", "throughput"),
+        ("speed-up", lambda row: times(row.speed_up and row.speed_up.value)),
+        ("efficiency", lambda row: percent(row.efficiency and row.efficiency.value, ".1%")),
+        ("95% interval", lambda row: _interval(row.efficiency)),
+        "step",
+        ("CPUs", lambda row: number(row.figures.cpus, ".2f")),
+        "host memory",
+        ("device memory", lambda row: mib(row.figures.memory_bytes)),
+    )
     lines = doubts({row.figures.case_id: row.figures for row in rows}.values())
     for row in rows:
         lines += [f"{row.figures.case_id}: {lags.in_words}" for lags in row.stragglers]
@@ -302,30 +321,7 @@ def scaling_table(rows: Sequence[ScalingRow]) -> Table:
             "intervals are of the steps of one process each; processes differ besides, which "
             "--processes 3 or more shows"
         )
-    figures = [row.figures for row in rows]
-    cells = [_cells(row, varied) for row in rows]
-    trouble = list(dict.fromkeys(trouble_lines(figures)))
-    return Table(headings, cells, trouble, lines, keys=2)
-
-
-def _cells(row: ScalingRow, varied: Sequence[str]) -> tuple[str, ...]:
-    seen = row.figures
-    return (
-        row.over,
-        str(row.workers),
-        row.scaling,
-        row.network if "network" in varied else "",
-        str(row.batch_size) if "batch_size" in varied else "",
-        "" if seen.is_measured else seen.status,
-        rate_cell(seen),
-        times(row.speed_up.value if row.speed_up else None),
-        percent(row.efficiency.value if row.efficiency else None, ".1%"),
-        _interval(row.efficiency),
-        seconds_cell(seen.step_s),
-        number(seen.cpus, ".2f"),
-        mib(seen.host_memory_bytes),
-        mib(seen.memory_bytes),
-    )
+    return table_of(rows, columns, lines, keys=2)
 
 
 def _interval(share: Share | None) -> str:
@@ -405,11 +401,8 @@ class Forecast:
     """``B``, ``CPUs`` or ``s``."""
     predicted: float
     measured: float
-
-    @property
-    def error(self) -> float:
-        """The prediction less what was measured, as a share of that."""
-        return self.predicted / self.measured - 1
+    error: float
+    """The prediction less what was measured, as a share of that."""
 
 
 def forecasts(short: Figures, long: Figures) -> list[Forecast]:
@@ -425,7 +418,7 @@ def forecasts(short: Figures, long: Figures) -> list[Forecast]:
         ("time", "s", short.step_s and short.step_s * steps, long.wall_s),
     ]
     return [
-        Forecast(name, unit, float(predicted), float(measured))
+        Forecast(name, unit, float(predicted), float(measured), predicted / measured - 1)
         for name, unit, predicted, measured in pairs
         if predicted and measured
     ]
@@ -458,8 +451,17 @@ def best_of(rows: Sequence[ScalingRow], over: Sequence[str]) -> ScalingRow | Non
     return max(known, key=lambda row: row.figures.items_per_s or 0.0, default=None)
 
 
-def worth(rows: Sequence[ScalingRow]) -> tuple[float, str] | None:
-    """Return the ratio of a GPU's throughput to the CPU's best, and what it means; None without."""
+@dataclass(frozen=True)
+class Worth:
+    """One GPU beside the best of the CPU."""
+
+    ratio: float
+    """The GPU's throughput over the CPU's."""
+    in_words: str
+
+
+def worth(rows: Sequence[ScalingRow]) -> Worth | None:
+    """Return what one GPU brings beside the best of the CPU; None where either is not known."""
     cpu = best_of(rows, (THREADS, PROCESSES))
     gpu = next(
         (r for r in rows if r.over == GPUS and r.workers == 1 and r.figures.items_per_s), None
@@ -471,11 +473,9 @@ def worth(rows: Sequence[ScalingRow]) -> tuple[float, str] | None:
     best = f"the best of the CPU's ({cpu.workers} {cpu.over}, {rate_cell(cpu.figures)})"
     words = f"one GPU does {rate_cell(gpu.figures)}, {factor:.3g} times {best}: "
     if factor <= 1:
-        return factor, f"{words}it is not worth using"
-    return (
-        factor,
-        f"{words}worth using where an hour of it costs less than {factor:.3g} times as much",
-    )
+        return Worth(factor, f"{words}it is not worth using")
+    words += f"worth using where an hour of it costs less than {factor:.3g} times as much"
+    return Worth(factor, words)
 
 
 @dataclass(frozen=True)
@@ -489,15 +489,9 @@ class Request:
     """Of the host, all tasks together; with a margin, in whole GiB."""
     time_s: int
     """With a margin, in whole minutes."""
-    gpus: int = 0
-
-    @property
-    def options(self) -> str:
-        """Slurm's."""
-        hours, minutes = divmod(self.time_s // 60, 60)
-        words = f"--ntasks={self.tasks} --cpus-per-task={self.cpus_per_task} "
-        words += f"--mem={self.memory_bytes // 2**30}G --time={hours:02d}:{minutes:02d}:00"
-        return f"{words} --gres=gpu:{self.gpus}" if self.gpus else words
+    gpus: int
+    options: str
+    """Slurm's."""
 
 
 def request_of(row: ScalingRow) -> Request | None:
@@ -510,14 +504,14 @@ def request_of(row: ScalingRow) -> Request | None:
     if seen.cpus is not None:  # a loader's processes and a rank's helpers are busy besides
         threads = max(threads, math.ceil(seen.cpus / tasks - NEGLIGIBLE))
     before = CONTEXT_S + (seen.first_step_s or 0.0) + (seen.warmup_s or 0.0)
-    return Request(
-        seen.case_id,
-        tasks,
-        threads,
-        math.ceil(seen.host_memory_bytes * MEMORY_MARGIN / 2**30) * 2**30,
-        math.ceil((before + seen.wall_s) * TIME_MARGIN / 60) * 60,
-        row.workers if row.over == GPUS else 0,
-    )
+    memory_gib = math.ceil(seen.host_memory_bytes * MEMORY_MARGIN / 2**30)
+    minutes = math.ceil((before + seen.wall_s) * TIME_MARGIN / 60)
+    gpus = row.workers if row.over == GPUS else 0
+    options = f"--ntasks={tasks} --cpus-per-task={threads} --mem={memory_gib}G "
+    options += f"--time={minutes // 60:02d}:{minutes % 60:02d}:00"
+    options += f" --gres=gpu:{gpus}" if gpus else ""
+    memory_bytes = memory_gib * 2**30
+    return Request(seen.case_id, tasks, threads, memory_bytes, minutes * 60, gpus, options)
 
 
 def chosen_row(rows: Sequence[ScalingRow], over: Sequence[str]) -> ScalingRow | None:

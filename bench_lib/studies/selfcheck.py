@@ -98,13 +98,11 @@ class Effect:
     measured: float
     """Share of a step: median over the processes of slowed over clean, less one."""
     splits: int
+    """How often candidates were held against others."""
     regressed: int
     suspect: int
-
-    @property
-    def found(self) -> float:
-        """Share of the splits in which it was called REGRESSED."""
-        return self.regressed / self.splits
+    found: float
+    """Share of the splits in which it was called REGRESSED."""
 
 
 @dataclass(frozen=True)
@@ -284,14 +282,16 @@ def _judged(
         if effect == 0:
             detectable = [v.detectable_effect for v in found if v.detectable_effect is not None]
         statuses = [verdict.status for verdict in found]
+        regressed = statuses.count(Status.REGRESSED)
         measured = statistics.median(slowed[n].log_median - clean[n].log_median for n in clean)
         effects.append(
             Effect(
                 effect,
                 math.expm1(measured),
                 len(splits),
-                statuses.count(Status.REGRESSED),
+                regressed,
                 statuses.count(Status.SUSPECT),
+                regressed / len(splits),
             )
         )
     return effects, statistics.median(detectable)

@@ -17,7 +17,7 @@ from bench_lib.engine.settings import nodeid_of
 from bench_lib.formats import quantity, seconds
 from bench_lib.model import Attempt, Environment, Hardware, Param, Record
 from bench_lib.storage.history import Run
-from bench_lib.studies.cells import mib, number, percent, rate_cell, seconds_cell, times
+from bench_lib.studies.cells import CELLS, number, percent, seconds_cell, times
 from bench_lib.studies.compiling import MODES
 from bench_lib.studies.figures import Figures, figures_of
 
@@ -353,25 +353,18 @@ def _baseline(shelf: _Shelf) -> Section:
         warm_up = f"{seen.warmup_iterations} iterations, {seconds_cell(seen.warmup_s)}"
     one = Block(
         [
-            ("Throughput", _cell(seen, rate_cell(seen))),
-            ("Memory usage", _cell(seen, mib(seen.memory_bytes))),
-            ("Time per iteration", _cell(seen, seconds_cell(seen.step_s))),
-            ("Time per image", _cell(seen, seconds_cell(seen.item_s))),
-            ("Spread of the iterations", _cell(seen, percent(seen.spread, ".1%"))),
+            ("Throughput", _of(seen, "throughput")),
+            ("Memory usage", _of(seen, "memory")),
+            ("Time per iteration", _of(seen, "step")),
+            ("Time per image", _of(seen, "per image")),
+            ("Spread of the iterations", _of(seen, "spread")),
             ("Warm-up", _cell(seen, warm_up)),
         ],
         fill=sweep,
     )
-    rows: list[tuple[Cell, ...]] = []
-    for batch in batches:
-        each = shelf.find(batch)
-        cells = (rate_cell(each), mib(each.memory_bytes), number(each.items_per_s_per_gb))
-        rows.append((str(batch), *(_cell(each, cell) for cell in cells)))
-    by_batch = Block(
-        headings=("batch", "throughput", "memory", "img/s per GB"),
-        rows=rows,
-        fill=sweep,
-    )
+    shown = ("throughput", "memory", "img/s per GB")
+    rows = [_row(shelf.find(batch), shown, str(batch)) for batch in batches]
+    by_batch = Block(headings=("batch", *shown), rows=rows, fill=sweep)
     about = f"{shelf.network}, {shelf.kind.single}, batch 32"
     return Section(f"Exercise 1: one GPU ({about})", [one, by_batch])
 
@@ -386,11 +379,11 @@ def _precisions(shelf: _Shelf) -> Section:
     far = percent(half.loss_error, ".2%") if train else number(half.max_abs_diff, ".2g")
     speed = Block(
         [
-            ("FP32 throughput", _cell(single, rate_cell(single))),
-            ("FP16 throughput", _cell(half, rate_cell(half))),
+            ("FP32 throughput", _of(single, "throughput")),
+            ("FP16 throughput", _of(half, "throughput")),
             ("Speed-up (FP16/FP32)", _over(half.items_per_s, single.items_per_s)),
-            ("FP32 memory", _cell(single, mib(single.memory_bytes))),
-            ("FP16 memory", _cell(half, mib(half.memory_bytes))),
+            ("FP32 memory", _of(single, "memory")),
+            ("FP16 memory", _of(half, "memory")),
             ("Memory reduction", saved),
             (f"FP16's {'loss' if train else 'worst output'} away from FP32's", _cell(half, far)),
         ],
@@ -450,7 +443,6 @@ def _flops(shelf: _Shelf) -> Section:
         of_image = f"{known.flops_per_step / known.items_per_step / GIGA:.3g} GFLOP"
     parameters = "" if known.parameters is None else quantity(known.parameters)
     half = shelf.find(64, "fp16")
-    headings = ("GFLOP a step", "TFLOP/s", "of peak", "FLOP/byte", "bound")
     return Section(
         "Exercise 4: floating-point operations",
         [
@@ -459,30 +451,27 @@ def _flops(shelf: _Shelf) -> Section:
                     ("Parameters", _cell(known, parameters)),
                     ("Operations of an image", _cell(known, of_image)),
                 ],
-                (f"batch, {shelf.kind.single}", *headings),
-                [(str(batch), *_flop_cells(figures)) for batch, figures in found.items()],
+                (f"batch, {shelf.kind.single}", "GFLOP a step", *OPERATIONS),
+                [_flop_row(batch, figures) for batch, figures in found.items()],
                 shelf.of_network("batch-sweep", f"--batch-sizes {_list(batches)}{shelf.in_single}"),
             ),
             Block(
                 [],
-                (f"batch, {_precision_of(half) or 'fp16'}", *headings),
-                [("64", *_flop_cells(half))],
+                (f"batch, {_precision_of(half) or 'fp16'}", "GFLOP a step", *OPERATIONS),
+                [_flop_row(64, half)],
                 shelf.of_network("batch-sweep", "--batch-sizes 64 --precision fp16"),
             ),
         ],
     )
 
 
-def _flop_cells(seen: Figures) -> tuple[Cell, ...]:
+OPERATIONS = ("TFLOP/s", "of peak", "FLOP/byte", "bound")
+
+
+def _flop_row(batch: int, seen: Figures) -> tuple[Cell, ...]:
     flops = seen.flops_per_step
-    cells = (
-        "" if flops is None else f"{flops / GIGA:.4g}",
-        number(seen.tflop_per_s),
-        percent(seen.share_of_peak, ".1%"),
-        number(seen.flops_per_byte, ".3g"),
-        seen.bound or "",
-    )
-    return tuple(_cell(seen, cell) for cell in cells)
+    of_step = _cell(seen, "" if flops is None else f"{flops / GIGA:.4g}")
+    return _row(seen, OPERATIONS, str(batch), of_step)
 
 
 def _scaling(shelf: _Shelf) -> Section:
@@ -511,7 +500,7 @@ def _scaled(shelf: _Shelf, batch: int, ranks: int, kind: _Kind) -> tuple[Cell, .
     )
     return (
         *(str(batch), str(ranks), str(kind)),
-        _cell(several, rate_cell(several)),
+        _of(several, "throughput"),
         None if ideal is None else f"{quantity(ideal)} {alone.item}/s",
         efficiency or None,
     )
@@ -550,9 +539,7 @@ def _mode(shelf: _Shelf, precision: str, mode: str, eager: Figures) -> tuple[Cel
     return (
         _precision_of(seen) or (shelf.kind.single if precision == "fp32" else precision),
         mode,
-        _cell(seen, seconds_cell(seen.compile_s)),
-        _cell(seen, seen.compile_cache or ""),
-        _cell(seen, rate_cell(seen)),
+        *_row(seen, ("compiling", "caches", "throughput")),
         _over(seen.items_per_s, eager.items_per_s),
     )
 
@@ -560,7 +547,7 @@ def _mode(shelf: _Shelf, precision: str, mode: str, eager: Figures) -> tuple[Cel
 def _depth(shelf: _Shelf, network: str) -> tuple[Cell, ...]:
     eager = shelf.find(64, network=network)
     compiled = shelf.find(64, network=network, compile_mode="default")
-    cells = (_cell(eager, rate_cell(eager)), _cell(compiled, rate_cell(compiled)))
+    cells = (_of(eager, "throughput"), _of(compiled, "throughput"))
     return network, *cells, _over(compiled.items_per_s, eager.items_per_s)
 
 
@@ -576,6 +563,15 @@ def _kernels() -> Section:
 def _cell(seen: Figures, text: str) -> Cell:
     """Leave a place blank where nothing was measured; a dash is what a measurement lacks."""
     return text or ("-" if seen.is_measured else None)
+
+
+def _of(seen: Figures, heading: str) -> Cell:
+    """Return what a case's figures put below a heading of the exercises' tables."""
+    return _cell(seen, CELLS[heading](seen))
+
+
+def _row(seen: Figures, headings: Sequence[str], *first: Cell) -> tuple[Cell, ...]:
+    return (*first, *(_of(seen, heading) for heading in headings))
 
 
 def _over(value: float | None, reference: float | None) -> Cell:

@@ -11,11 +11,11 @@ from bench_lib.model import MOST_STEPS_TOLD, Case, Measurement, Param, Record, T
 from bench_lib.studies.cells import (
     Table,
     doubts,
-    mib,
     number,
     percent,
     ratio,
     seconds_cell,
+    table_of,
     times,
     trouble_lines,
 )
@@ -84,38 +84,29 @@ def training_row(what: str, case: Case, seen: Figures) -> TrainingRow:
     )
 
 
+def _losses(row: TrainingRow) -> str:
+    return "" if row.first_loss is None else f"{row.first_loss:.2f} to {row.last_loss:.2f}"
+
+
+COLUMNS = (
+    ("what", lambda row: row.what),
+    ("case", lambda row: row.figures.case_id),
+    "status",
+    ("images/s/gpu", lambda row: number(row.images_per_s_per_rank)),
+    ("images/s", lambda row: number(row.figures.items_per_s)),
+    ("batch", lambda row: seconds_cell(row.batch_s)),
+    "spread",
+    ("loss", _losses),
+    ("accuracy", lambda row: percent(row.last_accuracy, ".1%")),
+    *("memory", "host memory"),
+    ("CPUs", lambda row: number(row.figures.cpus, ".1f")),
+)
+
+
 def training_table(rows: Sequence[TrainingRow]) -> Table:
     """Return the three figures side by side, and what holds the training back."""
-    headings = (
-        *("what", "case", "status", "images/s/gpu", "images/s", "batch", "spread"),
-        *("loss", "accuracy", "memory", "host memory", "CPUs"),
-    )
     figures = [row.figures for row in rows]
-    return Table(
-        headings,
-        [_training_cells(row) for row in rows],
-        trouble_lines(figures),
-        [*_held_back(rows), *doubts(figures), *_sources(figures)],
-    )
-
-
-def _training_cells(row: TrainingRow) -> tuple[str, ...]:
-    seen = row.figures
-    loss = "" if row.first_loss is None else f"{row.first_loss:.2f} to {row.last_loss:.2f}"
-    return (
-        row.what,
-        seen.case_id,
-        "" if seen.is_measured else seen.status,
-        number(row.images_per_s_per_rank),
-        number(seen.items_per_s),
-        seconds_cell(row.batch_s),
-        percent(seen.spread, ".1%"),
-        loss,
-        percent(row.last_accuracy, ".1%"),
-        mib(seen.memory_bytes),
-        mib(seen.host_memory_bytes),
-        number(seen.cpus, ".1f"),
-    )
+    return table_of(rows, COLUMNS, [*_held_back(rows), *doubts(figures), *_sources(figures)])
 
 
 def _held_back(rows: Sequence[TrainingRow]) -> list[str]:

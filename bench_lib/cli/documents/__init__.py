@@ -5,24 +5,24 @@ Imported where JSON is asked for, and not before: these types name those of all 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeVar
+
+Told = TypeVar("Told")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
     """What a command prints with ``--json``."""
 
-    schema: int
+    schema: Literal[1] = 1
     """Another number where a field is gone or means something else; one more field is none."""
     command: str
     """Which command printed it."""
 
 
-@dataclass(frozen=True)
-class Change:
-    """A value of A and one of B in one unit, and their ratio; null where it is not known."""
-
-    a: float | None
-    b: float | None
-    ratio: float | None
-    """Above 1 is worse."""
+def filled(kind: Callable[..., Told], source: object, /, **own: Any) -> Told:
+    """Return a document with the fields that ``source`` has by the same names, and its own."""
+    names = {field.name for field in fields(kind)} - {"schema", "command", *own}  # type: ignore[arg-type]
+    return kind(**own, **{name: getattr(source, name) for name in names if hasattr(source, name)})

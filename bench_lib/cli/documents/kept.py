@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bench_lib.cli.documents import Change, Document
+from bench_lib.cli.documents import Document
 from bench_lib.model import (
     Baseline,
     Environment,
@@ -16,20 +16,16 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
+from bench_lib.report.versus import Figures
+from bench_lib.storage.baselines import Change
 
 # ---- baselines ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Excused:
+@dataclass(frozen=True, kw_only=True)
+class Excused(Quarantine):
     """A case in quarantine."""
 
-    reason: str
-    until: str
-    """Last day, UTC."""
-    date: str
-    """When it was put there, UTC."""
-    by: str | None
     over: bool
     """Whether its last day is past, so that it fails again."""
 
@@ -38,7 +34,6 @@ class Excused:
 class BaselineShow(Document):
     """The accepted values of one hardware key."""
 
-    schema: Literal[1] = 1
     command: Literal["baseline show"] = "baseline show"
     hardware_key: str
     device: Hardware | None
@@ -51,17 +46,10 @@ class BaselineShow(Document):
     """By case id."""
 
 
-@dataclass(frozen=True)
-class Proposed:
+@dataclass(frozen=True, kw_only=True)
+class Proposed(Change):
     """What accepting a run would change of one case, or has changed."""
 
-    case_id: str
-    old: Baseline | None
-    new: Baseline | None
-    why_not: str | None
-    """Why there is no new value."""
-    against: str | None
-    """What speaks against the new value."""
     ratio: float | None
     """New over old; above 1 is slower."""
     interval: tuple[float, float] | None
@@ -69,11 +57,9 @@ class Proposed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaselineDiff(Document):
-    """What accepting a run would change."""
+class Proposal(Document):
+    """What accepting a run would change, or has changed."""
 
-    schema: Literal[1] = 1
-    command: Literal["baseline diff"] = "baseline diff"
     hardware_key: str
     changes: list[Proposed]
     environment: list[str]
@@ -81,28 +67,29 @@ class BaselineDiff(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaselineAccept(Document):
+class BaselineDiff(Proposal):
+    """What accepting a run would change."""
+
+    command: Literal["baseline diff"] = "baseline diff"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineAccept(Proposal):
     """What was accepted."""
 
-    schema: Literal[1] = 1
     command: Literal["baseline accept"] = "baseline accept"
-    hardware_key: str
     path: str
     """The baseline file."""
     accepted: int
     """How many cases."""
     refused: list[str]
     """Ids of cases that something speaks against."""
-    changes: list[Proposed]
-    environment: list[str]
-    """What besides the values is not as it was, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineQuarantine(Document):
     """A case that was put into quarantine, or taken out of it."""
 
-    schema: Literal[1] = 1
     command: Literal["baseline quarantine"] = "baseline quarantine"
     hardware_key: str
     path: str
@@ -117,9 +104,9 @@ class BaselineQuarantine(Document):
 # ---- history ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Listed:
-    """One run in a line."""
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What every document says of a run."""
 
     run: str
     """Its id."""
@@ -135,6 +122,12 @@ class Listed:
     cases: int
     counts: dict[str, int]
     """How many cases have each status."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed(About):
+    """One run in a line."""
+
     compacted: bool
     """Whether it is read from Parquet."""
 
@@ -143,7 +136,6 @@ class Listed:
 class HistoryList(Document):
     """All runs, oldest first."""
 
-    schema: Literal[1] = 1
     command: Literal["history list"] = "history list"
     runs: list[Listed]
     problems: list[str]
@@ -151,24 +143,10 @@ class HistoryList(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistoryShow(Document):
+class HistoryShow(About, Document):
     """All that one run knows."""
 
-    schema: Literal[1] = 1
     command: Literal["history show"] = "history show"
-    run: str
-    """Its id."""
-    path: str
-    hardware_key: str
-    started: str
-    """UTC, ISO 8601."""
-    ended: str | None
-    """Null of a run that was interrupted, or goes on."""
-    finished: bool
-    exit_status: int | None
-    cases: int
-    counts: dict[str, int]
-    """How many cases have each status."""
     environments: dict[str, Environment]
     """By reference."""
     caches: dict[str, str]
@@ -183,7 +161,6 @@ class HistoryShow(Document):
 class HistoryQuery(Document):
     """The answer to a query."""
 
-    schema: Literal[1] = 1
     command: Literal["history query"] = "history query"
     columns: list[str]
     rows: list[list[Any]]
@@ -196,7 +173,6 @@ class HistoryQuery(Document):
 class HistorySchema(Document):
     """The tables that a query may ask for."""
 
-    schema: Literal[1] = 1
     command: Literal["history query --schema"] = "history query --schema"
     tables: dict[str, dict[str, str]]
     """By table and column, what the column holds."""
@@ -206,7 +182,6 @@ class HistorySchema(Document):
 class HistoryCompact(Document):
     """What became of the runs of a folder."""
 
-    schema: Literal[1] = 1
     command: Literal["history compact"] = "history compact"
     written: int
     """Runs that are in Parquet and were not before."""
@@ -261,7 +236,6 @@ class NightEntry:
 class Report(Document):
     """The newest night."""
 
-    schema: Literal[1] = 1
     command: Literal["report"] = "report"
     sentence: str
     """The night in one sentence."""
@@ -323,8 +297,8 @@ class ComparedCase:
     detectable_effect: float | None
     """Smallest slow-down that would be seen nine times in ten, as a fraction."""
     processes: Processes
-    memory_bytes: Change
-    compile_time_s: Change
+    memory_bytes: Figures
+    compile_time_s: Figures
     remarks: list[str]
 
 
@@ -340,7 +314,6 @@ class Renamed:
 class Compare(Document):
     """How B differs from A."""
 
-    schema: Literal[1] = 1
     command: Literal["compare"] = "compare"
     a: ComparedSide
     b: ComparedSide
@@ -393,7 +366,6 @@ class JudgedTimings:
 class Judge(Document):
     """A verdict for each case, in the order of the file."""
 
-    schema: Literal[1] = 1
     command: Literal["judge"] = "judge"
     verdicts: list[JudgedTimings]
     problems: list[str]

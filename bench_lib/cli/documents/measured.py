@@ -12,10 +12,9 @@ from bench_lib.studies.collectives import CollectiveRow
 from bench_lib.studies.compiling import CompileRow, DepthRow
 from bench_lib.studies.operators import OperatorRow
 from bench_lib.studies.precision import PrecisionRow
-from bench_lib.studies.scaling import ScalingRow
+from bench_lib.studies.scaling import FittedLaw, Forecast, Request, ScalingRow, Worth
 from bench_lib.studies.sheet import Section
 from bench_lib.studies.training import RanksRow, TrainingRow
-from bench_lib.verdict.metrics.scaling import Law
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,6 @@ class Measured(Document):
 class Precision(Measured):
     """Precisions beside each other."""
 
-    schema: Literal[1] = 1
     command: Literal["exercise precision"] = "exercise precision"
     rows: list[PrecisionRow]
 
@@ -52,7 +50,6 @@ class Precision(Measured):
 class LargestBatch(Measured):
     """The largest batch that fits, by precision."""
 
-    schema: Literal[1] = 1
     command: Literal["exercise largest-batch"] = "exercise largest-batch"
     rows: list[LargestRow]
 
@@ -61,7 +58,6 @@ class LargestBatch(Measured):
 class Compile(Measured):
     """Compile modes beside each other."""
 
-    schema: Literal[1] = 1
     command: Literal["exercise compile"] = "exercise compile"
     rows: list[CompileRow]
 
@@ -70,7 +66,6 @@ class Compile(Measured):
 class Depth(Measured):
     """What compiling gives by depth of network."""
 
-    schema: Literal[1] = 1
     command: Literal["exercise depth"] = "exercise depth"
     rows: list[DepthRow]
     conclusion: str | None
@@ -81,7 +76,6 @@ class Depth(Measured):
 class BatchSweep(Measured):
     """Batch sizes beside each other."""
 
-    schema: Literal[1] = 1
     command: Literal["exercise batch-sweep"] = "exercise batch-sweep"
     rows: list[SweepRow]
     efficient: int | None
@@ -96,7 +90,6 @@ class BatchSweep(Measured):
 class Operators(Measured):
     """Operators."""
 
-    schema: Literal[1] = 1
     command: Literal["ops"] = "ops"
     rows: list[OperatorRow]
     profiles: dict[str, str]
@@ -107,7 +100,6 @@ class Operators(Measured):
 class Collectives(Measured):
     """Collectives by size."""
 
-    schema: Literal[1] = 1
     command: Literal["collectives"] = "collectives"
     rows: list[CollectiveRow]
 
@@ -116,7 +108,6 @@ class Collectives(Measured):
 class Cifar100(Measured):
     """Input, the device's step, and both side by side."""
 
-    schema: Literal[1] = 1
     command: Literal["train cifar100"] = "train cifar100"
     rows: list[TrainingRow]
 
@@ -125,70 +116,8 @@ class Cifar100(Measured):
 class Cifar10Table(Measured):
     """Whole epochs by number of ranks."""
 
-    schema: Literal[1] = 1
     command: Literal["train cifar10-table"] = "train cifar10-table"
     rows: list[RanksRow]
-
-
-@dataclass(frozen=True)
-class Next:
-    """What the law foretells of twice as many workers."""
-
-    workers: int
-    speed_up: float
-    interval: tuple[float, float] | None
-    """95% interval of the speed-up."""
-
-
-@dataclass(frozen=True)
-class FittedLaw:
-    """The law of one curve, or why none fits."""
-
-    curve: str
-    over: str
-    scaling: str
-    law: Law | None
-    why: str | None
-    """Why none fits."""
-    next: Next | None
-
-
-@dataclass(frozen=True)
-class Foretold:
-    """One figure of the long run in ``unit``, as a short one foretold it and as it was."""
-
-    figure: str
-    unit: str
-    """``B``, ``CPUs`` or ``s``."""
-    predicted: float
-    measured: float
-    error: float
-    """The prediction less what was measured, as a share of that."""
-
-
-@dataclass(frozen=True)
-class Worth:
-    """One GPU beside the best of the CPU."""
-
-    ratio: float
-    """The GPU's throughput over the CPU's."""
-    in_words: str
-
-
-@dataclass(frozen=True)
-class JobRequest:
-    """What a job of this work should ask a scheduler for."""
-
-    case_id: str
-    tasks: int
-    cpus_per_task: int
-    memory_bytes: int
-    """Of the host, all tasks together; with a margin."""
-    time_s: int
-    """With a margin."""
-    gpus: int
-    options: str
-    """Slurm's."""
 
 
 @dataclass(frozen=True)
@@ -203,13 +132,12 @@ class Written:
 class Scaling(Measured):
     """Speed-up and efficiency, and the laws that fit them."""
 
-    schema: Literal[1] = 1
     command: Literal["scaling"] = "scaling"
     rows: list[ScalingRow]
     laws: list[FittedLaw]
-    forecasts: list[Foretold]
+    forecasts: list[Forecast]
     gpu: Worth | None
-    requests: list[JobRequest]
+    requests: list[Request]
     written: list[Written]
 
 
@@ -217,7 +145,6 @@ class Scaling(Measured):
 class Sheet(Document):
     """The workshop guide's results sheet."""
 
-    schema: Literal[1] = 1
     command: Literal["exercise sheet"] = "exercise sheet"
     hardware_key: str
     network: str
@@ -228,15 +155,7 @@ class Sheet(Document):
 
 
 BY_NAME: dict[str, type[Measured]] = {
-    "precision": Precision,
-    "largest-batch": LargestBatch,
-    "compile": Compile,
-    "depth": Depth,
-    "batch-sweep": BatchSweep,
-    "ops": Operators,
-    "collectives": Collectives,
-    "scaling": Scaling,
-    "train-cifar100": Cifar100,
-    "train-cifar10-table": Cifar10Table,
+    each.command.removeprefix("exercise ").replace(" ", "-"): each
+    for each in Measured.__subclasses__()
 }
 """By the name that the measurements have in the history."""

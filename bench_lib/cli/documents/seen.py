@@ -6,31 +6,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench_lib.backends.amd.rocprof.counters import KernelCounters
-from bench_lib.backends.checks import Check
 from bench_lib.cli.documents import Document
-from bench_lib.cli.page import Reference, Seen
+from bench_lib.cli.page import Machine
 from bench_lib.engine.pairing import Row
 from bench_lib.model import Case, Environment, Hardware, Kernel, KernelTable
 from bench_lib.profiling.readings import Answer
 from bench_lib.slurm.asked import Resources, Task
 from bench_lib.slurm.collecting import Outcome
+from bench_lib.studies.selfcheck import Effect
 
 
 @dataclass(frozen=True, kw_only=True)
-class Env(Document):
+class Env(Machine, Document):
     """What is here, and whether the suite can run."""
 
-    schema: Literal[1] = 1
     command: Literal["env"] = "env"
-    devices: list[Hardware]
-    baselines: dict[str, Reference]
-    """By hardware key."""
-    telemetry: list[Seen]
-    """In the order of the devices."""
-    environment: Environment
-    checks: list[Check]
-    fit: bool
-    """Whether the suite can run here."""
 
 
 # ---- two environments, planted delays -----------------------------------------------------
@@ -40,7 +30,6 @@ class Env(Document):
 class Ab(Document):
     """Two environments on one device in turns."""
 
-    schema: Literal[1] = 1
     command: Literal["ab"] = "ab"
     device: Hardware
     pairs: int
@@ -60,27 +49,10 @@ class Ab(Document):
     """What to do now, in words."""
 
 
-@dataclass(frozen=True)
-class Planted:
-    """What became of one planted slow-down."""
-
-    planted: float
-    """Share of a step."""
-    measured: float
-    """Share of a step; median over the processes."""
-    splits: int
-    """How often candidates were held against others."""
-    regressed: int
-    suspect: int
-    found: float
-    """Share of the splits."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Selfcheck(Document):
     """Whether the verdict holds on this machine."""
 
-    schema: Literal[1] = 1
     command: Literal["selfcheck"] = "selfcheck"
     case_id: str
     hardware_key: str
@@ -99,7 +71,7 @@ class Selfcheck(Document):
     """By name, which ends with the unit, the least and the most over the processes."""
     measuring_s: float
     opening_s: float
-    effects: list[Planted]
+    effects: list[Effect]
     false: int
     """Clean splits that were called slower."""
     visible: float | None
@@ -136,7 +108,6 @@ class ContextCase:
 class SelfcheckContexts(Document):
     """How far fresh contexts differ here, and why."""
 
-    schema: Literal[1] = 1
     command: Literal["selfcheck --contexts"] = "selfcheck --contexts"
     hardware_key: str
     cases: list[ContextCase]
@@ -167,7 +138,6 @@ class ProfiledRank:
 class Profile(Document):
     """A case's step, by kernel."""
 
-    schema: Literal[1] = 1
     command: Literal["profile"] = "profile"
     case: Case
     hardware_key: str
@@ -221,7 +191,6 @@ class KernelChange:
 class ProfileDiff(Document):
     """What changed from one profile to another."""
 
-    schema: Literal[1] = 1
     command: Literal["profile --diff"] = "profile --diff"
     before: ProfileSide
     after: ProfileSide
@@ -252,7 +221,6 @@ class SubmittedTask:
 class Submit(Document):
     """A job that was submitted."""
 
-    schema: Literal[1] = 1
     command: Literal["submit"] = "submit"
     job: str
     script: str
@@ -264,7 +232,6 @@ class Submit(Document):
 class SubmitDryRun(Document):
     """What would be submitted."""
 
-    schema: Literal[1] = 1
     command: Literal["submit --dry-run"] = "submit --dry-run"
     script: str
     """Its text."""
@@ -275,7 +242,6 @@ class SubmitDryRun(Document):
 class SubmitCollect(Document):
     """What became of a job."""
 
-    schema: Literal[1] = 1
     command: Literal["submit --collect"] = "submit --collect"
     job: str
     resources: Resources
