@@ -382,7 +382,7 @@ class Kernel:
     total_s: float
 
 
-class Call(NamedTuple):
+class KernelCall(NamedTuple):
     """One kernel on the device; seconds since the first of its process began."""
 
     name: str

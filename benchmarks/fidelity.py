@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench_lib.model import Case
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.device import open_device
-from bench_lib.worker.measure import Context, measure
+from bench_lib.worker.measure import MeasuringContext, measure
 from bench_lib.worker.workloads import Setting
 
 BATCH = 64
@@ -61,7 +61,7 @@ def main() -> None:
     device, seen = open_device()
     if device.type != "cuda":
         sys.exit("fidelity.py needs a GPU: on a CPU both sides read the same clock")
-    context = Context(Setting(device), clock_of(device), "fidelity", seen.uuid)
+    context = MeasuringContext(Setting(device), clock_of(device), "fidelity", seen.uuid)
     case = Case(
         id="resnet50-b64-fp16-eager-infer",
         workload="network",

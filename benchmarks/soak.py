@@ -239,7 +239,7 @@ class Soak:
             launcher = "mpirun" if case.is_of_ranks else "none"
             conditions = {"ranks": 2 if case.is_of_ranks else 1, "launcher": launcher}
             new = Baseline(case.id, processes, accepted, conditions=conditions)
-            changes.append(baselines.Change(case.id, None, new))
+            changes.append(baselines.BaselineChange(case.id, None, new))
         file = baselines.load(self.folder / "baselines", "mi300x")
         known = {"e0e0e0e0": Environment("3.11.7", "node-1", torch="2.9.0")}
         baselines.write(file, changes, devices()[0], known)

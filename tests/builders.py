@@ -311,7 +311,9 @@ def accept(folder: Path, hardware: Hardware, *case_ids: str, process: Any = None
         for i, x in enumerate(TEN_MS)
     ]
     changes = [
-        baselines.Change(id_, None, make_baseline(case_id=id_, processes=processes, **fields))
+        baselines.BaselineChange(
+            id_, None, make_baseline(case_id=id_, processes=processes, **fields)
+        )
         for id_ in case_ids
     ]
     file = baselines.load(folder, hardware.key)

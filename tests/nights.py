@@ -30,7 +30,7 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
-from bench_lib.report.night import Entry, Moved, Night
+from bench_lib.report.night import Moved, Night, NightCase
 from bench_lib.storage.archive import Point, RunLine
 from bench_lib.verdict.statistics.changes import Step
 
@@ -223,7 +223,7 @@ def make_entry(
     points: Sequence[Point] | None = None,
     record: dict[str, Any] | None = None,
     **fields: Any,
-) -> Entry:
+) -> NightCase:
     """Return a case that was measured and judged, with 30 nights behind it."""
     case = case or make_case()
     batch = case.params.get("batch_size", 4)
@@ -271,7 +271,7 @@ def make_entry(
     }
     known = make_points(case=case, key=hardware.key, median_s=median_s, last=status)
     return replace(
-        Entry(
+        NightCase(
             record=Record(case, **about),
             hardware=hardware,
             run_id=RUN,
@@ -284,7 +284,7 @@ def make_entry(
     )
 
 
-def regressed(case: Case | None = None, ratio: float = 1.08, **fields: Any) -> Entry:
+def regressed(case: Case | None = None, ratio: float = 1.08, **fields: Any) -> NightCase:
     """Return a case that got slower with an upgrade three nights ago, and the kernel to blame."""
     case = case or make_case(compile_mode="max-autotune")
     at = 27
@@ -305,7 +305,7 @@ def regressed(case: Case | None = None, ratio: float = 1.08, **fields: Any) -> E
     return replace(entry, baseline=replace(entry.baseline, kernels=make_kernels()), **fields)
 
 
-def improved(case: Case | None = None, **fields: Any) -> Entry:
+def improved(case: Case | None = None, **fields: Any) -> NightCase:
     """Return a case that got faster."""
     return make_entry(
         case or make_case(precision="bf16"),
@@ -316,7 +316,7 @@ def improved(case: Case | None = None, **fields: Any) -> Entry:
     )
 
 
-def error(case: Case | None = None, last_output: str | None = None, **fields: Any) -> Entry:
+def error(case: Case | None = None, last_output: str | None = None, **fields: Any) -> NightCase:
     """Return a case that ended in a GPU's fault, with what its worker said last."""
     case = case or make_case("vit_b_16", precision="bf16", task="train")
     fault = Fault(
@@ -339,7 +339,7 @@ def error(case: Case | None = None, last_output: str | None = None, **fields: An
     return replace(entry, **fields)
 
 
-def invalid(case: Case | None = None, **fields: Any) -> Entry:
+def invalid(case: Case | None = None, **fields: Any) -> NightCase:
     """Return a case that was measured while the device was held back."""
     case = case or make_case("densenet121")
     words = "the device was held back (power cap) for 62% of the stretch"
@@ -349,7 +349,7 @@ def invalid(case: Case | None = None, **fields: Any) -> Entry:
     return replace(entry, record=replace(entry.record, attempts=[attempt]), points=points, **fields)
 
 
-def no_baseline(case: Case | None = None, **fields: Any) -> Entry:
+def no_baseline(case: Case | None = None, **fields: Any) -> NightCase:
     """Return a case that nobody has accepted yet, measured for the first time."""
     case = case or make_case("swin_t", 128)
     return make_entry(
@@ -362,14 +362,14 @@ def no_baseline(case: Case | None = None, **fields: Any) -> Entry:
     )
 
 
-def quarantined(case: Case | None = None, **fields: Any) -> Entry:
+def quarantined(case: Case | None = None, **fields: Any) -> NightCase:
     """Return a regression that is known and excused until a day to come."""
     held = Quarantine("slow since driver 6.14, ticket 1234", "2026-12-31", stamp(10), "somebody")
     entry = regressed(case or make_case("convnext_tiny", 128, "bf16"), 1.12)
     return replace(entry, record=replace(entry.record, quarantine=held), **fields)
 
 
-def make_night(entries: Sequence[Entry] | None = None, **fields: Any) -> Night:
+def make_night(entries: Sequence[NightCase] | None = None, **fields: Any) -> Night:
     """Return a night with one entry of each kind, on one kind of hardware, failing first."""
     if entries is None:
         entries = [
@@ -506,7 +506,7 @@ def _example_time(case: Case) -> float:
     return (4e-4 + each * batch * precision * mode) * task * ranks
 
 
-def _example(case: Case, hardware: Hardware, time_s: float, number: int) -> Entry:
+def _example(case: Case, hardware: Hardware, time_s: float, number: int) -> NightCase:
     seed = number + (1000 if hardware is MI250X else 0)
     noise = random.Random(seed).uniform(0.0008, 0.003)
     steps = {5: [(52, 0.94)], 12: [(61, 0.955)], 20: [(30, 1.02), (66, 0.97)]}.get(seed % 29, [])
@@ -545,7 +545,7 @@ def _example(case: Case, hardware: Hardware, time_s: float, number: int) -> Entr
     )
 
 
-def _example_regression(ratio: float, mode: str, network: str = "resnet50") -> Entry:
+def _example_regression(ratio: float, mode: str, network: str = "resnet50") -> NightCase:
     case = make_case(network, 64 if network == "resnet50" else 32, "fp16", mode)
     time_s = _example_time(case)
     points = make_points(
@@ -585,7 +585,7 @@ def _example_regression(ratio: float, mode: str, network: str = "resnet50") -> E
     return replace(entry, baseline=replace(entry.baseline, kernels=table))
 
 
-def _example_error() -> Entry:
+def _example_error() -> NightCase:
     case = make_case("convnext_tiny", 128, "fp16", "max-autotune")
     time_s = _example_time(case)
     last_output = (

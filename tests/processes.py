@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bench_lib.launch.zygote import Context, Zygote
+    from bench_lib.launch.zygote import WorkerProcess, Zygote
 
 LONG_S = 60.0
 """Past this a test that waits for another process has failed."""
@@ -57,7 +57,7 @@ def pids_in(file: Path) -> list[int]:
 
 
 @contextlib.contextmanager
-def fresh_context(zygote: Zygote) -> Iterator[Context]:
+def fresh_context(zygote: Zygote) -> Iterator[WorkerProcess]:
     """Fork a fresh context, and see to it that it leaves nobody."""
     context = zygote.context()
     yield context

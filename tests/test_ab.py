@@ -20,7 +20,7 @@ from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
 from bench_lib.engine.engine import opened
 from bench_lib.engine.pace import Pace
-from bench_lib.engine.pairing import Row, differences, fails
+from bench_lib.engine.pairing import PairRow, differences, fails
 from bench_lib.engine.settings import Settings, Side
 from bench_lib.engine.suite import Suite
 from bench_lib.launch import catalogue
@@ -124,11 +124,11 @@ class Bed:
             lock_wait_s=0,
             sides=self.sides,
             say=self.said.append,
-            progress=ab.Lines(pairs, most, self.said.append),
+            progress=ab.PairLines(pairs, most, self.said.append),
         )
         return opened(DEVICE, settings)
 
-    def run(self, *ids: str, pairs: int = 3, most: int = 6, **fields: Any) -> dict[str, Row]:
+    def run(self, *ids: str, pairs: int = 3, most: int = 6, **fields: Any) -> dict[str, PairRow]:
         """Compare cases of these ids, each slower by 1% at worst."""
         cases = [make_case(id=id_, **fields) for id_ in ids]
         with self.opened(pairs=pairs, most=most) as engine:

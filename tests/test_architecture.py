@@ -72,7 +72,7 @@ from bench_lib.worker.workloads import Setting, networks, registry
 device.versions()
 registry.networks()
 cpu, seen = device.open_device()
-alone = measure.Context(
+alone = measure.MeasuringContext(
     Setting(cpu), clock_of(cpu), "alone",
     cache_state=device.compile_cache_state, forget=device.forget_compiled,
 )

@@ -24,7 +24,7 @@ from bench_lib.model import Record, Status
 from bench_lib.storage import history
 from bench_lib.storage.archive import Archive
 from bench_lib.storage.archive.compaction import compact, restore
-from bench_lib.storage.archive.places import Place
+from bench_lib.storage.archive.places import HistoryPlace
 from bench_lib.storage.archive.pushing import pull, push
 from bench_lib.storage.history import HistoryError, read
 
@@ -185,7 +185,7 @@ def test_a_server_that_is_gone_is_said(credentials):
 def test_kinds_of_addresses_that_are_not_known_are_refused(address):
     """With those that are."""
     with pytest.raises(HistoryError, match="runs are kept in folders, or under s3://, gs://, http"):
-        Place(address)
+        HistoryPlace(address)
 
 
 def test_a_kind_of_address_whose_package_is_not_here_names_it(monkeypatch):
@@ -197,9 +197,9 @@ def test_a_kind_of_address_whose_package_is_not_here_names_it(monkeypatch):
 
     monkeypatch.setattr(fsspec, "filesystem", missing)
     with pytest.raises(HistoryError, match=r"gs:// needs gcsfs; pip install gcsfs"):
-        Place("gs://bucket/runs")
+        HistoryPlace("gs://bucket/runs")
     with pytest.raises(HistoryError, match=r"s3:// needs s3fs; pip install 'bench-lib\[object-st"):
-        Place("s3://bucket/runs")
+        HistoryPlace("s3://bucket/runs")
 
 
 # ---- pushing ----------------------------------------------------------------------------

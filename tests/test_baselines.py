@@ -60,9 +60,9 @@ from bench_lib.storage.acceptance import (
     taken,
 )
 from bench_lib.storage.baselines import (
+    BaselineChange,
     BaselineError,
     BaselineFile,
-    Change,
     in_force,
     is_day,
     layout,
@@ -101,7 +101,7 @@ def refusal(folder, value):
 
 def accept(folder, baselines, hardware=None, environments=None):
     """Write these baselines over what is in the folder."""
-    changes = [Change(b.case_id, None, b) for b in baselines]
+    changes = [BaselineChange(b.case_id, None, b) for b in baselines]
     known = {ENVIRONMENT: make_environment()} if environments is None else environments
     return write(load(folder, KEY), changes, hardware or make_hardware(), known)
 
@@ -501,7 +501,7 @@ def test_environments_that_no_process_refers_to_are_dropped(tmp_path):
 def test_what_cannot_be_accepted_leaves_the_old_values(tmp_path):
     """A case that failed today keeps what it is held against."""
     accept(tmp_path, [make_baseline()])
-    write(load(tmp_path, KEY), [Change(CASE_ID, None, None, "died")], make_hardware(), {})
+    write(load(tmp_path, KEY), [BaselineChange(CASE_ID, None, None, "died")], make_hardware(), {})
     assert load(tmp_path, KEY).baselines == {CASE_ID: make_baseline()}
 
 
@@ -511,7 +511,7 @@ def test_a_full_disk_leaves_the_old_file_whole_and_nothing_beside_it(tmp_path):
     before = path.read_bytes()
     file = load(tmp_path, KEY)
     with no_file_beyond(100), pytest.raises(BaselineError) as caught:
-        write(file, [Change("new", None, make_baseline())], make_hardware(), {})
+        write(file, [BaselineChange("new", None, make_baseline())], make_hardware(), {})
     assert str(caught.value) == f"cannot write {path}: File too large"
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
@@ -546,7 +546,7 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path):
     (tmp_path / "baselines").write_text("")
     file = BaselineFile(tmp_path / "baselines" / "mi300x.json", KEY)
     with pytest.raises(BaselineError) as caught:
-        write(file, [Change(CASE_ID, None, make_baseline())], make_hardware(), {})
+        write(file, [BaselineChange(CASE_ID, None, make_baseline())], make_hardware(), {})
     assert str(caught.value) == f"cannot write {file.path}: File exists"
 
 
@@ -679,7 +679,7 @@ def test_a_case_with_nothing_to_accept_says_why(attempt, why):
     current = held_against(0.0)
     old = current.baselines[CASE_ID]
     assert proposed(make_record(attempts=[attempt]), current=current) == [
-        Change(CASE_ID, old, None, why)
+        BaselineChange(CASE_ID, old, None, why)
     ]
 
 
@@ -687,7 +687,9 @@ def test_a_record_with_a_fault_gives_nothing_not_even_what_came_before_it():
     """A case that dies every other time is in ERROR and not a value to hold against."""
     record = make_record(attempts=[make_attempt(), make_attempt(fault=make_fault())])
     assert proposed(record) == [
-        Change(CASE_ID, None, None, "out of memory in first step: tried to allocate 2.00 GiB")
+        BaselineChange(
+            CASE_ID, None, None, "out of memory in first step: tried to allocate 2.00 GiB"
+        )
     ]
 
 
@@ -918,7 +920,7 @@ def formerly(**process):
         (measured({"values": {"latency": 1.0, "stability": -0.1}}), "a process has stability -0.1"),
         (measured({"n": 0}), "a process has n = 0;"),
         (formerly(log_median=1e6), "a process has the latency "),
-        (formerly(log_median=-50.5), "a process has the latency 1.2e-22;"),
+        (formerly(log_median=-50.5), "a process has the latency 1.16985e-22;"),
         (formerly(spread=-0.1), "a process has stability -0.1;"),
         (measured({}, limits={"spread": -1}), "limits.spread is -1"),
         (measured({}, limits={"spread": 0}), "limits.spread is 0"),

@@ -249,7 +249,11 @@ def test_slow_steps_are_looked_into_less_often(monkeypatch, step_s, asynchronous
     clock.asynchronous = asynchronous
     monkeypatch.setattr(module, "build", lambda *_: Workload(step))
     monkeypatch.setattr(
-        module.profiling, "kernels", lambda _s, _c, n: asked.append(n) or profiling.Work(steps=n)
+        module.profiling,
+        "kernels",
+        lambda _s, _c, n: asked.append(n) or profiling.StepWork(steps=n),
     )
-    module.kernels_of(make_case(), module.Context(Setting(torch.device("cpu")), clock, "c"))
+    module.kernels_of(
+        make_case(), module.MeasuringContext(Setting(torch.device("cpu")), clock, "c")
+    )
     assert asked == [steps]

@@ -501,7 +501,7 @@ def test_what_is_judged_fails_where_ranks_became_less_efficient(run, tmp_path):
             for i, x in enumerate((-0.002, -0.001, 0.0, 0.001, 0.002))
         ]
         new = make_baseline(case_id=case_id, processes=processes)
-        changes.append(baselines.Change(case_id, None, new))
+        changes.append(baselines.BaselineChange(case_id, None, new))
     baselines.write(file, changes, GPUS[0], {"e0e0e0e0": make_environment()})
     words = ("network", "--network", "resnet50", "--ranks", "2", "--judge")
     answer = run(*words, script={f"{NET}-x2": steps(0.0115)}, devices=GPUS)

@@ -25,9 +25,9 @@ from command import Quiet, ran
 
 from bench_lib.model import Kernel, KernelTable, Numerics, Published
 from bench_lib.report import versus
-from bench_lib.report.versus import Side
+from bench_lib.report.versus import SideValues
 from bench_lib.storage import baselines
-from bench_lib.storage.baselines import BaselineFile, Change
+from bench_lib.storage.baselines import BaselineChange, BaselineFile
 from bench_lib.verdict.metrics import find
 from bench_lib.verdict.statistics import comparison
 
@@ -93,13 +93,13 @@ def accept(change=0.0, case_id="matmul", **fields):
     new = replace(make_baseline(logs), case_id=case_id)
     current = baselines.load(Path("baselines"), hardware.key)
     environments = {new.processes[0].environment: make_environment(torch="2.8.0")}
-    baselines.write(current, [Change(case_id, None, new)], hardware, environments)
+    baselines.write(current, [BaselineChange(case_id, None, new)], hardware, environments)
 
 
-def side(**by_case) -> Side:
+def side(**by_case) -> SideValues:
     """Return a side that has these processes."""
     values = {id_: replace(make_baseline(), processes=p) for id_, p in by_case.items()}
-    return Side("x", "x", "mi300x", values)
+    return SideValues("x", "x", "mi300x", values)
 
 
 # ---- what is compared -------------------------------------------------------------------
@@ -362,7 +362,7 @@ def test_kernels_of_both_sides_say_where_a_change_is():
 
     def looked_into(total_s, log):
         table = KernelTable("torch.profiler", 5, [Kernel("gemm_kernel", 10, total_s)])
-        return Side(
+        return SideValues(
             "x",
             "x",
             "mi300x",
@@ -500,7 +500,7 @@ def test_published_figures_are_no_side(compare):
     published = Published(1000.0, "somewhere", "another tool")
     file = BaselineFile(Path("baselines/mi300x.json"), "mi300x")
     figure = replace(make_baseline([]), provenance="published", published=published)
-    baselines.write(file, [Change("matmul", None, figure)], make_hardware(), {})
+    baselines.write(file, [BaselineChange("matmul", None, figure)], make_hardware(), {})
     document = json.loads(file.path.read_text())
     document["cases"]["matmul"] = {
         "provenance": "published",

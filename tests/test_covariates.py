@@ -17,15 +17,15 @@ from bench_lib.verdict.judge import Evidence
 from bench_lib.verdict.metrics import LEADING
 from bench_lib.verdict.rules.chance import Question, answers
 from bench_lib.verdict.statistics.comparison import Contrast, compare
-from bench_lib.verdict.statistics.covariates import Group, Slope, gains, slopes
+from bench_lib.verdict.statistics.covariates import ProcessGroup, Slope, gains, slopes
 
 CHEAP, DEAR = 1.83, 1.99
 NOISE = 0.0004
 
 
-def group(name: str, launches: Sequence[float], time: Callable[[float], float]) -> Group:
+def group(name: str, launches: Sequence[float], time: Callable[[float], float]) -> ProcessGroup:
     """Return processes with these launch costs, whose log times follow from them."""
-    return Group(
+    return ProcessGroup(
         {f"{name}{i}": time(launch) for i, launch in enumerate(launches)},
         {f"{name}{i}": {"launch_ratio": launch} for i, launch in enumerate(launches)},
     )
@@ -52,7 +52,7 @@ def suite(seed: int, slope: float, cases: int = 6, sizes: tuple[int, int] = (4, 
     return [case(rng, launches, slope) for _ in range(cases)]
 
 
-def contrast(groups: Sequence[Group], planned: int = 1) -> Contrast:
+def contrast(groups: Sequence[ProcessGroup], planned: int = 1) -> Contrast:
     """Return a case's groups as the judge has them."""
     new, old = groups
     return Contrast(new.values, old.values, planned, new.probes, old.probes)
@@ -99,12 +99,15 @@ def test_the_better_of_two_probes_is_taken_case_by_case():
         for name in names
     }
 
-    def case_of(probe: str, middle: float) -> list[Group]:
+    def case_of(probe: str, middle: float) -> list[ProcessGroup]:
         values = {
             name: 0.1 * math.log(probes[name][probe] / middle) + rng.gauss(0, 0.0003)
             for name in names
         }
-        return [Group({n: values[n] for n in names if n[0] == side}, probes) for side in ("c", "b")]
+        return [
+            ProcessGroup({n: values[n] for n in names if n[0] == side}, probes)
+            for side in ("c", "b")
+        ]
 
     found = slopes(
         [case_of("launch_ratio", 1.9), case_of("host_us", 85.0), case_of("launch_ratio", 1.9)]
@@ -136,7 +139,7 @@ def test_what_cases_share_in_a_process_is_no_evidence_by_itself():
         luck = {f"{s}{i}": rng.gauss(0, 0.004) for s in "cb" for i in range(5)}
         cases = [
             [
-                Group({n: luck[n] + rng.gauss(0, NOISE) for n in side.values}, side.probes)
+                ProcessGroup({n: luck[n] + rng.gauss(0, NOISE) for n in side.values}, side.probes)
                 for side in case(rng, launches, 0.0)
             ]
             for _ in range(30)
@@ -217,7 +220,7 @@ def test_many_probes_share_one_chance():
         names = [f"{side}{i}" for side in "cb" for i in range(6)]
         probes = {n: {f"noise {k}": rng.uniform(1, 2) for k in range(40)} for n in names}
         values = {n: rng.gauss(0, 0.004) for n in names}
-        sides = [Group({n: values[n] for n in names if n[0] == s}, probes) for s in "cb"]
+        sides = [ProcessGroup({n: values[n] for n in names if n[0] == s}, probes) for s in "cb"]
         wrong += bool(used(slopes([sides])))
     assert wrong == 0
 

@@ -888,7 +888,7 @@ def found_with(search, measure):
         cases.append(case)
         return measure(case)
 
-    looks = batches.Looks(attempt, attempt)
+    looks = batches.BatchLooks(attempt, attempt)
     found = find_largest(search, lambda batch: case_of(batch_size=batch), looks, said.append)
     return found, cases, said
 
@@ -973,10 +973,10 @@ def test_a_bound_is_said_with_what_was_found():
 
 def test_largest_batches_are_held_against_the_first_precisions():
     """As a ratio only where memory ended both searches."""
-    ended = batches.Found(100)
-    double = batches.Found(200)
-    stopped = batches.Found(300, stopped="batch 600: exception")
-    nothing = batches.Found(None)
+    ended = batches.SearchResult(100)
+    double = batches.SearchResult(200)
+    stopped = batches.SearchResult(300, stopped="batch 600: exception")
+    nothing = batches.SearchResult(None)
     seen = figures(memory=50 * MIB)
     ended = replace(ended, outcome=outcome_of(case_of(), limit=100), too_large=104)
     found = {"fp32": ended, "fp16": double, "bf16": stopped, "int8": nothing}
@@ -1023,7 +1023,7 @@ def test_an_answer_below_the_accepted_batch_is_looked_into(accepted, resolution,
     """By more than the resolution, and within what was to be tried."""
     search = Search(start=50, resolution=resolution, at_most=at_most)
     search.fitted(50, None)
-    found = batches.Found(50, too_large=51)
+    found = batches.SearchResult(50, too_large=51)
     asked = []
 
     def measure(case):
@@ -1047,7 +1047,7 @@ def test_an_accepted_batch_that_fits_after_all_is_the_answer():
     """Whatever the search had seen."""
     search = Search(start=40)
     search.fitted(40, None)
-    found = batches.Found(40, too_large=48)
+    found = batches.SearchResult(40, too_large=48)
     held = batches.held_against(
         found, 56, search, lambda n: case_of(batch_size=n), lambda case: outcome_of(case, limit=60)
     )

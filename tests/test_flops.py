@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from bench_lib.worker import layers
 from bench_lib.worker.workloads import flops
-from bench_lib.worker.workloads.flops import Amount, Work, count, work
+from bench_lib.worker.workloads.flops import Amount, OperationWork, count, work
 from bench_lib.worker.workloads.registry import create
 
 
@@ -169,7 +169,7 @@ def test_torch_has_its_own_attention_back_even_after_a_failure():
 
 # --- work of any batch ---------------------------------------------------------------------
 
-WORK = Work(
+WORK = OperationWork(
     per_image=Amount({"convolution": 100.0, "addmm": 10.0}, elements=1000, other_bytes=80),
     per_step=Amount({"mm": 7.0}, elements=50, other_bytes=8),
     trained=20,
@@ -219,7 +219,7 @@ class Odd(nn.Module):
         return images.flatten(1) @ (self.left @ self.right)
 
 
-def work_of(network: nn.Module, task: str, monkeypatch: pytest.MonkeyPatch) -> Work | None:
+def work_of(network: nn.Module, task: str, monkeypatch: pytest.MonkeyPatch) -> OperationWork | None:
     """Count a network of 3 × 2 × 2 images that is in no registry."""
     monkeypatch.setattr(flops, "create_weightless", lambda _name, _size: network)
     return work.__wrapped__("odd", 2, task)
@@ -227,7 +227,7 @@ def work_of(network: nn.Module, task: str, monkeypatch: pytest.MonkeyPatch) -> W
 
 def test_a_part_of_the_work_does_not_depend_on_the_batch(monkeypatch):
     """Weights are read and multiplied once for all images."""
-    assert work_of(Odd(), "infer", monkeypatch) == Work(
+    assert work_of(Odd(), "infer", monkeypatch) == OperationWork(
         per_image=Amount({"mm": 2 * 12 * 6}, elements=12 + 6, other_bytes=0),
         per_step=Amount({"mm": 2 * 12 * 5 * 6}, elements=(60 + 30 + 72) + 72, other_bytes=0),
         trained=0,
@@ -296,7 +296,7 @@ def test_operations_have_a_share_of_all_flops():
     assert WORK.share_of(flops.CONVOLUTIONS, 3) == 300 / 337
     assert WORK.share_of(["addmm", "mm"], 3) == 37 / 337
     nothing = Amount({}, elements=1, other_bytes=0)
-    assert Work(nothing, nothing, trained=0).share_of(["mm"], 3) is None
+    assert OperationWork(nothing, nothing, trained=0).share_of(["mm"], 3) is None
 
 
 def test_operations_on_some_weights_are_told_apart():

@@ -35,7 +35,7 @@ from bench_lib.launch.faults import (
 )
 from bench_lib.launch.temporary import is_full
 from bench_lib.launch.wire import CONTEXTS_VARIABLE, LOGS_VARIABLE, ClosedError, Connection
-from bench_lib.launch.zygote import DRAWS, MOST_FUTILE, SAME_KIND, Context, Zygote
+from bench_lib.launch.zygote import DRAWS, MOST_FUTILE, SAME_KIND, WorkerProcess, Zygote
 from bench_lib.model import Case, Fault, Numerics, Param, Sampling
 from bench_lib.worker import device as worker_device
 from bench_lib.worker import zygote as worker
@@ -62,13 +62,13 @@ def zygote() -> Iterator[Zygote]:
 
 
 @pytest.fixture
-def context(zygote: Zygote) -> Iterator[Context]:
+def context(zygote: Zygote) -> Iterator[WorkerProcess]:
     """Fork a fresh context, and see to it that it leaves nobody."""
     with fresh_context(zygote) as context:
         yield context
 
 
-def fault_of(context: Context, case: Case) -> Any:
+def fault_of(context: WorkerProcess, case: Case) -> Any:
     """Measure a case that must fail, and return how it did."""
     with pytest.raises(CaseFault) as raised:
         context.measure(case)
@@ -98,20 +98,20 @@ def test_every_fork_is_a_process_and_a_context_of_its_own(zygote: Zygote) -> Non
     assert all_gone(*(context.pid for context in contexts))
 
 
-def test_a_context_says_what_it_opened(context: Context) -> None:
+def test_a_context_says_what_it_opened(context: WorkerProcess) -> None:
     """A CPU, since the environment hides every GPU, with as many threads as that asks for."""
     assert context.device.type == "cpu"
     assert context.threads == 2
     assert context.cudnn is None
 
 
-def test_a_context_measures_case_after_case(context: Context) -> None:
+def test_a_context_measures_case_after_case(context: WorkerProcess) -> None:
     """Without losing what it is."""
     names = [context.measure(replace(case("well"), id=f"case-{i}")).case_id for i in range(3)]
     assert names == ["case-0", "case-1", "case-2"]
 
 
-def test_a_network_is_measured_from_end_to_end(context: Context) -> None:
+def test_a_network_is_measured_from_end_to_end(context: WorkerProcess) -> None:
     """The path that every case takes, with all that a CPU can tell."""
     params: dict[str, Param] = {"network": "squeezenet1_1", "batch_size": 2, "image_size": 32}
     measured = context.measure(Case("squeezed", "network", params, sampling=AT_ONCE))
@@ -127,19 +127,19 @@ def test_a_network_is_measured_from_end_to_end(context: Context) -> None:
     assert set(measured.probe) == {"host_us"}
 
 
-def test_a_forked_context_can_compute_with_several_threads(context: Context) -> None:
+def test_a_forked_context_can_compute_with_several_threads(context: WorkerProcess) -> None:
     """It would wait forever for threads that were started before the fork."""
     assert context.threads == 2
     assert len(context.measure(case("parallel")).iteration_s) == 2
 
 
-def test_the_environment_of_a_zygote_is_that_of_its_cases(context: Context) -> None:
+def test_the_environment_of_a_zygote_is_that_of_its_cases(context: WorkerProcess) -> None:
     """On top of the runner's own."""
     context.measure(case("told", variable="HIP_VISIBLE_DEVICES", value="-1"))
     context.measure(case("told", variable="PATH", value=os.environ["PATH"]))
 
 
-def test_a_worker_finds_bench_lib_and_not_what_lies_beside_it(context: Context) -> None:
+def test_a_worker_finds_bench_lib_and_not_what_lies_beside_it(context: WorkerProcess) -> None:
     """Beside an installed bench_lib lies our torch, which is not another interpreter's."""
     beside = str(Path(module.__file__).parents[2])
     fault = fault_of(context, case("told", variable="PYTHONPATH", value="?"))
@@ -149,14 +149,14 @@ def test_a_worker_finds_bench_lib_and_not_what_lies_beside_it(context: Context) 
     assert tests == str(HERE)
 
 
-def test_a_skip_gives_the_reason_and_keeps_the_context(context: Context) -> None:
+def test_a_skip_gives_the_reason_and_keeps_the_context(context: WorkerProcess) -> None:
     """Nothing is wrong with it."""
     with pytest.raises(CaseSkipped, match=r"^no such arithmetic here$"):
         context.measure(case("unsupported"))
     assert context.measure(case("well")).context_id == context.name
 
 
-def test_what_is_not_finite_arrives_as_a_word(context: Context) -> None:
+def test_what_is_not_finite_arrives_as_a_word(context: WorkerProcess) -> None:
     """NaN itself could not be sent."""
     measured = context.measure(case("wrong"))
     assert measured.numerics == Numerics(finite=False)
@@ -164,7 +164,7 @@ def test_what_is_not_finite_arrives_as_a_word(context: Context) -> None:
 
 
 def test_another_context_has_its_turn_before_each_measured_stretch(
-    zygote: Zygote, context: Context
+    zygote: Zygote, context: WorkerProcess
 ) -> None:
     """Where the runner wants it so; the case waits for it."""
     companion = zygote.context()
@@ -199,7 +199,7 @@ def test_a_companion_that_does_not_answer_is_ended(
 # --- looking into -------------------------------------------------------------------------
 
 
-def test_a_context_tells_what_a_step_is_made_of(context: Context) -> None:
+def test_a_context_tells_what_a_step_is_made_of(context: WorkerProcess) -> None:
     """Of one step, by operation where the host is the device; for real."""
     seen = context.profile(case("parallel"))
     calls = {kernel.name: kernel.calls for kernel in seen.kernels}
@@ -208,7 +208,7 @@ def test_a_context_tells_what_a_step_is_made_of(context: Context) -> None:
     assert all(kernel.total_s > 0 for kernel in seen.kernels)
 
 
-def test_a_step_without_operations_is_a_skip_and_keeps_the_context(context: Context) -> None:
+def test_a_step_without_operations_is_a_skip_and_keeps_the_context(context: WorkerProcess) -> None:
     """Plain Python has none."""
     with pytest.raises(CaseSkipped, match=r"^the profiler saw no operation$"):
         context.profile(case("well"))
@@ -217,7 +217,7 @@ def test_a_step_without_operations_is_a_skip_and_keeps_the_context(context: Cont
     assert context.profile(case("parallel")).kernels
 
 
-def test_a_fault_while_looking_names_its_phase(context: Context) -> None:
+def test_a_fault_while_looking_names_its_phase(context: WorkerProcess) -> None:
     """As one while measuring does."""
     with pytest.raises(CaseFault) as caught:
         context.profile(case("raising", phase="first step"))
@@ -259,27 +259,27 @@ def test_a_fault_stays_in_its_case(zygote: Zygote, factory: str) -> None:
 @pytest.mark.parametrize(
     "phase", ["build", "first step", "warm-up", "give way", "measure", "numerics"]
 )
-def test_a_fault_says_in_which_phase_it_came(context: Context, phase: str) -> None:
+def test_a_fault_says_in_which_phase_it_came(context: WorkerProcess, phase: str) -> None:
     """Which is most of what one wants to know about a hang."""
     fault = fault_of(context, case("raising", phase=phase))
     assert (fault.phase, fault.message) == (phase, f"ValueError: planted in {phase}")
 
 
-def test_a_workload_that_is_not_there_is_a_fault_of_its_case(context: Context) -> None:
+def test_a_workload_that_is_not_there_is_a_fault_of_its_case(context: WorkerProcess) -> None:
     """Found when it is built."""
     fault = fault_of(context, case("no_such_factory"))
     assert (fault.kind, fault.phase) == ("exception", "build")
     assert "no_such_factory" in fault.message
 
 
-def test_an_answer_that_json_cannot_hold_is_a_fault_with_words(context: Context) -> None:
+def test_an_answer_that_json_cannot_hold_is_a_fault_with_words(context: WorkerProcess) -> None:
     """And not a worker that died."""
     fault = fault_of(context, case("incomparable"))
     assert fault.kind == "exception"
     assert fault.message.startswith("ValueError: Out of range float values")
 
 
-def test_last_output_is_that_of_the_case_alone(context: Context) -> None:
+def test_last_output_is_that_of_the_case_alone(context: WorkerProcess) -> None:
     """What earlier cases printed is not its business, and only the end matters."""
     context.measure(case("talking", lines=5, fails=False))
     fault = fault_of(context, case("talking", lines=60, fails=True))
@@ -289,7 +289,7 @@ def test_last_output_is_that_of_the_case_alone(context: Context) -> None:
     assert lines[-1] == "the library's last \N{REPLACEMENT CHARACTER} word"
 
 
-def test_short_output_is_not_mixed_with_that_of_earlier_cases(context: Context) -> None:
+def test_short_output_is_not_mixed_with_that_of_earlier_cases(context: WorkerProcess) -> None:
     """Even where there would be room."""
     context.measure(case("talking", lines=5, fails=False))
     fault = fault_of(context, case("talking", lines=1, fails=True))
@@ -333,7 +333,7 @@ def test_an_answer_that_is_none_is_a_fault_of_the_protocol(
     real = zygote.context()
     ours, theirs = socket.socketpair()
     greeting = {"device": {"type": "cpu", "name": "x"}}
-    context = Context(zygote, real.name, real.pid, Connection(ours), greeting)
+    context = WorkerProcess(zygote, real.name, real.pid, Connection(ours), greeting)
     theirs.sendall(b'{"phase":"warm-up"}\n' + line)
     fault = fault_of(context, case("well"))
     assert (fault.kind, fault.phase) == ("protocol", "warm-up")
@@ -464,7 +464,7 @@ def test_a_zygote_ends_nobody_but_its_own_children(zygote: Zygote) -> None:
     assert somebody.wait() == -signal.SIGKILL
 
 
-def test_closing_twice_is_closing(context: Context) -> None:
+def test_closing_twice_is_closing(context: WorkerProcess) -> None:
     """The runner closes after a fault, which has closed already."""
     fault_of(context, case("leaving"))
     context.close()
@@ -533,7 +533,7 @@ CHEAP, DEAR = SAME_KIND, SAME_KIND + 0.001
 class Drawn:
     """A context whose launches cost so much more than they could."""
 
-    is_dear = Context.is_dear
+    is_dear = WorkerProcess.is_dear
 
     def __init__(self, excess: float | None, pid: int) -> None:
         """Be open."""
@@ -689,7 +689,7 @@ def test_a_context_that_says_of_itself_that_launches_are_dear_is_ended(tmp_path:
         "from bench_lib.worker import launches\n"
         "def compare_streams(device):\n"
         "    third = os.path.exists(os.path.join(os.environ['BENCH_LIB_LOGS'], 'context-3.log'))\n"
-        f"    return launches.Launches(excess={CHEAP} if third else {DEAR})\n"
+        f"    return launches.LaunchCosts(excess={CHEAP} if third else {DEAR})\n"
         "launches.compare_streams = compare_streams\n"
     )
     path = os.pathsep.join([str(tmp_path), str(HERE)])
@@ -703,7 +703,7 @@ def test_a_context_that_says_of_itself_that_launches_are_dear_is_ended(tmp_path:
     assert all_gone(zygote._process.pid, companion.pid, context.pid)
 
 
-def test_a_context_on_the_cpu_says_nothing_of_launches(context: Context) -> None:
+def test_a_context_on_the_cpu_says_nothing_of_launches(context: WorkerProcess) -> None:
     """It is the first that was drawn."""
     assert context.excess is None
 
@@ -721,14 +721,14 @@ def inheriting(_setting: Setting) -> Workload:
     return Workload(lambda: None, warnings=[", ".join([loaded, *variables])])
 
 
-def inherited(context: Context) -> str:
+def inherited(context: WorkerProcess) -> str:
     """Return what a context was born with."""
     measured = context.measure(Case("x", f"{__name__}:inheriting", {}, sampling=AT_ONCE))
     return measured.warnings[0]
 
 
 def test_a_context_on_the_cpu_has_no_compiler_but_what_torch_imports_by_itself(
-    context: Context,
+    context: WorkerProcess,
 ) -> None:
     """It would be 1.7 s that most sessions have no use for."""
     assert inherited(context) == f"no compiler, {PRELOAD_VARIABLE}=None, {NVML_CHECK}=None"

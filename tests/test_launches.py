@@ -17,7 +17,7 @@ from bench_lib.launch.launchers import Placement
 from bench_lib.launch.wire import CONTEXTS_VARIABLE, ClosedError
 from bench_lib.model import Case, Sampling
 from bench_lib.worker import context, ranks
-from bench_lib.worker.launches import EVERY, MADE, Launches, compare_streams
+from bench_lib.worker.launches import EVERY, MADE, LaunchCosts, compare_streams
 from bench_lib.worker.workloads import Setting
 
 GPU = torch.device("cuda", 0)
@@ -45,7 +45,7 @@ def test_the_excess_is_over_the_cheapest_of_the_other_streams(
     blocks_us = [2.0] * 5
     blocks_us[cheap] = 1.6
     gpu = FakeGpu(default_us=2.0, blocks_us=blocks_us).install(monkeypatch)
-    assert compare_streams(GPU) == Launches({"launch_us": 2.0, "launch_ratio": 1.25}, 0.25)
+    assert compare_streams(GPU) == LaunchCosts({"launch_us": 2.0, "launch_ratio": 1.25}, 0.25)
     assert len(gpu.made) == MADE
     assert left_as_it_was(gpu)
 
@@ -59,7 +59,7 @@ def test_the_default_stream_is_no_measure_of_itself(
     """Where it is the cheapest of all, it costs less than the others do."""
     gpu = FakeGpu(default_us=default_us, blocks_us=[2.0, 1.75]).install(monkeypatch)
     probe = {"launch_us": default_us, "launch_ratio": pytest.approx(1 + excess)}
-    assert compare_streams(GPU) == Launches(probe, excess)
+    assert compare_streams(GPU) == LaunchCosts(probe, excess)
     assert left_as_it_was(gpu)
 
 
@@ -96,7 +96,7 @@ def test_a_stream_that_seemed_cheap_or_dear_by_chance_is_measured_anew(
 ) -> None:
     """The least of many is less than it is, so no cost is the one that it was chosen by."""
     gpu = FakeGpu(luck_us={timing: -0.3 if timing == 0 else 0.3}).install(monkeypatch)
-    assert compare_streams(GPU) == Launches({"launch_us": 2.0, "launch_ratio": 1.0}, 0.0)
+    assert compare_streams(GPU) == LaunchCosts({"launch_us": 2.0, "launch_ratio": 1.0}, 0.0)
     assert len(gpu.holds) == 27
     assert left_as_it_was(gpu)
 
@@ -120,7 +120,7 @@ def test_a_host_that_is_rather_slow_finds_what_a_quick_one_does(
 ) -> None:
     """The hold is made longer once and for all streams."""
     gpu = FakeGpu(blocks_us=[2.0, 1.6, 2.0], issue_us=4.0).install(monkeypatch)
-    assert compare_streams(GPU) == Launches({"launch_us": 2.0, "launch_ratio": 1.25}, 0.25)
+    assert compare_streams(GPU) == LaunchCosts({"launch_us": 2.0, "launch_ratio": 1.25}, 0.25)
     assert len(set(gpu.holds)) == 4
     assert gpu.holds == sorted(gpu.holds)
 
@@ -135,7 +135,7 @@ def test_where_any_context_will_do_nobody_is_told_of_an_excess(
     gpu = FakeGpu(default_us=2.0, blocks_us=[1.75]).install(monkeypatch)
     monkeypatch.setenv(CONTEXTS_VARIABLE, "any")
     probe = {"launch_us": 2.0, "launch_ratio": 1.1429}
-    assert compare_streams(GPU) == Launches(probe, None)
+    assert compare_streams(GPU) == LaunchCosts(probe, None)
     assert len(gpu.made) == MADE
     assert left_as_it_was(gpu)
 
@@ -144,7 +144,7 @@ def test_chosen_contexts_can_be_asked_for_by_name(monkeypatch: pytest.MonkeyPatc
     """As without the variable."""
     FakeGpu(default_us=2.0, blocks_us=[1.6]).install(monkeypatch)
     monkeypatch.setenv(CONTEXTS_VARIABLE, "chosen")
-    assert compare_streams(GPU) == Launches({"launch_us": 2.0, "launch_ratio": 1.25}, 0.25)
+    assert compare_streams(GPU) == LaunchCosts({"launch_us": 2.0, "launch_ratio": 1.25}, 0.25)
 
 
 # --- where streams cannot be compared ------------------------------------------------------
@@ -159,7 +159,7 @@ def test_a_runtime_that_makes_no_more_streams_leaves_the_cost_unknown_with_a_war
     """What was made by then is destroyed."""
     gpu = FakeGpu(makes=made).install(monkeypatch)
     warning = f"{UNKNOWN}no stream could be made (error 2 of the GPU's runtime)"
-    assert compare_streams(GPU) == Launches(warnings=[warning])
+    assert compare_streams(GPU) == LaunchCosts(warnings=[warning])
     assert len(gpu.made) == made
     assert left_as_it_was(gpu)
 
@@ -170,7 +170,7 @@ def test_a_host_that_is_too_slow_leaves_the_cost_unknown_with_a_warning(
     """Costs would be the host's and not the streams'."""
     gpu = FakeGpu(issue_us=1e4).install(monkeypatch)
     warning = f"{UNKNOWN}the host did not issue 200 kernels in time"
-    assert compare_streams(GPU) == Launches(warnings=[warning])
+    assert compare_streams(GPU) == LaunchCosts(warnings=[warning])
     assert len(gpu.made) == MADE
     assert left_as_it_was(gpu)
 
@@ -185,7 +185,7 @@ def test_an_error_while_the_device_is_busy_leaves_the_cost_unknown_with_a_warnin
 
     gpu = FakeGpu().install(monkeypatch)
     monkeypatch.setattr(FakeEvent, "record", record)
-    assert compare_streams(GPU) == Launches(warnings=[f"{UNKNOWN}no events here"])
+    assert compare_streams(GPU) == LaunchCosts(warnings=[f"{UNKNOWN}no events here"])
     assert gpu.holds != []
     assert left_as_it_was(gpu)
 
@@ -212,13 +212,13 @@ def test_a_cpu_has_no_streams_and_draws_no_remark(
     gpu = FakeGpu().install(monkeypatch)
     if value is not None:
         monkeypatch.setenv(CONTEXTS_VARIABLE, value)
-    assert compare_streams(CPU) == Launches({}, None, [])
+    assert compare_streams(CPU) == LaunchCosts({}, None, [])
     assert (gpu.made, gpu.used, gpu.holds) == ([], set(), [])
 
 
 # --- who compares --------------------------------------------------------------------------
 
-FOUND = Launches({"launch_us": 1.75, "launch_ratio": 1.125}, 0.125, ["of launches"])
+FOUND = LaunchCosts({"launch_us": 1.75, "launch_ratio": 1.125}, 0.125, ["of launches"])
 CASE = Case(
     "idle",
     f"{__name__}:idle",
@@ -236,7 +236,7 @@ def compares(monkeypatch: pytest.MonkeyPatch, module: Any) -> list[torch.device]
     """Have a module's processes find what we say, and note on which device."""
     devices: list[torch.device] = []
 
-    def compare(device: torch.device) -> Launches:
+    def compare(device: torch.device) -> LaunchCosts:
         devices.append(device)
         return FOUND
 

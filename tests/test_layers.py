@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from bench_lib.model import UserError
 from bench_lib.worker import layers
-from bench_lib.worker.layers import Kind, NoProfilerError, Profile, print_profile, profile
+from bench_lib.worker.layers import Kind, LayerProfile, NoProfilerError, print_profile, profile
 
 CONVOLUTION = 27 * 8 * 64
 """Products of an image of 3 × 8 × 8 for eight channels."""
@@ -237,7 +237,7 @@ def test_products_that_deepspeed_does_not_know_are_missed_with_a_word():
     )
 
 
-PROFILE = Profile(
+PROFILE = LayerProfile(
     training=True,
     parameters=7,
     macs=500_000,

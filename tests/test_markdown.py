@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 
 from bench_lib.model import Status, Verdict
 from bench_lib.report import github, html
-from bench_lib.report.github import Section, fitted, text
+from bench_lib.report.github import MarkdownSection, fitted, text
 from bench_lib.report.markdown import MARKER, as_markdown
 from bench_lib.report.onset import onset
 
@@ -141,10 +141,10 @@ def test_a_span_of_code_shows_what_was_typed(words):
 # ---- what fits --------------------------------------------------------------------------
 
 
-def section(count: int, **fields) -> Section:
+def section(count: int, **fields) -> MarkdownSection:
     """Return a section of so many rows of 20 bytes."""
     rows = [f"| {n:016} |" for n in range(count)]
-    return Section(
+    return MarkdownSection(
         **{"title": "T", "rows": rows, "count": count, "what": "rows", "head": github.table(["n"])}
         | fields
     )
@@ -180,7 +180,9 @@ def test_a_section_of_which_nothing_fits_is_a_line():
 def test_no_limit_is_exceeded(limit, wide):
     """Counted in bytes, whatever the words are of."""
     sections = [
-        Section(wide * 10, [wide * n for n in range(0, 300, 7)], 43, "rows", folded=bool(k % 2))
+        MarkdownSection(
+            wide * 10, [wide * n for n in range(0, 300, 7)], 43, "rows", folded=bool(k % 2)
+        )
         for k in range(6)
     ]
     markdown = fitted([wide * 5_000, wide * 100], sections, limit)

@@ -17,10 +17,10 @@ from scripted import Marks
 from bench_lib.model import Case, Launch, Measurement, Numerics, Sampling, Training
 from bench_lib.worker import host
 from bench_lib.worker.clock import Clock, clock_of
-from bench_lib.worker.launches import Launches
+from bench_lib.worker.launches import LaunchCosts
 from bench_lib.worker.measure import (
     LEAST_WARMUP_STEPS,
-    Context,
+    MeasuringContext,
     Steadiness,
     iterations_for,
     measure,
@@ -194,10 +194,10 @@ class Machine:
         }
         return measure(case, self.context(**{**defaults, **context}))
 
-    def context(self, **fields: Any) -> Context:
+    def context(self, **fields: Any) -> MeasuringContext:
         """Stand for the device and for everything that a workload is built with."""
         setting: Any = self
-        return Context(setting, self, "context-7", **fields)
+        return MeasuringContext(setting, self, "context-7", **fields)
 
 
 def scripted(machine: Machine) -> Workload:
@@ -477,7 +477,7 @@ def test_what_was_probed_reaches_the_measurement() -> None:
     """A launch's cost as it is, the host's as the median of both sides of the measured steps."""
     machine = Machine(warnings=["of its own"])
     rounds = iter([[1.0, 2.0], [4.0, 64.0]])
-    launches = Launches({"launch_us": 1.75}, warnings=["of launches"])
+    launches = LaunchCosts({"launch_us": 1.75}, warnings=["of launches"])
     measured = machine.measure(launches=launches, host_us=lambda: next(rounds))
     assert measured.probe == {"launch_us": 1.75, "host_us": 3.0}
     assert measured.warnings == ["of launches", "of its own"]
@@ -486,7 +486,7 @@ def test_what_was_probed_reaches_the_measurement() -> None:
 
 def test_a_warning_of_one_case_is_not_told_of_the_next() -> None:
     """What is said of launches is told of all of them."""
-    launches = Launches(warnings=["of launches"])
+    launches = LaunchCosts(warnings=["of launches"])
     first = Machine(work_s=[1.0, 2.0, 1.0, 2.0]).measure(launches=launches)
     second = Machine().measure(launches=launches)
     assert len(first.warnings) == 2
@@ -918,7 +918,7 @@ def test_a_cpu_is_measured_by_the_hosts_clock_without_memory() -> None:
     clock = clock_of(cpu)
     assert isinstance(clock, Clock)
     case = Case("host", f"{__name__}:counting", {"n": 3}, sampling=AT_ONCE)
-    measured = measure(case, Context(Setting(cpu), clock, "context-7"))
+    measured = measure(case, MeasuringContext(Setting(cpu), clock, "context-7"))
     assert len(measured.iteration_s) == MEASURED
     assert min(measured.iteration_s) >= 0
     assert measured.window_s[1] - measured.window_s[0] == measured.wall_s >= 0

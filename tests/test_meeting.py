@@ -15,7 +15,14 @@ from torch import distributed
 from bench_lib.launch.launchers import Placement
 from bench_lib.model import Device
 from bench_lib.worker import ranks
-from bench_lib.worker.ranks import Group, MeetingError, compare, facts_of, met, refuse_shared_gpu
+from bench_lib.worker.ranks import (
+    MeetingError,
+    RankGroup,
+    compare,
+    facts_of,
+    met,
+    refuse_shared_gpu,
+)
 
 STORES: Any = distributed
 GPU = Device("cuda", "H", uuid="GPU-1")
@@ -150,7 +157,7 @@ def test_who_skips_a_case_of_a_sweep_goes_on_with_the_others(
         (tmp_path / "0" / "rank-0.json").write_text("{}")
 
     monkeypatch.setattr("bench_lib.worker.ranks.die_with_parent", lambda: None)
-    monkeypatch.setattr("bench_lib.worker.ranks.prepared", lambda *_: (None, Group(), {}))
+    monkeypatch.setattr("bench_lib.worker.ranks.prepared", lambda *_: (None, RankGroup(), {}))
     monkeypatch.setattr("bench_lib.worker.ranks.answer", answer)
     monkeypatch.setattr(ranks.time, "sleep", pause)
     log: Any = Phases()

@@ -29,7 +29,7 @@ from bench_lib.micro import keeping, program, session
 from bench_lib.micro.beside import Beside
 from bench_lib.micro.flags import read_options
 from bench_lib.micro.keeping import Keeper
-from bench_lib.micro.places import Place
+from bench_lib.micro.places import RankPlace
 from bench_lib.micro.session import case_from
 from bench_lib.model import Accepted, Case, Measurement, Status, UserError
 from bench_lib.storage import acceptance, baselines
@@ -38,7 +38,7 @@ from bench_lib.verdict import validity
 from bench_lib.worker import device
 from bench_lib.worker.capture import Capture
 from bench_lib.worker.clock import Clock
-from bench_lib.worker.measure import Context
+from bench_lib.worker.measure import MeasuringContext
 from bench_lib.worker.workload import Setting, Workload
 
 TINY = "shufflenet_v2_x05"
@@ -153,7 +153,7 @@ def test_for_a_machine_there_is_json_and_the_lines_go_elsewhere(
 def params(*words: str) -> dict[str, Any]:
     """Return the parameters of the case that a command line stands for."""
     options = read_options(["--network", "resnet50", *words])
-    return dict(case_from(options, Place(), "fp32").params)
+    return dict(case_from(options, RankPlace(), "fp32").params)
 
 
 @pytest.mark.parametrize(
@@ -187,8 +187,8 @@ def test_a_flag_changes_the_case_that_is_measured(
 def test_a_case_is_the_suites_own_wherever_it_has_such_a_case() -> None:
     """So that one baseline holds for both."""
     options = read_options(["--network", "resnet50", "--mode", "inference"])
-    assert case_from(options, Place(), "fp32").id == "resnet50-b64-fp32-eager-infer"
-    assert case_from(options, Place(), "tf32-conv").id == "resnet50-b64-tf32-conv-eager-infer"
+    assert case_from(options, RankPlace(), "fp32").id == "resnet50-b64-fp32-eager-infer"
+    assert case_from(options, RankPlace(), "tf32-conv").id == "resnet50-b64-tf32-conv-eager-infer"
 
 
 def test_iterations_are_measured_as_many_as_asked_for(run: Run) -> None:
@@ -231,11 +231,11 @@ def test_the_autograd_profiler_prints_the_tables_of_the_guide(run: Run) -> None:
 
 def looks(
     monkeypatch: pytest.MonkeyPatch, *seen: Measurement, others: list[float] | None = None
-) -> tuple[session.Looks, list[str]]:
+) -> tuple[session.RepeatedLooks, list[str]]:
     """Look at a case whose measurements are a script; ``others`` are another rank's words."""
     script = iter(seen)
 
-    def measure(_case: Case, context: Context) -> Measurement:
+    def measure(_case: Case, context: MeasuringContext) -> Measurement:
         for phase in ("first step", "warm-up", "give way", "measure"):
             context.phase(phase)
         return next(script)
@@ -245,13 +245,15 @@ def looks(
     said: list[str] = []
     options = read_options(["--network", TINY, "--mode", "inference"])
     agreed = iter(others or [])
-    context = Context(
+    context = MeasuringContext(
         Setting(torch.device("cpu")),
         Clock(),
         "context",
         agree=lambda value: max(value, next(agreed, 0.0)),
     )
-    looked = session.Looks(options, case_from(options, Place(), "fp32"), context, said.append)
+    looked = session.RepeatedLooks(
+        options, case_from(options, RankPlace(), "fp32"), context, said.append
+    )
     looked.take()
     assert next(script, None) is None
     return looked, said
@@ -347,7 +349,7 @@ def test_a_range_is_emitted_for_every_operation_and_then_tables_are_made(
     monkeypatch.setattr(session.capture, "ranges", ranges)
     monkeypatch.setattr(session.capture, "tabled", tabled)
     options = read_options(["--network", TINY, "--autograd-profiler", "--iterations", "2"])
-    passes = session.Passes(options, Place(), lambda _text: None)
+    passes = session.Passes(options, RankPlace(), lambda _text: None)
     passes._autograd(Workload(lambda: log.append("step")))
     assert log == ["[", "step", "step", "]", "2 tabled"]
 
@@ -360,8 +362,8 @@ def test_a_loss_is_expected_to_hold_what_auxiliary_heads_add() -> None:
         ("resnet50", "training", 0.0),
     ):
         options = read_options(["--network", name, "--mode", mode])
-        case = case_from(options, Place(), "fp32")
-        seen = session.Seen(Place(), case, None, None, [], [], [])
+        case = case_from(options, RankPlace(), "fp32")
+        seen = session.RankSeen(RankPlace(), case, None, None, [], [], [])
         assert seen.auxiliary == pytest.approx(expected)
 
 
@@ -722,17 +724,17 @@ def test_ranks_meet_as_they_are_told_to(monkeypatch: pytest.MonkeyPatch) -> None
         return session.Group()
 
     monkeypatch.setattr(session, "joined", joined)
-    place = Place(rank=1, ranks=2, backend="gloo", url="tcp://a:1", launched=True)
+    place = RankPlace(rank=1, ranks=2, backend="gloo", url="tcp://a:1", launched=True)
     cpu = torch.device("cpu")
     session._met(place, cpu, lambda _text: None)
     assert told == [((cpu, 2), {"backend": "gloo", "url": "tcp://a:1", "rank": 1})]
 
 
-RANKS = [Place(rank=rank, ranks=2, share=2, launched=True) for rank in (0, 1)]
+RANKS = [RankPlace(rank=rank, ranks=2, share=2, launched=True) for rank in (0, 1)]
 
 
 def failed(
-    place: Place, error: Exception, monkeypatch: pytest.MonkeyPatch, *, when: str
+    place: RankPlace, error: Exception, monkeypatch: pytest.MonkeyPatch, *, when: str
 ) -> int | str | None:
     """Be a rank that an error ends at once; returns the exit status."""
 
@@ -938,7 +940,7 @@ def test_a_place_that_does_not_exist_is_refused_by_its_number() -> None:
     """More ranks than devices is the usual reason."""
     options = read_options(["--network", TINY])
     with pytest.raises(UserError, match="nccl needs GPUs"):
-        session.run(options, Place(backend="nccl"), print)
+        session.run(options, RankPlace(backend="nccl"), print)
 
 
 # ---- what the measurement is lent -------------------------------------------------------------
@@ -948,9 +950,9 @@ def test_the_measurement_gives_way_and_forgets_as_the_suites_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Or it would be of another state than its baseline."""
-    lent: list[Context] = []
+    lent: list[MeasuringContext] = []
 
-    def measure(_case: Case, context: Context) -> None:
+    def measure(_case: Case, context: MeasuringContext) -> None:
         lent.append(context)
         raise session.UnsupportedError("enough")
 
@@ -973,7 +975,7 @@ def test_truth_values_of_inductor_are_known_from_torch(run: Run) -> None:
     """The training notes beside ROCm's tool give them as 1, and they are compiled with as such."""
     context = "{'options': {'matmul-padding': 1, 'triton.cudagraphs': '', 'epilogue-fusion': '1'}}"
     options = read_options(["--network", TINY, "--compile", "--compileContext", context])
-    assert session.prepared(options, Place()).compiling.options == (
+    assert session.prepared(options, RankPlace()).compiling.options == (
         "shape_padding=True,triton.cudagraphs=False,epilogue_fusion=True"
     )
 

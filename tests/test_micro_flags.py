@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bench_lib.cases.axes import LARGEST
 from bench_lib.micro.compiling import Compiling
-from bench_lib.micro.flags import AMP, Options, parser, read_options
+from bench_lib.micro.flags import AMP, MicroOptions, parser, read_options
 from bench_lib.model import PRECISIONS, UserError
 
 TEXT, NUMBER, SWITCH = "text", "number", "switch"
@@ -102,7 +102,7 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def read(*words: str) -> Options:
+def read(*words: str) -> MicroOptions:
     """Read a command line about ResNet-50."""
     return read_options([*NETWORK, *words])
 
@@ -148,7 +148,7 @@ def test_both_spellings_of_the_autograd_profiler_are_one_flag() -> None:
 
 def test_a_bare_command_line_means_what_it_means_to_rocms_tool() -> None:
     """Training, FP32, one device, nothing profiled, nothing kept."""
-    assert read() == Options(
+    assert read() == MicroOptions(
         network="resnet50",
         batch_size=64,
         iterations=20,
@@ -785,7 +785,7 @@ WORDS = st.one_of(
 def test_any_command_line_is_read_or_refused(words: list[str]) -> None:
     """And nothing else happens."""
     try:
-        assert isinstance(read_options([*NETWORK, *words]), Options)
+        assert isinstance(read_options([*NETWORK, *words]), MicroOptions)
     except UserError as error:
         assert str(error)  # noqa: PT017 - most are refused, and some are not
     except SystemExit as end:

@@ -12,13 +12,13 @@ import pytest
 from builders import make_measurement
 
 from bench_lib.micro import lines
-from bench_lib.micro.flags import Options, read_options
-from bench_lib.micro.lines import Figures
-from bench_lib.micro.places import Place
-from bench_lib.micro.steps import Iteration
+from bench_lib.micro.flags import MicroOptions, read_options
+from bench_lib.micro.lines import RankFigures
+from bench_lib.micro.places import RankPlace
+from bench_lib.micro.steps import PrintedIteration
 from bench_lib.model import Measurement, Numerics, RankSample
 
-AT_LN_1000 = Iteration(math.log(1000), 1 / 128)
+AT_LN_1000 = PrintedIteration(math.log(1000), 1 / 128)
 
 
 @pytest.fixture(autouse=True)
@@ -28,14 +28,14 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCAL_RANK", raising=False)
 
 
-def options(*words: str) -> Options:
+def options(*words: str) -> MicroOptions:
     """Read a command line."""
     return read_options(["--network", "resnet50", *words])
 
 
 def performance(
     measurement: Measurement | None = None,
-    measured: list[Iteration] | None = None,
+    measured: list[PrintedIteration] | None = None,
     *words: str,
     roofline: Any = None,
 ) -> list[str]:
@@ -62,13 +62,13 @@ def line(printed: list[str], beginning: str) -> str:
 def test_figures_are_the_mean_of_the_stretch_by_the_wall_clock() -> None:
     """As ROCm's tool counts: images over the mean time of an iteration."""
     figures = lines.figures_of(make_measurement(iteration_s=[1 / 128] * 16, wall_s=0.25))
-    assert figures == Figures(batch=4, seconds=1 / 64)
+    assert figures == RankFigures(batch=4, seconds=1 / 64)
     assert figures.rate == 256.0
 
 
 def test_one_process_prints_rocms_tools_summary_to_the_letter() -> None:
     """People's scripts search for these lines."""
-    printed = lines.rank_summary(options(), Place(), Figures(64, 0.3))
+    printed = lines.rank_summary(options(), RankPlace(), RankFigures(64, 0.3))
     assert "\n".join(printed) == (
         "OK: finished running benchmark..\n"
         "--------------------SUMMARY--------------------------\n"
@@ -83,8 +83,8 @@ def test_one_process_prints_rocms_tools_summary_to_the_letter() -> None:
 
 def test_a_rank_of_several_prints_its_own_summary_to_the_letter() -> None:
     """With its number, and its own share of the images."""
-    place = Place(rank=3, local_rank=1, ranks=4, share=4)
-    printed = lines.rank_summary(options("--fp16", "1"), place, Figures(16, 0.125))
+    place = RankPlace(rank=3, local_rank=1, ranks=4, share=4)
+    printed = lines.rank_summary(options("--fp16", "1"), place, RankFigures(16, 0.125))
     assert "\n".join(printed) == (
         "OK: finished running benchmark..\n"
         "--------------------SUMMARY--------------------------\n"
@@ -100,8 +100,8 @@ def test_a_rank_of_several_prints_its_own_summary_to_the_letter() -> None:
 
 def test_all_ranks_together_have_a_summary_to_the_letter() -> None:
     """Below an empty line."""
-    place = Place(ranks=4, share=4)
-    printed = lines.overall_summary(options("--amp"), place, Figures(64, 0.125))
+    place = RankPlace(ranks=4, share=4)
+    printed = lines.overall_summary(options("--amp"), place, RankFigures(64, 0.125))
     assert "\n".join(printed) == (
         "\n"
         "--------Overall (all ranks) (assuming same num/type devices for each rank)--------\n"
@@ -114,11 +114,11 @@ def test_all_ranks_together_have_a_summary_to_the_letter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "gpus", "each"), [(Place(), 1, 64), (Place(ranks=4, share=4), 4, 16)]
+    ("place", "gpus", "each"), [(RankPlace(), 1, 64), (RankPlace(ranks=4, share=4), 4, 16)]
 )
-def test_the_json_has_rocms_tools_keys_in_its_order(place: Place, gpus: int, each: int) -> None:
+def test_the_json_has_rocms_tools_keys_in_its_order(place: RankPlace, gpus: int, each: int) -> None:
     """The CSV's header is made of them."""
-    result = lines.result(options("--output-file", "mine"), place, Figures(64, 0.125))
+    result = lines.result(options("--output-file", "mine"), place, RankFigures(64, 0.125))
     assert list(result.items()) == [
         ("Name", "mine"),
         ("GPUs", gpus),
@@ -147,7 +147,7 @@ SEARCHED_FOR = (
 def test_what_scripts_search_for_is_found_as_often_as_in_rocms_tool(ranks: int, mode: str) -> None:
     """Once for each rank, and of several once more for all; nothing else looks like it."""
     asked = options("--mode", mode, "--compile", "--fp16", "1")
-    figures = Figures(64, 0.125)
+    figures = RankFigures(64, 0.125)
     rank_samples = [RankSample(i, i, None, [0.125] * 20, None) for i in range(ranks)]
     measurement = make_measurement(
         peak_memory_bytes=10**9,
@@ -159,14 +159,14 @@ def test_what_scripts_search_for_is_found_as_often_as_in_rocms_tool(ranks: int, 
     )
     printed: list[str] = []
     for rank in range(ranks):
-        place = Place(rank=rank, ranks=ranks, share=ranks)
+        place = RankPlace(rank=rank, ranks=ranks, share=ranks)
         printed += lines.header(asked, place, 64, "cuda:0 (a GPU)")
         printed += lines.before_warmup(asked)
         printed += lines.warming_up([AT_LN_1000] * 5, 9)
         printed += lines.timed([AT_LN_1000] * 20, 9, steady=False)
         printed += lines.rank_summary(asked, place, figures)
     if ranks > 1:
-        printed += lines.overall_summary(asked, Place(ranks=ranks), figures)
+        printed += lines.overall_summary(asked, RankPlace(ranks=ranks), figures)
     printed += performance(measurement, None, "--mode", mode)
     text = "\n".join(printed).lower()
     once_more = 1 if ranks > 1 else 0
@@ -180,7 +180,7 @@ def test_what_scripts_search_for_is_found_as_often_as_in_rocms_tool(ranks: int, 
 
 def test_the_header_says_what_runs_where() -> None:
     """And that the guide's commands train, though it says inference."""
-    printed = lines.header(options(), Place(), 64, "cuda:0 (AMD Instinct MI300X)")
+    printed = lines.header(options(), RankPlace(), 64, "cuda:0 (AMD Instinct MI300X)")
     assert printed == [
         "Using network: resnet50",
         "Batch size: 64",
@@ -199,7 +199,7 @@ def test_the_header_says_what_else_was_asked_for() -> None:
         *("--fp16", "1", "--mode", "inference", "--batch-size", "128", "--compile"),
         *("--compileContext", "{'mode': 'max-autotune'}"),
     )
-    printed = lines.header(asked, Place(ranks=2, share=2), 64, "cpu")
+    printed = lines.header(asked, RankPlace(ranks=2, share=2), 64, "cpu")
     assert "Batch size: 128" in printed
     assert "FP16: True" in printed
     assert f"Mode: {lines.DOES['inference']}" in printed
@@ -234,14 +234,14 @@ def test_before_the_warm_up_there_is_rocms_tools_line_in_either_mode(
     assert lines.before_warmup(options(*words)) == expected
 
 
-def timed(*measured: Iteration) -> list[str]:
+def timed(*measured: PrintedIteration) -> list[str]:
     """Return the lines of iterations after a warm-up that sufficed."""
     return lines.timed(measured, 9, steady=True)
 
 
 def test_an_iteration_is_the_guides_line_to_the_letter() -> None:
     """The example of the guide."""
-    seen = Iteration(6.9078, 0.063)
+    seen = PrintedIteration(6.9078, 0.063)
     assert timed(*[seen] * 5)[-1] == "Epoch 4: Loss = 6.9078, Time = 0.063 seconds"
     printed = lines.warming_up([seen] * 5, 5)
     assert printed[5] == "Warmup iteration 4: Loss = 6.9078, Time = 0.063 seconds"
@@ -249,7 +249,7 @@ def test_an_iteration_is_the_guides_line_to_the_letter() -> None:
 
 def test_the_lines_of_warming_up_and_of_measuring_are_the_guides() -> None:
     """In its order."""
-    warmup = [Iteration(6.9078, 0.242), Iteration(6.9, 0.065)]
+    warmup = [PrintedIteration(6.9078, 0.242), PrintedIteration(6.9, 0.065)]
     assert lines.warming_up(warmup, 2) == [
         "Warming up (2 iterations)...",
         "Warmup iteration 0: Loss = 6.9078, Time = 0.242 seconds",
@@ -257,7 +257,7 @@ def test_the_lines_of_warming_up_and_of_measuring_are_the_guides() -> None:
         "Warmup complete.",
         "",
     ]
-    assert timed(Iteration(6.8, 0.0625)) == [
+    assert timed(PrintedIteration(6.8, 0.0625)) == [
         "Running timed iterations...",
         "Epoch 0: Loss = 6.8000, Time = 0.062 seconds",
     ]
@@ -288,7 +288,7 @@ def test_a_warm_up_that_did_not_suffice_is_said_to() -> None:
 )
 def test_short_times_have_more_places(seconds: float, text: str) -> None:
     """Three of them would say 0.000."""
-    (*_, printed) = timed(Iteration(6.9078, seconds))
+    (*_, printed) = timed(PrintedIteration(6.9078, seconds))
     assert printed == f"Epoch 0: Loss = 6.9078, Time = {text} seconds"
 
 
@@ -298,7 +298,7 @@ def test_short_times_have_more_places(seconds: float, text: str) -> None:
 )
 def test_a_loss_is_printed_as_it_is(loss: float, text: str) -> None:
     """Four places, and not finite where it is not."""
-    (*_, printed) = timed(Iteration(loss, 0.063))
+    (*_, printed) = timed(PrintedIteration(loss, 0.063))
     assert printed == f"Epoch 0: Loss = {text}, Time = 0.063 seconds"
 
 
@@ -312,7 +312,7 @@ def test_the_performance_summary_on_a_gpu() -> None:
         numerics=Numerics(True, loss=6.9, reference_loss=6.91),
     )
     roofline = SimpleNamespace(sentence="memory-bound: so and so")
-    last = [*[AT_LN_1000] * 19, Iteration(6.8, 1 / 128)]
+    last = [*[AT_LN_1000] * 19, PrintedIteration(6.8, 1 / 128)]
     assert performance(measurement, last, roofline=roofline) == [
         "========================================",
         "Performance Summary:",
@@ -453,7 +453,11 @@ NAN, INF = float("nan"), float("inf")
 )
 def test_the_loss_in_training_has_a_verdict(first: float, last: float, verdict: str) -> None:
     """About ln of the number of classes at first, and no higher at the end."""
-    measured = [Iteration(first, 1 / 128), Iteration(1.0, 1 / 128), Iteration(last, 1 / 128)]
+    measured = [
+        PrintedIteration(first, 1 / 128),
+        PrintedIteration(1.0, 1 / 128),
+        PrintedIteration(last, 1 / 128),
+    ]
     assert line(performance(None, measured), "Loss: ") == (
         f"Loss: first {first:.4f}, last {last:.4f}; ln(1000) is 6.9078: {verdict}"
     )
@@ -464,7 +468,7 @@ def test_the_loss_in_training_has_a_verdict(first: float, last: float, verdict: 
 )
 def test_the_loss_in_inference_is_one_number(loss: float, verdict: str) -> None:
     """Every answer is the same."""
-    measured = [Iteration(loss, 1 / 128)] * 2
+    measured = [PrintedIteration(loss, 1 / 128)] * 2
     printed = performance(None, measured, "--mode", "inference")
     assert line(printed, "Loss: ") == f"Loss: {loss:.4f}; ln(1000) is 6.9078: {verdict}"
 
@@ -491,7 +495,7 @@ def test_the_expected_loss_is_that_of_the_networks_classes(classes: int) -> None
         for text in lines.performance(
             options(),
             make_measurement(),
-            [Iteration(math.log(classes), 1 / 128)],
+            [PrintedIteration(math.log(classes), 1 / 128)],
             precision="FP32 (fp32)",
             classes=classes,
             roofline=None,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench_lib.micro.flags import Options, read_options
-from bench_lib.micro.places import Place, batch_of, place_of, places_here
+from bench_lib.micro.flags import MicroOptions, read_options
+from bench_lib.micro.places import RankPlace, batch_of, place_of, places_here
 from bench_lib.model import UserError
 
 
@@ -19,7 +19,7 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "0")  # so that flags are not held against a lone process
 
 
-def options(*words: str) -> Options:
+def options(*words: str) -> MicroOptions:
     """Read a command line."""
     return read_options(["--network", "resnet50", *words])
 
@@ -40,7 +40,7 @@ def torchrun(**variables: Any) -> dict[str, str]:
     return {name: str(value) for name, value in given.items() if value is not None}
 
 
-def manual(*words: str) -> Options:
+def manual(*words: str) -> MicroOptions:
     """Read a command line that starts the ranks of this host."""
     meeting = ["--dist-backend", "gloo", "--dist-url", "tcp://127.0.0.1:4332"]
     with pytest.MonkeyPatch.context() as patch:
@@ -54,7 +54,7 @@ def manual(*words: str) -> Options:
 def test_a_process_that_nobody_launched_is_the_only_one() -> None:
     """On the first device, with the whole batch, and nobody to meet."""
     place = place_of(options(), {})
-    assert place == Place()
+    assert place == RankPlace()
     assert (place.rank, place.ranks, place.share, place.device_index) == (0, 1, 1, 0)
     assert (place.backend, place.url) == (None, None)
     assert place.is_first
@@ -63,13 +63,13 @@ def test_a_process_that_nobody_launched_is_the_only_one() -> None:
 
 def test_a_lone_process_uses_the_device_that_it_is_told() -> None:
     """As in ROCm's tool."""
-    assert place_of(options("--device_ids", "3"), {}) == Place(device_index=3)
+    assert place_of(options("--device_ids", "3"), {}) == RankPlace(device_index=3)
 
 
 def test_only_a_local_rank_shows_a_launcher() -> None:
     """Cluster managers set the other variables too."""
     assert place_of(options(), {"LOCAL_RANK": "0"}).launched
-    assert place_of(options(), {"RANK": "1", "WORLD_SIZE": "2"}) == Place()
+    assert place_of(options(), {"RANK": "1", "WORLD_SIZE": "2"}) == RankPlace()
 
 
 # ---- under torchrun ---------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def test_torchruns_variables_say_where_a_rank_is() -> None:
     """Its device is its number on this host."""
     variables = torchrun(RANK=1, LOCAL_RANK=1, WORLD_SIZE=2, LOCAL_WORLD_SIZE=2)
     place = place_of(options("--dist-backend", "gloo"), variables)
-    expected = Place(
+    expected = RankPlace(
         rank=1,
         local_rank=1,
         ranks=2,
@@ -127,7 +127,7 @@ def test_too_few_device_ids_are_refused_by_every_rank_in_the_same_words(local: i
 
 def test_a_launcher_that_says_no_more_than_a_local_rank_is_one_rank_of_one() -> None:
     """And its second one is a mistake that is told, since it would print and write nothing."""
-    assert place_of(options(), {"LOCAL_RANK": "0"}) == Place(launched=True)
+    assert place_of(options(), {"LOCAL_RANK": "0"}) == RankPlace(launched=True)
     with pytest.raises(UserError) as caught:
         place_of(options(), {"LOCAL_RANK": "1"})
     assert str(caught.value) == (
@@ -162,8 +162,8 @@ def test_an_invocation_starts_a_rank_on_each_of_its_devices() -> None:
     here = places_here(manual("--rank", "1", "--world-size", "3", "--device_ids", "2,0"), 8)
     url = "tcp://127.0.0.1:4332"
     assert here == [
-        Place(2, 0, ranks=6, share=2, device_index=2, backend="gloo", url=url, launched=True),
-        Place(3, 1, ranks=6, share=2, device_index=0, backend="gloo", url=url, launched=True),
+        RankPlace(2, 0, ranks=6, share=2, device_index=2, backend="gloo", url=url, launched=True),
+        RankPlace(3, 1, ranks=6, share=2, device_index=0, backend="gloo", url=url, launched=True),
     ]
 
 
@@ -206,7 +206,7 @@ def test_ranks_of_all_invocations_are_numbered_without_gap() -> None:
 )
 def test_the_batch_is_split_evenly(batch: int, share: int, each: int) -> None:
     """Over the ranks that share it."""
-    place = Place(ranks=share, share=share)
+    place = RankPlace(ranks=share, share=share)
     assert batch_of(options("--batch-size", str(batch)), place) == each
 
 
@@ -225,7 +225,7 @@ def test_a_batch_that_cannot_be_split_is_refused_with_the_nearest(
 ) -> None:
     """ROCm's tool drops the images that are left over, and counts them in nobody's figures."""
     with pytest.raises(UserError) as caught:
-        batch_of(options("--batch-size", str(batch)), Place(ranks=share, share=share))
+        batch_of(options("--batch-size", str(batch)), RankPlace(ranks=share, share=share))
     assert str(caught.value) == (
         f"--batch-size {batch} cannot be split over {share} ranks evenly, and no image is "
         f"dropped; take {near}"

@@ -11,9 +11,9 @@ import pytest
 import torch
 from scripted import Marks
 
-from bench_lib.micro.steps import SHOWN, Iteration, Watched
+from bench_lib.micro.steps import SHOWN, PrintedIteration, Watched
 from bench_lib.model import Case, Measurement, Numerics, Sampling
-from bench_lib.worker.measure import LEAST_WARMUP_STEPS, Context, measure
+from bench_lib.worker.measure import LEAST_WARMUP_STEPS, MeasuringContext, measure
 from bench_lib.worker.workload import Workload
 
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
@@ -123,7 +123,7 @@ class Machine:
         here: Any = self
         case = Case("scripted", f"{__name__}:scripted", {}, sampling=sampling)
         prepare, phase = watched.prepare, watched.enter
-        context = Context(
+        context = MeasuringContext(
             here, here, "context-7", phase=phase, prepare=prepare, host_us=lambda: [1.0]
         )
         return measure(case, context)
@@ -211,8 +211,8 @@ def test_measured_iterations_have_the_times_that_were_measured() -> None:
     measured = machine.measure(watched)
     assert measured.iteration_s == [1 / 2, 1 / 8]
     assert watched.measured(measured.iteration_s) == [
-        Iteration(float(MEASURED[0]), 1 / 2),
-        Iteration(float(MEASURED[1]), 1 / 8),
+        PrintedIteration(float(MEASURED[0]), 1 / 2),
+        PrintedIteration(float(MEASURED[1]), 1 / 8),
     ]
 
 
@@ -232,9 +232,9 @@ def test_the_very_first_step_is_the_first_warm_up_iteration(queued: bool) -> Non
     watched = machine.watched()
     machine.measure(watched)
     assert watched.warmup() == [
-        Iteration(0.0, 8.0),
-        Iteration(1.0, 1 / 2),
-        Iteration(2.0, 1 / 4),
+        PrintedIteration(0.0, 8.0),
+        PrintedIteration(1.0, 1 / 2),
+        PrintedIteration(2.0, 1 / 4),
     ]
 
 
@@ -246,7 +246,7 @@ def test_no_more_warm_up_iterations_are_shown_than_the_guide_shows() -> None:
     expected = [(0.0, 8.0), (1.0, 1.0), (2.0, 1 / 2), (3.0, 1 / 4), (4.0, 1 / 8)]
     shown = watched.warmup()
     assert len(shown) == SHOWN
-    assert shown == [Iteration(loss, seconds) for loss, seconds in expected]
+    assert shown == [PrintedIteration(loss, seconds) for loss, seconds in expected]
 
 
 @pytest.mark.parametrize("steps", [0, 1])
@@ -260,7 +260,7 @@ def test_a_warm_up_without_an_interval_shows_the_first_step_alone(steps: int) ->
     watched.enter("warm-up")
     for _ in range(steps):
         step()
-    assert watched.warmup() == [Iteration(0.0, 8.0)]
+    assert watched.warmup() == [PrintedIteration(0.0, 8.0)]
 
 
 def test_marks_are_made_beforehand_and_placed_while_warming_up_alone() -> None:
@@ -284,9 +284,9 @@ def test_in_inference_the_loss_is_asked_for_once_when_warming_up_is_over() -> No
     assert machine.log.index("loss") == machine.log.index(f"step {WARM[-1]}") + 1
     assert machine.log[-4:] == [f"step {MEASURED[-1]}", "mark 2", "read marks", "numerics"]
     assert watched.answer_loss == WARM[-1]
-    assert watched.measured(measured.iteration_s) == [Iteration(float(WARM[-1]), 1 / 4)] * 2
+    assert watched.measured(measured.iteration_s) == [PrintedIteration(float(WARM[-1]), 1 / 4)] * 2
     assert watched.warmup() == [
-        Iteration(float(WARM[-1]), seconds) for seconds in (8.0, 1 / 4, 1 / 4)
+        PrintedIteration(float(WARM[-1]), seconds) for seconds in (8.0, 1 / 4, 1 / 4)
     ]
 
 
@@ -296,7 +296,7 @@ def test_the_first_iterations_can_be_told_before_anything_is_measured(
     queued: bool, training: bool
 ) -> None:
     """So that somebody who waits sees something; what is measured is the same afterwards."""
-    told: list[tuple[list[Iteration], int]] = []
+    told: list[tuple[list[PrintedIteration], int]] = []
     machine = Machine([8.0, 1 / 2, 1 / 4, 1 / 8], queued=queued)
     watched = machine.watched(training=training)
 

@@ -25,7 +25,7 @@ from bench_lib.model import Quarantine, Status
 from bench_lib.report import notify as news
 from bench_lib.report import webhook
 from bench_lib.report.notify import Before, before_of, body, news_of, notify
-from bench_lib.report.webhook import Clock, UndeliverableError, post
+from bench_lib.report.webhook import UndeliverableError, WaitingClock, post
 
 SECRET = "T0/B0/shhhhhhhhhhhhhhhhh"
 ANYTHING = Before()
@@ -40,9 +40,9 @@ class Time:
     slept: list[float] = field(default_factory=list)
 
     @property
-    def clock(self) -> Clock:
+    def clock(self) -> WaitingClock:
         """What the code under test waits by."""
-        return Clock(lambda: self.passed, self._sleep)
+        return WaitingClock(lambda: self.passed, self._sleep)
 
     def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)

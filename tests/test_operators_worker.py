@@ -20,7 +20,7 @@ from bench_lib.model import Case, ProcessSummary, Sampling, Status, UserError
 from bench_lib.verdict import judge
 from bench_lib.verdict.metrics.summary import summarise
 from bench_lib.worker.clock import clock_of
-from bench_lib.worker.measure import Context, measure
+from bench_lib.worker.measure import MeasuringContext, measure
 from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, build
 from bench_lib.worker.workloads import operators as module
 
@@ -137,10 +137,10 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     notes: list[int] = []
     sets: list[Callable[[], int]] = []
 
-    def family(_operation: object, _fresh: object) -> module.Call:
+    def family(_operation: object, _fresh: object) -> module.OperatorCall:
         number = len(sets)
         sets.append(lambda: number)
-        return module.Call(lambda: notes.append(number))
+        return module.OperatorCall(lambda: notes.append(number))
 
     monkeypatch.setitem(module._FAMILIES, "unary", family)
     return notes
@@ -261,7 +261,7 @@ def test_results_stay_until_their_sets_turn_comes_again(monkeypatch) -> None:
     """So that a call does not write where the one before did."""
     made = iter(range(100))
     kept: list[list[Any]] = []
-    calls = [module.Call(lambda: [next(made)]) for _ in range(3)]
+    calls = [module.OperatorCall(lambda: [next(made)]) for _ in range(3)]
     step = module._step(calls, per_step=3)
     cells = step.__closure__ or ()
     kept = next(
@@ -291,7 +291,7 @@ def test_what_needs_more_memory_than_there_is_is_a_skip_with_both_figures(gpu) -
 def test_fp8_is_drawn_in_a_wider_form_that_needs_memory(gpu, monkeypatch) -> None:
     """1024 bytes of operands and result, and 512 for one matrix in bf16."""
     monkeypatch.setattr(torch.version, "hip", None)
-    monkeypatch.setitem(module._FAMILIES, "gemm", lambda *_: module.Call(lambda: None))
+    monkeypatch.setitem(module._FAMILIES, "gemm", lambda *_: module.OperatorCall(lambda: None))
     case = operator_case(op="gemm", shape="16-16-16", layout="NT", precision="fp8")
     with pytest.raises(UnsupportedError, match=r"gemm needs .* 80% of the device's"):
         build(case, gpu(memory=1900, major=9, minor=0))
@@ -303,11 +303,11 @@ def test_a_copy_needs_the_hosts_memory_too(gpu, monkeypatch) -> None:
     setting = gpu(memory=2**30)
     pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1}
     monkeypatch.setattr(os, "sysconf", pages.__getitem__)
-    monkeypatch.setitem(module._FAMILIES, "transfer", lambda *_: module.Call(lambda: None))
+    monkeypatch.setitem(module._FAMILIES, "transfer", lambda *_: module.OperatorCall(lambda: None))
     with pytest.raises(UnsupportedError, match="may take 80% of the host's"):
         build(operator_case(op="copy_h2d", shape="1024"), setting)
     assert build(operator_case(op="copy_h2d", shape="256"), setting).items_per_step == 3
-    monkeypatch.setitem(module._FAMILIES, "copy", lambda *_: module.Call(lambda: None))
+    monkeypatch.setitem(module._FAMILIES, "copy", lambda *_: module.OperatorCall(lambda: None))
     assert build(operator_case(op="copy_d2d", shape="1024"), setting).items_per_step == 1
 
 
@@ -400,7 +400,7 @@ def test_parameters_that_cannot_be_meant_are_refused_in_the_worker_too() -> None
 def test_where_the_memory_is_too_small_for_a_twin_nothing_is_compared(monkeypatch) -> None:
     """The case is measured all the same."""
     workload = built(tiny("exp"))
-    call = module.Call(lambda: None, lambda: pytest.fail("a twin was made"))
+    call = module.OperatorCall(lambda: None, lambda: pytest.fail("a twin was made"))
     operation = module.Operation("exp", "6-8")
     assert module._numerics(call, operation, total=384 * 4) is None
     assert workload.numerics() is not None
@@ -412,7 +412,7 @@ def test_a_twin_that_does_not_fit_after_all_is_no_fault() -> None:
     def full() -> module.Pairs:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    call = module.Call(lambda: None, full)
+    call = module.OperatorCall(lambda: None, full)
     assert module._numerics(call, module.Operation("exp", "6-8"), total=2**30) is None
 
 
@@ -588,7 +588,7 @@ def test_zeros_and_what_is_no_number_are_told_apart() -> None:
 # ---- operands ---------------------------------------------------------------------------
 
 
-def call_of(op: str, *shapes: str, **values: Any) -> module.Call:
+def call_of(op: str, *shapes: str, **values: Any) -> module.OperatorCall:
     """Return one call on operands of the CPU, also where the CPU would be refused."""
     operation = module.Operation(op, *shapes, **values)
     return module._FAMILIES[operation.family](operation, module._Fresh(operation, CPU, 0))
@@ -624,7 +624,7 @@ def test_weight_and_gradient_lie_as_the_image_does(monkeypatch) -> None:
     operands: list[torch.Tensor] = []
     backward = module._Function.backward
 
-    def looked(function: module._Function, gradient: torch.Tensor) -> module.Call:
+    def looked(function: module._Function, gradient: torch.Tensor) -> module.OperatorCall:
         operands.extend((*function.inputs, gradient))
         return backward(function, gradient)
 
@@ -682,7 +682,7 @@ def test_what_is_added_in_place_is_little(op: str) -> None:
 def test_an_operator_is_measured_as_any_case_is() -> None:
     """With its FLOPs, bytes and numerics."""
     case = tiny("gemm")
-    context = Context(Setting(CPU), clock_of(CPU), "here")
+    context = MeasuringContext(Setting(CPU), clock_of(CPU), "here")
     seen = measure(Case(case.id, case.workload, case.params, sampling=AT_ONCE), context)
     assert seen.case_id == "op-gemm-16x8x12-nn-fp32"
     assert (seen.item, seen.items_per_step) == ("op", 1)

@@ -8,7 +8,7 @@ import pytest
 from builders import make_environment, make_hardware
 
 from bench_lib.backends.checks import Check
-from bench_lib.cli.page import WIDTH, Machine, Reference, Seen, page
+from bench_lib.cli.page import WIDTH, DeviceLook, Machine, Reference, page
 from bench_lib.model import Hardware
 
 FIGURES = {
@@ -31,7 +31,7 @@ def machine(*devices: Hardware, **fields) -> Machine:
     """Return a machine with these devices of which all is well."""
     devices = devices or (make_hardware(),)
     references = {d.key: Reference(f"baselines/{d.key}.json") for d in devices}
-    seen = [Seen(FIGURES)] * len(devices)
+    seen = [DeviceLook(FIGURES)] * len(devices)
     return replace(
         Machine(list(devices), references, seen, make_environment(), [GOOD], fit=True), **fields
     )
@@ -146,7 +146,7 @@ def test_telemetry_shows_one_look_with_units_or_the_cause():
     devices = [make_hardware(index=n) for n in range(4)]
     held = {"source": "nvml", "power_w": 700.0, "throttle": ["thermal", "power brake"]}
     silent = {"source": "none", "clock_mhz": None}
-    seen = [Seen(FIGURES), Seen(held), Seen(None, "amd-smi was not found")]
+    seen = [DeviceLook(FIGURES), DeviceLook(held), DeviceLook(None, "amd-smi was not found")]
     assert section(page(machine(*devices, telemetry=seen)), "Telemetry") == [
         (
             "  0  amdsmi  clock 2100 MHz, memory clock 1300 MHz, power 140 W, "
@@ -156,7 +156,7 @@ def test_telemetry_shows_one_look_with_units_or_the_cause():
         "  2  none    amd-smi was not found",
         "  …          1 more, not looked at",
     ]
-    lines = page(machine(telemetry=[Seen(silent)]))
+    lines = page(machine(telemetry=[DeviceLook(silent)]))
     assert section(lines, "Telemetry") == ["  0  none  no figure is known"]
 
 
@@ -234,7 +234,7 @@ def test_no_line_is_longer_than_the_page():
     found = machine(
         make_hardware(name="x" * 150, uuid="GPU-" + "0" * 120),
         environment=environment,
-        telemetry=[Seen(None, "why " * 60)],
+        telemetry=[DeviceLook(None, "why " * 60)],
         checks=[replace(WRONG, detail=long, remedy="do this " * 30), *[WRONG] * 20],
     )
     lines = page(found)

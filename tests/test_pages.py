@@ -270,7 +270,7 @@ def test_points_go_back_as_far_as_asked(tmp_path) -> None:
 def test_baselines_are_of_the_entry_s_hardware(tmp_path) -> None:
     """A case has one on each hardware or none."""
     entry = nights.make_entry()
-    change = baselines.Change(entry.record.case.id, None, nights.make_baseline())
+    change = baselines.BaselineChange(entry.record.case.id, None, nights.make_baseline())
     current = baselines.load(tmp_path / "baselines", "mi300x")
     baselines.write(current, [change], nights.MI300X, {})
     _run(tmp_path, entry)

@@ -12,7 +12,7 @@ import pytest
 from bench_lib.model import Launch, Quarantine, Status
 from bench_lib.report import console, html, markdown
 from bench_lib.report.hints import hints
-from bench_lib.report.night import Entry, Night, gather
+from bench_lib.report.night import Night, NightCase, gather
 from bench_lib.report.onset import device, in_words, onset
 from bench_lib.storage.archive import Archive
 
@@ -28,7 +28,7 @@ def gpu(number: int) -> dict[str, object]:
     }
 
 
-def on(number: int, status: Status = Status.OK, name: str = "resnet50") -> Entry:
+def on(number: int, status: Status = Status.OK, name: str = "resnet50") -> NightCase:
     """Return a case that one of eight MI325X had."""
     case = nights.make_case(name, 1 + number)
     hardware = replace(nights.MI300X, **gpu(number))
@@ -66,7 +66,7 @@ def test_a_gpu_on_which_nothing_worked_is_named(status: Status) -> None:
     ],
     ids=["all of them", "one case", "another case is fine", "the only one"],
 )
-def test_no_gpu_is_blamed_for_what_may_be_the_software_s(entries: Sequence[Entry]) -> None:
+def test_no_gpu_is_blamed_for_what_may_be_the_software_s(entries: Sequence[NightCase]) -> None:
     """One case, or everything, tells nothing of a device."""
     assert not any("look at that device" in words for words in hints(nights.make_night(entries)))
 

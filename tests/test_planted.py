@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench_lib.model import Case, Sampling
 from bench_lib.worker.clock import clock_of
-from bench_lib.worker.measure import Context, measure
+from bench_lib.worker.measure import MeasuringContext, measure
 from bench_lib.worker.workloads import Setting, Workload, build
 from bench_lib.worker.workloads.networks import network
 from bench_lib.worker.workloads.planted import ELEMENTS, delay, planted
@@ -104,7 +104,7 @@ def test_a_delay_on_a_gpu_is_as_many_cycles_as_there_are_units(
 def test_a_delay_knows_nothing_of_itself_but_its_step() -> None:
     """It is measured like any other workload, by the name that a case gives."""
     case = Case("delay", "delay", {"delay_units": 3}, sampling=AT_ONCE)
-    measured = measure(case, Context(CPU, clock_of(CPU.device), "context-7"))
+    measured = measure(case, MeasuringContext(CPU, clock_of(CPU.device), "context-7"))
     assert (measured.items_per_step, measured.item) == (1, "step")
     assert (measured.numerics, measured.parameters, measured.flops_per_step) == (None, None, None)
     assert len(measured.iteration_s) == 2

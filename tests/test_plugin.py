@@ -165,7 +165,10 @@ def accept(pytester, case_id, log_medians, key="cpu-test-2c", kernels=None, *, r
     )
     device = make_hardware(key=key)
     baselines.write(
-        file, [baselines.Change(case_id, None, new)], device, {"e0e0e0e0": make_environment()}
+        file,
+        [baselines.BaselineChange(case_id, None, new)],
+        device,
+        {"e0e0e0e0": make_environment()},
     )
 
 

@@ -22,8 +22,8 @@ from rocm_profilers.installation import app, install
 
 from bench_lib import model
 from bench_lib.backends.amd.rocprof import profilers, results, tables
-from bench_lib.backends.amd.rocprof.profilers import Kernel, Profiler, find, require
-from bench_lib.backends.amd.rocprof.results import Copy, Process, Results
+from bench_lib.backends.amd.rocprof.profilers import KernelStatistics, Profiler, find, require
+from bench_lib.backends.amd.rocprof.results import Copy, ProfiledProcess, Results
 from bench_lib.backends.tool import ToolError
 
 APP = ["python3", "train.py", "--lr", "0.1"]
@@ -255,7 +255,7 @@ def test_warm_up_is_not_counted_where_a_range_is_named(tmp_path, tool, version):
     assert [(k.name, k.calls) for k in found.kernels] == [(GEMM_PLAIN, 2), (ADD_PLAIN, 4)]
     assert found.kernels[0].total_s == pytest.approx(2 * 300e-6)
     assert [process.ranges for process in found.processes] == [1]
-    assert found.calls[0] == model.Call(GEMM_PLAIN, 0.0, pytest.approx(300e-6))
+    assert found.calls[0] == model.KernelCall(GEMM_PLAIN, 0.0, pytest.approx(300e-6))
     assert found.problems == []
 
 
@@ -311,7 +311,11 @@ def test_what_was_asked_for_counts_and_not_the_database_beside_it(tmp_path):
     (tmp_path / "case_7_kernel_trace.csv").write_text(TRACE + '"K","gemm",10,30,1\n')
     found = Profiler("rocprofv3", "r").results(tmp_path, "case")
     assert found == Results(
-        [Process("7", [model.Kernel("gemm", 1, 20e-9)], [], [model.Call("gemm", 0.0, 20e-9)])]
+        [
+            ProfiledProcess(
+                "7", [model.Kernel("gemm", 1, 20e-9)], [], [model.KernelCall("gemm", 0.0, 20e-9)]
+            )
+        ]
     )
 
 
@@ -325,7 +329,7 @@ def write(folder: Path, **files: str) -> Profiler:
     return Profiler("rocprofv3", "rocprofv3")
 
 
-def read(path: Path) -> list[Kernel]:
+def read(path: Path) -> list[KernelStatistics]:
     """Return what kernels took by a file."""
     return profilers.read_with_problems(path)[0]
 
@@ -473,8 +477,8 @@ def test_statistics_are_read_by_the_names_of_their_columns(tmp_path):
         '7.500e+01,y,2,"gemm",1503.000000,3006\n'
     )
     assert read(file) == [
-        Kernel("gemm", 2, 3006.0),
-        Kernel("void add<float>(float*, int)", 4, 1002.0),
+        KernelStatistics("gemm", 2, 3006.0),
+        KernelStatistics("void add<float>(float*, int)", 4, 1002.0),
     ]
 
 
@@ -485,7 +489,10 @@ def test_numbers_may_be_texts_and_shares_have_a_sign(tmp_path):
         '\ufeff"Name","Calls","TotalDurationNs","AverageNs","Percentage"\r\n'
         f'"{GEMM}",42,"2000000","47619","80.00%"\r\n"{ADD}","6"," 5.0e5 ","83333","20.00%"\r\n'
     )
-    assert read(file) == [Kernel(GEMM_PLAIN, 42, 2e6), Kernel(ADD_PLAIN, 6, 5e5)]
+    assert read(file) == [
+        KernelStatistics(GEMM_PLAIN, 42, 2e6),
+        KernelStatistics(ADD_PLAIN, 6, 5e5),
+    ]
 
 
 def test_a_trace_is_summed_up_by_kernel(tmp_path):
@@ -496,8 +503,8 @@ def test_a_trace_is_summed_up_by_kernel(tmp_path):
         '1,"add(int, int)",1000,1100\n2,gemm,1100,1900\n3,"add(int, int)",1900,2000\n'
     )
     assert read(file) == [
-        Kernel("gemm", 1, 800.0),
-        Kernel("add(int, int)", 2, 200.0),
+        KernelStatistics("gemm", 1, 800.0),
+        KernelStatistics("add(int, int)", 2, 200.0),
     ]
 
 

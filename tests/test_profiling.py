@@ -23,13 +23,13 @@ from torch.profiler import ProfilerActivity
 from bench_lib.engine import profiles
 from bench_lib.launch import profiled as module
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
-from bench_lib.launch.profiled import MEASURED, Asked, run_profile
+from bench_lib.launch.profiled import MEASURED, ProfileRequest, run_profile
 from bench_lib.model import Case, Fault, Kernel, KernelTable, Launch
 from bench_lib.profiling.traces import read
 from bench_lib.worker import __main__ as worker
 from bench_lib.worker import profiling, tracing
 from bench_lib.worker.clock import Clock, GpuClock
-from bench_lib.worker.profiling import Work, kernels, union_s
+from bench_lib.worker.profiling import StepWork, kernels, union_s
 from bench_lib.worker.workload import UnsupportedError
 
 RELU = Case("relu", "tiny:relu", time_limit_s=LONG_S)
@@ -92,7 +92,7 @@ def test_kernels_of_a_gpu_are_added_up_by_name_and_busy_once(profiler) -> None:
     profiler.see("Optimizer.step#SGD.step", 0, 900, mark=True)
     steps: list[int] = []
     found = kernels(lambda: steps.append(1), GPU, 4)
-    assert found == Work(
+    assert found == StepWork(
         [
             ("gemm", 2, pytest.approx(20e-6)),
             ("relu", 1, pytest.approx(15e-6)),
@@ -329,7 +329,9 @@ def test_a_case_is_profiled_in_a_process_that_says_how_far_it_is(tmp_path) -> No
     (tmp_path / "trace_rank7.json.gz").write_text("old")
     (tmp_path / "notes.txt").write_text("mine")
     said: list[str] = []
-    (result,) = run_profile(RELU, tmp_path, Asked(2), environment=ON_THE_CPU, say=said.append)
+    (result,) = run_profile(
+        RELU, tmp_path, ProfileRequest(2), environment=ON_THE_CPU, say=said.append
+    )
     assert (result.steps, result.trace, result.done) == (2, "trace.json.gz", True)
     assert said == [
         *("open the device", "build", "first step", "warm up", "profile", "write the trace"),
@@ -344,7 +346,9 @@ def test_each_of_several_ranks_leaves_a_trace(tmp_path) -> None:
     """Through torchrun; their phases are told once."""
     said: list[str] = []
     case = replace(RELU, launch=Launch(2))
-    results = run_profile(case, tmp_path, Asked(1), environment=ON_THE_CPU, say=said.append)
+    results = run_profile(
+        case, tmp_path, ProfileRequest(1), environment=ON_THE_CPU, say=said.append
+    )
     assert [(r.rank, r.trace) for r in results] == [
         (0, "trace_rank0.json.gz"),
         (1, "trace_rank1.json.gz"),
@@ -370,7 +374,7 @@ def test_a_hanging_case_ends_at_its_limit_with_all_that_it_started(tmp_path) -> 
     words = [sys.executable, "-IS", "-c", HANGS, str(pids)]
     case = replace(RELU, time_limit_s=2)
     with pytest.raises(CaseFault) as raised:
-        run_profile(case, tmp_path / "out", Asked(1), around=lambda _: words)
+        run_profile(case, tmp_path / "out", ProfileRequest(1), around=lambda _: words)
     fault = raised.value.fault
     assert (fault.kind, fault.message) == ("time limit", "not done within its time limit of 2 s")
     assert fault.last_output == "phase: build"
@@ -383,7 +387,7 @@ def test_what_is_profiled_leaves_nothing_in_sessions_of_its_own(tmp_path) -> Non
     script = f"setsid sh -c 'echo $$ > {pids}.part; mv {pids}.part {pids}; exec sleep 3600' &\n"
     words = ["sh", "-c", f"{script} while ! [ -f {pids} ]; do sleep 0.01; done; exit 1"]
     with pytest.raises(CaseFault):
-        run_profile(RELU, tmp_path / "out", Asked(1), around=lambda _: words)
+        run_profile(RELU, tmp_path / "out", ProfileRequest(1), around=lambda _: words)
     assert all_gone(*pids_in(pids))
 
 
@@ -392,7 +396,7 @@ def test_where_ranks_met_before_is_forgotten(tmp_path) -> None:
     (tmp_path / "meeting").write_text('["127.0.0.1", 1]')
     words = ["sh", "-c", f"! [ -e {tmp_path}/meeting ] && echo forgotten"]
     with pytest.raises(CaseFault) as raised:
-        run_profile(RELU, tmp_path, Asked(1), around=lambda _: words)
+        run_profile(RELU, tmp_path, ProfileRequest(1), around=lambda _: words)
     assert raised.value.fault.last_output == "forgotten"
 
 
@@ -415,7 +419,7 @@ def outcome(tmp_path, monkeypatch):
         out = tmp_path / "out"
         out.mkdir()
         monkeypatch.setattr(module, "order", lambda *_: [sys.executable, str(standin), str(out)])
-        return run_profile(replace(RELU, launch=Launch(ranks)), out, Asked())
+        return run_profile(replace(RELU, launch=Launch(ranks)), out, ProfileRequest())
 
     return run
 
@@ -467,13 +471,13 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_starts(tmp_path
     """With the option that names another."""
     (tmp_path / "file").write_text("")
     with pytest.raises(LaunchError, match="--output DIR"):
-        run_profile(RELU, tmp_path / "file", Asked())
+        run_profile(RELU, tmp_path / "file", ProfileRequest())
 
 
 def test_a_program_that_cannot_be_started_is_named(tmp_path) -> None:
     """As a profiler that is gone."""
     with pytest.raises(LaunchError, match="cannot start /no/profiler"):
-        run_profile(RELU, tmp_path, Asked(), around=lambda words: ["/no/profiler", *words])
+        run_profile(RELU, tmp_path, ProfileRequest(), around=lambda words: ["/no/profiler", *words])
 
 
 # --- what a run looks into -----------------------------------------------------------------

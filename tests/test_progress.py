@@ -20,9 +20,9 @@ from bench_lib.engine.pace import Pace, name_of
 from bench_lib.plugin import progress
 from bench_lib.plugin.progress import (
     Footer,
-    Lines,
     Nothing,
-    Progress,
+    ProgressLines,
+    RunProgress,
     State,
     display,
     duration,
@@ -171,7 +171,7 @@ def test_a_history_is_read_up_to_a_limit(tmp_path, monkeypatch):
 def test_a_phase_counts_what_is_done_and_names_what_is_measured(clock):
     """From its begin on, each change is shown once."""
     shown = Shown()
-    counted = Progress(shown, clock=clock)
+    counted = RunProgress(shown, clock=clock)
     counted.begin("measuring", [["a.py::t[one]", "a.py::t[two]"]])
     counted.finish("a.py::t[one]")
     counted.finish("a.py::t[one]")
@@ -186,7 +186,7 @@ def test_a_phase_counts_what_is_done_and_names_what_is_measured(clock):
 
 def test_what_is_left_is_what_the_cases_took_less_what_has_passed(clock):
     """The one that is measured has begun already."""
-    counted = Progress(clock=clock)
+    counted = RunProgress(clock=clock)
     counted.begin("measuring", [["a", "b"]], Pace({"a": 10.0, "b": 20.0}))
     assert counted.state().left_s == 30.0
     clock.now += 4.0
@@ -199,7 +199,7 @@ def test_what_is_left_is_what_the_cases_took_less_what_has_passed(clock):
 
 def test_of_what_nothing_is_known_the_runs_own_pace_tells(clock):
     """Nothing before the first case; then what they took so far, on average."""
-    counted = Progress(clock=clock)
+    counted = RunProgress(clock=clock)
     counted.begin("measuring", [["a", "b", "c", "d"]], Pace({"c": 100.0}))
     assert counted.state().left_s is None
     clock.now += 8.0
@@ -212,7 +212,7 @@ def test_of_what_nothing_is_known_the_runs_own_pace_tells(clock):
 
 def test_devices_measure_at_the_same_time(clock):
     """It lasts as long as the one that has most to do."""
-    counted = Progress(clock=clock)
+    counted = RunProgress(clock=clock)
     counted.begin("measuring", [["a"], ["b", "c"], []], Pace({"a": 1.0, "b": 2.0, "c": 3.0}))
     assert counted.state() == State("measuring", 0, 3, ["a", "b"], 5.0)
     counted.finish("a")
@@ -222,7 +222,7 @@ def test_devices_measure_at_the_same_time(clock):
 def test_a_phase_without_anything_to_do_is_not_shown():
     """No line for nothing."""
     shown = Shown()
-    counted = Progress(shown)
+    counted = RunProgress(shown)
     counted.begin("judging", [[]])
     counted.close()
     assert shown.states == []
@@ -231,7 +231,7 @@ def test_a_phase_without_anything_to_do_is_not_shown():
 
 def test_a_phase_has_a_pace_of_its_own(clock):
     """A look into kernels takes another time than measuring."""
-    counted = Progress(clock=clock)
+    counted = RunProgress(clock=clock)
     counted.begin("measuring", [["a"]])
     clock.now += 100.0
     counted.finish("a")
@@ -312,7 +312,7 @@ def test_colours_are_a_terminals_that_has_some(monkeypatch):
 def test_a_log_gets_a_line_a_minute_and_later_one_in_five(clock):
     """Not one a case."""
     said = []
-    log = Lines(said.append, clock=clock, now=lambda: NOON)
+    log = ProgressLines(said.append, clock=clock, now=lambda: NOON)
     begin = clock.now
     times = []
     for step in range(120):
@@ -327,7 +327,7 @@ def test_a_log_gets_a_line_a_minute_and_later_one_in_five(clock):
 def test_a_log_is_told_at_once_of_what_will_last(clock):
     """With how long, where that is known; the next phase speaks for itself."""
     said = []
-    log = Lines(said.append, clock=clock, now=lambda: NOON)
+    log = ProgressLines(said.append, clock=clock, now=lambda: NOON)
     log.show(State("measuring", 0, 2, [], 1500.0))
     log.show(State("measuring", 1, 2, [], 700.0))
     log.show(State("looking again", 0, 1, [], 30.0))
@@ -544,11 +544,11 @@ def config_of(*, verbosity=0, capture="fd", terminal=True):
         (Footer, {}, True, {}),
         (Footer, {"verbosity": -1}, True, {"NO_COLOR": "1"}),
         (Footer, {"capture": "sys", "verbosity": 2}, True, {}),
-        (Lines, {}, False, {}),
-        (Lines, {}, True, {"TERM": "dumb"}),
-        (Lines, {}, True, {"TERM": None}),
-        (Lines, {}, True, {"CI": "true"}),
-        (Lines, {"capture": "no"}, True, {}),
+        (ProgressLines, {}, False, {}),
+        (ProgressLines, {}, True, {"TERM": "dumb"}),
+        (ProgressLines, {}, True, {"TERM": None}),
+        (ProgressLines, {}, True, {"CI": "true"}),
+        (ProgressLines, {"capture": "no"}, True, {}),
         (Nothing, {"verbosity": -2}, True, {}),
         (Nothing, {"verbosity": -2}, False, {}),
         (Nothing, {"terminal": False}, True, {}),

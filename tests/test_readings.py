@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_lib.model import Call, Kernel
+from bench_lib.model import Kernel, KernelCall
 from bench_lib.profiling.names import REST
 from bench_lib.profiling.readings import Answer, answers
 
@@ -27,9 +27,9 @@ def questions(*kernels: Kernel, **more) -> list[str]:
     return [each.question for each in answers(kernels, **more)]
 
 
-def row(*spans: tuple[float, float], name: str = "k") -> list[Call]:
+def row(*spans: tuple[float, float], name: str = "k") -> list[KernelCall]:
     """Return calls of a kernel, in microseconds."""
-    return [Call(name, begin * 1e-6, end * 1e-6) for begin, end in spans]
+    return [KernelCall(name, begin * 1e-6, end * 1e-6) for begin, end in spans]
 
 
 def test_the_slowest_kernel_is_named_with_its_time_share_and_work():
@@ -191,7 +191,7 @@ KERNELS = st.lists(st.builds(Kernel, NAMES, TIMES, TIMES), max_size=7)
     kernels=KERNELS,
     copies=KERNELS,
     calls=st.lists(
-        st.builds(lambda name, at, took: Call(name, at, at + took), NAMES, TIMES, TIMES),
+        st.builds(lambda name, at, took: KernelCall(name, at, at + took), NAMES, TIMES, TIMES),
         max_size=9,
     ),
 )

@@ -21,7 +21,7 @@ from bench_lib.model import Status
 from bench_lib.report.console import (
     HEADINGS,
     WIDTH,
-    Figures,
+    CaseFigures,
     counted,
     efficiency,
     explanations,
@@ -106,7 +106,7 @@ def test_figures_are_the_middle_of_what_was_accepted_and_none_without():
     """What a table shows and what JUnit's properties say are the same."""
     measured = make_measurement(iteration_s=[0.5] * 4, peak_memory_bytes=None)
     attempts = [make_attempt(measurement=measured), make_attempt(fault=make_fault())]
-    assert figures(make_record(attempts=attempts)) == Figures(0.5, 8.0, "img", 0.0, None)
+    assert figures(make_record(attempts=attempts)) == CaseFigures(0.5, 8.0, "img", 0.0, None)
     assert figures(make_record(attempts=attempts[1:])) is None
 
 

@@ -109,7 +109,7 @@ class Checkout:
         processes = make_processes(logs, environment="e0e0e0e0", device_uuid=None, **fields)
         new = make_baseline(case_id=case_id(size), processes=processes, conditions={"ranks": 1})
         device = Hardware(vendor="amd", name=key, key=key)
-        change = baselines.Change(case_id(size), None, new)
+        change = baselines.BaselineChange(case_id(size), None, new)
         baselines.write(file, [change], device, {"e0e0e0e0": make_environment()})
 
     @property

@@ -32,7 +32,7 @@ from bench_lib.cli.documents import Document, files
 from bench_lib.model import Kernel, KernelTable, Quarantine, Status
 from bench_lib.profiling.store import Profile, keep
 from bench_lib.storage import baselines
-from bench_lib.storage.baselines import Change
+from bench_lib.storage.baselines import BaselineChange
 from bench_lib.storage.history import Writer
 
 ROOT = Path(__file__).parents[1]
@@ -173,7 +173,9 @@ def test_lines_of_a_run_are_as_their_schema_says(tmp_path):
 def test_the_baselines_that_come_along_are_written_as_their_schema_says(path, tmp_path):
     """Measured and published ones, of whichever version, once somebody accepts them again."""
     file = baselines.load(path.parent, path.stem)
-    changes = [Change(case_id, None, measured) for case_id, measured in file.measured.items()]
+    changes = [
+        BaselineChange(case_id, None, measured) for case_id, measured in file.measured.items()
+    ]
     hardware = file.hardware or make_hardware(key=path.stem)
     written = baselines.write(
         replace(file, path=tmp_path / path.name), changes, hardware, file.environments

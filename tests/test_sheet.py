@@ -28,7 +28,7 @@ from bench_lib.micro import session
 from bench_lib.micro.beside import NOBODY
 from bench_lib.micro.flags import read_options
 from bench_lib.micro.keeping import Keeper
-from bench_lib.micro.places import Place
+from bench_lib.micro.places import RankPlace
 from bench_lib.model import Device
 from bench_lib.storage import history
 from bench_lib.storage.archive.compaction import compact
@@ -53,7 +53,7 @@ def micro(tmp_path, monkeypatch):
     def keep(
         network: str, batch: int, *words: str, ranks: int = 1, fp32: str = "fp32", **fields: Any
     ) -> None:
-        place = Place(ranks=ranks, share=ranks)
+        place = RankPlace(ranks=ranks, share=ranks)
         flags = ["--network", network, "--batch-size", str(batch * ranks), *words]
         options = replace(read_options(flags), history=tmp_path / "history")
         case = session.case_from(options, place, fp32)
@@ -67,7 +67,7 @@ def micro(tmp_path, monkeypatch):
         about = {"versions": {}, "cudnn": None, "threads": 1, "measurement": asdict(seen)}
         outcomes = [{"rank": n, "local_rank": n, "pid": n + 1, **about} for n in range(ranks)]
         device = Device("cuda", DEVICE.name)
-        result = session.Seen(place, case, device, seen, [], [], outcomes)
+        result = session.RankSeen(place, case, device, seen, [], [], outcomes)
         settings = Settings(
             history=tmp_path / "history", baselines=tmp_path, command="micro", judged=False
         )

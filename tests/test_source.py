@@ -431,3 +431,21 @@ def test_what_is_left_over_is_found():
     assert left_over(sources) == ["package.one.LEFT", "package.one.read", "package.two.Kept.idle"]
     other = {"script": "from package.one import read\nimport package.one as p\np.LEFT, x.idle\n"}
     assert left_over(sources, other) == []
+
+
+SAME_IDEA = {
+    # A line of a run's file: as it is read, and as its schema is written.
+    *("AttemptLine", "EndLine", "EnvironmentLine", "KernelsLine", "Line", "TunedLine"),
+    "VerdictLine",
+}
+
+
+def test_no_public_class_has_the_name_of_another():
+    """Whoever searches for one finds one."""
+    places: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "bench_lib").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert twice.keys() == SAME_IDEA, twice

@@ -24,7 +24,7 @@ from bench_lib.backends.amd import kfd
 from bench_lib.cli import app
 from bench_lib.model import Status, UserError
 from bench_lib.slurm import asked, collecting, job, tools
-from bench_lib.slurm.asked import Request, Resources, Task
+from bench_lib.slurm.asked import JobRequest, Resources, Task
 from bench_lib.slurm.collecting import Submission
 from bench_lib.slurm.job import Got, Used
 from bench_lib.slurm.script import sbatch_script
@@ -122,7 +122,7 @@ def test_pytests_arguments_are_kept_and_the_tests_named_where_they_are_not(tmp_p
 def request(**fields):
     """Build a request for a suite in /srv/suite."""
     given = {"resources": Resources(), "pytest": ("perf_tests",), "directory": Path("/srv/suite")}
-    return Request(**{**given, **fields})
+    return JobRequest(**{**given, **fields})
 
 
 def lines_of(*, folder=Path("/srv/history/slurm/one"), **fields):
@@ -422,8 +422,8 @@ def test_sinfos_lines_are_kinds_of_nodes(commands):
     """The star is the default; a kind of GPU and its sockets do not count."""
     commands("sinfo", NODES)
     debug, big = tools.partitions()
-    assert debug == tools.Partition("debug", False, 2, 8, 31000 * MIB, 0, 1800.0)
-    assert big == tools.Partition("mi300x", True, 3, 96, 2000000 * MIB, 8, None)
+    assert debug == tools.NodeKind("debug", False, 2, 8, 31000 * MIB, 0, 1800.0)
+    assert big == tools.NodeKind("mi300x", True, 3, 96, 2000000 * MIB, 8, None)
 
 
 @pytest.mark.parametrize(
@@ -1151,7 +1151,7 @@ def test_shares_are_parts_of_the_whole(pytester):
 
 def test_an_outcome_is_over_when_nothing_more_will_come_of_it():
     """An unknown state of a newer Slurm is over rather than waited for for ever."""
-    outcome = collecting.Outcome(Task(1, ()), "7", "COMPLETED", "", "")
+    outcome = collecting.TaskOutcome(Task(1, ()), "7", "COMPLETED", "", "")
     assert outcome.is_over
     assert not replace(outcome, state="COMPLETING").is_over
     assert replace(outcome, state="LAUNCH_FAILED").is_over

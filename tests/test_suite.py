@@ -85,7 +85,9 @@ def accept(tmp_path, *case_ids, log_medians=TEN_MS, **fields):
         for i, x in enumerate(log_medians)
     ]
     changes = [
-        baselines.Change(id_, None, make_baseline(case_id=id_, processes=processes, **fields))
+        baselines.BaselineChange(
+            id_, None, make_baseline(case_id=id_, processes=processes, **fields)
+        )
         for id_ in case_ids
     ]
     baselines.write(file, changes, DEVICE, {"e0e0e0e0": make_environment()})
@@ -566,7 +568,7 @@ def accept_ranks(tmp_path) -> None:
             for i, x in enumerate(TEN_MS)
         ]
         new = make_baseline(case_id=case_id, processes=processes)
-        changes.append(baselines.Change(case_id, None, new))
+        changes.append(baselines.BaselineChange(case_id, None, new))
     baselines.write(file, changes, DEVICE, {"e0e0e0e0": make_environment()})
 
 

@@ -12,7 +12,7 @@ from builders import make_case, make_measurement
 from bench_lib.launch import sweep
 from bench_lib.launch.faults import CaseFault, CaseSkipped
 from bench_lib.launch.launchers import LaunchCommand
-from bench_lib.launch.ranks import Ending
+from bench_lib.launch.ranks import LaunchEnd
 from bench_lib.model import Launch, Measurement
 
 TWO = LaunchCommand("torchrun", ("torchrun",), 2)
@@ -47,7 +47,7 @@ def launched(monkeypatch):
                 tell(folder, number, **words)
             for rank in (0, 1):
                 (folder / f"rank-{rank}.phases").write_text("build\nmeasure\n")
-            return Ending(launcher, 0, in_time, folder / "output.log")
+            return LaunchEnd(launcher, 0, in_time, folder / "output.log")
 
         monkeypatch.setattr(sweep, "launch", launch)
 

@@ -27,7 +27,7 @@ from tracefiles import (
 from bench_lib.model import Kernel
 from bench_lib.profiling import answers as words
 from bench_lib.profiling import traces
-from bench_lib.profiling.traces import Copies, Iteration, Pause, TraceError, read
+from bench_lib.profiling.traces import Copies, Pause, TracedStep, TraceError, read
 
 CONV = "sm90_xmma_fprop_implicit_gemm"
 RELU = "relu_kernel"
@@ -275,8 +275,8 @@ def test_copies_are_told_by_direction_with_their_bytes(tmp_path) -> None:
 def test_iterations_have_their_time_on_the_host_and_on_the_device(tmp_path) -> None:
     """A step that the device's tracer did not mark has none there."""
     assert read(write(tmp_path, TWO_STEPS)).iterations == [
-        Iteration("iteration 0", us(100), us(150)),
-        Iteration("iteration 1", us(60), us(200)),
+        TracedStep("iteration 0", us(100), us(150)),
+        TracedStep("iteration 1", us(60), us(200)),
     ]
     unmarked = [e for e in TWO_STEPS if e["cat"] != "gpu_user_annotation"]
     assert [i.device_s for i in read(write(tmp_path, unmarked)).iterations] == [None, None]

@@ -19,11 +19,11 @@ from bench_lib.cases import training as axes
 from bench_lib.cases.training import training_case
 from bench_lib.launch.faults import CaseFault, CaseSkipped
 from bench_lib.launch.ranks import run_ranks
-from bench_lib.launch.zygote import Context, Zygote
+from bench_lib.launch.zygote import WorkerProcess, Zygote
 from bench_lib.model import Case, Launch, Measurement, Sampling, UserError
 from bench_lib.worker import host
 from bench_lib.worker.clock import clock_of
-from bench_lib.worker.measure import Context as Lent
+from bench_lib.worker.measure import MeasuringContext as Lent
 from bench_lib.worker.measure import measure
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads import cifar, datasets, feeding
@@ -225,7 +225,7 @@ def small(monkeypatch) -> Iterator[None]:
 def linear(monkeypatch) -> None:
     """Have a network that takes no time, draws no lots, and has a norm to keep statistics."""
 
-    def create(_name: str, about: datasets.About, side: int) -> nn.Module:
+    def create(_name: str, about: datasets.DataSet, side: int) -> nn.Module:
         inputs = about.channels * side * side
         return nn.Sequential(
             nn.Flatten(), nn.Linear(inputs, 16), nn.BatchNorm1d(16), nn.Linear(16, about.classes)
@@ -543,7 +543,7 @@ def zygote() -> Iterator[Zygote]:
 
 
 @pytest.fixture
-def context(zygote: Zygote) -> Iterator[Context]:
+def context(zygote: Zygote) -> Iterator[WorkerProcess]:
     """Fork a fresh context, and see to it that it leaves nobody."""
     with fresh_context(zygote) as context:
         yield context

@@ -93,7 +93,7 @@ def test_a_context_that_cannot_be_opened_when_drawn_again_is_tried_once_more(
     zygote, state, monkeypatch
 ):
     """The one before it may still have held the device."""
-    monkeypatch.setattr(module.Context, "is_dear", property(lambda _: True))
+    monkeypatch.setattr(module.WorkerProcess, "is_dear", property(lambda _: True))
     first = module.Zygote._forked
     opened = []
 

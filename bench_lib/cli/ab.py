@@ -25,7 +25,7 @@ from bench_lib.model import TIERS, Status
 
 if TYPE_CHECKING:
     from bench_lib.engine.engine import Engine
-    from bench_lib.engine.pairing import Row
+    from bench_lib.engine.pairing import PairRow
     from bench_lib.engine.settings import Side
     from bench_lib.model import Case, Environment, Hardware
 
@@ -195,7 +195,7 @@ def _compare(
         planned=most_pairs,
         sides=sides,
         say=say,
-        progress=comparing.Lines(pairs, most_pairs, say),
+        progress=comparing.PairLines(pairs, most_pairs, say),
     )
     known = pace.Pace(pace.past(folder, device.key))
     least, longest = (comparing.expected_s(cases, n, known) for n in (pairs, most_pairs))
@@ -257,7 +257,7 @@ def _in_brief(side: Side, environment: Environment) -> str:
     return ", ".join(words)
 
 
-def _print(rows: Sequence[Row], differences: Sequence[str], sides: Mapping[str, Side]) -> None:
+def _print(rows: Sequence[PairRow], differences: Sequence[str], sides: Mapping[str, Side]) -> None:
     from bench_lib.formats import shortened
     from bench_lib.verdict.severity import rank
 
@@ -277,7 +277,7 @@ def _print(rows: Sequence[Row], differences: Sequence[str], sides: Mapping[str, 
                 print(words + shortened(verdict.reason))
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: PairRow) -> tuple[str, ...]:
     """Return the cells of HEADINGS."""
     from bench_lib.formats import seconds
 
@@ -294,7 +294,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _next_steps(rows: Sequence[Row], engine: Engine, folder: Path) -> list[str]:
+def _next_steps(rows: Sequence[PairRow], engine: Engine, folder: Path) -> list[str]:
     """Return what to do now: the change of the baseline that B's run proposes."""
     from bench_lib.storage.acceptance import DOUBTFUL
 

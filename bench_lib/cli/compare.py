@@ -25,7 +25,7 @@ from bench_lib.formats import quantity, seconds
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents.kept import Compare, ComparedCase, ComparedSide
-    from bench_lib.report.versus import Alignment, Figures, Row, Side
+    from bench_lib.report.versus import Alignment, ComparedRow, SideFigures, SideValues
     from bench_lib.verdict.metrics import Metric
 
 MARKER = "<!-- bench-lib: compare -->"
@@ -146,14 +146,14 @@ def as_document(found: Alignment) -> Compare:
     )
 
 
-def _side(side: Side) -> ComparedSide:
+def _side(side: SideValues) -> ComparedSide:
     from bench_lib.cli.documents.kept import ComparedSide
 
     return filled(ComparedSide, side, hardware_key=side.key, run=side.run_id)
 
 
-def _case(row: Row) -> ComparedCase:
-    from bench_lib.cli.documents.kept import ComparedCase, Processes
+def _case(row: ComparedRow) -> ComparedCase:
+    from bench_lib.cli.documents.kept import ComparedCase, ComparedProcesses
 
     return filled(
         ComparedCase,
@@ -161,7 +161,7 @@ def _case(row: Row) -> ComparedCase:
         a=row.figures.a,
         b=row.figures.b,
         detectable_effect=row.detectable,
-        processes=Processes(*row.processes),
+        processes=ComparedProcesses(*row.processes),
         memory_bytes=row.beside["memory"],
         compile_time_s=row.beside["compile_time"],
     )
@@ -199,7 +199,7 @@ def _headings() -> tuple[str, ...]:
     return (*own, *(metric.name.replace("_", " ") for metric in beside()))
 
 
-def _cells(row: Row, metric: Metric) -> tuple[str, ...]:
+def _cells(row: ComparedRow, metric: Metric) -> tuple[str, ...]:
     """Return the cells below the headings."""
     from bench_lib.verdict.metrics import beside
 
@@ -226,7 +226,7 @@ def _quantity(value: float | None, unit: str) -> str:
     return f"{quantity(value)}{unit.lstrip('1')}"
 
 
-def _beside(figures: Figures, unit: str) -> str:
+def _beside(figures: SideFigures, unit: str) -> str:
     """Return B's value with its change; of what one side does not tell, nothing."""
     if figures.ratio is None:
         return ""
@@ -273,7 +273,7 @@ def _around(found: Alignment) -> Iterator[str]:
         yield f"environment, A -> B: {line}"
 
 
-def _remarks(rows: Sequence[Row]) -> Iterator[str]:
+def _remarks(rows: Sequence[ComparedRow]) -> Iterator[str]:
     """Say what is to be known of rows; what many share, once."""
     cases: dict[str, list[str]] = {}
     for row in rows:
@@ -302,7 +302,7 @@ def _problems(found: Alignment) -> list[str]:
 def as_markdown(found: Alignment) -> str:
     """Return a comparison as GitHub's Markdown, within what a comment may hold."""
     from bench_lib.report import github
-    from bench_lib.report.github import Section
+    from bench_lib.report.github import MarkdownSection
 
     moved = [row for row in found.rows if row.beyond_chance]
     others = [row for row in found.rows if not row.beyond_chance]
@@ -313,12 +313,12 @@ def as_markdown(found: Alignment) -> str:
         ("Remarks", "remarks", list(_remarks(found.rows))),
     )
     sections = [
-        Section("Beyond chance", _lines(moved, metric), len(moved), "cases", heading),
+        MarkdownSection("Beyond chance", _lines(moved, metric), len(moved), "cases", heading),
         *(
-            Section(f"{title}: {len(lines)}", _list(lines), len(lines), what, folded=True)
+            MarkdownSection(f"{title}: {len(lines)}", _list(lines), len(lines), what, folded=True)
             for title, what, lines in apart
         ),
-        Section(
+        MarkdownSection(
             f"Other cases: {len(others)}",
             _lines(others, metric),
             len(others),
@@ -344,7 +344,7 @@ def _list(lines: Sequence[str]) -> list[str]:
     return [f"- {github.text(line)}" for line in lines]
 
 
-def _lines(rows: Sequence[Row], metric: Metric) -> list[str]:
+def _lines(rows: Sequence[ComparedRow], metric: Metric) -> list[str]:
     from bench_lib.report import github
 
     return [github.row([*map(github.text, _cells(row, metric))]) for row in rows]

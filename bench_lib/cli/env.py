@@ -15,7 +15,7 @@ from bench_lib.launch.faults import LaunchError
 
 if TYPE_CHECKING:
     from bench_lib.backends.checks import Check
-    from bench_lib.cli.page import Machine, Reference, Seen
+    from bench_lib.cli.page import DeviceLook, Machine, Reference
     from bench_lib.model import Hardware
 
 MOST_LOOKS = 16
@@ -85,16 +85,16 @@ def _examine(baselines: Path) -> Machine:
     )
 
 
-def _looks(devices: Sequence[Hardware]) -> list[Seen]:
+def _looks(devices: Sequence[Hardware]) -> list[DeviceLook]:
     from concurrent.futures import ThreadPoolExecutor
 
-    from bench_lib.cli.page import Seen
+    from bench_lib.cli.page import DeviceLook
     from bench_lib.engine import telemetry
 
     with ThreadPoolExecutor(len(devices)) as pool:
         answers = list(pool.map(telemetry.look_once, devices))
     return [
-        Seen(figures and {name: figures.get(name) for name in FIGURES}, cause)
+        DeviceLook(figures and {name: figures.get(name) for name in FIGURES}, cause)
         for figures, cause in answers
     ]
 
@@ -137,7 +137,7 @@ def _worker_check(versions: dict[str, str | None], problem: str | None) -> Check
     return Check("worker starts", ok=False, detail=problem, remedy=remedy, fatal=True)
 
 
-def _telemetry_checks(devices: Sequence[Hardware], seen: Sequence[Seen]) -> Iterator[Check]:
+def _telemetry_checks(devices: Sequence[Hardware], seen: Sequence[DeviceLook]) -> Iterator[Check]:
     """Ask whether the devices can be watched, and who else is on them, as far as not told yet."""
     from bench_lib import backends
     from bench_lib.backends.checks import Check, other_processes

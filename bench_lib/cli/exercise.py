@@ -28,7 +28,7 @@ from bench_lib.studies.lists import above_zero, names_in, numbers_in
 
 if TYPE_CHECKING:
     from bench_lib.engine.engine import Engine
-    from bench_lib.studies.batches import Found, Search
+    from bench_lib.studies.batches import Search, SearchResult
     from bench_lib.studies.figures import Figures
     from bench_lib.studies.template import Template
 
@@ -162,7 +162,7 @@ def largest_batch(
 
 def _searched(
     session: Session, engine: Engine, name: str, search: Search, *, is_fine: bool
-) -> Found:
+) -> SearchResult:
     """Search one precision's largest batch, and write down the measurement of it.
 
     The sheet takes it for the largest there is only where memory ended the search, and a fine one.
@@ -173,7 +173,7 @@ def _searched(
     def case_of(batch: int) -> Case:
         return session.case(precision=name, batch_size=batch)
 
-    looks = batches.Looks(engine.held.glance, engine.attempt)
+    looks = batches.BatchLooks(engine.held.glance, engine.attempt)
     found = batches.find_largest(search, case_of, looks, lambda line: say(f"{name}: {line}"))
     accepted = batches.largest_accepted(case_of, engine.accepted)
     found = batches.held_against(found, accepted, search, case_of, engine.attempt)

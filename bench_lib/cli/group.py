@@ -73,7 +73,7 @@ def _refuse_ranks(name: str) -> None:
     )
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """Commands below a command."""
 
     def get_help_option(self, ctx: Any) -> Any:
@@ -87,7 +87,7 @@ class Group(TyperGroup):
 def branch(name: str) -> typer.Typer:
     """Return a command of COMMANDS that has others below it."""
     return typer.Typer(
-        cls=Group,
+        cls=CommandGroup,
         help=COMMANDS[name],
         no_args_is_help=True,
         rich_markup_mode=None,
@@ -95,7 +95,7 @@ def branch(name: str) -> typer.Typer:
     )
 
 
-class Program(Group):
+class Program(CommandGroup):
     """All commands."""
 
     def __init__(self, **attributes: Any) -> None:

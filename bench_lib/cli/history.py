@@ -29,7 +29,7 @@ from bench_lib.model import UserError
 
 if TYPE_CHECKING:
     from bench_lib.model import Hardware, Measurement, Record
-    from bench_lib.storage.archive import Table
+    from bench_lib.storage.archive import QueryAnswer
     from bench_lib.storage.history import Run
 
 app = branch("history")
@@ -335,7 +335,7 @@ def _export_run(run: Run, output: Path | None) -> None:
         output.write_text(text)
 
 
-def _write_csv(found: Table, file: TextIO) -> None:
+def _write_csv(found: QueryAnswer, file: TextIO) -> None:
     import csv
 
     writer = csv.writer(file, lineterminator="\n")

@@ -20,7 +20,7 @@ from bench_lib.formats import shortened
 from bench_lib.model import Status, UserError, Verdict
 
 if TYPE_CHECKING:
-    from bench_lib.storage.samples import CaseSamples, Process, Samples
+    from bench_lib.storage.samples import CaseSamples, SampledProcess, Samples
     from bench_lib.verdict.statistics.comparison import Contrast
 
 SHOWN = 20
@@ -105,7 +105,7 @@ def _unfit(case: CaseSamples, tolerance: float) -> Verdict | None:
     return Verdict(status, "latency", reason, tolerance=tolerance)
 
 
-def _first_line(processes: Mapping[str, Process]) -> int:
+def _first_line(processes: Mapping[str, SampledProcess]) -> int:
     return next(iter(processes.values())).line
 
 

@@ -13,11 +13,11 @@ from bench_lib.formats import seconds
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents.seen import ProfileDiff, ProfileSide
-    from bench_lib.engine.profiles import Look, Seen
+    from bench_lib.engine.profiles import CaseProfile, ProfiledWork
     from bench_lib.model import Kernel, KernelTable
     from bench_lib.profiling import store as stored
-    from bench_lib.profiling.kernels import Change
-    from bench_lib.profiling.store import Comparison
+    from bench_lib.profiling.kernels import KernelDifference
+    from bench_lib.profiling.store import ProfileComparison
 
 LEAST_NAME = 24
 """Characters of a kernel's name that are shown however narrow the terminal."""
@@ -25,13 +25,13 @@ WIDTH = 100
 """Of a table where the output is no terminal."""
 
 
-def tell(look: Look, top: int, *, json: bool) -> None:
+def tell(look: CaseProfile, top: int, *, json: bool) -> None:
     """Print what a look into a case saw, ``top`` kernels of each rank."""
     if json:
-        from bench_lib.cli.documents.seen import Profile, ProfiledRank
+        from bench_lib.cli.documents.seen import ProfileDocument, ProfiledRank
 
         ranks = [filled(ProfiledRank, seen) for seen in look.seen]
-        print_json(filled(Profile, look, hardware_key=look.hardware.key, ranks=ranks))
+        print_json(filled(ProfileDocument, look, hardware_key=look.hardware.key, ranks=ranks))
         return
     for number, seen in enumerate(look.seen):
         print("\n" * (number > 0) + _title(look, seen))
@@ -55,7 +55,7 @@ def tell(look: Look, top: int, *, json: bool) -> None:
     print(f"kernels: {look.folder / 'kernels.json'} (compare with --diff)")
 
 
-def _title(look: Look, seen: Seen) -> str:
+def _title(look: CaseProfile, seen: ProfiledWork) -> str:
     label = f", {seen.label}" if seen.label else ""
     what = "operations on the CPU" if _is_host(seen.kernels) else "kernels"
     return (
@@ -111,7 +111,7 @@ def _cut(text: str, width: int) -> str:
     return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
 
 
-def _print_counters(look: Look) -> None:
+def _print_counters(look: CaseProfile) -> None:
     from bench_lib.profiling.names import short
 
     for kernel in look.counters:
@@ -124,7 +124,7 @@ def _print_counters(look: Look) -> None:
 # ---- two profiles -------------------------------------------------------------------------
 
 
-def tell_changes(sides: tuple[str, str], found: Comparison, top: int, *, json: bool) -> None:
+def tell_changes(sides: tuple[str, str], found: ProfileComparison, top: int, *, json: bool) -> None:
     """Print what changed from one profile to another, ``top`` changes of it."""
     if json:
         print_json(_diff_document(sides, found))
@@ -136,7 +136,7 @@ def tell_changes(sides: tuple[str, str], found: Comparison, top: int, *, json: b
         print(f"note: {remark}")
 
 
-def _print_changes(found: Comparison, top: int) -> None:
+def _print_changes(found: ProfileComparison, top: int) -> None:
 
     changes = [change for change in found.diff.changes if change.delta_s]
     rows = [row for change in changes[:top] for row in _rows(change, found)]
@@ -155,7 +155,7 @@ def _print_changes(found: Comparison, top: int) -> None:
     )
 
 
-def _rows(change: Change, found: Comparison) -> Iterator[tuple[str, ...]]:
+def _rows(change: KernelDifference, found: ProfileComparison) -> Iterator[tuple[str, ...]]:
     """Yield a change's line, and below it the new name where that is another."""
     share = found.diff.share(change)
     *names, last = change.names
@@ -184,13 +184,13 @@ def _difference(delta_s: float) -> str:
     return f"{'-' if delta_s < 0 else '+'}{seconds(abs(delta_s))}"
 
 
-def _calls(change: Change) -> str:
+def _calls(change: KernelDifference) -> str:
     each = [f"{k.calls:.4g}" if k else "0" for k in (change.before, change.after)]
     return " → ".join(dict.fromkeys(each))
 
 
-def _diff_document(sides: tuple[str, str], found: Comparison) -> ProfileDiff:
-    from bench_lib.cli.documents.seen import KernelChange, ProfileDiff
+def _diff_document(sides: tuple[str, str], found: ProfileComparison) -> ProfileDiff:
+    from bench_lib.cli.documents.seen import KernelDifference, ProfileDiff
 
     diff = found.diff
     return filled(
@@ -199,7 +199,7 @@ def _diff_document(sides: tuple[str, str], found: Comparison) -> ProfileDiff:
         before=_side(sides[0], found.before, diff.before_s),
         after=_side(sides[1], found.after, diff.after_s),
         delta_s=diff.delta_s,
-        changes=[filled(KernelChange, each, share=diff.share(each)) for each in diff.changes],
+        changes=[filled(KernelDifference, each, share=diff.share(each)) for each in diff.changes],
     )
 
 

@@ -240,14 +240,16 @@ def _profiles(
     from pathlib import Path
 
     from bench_lib.backends import visibility
-    from bench_lib.launch.profiled import Asked, run_profile
+    from bench_lib.launch.profiled import ProfileRequest, run_profile
 
     tables = {}
     for case in (case for case, seen in zip(cases, figures, strict=True) if seen.is_measured):
         say(f"profiling {case.id}")
         with tempfile.TemporaryDirectory(prefix="bench-lib-") as folder:
             try:
-                first, *_ = run_profile(case, Path(folder), Asked(), environment=visibility(device))
+                first, *_ = run_profile(
+                    case, Path(folder), ProfileRequest(), environment=visibility(device)
+                )
             except (CaseSkipped, CaseFault, LaunchError) as reason:
                 say(f"{case.id}: no profile: {reason}")
                 continue

@@ -31,7 +31,7 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Seen:
+class DeviceLook:
     """One look at a device, or why there is none."""
 
     figures: dict[str, Any] | None
@@ -45,7 +45,7 @@ class Machine:
     devices: list[Hardware]
     baselines: dict[str, Reference]
     """By hardware key."""
-    telemetry: list[Seen]
+    telemetry: list[DeviceLook]
     """In the order of the devices, of the first `MOST_LOOKS`."""
     environment: Environment
     checks: list[Check]
@@ -168,7 +168,7 @@ _NAMED = {
 }
 
 
-def _telemetry(devices: Sequence[Hardware], seen: Sequence[Seen]) -> Rows:
+def _telemetry(devices: Sequence[Hardware], seen: Sequence[DeviceLook]) -> Rows:
     digits = len(str(len(seen) - 1))
     for device, one in zip(devices, seen, strict=False):
         name = f"{device.index:>{digits}}  {(one.figures or {}).get('source', 'none')}"

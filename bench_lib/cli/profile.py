@@ -31,7 +31,7 @@ from bench_lib.model import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bench_lib.engine.profiles import Look
+    from bench_lib.engine.profiles import CaseProfile
     from bench_lib.model import Case
 
 TORCH, ROCM, RANGES = "torch", "rocm", "ranges"
@@ -173,11 +173,11 @@ def _look(
     steps: int,
     stacks: bool,
     counted: bool,
-) -> Look:
+) -> CaseProfile:
     from bench_lib.backends import detect, visibility
     from bench_lib.engine import profiles
     from bench_lib.engine.devicelock import DeviceLock
-    from bench_lib.launch.profiled import Asked
+    from bench_lib.launch.profiled import ProfileRequest
 
     device = detect()[0]
     say(f"{case.id} on {device.key}, by {tool}; kept in {folder}")
@@ -189,7 +189,7 @@ def _look(
     lock.acquire(LOCK_WAIT_S, say)
     try:
         if tool == TORCH:
-            asked = Asked(steps, stacks)
+            asked = ProfileRequest(steps, stacks)
             return profiles.with_torch(
                 case, device, folder, asked, environment=environment, say=say
             )
@@ -211,9 +211,9 @@ def _hand_over(case: Case, folder: Path, steps: int) -> None:
     """Print what to put behind any other profiler's command line."""
     import shlex
 
-    from bench_lib.launch.profiled import MEASURED, Asked, order
+    from bench_lib.launch.profiled import MEASURED, ProfileRequest, order
 
-    words = shlex.join(order(case, folder, Asked(steps, ranges=True)))
+    words = shlex.join(order(case, folder, ProfileRequest(steps, ranges=True)))
     print(words)
     say(
         f"put this behind a profiler's own words; the steps that count lie in the NVTX or ROCTX "

@@ -17,7 +17,7 @@ from bench_lib.model import Accepted, Baseline, Environment, UserError
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents.kept import Proposed
-    from bench_lib.storage.baselines import BaselineFile, Change
+    from bench_lib.storage.baselines import BaselineChange, BaselineFile
     from bench_lib.storage.history import Run
 
 HEADINGS = ("case", "old", "new", "ratio", "95% interval")
@@ -25,7 +25,7 @@ HEADINGS = ("case", "old", "new", "ratio", "95% interval")
 
 def proposal(
     names: Sequence[str], history: Path, folder: Path, case: str, reason: str
-) -> tuple[BaselineFile, list[Run], list[Change]]:
+) -> tuple[BaselineFile, list[Run], list[BaselineChange]]:
     """Put together what accepting runs would change; raises UserError."""
     from bench_lib.cli import reading
     from bench_lib.storage import acceptance
@@ -78,7 +78,7 @@ def who() -> str | None:
         return None
 
 
-def with_all_processes(change: Change, needed: int) -> Change:
+def with_all_processes(change: BaselineChange, needed: int) -> BaselineChange:
     """Note against a change that some of its processes were spoilt or left out."""
     found = len(change.new.processes) if change.new else needed
     if found >= needed:
@@ -88,8 +88,12 @@ def with_all_processes(change: Change, needed: int) -> Change:
 
 
 def take(
-    file: BaselineFile, runs: Sequence[Run], changes: Sequence[Change], *, force: bool = False
-) -> dict[str, Change]:
+    file: BaselineFile,
+    runs: Sequence[Run],
+    changes: Sequence[BaselineChange],
+    *,
+    force: bool = False,
+) -> dict[str, BaselineChange]:
     """Write the changes that may be written; return those, by case."""
     from bench_lib.storage import acceptance
     from bench_lib.storage import baselines as files
@@ -100,7 +104,7 @@ def take(
     return taken
 
 
-def refused(changes: Sequence[Change], taken: Mapping[str, Change]) -> list[str]:
+def refused(changes: Sequence[BaselineChange], taken: Mapping[str, BaselineChange]) -> list[str]:
     """Return the ids of cases that something speaks against and that were not taken."""
     return [c.case_id for c in changes if c.against and c.case_id not in taken]
 
@@ -108,8 +112,8 @@ def refused(changes: Sequence[Change], taken: Mapping[str, Change]) -> list[str]
 def print_taken(
     file: BaselineFile,
     runs: Sequence[Run],
-    changes: Sequence[Change],
-    taken: Mapping[str, Change],
+    changes: Sequence[BaselineChange],
+    taken: Mapping[str, BaselineChange],
 ) -> None:
     """Say how much was accepted, and what is to be known of it."""
     print(f"\n{len(taken)} of {len(changes)} cases accepted into {file.path}")
@@ -118,7 +122,7 @@ def print_taken(
 
 
 def _afterthoughts(
-    runs: Sequence[Run], taken: Sequence[Change], refused: Sequence[str]
+    runs: Sequence[Run], taken: Sequence[BaselineChange], refused: Sequence[str]
 ) -> list[str]:
     """Say what somebody who accepts should know, and what to do about it."""
     words = []
@@ -144,7 +148,9 @@ def _afterthoughts(
     return words
 
 
-def print_changes(changes: Sequence[Change], around: Sequence[str], *, markdown: bool) -> None:
+def print_changes(
+    changes: Sequence[BaselineChange], around: Sequence[str], *, markdown: bool
+) -> None:
     """Print a row a case, then what is to be said of some, then what changed around them."""
     if markdown:
         rows = [(*_figures(change), ": ".join(filter(None, _remark(change)))) for change in changes]
@@ -163,7 +169,7 @@ def print_changes(changes: Sequence[Change], around: Sequence[str], *, markdown:
         print(f"environment: {line}")
 
 
-def _remark(change: Change) -> tuple[str, str]:
+def _remark(change: BaselineChange) -> tuple[str, str]:
     """Say in a word or two what becomes of the new values, and then why."""
     if change.new is None:
         return "nothing", change.why_not or ""
@@ -173,7 +179,7 @@ def _remark(change: Change) -> tuple[str, str]:
     return ", ".join(notes), change.against or ""
 
 
-def _figures(change: Change) -> tuple[str, ...]:
+def _figures(change: BaselineChange) -> tuple[str, ...]:
     """Return the cells of HEADINGS."""
     ratio, interval = _ratio(change)
     return (
@@ -185,7 +191,7 @@ def _figures(change: Change) -> tuple[str, ...]:
     )
 
 
-def _ratio(change: Change) -> tuple[float | None, tuple[float, float] | None]:
+def _ratio(change: BaselineChange) -> tuple[float | None, tuple[float, float] | None]:
     """Return new over old and its 95% interval, each None where it is not known."""
     from bench_lib.verdict.judge import compare
 
@@ -197,7 +203,9 @@ def _ratio(change: Change) -> tuple[float | None, tuple[float, float] | None]:
     return ratio, comparison.interval() if comparison else None
 
 
-def changes_around(changes: Sequence[Change], file: BaselineFile, runs: Sequence[Run]) -> list[str]:
+def changes_around(
+    changes: Sequence[BaselineChange], file: BaselineFile, runs: Sequence[Run]
+) -> list[str]:
     """Say what besides the values is not as it was: software, caches, settings; each once."""
     from bench_lib.environment.fingerprint import difference
 
@@ -219,7 +227,7 @@ def changes_around(changes: Sequence[Change], file: BaselineFile, runs: Sequence
     return list(lines)
 
 
-def as_document(change: Change) -> Proposed:
+def as_document(change: BaselineChange) -> Proposed:
     """Return a change as ``--json`` prints it."""
     from bench_lib.cli.documents.kept import Proposed
 

@@ -23,7 +23,7 @@ from bench_lib.cli.output import (
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents.kept import NightEntry
-    from bench_lib.report.night import Entry, Night
+    from bench_lib.report.night import Night, NightCase
 
 MOST_LINES = 20
 """Of what was left out; the page and --json have all."""
@@ -156,7 +156,7 @@ def _print(night: Night, written: list[Path]) -> None:
         print("next: bench-lib report --html report.html")
 
 
-def _entry(entry: Entry) -> NightEntry:
+def _entry(entry: NightCase) -> NightEntry:
     from bench_lib.cli.documents.kept import ChangePoint, NightEntry
 
     record = entry.record

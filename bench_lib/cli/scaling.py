@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from bench_lib.cli.documents.measured import Written
     from bench_lib.studies.figures import Figures
-    from bench_lib.studies.scaling import Forecast, Point, ScalingRow, Subject
+    from bench_lib.studies.scaling import Forecast, ScalingPoint, ScalingRow, Subject
 
 MNIST, NETWORK = "mnist", "network"
 BATCH_SIZE = 64
@@ -32,7 +32,7 @@ MOST_PROCESSES = 100
 
 
 @dataclass(frozen=True)
-class Asked:
+class ScalingOptions:
     """The options that say what to measure; None is the default."""
 
     over: Annotated[
@@ -89,7 +89,7 @@ def scaling(
         str, typer.Argument(help="mnist, network (with --network), or a case's id in the matrix.")
     ],
     *,
-    asked: Asked,
+    asked: ScalingOptions,
     keeping: Keeping,
 ) -> None:
     """Measure speed-up and efficiency over threads, processes and GPUs; fit the laws of it."""
@@ -114,7 +114,7 @@ _OF_SOME = {*_OF_MNIST, *_OF_NETWORKS}
 """Every other option goes with anything."""
 
 
-def _check(what: str, asked: Asked) -> None:
+def _check(what: str, asked: ScalingOptions) -> None:
     """Raise UserError for an option that cannot be meant, or that this has no use for."""
     known = {MNIST: _OF_MNIST, NETWORK: _OF_NETWORKS}.get(what, _OF_CASES)
     given = [name for name, value in vars(asked).items() if value is not None]
@@ -151,7 +151,7 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _networks(asked: Asked) -> list[Subject]:
+def _networks(asked: ScalingOptions) -> list[Subject]:
     """Return every network with every batch size; raises UserError for what cannot be meant."""
     from bench_lib.launch.catalogue import network_sizes
 
@@ -166,7 +166,7 @@ def _networks(asked: Asked) -> list[Subject]:
     return [_network(name, batch, sizes, asked) for name in names for batch in batches]
 
 
-def _network(name: str, batch: int, sizes: Mapping[str, int], asked: Asked) -> Subject:
+def _network(name: str, batch: int, sizes: Mapping[str, int], asked: ScalingOptions) -> Subject:
     from bench_lib.studies.scaling import Subject
     from bench_lib.studies.template import Template
 
@@ -176,7 +176,7 @@ def _network(name: str, batch: int, sizes: Mapping[str, int], asked: Asked) -> S
     return Subject(lambda values: template.case(**values), name, batch)
 
 
-def _of_matrix(case_id: str, asked: Asked, matrix: Path) -> Subject:
+def _of_matrix(case_id: str, asked: ScalingOptions, matrix: Path) -> Subject:
     """Return a case of the matrix, whatever its ranks; raises UserError where it is not there."""
     import difflib
 
@@ -216,7 +216,7 @@ def _of_matrix(case_id: str, asked: Asked, matrix: Path) -> Subject:
 # ---- what is measured ---------------------------------------------------------------------
 
 
-def _measure_over_ranks(study: _Study, subjects: Sequence[Subject], asked: Asked) -> None:
+def _measure_over_ranks(study: _Study, subjects: Sequence[Subject], asked: ScalingOptions) -> None:
     """Measure subjects over ranks, one a GPU, or a CPU's core where there is none."""
     from bench_lib import backends
     from bench_lib.studies.scaling import GPUS, RANKS, WEAK, points, powers_of_two
@@ -238,7 +238,7 @@ def _measure_over_ranks(study: _Study, subjects: Sequence[Subject], asked: Asked
     study.measure(devices[0], [point for curve in curves for point in curve])
 
 
-def _measure_mnist(study: _Study, asked: Asked) -> None:
+def _measure_mnist(study: _Study, asked: ScalingOptions) -> None:
     """Measure a small network on MNIST, from one thread to all GPUs."""
     from bench_lib import backends
     from bench_lib.cases.training import training_case
@@ -264,7 +264,7 @@ def _measure_mnist(study: _Study, asked: Asked) -> None:
     subject = Subject(lambda values: training_case(base, **{**own, **values}), "cnn", batch)
     subject.case({})  # refused before anything runs
 
-    def curves(way: str) -> list[Point]:
+    def curves(way: str) -> list[ScalingPoint]:
         cores = machine.compute_units or 1
         workers = powers_of_two(asked.at_most or (max(1, len(gpus)) if way == GPUS else cores))
         available = cores if way != GPUS else None if gpus else 0
@@ -335,14 +335,16 @@ class _Session(Measuring):
 class _Study:
     """Points on one or two devices, measured and then told together."""
 
-    def __init__(self, asked: Asked, keeping: Keeping) -> None:
+    def __init__(self, asked: ScalingOptions, keeping: Keeping) -> None:
         self._keeping = keeping
         self._processes = asked.processes
         self._plot = asked.plot
-        self._points: list[Point] = []
+        self._points: list[ScalingPoint] = []
         self._sessions: list[_Session] = []
 
-    def measure(self, device: Hardware, points: Sequence[Point], short: Case | None = None) -> None:
+    def measure(
+        self, device: Hardware, points: Sequence[ScalingPoint], short: Case | None = None
+    ) -> None:
         """Measure points on a device; raises UserError where that is nothing on any."""
         from bench_lib.studies.scaling import cases_of
 
@@ -404,7 +406,7 @@ class _Study:
         return sections, {"forecasts": found, "gpu": gpu, "requests": requests}
 
 
-def _title(what: str, points: Sequence[Point]) -> str:
+def _title(what: str, points: Sequence[ScalingPoint]) -> str:
     """Return what the picture is of: the only case that one worker has, or the command's word."""
     ones = {point.case.id for point in points if point.case and point.case.launch.ranks == 1}
     return ones.pop() if len(ones) == 1 else what

@@ -15,7 +15,7 @@ from bench_lib.model import UserError
 
 if TYPE_CHECKING:
     from bench_lib.model import Case, Hardware
-    from bench_lib.studies.contexts import Found, Spread
+    from bench_lib.studies.contexts import ContextsFound, Spread
     from bench_lib.studies.selfcheck import Selfcheck
 
 DEFAULT_CPU_CASE = "resnet18-b4-fp32-96px-eager-infer"
@@ -247,7 +247,7 @@ def _print_json(found: Selfcheck, key: str) -> None:
     from bench_lib.cli.documents import filled, seen
 
     about = {"case_id": found.case.id, "hardware_key": key, "detectable_effect": found.detectable}
-    print_json(filled(seen.Selfcheck, found, **about))
+    print_json(filled(seen.SelfcheckDocument, found, **about))
 
 
 # ---- contexts ---------------------------------------------------------------------------
@@ -264,7 +264,7 @@ def _for_contexts(path: Path, case_id: str | None, device: Hardware) -> list[Cas
     return cases
 
 
-def _compared(device: Hardware, cases: Sequence[Case], number: int) -> Found:
+def _compared(device: Hardware, cases: Sequence[Case], number: int) -> ContextsFound:
     from bench_lib import backends
     from bench_lib.engine.engine import opened
     from bench_lib.engine.settings import Settings, Side
@@ -284,7 +284,7 @@ def _compared(device: Hardware, cases: Sequence[Case], number: int) -> Found:
         return contexts.compare(engine.held, kinds, cases, contexts=number, say=say)
 
 
-def _print_contexts(found: Found, key: str) -> None:
+def _print_contexts(found: ContextsFound, key: str) -> None:
     several = len(found.kinds) > 1
     rows = []
     for case_id, by_kind in found.spreads.items():
@@ -315,7 +315,7 @@ def _explained(spread: Spread) -> str:
     return ", ".join(f"{name} {share:.0%}" for name, share in spread.explained.items()) or "-"
 
 
-def _print_contexts_json(found: Found, key: str) -> None:
+def _print_contexts_json(found: ContextsFound, key: str) -> None:
     from bench_lib.cli.documents import filled, seen
 
     def told(spread: Spread) -> seen.ContextSpread:

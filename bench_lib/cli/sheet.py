@@ -26,7 +26,7 @@ from bench_lib.model import TASKS, UserError
 if TYPE_CHECKING:
     from bench_lib.model import Param
     from bench_lib.storage.history import Run
-    from bench_lib.studies.sheet import Block, Cell, Kept, Section, Sheet
+    from bench_lib.studies.sheet import Cell, KeptCase, Sheet, SheetBlock, SheetSection
 
 BLANK = "__________"
 WIDE, THIN = "=" * 80, "-" * 80
@@ -64,7 +64,7 @@ def sheet(
         from bench_lib.cli.documents import measured
 
         print_json(
-            measured.Sheet(
+            measured.SheetDocument(
                 hardware_key=filled.key,
                 network=filled.network,
                 task=filled.task,
@@ -77,7 +77,7 @@ def sheet(
         print(line)
 
 
-def _known_and_kept(folder: Path, key: str, network: str) -> tuple[list[str], list[Kept]]:
+def _known_and_kept(folder: Path, key: str, network: str) -> tuple[list[str], list[KeptCase]]:
     """Return the hardware keys that there are runs of, and what the newest of one have."""
     from bench_lib.storage import history
     from bench_lib.studies.sheet import MOST_RUNS, kept_in
@@ -138,7 +138,7 @@ def _as_text(sheet: Sheet) -> Iterator[str]:
         yield from _below(section, "  ")
 
 
-def _text_block(block: Block) -> Iterator[str]:
+def _text_block(block: SheetBlock) -> Iterator[str]:
     from bench_lib.report.console import table
 
     yield from _text_lines(block.lines)
@@ -170,7 +170,7 @@ def _markdown_lines(lines: Sequence[tuple[str, Cell]]) -> list[str]:
     return [f"- {as_markdown(label)}: {as_markdown(_place(value))}" for label, value in lines]
 
 
-def _below(section: Section, indent: str) -> Iterator[str]:
+def _below(section: SheetSection, indent: str) -> Iterator[str]:
     if section.note:
         yield from ("", section.note)
     if section.fill:

@@ -20,8 +20,8 @@ from bench_lib.model import UserError
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents.seen import Submit
-    from bench_lib.slurm.asked import Request, Task
-    from bench_lib.slurm.collecting import Outcome, Submission
+    from bench_lib.slurm.asked import JobRequest, Task
+    from bench_lib.slurm.collecting import Submission, TaskOutcome
     from bench_lib.slurm.job import Got
 
 DEFAULT_TESTS = "perf_tests"
@@ -127,7 +127,7 @@ def _refuse_beside_collect(options: Mapping[str, object]) -> None:
         raise UserError(f"{flags}: --collect asks about a job that was submitted; leave it out")
 
 
-def _request(wanted: Wanted, given: Sequence[str]) -> Request:
+def _request(wanted: Wanted, given: Sequence[str]) -> JobRequest:
     """Return what is asked for; raises UserError, naming the option and its value."""
     from bench_lib.slurm import asked
 
@@ -146,7 +146,7 @@ def _request(wanted: Wanted, given: Sequence[str]) -> Request:
             raise UserError(f"--nodes {nodes}: each task of --array gpus has one GPU of one node")
         gpus, shares = 1, gpus or _gpus_of(partition)
     container = asked.words("--container", wanted.container)
-    return asked.Request(
+    return asked.JobRequest(
         resources=asked.Resources(
             nodes=nodes,
             cpus=asked.count("--cpus", wanted.cpus),
@@ -187,7 +187,7 @@ def _gpus_of(partition: str | None) -> int:
     return gpus
 
 
-def _show(request: Request, history: Path, name: str, *, json: bool) -> None:
+def _show(request: JobRequest, history: Path, name: str, *, json: bool) -> None:
     from bench_lib.slurm.collecting import FOLDER
     from bench_lib.slurm.script import sbatch_script
 
@@ -200,7 +200,7 @@ def _show(request: Request, history: Path, name: str, *, json: bool) -> None:
         print(script, end="")
 
 
-def _submit(request: Request, history: Path, name: str) -> Submission:
+def _submit(request: JobRequest, history: Path, name: str) -> Submission:
     """Write the script, submit it and note the job; raises UserError."""
     from bench_lib.slurm import collecting, script, tools
     from bench_lib.storage.history import utc_now
@@ -309,7 +309,7 @@ def _tell(submission: Submission, history: Path, *, json: bool) -> None:
     raise typer.Exit(0 if all(each.is_well for each in found) else 1)
 
 
-def _print(found: Sequence[Outcome]) -> None:
+def _print(found: Sequence[TaskOutcome]) -> None:
 
     for each in found:
         print(f"{each.job_id} ({_part(each.task)}) {each.words}")

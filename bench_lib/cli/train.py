@@ -53,7 +53,7 @@ class Manner:
 
 
 @dataclass(frozen=True)
-class Source:
+class TrainingSource:
     """Where images and random numbers are from."""
 
     seed: Annotated[int, typer.Option(help="Of weights, data and order.")] = 1337
@@ -83,7 +83,7 @@ def cifar100(
     strong: Annotated[
         bool, typer.Option("--strong", help="The batch is of all ranks and divided among them.")
     ] = False,
-    source: Source,
+    source: TrainingSource,
     time_limit: TimeLimit = 600.0,
     keeping: Keeping,
 ) -> None:
@@ -144,7 +144,7 @@ def cifar10_table(
     precision: Precision = "float32",
     feed: FeedOption = "device",
     manner: Manner,
-    source: Source,
+    source: TrainingSource,
     time_limit: TimeLimit = 7200.0,
     keeping: Keeping,
 ) -> None:
@@ -174,7 +174,7 @@ def cifar10_table(
 
 
 def _common(
-    network: str, precision: str, feed: str, manner: Manner, source: Source
+    network: str, precision: str, feed: str, manner: Manner, source: TrainingSource
 ) -> dict[str, Param]:
     """Return the values that both have; raises UserError for an option that cannot be meant.
 
@@ -196,7 +196,7 @@ def _common(
     return values if source.data is None else {**values, "data": "files"}
 
 
-def _session(name: str, dataset: str, source: Source, keeping: Keeping) -> Measuring:
+def _session(name: str, dataset: str, source: TrainingSource, keeping: Keeping) -> Measuring:
     """Return what measures on the first device, with the data set in place.
 
     Raises UserError where its files cannot be used, LaunchError where nobody can look.

@@ -33,7 +33,7 @@ from bench_lib.launch.launchers import LaunchCommand
 from bench_lib.launch.ranks import run_ranks
 from bench_lib.launch.sweep import Answer, Sweep, measure_together
 from bench_lib.launch.temporary import cannot_write, is_full
-from bench_lib.launch.zygote import Context, Zygote
+from bench_lib.launch.zygote import WorkerProcess, Zygote
 from bench_lib.model import (
     Attempt,
     Case,
@@ -168,7 +168,7 @@ class HeldDevice:
         Gives each with its kernels, or why there are none; each is of one rank.
         Raises LaunchError where workers cannot be started at all.
         """
-        process: Context | None = None
+        process: WorkerProcess | None = None
         try:
             for case in cases:
                 process = process or self._sides[self._first].fork()

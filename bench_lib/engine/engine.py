@@ -260,7 +260,7 @@ class Engine:
 
     # ---- judging --------------------------------------------------------------------------
 
-    def rows(self) -> list[pairing.Row]:
+    def rows(self) -> list[pairing.PairRow]:
         """Judge both sides' cases as they stand, by their ratio within each pair."""
         records = {side: suite.records for side, suite in self.suites.items()}
         return pairing.judged(records, self.device, self.environments, self.settings.planned)

@@ -29,7 +29,7 @@ NAMES = ("A", "B")
 
 
 @dataclass(frozen=True)
-class Row:
+class PairRow:
     """How one case stands."""
 
     case_id: str
@@ -52,12 +52,12 @@ def differences(environments: Mapping[str, Environment]) -> list[str]:
     return fingerprint.difference(a, b)
 
 
-def fails(rows: Iterable[Row]) -> bool:
+def fails(rows: Iterable[PairRow]) -> bool:
     """Whether B is worse than A anywhere, or a case has no measurement."""
     return any(row.status in FAILING for row in rows)
 
 
-def judged_nothing(rows: Sequence[Row]) -> bool:
+def judged_nothing(rows: Sequence[PairRow]) -> bool:
     """Whether most of the cases could not be judged: that is no answer."""
     asked = [row for row in rows if row.status is not Status.SKIPPED]
     unheld = [row for row in asked if row.status in (Status.INVALID, Status.INCOMPARABLE)]
@@ -69,13 +69,13 @@ def judged(
     device: Hardware,
     environments: Mapping[str, Environment],
     planned: int,
-) -> list[Row]:
+) -> list[PairRow]:
     """Judge cases together: a row for every case that was measured, in their order.
 
     ``records`` are by side and case, ``environments`` by side; ``planned`` is in how many
     pairs a case is measured that looks different.
     """
-    rows: dict[str, Row] = {}
+    rows: dict[str, PairRow] = {}
     pairs: dict[str, list[_Pair]] = {}
     cases = {id_: record.case for id_, record in records["A"].items() if record.attempts}
     for case_id, case in cases.items():
@@ -84,7 +84,7 @@ def judged(
         if verdict is None:
             pairs[case_id] = _pairs(sides)
         else:
-            rows[case_id] = Row(case_id, verdict.status, "", None, None, [], [verdict])
+            rows[case_id] = PairRow(case_id, verdict.status, "", None, None, [], [verdict])
     rows |= {row.case_id: row for row in _timed(pairs, cases, planned)}
     return [rows[case_id] for case_id in cases]
 
@@ -179,7 +179,7 @@ def _pairs(sides: Mapping[str, Record]) -> list[_Pair]:
 
 def _timed(
     cases: Mapping[str, Sequence[_Pair]], about: Mapping[str, Case], planned: int
-) -> Iterator[Row]:
+) -> Iterator[PairRow]:
     """Judge what was measured on both sides, by the clock that fits each case."""
     limits = {case_id: about[case_id].limits for case_id in cases}
     clocks = {case_id: _clock(pairs) for case_id, pairs in cases.items()}
@@ -197,7 +197,7 @@ def _timed(
         reason = "; ".join(filter(None, (timing.reason, clock.remark)))
         timing = replace(timing, metric=clock.metric.name, reason=reason, value=b_s, baseline=a_s)
         verdicts = [timing, *_besides_time(pairs, limits[case_id])]
-        yield Row(
+        yield PairRow(
             case_id,
             judge.overall(verdicts),
             clock.in_brief,

@@ -12,7 +12,7 @@ from bench_lib.engine.settings import Side
 from bench_lib.engine.telemetry import Sampler
 from bench_lib.environment import fingerprint
 from bench_lib.launch.faults import CaseFault, LaunchError
-from bench_lib.launch.zygote import Context, Zygote
+from bench_lib.launch.zygote import WorkerProcess, Zygote
 from bench_lib.model import (
     Case,
     Environment,
@@ -65,7 +65,7 @@ class Processes:
         self._give_way = give_way
         self._workers: Zygote | None = None
         self._name = ""
-        self._open: dict[int, Context] = {}
+        self._open: dict[int, WorkerProcess] = {}
         self._environment: Environment | None = None
         self._measured_by: list[int] = []
         self._most_lost = most_lost
@@ -111,7 +111,7 @@ class Processes:
         versions = self._workers.versions if self._workers else {}
         return fingerprint.with_versions(self._described(), versions)
 
-    def open(self, number: int) -> Context:
+    def open(self, number: int) -> WorkerProcess:
         """Return a process, opened where it is not there.
 
         Raises LaunchError where none could ever be opened, or none for several cases in a row,
@@ -134,7 +134,7 @@ class Processes:
         self._open[number] = process
         return process
 
-    def _opened(self) -> Context:
+    def _opened(self) -> WorkerProcess:
         """Open a process, by fresh workers where those at hand may have gone with a case.
 
         Raises as ``open`` does.
@@ -157,7 +157,7 @@ class Processes:
             self._lost = 0
             return process
 
-    def fork(self) -> Context:
+    def fork(self) -> WorkerProcess:
         """Return a process that is not to measure anything; raises LaunchError."""
         return self._zygote().context(draws=1)
 
@@ -193,10 +193,10 @@ class Companion:
     context had run; so all cases are measured in the state that follows.
     """
 
-    def __init__(self, fork: Callable[[], Context]) -> None:
+    def __init__(self, fork: Callable[[], WorkerProcess]) -> None:
         """Be forked when first needed, and again after a fault."""
         self._fork = fork
-        self._process: Context | None = None
+        self._process: WorkerProcess | None = None
 
     def run(self) -> None:
         """Use the device; where that fails, the case is measured as it is."""

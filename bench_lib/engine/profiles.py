@@ -13,12 +13,12 @@ from bench_lib import backends
 from bench_lib.backends.amd.rocprof import counters, profilers
 from bench_lib.backends.amd.rocprof.counters import KernelCounters
 from bench_lib.backends.amd.rocprof.profilers import Profiler
-from bench_lib.backends.amd.rocprof.results import Process
+from bench_lib.backends.amd.rocprof.results import ProfiledProcess
 from bench_lib.backends.tool import ToolError, ask
 from bench_lib.engine.device import HeldDevice
 from bench_lib.environment import fingerprint
 from bench_lib.launch.faults import CaseFault, CaseSkipped
-from bench_lib.launch.profiled import MEASURED, Asked, Profiled, run_profile
+from bench_lib.launch.profiled import MEASURED, Profiled, ProfileRequest, run_profile
 from bench_lib.launch.temporary import temporary_folder
 from bench_lib.model import Case, Environment, Hardware, Kernel, KernelTable, UserError
 from bench_lib.profiling import answers, readings, store, traces
@@ -40,7 +40,7 @@ class UnprofiledError(UserError):
 
 
 @dataclass(frozen=True)
-class Seen:
+class ProfiledWork:
     """What one rank, or one process, had its device do."""
 
     label: str
@@ -54,7 +54,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Look:
+class CaseProfile:
     """One look into a case."""
 
     case: Case
@@ -62,7 +62,7 @@ class Look:
     environment: Environment
     tool: str
     folder: Path
-    seen: list[Seen]
+    seen: list[ProfiledWork]
     peak_memory_bytes: int | None = None
     """The most that a rank's allocator held in the profiled steps."""
     counters: list[KernelCounters] = field(default_factory=list)
@@ -79,11 +79,11 @@ def with_torch(
     case: Case,
     device: Hardware,
     folder: Path,
-    asked: Asked,
+    asked: ProfileRequest,
     *,
     environment: Mapping[str, str] | None = None,
     say: Say = lambda _line: None,
-) -> Look:
+) -> CaseProfile:
     """Look into a case by torch's profiler, each rank with a trace.
 
     Raises as ``run_profile`` does, UnprofiledError where no trace tells anything, and
@@ -105,7 +105,7 @@ def with_torch(
         raise UnprofiledError(f"{'; '.join(problems)}; what was written lies in {folder}")
     files = {f"table by {title}": folder / name for title, name in results[0].tables.items()}
     files |= {f"stacks by {title} time": folder / n for title, n in results[0].stacks.items()}
-    look = Look(
+    look = CaseProfile(
         case,
         device,
         _environment(results[0]),
@@ -147,14 +147,16 @@ def look_into(
 def _of_ranks(case: Case, device: Hardware, say: Say) -> KernelTable | str:
     with temporary_folder() as folder:
         try:
-            return with_torch(case, device, Path(folder), Asked(5), say=say).seen[0].kernels
+            return (
+                with_torch(case, device, Path(folder), ProfileRequest(5), say=say).seen[0].kernels
+            )
         except CaseFault as error:
             return f"{error.fault.kind} in {error.fault.phase}: {error.fault.message}"
         except (CaseSkipped, UserError) as error:
             return str(error)
 
 
-def _in_trace(result: Profiled, label: str, folder: Path, device: Hardware) -> Seen:
+def _in_trace(result: Profiled, label: str, folder: Path, device: Hardware) -> ProfiledWork:
     if result.trace is None:
         raise traces.TraceError("the profiler wrote no trace")
     path = folder / result.trace
@@ -162,7 +164,7 @@ def _in_trace(result: Profiled, label: str, folder: Path, device: Hardware) -> S
     plain_s, profiled_s = result.plain_step_s, result.profiled_step_s
     cost = answers.Cost(plain_s, profiled_s) if plain_s and profiled_s else None
     found = answers.answers(trace, result.memory, cost)
-    return Seen(label, trace.table(), found, path, plain_s, profiled_s)
+    return ProfiledWork(label, trace.table(), found, path, plain_s, profiled_s)
 
 
 def with_rocm(
@@ -175,7 +177,7 @@ def with_rocm(
     counted: bool = False,
     environment: Mapping[str, str] | None = None,
     say: Say = lambda _line: None,
-) -> Look:
+) -> CaseProfile:
     """Look into a case by one of ROCm's profilers, the newest unless ``tool`` names one.
 
     ``counted`` asks for counters of the hardware too, which takes more runs.  Raises as
@@ -184,7 +186,9 @@ def with_rocm(
     """
     try:
         profiler = profilers.require(tool)
-        around = _Around(case, folder, profiler, Asked(steps, ranges=True), environment, say)
+        around = _Around(
+            case, folder, profiler, ProfileRequest(steps, ranges=True), environment, say
+        )
         results = around.run("kernels")
         found = profiler.results(around.folder, NAME, MEASURED)
         problems = [*(p for result in results for p in result.problems), *found.problems]
@@ -200,7 +204,7 @@ def with_rocm(
             counts = around.counts(device)
         except (ToolError, OSError, CaseFault) as error:  # the kernels are there all the same
             problems.append(f"no counters: {error}")
-    look = Look(
+    look = CaseProfile(
         case,
         device,
         _environment(results[0]),
@@ -215,17 +219,22 @@ def with_rocm(
     return _kept(look)
 
 
-def _of_process(process: Process, result: Profiled, profiler: Profiler, alone: bool) -> Seen:  # noqa: FBT001 - of all processes
+def _of_process(
+    process: ProfiledProcess,
+    result: Profiled,
+    profiler: Profiler,
+    alone: bool,  # noqa: FBT001 - of all processes
+) -> ProfiledWork:
     # Where no range counted, the steps that warmed up are among what was seen.
     steps = result.steps if process.ranges else result.steps_in_all or result.steps
     each = [Kernel(k.name, k.calls / steps, k.total_s / steps) for k in process.kernels]
     copies = [Kernel(c.direction, c.calls / steps, c.total_s / steps) for c in process.copies]
     found = readings.answers(each, copies=copies, calls=process.calls)
     kernels = table([*process.kernels, *_as_kernels(process)], steps, profiler.tool)
-    return Seen("" if alone else f"process {process.label}".rstrip(), kernels, found)
+    return ProfiledWork("" if alone else f"process {process.label}".rstrip(), kernels, found)
 
 
-def _as_kernels(process: Process) -> list[Kernel]:
+def _as_kernels(process: ProfiledProcess) -> list[Kernel]:
     """Return copies as torch's profiler lists them, so that profiles can be compared."""
     short = {"host to device": "HtoD", "device to host": "DtoH", "device to device": "DtoD"}
     return [
@@ -241,7 +250,7 @@ class _Around:
     case: Case
     out: Path
     profiler: Profiler
-    asked: Asked
+    asked: ProfileRequest
     environment: Mapping[str, str] | None
     say: Say
     folder: Path = Path()
@@ -291,7 +300,7 @@ def _most(results: Sequence[Profiled]) -> int | None:
     return max(known, default=None)
 
 
-def _kept(look: Look) -> Look:
+def _kept(look: CaseProfile) -> CaseProfile:
     """Write the first rank's kernels to ``kernels.json``, and the others' beside it."""
     now = utc_now()
     for number, seen in enumerate(look.seen):

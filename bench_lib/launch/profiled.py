@@ -65,7 +65,7 @@ class Profiled:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProfileRequest:
     """How a case is to be looked into."""
 
     steps: int = 5
@@ -77,7 +77,7 @@ class Asked:
 def run_profile(
     case: Case,
     folder: Path,
-    asked: Asked,
+    asked: ProfileRequest,
     *,
     around: Callable[[Sequence[str]], Sequence[str]] = tuple,
     environment: Mapping[str, str] | None = None,
@@ -118,7 +118,9 @@ def run_profile(
     return _outcome(folder, ranks, process.returncode, case if not in_time else None)
 
 
-def order(case: Case, folder: Path, asked: Asked, python: str = sys.executable) -> list[str]:
+def order(
+    case: Case, folder: Path, asked: ProfileRequest, python: str = sys.executable
+) -> list[str]:
     """Write the case into ``folder`` and return the words that profile it there.
 
     Raises LaunchError.
@@ -142,7 +144,7 @@ _RESULTS = ("result*.json", "meeting*")
 _WRITTEN = ("trace*.json.gz", "by_*.txt", "stacks_*.txt", ".part-*")
 
 
-def _clear(folder: Path, asked: Asked) -> None:
+def _clear(folder: Path, asked: ProfileRequest) -> None:
     """Remove what the profile before left, so that nothing is taken for this one's."""
     for pattern in _RESULTS if asked.ranges else (*_RESULTS, *_WRITTEN):
         for path in folder.glob(pattern):

@@ -92,7 +92,7 @@ def launch(
     folder: Path,
     environ: Mapping[str, str],
     wait: Callable[[subprocess.Popen[bytes]], bool],
-) -> Ending:
+) -> LaunchEnd:
     """Start ranks of ``python -m FORM`` and see to it that all of them end.
 
     ``wait`` waits for the launcher's end and says whether it came in time.  Raises LaunchError
@@ -121,7 +121,7 @@ def launch(
             ends_within(process, TELLING_S)
     finally:
         end_all(process, folder)
-    return Ending(command, process.returncode, in_time, log)
+    return LaunchEnd(command, process.returncode, in_time, log)
 
 
 def follow(process: subprocess.Popen[bytes], limit_s: float, folder: Path) -> bool:
@@ -254,7 +254,7 @@ def _waits(frame: re.Match[str]) -> bool:
 
 
 @dataclass(frozen=True)
-class Ending:
+class LaunchEnd:
     """How a launch came to its end."""
 
     command: LaunchCommand
@@ -269,7 +269,7 @@ class Ending:
         return last_output(self.log)
 
 
-def measurement_of(case: Case, ranks: Sequence[RankFiles], ending: Ending) -> Measurement:
+def measurement_of(case: Case, ranks: Sequence[RankFiles], ending: LaunchEnd) -> Measurement:
     """Fold the ranks' results; raises CaseSkipped or CaseFault where there are not all."""
     outcomes = [each.outcome for each in ranks if each.outcome is not None]
     died = [each for each in ranks if each.died] if ending.in_time else []
@@ -310,7 +310,7 @@ def _told(outcome: Mapping[str, Any], ranks: Sequence[RankFiles]) -> Fault:
     return Fault(fault["kind"], words, outcome["phase"], output or last_lines(fault["traceback"]))
 
 
-def _late(case: Case, ranks: Sequence[RankFiles], ending: Ending) -> Fault:
+def _late(case: Case, ranks: Sequence[RankFiles], ending: LaunchEnd) -> Fault:
     """Say which ranks the others waited for, by how far they came or by where they stood."""
     furthest = max(ranks, key=lambda each: len(each.phases))
     behind = [each for each in ranks if len(each.phases) < len(furthest.phases)]
@@ -339,7 +339,7 @@ def _late(case: Case, ranks: Sequence[RankFiles], ending: Ending) -> Fault:
     return Fault("time limit", words, shown.phase, shown.last_output or ending.output)
 
 
-def _dead(died: Sequence[RankFiles], ranks: Sequence[RankFiles], ending: Ending) -> Fault:
+def _dead(died: Sequence[RankFiles], ranks: Sequence[RankFiles], ending: LaunchEnd) -> Fault:
     """Say which ranks ended without a word: by themselves, if any did."""
     if died:
         said = ending.log.read_text(errors="replace") if ending.log.exists() else ""

@@ -15,7 +15,7 @@ from pathlib import Path
 from bench_lib.launch.faults import CaseFault, CaseSkipped
 from bench_lib.launch.launchers import LaunchCommand, command_for
 from bench_lib.launch.ranks import (
-    Ending,
+    LaunchEnd,
     ends_within,
     folder_for,
     launch,
@@ -77,7 +77,7 @@ def _done(cases: Sequence[Case], folder: Path) -> int:
     return count
 
 
-def _answers(cases: Sequence[Case], folder: Path, ending: Ending) -> list[Answer]:
+def _answers(cases: Sequence[Case], folder: Path, ending: LaunchEnd) -> list[Answer]:
     answers: list[Answer] = []
     ranks = read_ranks(folder, ending.command.ranks)
     for number, case in enumerate(cases):

@@ -62,7 +62,7 @@ def _nothing() -> None:
 Answer = TypeVar("Answer", Measurement, KernelTable, bool)
 
 
-class Context:
+class WorkerProcess:
     """One fresh device context; measures case after case until closed or at fault."""
 
     def __init__(
@@ -246,7 +246,7 @@ class Zygote:
                 f"cannot start a worker with {command[0]}: {error.strerror}; it has to be {what}"
             ) from error
 
-    def context(self, *, draws: int = DRAWS) -> Context:
+    def context(self, *, draws: int = DRAWS) -> WorkerProcess:
         """Fork a context and wait until it has opened its device.
 
         One in which launches cost more than they could is ended and another drawn, up to so
@@ -268,7 +268,7 @@ class Zygote:
         self._futile = self._futile + 1 if context.is_dear else 0
         return context
 
-    def _forked(self) -> Context:
+    def _forked(self) -> WorkerProcess:
         self._contexts += 1
         name = f"context-{self._contexts}"
         with contextlib.suppress(OSError):  # a zygote that has ended took its folder along
@@ -279,7 +279,7 @@ class Zygote:
         pid = int(hello["pid"])
         try:
             greeting = connection.receive(OPEN_LIMIT_S)
-            return Context(self, name, pid, connection, greeting)
+            return WorkerProcess(self, name, pid, connection, greeting)
         except ClosedError:
             why = how_it_ended(self.exit_code(pid))
         except TimeoutError:

@@ -48,7 +48,7 @@ URL = re.compile(r"tcp://[^/\s]+:[0-9]{1,5}(\?.*)?|(file|env)://\S*")
 
 
 @dataclass(frozen=True)
-class Options:
+class MicroOptions:
     """A command line that can be meant."""
 
     network: str
@@ -221,7 +221,7 @@ def _add_our_flags(group: argparse._ArgumentGroup) -> None:
     add("--json", action="store_true", help="print JSON; the lines go to stderr")
 
 
-def read_options(words: Sequence[str]) -> Options:
+def read_options(words: Sequence[str]) -> MicroOptions:
     """Read a command line; raises UserError, which names the flag and its value."""
     made = parser()
     made.words = [_spelt_out(word) for word in words]
@@ -254,7 +254,7 @@ def read_options(words: Sequence[str]) -> Options:
             remarks.append(f"{listed(overruled)} {verb} as {launcher} has it, and not as given")
         told |= dict.fromkeys(map(_name, OVERRULED))
     del told["compile"], told["compileContext"]
-    options = Options(**told, remarks=remarks)
+    options = MicroOptions(**told, remarks=remarks)
     _check_ranks(options)
     _check_files(options)
     return options
@@ -337,7 +337,7 @@ def _device_ids(text: str | None) -> tuple[int, ...]:
     return ids
 
 
-def _check_ranks(options: Options) -> None:
+def _check_ranks(options: MicroOptions) -> None:
     if (options.rank is None) != (options.world_size is None):
         here, missing = ("--world-size", "--rank")
         if options.world_size is None:
@@ -374,7 +374,7 @@ def _check_ranks(options: Options) -> None:
         )
 
 
-def _check_files(options: Options) -> None:
+def _check_files(options: MicroOptions) -> None:
     """Have it found out before measuring that a result could not be written."""
     files = [options.csv]
     if options.result is not None:

@@ -14,9 +14,9 @@ from bench_lib.engine.engine import Engine, opened
 from bench_lib.engine.settings import PLANNED, Settings
 from bench_lib.launch import launchers
 from bench_lib.micro.beside import Beside
-from bench_lib.micro.flags import Options
-from bench_lib.micro.places import Place
-from bench_lib.micro.session import Seen
+from bench_lib.micro.flags import MicroOptions
+from bench_lib.micro.places import RankPlace
+from bench_lib.micro.session import RankSeen
 from bench_lib.model import Hardware, Record, UserError
 from bench_lib.report import console
 
@@ -29,7 +29,7 @@ class Keeper:
     other: Beside
     began_s: float
 
-    def keep(self, seen: Seen) -> None:
+    def keep(self, seen: RankSeen) -> None:
         """Write it down; raises UserError where it was another device, and HistoryError."""
         device = self.engine.device
         if differing := backends.confirm(device, seen.device):
@@ -90,8 +90,8 @@ def _on_processes(processes: int) -> list[str]:
 
 @contextlib.contextmanager
 def keeper(
-    options: Options,
-    place: Place,
+    options: MicroOptions,
+    place: RankPlace,
     device: Hardware | None,
     other: Beside,
     say: Callable[[str], None],

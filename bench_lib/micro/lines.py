@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench_lib.formulas.roofline import Roofline
-from bench_lib.micro.flags import Options
-from bench_lib.micro.places import Place
-from bench_lib.micro.steps import Iteration
+from bench_lib.micro.flags import MicroOptions
+from bench_lib.micro.places import RankPlace
+from bench_lib.micro.steps import PrintedIteration
 from bench_lib.model import Measurement
 from bench_lib.verdict.metrics import iterations
 
@@ -28,7 +28,7 @@ DOES = {
 
 
 @dataclass(frozen=True)
-class Figures:
+class RankFigures:
     """One rank's measurement, or that of all of them, in ROCm's tool's terms."""
 
     batch: int
@@ -41,13 +41,13 @@ class Figures:
         return self.batch / self.seconds
 
 
-def figures_of(measurement: Measurement) -> Figures:
+def figures_of(measurement: Measurement) -> RankFigures:
     """Return what a measurement comes to."""
     seconds = measurement.wall_s / len(measurement.iteration_s)
-    return Figures(measurement.items_per_step, seconds)
+    return RankFigures(measurement.items_per_step, seconds)
 
 
-def header(options: Options, place: Place, batch: int, device: str) -> list[str]:
+def header(options: MicroOptions, place: RankPlace, batch: int, device: str) -> list[str]:
     """Return the lines before anything runs."""
     lines = [
         f"Using network: {options.network}",
@@ -64,7 +64,7 @@ def header(options: Options, place: Place, batch: int, device: str) -> list[str]
     return lines
 
 
-def before_warmup(options: Options) -> list[str]:
+def before_warmup(options: MicroOptions) -> list[str]:
     """Return the lines before the first step; in inference the same, as people search them."""
     lines = ["INFO: running forward and backward for warmup."]
     if options.task == "infer":
@@ -74,7 +74,7 @@ def before_warmup(options: Options) -> list[str]:
     return lines
 
 
-def warming_up(warmup: Sequence[Iteration], steps: int) -> list[str]:
+def warming_up(warmup: Sequence[PrintedIteration], steps: int) -> list[str]:
     """Return a line for each of the first iterations of ``steps`` for warming up."""
     lines = [f"Warming up ({steps} iterations)..."]
     lines += [f"Warmup iteration {i}: {_iteration(seen)}" for i, seen in enumerate(warmup)]
@@ -83,7 +83,7 @@ def warming_up(warmup: Sequence[Iteration], steps: int) -> list[str]:
     return [*lines, "Warmup complete.", ""]
 
 
-def timed(measured: Sequence[Iteration], steps: int, *, steady: bool) -> list[str]:
+def timed(measured: Sequence[PrintedIteration], steps: int, *, steady: bool) -> list[str]:
     """Return a line for each measured iteration, and whether ``steps`` for warming up sufficed."""
     lines = ["Running timed iterations..."]
     lines += [f"Epoch {i}: {_iteration(seen)}" for i, seen in enumerate(measured)]
@@ -92,12 +92,12 @@ def timed(measured: Sequence[Iteration], steps: int, *, steady: bool) -> list[st
     return lines
 
 
-def _iteration(seen: Iteration) -> str:
+def _iteration(seen: PrintedIteration) -> str:
     places = 3 if seen.seconds >= 0.01 else 6
     return f"Loss = {seen.loss:.4f}, Time = {seen.seconds:.{places}f} seconds"
 
 
-def rank_summary(options: Options, place: Place, figures: Figures) -> list[str]:
+def rank_summary(options: MicroOptions, place: RankPlace, figures: RankFigures) -> list[str]:
     """Return the summary of one rank, as ROCm's tool prints it."""
     lines = [
         "OK: finished running benchmark..",
@@ -109,13 +109,13 @@ def rank_summary(options: Options, place: Place, figures: Figures) -> list[str]:
     return [*lines, *_figures(options, 1, figures)]
 
 
-def overall_summary(options: Options, place: Place, figures: Figures) -> list[str]:
+def overall_summary(options: MicroOptions, place: RankPlace, figures: RankFigures) -> list[str]:
     """Return the summary of all ranks, as ROCm's tool prints it."""
     heading = "Overall (all ranks) (assuming same num/type devices for each rank)"
     return ["", f"--------{heading}--------", *_figures(options, place.ranks, figures)]
 
 
-def _figures(options: Options, devices: int, figures: Figures) -> list[str]:
+def _figures(options: MicroOptions, devices: int, figures: RankFigures) -> list[str]:
     return [
         f"Num devices: {devices}",
         f"Dtype: {options.dtype}",
@@ -125,7 +125,7 @@ def _figures(options: Options, devices: int, figures: Figures) -> list[str]:
     ]
 
 
-def result(options: Options, place: Place, figures: Figures) -> dict[str, Any]:
+def result(options: MicroOptions, place: RankPlace, figures: RankFigures) -> dict[str, Any]:
     """Return what ROCm's tool writes as JSON, and as a line of its CSV."""
     return {
         "Name": options.output_file,
@@ -138,9 +138,9 @@ def result(options: Options, place: Place, figures: Figures) -> dict[str, Any]:
 
 
 def performance(
-    options: Options,
+    options: MicroOptions,
     measurement: Measurement,
-    measured: Sequence[Iteration],
+    measured: Sequence[PrintedIteration],
     *,
     precision: str,
     classes: int,
@@ -228,9 +228,9 @@ def _beginning(measurement: Measurement, median: float) -> list[str]:
 
 
 def _loss(
-    options: Options,
+    options: MicroOptions,
     measurement: Measurement,
-    measured: Sequence[Iteration],
+    measured: Sequence[PrintedIteration],
     classes: int,
     auxiliary: float,
 ) -> list[str]:

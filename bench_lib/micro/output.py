@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TextIO
 
-from bench_lib.micro.places import Place
+from bench_lib.micro.places import RankPlace
 from bench_lib.micro.words import cut
 
 
@@ -33,7 +33,7 @@ class Output:
             self.trouble = f"the output cannot be written: {error.strerror}"
             self._silence(self._stream)
 
-    def printer(self, place: Place) -> Callable[[str], None]:
+    def printer(self, place: RankPlace) -> Callable[[str], None]:
         """Return what prints a line of a rank, with its number where there are several."""
         prefix = f"[GPU {place.rank}] " if place.ranks > 1 else ""
 
@@ -50,7 +50,7 @@ class Output:
         os.close(nowhere)
 
 
-def complain(words: object, place: Place | None = None) -> None:
+def complain(words: object, place: RankPlace | None = None) -> None:
     """Say on stderr what is wrong, and which rank says so where there are several."""
     where = f"rank {place.rank}: " if place is not None and place.ranks > 1 else ""
     Output(sys.stderr).write(f"bench-lib micro: error: {where}{cut(str(words), 1000)}\n")

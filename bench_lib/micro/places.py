@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bench_lib.launch.launchers import device_index, meeting_point, who_am_i
-from bench_lib.micro.flags import Options
+from bench_lib.micro.flags import MicroOptions
 from bench_lib.model import UserError
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPlace:
     """One rank's place among all."""
 
     rank: int = 0
@@ -36,7 +36,7 @@ class Place:
         return self.rank == 0
 
 
-def place_of(options: Options, environ: Mapping[str, str]) -> Place:
+def place_of(options: MicroOptions, environ: Mapping[str, str]) -> RankPlace:
     """Return the place of a process that nobody else has to be started for.
 
     Raises UserError, on every rank the same, for fewer devices than ranks of this host.
@@ -44,7 +44,7 @@ def place_of(options: Options, environ: Mapping[str, str]) -> Place:
     here = who_am_i(environ)
     if here.launcher is None:
         index = options.device_ids[0] if options.device_ids else 0
-        return Place(device_index=index)
+        return RankPlace(device_index=index)
     index = device_index(here, environ)
     if options.device_ids:
         # Of all ranks here, so that every one of them says the same.
@@ -55,7 +55,7 @@ def place_of(options: Options, environ: Mapping[str, str]) -> Place:
                 "host need one each"
             )
         index = options.device_ids[here.local_rank]
-    return Place(
+    return RankPlace(
         rank=here.rank,
         local_rank=here.local_rank,
         ranks=here.ranks,
@@ -67,7 +67,7 @@ def place_of(options: Options, environ: Mapping[str, str]) -> Place:
     )
 
 
-def places_here(options: Options, devices: int) -> list[Place]:
+def places_here(options: MicroOptions, devices: int) -> list[RankPlace]:
     """Return the places of the processes that ``--distributed_dataparallel`` starts here.
 
     As ROCm's tool has it, ``--rank`` and ``--world-size`` count invocations, each with a
@@ -77,7 +77,7 @@ def places_here(options: Options, devices: int) -> list[Place]:
     assert options.world_size is not None
     ids = options.device_ids or tuple(range(max(1, devices)))
     return [
-        Place(
+        RankPlace(
             rank=options.rank * len(ids) + local_rank,
             local_rank=local_rank,
             ranks=options.world_size * len(ids),
@@ -91,7 +91,7 @@ def places_here(options: Options, devices: int) -> list[Place]:
     ]
 
 
-def batch_of(options: Options, place: Place) -> int:
+def batch_of(options: MicroOptions, place: RankPlace) -> int:
     """Return one rank's images; raises UserError where the ranks' would not be equal."""
     each, left = divmod(options.batch_size, place.share)
     if left or not each:

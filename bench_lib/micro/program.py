@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from bench_lib.launch.launchers import who_am_i
 from bench_lib.micro.files import append_row, write_json
-from bench_lib.micro.flags import Options, read_options
+from bench_lib.micro.flags import MicroOptions, read_options
 from bench_lib.micro.output import Output, complain
-from bench_lib.micro.places import Place, place_of, places_here
+from bench_lib.micro.places import RankPlace, place_of, places_here
 from bench_lib.model import Hardware, Measurement, UserError
 
 if TYPE_CHECKING:
     from bench_lib.formulas.roofline import Roofline
     from bench_lib.micro.beside import Beside
     from bench_lib.micro.keeping import Keeper
-    from bench_lib.micro.session import Seen
+    from bench_lib.micro.session import RankSeen
 
 FIRST_SPEAKS_S = 10.0
 """How long other ranks wait with their end, which ends them all, for the first to say why."""
@@ -59,7 +59,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _start_ranks(options: Options) -> int:
+def _start_ranks(options: MicroOptions) -> int:
     """Start a process for each device of this invocation, and wait for them."""
     import torch
     from torch.multiprocessing.spawn import ProcessExitedException, spawn
@@ -74,11 +74,11 @@ def _start_ranks(options: Options) -> int:
     return 0
 
 
-def _spawned(index: int, options: Options, places: Sequence[Place]) -> None:
+def _spawned(index: int, options: MicroOptions, places: Sequence[RankPlace]) -> None:
     sys.exit(_rank(options, places[index]))
 
 
-def _rank(options: Options, place: Place) -> int:
+def _rank(options: MicroOptions, place: RankPlace) -> int:
     """Be a rank; where it fails, the others may wait for it, in a collective or at the door."""
     from bench_lib.micro.session import NotMeasuredError, RankError
 
@@ -102,7 +102,7 @@ def _rank(options: Options, place: Place) -> int:
     return status
 
 
-def _measured(options: Options, place: Place) -> int:
+def _measured(options: MicroOptions, place: RankPlace) -> int:
     from bench_lib import backends
     from bench_lib.micro import lines
     from bench_lib.micro.keeping import keeper as keeping
@@ -110,7 +110,7 @@ def _measured(options: Options, place: Place) -> int:
 
     options = prepared(options, place)
     output = Output(sys.stderr if options.json else sys.stdout)
-    say, plain = output.printer(place), output.printer(Place())
+    say, plain = output.printer(place), output.printer(RankPlace())
     passes, trouble = True, []
     with contextlib.ExitStack() as stack:
         # One that torch cannot open is the session's to name.
@@ -123,7 +123,7 @@ def _measured(options: Options, place: Place) -> int:
         plain("\n".join(seen.captured))
         plain("\n".join(lines.rank_summary(options, place, lines.figures_of(seen.measurement))))
         if device is not None:
-            ending = Ending(options, seen, keeper, plain, trouble)
+            ending = Finish(options, seen, keeper, plain, trouble)
             passes = ending.conclude(device)
     if output.trouble is not None:
         trouble.append(output.trouble)
@@ -133,7 +133,7 @@ def _measured(options: Options, place: Place) -> int:
 
 
 @contextlib.contextmanager
-def _other_context(place: Place, device: Hardware | None) -> Iterator[Beside]:
+def _other_context(place: RankPlace, device: Hardware | None) -> Iterator[Beside]:
     """Lend another context of a GPU; ranks have none, nor do processes that are profiled."""
     from bench_lib import backends
     from bench_lib.micro.beside import NOBODY, beside
@@ -148,14 +148,14 @@ def _other_context(place: Place, device: Hardware | None) -> Iterator[Beside]:
 
 
 @dataclass
-class Ending:
+class Finish:
     """What the first rank does for all once it is measured: print, keep, write, judge.
 
     Nothing measured is to be lost: each of them is done, whatever becomes of the others.
     """
 
-    options: Options
-    seen: Seen
+    options: MicroOptions
+    seen: RankSeen
     keeper: Keeper | None
     say: Callable[[str], None]
     trouble: list[str] = field(default_factory=list)

@@ -19,9 +19,9 @@ from bench_lib.engine.processes import disturbance
 from bench_lib.launch.ranks import fold
 from bench_lib.micro import lines
 from bench_lib.micro.compiling import Compiling
-from bench_lib.micro.flags import Options
-from bench_lib.micro.places import Place, batch_of
-from bench_lib.micro.steps import Iteration, Watched
+from bench_lib.micro.flags import MicroOptions
+from bench_lib.micro.places import RankPlace, batch_of
+from bench_lib.micro.steps import PrintedIteration, Watched
 from bench_lib.micro.words import first_line, listed, nearest, shown
 from bench_lib.model import Case, Device, Measurement, Sampling, UserError
 from bench_lib.verdict.metrics import iterations
@@ -30,8 +30,8 @@ from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import kind_of
 from bench_lib.worker.device import autocast, open_device
 from bench_lib.worker.launches import compare_streams
-from bench_lib.worker.measure import LEAST_WARMUP_STEPS, Context, measure
-from bench_lib.worker.ranks import Group, about_rank, joined
+from bench_lib.worker.measure import LEAST_WARMUP_STEPS, MeasuringContext, measure
+from bench_lib.worker.ranks import RankGroup, about_rank, joined
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads import build
 from bench_lib.worker.workloads.compilation import arguments_of, records_graphs
@@ -51,15 +51,15 @@ class RankError(UserError):
 
 
 @dataclass
-class Seen:
+class RankSeen:
     """What a rank saw."""
 
-    place: Place
+    place: RankPlace
     case: Case
     device: Device
     measurement: Measurement
-    warmup: list[Iteration]
-    measured: list[Iteration]
+    warmup: list[PrintedIteration]
+    measured: list[PrintedIteration]
     outcomes: list[dict[str, Any]]
     """Every rank's."""
     captured: list[str] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Seen:
         return dataclasses.replace(measurement, operations_s=self.measurement.operations_s)
 
 
-def case_from(options: Options, place: Place, fp32: str) -> Case:
+def case_from(options: MicroOptions, place: RankPlace, fp32: str) -> Case:
     """Return the suite's case that the flags stand for; raises UserError."""
     name = ROCM_NAMES.get(options.network, options.network)
     known = networks()
@@ -121,7 +121,7 @@ def plain_fp32(device: torch.device) -> str:
     return "tf32-conv" if major >= 8 else "fp32"
 
 
-def prepared(options: Options, place: Place) -> Options:
+def prepared(options: MicroOptions, place: RankPlace) -> MicroOptions:
     """Return the options as this torch takes them; raises UserError, on every rank the same."""
     compiling = options.compiling
     if compiling.mode not in ("eager", "graph"):
@@ -135,11 +135,11 @@ def prepared(options: Options, place: Place) -> Options:
 
 
 def run(
-    options: Options,
-    place: Place,
+    options: MicroOptions,
+    place: RankPlace,
     say: Callable[[str], None],
     give_way: Callable[[], None] = lambda: None,
-) -> Seen:
+) -> RankSeen:
     """Measure on this rank; raises UserError, NotMeasuredError, and whatever else goes wrong."""
     device, seen = _opened(place)
     case = case_from(options, place, plain_fp32(device))
@@ -151,7 +151,7 @@ def run(
     with _not_measured(case, seen):
         clock = clock_of(device)
         setting = Setting(device, place.rank, place.local_rank, place.ranks)
-        context = Context(
+        context = MeasuringContext(
             setting=setting,
             clock=clock,
             context_id=f"rank-{place.rank}" if place.ranks > 1 else f"micro-{os.getpid()}",
@@ -160,7 +160,7 @@ def run(
             agree=group.agree,
             give_way=give_way,
         )
-        looks = Looks(options, case, context, say)
+        looks = RepeatedLooks(options, case, context, say)
         looks.take()
     passes = Passes(options, place, say)
     passes.run(case, setting)
@@ -170,7 +170,7 @@ def run(
         outcomes = group.gathered(outcome)
     group.leave()
     clock.release()  # others may be measured on this device while this process is there
-    return Seen(
+    return RankSeen(
         place=place,
         case=case,
         device=seen,
@@ -201,11 +201,15 @@ def _not_measured(case: Case, seen: Device) -> Iterator[None]:
         raise NotMeasuredError(f"{case.id} cannot be run: {first_line(error)}") from error
 
 
-class Looks:
+class RepeatedLooks:
     """A case looked at, and once more where something disturbed that, as the suite does."""
 
     def __init__(
-        self, options: Options, case: Case, context: Context, say: Callable[[str], None]
+        self,
+        options: MicroOptions,
+        case: Case,
+        context: MeasuringContext,
+        say: Callable[[str], None],
     ) -> None:
         """Do nothing yet."""
         self._options = options
@@ -213,8 +217,8 @@ class Looks:
         self._context = context
         self._say = say
         self.measurement: Measurement
-        self.warmup: list[Iteration]
-        self.measured: list[Iteration]
+        self.warmup: list[PrintedIteration]
+        self.measured: list[PrintedIteration]
 
     def take(self) -> None:
         """Measure, and print each iteration; raises what torch raises.
@@ -272,13 +276,13 @@ def _disturbed(measurement: Measurement) -> float:
     return 1.0 + iterations.spread(measurement.iteration_s)
 
 
-def _writes_over_losses(options: Options) -> bool:
+def _writes_over_losses(options: MicroOptions) -> bool:
     """Whether a step's loss lies in a graph, where the next step's will be."""
     mode, text = options.compiling.mode, options.compiling.options
     return mode == "graph" or records_graphs(mode, text)
 
 
-def _opened(place: Place) -> tuple[torch.device, Device]:
+def _opened(place: RankPlace) -> tuple[torch.device, Device]:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count and place.device_index >= count:
         raise RankError(
@@ -326,9 +330,9 @@ def _in_words(device: torch.device, seen: Device) -> str:
     return "cpu: torch sees no GPU here, and the figures are the CPU's"
 
 
-def _met(place: Place, device: torch.device, say: Callable[[str], None]) -> Group:
+def _met(place: RankPlace, device: torch.device, say: Callable[[str], None]) -> RankGroup:
     if not place.is_rank:
-        return Group()
+        return RankGroup()
     say("Initializing process group...")
     try:
         group = joined(device, place.ranks, backend=place.backend, url=place.url, rank=place.rank)
@@ -348,7 +352,7 @@ class Passes:
     Apart from the measurement: a profiler that was there once costs every launch.
     """
 
-    def __init__(self, options: Options, place: Place, say: Callable[[str], None]) -> None:
+    def __init__(self, options: MicroOptions, place: RankPlace, say: Callable[[str], None]) -> None:
         """Do nothing yet."""
         self._options = options
         self._place = place

@@ -17,7 +17,7 @@ PHASES = ("first step", "warm-up", "measure")
 
 
 @dataclass(frozen=True)
-class Iteration:
+class PrintedIteration:
     """One iteration as it is printed."""
 
     loss: float
@@ -92,7 +92,7 @@ class Watched:
             return False
         return self.phase != "warm-up" or len(self.losses[self.phase]) < SHOWN
 
-    def warmup(self) -> list[Iteration]:
+    def warmup(self) -> list[PrintedIteration]:
         """Return the first iterations, the very first included, once all are done."""
         assert self._marks is not None
         # A mark stands before its step, so that the last step seen has no end.
@@ -109,14 +109,14 @@ class Watched:
         self.clock.synchronize()
         return self._marks.intervals()[: self._marked - 1]
 
-    def measured(self, seconds: list[float]) -> list[Iteration]:
+    def measured(self, seconds: list[float]) -> list[PrintedIteration]:
         """Return the measured iterations, which took so long."""
         return self._iterations(self._losses("measure"), seconds)
 
     def _losses(self, phase: str) -> list[float]:
         return [float(loss) for loss in self.losses.get(phase, [])]
 
-    def _iterations(self, losses: list[float], seconds: list[float]) -> list[Iteration]:
+    def _iterations(self, losses: list[float], seconds: list[float]) -> list[PrintedIteration]:
         if not self.training:
             losses = [self.answer_loss] * len(seconds)
-        return [Iteration(loss, taken) for loss, taken in zip(losses, seconds, strict=False)]
+        return [PrintedIteration(loss, taken) for loss, taken in zip(losses, seconds, strict=False)]

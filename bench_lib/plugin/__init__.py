@@ -22,7 +22,7 @@ from bench_lib.plugin.conclusion import conclude
 from bench_lib.plugin.options import add_options, read_options
 from bench_lib.plugin.reports import (
     Held,
-    Measured,
+    MeasuredTest,
     attach,
     detach,
     fault_in_words,
@@ -329,7 +329,7 @@ def _without_held(item: pytest.Item, reports: list[pytest.TestReport]) -> list[p
     held = Held(*others) if len(others) == 2 and others[0].passed else None
     if held is not None:
         allure.remember(item.config, held.call)
-    attach(item.config, setup, Measured(outcomes, deferred, held))
+    attach(item.config, setup, MeasuredTest(outcomes, deferred, held))
     if held is None:
         return reports
     if held.teardown.failed:

@@ -21,7 +21,7 @@ CONFIRM = PLANNED - 1
 
 
 @dataclass(frozen=True)
-class Options:
+class PluginOptions:
     """The run's options; paths are absolute."""
 
     matrix: Path
@@ -155,7 +155,7 @@ def add_options(parser: pytest.Parser) -> None:
     )
 
 
-def read_options(config: pytest.Config) -> Options:
+def read_options(config: pytest.Config) -> PluginOptions:
     """Return the run's options."""
 
     def folder(option: str, default: str) -> Path:
@@ -165,7 +165,7 @@ def read_options(config: pytest.Config) -> Options:
         return Path(config.invocation_params.dir, given).absolute()
 
     given = [config.getoption(f"perf_{name}") for name in _NAMES]
-    return Options(
+    return PluginOptions(
         matrix=folder("perf_matrix", config.getini("perf_matrix")),
         baselines=folder("perf_baselines", "baselines"),
         history=folder("perf_history", "history"),

@@ -66,7 +66,7 @@ class Nothing:
         """Do nothing."""
 
 
-class Progress:
+class RunProgress:
     """Keeps count of a phase: what is to be done, on how many devices, how long it takes."""
 
     def __init__(
@@ -170,7 +170,7 @@ def _now() -> dt.datetime:
     return dt.datetime.now().astimezone()
 
 
-class Lines:
+class ProgressLines:
     """A line now and then, for logs."""
 
     def __init__(
@@ -337,7 +337,7 @@ def display(config: pytest.Config, say: Callable[[str], None]) -> Display:
         return Nothing()
     stream = sys.stdout
     if not stream.isatty() or not _can_move() or config.getoption("capture") == "no":
-        return Lines(say)
+        return ProgressLines(say)
     return Footer(config.get_terminal_writer(), stream)
 
 

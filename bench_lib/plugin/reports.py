@@ -38,7 +38,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredTest:
     """What a test measured and left to measure; ``held`` is None if its outcome is known."""
 
     outcomes: list[Outcome]
@@ -138,7 +138,7 @@ def xfail_reason(quarantine: Quarantine, words: str) -> str:
     return f"in quarantine until {quarantine.until}: {words.splitlines()[0]}"
 
 
-def attach(config: pytest.Config, setup: pytest.TestReport, measured: Measured) -> None:
+def attach(config: pytest.Config, setup: pytest.TestReport, measured: MeasuredTest) -> None:
     """Attach what a test measured to its setup's report, in a form that crosses processes.
 
     The setup's report is the one report of every test that is published before the verdict.
@@ -154,7 +154,7 @@ def attach(config: pytest.Config, setup: pytest.TestReport, measured: Measured) 
         ]
 
 
-def detach(config: pytest.Config, setup: pytest.TestReport) -> Measured | None:
+def detach(config: pytest.Config, setup: pytest.TestReport) -> MeasuredTest | None:
     """Take from a report what ``attach`` attached; None if there is nothing.
 
     Pytest keeps reports to the end, and they do not need to keep every sample.
@@ -166,7 +166,7 @@ def detach(config: pytest.Config, setup: pytest.TestReport) -> Measured | None:
     if waits(setup):
         held = Held(*(_restored(config, setup, each) for each in setup.perf_held))
         setup.perf_held = []  # type: ignore[attr-defined]
-    return Measured(
+    return MeasuredTest(
         msgspec.convert(plain["outcomes"], list[Outcome]),
         msgspec.convert(plain["deferred"], list[Case]),
         held,

@@ -22,10 +22,10 @@ from bench_lib.launch.catalogue import network_sizes
 from bench_lib.model import Case, Hardware, Quarantine, Record, Status, Verdict, problem_of
 from bench_lib.plugin import properties
 from bench_lib.plugin.devices import DEVICE
-from bench_lib.plugin.options import Options
-from bench_lib.plugin.progress import MEASURING, Progress, display
+from bench_lib.plugin.options import PluginOptions
+from bench_lib.plugin.progress import MEASURING, RunProgress, display
 from bench_lib.plugin.properties import Property
-from bench_lib.plugin.reports import Deferred, Measured, Pending
+from bench_lib.plugin.reports import Deferred, MeasuredTest, Pending
 from bench_lib.report import console
 from bench_lib.storage import baselines
 from bench_lib.storage.history import utc_today
@@ -36,7 +36,7 @@ class PerfSession:
     """What one process of a pytest session knows."""
 
     config: pytest.Config
-    options: Options
+    options: PluginOptions
     pending: list[Pending] = field(default_factory=list)
     deferred: list[Deferred] = field(default_factory=list)
     judged: list[Record] = field(default_factory=list)
@@ -44,7 +44,7 @@ class PerfSession:
     """The cases measured in this process, by id: one id is one case."""
     unjudged: dict[str, list[Property]] = field(default_factory=dict)
     """What JUnit's XML is to say of tests whose outcome waits for no verdict, by node id."""
-    progress: Progress = field(default_factory=Progress)
+    progress: RunProgress = field(default_factory=RunProgress)
     held_failures: int = 0
     """How many of this process's tests failed in a teardown whose report is held back."""
     interrupted: bool = False
@@ -139,7 +139,7 @@ class PerfSession:
 
     def show_progress(self, lanes: Sequence[Sequence[str]]) -> None:
         """Show from now on how far the run is; ``lanes`` are each device's tests, in turn."""
-        self.progress = Progress(display(self.config, self.say))
+        self.progress = RunProgress(display(self.config, self.say))
         self.progress.begin(MEASURING, lanes, Pace(self.past, self.options.processes))
 
     def begin(self, phase: str, lanes: Sequence[Sequence[str]]) -> None:
@@ -161,7 +161,7 @@ class PerfSession:
         """Whether a case waits: it needs devices that other xdist workers hold."""
         return self.is_worker and case.launch.ranks > 1
 
-    def note(self, nodeid: str, test: Measured) -> None:
+    def note(self, nodeid: str, test: MeasuredTest) -> None:
         """Take in what a test measured and what it left, in the process that judges."""
         self.engine.open()
         for outcome in test.outcomes:

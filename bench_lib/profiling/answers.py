@@ -14,7 +14,7 @@ from bench_lib.model import Kernel
 from bench_lib.profiling import readings
 from bench_lib.profiling.names import is_convolution, short
 from bench_lib.profiling.readings import Answer
-from bench_lib.profiling.traces import GAP_S, Busy, Launches, Trace
+from bench_lib.profiling.traces import GAP_S, Busy, LaunchCalls, Trace
 
 TOP = 5
 MOSTLY, HALF = 0.7, 0.5
@@ -191,7 +191,7 @@ def _idle(trace: Trace, busy: Busy) -> Iterator[Answer]:
     yield Answer("idle time", words, reading)
 
 
-def _launching(trace: Trace, launches: Launches | None) -> Iterator[Answer]:
+def _launching(trace: Trace, launches: LaunchCalls | None) -> Iterator[Answer]:
     if launches is None:
         return
     words = (

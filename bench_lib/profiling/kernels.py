@@ -50,7 +50,7 @@ KERNELS, OPERATIONS = "kernels", "operations"
 
 
 @dataclass(frozen=True)
-class Change:
+class KernelDifference:
     """One kernel, or what took its place, in two profiles; times and calls are of one step."""
 
     role: str
@@ -101,7 +101,7 @@ class Change:
 class Diff:
     """Two profiles of one case, in seconds a step."""
 
-    changes: list[Change]
+    changes: list[KernelDifference]
     """The largest first, whichever way they go."""
     before_s: float
     after_s: float
@@ -113,7 +113,7 @@ class Diff:
         """What all kernels together take more."""
         return self.after_s - self.before_s
 
-    def share(self, change: Change) -> float | None:
+    def share(self, change: KernelDifference) -> float | None:
         """Return a change's part of all that went the same way; None where nothing changed."""
         same = sum(c.delta_s for c in self.changes if c.delta_s * change.delta_s > 0)
         return change.delta_s / same if same else None
@@ -133,8 +133,8 @@ def diff(before: KernelTable, after: KernelTable) -> Diff:
     changes += _matched(old, new, work)
     changes += _matched(old, new, product)
     changes += _rests(old, new)
-    changes += [Change(role(kernel.name), kernel, None) for kernel in old.values()]
-    changes += [Change(role(kernel.name), None, kernel) for kernel in new.values()]
+    changes += [KernelDifference(role(kernel.name), kernel, None) for kernel in old.values()]
+    changes += [KernelDifference(role(kernel.name), None, kernel) for kernel in new.values()]
     hosts = before.source.endswith("CPU") and after.source.endswith("CPU")
     return Diff(
         sorted(changes, key=lambda change: -abs(change.delta_s)),
@@ -144,7 +144,7 @@ def diff(before: KernelTable, after: KernelTable) -> Diff:
     )
 
 
-def _families(old: dict[str, Kernel], new: dict[str, Kernel]) -> list[Change]:
+def _families(old: dict[str, Kernel], new: dict[str, Kernel]) -> list[KernelDifference]:
     """Take the families that are on both sides out of them."""
     groups = [_grouped(side, family) for side in (old, new)]
     changes = []
@@ -155,7 +155,7 @@ def _families(old: dict[str, Kernel], new: dict[str, Kernel]) -> list[Change]:
         )
         if _is_told_apart(before, after):
             later = {kernel.name: kernel for kernel in after}
-            changes += [Change(role(k.name), k, later[k.name]) for k in before]
+            changes += [KernelDifference(role(k.name), k, later[k.name]) for k in before]
         else:
             changes.append(_change(before, after))
     return changes
@@ -171,9 +171,9 @@ def _is_told_apart(before: Sequence[Kernel], after: Sequence[Kernel]) -> bool:
     return next(calls) == next(calls)
 
 
-def _change(before: Sequence[Kernel], after: Sequence[Kernel]) -> Change:
+def _change(before: Sequence[Kernel], after: Sequence[Kernel]) -> KernelDifference:
     merged = _merged(before), _merged(after)
-    return Change(role(merged[0].name), *merged, _several(before), _several(after))
+    return KernelDifference(role(merged[0].name), *merged, _several(before), _several(after))
 
 
 def _several(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
@@ -184,7 +184,7 @@ def _several(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
 
 def _matched(
     old: dict[str, Kernel], new: dict[str, Kernel], key: Callable[[str], str]
-) -> list[Change]:
+) -> list[KernelDifference]:
     """Take kernels of equal keys out of both sides; several of one key are one kernel."""
     groups = [_grouped(side, key) for side in (old, new)]
     return [
@@ -193,7 +193,7 @@ def _matched(
     ]
 
 
-def _rests(old: dict[str, Kernel], new: dict[str, Kernel]) -> list[Change]:
+def _rests(old: dict[str, Kernel], new: dict[str, Kernel]) -> list[KernelDifference]:
     """Compare what one side only knows as a sum with the other's sum, and its short kernels."""
     sums = [side.pop(REST, None) for side in (old, new)]
     if not any(sums):
@@ -204,7 +204,7 @@ def _rests(old: dict[str, Kernel], new: dict[str, Kernel]) -> list[Change]:
         short_ones = [name for name, kernel in side.items() if kernel.total_s <= most]
         sides.append([*([own] if own else []), *(side.pop(name) for name in short_ones)])
     before, after = (replace(_merged(side), name=REST) if side else None for side in sides)
-    return [Change(OTHER, before, after, *map(_several, sides))]
+    return [KernelDifference(OTHER, before, after, *map(_several, sides))]
 
 
 def _grouped(side: Iterable[str], key: Callable[[str], str]) -> dict[str, list[str]]:
@@ -240,7 +240,7 @@ class Cause:
     """What all kernels of one role changed together."""
 
     role: str
-    changes: list[Change]
+    changes: list[KernelDifference]
     """Those that went most the cause's way first."""
 
     @property
@@ -267,7 +267,7 @@ class Cause:
         return "" if self.role == OTHER else self.role
 
 
-def _in_words(change: Change) -> str:
+def _in_words(change: KernelDifference) -> str:
     before, after = change.before, change.after
     if before is None or after is None:
         kernel = after or before
@@ -286,14 +286,14 @@ def _span(before: float, after: float) -> str:
 def causes(found: Diff) -> list[Cause]:
     """Return what the change comes from by role, what went most the whole's way first."""
     way = -1 if found.delta_s < 0 else 1
-    by_role: dict[str, list[Change]] = {}
+    by_role: dict[str, list[KernelDifference]] = {}
     for change in found.changes:
         by_role.setdefault(change.role, []).append(change)
     parts = [_cause(name, changes) for name, changes in by_role.items()]
     return sorted(parts, key=lambda cause: -way * cause.delta_s)
 
 
-def _cause(name: str, changes: list[Change]) -> Cause:
+def _cause(name: str, changes: list[KernelDifference]) -> Cause:
     way = -1 if sum(change.delta_s for change in changes) < 0 else 1
     return Cause(name, sorted(changes, key=lambda change: -way * change.delta_s))
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bench_lib.formats import seconds
-from bench_lib.model import Call, Kernel
+from bench_lib.model import Kernel, KernelCall
 from bench_lib.profiling.names import REST, role, short
 
 TOP = 5
@@ -44,7 +44,7 @@ def answers(
     kernels: Sequence[Kernel],
     *,
     copies: Sequence[Kernel] = (),
-    calls: Iterable[Call] = (),
+    calls: Iterable[KernelCall] = (),
     total_s: float | None = None,
 ) -> list[Answer]:
     """Answer what can be answered of one device's kernels.
@@ -117,7 +117,7 @@ def _copied(kernels: Sequence[Kernel], copies: Sequence[Kernel], whole: float) -
     return Answer(question, words, reading)
 
 
-def _varied(calls: Sequence[Call]) -> Iterator[Answer]:
+def _varied(calls: Sequence[KernelCall]) -> Iterator[Answer]:
     """Answer how much the durations of one kernel's calls differ."""
     times: dict[str, list[float]] = {}
     for call in calls:
@@ -142,7 +142,7 @@ def _varied(calls: Sequence[Call]) -> Iterator[Answer]:
     yield Answer("kernel durations", words, reading)
 
 
-def _gaps(calls: Sequence[Call]) -> Iterator[Answer]:
+def _gaps(calls: Sequence[KernelCall]) -> Iterator[Answer]:
     """Answer how long the device had nothing to do between kernels."""
     if len(calls) < 2:
         return

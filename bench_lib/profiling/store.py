@@ -47,7 +47,7 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ProfileComparison:
     """Two profiles and what changed from one to the other."""
 
     before: Profile
@@ -134,7 +134,7 @@ def _decoded(path: Path) -> Profile:
 
 def compare(
     before: str, after: str, *, folder: Path, case_id: str | None, key: str | None, steps: int = 1
-) -> Comparison:
+) -> ProfileComparison:
     """Compare two sources as ``load`` takes them; either may be ``baseline``.
 
     A baseline is looked for in ``folder``, of the case and the hardware that the other profile
@@ -161,7 +161,7 @@ def compare(
             "ProfilerActivity.CUDA], on AMD too"
         )
     found = diff(a.kernels, b.kernels)
-    return Comparison(a, b, found, reason(found), [*problems, *_remarks(a, b)])
+    return ProfileComparison(a, b, found, reason(found), [*problems, *_remarks(a, b)])
 
 
 def _pinned(folder: Path, case_id: str | None, key: str | None) -> Profile:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench_lib.model import Call, Kernel, KernelTable, UserError
+from bench_lib.model import Kernel, KernelCall, KernelTable, UserError
 from bench_lib.profiling.kernels import table
 from bench_lib.profiling.names import is_convolution
 
@@ -79,7 +79,7 @@ class Busy:
 
 
 @dataclass(frozen=True)
-class Launches:
+class LaunchCalls:
     """The host's calls that put kernels onto the device, a graph's replay among them."""
 
     calls: int
@@ -107,7 +107,7 @@ class Copies:
 
 
 @dataclass(frozen=True)
-class Iteration:
+class TracedStep:
     """One range of the trace that is a step."""
 
     name: str
@@ -134,11 +134,11 @@ class Trace:
     host_s: float = 0.0
     """In which the host worked on the steps and did not wait for the device."""
     busy: Busy | None = None
-    launches: Launches | None = None
+    launches: LaunchCalls | None = None
     copies: list[Copies] = field(default_factory=list)
-    iterations: list[Iteration] = field(default_factory=list)
+    iterations: list[TracedStep] = field(default_factory=list)
     devices: int = 0
-    calls: list[Call] = field(default_factory=list, repr=False)
+    calls: list[KernelCall] = field(default_factory=list, repr=False)
     """Each kernel of the device that did most, in order."""
 
     @property
@@ -287,7 +287,7 @@ class _Found:
             copies=_copies(self.device),
             iterations=_iterations(ranges, self.device_ranges),
             devices=len({e.args.device for e in self.device}),
-            calls=[Call(e.name, e.ts / 1e6, e.end / 1e6) for e in most if e.cat == "kernel"],
+            calls=[KernelCall(e.name, e.ts / 1e6, e.end / 1e6) for e in most if e.cat == "kernel"],
         )
 
 
@@ -441,7 +441,7 @@ def _busy(ordered: Sequence[_Event], names: dict[int | None, str]) -> Busy | Non
     )
 
 
-def _launches(events: Iterable[_Event], calls: Iterable[_Event]) -> Launches | None:
+def _launches(events: Iterable[_Event], calls: Iterable[_Event]) -> LaunchCalls | None:
     """Match kernels with the calls that launched them; of a graph the first kernel counts."""
     by_correlation = {e.args.correlation: e for e in calls if e.args.correlation}
     started: dict[int, _Event] = {}
@@ -463,7 +463,7 @@ def _launches(events: Iterable[_Event], calls: Iterable[_Event]) -> Launches | N
         max(0, i - bisect.bisect_right(ends, by_correlation[c].ts)) for i, c in enumerate(ordered)
     ]
     idle = [delay for delay, depth in zip(delays, queued, strict=True) if not depth]
-    return Launches(
+    return LaunchCalls(
         calls=len(ordered),
         host_s=sum(by_correlation[c].dur for c in ordered) / 1e6,
         delay_s=statistics.median(delays) / 1e6,
@@ -487,7 +487,7 @@ def _copies(events: Iterable[_Event]) -> list[Copies]:
     return sorted(found, key=lambda copies: -copies.total_s)
 
 
-def _iterations(ranges: Iterable[_Event], device: Iterable[_Event]) -> list[Iteration]:
+def _iterations(ranges: Iterable[_Event], device: Iterable[_Event]) -> list[TracedStep]:
     spans: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for event in device:
         spans[event.name].append((event.ts, event.end))
@@ -497,5 +497,5 @@ def _iterations(ranges: Iterable[_Event], device: Iterable[_Event]) -> list[Iter
         device_s = None
         if ends:
             device_s = (max(end for _, end in ends) - min(begin for begin, _ in ends)) / 1e6
-        found.append(Iteration(event.name, event.dur / 1e6, device_s))
+        found.append(TracedStep(event.name, event.dur / 1e6, device_s))
     return found

@@ -13,7 +13,7 @@ from typing import Any
 from bench_lib.formats import quantity
 from bench_lib.formulas import roofline
 from bench_lib.model import COMPILE_MODES, PRECISIONS
-from bench_lib.report.night import Entry
+from bench_lib.report.night import NightCase
 
 MOST_ROWS = 24
 """Of a figure; the largest differences are shown and the rest is counted."""
@@ -21,7 +21,7 @@ MOST_LINES = 8
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Chart:
     """One figure: what it shows, its marks, and the same as a table."""
 
     kind: str
@@ -41,7 +41,7 @@ class Comparison:
 class _Shown:
     """An entry that was measured, and what it is compared by."""
 
-    entry: Entry
+    entry: NightCase
     rate: float
     step_s: float
     axes: dict[str, Any] = field(default_factory=dict)
@@ -56,11 +56,11 @@ class _Shown:
         return _label(kept)
 
 
-def comparisons(entries: Iterable[Entry]) -> list[Comparison]:
+def comparisons(entries: Iterable[NightCase]) -> list[Chart]:
     """Return what can be compared in a night, in the order of a reader's questions."""
     shown = [one for one in map(_shown, entries) if one is not None]
     keys = list(dict.fromkeys(one.axes["hardware"] for one in shown))
-    found: list[Comparison] = []
+    found: list[Chart] = []
     for make in (_precisions, _modes, _batches, _scaling, _roofline):
         for key in keys:
             here = [one for one in shown if one.axes["hardware"] == key]
@@ -70,7 +70,7 @@ def comparisons(entries: Iterable[Entry]) -> list[Comparison]:
     return [*found, across] if across else found
 
 
-def _shown(entry: Entry) -> _Shown | None:
+def _shown(entry: NightCase) -> _Shown | None:
     case, rate, step_s = entry.record.case, entry.rate, entry.step_s
     if not (rate and step_s and 0 < rate < math.inf and 0 < step_s < math.inf):
         return None
@@ -122,14 +122,14 @@ def _families(shown: Iterable[_Shown], *axes: str) -> dict[tuple[Hashable, ...],
     }
 
 
-def _precisions(shown: Sequence[_Shown], group: str) -> Comparison | None:
+def _precisions(shown: Sequence[_Shown], group: str) -> Chart | None:
     bases = ("fp32", "tf32-conv", "tf32")
     rows = _speed_ups(shown, "precision", bases)
     note = "Throughput as a multiple of FP32's, or of TF32's; further right is faster."
     return _dots(rows, "Precision", group, note, PRECISIONS)
 
 
-def _modes(shown: Sequence[_Shown], group: str) -> Comparison | None:
+def _modes(shown: Sequence[_Shown], group: str) -> Chart | None:
     rows = _speed_ups(shown, "compile_mode", ("eager",))
     note = "Throughput as a multiple of the eager step's; further right is faster."
     return _dots(rows, "Compile mode", group, note, COMPILE_MODES)
@@ -158,7 +158,7 @@ def _ordered(order: Sequence[str]) -> Callable[[str], tuple[int, str]]:
     return lambda value: (order.index(value) if value in order else len(order), value)
 
 
-def _hardware(shown: Sequence[_Shown]) -> Comparison | None:
+def _hardware(shown: Sequence[_Shown]) -> Chart | None:
     keys = sorted({one.axes["hardware"] for one in shown})
     if len(keys) < 2:
         return None
@@ -178,9 +178,7 @@ def _hardware(shown: Sequence[_Shown]) -> Comparison | None:
     return _dots(rows, "Hardware against hardware", "", note, keys)
 
 
-def _dots(
-    rows: _Rows, title: str, group: str, note: str, order: Sequence[str]
-) -> Comparison | None:
+def _dots(rows: _Rows, title: str, group: str, note: str, order: Sequence[str]) -> Chart | None:
     if not rows:
         return None
     ranked = sorted(rows, key=lambda row: -max(map(abs, map(math.log, row[1].values()))))
@@ -203,10 +201,10 @@ def _dots(
         for label, ratios in reversed(kept)
     ]
     left_out = len(rows) - len(kept)
-    return Comparison("dots", title, note, group, figure, ["case", *values], table, left_out)
+    return Chart("dots", title, note, group, figure, ["case", *values], table, left_out)
 
 
-def _batches(shown: Sequence[_Shown], group: str) -> Comparison | None:
+def _batches(shown: Sequence[_Shown], group: str) -> Chart | None:
     sized = [one for one in shown if _is_size(one.axes.get("batch_size"))]
     families = _families([one for one in sized if not one.axes["strong"]], "batch_size")
     lines = {
@@ -222,7 +220,7 @@ def _is_size(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
-def _scaling(shown: Sequence[_Shown], group: str) -> Comparison | None:
+def _scaling(shown: Sequence[_Shown], group: str) -> Chart | None:
     lines = {}
     for members in _families(shown, "ranks", "strong").values():
         for strong in (False, True):
@@ -245,7 +243,7 @@ def _lines(
     axes: tuple[str, str],
     *,
     ideal: bool = False,
-) -> Comparison | None:
+) -> Chart | None:
     if not lines:
         return None
     longest = sorted(lines.items(), key=lambda line: -len(line[1]))
@@ -267,10 +265,10 @@ def _lines(
     ]
     headings = ["case", *(f"{axes[0]} {step:g}" for step in steps)]
     left_out = len(lines) - len(kept)
-    return Comparison("lines", title, note, group, figure, headings, table, left_out)
+    return Chart("lines", title, note, group, figure, headings, table, left_out)
 
 
-def _roofline(shown: Sequence[_Shown], group: str) -> Comparison | None:
+def _roofline(shown: Sequence[_Shown], group: str) -> Chart | None:
     """Place what was measured under its hardware's ceilings."""
     places = []
     for one in shown:
@@ -309,7 +307,7 @@ def _roofline(shown: Sequence[_Shown], group: str) -> Comparison | None:
     note += "lines are the peaks of the memory and of each precision."
     headings = ["case", "FLOP/byte", "reached", "of the peak", "bound"]
     rows = table[:MOST_TABLE]
-    return Comparison(
+    return Chart(
         "roofline", "Roofline", note, group, figure, headings, rows, len(table) - len(rows)
     )
 

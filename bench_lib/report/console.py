@@ -35,7 +35,7 @@ def summary_rows(records: Iterable[Record]) -> list[tuple[str, ...]]:
 
 
 @dataclass(frozen=True)
-class Figures:
+class CaseFigures:
     """What a run's accepted measurements of a case say, the middle of its processes."""
 
     median_s: float
@@ -47,13 +47,13 @@ class Figures:
     """The most of them."""
 
 
-def figures(record: Record) -> Figures | None:
+def figures(record: Record) -> CaseFigures | None:
     """Return a case's figures; None where nothing was accepted."""
     measurements = [a.measurement for a in record.attempts if a.accepted and a.measurement]
     if not measurements:
         return None
     peaks = [m.peak_memory_bytes for m in measurements if m.peak_memory_bytes is not None]
-    return Figures(
+    return CaseFigures(
         median_s=statistics.median(statistics.median(m.iteration_s) for m in measurements),
         rate=statistics.median(rate_of(m) for m in measurements),
         item=measurements[0].item,

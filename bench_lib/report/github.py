@@ -108,7 +108,7 @@ def table(headings: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Section:
+class MarkdownSection:
     """Rows under a heading, cut between two of them where they do not fit."""
 
     title: str
@@ -130,7 +130,7 @@ class Section:
         return f"### {self.title}\n\n{body}\n"
 
 
-def fitted(opening: Sequence[str], sections: Sequence[Section], limit: int) -> str:
+def fitted(opening: Sequence[str], sections: Sequence[MarkdownSection], limit: int) -> str:
     """Return paragraphs and then sections in at most ``limit`` bytes of UTF-8.
 
     What does not fit is left out by whole rows, the last sections first, and said so.
@@ -166,7 +166,7 @@ def _paragraphs(paragraphs: Sequence[str], room: int) -> list[str]:
     return parts
 
 
-def _cut(section: Section, room: int, limit: int) -> str:
+def _cut(section: MarkdownSection, room: int, limit: int) -> str:
     """Return the section with as many rows as fit, and a line on the others."""
     room -= _size(section.of([]))
     kept: list[str] = []
@@ -185,10 +185,10 @@ def _cut(section: Section, room: int, limit: int) -> str:
     return f"{section.of(kept)}\n{_rest(section, f'{section.count - len(kept)} more', limit)}"
 
 
-def _reserve(section: Section, limit: int) -> int:
+def _reserve(section: MarkdownSection, limit: int) -> int:
     """Return the bytes of the longest words on what a section leaves out."""
     return _size(_rest(section, f"{section.count} more", limit))
 
 
-def _rest(section: Section, count: str, limit: int) -> str:
+def _rest(section: MarkdownSection, count: str, limit: int) -> str:
     return f"_{count} {section.what} left out: GitHub shows {limit:,} bytes at most._\n"

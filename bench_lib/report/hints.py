@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from bench_lib import backends
 from bench_lib.model import Hardware, Status
-from bench_lib.report.night import Entry, Night
+from bench_lib.report.night import Night, NightCase
 from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
 
 LEAST = 2
@@ -31,7 +31,7 @@ def _on_devices(night: Night) -> Iterator[str]:
     # Those of several ranks tell nothing of one device.
     alone = [entry for entry in night.entries if entry.record.case.launch.ranks == 1]
     for key, entries in _by_key(alone).items():
-        by_device: dict[str, list[Entry]] = {}
+        by_device: dict[str, list[NightCase]] = {}
         for entry in entries:
             by_device.setdefault(entry.hardware.uuid or "", []).append(entry)
         bad = {uuid: held for uuid, held in by_device.items() if _is_broken(held)}
@@ -43,7 +43,7 @@ def _on_devices(night: Night) -> Iterator[str]:
             yield f"{key}: all {len(held)} cases on {named} are {words}: look at that device first"
 
 
-def _is_broken(entries: list[Entry]) -> bool:
+def _is_broken(entries: list[NightCase]) -> bool:
     return len(entries) >= LEAST and all(entry.status in BY_HARDWARE for entry in entries)
 
 
@@ -107,8 +107,8 @@ def _on_torn(night: Night) -> Iterator[str]:
             yield f"{run.key}: {words}: bench-lib compare baseline {run.run_id}"
 
 
-def _by_key(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    found: dict[str, list[Entry]] = {}
+def _by_key(entries: Iterable[NightCase]) -> dict[str, list[NightCase]]:
+    found: dict[str, list[NightCase]] = {}
     for entry in entries:
         found.setdefault(entry.hardware.key, []).append(entry)
     return found

@@ -24,7 +24,7 @@ from bench_lib.model import Case, Status, UserError, Verdict
 from bench_lib.profiling import kernels
 from bench_lib.report.comparisons import comparisons
 from bench_lib.report.hints import hints
-from bench_lib.report.night import Entry, Moved, Night
+from bench_lib.report.night import Moved, Night, NightCase
 from bench_lib.report.onset import device, onset, own_last
 from bench_lib.report.series import Series
 from bench_lib.verdict import metrics
@@ -207,7 +207,7 @@ def _value(value: float | None, unit: str, metric: str = "") -> str:
 # --- the table -----------------------------------------------------------------------------
 
 
-def _row(entry: Entry) -> dict[str, Any]:
+def _row(entry: NightCase) -> dict[str, Any]:
     """Return an entry's line in the table: what it is filtered by, cells, what sorts them."""
     case = entry.record.case
     verdict = _timing(entry)
@@ -240,7 +240,7 @@ def _row(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _timing(entry: Entry) -> Verdict | None:
+def _timing(entry: NightCase) -> Verdict | None:
     """Return the verdict whose change a reader is to see first."""
     deciding = entry.verdict
     if deciding is not None and deciding.ratio is not None:
@@ -259,7 +259,7 @@ def _filters(rows: Iterable[dict[str, Any]]) -> list[tuple[str, str, list[str]]]
     return found
 
 
-def _detail(entry: Entry) -> dict[str, Any]:
+def _detail(entry: NightCase) -> dict[str, Any]:
     """Return what a row opens into; what there is none of is not there."""
     fault = entry.fault
     told = {
@@ -287,7 +287,7 @@ def _verdict(verdict: Verdict) -> list[str]:
     ]
 
 
-def _remarks(entry: Entry) -> list[str]:
+def _remarks(entry: NightCase) -> list[str]:
     """Say what else a reader should know: quarantines, attempts that do not count, warnings."""
     held = entry.record.quarantine
     words = []
@@ -317,7 +317,7 @@ def _on_moved(moved: Moved) -> str:
 # --- what failed ---------------------------------------------------------------------------
 
 
-def _failure(night: Night, entry: Entry, at: int) -> dict[str, Any]:
+def _failure(night: Night, entry: NightCase, at: int) -> dict[str, Any]:
     """Return what is shown of an entry that failed."""
     verdict = _timing(entry)
     return {
@@ -346,7 +346,7 @@ def _axes(case: Case) -> str:
     return ", ".join(words)
 
 
-def _since(night: Night, entry: Entry) -> list[tuple[str, str, list[str]]]:
+def _since(night: Night, entry: NightCase) -> list[tuple[str, str, list[str]]]:
     """Say since when: the change point that made it slower, else the last night that was OK.
 
     Each is a heading, a sentence, and what changed in the environment.
@@ -362,7 +362,7 @@ def _since(night: Night, entry: Entry) -> list[tuple[str, str, list[str]]]:
     return []
 
 
-def _kernels(entry: Entry) -> dict[str, Any] | None:
+def _kernels(entry: NightCase) -> dict[str, Any] | None:
     """Return the kernels to blame: a sentence, and the largest changes with their bars."""
     found = entry.kernels
     if found is None or entry.status is not Status.REGRESSED:
@@ -394,7 +394,7 @@ def _signed(value_s: float) -> str:
     return f"{'+' if value_s > 0 else '-'}{seconds(abs(value_s))}"
 
 
-def _why_no_kernels(entry: Entry) -> str:
+def _why_no_kernels(entry: NightCase) -> str:
     if entry.status is not Status.REGRESSED or entry.kernels is not None:
         return ""
     if entry.record.kernels is None:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from bench_lib.profiling import kernels
 from bench_lib.report import console, github
-from bench_lib.report.github import Section, code, shortened, span, text
+from bench_lib.report.github import MarkdownSection, code, shortened, span, text
 from bench_lib.report.hints import hints
-from bench_lib.report.night import Entry, Moved, Night
+from bench_lib.report.night import Moved, Night, NightCase
 from bench_lib.report.onset import device, onset, own_last
 from bench_lib.verdict.severity import FAILING
 
@@ -45,24 +45,24 @@ def as_markdown(night: Night, *, limit: int = github.COMMENT) -> str:
     steps = [(entry, moved) for entry in others for moved in entry.moved]
     remarks = list(_remarks(others))
     sections = [
-        Section(
+        MarkdownSection(
             "Failed",
             (_failure(night, e) for e in failed),
             len(failed),
             "failures",
             github.table(FAILURES),
         ),
-        Section(
+        MarkdownSection(
             "What is known of each", (_details(night, e) for e in failed), len(failed), "failures"
         ),
-        Section(
+        MarkdownSection(
             "Changed in the environment since the baselines",
             environment,
             len(environment),
             "changes",
             folded=True,
         ),
-        Section(
+        MarkdownSection(
             "Steps found in the history of cases that do not fail",
             (_step(*step) for step in steps),
             len(steps),
@@ -70,8 +70,8 @@ def as_markdown(night: Night, *, limit: int = github.COMMENT) -> str:
             github.table(STEPS),
             folded=True,
         ),
-        Section("Remarks on other cases", remarks, len(remarks), "remarks", folded=True),
-        Section(
+        MarkdownSection("Remarks on other cases", remarks, len(remarks), "remarks", folded=True),
+        MarkdownSection(
             f"All other cases: {len(others)}",
             (_other(entry, columns) for entry in others),
             len(others),
@@ -79,7 +79,7 @@ def as_markdown(night: Night, *, limit: int = github.COMMENT) -> str:
             github.table(columns),
             folded=True,
         ),
-        Section(
+        MarkdownSection(
             f"Left out: {len(night.left_out)}",
             (f"- {shortened(words, MOST_REASON)}" for words in night.left_out),
             len(night.left_out),
@@ -116,7 +116,7 @@ def _to_be_known(night: Night) -> Iterator[str]:
 # --- failures --------------------------------------------------------------------------------
 
 
-def _failure(night: Night, entry: Entry) -> str:
+def _failure(night: Night, entry: NightCase) -> str:
     verdict, began = entry.verdict, onset(night, entry)
     ratio = verdict.ratio if verdict else None
     interval = (verdict.interval if verdict else None) or ()
@@ -134,11 +134,11 @@ def _failure(night: Night, entry: Entry) -> str:
     )
 
 
-def _name(entry: Entry) -> str:
+def _name(entry: NightCase) -> str:
     return shortened(entry.record.case.id, MOST_REASON)
 
 
-def _reason(entry: Entry) -> str:
+def _reason(entry: NightCase) -> str:
     verdict = entry.verdict
     return "" if verdict is None else f"{verdict.metric}: {verdict.reason}"
 
@@ -147,7 +147,7 @@ def _day(time: str) -> str:
     return time[:10]
 
 
-def _details(night: Night, entry: Entry) -> str:
+def _details(night: Night, entry: NightCase) -> str:
     """Return one failure's collapsed details: why in full, kernels, environment, output."""
     name = f"{entry.record.case.id[:MOST_REASON]} on {device(night, entry)}"
     parts = [f"- {line}" for line in _facts(night, entry)]
@@ -157,7 +157,7 @@ def _details(night: Night, entry: Entry) -> str:
     return f"<details><summary>{github.summary(name)}</summary>\n\n{body}\n\n</details>\n"
 
 
-def _facts(night: Night, entry: Entry) -> Iterator[str]:
+def _facts(night: Night, entry: NightCase) -> Iterator[str]:
     for verdict in entry.record.verdicts:
         if verdict is entry.verdict or verdict.status in FAILING:
             yield shortened(
@@ -200,7 +200,7 @@ def _around(changes: Sequence[str]) -> str:
 # --- the rest --------------------------------------------------------------------------------
 
 
-def _environment(entries: Iterable[Entry]) -> Iterator[str]:
+def _environment(entries: Iterable[NightCase]) -> Iterator[str]:
     """Return a line for each set of changes, with how many cases it is of."""
     sets = Counter(
         (entry.hardware.key, "; ".join(entry.record.changes))
@@ -212,14 +212,14 @@ def _environment(entries: Iterable[Entry]) -> Iterator[str]:
         yield f"- {text(key)}, {cases}: {shortened(changes, MOST_WORDS)}"
 
 
-def _remarks(entries: Iterable[Entry]) -> Iterator[str]:
+def _remarks(entries: Iterable[NightCase]) -> Iterator[str]:
     """Return a line for each thing to be known of cases that do not fail."""
     for line in console.explanations(entry.record for entry in entries):
         if not line.startswith("since the baseline: "):
             yield f"- {shortened(line, MOST_REASON)}"
 
 
-def _step(entry: Entry, moved: Moved) -> str:
+def _step(entry: NightCase, moved: Moved) -> str:
     low, high = moved.step.interval
     return github.row(
         [
@@ -233,7 +233,7 @@ def _step(entry: Entry, moved: Moved) -> str:
     )
 
 
-def _columns(entries: Sequence[Entry]) -> list[str]:
+def _columns(entries: Sequence[NightCase]) -> list[str]:
     """Return the terminal's headings and the hardware, as far as they tell entries anything."""
     silent = set()
     if len({entry.hardware.key for entry in entries}) < 2:
@@ -246,7 +246,7 @@ def _columns(entries: Sequence[Entry]) -> list[str]:
     return [name for name in (first, "hardware", *others) if name not in silent]
 
 
-def _other(entry: Entry, columns: Sequence[str]) -> str:
+def _other(entry: NightCase, columns: Sequence[str]) -> str:
     """Return a row of the terminal's summary, with the hardware in it where it is a column."""
     (cells,) = console.summary_rows([entry.record])
     known = dict(zip(console.HEADINGS, cells, strict=True)) | {"hardware": entry.hardware.key}

@@ -72,7 +72,7 @@ class Moved:
 
 
 @dataclass(frozen=True)
-class Entry:
+class NightCase:
     """One case on one hardware, this night."""
 
     record: Record
@@ -172,7 +172,7 @@ class Night:
     ended: str | None
     """When the last of them ended; None where one did not."""
     runs: list[RunLine]
-    entries: list[Entry]
+    entries: list[NightCase]
     """Failing first, the gravest before, then as measured."""
     left_out: list[str] = field(default_factory=list)
     """What could not be read or shown, and what is to be known of it."""
@@ -207,7 +207,7 @@ class Night:
         return [run for run in self.runs if is_red(run)]
 
     @property
-    def failed(self) -> list[Entry]:
+    def failed(self) -> list[NightCase]:
         """What makes the night fail."""
         return [entry for entry in self.entries if entry.failing]
 
@@ -267,7 +267,7 @@ class _Gathering:
         self._left_out = left_out
         self._missing: list[str] = []
         self._absent: list[str] = []
-        self._entries: dict[tuple[str, str], Entry] = {}
+        self._entries: dict[tuple[str, str], NightCase] = {}
         self._environments: dict[str, Environment] = {}
         self._files: dict[str, BaselineFile | None] = {}
 
@@ -305,7 +305,7 @@ class _Gathering:
         held = self._baselines(key)
         place = (record.case.id, key)
         self._entries.pop(place, None)
-        self._entries[place] = Entry(
+        self._entries[place] = NightCase(
             record=record,
             hardware=hardware,
             run_id=line.run_id,
@@ -408,7 +408,7 @@ def differences(environments: Mapping[str, Environment], before: Point, after: P
     return difference(old, new) if old and new else []
 
 
-def _gravity(entry: Entry) -> int:
+def _gravity(entry: NightCase) -> int:
     return rank(entry.status) if entry.failing else len(SEVERITY)
 
 
@@ -425,7 +425,7 @@ def _on_gone(points: Sequence[Point]) -> list[str]:
     ]
 
 
-def _on_absent(last: Iterable[Point], entries: Iterable[Entry]) -> list[str]:
+def _on_absent(last: Iterable[Point], entries: Iterable[NightCase]) -> list[str]:
     """Say which devices of the run before did not measure, where only others of them did.
 
     On other machines all devices are others, and nothing is absent.  Nor is it where the device's
@@ -506,7 +506,7 @@ def _nothing_failed(night: Night) -> str:
     return f"{words}, but none is OK"
 
 
-def _on_failed(failed: Sequence[Entry]) -> str:
+def _on_failed(failed: Sequence[NightCase]) -> str:
     found = Counter(entry.status for entry in failed)
     slower = [
         (verdict.ratio, verdict.metric)
@@ -529,7 +529,7 @@ def _on_failed(failed: Sequence[Entry]) -> str:
     return ", ".join(parts)
 
 
-def _on_others(others: Sequence[Entry]) -> str:
+def _on_others(others: Sequence[NightCase]) -> str:
     """Count those that neither failed nor are OK, the gravest first."""
     held = sum(entry.status in FAILING for entry in others)
     found = Counter(entry.status for entry in others)

@@ -15,9 +15,16 @@ import msgspec
 
 from bench_lib.model import Record
 from bench_lib.report.hints import hints
-from bench_lib.report.night import GOOD, NIGHT, Entry, Night, excused, is_red
+from bench_lib.report.night import GOOD, NIGHT, Night, NightCase, excused, is_red
 from bench_lib.report.onset import in_words, onset, own_last, reason
-from bench_lib.report.webhook import BUDGET_S, CLOCK, Clock, UndeliverableError, host_of, post
+from bench_lib.report.webhook import (
+    BUDGET_S,
+    CLOCK,
+    UndeliverableError,
+    WaitingClock,
+    host_of,
+    post,
+)
 from bench_lib.storage.history import HistoryError
 from bench_lib.verdict.severity import FAILING
 
@@ -74,9 +81,9 @@ class Before:
 class News:
     """What changed since the night before."""
 
-    new: list[Entry] = field(default_factory=list)
+    new: list[NightCase] = field(default_factory=list)
     """Failing, and not in the last run before on the same hardware."""
-    still: list[Entry] = field(default_factory=list)
+    still: list[NightCase] = field(default_factory=list)
     """Failing, as before: no reason to post."""
     over: dict[Place, str] = field(default_factory=dict)
     """What failed then and does not any more, and how it stands now."""
@@ -107,7 +114,7 @@ def notify(
     shape: str | None = None,
     say: Callable[[str], None] = lambda _line: None,
     budget_s: float = BUDGET_S,
-    clock: Clock = CLOCK,
+    clock: WaitingClock = CLOCK,
 ) -> bool:
     """Post a night's news where there are any; returns whether they were delivered.
 
@@ -210,7 +217,7 @@ def _by_points(night: Night) -> Before:
     return Before(frozenset(failing))
 
 
-def _place(entry: Entry) -> Place:
+def _place(entry: NightCase) -> Place:
     return entry.record.case.id, entry.hardware.key
 
 
@@ -230,7 +237,7 @@ def news_of(night: Night, before: Before) -> News:
     )
 
 
-def _standing(entry: Entry | None) -> str:
+def _standing(entry: NightCase | None) -> str:
     if entry is None:
         return "not measured"
     if entry.quarantined and entry.status in FAILING:
@@ -321,7 +328,7 @@ def plain(night: Night, news: News) -> dict[str, Any]:
     }
 
 
-def _failure(night: Night, entry: Entry, *, new: bool) -> dict[str, Any]:
+def _failure(night: Night, entry: NightCase, *, new: bool) -> dict[str, Any]:
     verdict, began = entry.verdict, onset(night, entry)
     return {
         "case_id": entry.record.case.id,

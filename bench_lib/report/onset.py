@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bench_lib.environment.fingerprint import difference
 from bench_lib.model import Environment, Status
-from bench_lib.report.night import Entry, Moved, Night
+from bench_lib.report.night import Moved, Night, NightCase
 from bench_lib.verdict.severity import FAILING
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Onset:
     """What changed in the environment at the change point, else from the last OK night on."""
 
 
-def onset(night: Night, entry: Entry) -> Onset:
+def onset(night: Night, entry: NightCase) -> Onset:
     """Say since when a case fails, and what changed in the environment there."""
     if (moved := entry.slower_since) is not None:
         words = f"{_day(moved.time)} ({moved.step.ratio - 1:+.1%})"
@@ -50,7 +50,7 @@ def onset(night: Night, entry: Entry) -> Onset:
     return Onset(_since(entry, failing), None, good, changes)
 
 
-def _failing(entry: Entry) -> list[Point]:
+def _failing(entry: NightCase) -> list[Point]:
     """Return the last points, as far back as all of them fail; oldest first."""
     found: list[Point] = []
     for point in reversed(entry.points):
@@ -60,7 +60,7 @@ def _failing(entry: Entry) -> list[Point]:
     return found
 
 
-def _since(entry: Entry, failing: list[Point]) -> str:
+def _since(entry: NightCase, failing: list[Point]) -> str:
     if failing:
         # Where no point is from before, nobody knows how it stood then.
         return _day(failing[0].time) + (" or before" if len(failing) == len(entry.points) else "")
@@ -80,7 +80,7 @@ def _day(time: str) -> str:
 # --- in words ----------------------------------------------------------------------------------
 
 
-def in_words(night: Night, entry: Entry) -> str:
+def in_words(night: Night, entry: NightCase) -> str:
     """Tell a failure in a line: what, where, by how much, since when, what changed, and why."""
     verdict, status = entry.verdict, entry.status
     words = f"{entry.record.case.id} on {device(night, entry)}: {status.value if status else ''}"
@@ -101,12 +101,12 @@ def in_words(night: Night, entry: Entry) -> str:
     return f"{words}: {reason(entry)}"
 
 
-def reason(entry: Entry) -> str:
+def reason(entry: NightCase) -> str:
     """Return why a case stands as it does, in one line of at most MOST_REASON characters."""
     return _shortened(entry.verdict.reason if entry.verdict else "", MOST_REASON)
 
 
-def device(night: Night, entry: Entry) -> str:
+def device(night: Night, entry: NightCase) -> str:
     """Name a case's hardware, and the very device where the night has several of its key."""
     key, here = entry.hardware.key, entry.hardware
     if len({other.hardware.uuid for other in night.entries if other.hardware.key == key}) < 2:

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bench_lib.model import Baseline, Environment
-from bench_lib.report.night import Entry, differences
+from bench_lib.report.night import NightCase, differences
 from bench_lib.verdict import metrics
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Series:
         self._words = _Places[tuple[str, ...]]()
         self._differences: dict[tuple[str, str], tuple[str, ...]] = {}
 
-    def of(self, entry: Entry) -> dict[str, Any]:
+    def of(self, entry: NightCase) -> dict[str, Any]:
         """Return one entry's history; what there is none of is not there.
 
         ``y`` is microseconds, ``w`` says whose run each is of, ``s`` which nights were not OK,
@@ -97,7 +97,7 @@ class Series:
         }
 
 
-def band(entry: Entry) -> list[float] | None:
+def band(entry: NightCase) -> list[float] | None:
     """Return the baseline's lower bound, middle and upper bound in microseconds.
 
     The bounds are what the verdict on the latency tolerated, else what the case does.

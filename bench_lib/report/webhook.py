@@ -51,14 +51,14 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 @dataclass(frozen=True)
-class Clock:
+class WaitingClock:
     """What waiting is told by."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
 
-CLOCK = Clock()
+CLOCK = WaitingClock()
 
 
 def host_of(url: str) -> str:
@@ -86,7 +86,7 @@ def post(
     *,
     budget_s: float = BUDGET_S,
     attempt_s: float = ATTEMPT_S,
-    clock: Clock = CLOCK,
+    clock: WaitingClock = CLOCK,
 ) -> None:
     """Post JSON; returns when it was taken.
 

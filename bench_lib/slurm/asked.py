@@ -52,7 +52,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Request:
+class JobRequest:
     """A job as the user asked for it."""
 
     resources: Resources

@@ -85,7 +85,7 @@ class Submission:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TaskOutcome:
     """What became of one task."""
 
     task: Task
@@ -162,7 +162,7 @@ def wait(
     *,
     say: Callable[[str], None] = print,
     sleep: Callable[[float], None] = time.sleep,
-) -> list[Outcome]:
+) -> list[TaskOutcome]:
     """Wait until every task is over, or waits for what never comes; return what became of them.
 
     Says what changes.  Raises SlurmError where Slurm cannot be asked.
@@ -181,7 +181,7 @@ def wait(
         pause_s = min(1.5 * pause_s, POLL_S)
 
 
-def collect(submission: Submission, history: Path) -> list[Outcome]:
+def collect(submission: Submission, history: Path) -> list[TaskOutcome]:
     """Bring the histories of all tasks that are over into the folder, and say what became of each.
 
     May be done again: what is there already stays as it is.
@@ -192,7 +192,7 @@ def collect(submission: Submission, history: Path) -> list[Outcome]:
     ]
 
 
-def outcomes(submission: Submission, history: Path) -> list[Outcome]:
+def outcomes(submission: Submission, history: Path) -> list[TaskOutcome]:
     """Return what became of each task until now; raises SlurmError where nobody can tell."""
     folder = history / FOLDER / submission.name
     states = {each.task: each for each in tools.states(submission.job)}
@@ -201,7 +201,9 @@ def outcomes(submission: Submission, history: Path) -> list[Outcome]:
     ]
 
 
-def _outcome(task: Task, state: JobState | None, submission: Submission, folder: Path) -> Outcome:
+def _outcome(
+    task: Task, state: JobState | None, submission: Submission, folder: Path
+) -> TaskOutcome:
     own = folder_of(folder, task.number)
     ran, got = _read(own / jobs.USED_FILE, Used), _got(own)
     used = jobs.together(ran)
@@ -220,7 +222,7 @@ def _outcome(task: Task, state: JobState | None, submission: Submission, folder:
         used_words = jobs.in_words(used, submission.resources, state.cpus, state.limit_s)
     failed = state.state not in (*ALIVE, "COMPLETED")
     log = log_of(folder, task.number)
-    return Outcome(
+    return TaskOutcome(
         task=task,
         job_id=state.job_id,
         state=state.state,
@@ -287,7 +289,7 @@ def _own_word(job_id: str, task: Task, ran: Sequence[Used]) -> JobState:
     return JobState(job_id, task.number, state, exit_status=used.exit_status, wall_s=used.wall_s)
 
 
-def _with_history(outcome: Outcome, submission: Submission, history: Path) -> Outcome:
+def _with_history(outcome: TaskOutcome, submission: Submission, history: Path) -> TaskOutcome:
     """Link the files of a task's runs into the folder, and count their verdicts."""
     counts: dict[str, int] = {}
     ids = []

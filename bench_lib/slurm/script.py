@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench_lib.launch.launchers import SHARED_VARIABLE, VARIABLE
 from bench_lib.model import UserError
-from bench_lib.slurm.asked import Request, Resources, Task, clock
+from bench_lib.slurm.asked import JobRequest, Resources, Task, clock
 
 JOB_NAME = "bench-lib"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -25,7 +25,7 @@ def folder_of(folder: Path, task: int | str) -> Path:
     return folder / f"task-{task}"
 
 
-def sbatch_script(request: Request, folder: Path, command: Sequence[str]) -> str:
+def sbatch_script(request: JobRequest, folder: Path, command: Sequence[str]) -> str:
     """Return the script of a job whose tasks keep what they have in ``folder``.
 
     ``command`` is what was typed, for the reader.  Raises UserError where a word has a
@@ -70,7 +70,7 @@ def sbatch_script(request: Request, folder: Path, command: Sequence[str]) -> str
     return "\n".join([*lines, ""])
 
 
-def options(request: Request, folder: Path) -> list[str]:
+def options(request: JobRequest, folder: Path) -> list[str]:
     """Return sbatch's options, a word each; raises UserError as ``sbatch_script`` does."""
     wanted, tasks = request.resources, request.tasks()
     log = str(folder).replace("%", "%%")  # patterns begin with it
@@ -98,7 +98,7 @@ def _quoted(option: str) -> str:
     return f"{name}={shlex.quote(value)}" if equals else name
 
 
-def _tasks_per_node(request: Request) -> int:
+def _tasks_per_node(request: JobRequest) -> int:
     """Return how many ranks srun may start on a node; raises UserError where cores do not fit."""
     wanted = request.resources
     if request.launcher != "srun":
@@ -112,7 +112,7 @@ def _tasks_per_node(request: Request) -> int:
     return each
 
 
-def _launching(request: Request) -> list[str]:
+def _launching(request: JobRequest) -> list[str]:
     """Return the lines that say how a case of several ranks starts them."""
     hosts = request.resources.nodes
     launcher = request.launcher

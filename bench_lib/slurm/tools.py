@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench_lib.model import UserError
-from bench_lib.slurm.asked import Request, Resources, clock, many
+from bench_lib.slurm.asked import JobRequest, Resources, clock, many
 
 TIMEOUT_S = 60.0
 """A controller that is busy takes seconds."""
@@ -53,7 +53,7 @@ class JobState:
 
 
 @dataclass(frozen=True)
-class Partition:
+class NodeKind:
     """What sinfo says of one kind of node of a partition."""
 
     name: str
@@ -96,12 +96,12 @@ def ask(*words: str) -> str:
     return done.stdout
 
 
-def partitions() -> list[Partition]:
+def partitions() -> list[NodeKind]:
     """Return the cluster's partitions, one entry for each kind of node; raises SlurmError."""
     return list(_partitions(ask("sinfo", "--noheader", "--exact", "--format=%P|%D|%c|%m|%G|%l")))
 
 
-def meant(there: Sequence[Partition], names: str | None) -> list[Partition]:
+def meant(there: Sequence[NodeKind], names: str | None) -> list[NodeKind]:
     """Return the partitions of these names, the default one where none is named.
 
     Raises SlurmError where the cluster has no such partition.
@@ -115,7 +115,7 @@ def meant(there: Sequence[Partition], names: str | None) -> list[Partition]:
     return [each for each in there if each.name in names.split(",")]
 
 
-def submit(script: Path, request: Request, options: Sequence[str] = ()) -> str:
+def submit(script: Path, request: JobRequest, options: Sequence[str] = ()) -> str:
     """Submit a script and return the job's number.
 
     ``options`` are sbatch's that the script has too: SBATCH_TIMELIMIT and its like are stronger
@@ -125,7 +125,7 @@ def submit(script: Path, request: Request, options: Sequence[str] = ()) -> str:
     that the partition does not have.
     """
     _require("sbatch")
-    there: list[Partition] = []
+    there: list[NodeKind] = []
     with suppress(SlurmError):  # sbatch will say what matters, in its own words
         there = partitions()
     chosen = meant(there, request.partition) if there else []
@@ -247,7 +247,7 @@ def _both(live: JobState | None, kept: JobState | None) -> JobState:
     return JobState(**{**vars(live), "peak_bytes": kept.peak_bytes, "cpu_s": kept.cpu_s})
 
 
-def _partitions(text: str) -> Iterator[Partition]:
+def _partitions(text: str) -> Iterator[NodeKind]:
     for line in text.splitlines():
         columns = line.split("|")
         if len(columns) != 6:
@@ -255,7 +255,7 @@ def _partitions(text: str) -> Iterator[Partition]:
         name, *amounts, gres, limit = columns
         nodes, cpus, memory_mb = (int(n[0]) if (n := re.match(r"\d+", t)) else 0 for t in amounts)
         gpus = sum(int(n) for n in re.findall(r"\bgpu(?::[^:,()]+)?:(\d+)", gres))
-        yield Partition(
+        yield NodeKind(
             name.removesuffix("*"),
             name.endswith("*"),
             nodes,
@@ -266,11 +266,11 @@ def _partitions(text: str) -> Iterator[Partition]:
         )
 
 
-def _lack(asked: Resources, chosen: Sequence[Partition]) -> str:
+def _lack(asked: Resources, chosen: Sequence[NodeKind]) -> str:
     """Say what no node of the partitions has; empty where there are enough such nodes."""
     cpus, gpus, time_s = asked.cpus or 0, asked.gpus or 0, asked.time_s or 0
     memory = asked.memory_bytes or 0
-    fits: dict[str, Callable[[Partition], bool]] = {
+    fits: dict[str, Callable[[NodeKind], bool]] = {
         f"--cpus {cpus}": lambda node: node.cpus >= cpus,
         f"--gpus {gpus}": lambda node: node.gpus >= gpus,
         f"--mem {memory // 2**20}M": lambda node: node.memory_bytes >= memory,
@@ -287,7 +287,7 @@ def _lack(asked: Resources, chosen: Sequence[Partition]) -> str:
     return ""
 
 
-def _described(node: Partition) -> str:
+def _described(node: NodeKind) -> str:
     limit = "" if node.limit_s is None else f" for {clock(node.limit_s)}"
     return (
         f"{many(node.nodes, 'node')} in {node.name} with {many(node.cpus, 'core')}, "

@@ -24,7 +24,7 @@ from bench_lib.model import (
     Record,
     Status,
 )
-from bench_lib.storage.baselines import BaselineFile, Change
+from bench_lib.storage.baselines import BaselineChange, BaselineFile
 from bench_lib.verdict import judge, metrics, validity
 from bench_lib.verdict.metrics import summary
 from bench_lib.verdict.statistics.comparison import AGREEING
@@ -146,7 +146,7 @@ def propose(
     *,
     only: str = "*",
     environments: Mapping[str, Environment] | None = None,
-) -> list[Change]:
+) -> list[BaselineChange]:
     """Say what accepting these runs would do, case by case, changing nothing.
 
     ``runs`` are records by the id of their run, ``environments`` are by the reference that
@@ -170,15 +170,15 @@ def _change(
     hardware: Hardware,
     accepted: Accepted,
     environments: Mapping[str, Environment],
-) -> Change:
+) -> BaselineChange:
     """Say what the records of one case, each with its run's id, make of its baseline."""
     case = group[-1][1].case
     sound = [(run_id, record) for run_id, record in group if _is_sound(record)]
     processes = [_rounded(p) for run_id, record in sound for p in processes_of(record, run_id)]
     if not processes:
-        return Change(case.id, old, None, _why_nothing(group[-1][1]))
+        return BaselineChange(case.id, old, None, _why_nothing(group[-1][1]))
     if any(p.values.get("finite") == 0.0 for p in processes):
-        return Change(case.id, old, None, "the answer holds infinities or NaN")
+        return BaselineChange(case.id, old, None, "the answer holds infinities or NaN")
     conditions = _known_values(
         conditions_of(case, hardware, environments.get(p.environment)) for p in processes
     )
@@ -197,7 +197,7 @@ def _change(
         *_slower(new, old, case.limits.tolerance),
         *(f"measured under {words}" for words in _mixed(conditions)),
     ]
-    return Change(case.id, old, new, against="; ".join(against) or None)
+    return BaselineChange(case.id, old, new, against="; ".join(against) or None)
 
 
 def _kernels(old: Baseline | None, records: list[Record]) -> KernelTable | None:
@@ -260,7 +260,7 @@ def _slower(new: Baseline, old: Baseline | None, tolerance: float) -> list[str]:
     return words
 
 
-def taken(changes: Iterable[Change], *, force: bool = False) -> list[Change]:
+def taken(changes: Iterable[BaselineChange], *, force: bool = False) -> list[BaselineChange]:
     """Return the changes that are to be written: those that nothing speaks against.
 
     With ``force`` the others too, each noting what it was accepted in spite of.

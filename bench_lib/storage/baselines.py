@@ -317,7 +317,7 @@ SCHEMA = 2
 
 
 @dataclass(frozen=True)
-class Change:
+class BaselineChange:
     """What accepting does to one case."""
 
     case_id: str
@@ -331,7 +331,7 @@ class Change:
 
 def write(
     current: BaselineFile,
-    changes: Iterable[Change],
+    changes: Iterable[BaselineChange],
     hardware: Hardware,
     environments: Mapping[str, Environment],
 ) -> Path:

@@ -222,12 +222,12 @@ def parse(path: Path, data: bytes) -> Run:
     return run
 
 
-def unfold(path: Path, data: bytes) -> tuple[Run, list[Told]]:
+def unfold(path: Path, data: bytes) -> tuple[Run, list[FileLine]]:
     """Return what ``parse`` does, and each line of the file with what it says."""
     run = Run(path)
     if match := NAME.fullmatch(path.name):
         run.key, run.run_id = match["key"], match["run"]
-    found = [Told(number, raw) for number, raw in enumerate(data.split(b"\n"), 1)]
+    found = [FileLine(number, raw) for number, raw in enumerate(data.split(b"\n"), 1)]
     torn = found[-1]
     if torn.raw:
         torn.problem = f"line {torn.number} is torn: the run was killed while writing it"
@@ -314,7 +314,7 @@ class EndLine(Line, kw_only=True):
 
 
 @dataclass
-class Told:
+class FileLine:
     """One line of a file."""
 
     number: int

@@ -28,7 +28,7 @@ NO_PROBE: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class SampledProcess:
     """One process of a case, condensed while reading so that a million of them fit."""
 
     log_median: float
@@ -47,8 +47,8 @@ class CaseSamples:
     """The processes of one case, by name, and why it cannot be judged where it cannot."""
 
     case: str
-    baseline: dict[str, Process] = field(default_factory=dict)
-    candidate: dict[str, Process] = field(default_factory=dict)
+    baseline: dict[str, SampledProcess] = field(default_factory=dict)
+    candidate: dict[str, SampledProcess] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     """Each begins with ``line N: ``."""
 
@@ -197,7 +197,9 @@ def _add(case: CaseSamples, sample: dict[str, Any], line: int) -> None:
             "give every process a name of its own"
         )
     ordered = sorted(times)
-    side[name] = Process(math.log(_median(ordered)), _spread(ordered), len(ordered), line, probe)
+    side[name] = SampledProcess(
+        math.log(_median(ordered)), _spread(ordered), len(ordered), line, probe
+    )
 
 
 def _check_times(times: Any) -> None:

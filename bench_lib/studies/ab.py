@@ -26,7 +26,7 @@ COMPILING_S = 20.0
 _UNMEASURED = (Status.ERROR, Status.SKIPPED)
 
 
-class Lines:
+class PairLines:
     """Progress of a comparison: a line for each case in each pair."""
 
     def __init__(self, pairs: int, most_pairs: int, say: Callable[[str], None]) -> None:

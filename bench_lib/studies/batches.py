@@ -242,7 +242,7 @@ class Try:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """What a search came to."""
 
     largest: int | None
@@ -258,7 +258,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Looks:
+class BatchLooks:
     """How a search sees cases."""
 
     glance: Callable[[Case], Outcome]
@@ -270,9 +270,9 @@ class Looks:
 def find_largest(
     search: Search,
     case_of: Callable[[int], Case],
-    looks: Looks,
+    looks: BatchLooks,
     say: Callable[[str], None] = lambda _line: None,
-) -> Found:
+) -> SearchResult:
     """Search with the least sampling, then measure the largest batch as any case.
 
     Where that does not fit after all, the search goes on.  Anything but memory ends it.
@@ -282,13 +282,13 @@ def find_largest(
     while True:
         batch = None if stopped else search.next_batch
         if batch is None and search.largest is None:
-            return Found(None, tries, stopped, too_large=search.smallest_too_large)
+            return SearchResult(None, tries, stopped, too_large=search.smallest_too_large)
         if batch is None:
             assert search.largest is not None
             outcome = looks.measure(case_of(search.largest))
             if not _is_out_of_memory(outcome):
                 why, beyond = stopped or _bound(search), search.smallest_too_large
-                return Found(search.largest, tries, why, outcome, beyond)
+                return SearchResult(search.largest, tries, why, outcome, beyond)
             say(f"batch {search.largest} did not fit a second time")
             search.too_large(search.largest)
             continue
@@ -316,12 +316,12 @@ def largest_accepted(case_of: Callable[[int], Case], accepted: Collection[str]) 
 
 
 def held_against(
-    found: Found,
+    found: SearchResult,
     accepted: int | None,
     search: Search,
     case_of: Callable[[int], Case],
     measure: Callable[[Case], Outcome],
-) -> Found:
+) -> SearchResult:
     """Measure the largest batch with a baseline where the search came out below it.
 
     It is the answer where it fits after all; otherwise it is ``missed``, a case that fails.
@@ -366,7 +366,9 @@ class LargestRow:
     """A larger batch that has a baseline, and could not be measured now."""
 
 
-def largest_rows(found: Mapping[str, Found], figures: Mapping[str, Figures]) -> list[LargestRow]:
+def largest_rows(
+    found: Mapping[str, SearchResult], figures: Mapping[str, Figures]
+) -> list[LargestRow]:
     """Hold every precision's largest batch against the first one's; figures are by case."""
     first = next(iter(found.values()))
     rows = []

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from bench_lib.engine.device import HeldDevice
 from bench_lib.model import Case
-from bench_lib.studies.selfcheck import CONTEXT_S, Sample, once_s, probe_ranges, sample_of
+from bench_lib.studies.selfcheck import CONTEXT_S, ProcessSample, once_s, probe_ranges, sample_of
 from bench_lib.verdict.statistics.comparison import growth
-from bench_lib.verdict.statistics.covariates import LEAST_GAIN, SHOWN, Group, gains
+from bench_lib.verdict.statistics.covariates import LEAST_GAIN, SHOWN, ProcessGroup, gains
 
 ANY, CHOSEN = "any", "chosen"
 """Kinds of contexts.  A CPU has no streams, and so only the first."""
@@ -25,7 +25,7 @@ ANY, CHOSEN = "any", "chosen"
 class Spread:
     """One case in fresh contexts of one kind."""
 
-    contexts: Mapping[str, Sample]
+    contexts: Mapping[str, ProcessSample]
     """By number."""
 
     @property
@@ -48,11 +48,11 @@ class Spread:
         """Share of that (squared) which each probe predicts, each context from the others."""
         values = {name: sample.log_median for name, sample in self.contexts.items()}
         probes = {name: sample.probe for name, sample in self.contexts.items()}
-        return gains([Group(values, probes)])
+        return gains([ProcessGroup(values, probes)])
 
 
 @dataclass(frozen=True)
-class Found:
+class ContextsFound:
     """What fresh contexts of this machine differ by."""
 
     spreads: Mapping[str, Mapping[str, Spread]]
@@ -122,12 +122,12 @@ def compare(
     *,
     contexts: int,
     say: Callable[[str], None] = lambda _line: None,
-) -> Found:
+) -> ContextsFound:
     """Measure cases in so many fresh contexts of each kind, by turns.
 
     Raises SelfcheckError where a case cannot be measured.
     """
-    seen: dict[str, dict[str, dict[str, Sample]]] = {
+    seen: dict[str, dict[str, dict[str, ProcessSample]]] = {
         case.id: {kind: {} for kind in kinds} for case in cases
     }
     for number in range(1, contexts + 1):
@@ -144,12 +144,12 @@ def compare(
             for kind in kinds
         )
         say(f"context {number} of {contexts}: {cases[0].id}: {', '.join(times)}")
-    return Found(
+    return ContextsFound(
         {name: {kind: Spread(s) for kind, s in by_kind.items()} for name, by_kind in seen.items()}
     )
 
 
-def as_lines(found: Found) -> Iterator[Mapping[str, object]]:
+def as_lines(found: ContextsFound) -> Iterator[Mapping[str, object]]:
     """Return the raw times: a line for each case, kind and context."""
     for case_id, by_kind in found.spreads.items():
         for kind, spread in by_kind.items():

@@ -51,7 +51,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Point:
+class ScalingPoint:
     """One number of workers, and the case that measures it or why there is none."""
 
     over: str
@@ -83,7 +83,7 @@ def powers_of_two(most: int) -> list[int]:
 
 def points(
     subject: Subject, over: str, kind: str, workers: Sequence[int], *, available: int | None
-) -> list[Point]:
+) -> list[ScalingPoint]:
     """Return the points of one curve; those that cannot be say why.
 
     ``available`` is how many workers this machine has; None leaves that to the launcher, which
@@ -91,7 +91,7 @@ def points(
     """
     found = []
     for n in workers:
-        point = Point(over, n, kind, subject.network, subject.batch_size)
+        point = ScalingPoint(over, n, kind, subject.network, subject.batch_size)
         if available is not None and n > available:
             words = f"{n} {in_words(over)} were asked for, and {available} can be used here"
             found.append(replace(point, problem=words))
@@ -113,7 +113,7 @@ def _values(subject: Subject, over: str, n: int, kind: str) -> dict[str, Param]:
     return {**values, "threads": 1} if over == PROCESSES else values
 
 
-def cases_of(points: Sequence[Point]) -> list[Case]:
+def cases_of(points: Sequence[ScalingPoint]) -> list[Case]:
     """Return the cases of points, each once."""
     return list({p.case.id: p.case for p in points if p.case is not None}.values())
 
@@ -142,7 +142,7 @@ class ScalingRow:
 
 
 def rows_of(
-    points: Sequence[Point], records: Sequence[Record], figures: Mapping[str, Figures]
+    points: Sequence[ScalingPoint], records: Sequence[Record], figures: Mapping[str, Figures]
 ) -> list[ScalingRow]:
     """Return a row for each point, beside the point of one worker of the same curve."""
     by_case = {record.case.id: record for record in records}
@@ -151,7 +151,10 @@ def rows_of(
 
 
 def _row(
-    point: Point, by_case: Mapping[str, Record], figures: Mapping[str, Figures], one: Rate | None
+    point: ScalingPoint,
+    by_case: Mapping[str, Record],
+    figures: Mapping[str, Figures],
+    one: Rate | None,
 ) -> ScalingRow:
     about = (point.over, point.workers, point.scaling, point.network, point.batch_size)
     if point.case is None:
@@ -171,7 +174,7 @@ def _row(
     )
 
 
-def _rate(point: Point, by_case: Mapping[str, Record]) -> tuple[Rate | None, int]:
+def _rate(point: ScalingPoint, by_case: Mapping[str, Record]) -> tuple[Rate | None, int]:
     """Return a point's throughput, and from how many processes."""
     record = by_case.get(point.case.id) if point.case else None
     if record is None:
@@ -479,7 +482,7 @@ def worth(rows: Sequence[ScalingRow]) -> Worth | None:
 
 
 @dataclass(frozen=True)
-class Request:
+class SchedulerRequest:
     """What a job of this work should ask a scheduler for."""
 
     case_id: str
@@ -494,7 +497,7 @@ class Request:
     """Slurm's."""
 
 
-def request_of(row: ScalingRow) -> Request | None:
+def request_of(row: ScalingRow) -> SchedulerRequest | None:
     """Return what a job that does a row's work should ask for; None where too little is known."""
     seen = row.figures
     if seen.host_memory_bytes is None or seen.wall_s is None:
@@ -511,7 +514,7 @@ def request_of(row: ScalingRow) -> Request | None:
     options += f"--time={minutes // 60:02d}:{minutes % 60:02d}:00"
     options += f" --gres=gpu:{gpus}" if gpus else ""
     memory_bytes = memory_gib * 2**30
-    return Request(seen.case_id, tasks, threads, memory_bytes, minutes * 60, gpus, options)
+    return SchedulerRequest(seen.case_id, tasks, threads, memory_bytes, minutes * 60, gpus, options)
 
 
 def chosen_row(rows: Sequence[ScalingRow], over: Sequence[str]) -> ScalingRow | None:
@@ -520,7 +523,7 @@ def chosen_row(rows: Sequence[ScalingRow], over: Sequence[str]) -> ScalingRow | 
     return best_of(enough, over)
 
 
-def requests(rows: Sequence[ScalingRow]) -> list[Request]:
+def requests(rows: Sequence[ScalingRow]) -> list[SchedulerRequest]:
     """Return what a job should ask for, on the CPU and on GPUs, where these were measured."""
     divided = [row for row in rows if row.scaling == STRONG or row.workers == 1]
     chosen = (chosen_row(divided, over) for over in ((THREADS, PROCESSES), (GPUS,)))
@@ -528,7 +531,7 @@ def requests(rows: Sequence[ScalingRow]) -> list[Request]:
     return [request for request in found if request is not None]
 
 
-def request_lines(found: Sequence[Request]) -> list[str]:
+def request_lines(found: Sequence[SchedulerRequest]) -> list[str]:
     """Say what a job should ask for."""
     margins = f"{percent(MEMORY_MARGIN - 1)} more memory and {percent(TIME_MARGIN - 1)} more time"
     return [

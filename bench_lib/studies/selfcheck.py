@@ -41,7 +41,7 @@ class SelfcheckError(UserError):
 
 
 @dataclass(frozen=True)
-class Sample:
+class ProcessSample:
     """One case in one fresh process."""
 
     iteration_s: list[float]
@@ -66,7 +66,7 @@ class Sample:
         return {"iteration_s": times, "probe": dict(self.probe)}
 
 
-def sample_of(outcome: Outcome) -> Sample:
+def sample_of(outcome: Outcome) -> ProcessSample:
     """Return what was measured; raises SelfcheckError where nothing was."""
     if outcome.fault is not None:
         fault = outcome.fault
@@ -77,10 +77,10 @@ def sample_of(outcome: Outcome) -> Sample:
         raise SelfcheckError(f"{outcome.case.id}: {outcome.spoilt}; try again when that is over")
     seen = next(a.measurement for a in outcome.attempts if a.accepted and a.measurement)
     took_s = sum(attempt.took_s for attempt in outcome.attempts)
-    return Sample(seen.iteration_s, seen.probe, took_s)
+    return ProcessSample(seen.iteration_s, seen.probe, took_s)
 
 
-def probe_ranges(samples: Iterable[Sample]) -> dict[str, tuple[float, float]]:
+def probe_ranges(samples: Iterable[ProcessSample]) -> dict[str, tuple[float, float]]:
     """Return the least and the most of each probe in its unit, by name."""
     values: dict[str, list[float]] = {}
     for sample in samples:
@@ -121,7 +121,7 @@ class Selfcheck:
     effects: list[Effect]
     detectable: float
     """Share: the clean splits' median of what the judge says it would find nine times in ten."""
-    samples: dict[float, dict[str, Sample]]
+    samples: dict[float, dict[str, ProcessSample]]
     """By effect, a share of a step, and process."""
     measuring_s: float
     """Median time that a case took in a context that was open."""
@@ -202,7 +202,7 @@ def check(
     planted = {
         effect: _planted(case, effect, round(effect * step_s / unit_s)) for effect in effects
     }
-    samples: dict[float, dict[str, Sample]] = {effect: {} for effect in effects}
+    samples: dict[float, dict[str, ProcessSample]] = {effect: {} for effect in effects}
     first: list[float] = []
     later: list[float] = []
     for process in range(1, processes + 1):
@@ -268,7 +268,7 @@ Split = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def _judged(
-    samples: Mapping[float, Mapping[str, Sample]], splits: Sequence[Split], tolerance: float
+    samples: Mapping[float, Mapping[str, ProcessSample]], splits: Sequence[Split], tolerance: float
 ) -> tuple[list[Effect], float]:
     """Return what became of each effect, and what the judge says it would find."""
     clean = samples[0.0]
@@ -298,9 +298,9 @@ def _judged(
 
 
 def _contrast(
-    clean: Mapping[str, Sample],
+    clean: Mapping[str, ProcessSample],
     old: Sequence[str],
-    slowed: Mapping[str, Sample],
+    slowed: Mapping[str, ProcessSample],
     new: Sequence[str],
 ) -> Contrast:
     return Contrast(

@@ -43,7 +43,7 @@ Cell = str | None
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptCase:
     """A case as a run of the history has it."""
 
     run: Run
@@ -85,7 +85,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Block:
+class SheetBlock:
     """Some places of the sheet, and the command that fills the blank ones."""
 
     lines: list[tuple[str, Cell]] = field(default_factory=list)
@@ -101,11 +101,11 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Section:
+class SheetSection:
     """One exercise."""
 
     title: str
-    blocks: list[Block]
+    blocks: list[SheetBlock]
     note: str = ""
 
     @property
@@ -122,7 +122,7 @@ class Sheet:
     network: str
     task: str
     head: list[tuple[str, Cell]]
-    sections: list[Section]
+    sections: list[SheetSection]
 
     @property
     def is_blank(self) -> bool:
@@ -130,28 +130,28 @@ class Sheet:
         return all(value is None for _, value in self.head)
 
 
-def kept_in(runs: Iterable[Run], network: str) -> list[Kept]:
+def kept_in(runs: Iterable[Run], network: str) -> list[KeptCase]:
     """Return what runs have of a network and of the guide's depths, in their order."""
     networks = {network, *DEPTHS}
     found = []
     for run in runs:
         about = replace(run, records={})  # so that the others are not kept in memory
-        kept = (Kept(about, record) for record in run.records.values())
+        kept = (KeptCase(about, record) for record in run.records.values())
         found += [k for k in kept if k.record.case.workload == "network" and k.network in networks]
     return found
 
 
-def tasks_of(kept: Sequence[Kept], network: str) -> set[Param]:
+def tasks_of(kept: Sequence[KeptCase], network: str) -> set[Param]:
     """Return the tasks that a network was measured in."""
     own = (k for k in kept if k.network == network and k.attempt.accepted)
     return {k.record.case.params.get("task", "infer") for k in own}
 
 
 def fill(
-    kept: Sequence[Kept], key: str, network: str, task: str, history: Path = DEFAULT_HISTORY
+    kept: Sequence[KeptCase], key: str, network: str, task: str, history: Path = DEFAULT_HISTORY
 ) -> Sheet:
     """Return the sheet; ``kept`` comes newest first, and its commands write to ``history``."""
-    cases: dict[_CaseKey, list[Kept]] = {}
+    cases: dict[_CaseKey, list[KeptCase]] = {}
     for each in kept:
         case = each.record.case
         cases.setdefault(_key(case.params, case.launch.ranks), []).append(each)
@@ -190,14 +190,14 @@ _KINDS = [_Kind(single, pixels) for pixels in (0, MICRO_SIZE) for single in ALSO
 class _Shelf:
     """Finds the newest of each case of one kind, and remembers what was taken."""
 
-    searches: Sequence[Kept]
+    searches: Sequence[KeptCase]
     """The largest batches that were searched for, newest first."""
-    cases: Mapping[_CaseKey, Sequence[Kept]]
+    cases: Mapping[_CaseKey, Sequence[KeptCase]]
     network: str
     task: str
     history: Path
     kind: _Kind = _KINDS[0]
-    taken: dict[tuple[Path, str], Kept] = field(default_factory=dict)
+    taken: dict[tuple[Path, str], KeptCase] = field(default_factory=dict)
 
     def of(self, kind: _Kind) -> _Shelf:
         """Return the same shelf for cases of another kind."""
@@ -300,14 +300,16 @@ class _Shelf:
             **other,
         }
 
-    def _take(self, kept: Kept) -> None:
+    def _take(self, kept: KeptCase) -> None:
         self.taken[kept.run.path, kept.record.case.id] = kept
 
 
 _NOTHING = Figures("", {}, "missing")
 
 
-def _fullest(make: Callable[[_Shelf], Section], shelf: _Shelf) -> tuple[Section, list[Kept]]:
+def _fullest(
+    make: Callable[[_Shelf], SheetSection], shelf: _Shelf
+) -> tuple[SheetSection, list[KeptCase]]:
     """Return a section of the kind that most was measured of, and that.
 
     What exercises measure comes first among equals.
@@ -318,7 +320,7 @@ def _fullest(make: Callable[[_Shelf], Section], shelf: _Shelf) -> tuple[Section,
     return replace(section, note=own.remark), list(own.taken.values())
 
 
-def _head(taken: Sequence[Kept]) -> list[tuple[str, Cell]]:
+def _head(taken: Sequence[KeptCase]) -> list[tuple[str, Cell]]:
     days = sorted(kept.attempt.time.partition("T")[0] for kept in taken)
     environments = [kept.environment for kept in taken if kept.environment]
     devices = (f"{k.hardware.name} ({k.hardware.key})" for k in taken if k.hardware)
@@ -343,7 +345,7 @@ def _each_once(values: Iterable[Cell]) -> Cell:
     return ", ".join(dict.fromkeys(filter(None, values))) or None
 
 
-def _baseline(shelf: _Shelf) -> Section:
+def _baseline(shelf: _Shelf) -> SheetSection:
     seen = shelf.find(32)
     batches = (8, 32, 128, 256)
     words = f"--batch-sizes {_list(batches)}{shelf.in_single}"
@@ -351,7 +353,7 @@ def _baseline(shelf: _Shelf) -> Section:
     warm_up = ""
     if seen.is_measured:
         warm_up = f"{seen.warmup_iterations} iterations, {seconds_cell(seen.warmup_s)}"
-    one = Block(
+    one = SheetBlock(
         [
             ("Throughput", _of(seen, "throughput")),
             ("Memory usage", _of(seen, "memory")),
@@ -364,12 +366,12 @@ def _baseline(shelf: _Shelf) -> Section:
     )
     shown = ("throughput", "memory", "img/s per GB")
     rows = [_row(shelf.find(batch), shown, str(batch)) for batch in batches]
-    by_batch = Block(headings=("batch", *shown), rows=rows, fill=sweep)
+    by_batch = SheetBlock(headings=("batch", *shown), rows=rows, fill=sweep)
     about = f"{shelf.network}, {shelf.kind.single}, batch 32"
-    return Section(f"Exercise 1: one GPU ({about})", [one, by_batch])
+    return SheetSection(f"Exercise 1: one GPU ({about})", [one, by_batch])
 
 
-def _precisions(shelf: _Shelf) -> Section:
+def _precisions(shelf: _Shelf) -> SheetSection:
     single, half = shelf.find(32), shelf.find(32, "fp16")
     saved: Cell = "-" if single.is_measured and half.is_measured else None
     if single.memory_bytes and half.memory_bytes is not None:
@@ -377,7 +379,7 @@ def _precisions(shelf: _Shelf) -> Section:
     train = shelf.task == "train"
     both = f"--precisions {shelf.kind.single},fp16"
     far = percent(half.loss_error, ".2%") if train else number(half.max_abs_diff, ".2g")
-    speed = Block(
+    speed = SheetBlock(
         [
             ("FP32 throughput", _of(single, "throughput")),
             ("FP16 throughput", _of(half, "throughput")),
@@ -390,17 +392,17 @@ def _precisions(shelf: _Shelf) -> Section:
         fill=shelf.of_network("precision", f"--batch-size 32 {both}"),
     )
     largest = {name: shelf.largest(name) for name in ("fp32", "fp16")}
-    batches = Block(
+    batches = SheetBlock(
         [
             *((f"{name.upper()} max batch size", _text(n)) for name, n in largest.items()),
             ("Ratio", _over(largest["fp16"], largest["fp32"])),
         ],
         fill=shelf.of_network(LARGEST, both),
     )
-    return Section("Exercise 2: precision (batch 32)", [speed, batches])
+    return SheetSection("Exercise 2: precision (batch 32)", [speed, batches])
 
 
-def _operations(shelf: _Shelf) -> Section:
+def _operations(shelf: _Shelf) -> SheetSection:
     single, half = (shelf.find(32, name, profiled=True) for name in ("fp32", "fp16"))
     costly = sorted(single.operations_s.items(), key=lambda item: -item[1])[:SHOWN]
     cells: list[Cell] = [f"{name}: {seconds(time_s)}" for name, time_s in costly]
@@ -418,9 +420,9 @@ def _operations(shelf: _Shelf) -> Section:
         ("FP16 convolutions", seconds_cell(convolutions["fp16"]) or None),
         ("Speed-up", _over(convolutions["fp32"], convolutions["fp16"])),
     ]
-    return Section(
+    return SheetSection(
         "Exercise 3: slowest operations (batch 32; their own time in a step)",
-        [Block(in_single, fill=micro), Block(in_half, fill=f"{micro} --fp16 1")],
+        [SheetBlock(in_single, fill=micro), SheetBlock(in_half, fill=f"{micro} --fp16 1")],
     )
 
 
@@ -434,7 +436,7 @@ def _convolutions_s(figures: Figures) -> float | None:
     return sum(time_s for name, time_s in figures.operations_s.items() if "conv" in name.lower())
 
 
-def _flops(shelf: _Shelf) -> Section:
+def _flops(shelf: _Shelf) -> SheetSection:
     batches = (16, 32, 64, 128)
     found = {batch: shelf.find(batch) for batch in batches}
     known = next((each for each in found.values() if each.is_measured), _NOTHING)
@@ -443,10 +445,10 @@ def _flops(shelf: _Shelf) -> Section:
         of_image = f"{known.flops_per_step / known.items_per_step / GIGA:.3g} GFLOP"
     parameters = "" if known.parameters is None else quantity(known.parameters)
     half = shelf.find(64, "fp16")
-    return Section(
+    return SheetSection(
         "Exercise 4: floating-point operations",
         [
-            Block(
+            SheetBlock(
                 [
                     ("Parameters", _cell(known, parameters)),
                     ("Operations of an image", _cell(known, of_image)),
@@ -455,7 +457,7 @@ def _flops(shelf: _Shelf) -> Section:
                 [_flop_row(batch, figures) for batch, figures in found.items()],
                 shelf.of_network("batch-sweep", f"--batch-sizes {_list(batches)}{shelf.in_single}"),
             ),
-            Block(
+            SheetBlock(
                 [],
                 (f"batch, {_precision_of(half) or 'fp16'}", "GFLOP a step", *OPERATIONS),
                 [_flop_row(64, half)],
@@ -474,7 +476,7 @@ def _flop_row(batch: int, seen: Figures) -> tuple[Cell, ...]:
     return _row(seen, OPERATIONS, str(batch), of_step)
 
 
-def _scaling(shelf: _Shelf) -> Section:
+def _scaling(shelf: _Shelf) -> SheetSection:
     there = shelf.scaled()
     known = {(batch, ranks) for batch, ranks, _ in there}
     guide = [(64, 2), (64, 4), (32, 2), (128, 2)]
@@ -483,7 +485,7 @@ def _scaling(shelf: _Shelf) -> Section:
     rows = [_scaled(shelf, *each) for each in (*there, *missing)]
     micro = shelf.micro("IMAGES-OF-ALL-GPUS")
     fill = f"torchrun --nproc-per-node GPUS -m bench_lib.micro {micro}"
-    return Section("Exercise 5: several GPUs (fp32)", [Block([], headings, rows, fill)])
+    return SheetSection("Exercise 5: several GPUs (fp32)", [SheetBlock([], headings, rows, fill)])
 
 
 def _kind_of(shelf: _Shelf, batch: int) -> _Kind:
@@ -506,7 +508,7 @@ def _scaled(shelf: _Shelf, batch: int, ranks: int, kind: _Kind) -> tuple[Cell, .
     )
 
 
-def _compilation(shelf: _Shelf) -> Section:
+def _compilation(shelf: _Shelf) -> SheetSection:
     eager = shelf.find(64)
     both = f"--batch-size 64 --precisions {shelf.kind.single},fp16"
     compile_all = shelf.of_network("compile", both)
@@ -515,16 +517,16 @@ def _compilation(shelf: _Shelf) -> Section:
     rows = [
         _mode(shelf, precision, mode, eager) for precision in ("fp32", "fp16") for mode in MODES
     ]
-    return Section(
+    return SheetSection(
         "Exercise 6: compilation (batch 64)",
         [
-            Block(
+            SheetBlock(
                 [],
                 ("precision", "mode", "compiling", "caches", "throughput", "speed-up"),
                 rows,
                 compile_all,
             ),
-            Block(
+            SheetBlock(
                 [],
                 ("network", "eager", "compiled", "gain"),
                 [_depth(shelf.own_size, name) for name in DEPTHS],
@@ -551,11 +553,11 @@ def _depth(shelf: _Shelf, network: str) -> tuple[Cell, ...]:
     return network, *cells, _over(compiled.items_per_s, eager.items_per_s)
 
 
-def _kernels() -> Section:
+def _kernels() -> SheetSection:
     asked = ("Slowest kernel", "Kernel launches", "Top five kernels, of the time", "Memory copies")
-    return Section(
+    return SheetSection(
         "Exercise 7: kernels",
-        [Block([(name, None) for name in asked])],
+        [SheetBlock([(name, None) for name in asked])],
         "kernel profiles are not in the history; rocprofv3 --stats tells these",
     )
 

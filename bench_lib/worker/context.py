@@ -21,7 +21,7 @@ from bench_lib.worker import caches, profiling
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.device import cudnn_version, open_device
 from bench_lib.worker.launches import compare_streams
-from bench_lib.worker.measure import LEAST_WARMUP_STEPS, Context, cleaned, measure
+from bench_lib.worker.measure import LEAST_WARMUP_STEPS, MeasuringContext, cleaned, measure
 from bench_lib.worker.workloads import Setting, UnsupportedError, build
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def serve_cases(name: str) -> int:
         connection.send({"give_way": True})
         connection.receive()
 
-    context = Context(
+    context = MeasuringContext(
         setting=Setting(device),
         clock=clock_of(device),
         context_id=name,
@@ -86,12 +86,12 @@ WARMUP_S = 0.3
 """Before them; GPU clocks take about that long to ramp."""
 
 
-def measured(case: Case, context: Context) -> dict[str, Any]:
+def measured(case: Case, context: MeasuringContext) -> dict[str, Any]:
     """Return a case's measurement as a message's part."""
     return {"measurement": dataclasses.asdict(measure(case, context))}
 
 
-def tuned(case: Case, context: Context) -> dict[str, Any]:
+def tuned(case: Case, context: MeasuringContext) -> dict[str, Any]:
     """Take two of a case's steps while MIOpen searches for the best kernels of each.
 
     Raises UnsupportedError where torch has no MIOpen.
@@ -107,7 +107,7 @@ def tuned(case: Case, context: Context) -> dict[str, Any]:
     return {"tuned": True}
 
 
-def kernels_of(case: Case, context: Context) -> dict[str, Any]:
+def kernels_of(case: Case, context: MeasuringContext) -> dict[str, Any]:
     """Return what the device does in one of a case's steps as a message's part."""
     with cleaned(context):
         context.phase("build")
@@ -119,7 +119,7 @@ def kernels_of(case: Case, context: Context) -> dict[str, Any]:
     return {"kernels": dataclasses.asdict(KernelTable(seen.source, n, kernels, busy_s))}
 
 
-def _profiled(step: Callable[[], object], context: Context) -> profiling.Work:
+def _profiled(step: Callable[[], object], context: MeasuringContext) -> profiling.StepWork:
     clock = context.clock
     context.phase("first step")
     step()
@@ -138,8 +138,8 @@ def _profiled(step: Callable[[], object], context: Context) -> profiling.Work:
 
 def answer(
     fields: dict[str, Any],
-    context: Context,
-    look: Callable[[Case, Context], dict[str, Any]] = measured,
+    context: MeasuringContext,
+    look: Callable[[Case, MeasuringContext], dict[str, Any]] = measured,
 ) -> dict[str, Any]:
     """Measure the case that ``fields`` describe, or look into it; returns the message to send."""
     try:

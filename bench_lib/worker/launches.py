@@ -25,7 +25,7 @@ EVERY = 8
 
 
 @dataclass(frozen=True)
-class Launches:
+class LaunchCosts:
     """What launches cost in a context."""
 
     probe: dict[str, float] = field(default_factory=dict)
@@ -37,10 +37,10 @@ class Launches:
     warnings: list[str] = field(default_factory=list)
 
 
-def compare_streams(device: torch.device) -> Launches:
+def compare_streams(device: torch.device) -> LaunchCosts:
     """Compare the default stream with others; nothing on a CPU, some 70 ms on a GPU."""
     if device.type != "cuda":
-        return Launches()
+        return LaunchCosts()
     try:
         with _made(MADE) as streams:
             launch, default = LaunchCost(device), torch.cuda.default_stream(device)
@@ -50,9 +50,9 @@ def compare_streams(device: torch.device) -> Launches:
             # Measured anew: the least of many is less than it is by chance alone.
             cost, least = _costs([default, cheapest], launch)
     except (RuntimeError, AttributeError) as error:
-        return Launches(warnings=[f"nobody knows what launches cost here: {error}"])
+        return LaunchCosts(warnings=[f"nobody knows what launches cost here: {error}"])
     ratio = round(cost / least, 4)
-    return Launches(
+    return LaunchCosts(
         {"launch_us": round(cost, 4), "launch_ratio": ratio},
         None if os.environ.get(CONTEXTS_VARIABLE) == "any" else round(ratio - 1, 4),
     )

@@ -80,7 +80,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Profile:
+class LayerProfile:
     """One step of a network: totals, layers, and whether another count agrees."""
 
     training: bool
@@ -137,7 +137,7 @@ def profile(
     autocast: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
     profile_step: int = 0,
     ranks: int = 1,
-) -> Profile:
+) -> LayerProfile:
     """Profile a step of an uncompiled network: its forward pass, in training the backward too.
 
     ``batch`` is (n, ...), as the network takes it.  The network runs on its device, in the mode
@@ -158,7 +158,7 @@ def profile(
             kinds = _kinds(profiling, network)
         flops = step.flops_by_torch()
     whole = layers[0]
-    return Profile(
+    return LayerProfile(
         training=training,
         parameters=whole.parameters,
         macs=whole.macs,
@@ -175,7 +175,7 @@ def profile(
     )
 
 
-def print_profile(profile: Profile, stream: TextIO | None = None) -> None:
+def print_profile(profile: LayerProfile, stream: TextIO | None = None) -> None:
     """Print DeepSpeed's own text, and below it what it does not measure."""
     stream = stream or sys.stdout
     title = "DeepSpeed FLOPS Profiler Output:"
@@ -183,7 +183,7 @@ def print_profile(profile: Profile, stream: TextIO | None = None) -> None:
     stream.write("\n".join([*lines, *_tables(profile)]) + "\n")
 
 
-def _totals(profile: Profile) -> Iterator[str]:
+def _totals(profile: LayerProfile) -> Iterator[str]:
     forward_s, backward_s = profile.forward_s, profile.backward_s
     held = "kept for the backward pass" if profile.training else "alive at once"
     yield "\n-------------------------- The Same Step, Not Held Up --------------------------"
@@ -207,7 +207,7 @@ def _totals(profile: Profile) -> Iterator[str]:
         yield profile.disagreement
 
 
-def _tables(profile: Profile) -> Iterator[str]:
+def _tables(profile: LayerProfile) -> Iterator[str]:
     yield "\nLayers by kind, each without the layers in it:"
     yield f"{'kind':<32} {'layers':>6} {'MACs':>10} {'flops':>10} {'fwd latency':>12} {'share':>7}"
     for kind in profile.kinds:

@@ -20,7 +20,7 @@ from bench_lib.model import Case, Measurement, Numerics, Sampling
 from bench_lib.worker import caches, host
 from bench_lib.worker.device import compile_cache_state, forget_compiled
 from bench_lib.worker.device_time import DeviceTime, device_time
-from bench_lib.worker.launches import Launches
+from bench_lib.worker.launches import LaunchCosts
 from bench_lib.worker.probe import host_us, median_us
 from bench_lib.worker.workloads import Setting, Workload, build
 
@@ -100,14 +100,14 @@ def _alone(value: float) -> float:
 
 
 @dataclass(frozen=True)
-class Context:
+class MeasuringContext:
     """What a process lends to every case it measures."""
 
     setting: Setting
     clock: Clock
     context_id: str
     device_uuid: str | None = None
-    launches: Launches = field(default_factory=Launches)
+    launches: LaunchCosts = field(default_factory=LaunchCosts)
     host_us: Callable[[], list[float]] = host_us
     phase: Callable[[str], None] = lambda _name: None
     """Told where in the case we are, for the error message of a hang."""
@@ -123,7 +123,7 @@ class Context:
     """Drops compiled code of the case before, so that no case inherits its guards."""
 
 
-def measure(case: Case, context: Context) -> Measurement:
+def measure(case: Case, context: MeasuringContext) -> Measurement:
     """Measure one case; whatever goes wrong is raised, with nothing left on the device."""
     with (
         cleaned(context),
@@ -145,7 +145,7 @@ def on_threads(count: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def cleaned(context: Context) -> Iterator[None]:
+def cleaned(context: MeasuringContext) -> Iterator[None]:
     """Find and leave nothing of a case: no compiled code, no tensors, no cached memory."""
     _clean(context)
     try:
@@ -154,13 +154,13 @@ def cleaned(context: Context) -> Iterator[None]:
         _clean(context)
 
 
-def _clean(context: Context) -> None:
+def _clean(context: MeasuringContext) -> None:
     context.forget()
     gc.collect()
     context.clock.release()
 
 
-def _measure(case: Case, context: Context) -> Measurement:
+def _measure(case: Case, context: MeasuringContext) -> Measurement:
     before = context.clock.allocated_bytes()
     host.forget_peak()
     context.phase("build")
@@ -169,7 +169,9 @@ def _measure(case: Case, context: Context) -> Measurement:
         return _measured(case, context, workload, before or 0)
 
 
-def _measured(case: Case, context: Context, workload: Workload, before: int) -> Measurement:
+def _measured(
+    case: Case, context: MeasuringContext, workload: Workload, before: int
+) -> Measurement:
     clock, sampling = context.clock, case.sampling
     warnings = [*context.launches.warnings, *workload.warnings]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Work:
+class StepWork:
     """What was done in so many steps, before anything was averaged."""
 
     kernels: list[tuple[str, int, float]] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Work:
     source: str = "torch.profiler"
 
 
-def kernels(step: Callable[[], object], clock: Clock, steps: int) -> Work:
+def kernels(step: Callable[[], object], clock: Clock, steps: int) -> StepWork:
     """Profile so many steps of a warm case and return its kernels, copies and fills.
 
     Only the device is listened to, which costs little; on a CPU it is torch's operations, each
@@ -54,7 +54,7 @@ def kernels(step: Callable[[], object], clock: Clock, steps: int) -> Work:
     clock.synchronize()  # a call is what the profiler detaches in
     if not seen:
         raise UnsupportedError("the profiler saw no work on the device")
-    return Work(
+    return StepWork(
         _summed((name, end - begin) for name, begin, end in seen),
         union_s((begin, end) for _, begin, end in seen),
         steps,
@@ -72,7 +72,7 @@ def _can_detach() -> bool:
     return cuda is not None and tuple(int(part) for part in cuda.split(".")[:2]) >= (12, 6)
 
 
-def _operations(step: Callable[[], object], steps: int) -> Work:
+def _operations(step: Callable[[], object], steps: int) -> StepWork:
     with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
         for _ in range(steps):
             step()
@@ -83,7 +83,7 @@ def _operations(step: Callable[[], object], steps: int) -> Work:
     ]
     if not rows:
         raise UnsupportedError("the profiler saw no operation")
-    return Work(sorted(rows, key=lambda row: -row[2]), None, steps, "torch.profiler, CPU")
+    return StepWork(sorted(rows, key=lambda row: -row[2]), None, steps, "torch.profiler, CPU")
 
 
 def _summed(times: Iterable[tuple[str, float]]) -> list[tuple[str, int, float]]:

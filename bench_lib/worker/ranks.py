@@ -26,7 +26,7 @@ from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import answer, fault_of
 from bench_lib.worker.device import cudnn_version, open_device, versions
 from bench_lib.worker.launches import compare_streams
-from bench_lib.worker.measure import Context
+from bench_lib.worker.measure import MeasuringContext
 from bench_lib.worker.rank_log import write_whole
 from bench_lib.worker.workloads import Setting
 from bench_lib.worker.zygote import die_with_parent
@@ -58,7 +58,7 @@ def once(cases: Path, out: Path, place: Placement, log: RankLog) -> int:
     die_with_parent()
     found = json.loads(cases.read_text())
     orders: list[dict[str, Any]] = found if isinstance(found, list) else [found]
-    group = Group()
+    group = RankGroup()
     about: dict[str, Any] = {}
     failed: dict[str, Any] = {}
     try:
@@ -102,7 +102,7 @@ def leave_at_once(status: int) -> NoReturn:
 
 def prepared(
     case: str, out: Path, place: Placement, enter: Callable[[str], None]
-) -> tuple[Context, Group, dict[str, Any]]:
+) -> tuple[MeasuringContext, RankGroup, dict[str, Any]]:
     """Open the device and join the others; returns what a case is measured with, and about us.
 
     Raises MeetingError where the ranks cannot meet or are not alike, RuntimeError where the
@@ -120,7 +120,7 @@ def prepared(
         refuse_shared_gpu(store, place.rank, seen)
     group = joined(device, place.ranks, rank=place.rank, store=store)
     setting = Setting(device, rank=place.rank, local_rank=place.local_rank, ranks=place.ranks)
-    context = Context(
+    context = MeasuringContext(
         setting=setting,
         clock=clock_of(device),
         context_id=f"rank-{place.rank}",
@@ -243,7 +243,7 @@ def refuse_shared_gpu(store: Any, rank: int, seen: Device) -> None:
         )
 
 
-class Group:
+class RankGroup:
     """The ranks of a launch, as one of them sees the others; alone it agrees with itself."""
 
     def __init__(self, host: Any = None) -> None:
@@ -281,13 +281,13 @@ def joined(
     url: str | None = None,
     rank: int = -1,
     store: Any | None = None,
-) -> Group:
+) -> RankGroup:
     """Join the ranks of a launch, in a store or at a ``url``.
 
     Raises RuntimeError or ValueError where they cannot meet.
     """
     if ranks == 1:
-        return Group()
+        return RankGroup()
     backend = backend or ("nccl" if device.type == "cuda" else "gloo")
     if store is not None:
         own = STORES.PrefixStore("group", store)
@@ -300,4 +300,4 @@ def joined(
             if at.scheme != "tcp" or at.hostname is None or at.port is None:
                 raise
             raise MeetingError(_why_not(at.hostname, at.port, error)) from error
-    return Group(dist.new_group(backend="gloo"))
+    return RankGroup(dist.new_group(backend="gloo"))

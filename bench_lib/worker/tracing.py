@@ -27,7 +27,7 @@ from bench_lib.worker.context import in_words, kind_of
 from bench_lib.worker.device import open_device
 from bench_lib.worker.measure import Steadiness, timed
 from bench_lib.worker.rank_log import write_whole
-from bench_lib.worker.ranks import Group, about_rank, joined, leave_at_once, met
+from bench_lib.worker.ranks import RankGroup, about_rank, joined, leave_at_once, met
 from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, build
 from bench_lib.worker.zygote import die_with_parent
 
@@ -75,8 +75,8 @@ def main(arguments: list[str]) -> int:
     except UserError as error:
         sys.stderr.write(f"bench-lib: {error}\n")
         return 2
-    kept = Kept(order.out, "" if place.ranks == 1 else f"_rank{place.rank}")
-    group = Group()
+    kept = TraceFiles(order.out, "" if place.ranks == 1 else f"_rank{place.rank}")
+    group = RankGroup()
     try:
         group = _profile(order, kept, place)
     except UnsupportedError as reason:
@@ -111,7 +111,7 @@ def _order(arguments: list[str]) -> Order:
     return Order(case, words.out, words.steps, words.stacks, words.ranges)
 
 
-class Kept:
+class TraceFiles:
     """The files of one rank, and the result that names them."""
 
     def __init__(self, folder: Path, suffix: str) -> None:
@@ -147,7 +147,7 @@ class Kept:
             self.problems.append(f"{what}: {in_words(error)}")
 
 
-def _profile(order: Order, kept: Kept, place: Placement) -> Group:
+def _profile(order: Order, kept: TraceFiles, place: Placement) -> RankGroup:
     """Do it all; returns the ranks, for this one to leave."""
     if not order.ranges and (variable := external_profiler()):
         raise UnsupportedError(
@@ -173,7 +173,7 @@ def _profile_steps(
     workload: Workload,
     clock: Clock,
     order: Order,
-    kept: Kept,
+    kept: TraceFiles,
     agree: Callable[[float], float],
 ) -> None:
     kept.problems += workload.warnings
@@ -211,7 +211,7 @@ def _in_ranges(step: Callable[[], object], clock: Clock, steps: int) -> None:
         mark.range_pop()
 
 
-def _traced(step: Callable[[], object], clock: Clock, order: Order, kept: Kept) -> None:
+def _traced(step: Callable[[], object], clock: Clock, order: Order, kept: TraceFiles) -> None:
     """Trace the steps as lightly as can be, then look at one in detail.
 
     Shapes, memory and stacks make the host several times slower, which a timeline would show as
@@ -274,7 +274,7 @@ def _under(profiler: profile, step: Callable[[], object], clock: Clock, steps: i
     return took
 
 
-def _export(profiler: Any, kept: Kept) -> None:
+def _export(profiler: Any, kept: TraceFiles) -> None:
     """Write the trace; raises OSError where it is not there then, as the profiler does not."""
     path = kept.path("trace.json.gz")
     partial = path.with_name(f"{PART}-{path.name}")  # its ending says that it is compressed
@@ -283,7 +283,7 @@ def _export(profiler: Any, kept: Kept) -> None:
     kept.add(trace=path.name)
 
 
-def _tabulate(averages: Any, orders: Mapping[str, str], kept: Kept) -> dict[str, str]:
+def _tabulate(averages: Any, orders: Mapping[str, str], kept: TraceFiles) -> dict[str, str]:
     """Write a table for each column of ``orders``, by title; returns their files."""
     tables = {}
     for title, column in orders.items():
@@ -322,7 +322,7 @@ def _is_outermost(event: Any) -> bool:
     return around is None
 
 
-def _export_stacks(profiler: Any, clock: Clock, kept: Kept) -> None:
+def _export_stacks(profiler: Any, clock: Clock, kept: TraceFiles) -> None:
     """Write stacks as flame graphs are drawn from: frames with semicolons, then microseconds."""
     stacks = {}
     metrics = {"cpu": "self_cpu_time_total"}

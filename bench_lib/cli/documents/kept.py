@@ -16,8 +16,8 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
-from bench_lib.report.versus import Figures
-from bench_lib.storage.baselines import Change
+from bench_lib.report.versus import SideFigures
+from bench_lib.storage.baselines import BaselineChange
 
 # ---- baselines ----------------------------------------------------------------------------
 
@@ -47,7 +47,7 @@ class BaselineShow(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proposed(Change):
+class Proposed(BaselineChange):
     """What accepting a run would change of one case, or has changed."""
 
     ratio: float | None
@@ -105,7 +105,7 @@ class BaselineQuarantine(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
-class About:
+class RunAbout:
     """What every document says of a run."""
 
     run: str
@@ -125,7 +125,7 @@ class About:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed(About):
+class Listed(RunAbout):
     """One run in a line."""
 
     compacted: bool
@@ -143,7 +143,7 @@ class HistoryList(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistoryShow(About, Document):
+class HistoryShow(RunAbout, Document):
     """All that one run knows."""
 
     command: Literal["history show"] = "history show"
@@ -272,7 +272,7 @@ class ComparedSide:
 
 
 @dataclass(frozen=True)
-class Processes:
+class ComparedProcesses:
     """How many processes of each side were compared."""
 
     a: int
@@ -296,9 +296,9 @@ class ComparedCase:
     """``slower`` or ``faster``, all cases taken together."""
     detectable_effect: float | None
     """Smallest slow-down that would be seen nine times in ten, as a fraction."""
-    processes: Processes
-    memory_bytes: Figures
-    compile_time_s: Figures
+    processes: ComparedProcesses
+    memory_bytes: SideFigures
+    compile_time_s: SideFigures
     remarks: list[str]
 
 

@@ -12,8 +12,8 @@ from bench_lib.studies.collectives import CollectiveRow
 from bench_lib.studies.compiling import CompileRow, DepthRow
 from bench_lib.studies.operators import OperatorRow
 from bench_lib.studies.precision import PrecisionRow
-from bench_lib.studies.scaling import FittedLaw, Forecast, Request, ScalingRow, Worth
-from bench_lib.studies.sheet import Section
+from bench_lib.studies.scaling import FittedLaw, Forecast, ScalingRow, SchedulerRequest, Worth
+from bench_lib.studies.sheet import SheetSection
 from bench_lib.studies.training import RanksRow, TrainingRow
 
 
@@ -137,12 +137,12 @@ class Scaling(Measured):
     laws: list[FittedLaw]
     forecasts: list[Forecast]
     gpu: Worth | None
-    requests: list[Request]
+    requests: list[SchedulerRequest]
     written: list[Written]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sheet(Document):
+class SheetDocument(Document):
     """The workshop guide's results sheet."""
 
     command: Literal["exercise sheet"] = "exercise sheet"
@@ -151,7 +151,7 @@ class Sheet(Document):
     task: str
     head: list[tuple[str, str | None]]
     """Labels and values; null is blank."""
-    sections: list[Section]
+    sections: list[SheetSection]
 
 
 BY_NAME: dict[str, type[Measured]] = {

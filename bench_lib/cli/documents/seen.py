@@ -8,11 +8,11 @@ from typing import Literal
 from bench_lib.backends.amd.rocprof.counters import KernelCounters
 from bench_lib.cli.documents import Document
 from bench_lib.cli.page import Machine
-from bench_lib.engine.pairing import Row
+from bench_lib.engine.pairing import PairRow
 from bench_lib.model import Case, Environment, Hardware, Kernel, KernelTable
 from bench_lib.profiling.readings import Answer
 from bench_lib.slurm.asked import Resources, Task
-from bench_lib.slurm.collecting import Outcome
+from bench_lib.slurm.collecting import TaskOutcome
 from bench_lib.studies.selfcheck import Effect
 
 
@@ -34,7 +34,7 @@ class Ab(Document):
     device: Hardware
     pairs: int
     most_pairs: int
-    cases: list[Row]
+    cases: list[PairRow]
     environments: dict[str, Environment]
     """By side: ``A`` and ``B``."""
     differences: list[str]
@@ -50,7 +50,7 @@ class Ab(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selfcheck(Document):
+class SelfcheckDocument(Document):
     """Whether the verdict holds on this machine."""
 
     command: Literal["selfcheck"] = "selfcheck"
@@ -135,7 +135,7 @@ class ProfiledRank:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Profile(Document):
+class ProfileDocument(Document):
     """A case's step, by kernel."""
 
     command: Literal["profile"] = "profile"
@@ -245,4 +245,4 @@ class SubmitCollect(Document):
     command: Literal["submit --collect"] = "submit --collect"
     job: str
     resources: Resources
-    tasks: list[Outcome]
+    tasks: list[TaskOutcome]

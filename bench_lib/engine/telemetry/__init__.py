@@ -28,7 +28,7 @@ from typing import Any, TextIO
 from bench_lib.backends.looks import PERIOD_S
 from bench_lib.backends.tool import ToolError, ask
 from bench_lib.backends.tool import parse as parse_answer
-from bench_lib.engine.telemetry.sample import Sample, parse, share
+from bench_lib.engine.telemetry.sample import TelemetrySample, parse, share
 from bench_lib.engine.telemetry.stretch import summarise
 from bench_lib.model import Hardware, MachineWarning, Telemetry
 
@@ -78,7 +78,9 @@ class Sampler:
     def __init__(self, device: Hardware, command: Sequence[str] | None = None) -> None:
         """Watch `device`; `command` stands in for this module's own process."""
         self._command = command or _command(device)
-        self._samples: collections.deque[Sample] = collections.deque(maxlen=int(KEPT_S / PERIOD_S))
+        self._samples: collections.deque[TelemetrySample] = collections.deque(
+            maxlen=int(KEPT_S / PERIOD_S)
+        )
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None

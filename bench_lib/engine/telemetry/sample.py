@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Sample:
+class TelemetrySample:
     """What one look at the device saw; None and empty where it cannot be seen."""
 
     t: float
@@ -42,7 +42,7 @@ class Sample:
     """Why nothing is seen any more."""
 
 
-def parse(line: str) -> Sample:
+def parse(line: str) -> TelemetrySample:
     """Read one line of the process; ValueError with the cause where it is no sample."""
     try:
         values = json.loads(line)
@@ -58,7 +58,7 @@ def parse(line: str) -> Sample:
     counted = {
         str(n): _figure(v) for n, v in (counters if isinstance(counters, dict) else {}).items()
     }
-    return Sample(
+    return TelemetrySample(
         t=t,
         source=str(values.get("source", "")),
         clock_mhz=_figure(values.get("clock_mhz")),

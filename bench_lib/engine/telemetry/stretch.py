@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from bench_lib.backends.looks import SYMPTOMS
-from bench_lib.engine.telemetry.sample import Sample
+from bench_lib.engine.telemetry.sample import TelemetrySample
 from bench_lib.model import Telemetry
 
 EDGE_S = 0.6
@@ -19,7 +19,7 @@ OUTSIDE = "a process outside this container"
 
 
 def summarise(
-    samples: Iterable[Sample], begin: float, end: float, own: Collection[int] = ()
+    samples: Iterable[TelemetrySample], begin: float, end: float, own: Collection[int] = ()
 ) -> Telemetry | None:
     """Summarise the samples from `begin` to `end`, in seconds; None where there are none.
 
@@ -60,7 +60,7 @@ def summarise(
 
 
 def _growth(
-    samples: Sequence[Sample], begin: float, end: float
+    samples: Sequence[TelemetrySample], begin: float, end: float
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return by how much counters grew, and for which share of the time where that is known.
 
@@ -87,7 +87,7 @@ def _growth(
 
 
 def _foreign(
-    samples: Sequence[Sample], begin: float, end: float, own: Collection[int]
+    samples: Sequence[TelemetrySample], begin: float, end: float, own: Collection[int]
 ) -> tuple[list[int], dict[str, str]]:
     """Find the processes on the device that are not ours, and what they are.
 
@@ -113,7 +113,7 @@ def _foreign(
 
 
 def _idle(
-    samples: Sequence[Sample], begin: float, end: float, foreign: Collection[int]
+    samples: Sequence[TelemetrySample], begin: float, end: float, foreign: Collection[int]
 ) -> list[int]:
     """Find those that ran nothing: in no look of the stretch, nor in those next to it."""
     looks = [s for s in samples if s.pids is not None]

@@ -6,19 +6,19 @@ accepted baseline, the case's tolerance and what the whole suite's processes say
 
 from bench_lib.report.versus.rows import (
     Alignment,
-    Figures,
-    Row,
+    ComparedRow,
+    SideFigures,
     align,
     for_a_verdict,
 )
-from bench_lib.report.versus.sides import Side, SideError, find
+from bench_lib.report.versus.sides import SideError, SideValues, find
 
 __all__ = [
     "Alignment",
-    "Figures",
-    "Row",
-    "Side",
+    "ComparedRow",
     "SideError",
+    "SideFigures",
+    "SideValues",
     "align",
     "find",
     "for_a_verdict",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from bench_lib.environment import fingerprint
 from bench_lib.model import Baseline, Case, Hardware, ProcessSummary, Status
 from bench_lib.profiling import kernels
-from bench_lib.report.versus.sides import Side
+from bench_lib.report.versus.sides import SideValues
 from bench_lib.verdict import judge, metrics
 from bench_lib.verdict.metrics import Metric
 from bench_lib.verdict.metrics.metric import named
@@ -35,7 +35,7 @@ def _log(metric: Metric, process: ProcessSummary) -> float | None:
 
 
 @dataclass(frozen=True)
-class Figures:
+class SideFigures:
     """One metric of both sides in its unit, as geometric means; None where a side does not tell."""
 
     a: float | None
@@ -45,11 +45,11 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedRow:
     """One case that both sides have values of."""
 
     case_id: str
-    figures: Figures
+    figures: SideFigures
     processes: tuple[int, int]
     """How many of A and of B tell the metric."""
     interval: tuple[float, float] | None = None
@@ -58,7 +58,7 @@ class Row:
     """Smallest slow-down that as many processes would show nine times in ten, as a fraction."""
     beyond_chance: str | None = None
     """``slower`` or ``faster`` by more than the threshold, all cases taken together."""
-    beside: dict[str, Figures] = field(default_factory=dict)
+    beside: dict[str, SideFigures] = field(default_factory=dict)
     """The metrics that are shown beside, by name."""
     remarks: list[str] = field(default_factory=list)
 
@@ -72,12 +72,12 @@ class Row:
 class Alignment:
     """A and B beside each other."""
 
-    a: Side
-    b: Side
+    a: SideValues
+    b: SideValues
     metric: Metric
     threshold: float
     """The fraction that ``beyond_chance`` is held against."""
-    rows: list[Row]
+    rows: list[ComparedRow]
     """The slowest first; those without a ratio last."""
     new: list[str]
     """Cases that only B has."""
@@ -93,22 +93,22 @@ class Alignment:
     """In what the devices differ."""
 
     @property
-    def compared(self) -> list[Row]:
+    def compared(self) -> list[ComparedRow]:
         """The rows that have a ratio: both sides tell the metric, and in the same way."""
         return [row for row in self.rows if row.ratio is not None]
 
     @property
-    def told(self) -> list[Row]:
+    def told(self) -> list[ComparedRow]:
         """The rows of which chance is known."""
         return [row for row in self.rows if row.interval is not None]
 
     @property
-    def slower(self) -> list[Row]:
+    def slower(self) -> list[ComparedRow]:
         """The rows that are slower beyond chance."""
         return [row for row in self.rows if row.beyond_chance == SLOWER]
 
     @property
-    def faster(self) -> list[Row]:
+    def faster(self) -> list[ComparedRow]:
         """The rows that are faster beyond chance."""
         return [row for row in self.rows if row.beyond_chance == FASTER]
 
@@ -125,8 +125,8 @@ class Alignment:
 
 
 def align(
-    a: Side,
-    b: Side,
+    a: SideValues,
+    b: SideValues,
     *,
     metric: Metric = metrics.LEADING,
     threshold: float = 0.0,
@@ -162,7 +162,7 @@ def align(
     )
 
 
-def _why(case_id: str, a: Side, b: Side) -> str:
+def _why(case_id: str, a: SideValues, b: SideValues) -> str:
     words = [
         f"{name}: {side.nothing[case_id]}"
         for name, side in (("A", a), ("B", b))
@@ -171,11 +171,13 @@ def _why(case_id: str, a: Side, b: Side) -> str:
     return "; ".join(words)
 
 
-def _slowest_first(row: Row) -> float:
+def _slowest_first(row: ComparedRow) -> float:
     return math.inf if row.ratio is None else -row.ratio
 
 
-def _rows(ids: Sequence[str], a: Side, b: Side, metric: Metric, threshold: float) -> Iterator[Row]:
+def _rows(
+    ids: Sequence[str], a: SideValues, b: SideValues, metric: Metric, threshold: float
+) -> Iterator[ComparedRow]:
     pairs = {id_: _alike(a.baselines[id_], b.baselines[id_], metric) for id_ in ids}
     contrasts = {
         id_: _contrast(*pair, metric)
@@ -188,7 +190,7 @@ def _rows(ids: Sequence[str], a: Side, b: Side, metric: Metric, threshold: float
     for id_, (old, new) in pairs.items():
         comparison = told.get(id_)
         before, after = a.baselines[id_], b.baselines[id_]
-        yield Row(
+        yield ComparedRow(
             id_,
             _figures(old, new, metric, comparison),
             (len(old), len(new)),
@@ -252,13 +254,13 @@ def _contrast(old: _Processes, new: _Processes, metric: Metric) -> Contrast:
 
 def _figures(
     old: _Processes, new: _Processes, metric: Metric, comparison: Comparison | None = None
-) -> Figures:
+) -> SideFigures:
     a, b = _mean(old, metric), _mean(new, metric)
     if comparison is not None:
-        return Figures(a, b, comparison.ratio)
+        return SideFigures(a, b, comparison.ratio)
     if a is None or b is None:
-        return Figures(a, b, None)
-    return Figures(a, b, a / b if metric.more_is_better else b / a)
+        return SideFigures(a, b, None)
+    return SideFigures(a, b, a / b if metric.more_is_better else b / a)
 
 
 def _mean(processes: _Processes, metric: Metric) -> float | None:
@@ -349,7 +351,9 @@ def _numerics(before: Baseline, after: Baseline) -> Iterator[str]:
 # --- what differs around the cases -------------------------------------------------------------
 
 
-def _renamed(gone: Sequence[str], new: Sequence[str], a: Side, b: Side) -> list[tuple[str, str]]:
+def _renamed(
+    gone: Sequence[str], new: Sequence[str], a: SideValues, b: SideValues
+) -> list[tuple[str, str]]:
     """Pair the gone with the new by their parameters."""
     old_cases, new_cases = a.cases(), b.cases()
     found: dict[tuple[object, ...], str] = {}
@@ -367,7 +371,7 @@ def _parameters(case: Case) -> tuple[object, ...]:
     return case.workload, tuple(sorted(case.params.items())), case.launch
 
 
-def _environment(ids: Iterable[str], a: Side, b: Side) -> list[str]:
+def _environment(ids: Iterable[str], a: SideValues, b: SideValues) -> list[str]:
     """Say what changed between the environments that the compared values come from."""
     pairs = {
         (old.environment, new.environment): None

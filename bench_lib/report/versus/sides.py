@@ -29,7 +29,7 @@ class SideError(UserError):
 
 
 @dataclass(frozen=True)
-class Side:
+class SideValues:
     """One of the two: what it knows of each case, in the form that a baseline has."""
 
     name: str
@@ -59,7 +59,9 @@ class Side:
         return list(dict.fromkeys([*self.baselines, *self.nothing]))
 
 
-def find(a: str, b: str, *, folder: str | Path, baseline_folder: Path) -> tuple[Side, Side]:
+def find(
+    a: str, b: str, *, folder: str | Path, baseline_folder: Path
+) -> tuple[SideValues, SideValues]:
     """Find both sides by their names, among the runs of a folder or an address.
 
     A name is ``baseline``; ``latest``; a file, a folder or an address of runs; a hardware key, of
@@ -78,7 +80,7 @@ def find(a: str, b: str, *, folder: str | Path, baseline_folder: Path) -> tuple[
     return found[a], found[b]
 
 
-def _found(finder: _Finder, name: str) -> Side:
+def _found(finder: _Finder, name: str) -> SideValues:
     try:
         return finder.side(name)
     except OSError as error:  # no file may have such a name
@@ -147,7 +149,7 @@ class _Finder:
     runs: _Runs
     baseline_folder: Path
 
-    def side(self, name: str) -> Side:
+    def side(self, name: str) -> SideValues:
         """Return the side of a name."""
         path = Path(name)
         if _is_address(name):
@@ -167,18 +169,18 @@ class _Finder:
         except history.HistoryError as error:
             raise SideError(f"{error}; {self._known()}") from error
 
-    def baseline_of(self, other: Side) -> Side:
+    def baseline_of(self, other: SideValues) -> SideValues:
         """Return what is accepted on the other side's hardware."""
         return self._of_baselines(BASELINE, baselines.load(self.baseline_folder, other.key))
 
-    def _of_file(self, name: str, path: Path) -> Side:
+    def _of_file(self, name: str, path: Path) -> SideValues:
         if path.suffix == ".jsonl":
             return of_run(name, history.read(path))
         if path.suffix == ".json":
             return self._of_baselines(name, baselines.load(path.parent, path.stem))
         raise SideError(f"{name} is neither a run's file (.jsonl) nor one of baselines (.json)")
 
-    def _of_baselines(self, name: str, file: BaselineFile) -> Side:
+    def _of_baselines(self, name: str, file: BaselineFile) -> SideValues:
         if not file.measured:
             published = " but published figures, which have no processes" if file.published else ""
             raise SideError(f"nothing is accepted in {file.path}{published}; {self._known()}")
@@ -199,7 +201,7 @@ def _at(address: str) -> Run:
     return _Runs(address).find("latest")
 
 
-def of_run(name: str, run: Run) -> Side:
+def of_run(name: str, run: Run) -> SideValues:
     """Return a run as a side; raises SideError for a file without one."""
     problems = list(run.problems)
     if not run.run_id:
@@ -209,7 +211,7 @@ def of_run(name: str, run: Run) -> Side:
         problems.append(f"run {run.run_id} did not come to its end; it may lack cases")
     if not run.hardware:
         problems.append(f"{run.path} does not tell its hardware, so nothing of it is known")
-        return Side(name, title, run.key, {}, run_id=run.run_id, problems=problems)
+        return SideValues(name, title, run.key, {}, run_id=run.run_id, problems=problems)
     values: dict[str, Baseline] = {}
     nothing: dict[str, str] = {}
     for case_id, record in run.records.items():
@@ -218,7 +220,7 @@ def of_run(name: str, run: Run) -> Side:
             nothing[case_id] = why_not or "nothing measured"
         else:
             values[case_id] = value
-    return Side(
+    return SideValues(
         name,
         title,
         run.key,
@@ -253,10 +255,10 @@ def _is_excused(record: Record) -> bool:
     return record.attempts[-1].skipped is not None or all(a.invalid for a in record.attempts)
 
 
-def of_baselines(name: str, file: BaselineFile, find_run: Callable[[str], Run]) -> Side:
+def of_baselines(name: str, file: BaselineFile, find_run: Callable[[str], Run]) -> SideValues:
     """Return what is accepted of a hardware key as a side; ``find_run`` finds a run by its id."""
     dates = sorted(baseline.accepted.date[:10] for baseline in file.measured.values())
-    return Side(
+    return SideValues(
         name,
         f"baselines of {file.key}, accepted {' to '.join(dict.fromkeys((dates[0], dates[-1])))}",
         file.key,

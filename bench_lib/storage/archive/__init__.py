@@ -24,8 +24,8 @@ import msgspec
 from bench_lib.model import Case, Environment, Status
 from bench_lib.storage import history
 from bench_lib.storage.archive import compacted, originals, tables, views
-from bench_lib.storage.archive.lines import Row, named, split
-from bench_lib.storage.archive.places import Entry, Place
+from bench_lib.storage.archive.lines import LineRow, named, split
+from bench_lib.storage.archive.places import HistoryPlace, StoredFile
 from bench_lib.storage.history import HistoryError
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class RunLine:
 
 
 @dataclass(frozen=True)
-class Table:
+class QueryAnswer:
     """The answer to a query."""
 
     columns: list[str]
@@ -97,7 +97,7 @@ class Archive:
 
     def __init__(self, place: str | Path, *, now: str | None = None) -> None:
         """Look at what is there.  Raises HistoryError where the place cannot be read."""
-        self.place = Place(place)
+        self.place = HistoryPlace(place)
         self.problems: list[str] = []
         """What was left out, and what is odd and was kept, by file."""
         self._now = now or history.utc_now()
@@ -238,16 +238,16 @@ class Archive:
                 found[ref] = msgspec.json.decode(raw, type=_EnvironmentLine).environment
         return found
 
-    def query(self, sql: str) -> Table:
+    def query(self, sql: str) -> QueryAnswer:
         """Answer a question about the views that docs/history.md names.
 
         It can read nothing else, and write nothing, and an interrupt ends it.  Raises
         HistoryError.
         """
 
-        def answer() -> Table:
+        def answer() -> QueryAnswer:
             found = self._select(sql)
-            return Table([about[0] for about in found.description or []], found.fetchall())
+            return QueryAnswer([about[0] for about in found.description or []], found.fetchall())
 
         return self._answered(answer)
 
@@ -402,14 +402,14 @@ class Archive:
         self._tell_problems()
         self._runs = [copy.line for copy in sorted(kept, key=lambda copy: copy.order)]
 
-    def _can_be_said(self, entry: Entry) -> bool:
+    def _can_be_said(self, entry: StoredFile) -> bool:
         """Whether a file's name is text, which databases and terminals take."""
         told = entry.name.encode(errors="replace").decode()
         if told != entry.name:
             self.problems.append(f"{told}: its name is no text; left out")
         return told == entry.name
 
-    def _parquet(self, entries: Sequence[Entry]) -> list[str]:
+    def _parquet(self, entries: Sequence[StoredFile]) -> list[str]:
         """Return where compacted files are read that this version reads."""
         named_so = [e for e in entries if e.name.endswith(".parquet") and e.name[0] != "."]
         at = self.place.in_parts(named_so, Path(self._scratch.name))
@@ -451,7 +451,7 @@ class Archive:
             found.append(_Copy(RunLine(*told), place))
         return found
 
-    def _fresh(self, entries: Sequence[Entry], compacted: Sequence[_Copy]) -> list[Entry]:
+    def _fresh(self, entries: Sequence[StoredFile], compacted: Sequence[_Copy]) -> list[StoredFile]:
         """Return the files of runs that are not compacted as they are now."""
         known = {copy.line.file: copy for copy in compacted}
         found = []
@@ -469,7 +469,7 @@ class Archive:
                 found.append(entry)
         return found
 
-    def _take_in(self, fresh: Sequence[Entry]) -> dict[str, Path]:
+    def _take_in(self, fresh: Sequence[StoredFile]) -> dict[str, Path]:
         """Read files of runs; returns by name where DuckDB may read them again."""
         local = self.place.local(fresh, Path(self._scratch.name))
         try:
@@ -496,7 +496,7 @@ class Archive:
             return False
         return True
 
-    def _read(self, path: Path, about: Row) -> None:
+    def _read(self, path: Path, about: LineRow) -> None:
         """Take in a file of which something is odd, with all the care of ``history.read``."""
         address = Path(self._entries[about.file].address)
         try:
@@ -571,7 +571,7 @@ class _Copy:
         """Of two runs of one second the one that was written to last is the later."""
         return self.line.started, self.line.modified_ns or 0, self.line.file
 
-    def is_of(self, entry: Entry) -> bool:
+    def is_of(self, entry: StoredFile) -> bool:
         """Whether a file is as it was when it was compacted."""
         same_size = entry.bytes is None or entry.bytes == self.line.bytes
         return same_size and entry.modified_ns in (None, self.line.modified_ns)
@@ -606,13 +606,13 @@ def _point(row: Sequence[Any]) -> Point:
     )
 
 
-def _about(entry: Entry, local: Path) -> Row:
+def _about(entry: StoredFile, local: Path) -> LineRow:
     row = named(entry.name)
     row.bytes, row.modified_ns = local.stat().st_size, entry.modified_ns
     return row
 
 
-def _tells(row: Row) -> bool:
+def _tells(row: LineRow) -> bool:
     """Whether a line says something of its run, of a value, of an environment, or of itself."""
     figures = (row.bytes, row.log_median, row.problem)
     return row.kind == "environment" or any(figure is not None for figure in figures)

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from bench_lib.storage import history
 from bench_lib.storage.archive import Archive, compacted, tables, too_large, views
-from bench_lib.storage.archive.lines import COLUMNS, Row, split
+from bench_lib.storage.archive.lines import COLUMNS, LineRow, split
 from bench_lib.storage.archive.originals import batches, held
 from bench_lib.storage.history import HistoryError
 
@@ -187,7 +187,7 @@ def _bring_in(
     with _staging() as database:
         new = 0
         for batch in batches({path: path.stat().st_size for path in changed}):
-            rows: list[Row] = []
+            rows: list[LineRow] = []
             for path in batch:
                 try:
                     before = held(database, str(archive), [path.name]) if path.name in known else {}
@@ -226,7 +226,7 @@ def _known(archive: Path) -> dict[str, tuple[int, int]]:
         return compacted.files(database, str(archive))
 
 
-def _rows(path: Path, before: bytes, still_ns: int) -> list[Row]:
+def _rows(path: Path, before: bytes, still_ns: int) -> list[LineRow]:
     """Return the lines of a file; none while somebody may be writing to it.
 
     ``before`` is what is compacted of it.  Raises HistoryError where it does not begin so, or

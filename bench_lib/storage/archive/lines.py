@@ -50,7 +50,7 @@ COLUMNS = {
 
 
 @dataclass
-class Row:
+class LineRow:
     """One line; the first also says what is known of the run, some what is known of a case."""
 
     file: str
@@ -90,7 +90,7 @@ _Values = dict[str, dict[str, object]]
 """By hardware key, columns of a case's value."""
 
 
-def named(name: str) -> Row:
+def named(name: str) -> LineRow:
     """Return what the name of a run's file says of it; raises HistoryError."""
     match = history.NAME.fullmatch(name)
     try:
@@ -101,17 +101,17 @@ def named(name: str) -> Row:
     if match is None:
         told = name.encode(errors="replace").decode()
         raise history.HistoryError(f"{told}: not named as the file of a run is")
-    return Row(name, run=match["run"], started=f"{stamp:%Y-%m-%dT%H:%M:%SZ}", key=match["key"])
+    return LineRow(name, run=match["run"], started=f"{stamp:%Y-%m-%dT%H:%M:%SZ}", key=match["key"])
 
 
-def split(path: Path, data: bytes, modified_ns: int | None) -> list[Row]:
+def split(path: Path, data: bytes, modified_ns: int | None) -> list[LineRow]:
     """Return a row for each line of a run's file; raises HistoryError for a newer schema."""
     run, told = history.unfold(path, data)
     about = named(path.name)
     waiting = {id_: _values(record) for id_, record in run.records.items()}
     found = []
     for one in told:
-        row = Row(
+        row = LineRow(
             path.name,
             one.number,
             one.raw,
@@ -130,7 +130,7 @@ def split(path: Path, data: bytes, modified_ns: int | None) -> list[Row]:
     return found
 
 
-def _tell(row: Row, line: history.Line, run: history.Run, waiting: dict[str, _Values]) -> None:
+def _tell(row: LineRow, line: history.Line, run: history.Run, waiting: dict[str, _Values]) -> None:
     """Fill in what a line that was taken in says."""
     row.kind, row.time = line.kind, line.time
     match line:
@@ -204,4 +204,4 @@ def _value(attempts: Sequence[Attempt]) -> dict[str, object]:
     }
 
 
-assert [field.name for field in fields(Row)] == list(COLUMNS)
+assert [field.name for field in fields(LineRow)] == list(COLUMNS)

@@ -16,7 +16,7 @@ PROTOCOLS = {"s3": "s3fs", "gs": "gcsfs", "http": "aiohttp", "https": "aiohttp",
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredFile:
     """One file of a place."""
 
     name: str
@@ -28,7 +28,7 @@ class Entry:
     """None where the place has times of its own, which copying does not keep."""
 
 
-class Place:
+class HistoryPlace:
     """A folder, or an object store under an address such as ``s3://bucket/runs``."""
 
     def __init__(self, address: str | Path) -> None:
@@ -54,7 +54,7 @@ class Place:
         """What DuckDB reads the place by; None for a folder."""
         return self._files
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[StoredFile]:
         """Return all files of the place by name, none where there is no folder.
 
         Raises HistoryError where the place cannot be read.
@@ -78,11 +78,11 @@ class Place:
             self._files.ls(f"{kind}://{rest.partition('/')[0]}")
             return []
 
-    def _entry(self, one: dict[str, Any]) -> Entry:
+    def _entry(self, one: dict[str, Any]) -> StoredFile:
         name = str(one["name"]).rstrip("/").rpartition("/")[2]
-        return Entry(name, f"{self.address}/{name}", one.get("size"), None)
+        return StoredFile(name, f"{self.address}/{name}", one.get("size"), None)
 
-    def local(self, entries: Sequence[Entry], folder: Path) -> dict[str, Path]:
+    def local(self, entries: Sequence[StoredFile], folder: Path) -> dict[str, Path]:
         """Return by name where DuckDB reads files quickly: those of a store are copied first.
 
         Raises HistoryError.
@@ -97,7 +97,7 @@ class Place:
                 )
         return copies
 
-    def in_parts(self, entries: Sequence[Entry], folder: Path) -> dict[str, str]:
+    def in_parts(self, entries: Sequence[StoredFile], folder: Path) -> dict[str, str]:
         """Return by name where DuckDB reads parts of files; raises HistoryError.
 
         A web server need not be able to send a part of a file, so its files are copied.
@@ -106,7 +106,7 @@ class Place:
             return {entry.name: entry.address for entry in entries}
         return {name: str(path) for name, path in self.local(entries, folder).items()}
 
-    def read(self, entry: Entry) -> bytes:
+    def read(self, entry: StoredFile) -> bytes:
         """Return a file's bytes; raises HistoryError."""
         with self._in_words("read"):
             if self.folder is not None:
@@ -135,7 +135,7 @@ class Place:
             raise HistoryError(f"cannot {doing} {self.address}: {_why(error)}") from error
 
 
-def _of_folder(folder: Path) -> Iterator[Entry]:
+def _of_folder(folder: Path) -> Iterator[StoredFile]:
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -145,7 +145,7 @@ def _of_folder(folder: Path) -> Iterator[Entry]:
             with contextlib.suppress(FileNotFoundError):  # compacted this very moment
                 about = path.stat()
                 if path.is_file():
-                    yield Entry(path.name, str(path), about.st_size, about.st_mtime_ns)
+                    yield StoredFile(path.name, str(path), about.st_size, about.st_mtime_ns)
     except OSError as error:
         raise HistoryError(f"cannot read {folder}: {error.strerror}") from error
 

@@ -16,7 +16,7 @@ from bench_lib.storage import history
 from bench_lib.storage.archive import AHEAD, Archive, compacted, tables
 from bench_lib.storage.archive.compaction import STILL, put
 from bench_lib.storage.archive.originals import batches, held
-from bench_lib.storage.archive.places import Entry, Place
+from bench_lib.storage.archive.places import HistoryPlace, StoredFile
 from bench_lib.storage.history import HistoryError
 
 
@@ -50,7 +50,7 @@ def push(folder: Path, address: str, *, now: dt.datetime | None = None) -> Pushe
     A compacted month goes whole where all that the address has of it is in it, and run by run
     otherwise.  Raises HistoryError.
     """
-    place, done = Place(address), Pushed()
+    place, done = HistoryPlace(address), Pushed()
     if place.address.startswith("http"):
         raise HistoryError(f"{place.address}: web servers are read from, and not written to")
     still = (now or dt.datetime.now(dt.timezone.utc)) - STILL
@@ -86,7 +86,7 @@ def pull(folder: Path, address: str, *, most: int | None, now: dt.datetime | Non
     Of each hardware key the newest ``most``, or all for None.  Raises HistoryError; what was
     written until then is whole.
     """
-    place, ours, done = Place(address), Place(folder), Pulled()
+    place, ours, done = HistoryPlace(address), HistoryPlace(folder), Pulled()
     if ours.folder is None:
         raise HistoryError(f"{folder} is no folder; runs are fetched into one")
     latest = (now or dt.datetime.now(dt.timezone.utc)) + AHEAD
@@ -128,7 +128,7 @@ def _keep(path: Path, data: bytes, done: Pulled) -> None:
         done.left.append(f"{path.name}: not what is there under its name; left as it is")
 
 
-def _fit_to_go_whole(ours: _Contents, there: _Contents) -> Iterator[Entry]:
+def _fit_to_go_whole(ours: _Contents, there: _Contents) -> Iterator[StoredFile]:
     """Yield the compacted months that hold more than is there, and all that is under their name.
 
     Each is taken to be there from then on.
@@ -145,10 +145,10 @@ def _fit_to_go_whole(ours: _Contents, there: _Contents) -> Iterator[Entry]:
 class _Contents:
     """The names and sizes of the runs' files of a place, compacted and not."""
 
-    def __init__(self, place: Place, scratch: Path) -> None:
+    def __init__(self, place: HistoryPlace, scratch: Path) -> None:
         self.place, self.scratch = place, scratch
         self.entries = {entry.name: entry for entry in place.entries()}
-        self.months: dict[str, Entry] = {}
+        self.months: dict[str, StoredFile] = {}
         self.held: dict[str, Mapping[str, int]] = {}
         """By compacted month."""
         named_so = [e for e in self.entries.values() if e.name.endswith(".parquet")]

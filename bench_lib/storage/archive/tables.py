@@ -10,7 +10,7 @@ import duckdb
 import numpy as np
 
 from bench_lib.model import SCHEMA, Status
-from bench_lib.storage.archive.lines import COLUMNS, NOT_JUDGED, Row
+from bench_lib.storage.archive.lines import COLUMNS, NOT_JUDGED, LineRow
 
 MEMORY = "1GB"
 """What DuckDB may use; beyond that it works on disk."""
@@ -63,7 +63,7 @@ def create(database: duckdb.DuckDBPyConnection, table: str) -> None:
     database.execute(f"CREATE TABLE {table} ({columns})")
 
 
-def insert(database: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row]) -> None:
+def insert(database: duckdb.DuckDBPyConnection, table: str, rows: Sequence[LineRow]) -> None:
     """Append lines to a table."""
     if not rows:
         return
@@ -269,7 +269,7 @@ JOIN sources USING (path)
 
 
 def take_in(
-    database: duckdb.DuckDBPyConnection, table: str, sources: Sequence[tuple[Path, Row]]
+    database: duckdb.DuckDBPyConnection, table: str, sources: Sequence[tuple[Path, LineRow]]
 ) -> list[Path]:
     """Read many runs' files into a table at once, without their lines.
 
@@ -295,7 +295,7 @@ def take_in(
     return odd
 
 
-def _describe(database: duckdb.DuckDBPyConnection, sources: Sequence[tuple[Path, Row]]) -> None:
+def _describe(database: duckdb.DuckDBPyConnection, sources: Sequence[tuple[Path, LineRow]]) -> None:
     kinds = {name: COLUMNS[name] for name in ("file", "run", "started", "key")}
     numbers = {name: COLUMNS[name] for name in ("bytes", "modified_ns")}
     told = {**kinds, **numbers}

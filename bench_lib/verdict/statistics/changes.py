@@ -75,7 +75,7 @@ class Step:
     """Probability of so large a step on any night of the history by chance."""
 
 
-class Night(Protocol):
+class NightValue(Protocol):
     """What is needed of a night; ``archive.Point`` has it."""
 
     @property
@@ -94,7 +94,7 @@ class Night(Protocol):
         ...
 
 
-AnyNight = TypeVar("AnyNight", bound=Night)
+AnyNight = TypeVar("AnyNight", bound=NightValue)
 
 
 def moves(nights: Sequence[AnyNight], *, least: float = LEAST) -> list[tuple[AnyNight, Step]]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
-from bench_lib.verdict.statistics.covariates import Group, Probes, Slope, log_probe, slopes
+from bench_lib.verdict.statistics.covariates import Probes, ProcessGroup, Slope, log_probe, slopes
 
 ALPHA = 0.05
 """Chance that any case of a suite, each slower by exactly its tolerance, is called slower."""
@@ -132,8 +132,8 @@ class Contrast:
     def without_probe(self, slope: Slope) -> Contrast:
         """Return the contrast as if all processes had the probe's mean over the baseline."""
         assert self.baseline is not None
-        new = log_probe(Group(self.candidate, self.candidate_probes), slope.probe)
-        old = log_probe(Group(self.baseline, self.baseline_probes), slope.probe)
+        new = log_probe(ProcessGroup(self.candidate, self.candidate_probes), slope.probe)
+        old = log_probe(ProcessGroup(self.baseline, self.baseline_probes), slope.probe)
         here, there = statistics.fmean(new.values()), statistics.fmean(old.values())
         explained = Explained(
             slope.probe,
@@ -247,7 +247,10 @@ def _explained(contrasts: Sequence[Contrast]) -> list[Contrast]:
     found = iter(
         slopes(
             [
-                [Group(c.candidate, c.candidate_probes), Group(c.baseline, c.baseline_probes)]
+                [
+                    ProcessGroup(c.candidate, c.candidate_probes),
+                    ProcessGroup(c.baseline, c.baseline_probes),
+                ]
                 for c in unpaired
                 if c.baseline
             ]

@@ -36,7 +36,7 @@ Probes = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class Group:
+class ProcessGroup:
     """Processes of one case that only chance tells apart: log times, and what they probed."""
 
     values: Mapping[str, float]
@@ -56,7 +56,7 @@ class Slope:
     """Of the probe's deviations from its groups' means; the slope's certainty."""
 
 
-def slopes(suite: Sequence[Sequence[Group]]) -> list[Slope | None]:
+def slopes(suite: Sequence[Sequence[ProcessGroup]]) -> list[Slope | None]:
     """Return for each case what explains its spread; None where nothing does."""
     names = sorted({name for groups in suite for name in _shared_probes(groups)} - SHOWN)
     best: list[Slope | None] = [None] * len(suite)
@@ -73,7 +73,7 @@ def slopes(suite: Sequence[Sequence[Group]]) -> list[Slope | None]:
     return best
 
 
-def gains(groups: Sequence[Group]) -> dict[str, float]:
+def gains(groups: Sequence[ProcessGroup]) -> dict[str, float]:
     """Return the share of the squared error of prediction that each probe that varies saves.
 
     Of one case by itself, whether it is beyond chance or not; empty where there are too few
@@ -83,12 +83,12 @@ def gains(groups: Sequence[Group]) -> dict[str, float]:
     return {name: fit.gain for name, fit in fits.items() if fit is not None}
 
 
-def log_probe(group: Group, name: str) -> dict[str, float]:
+def log_probe(group: ProcessGroup, name: str) -> dict[str, float]:
     """Return the logarithm of a probe by process."""
     return {process: math.log(group.probes[process][name]) for process in group.values}
 
 
-def _shared_probes(groups: Sequence[Group]) -> set[str]:
+def _shared_probes(groups: Sequence[ProcessGroup]) -> set[str]:
     """Return the probes that every process of a case has, above zero."""
     probed = [group.probes.get(process, {}) for group in groups for process in group.values]
     if not probed:
@@ -132,7 +132,7 @@ class _Fit:
     """Leverage of each process on its group's mean: 1/n."""
 
     @classmethod
-    def of(cls, groups: Sequence[Group], name: str) -> _Fit | None:
+    def of(cls, groups: Sequence[ProcessGroup], name: str) -> _Fit | None:
         """Fit a case, or None where it has too few processes or the probe does not vary."""
         import numpy as np  # noqa: PLC0415
 

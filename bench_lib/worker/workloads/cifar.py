@@ -26,7 +26,7 @@ from bench_lib.worker.workload import require_known
 from bench_lib.worker.workloads import registry
 
 if TYPE_CHECKING:
-    from bench_lib.worker.workloads.datasets import About
+    from bench_lib.worker.workloads.datasets import DataSet
 
 AREA = (0.85, 1.0)
 ASPECT = (3 / 4, 4 / 3)
@@ -47,7 +47,7 @@ Augmentation = Callable[[Tensor, int], Tensor]
 NETWORKS = ("resnet50", "swin_v2_t", "vit_b_16", "inception_v3", "cnn")
 
 
-def create(name: str, about: About, image_size: int) -> nn.Module:
+def create(name: str, about: DataSet, image_size: int) -> nn.Module:
     """Construct a network with random weights; raises ValueError for a name it does not know."""
     require_known("network", name, (*NETWORKS, "none"))
     if name == "swin_v2_t":
@@ -57,7 +57,7 @@ def create(name: str, about: About, image_size: int) -> nn.Module:
     return registry.create(name, image_size, num_classes=about.classes)
 
 
-def _cnn(about: About, image_size: int) -> nn.Sequential:
+def _cnn(about: DataSet, image_size: int) -> nn.Sequential:
     """Construct the network of PyTorch's MNIST example, for images of 6 pixels a side or more.
 
     Two convolutions, a pooling, two linear layers and dropout between them; 1,199,882 weights

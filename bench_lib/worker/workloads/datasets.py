@@ -35,7 +35,7 @@ class DataError(ValueError):
 
 
 @dataclass(frozen=True)
-class About:
+class DataSet:
     """What is known of a data set beforehand."""
 
     classes: int
@@ -46,9 +46,9 @@ class About:
 
 
 DATASETS = {
-    "cifar100": About(100, 32, 3, 50_000, 10_000),
-    "cifar10": About(10, 32, 3, 50_000, 10_000),
-    "mnist": About(10, 28, 1, 60_000, 10_000),
+    "cifar100": DataSet(100, 32, 3, 50_000, 10_000),
+    "cifar10": DataSet(10, 32, 3, 50_000, 10_000),
+    "mnist": DataSet(10, 28, 1, 60_000, 10_000),
 }
 
 
@@ -103,7 +103,7 @@ def generated(name: str, seed: int) -> Data:
     return Data("generated", about.classes, train, test)
 
 
-def _patterns(about: About, seed: int) -> NDArray[np.uint8]:
+def _patterns(about: DataSet, seed: int) -> NDArray[np.uint8]:
     """Return a smooth pattern for each class, which leaves room for noise."""
     generator = torch.Generator().manual_seed(seed)
     coarse = torch.rand(about.classes, about.channels, COARSE, COARSE, generator=generator)
@@ -112,7 +112,9 @@ def _patterns(about: About, seed: int) -> NDArray[np.uint8]:
     return patterns
 
 
-def _drawn(about: About, patterns: NDArray[np.uint8], n: int, random: np.random.Generator) -> Split:
+def _drawn(
+    about: DataSet, patterns: NDArray[np.uint8], n: int, random: np.random.Generator
+) -> Split:
     targets = random.permutation(np.arange(n, dtype=np.int64) % about.classes)
     images = patterns[targets]
     # Eight bytes at a time, which is four times as fast as ``random.bytes``.

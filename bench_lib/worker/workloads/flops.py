@@ -52,7 +52,7 @@ class Amount:
 
 
 @dataclass(frozen=True)
-class Work:
+class OperationWork:
     """What a step's eager operations compute and move: so much an image, so much a step.
 
     Traffic is what operations of their own have to move.  A fused kernel leaves some of it
@@ -103,7 +103,7 @@ class Work:
 
 
 @cache
-def work(name: str, image_size: int, task: str) -> Work | None:
+def work(name: str, image_size: int, task: str) -> OperationWork | None:
     """Count a step of a network on a twin that has shapes but no data.
 
     None where torch's counter cannot follow the network.
@@ -126,7 +126,7 @@ def work(name: str, image_size: int, task: str) -> Work | None:
         return None
     per_image = _difference(many, few, 1 / (BATCHES[1] - BATCHES[0]))
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return Work(
+    return OperationWork(
         per_image,
         per_step=_difference(few, per_image, 1.0, BATCHES[0]),
         trained=trained if training else 0,

@@ -48,7 +48,7 @@ ADAMW_ELEMENTS = 7
 """What AdamW moves for each weight: reads it, its gradient and moments, writes all but one."""
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention over what came before, then two layers for each token, both beside the stream."""
 
     def __init__(self, size: Size) -> None:
@@ -92,7 +92,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(size.vocabulary, size.width)
         self.positions = nn.Embedding(size.context, size.width)
-        self.blocks = nn.ModuleList(Block(size) for _ in range(size.layers))
+        self.blocks = nn.ModuleList(TransformerBlock(size) for _ in range(size.layers))
         self.norm = nn.LayerNorm(size.width)
         for embedding in (self.tokens, self.positions):
             nn.init.normal_(embedding.weight, std=DEVIATION)

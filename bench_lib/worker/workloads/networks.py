@@ -24,7 +24,7 @@ from bench_lib.worker.device import (
 )
 from bench_lib.worker.workload import Setting, Workload, require_known
 from bench_lib.worker.workloads.compilation import Recorded, averaged, compiled, records_graphs
-from bench_lib.worker.workloads.flops import CONVOLUTIONS, Work, linear_share, work
+from bench_lib.worker.workloads.flops import CONVOLUTIONS, OperationWork, linear_share, work
 from bench_lib.worker.workloads.merging import merged, plain_mode
 from bench_lib.worker.workloads.references import FirstStep, closeness, plain_fp32, twin_step
 from bench_lib.worker.workloads.registry import create, networks
@@ -195,7 +195,7 @@ class _Case:
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         return autocast(self.spec.precision, self.device)
 
-    def work(self) -> Work | None:
+    def work(self) -> OperationWork | None:
         return work(self.spec.network, self.spec.side, self.spec.task)
 
     def flops(self) -> float | None:

@@ -151,7 +151,7 @@ Pairs = list[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
-class Call:
+class OperatorCall:
     """One call on one set of operands."""
 
     run: Callable[[], Any]
@@ -159,7 +159,7 @@ class Call:
     """The call's results, or parts of them, each with the same in a wider precision."""
 
 
-def _step(calls: list[Call], per_step: int) -> Callable[[], None]:
+def _step(calls: list[OperatorCall], per_step: int) -> Callable[[], None]:
     runs = [call.run for call in calls]
     results: list[Any] = [None] * len(runs)
     if per_step > 1:
@@ -261,12 +261,12 @@ class _Function:
     exact: Callable[..., Tensor] | None = None
     """Computes the reference, where that is another function."""
 
-    def forward(self) -> Call:
+    def forward(self) -> OperatorCall:
         compute, inputs = self.compute, self.inputs
-        return Call(lambda: compute(*inputs), self._answers)
+        return OperatorCall(lambda: compute(*inputs), self._answers)
 
-    def backward(self, gradient: Tensor) -> Call:
-        return Call(
+    def backward(self, gradient: Tensor) -> OperatorCall:
+        return OperatorCall(
             _Backward(self.compute, self.inputs, gradient),
             lambda: self._gradients(gradient),
         )
@@ -323,7 +323,7 @@ class _Backward:
         return torch.autograd.grad(self._output, self._inputs, self._gradient, retain_graph=True)
 
 
-def _binary(o: Operation, fresh: _Fresh) -> Call:
+def _binary(o: Operation, fresh: _Fresh) -> OperatorCall:
     first, second = fresh.normal(o.sizes), fresh.normal(o.sizes2)
     if o.function in ("div", "mul") and o.is_in_place:  # by 1 or -1, again and again
         second.ge_(0).mul_(2).sub_(1)
@@ -333,42 +333,42 @@ def _binary(o: Operation, fresh: _Fresh) -> Call:
         second *= CALM
     if o.is_in_place:
         method = getattr(first, o.op)
-        return Call(lambda: method(second))
+        return OperatorCall(lambda: method(second))
     compute = getattr(torch, o.op)
     if o.op == "eq":  # of random numbers none are, and a cosine with nothing is nothing
-        return Call(lambda: compute(first, second))
+        return OperatorCall(lambda: compute(first, second))
     return _Function((first, second), compute, fresh.wide).forward()
 
 
-def _unary(o: Operation, fresh: _Fresh) -> Call:
+def _unary(o: Operation, fresh: _Fresh) -> OperatorCall:
     operand = fresh.normal(o.sizes)
     if o.function == "sqrt":
         operand = operand.abs_()
     if o.is_in_place:
-        return Call(getattr(operand, o.op))
+        return OperatorCall(getattr(operand, o.op))
     return _Function((operand,), getattr(torch, o.op), fresh.wide).forward()
 
 
-def _reduction(o: Operation, fresh: _Fresh) -> Call:
+def _reduction(o: Operation, fresh: _Fresh) -> OperatorCall:
     compute = getattr(torch, o.op)
     operand = fresh.normal(o.sizes)
     if o.op in ("prod", "argmax", "argmin"):  # zero nearly always; an index is near to nothing
-        return Call(lambda: compute(operand))
+        return OperatorCall(lambda: compute(operand))
     return _Function((operand,), lambda x: compute(x).reshape(1), fresh.wide).forward()
 
 
-def _sparse(o: Operation, fresh: _Fresh) -> Call:
+def _sparse(o: Operation, fresh: _Fresh) -> OperatorCall:
     (rows, width), (added,) = o.sizes, o.sizes2
     dense = fresh.table(o)
     values = fresh.normal((added, width)).mul_(CALM)
     indices = fresh.whole(rows, (1, added))
     update = torch.sparse_coo_tensor(indices, values, o.sizes, check_invariants=False)
     if o.is_in_place:
-        return Call(lambda: dense.add_(update))
-    return Call(lambda: torch.add(dense, update))
+        return OperatorCall(lambda: dense.add_(update))
+    return OperatorCall(lambda: torch.add(dense, update))
 
 
-def _gemm(o: Operation, fresh: _Fresh) -> Call:
+def _gemm(o: Operation, fresh: _Fresh) -> OperatorCall:
     m, n, k = o.sizes
     a = fresh.matrix(m, k, transposed=o.layout[0] == "T")
     b = fresh.matrix(k, n, transposed=o.layout[1] == "T")
@@ -385,7 +385,7 @@ def _gemm(o: Operation, fresh: _Fresh) -> Call:
             (torch.mv(answer.to(fresh.wide), signs), torch.mv(wide_a, torch.mv(wide_b, signs))),
         ]
 
-    return Call(lambda: compute(a, b), answers)
+    return OperatorCall(lambda: compute(a, b), answers)
 
 
 def _edges(size: int, device: torch.device) -> Tensor:
@@ -405,7 +405,7 @@ def _fp8_product(device: torch.device) -> Callable[..., Tensor]:
     return product
 
 
-def _sdpa(o: Operation, fresh: _Fresh) -> Call:
+def _sdpa(o: Operation, fresh: _Fresh) -> OperatorCall:
     tensors = (fresh.normal(o.sizes), fresh.normal(o.sizes), fresh.normal(o.sizes))
 
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -421,7 +421,7 @@ def _sdpa(o: Operation, fresh: _Fresh) -> Call:
     return _either(o, fresh, function)
 
 
-def _conv2d(o: Operation, fresh: _Fresh) -> Call:
+def _conv2d(o: Operation, fresh: _Fresh) -> OperatorCall:
     layout = _memory_format(o)
     image = fresh.normal(o.sizes, layout=layout)
     weight = fresh.normal(o.sizes2, layout=layout).mul_(1 / math.sqrt(math.prod(o.sizes2[1:])))
@@ -435,7 +435,7 @@ def _conv2d(o: Operation, fresh: _Fresh) -> Call:
     return _either(o, fresh, function, layout)
 
 
-def _batch_norm(o: Operation, fresh: _Fresh) -> Call:
+def _batch_norm(o: Operation, fresh: _Fresh) -> OperatorCall:
     layout = _memory_format(o)
     image = fresh.normal(o.sizes, layout=layout)
     channels = (o.sizes[1],)
@@ -447,14 +447,14 @@ def _batch_norm(o: Operation, fresh: _Fresh) -> Call:
     return _either(o, fresh, _Function((image, gain, shift), batch_norm, fresh.wide), layout)
 
 
-def _softmax(o: Operation, fresh: _Fresh) -> Call:
+def _softmax(o: Operation, fresh: _Fresh) -> OperatorCall:
     def softmax(x: Tensor) -> Tensor:
         return functional.softmax(x, dim=-1)
 
     return _either(o, fresh, _Function((fresh.normal(o.sizes),), softmax, fresh.wide))
 
 
-def _embedding(o: Operation, fresh: _Fresh) -> Call:
+def _embedding(o: Operation, fresh: _Fresh) -> OperatorCall:
     indices = fresh.whole(o.sizes[0], o.sizes2)
 
     def embedding(table: Tensor) -> Tensor:
@@ -463,7 +463,7 @@ def _embedding(o: Operation, fresh: _Fresh) -> Call:
     return _either(o, fresh, _Function((fresh.table(o),), embedding, fresh.wide))
 
 
-def _copy(o: Operation, fresh: _Fresh) -> Call:
+def _copy(o: Operation, fresh: _Fresh) -> OperatorCall:
     here = torch.empty(o.sizes, dtype=fresh.dtype, device=fresh.device)
     there = torch.ones(
         o.sizes, dtype=fresh.dtype, device=fresh.device if o.family == "copy" else None
@@ -471,7 +471,7 @@ def _copy(o: Operation, fresh: _Fresh) -> Call:
     if o.pinned:
         there = there.pin_memory()
     source, target = (here.fill_(1), there) if o.op == "copy_d2h" else (there, here)
-    return Call(lambda: target.copy_(source, non_blocking=True))
+    return OperatorCall(lambda: target.copy_(source, non_blocking=True))
 
 
 def _memory_format(o: Operation) -> torch.memory_format:
@@ -483,14 +483,14 @@ def _either(
     fresh: _Fresh,
     function: _Function,
     layout: torch.memory_format = torch.contiguous_format,
-) -> Call:
+) -> OperatorCall:
     """Return the forward pass, or the backward one with a random gradient of its own."""
     if not o.is_backward:
         return function.forward()
     return function.backward(fresh.normal(o.output, layout=layout))
 
 
-_FAMILIES: dict[str, Callable[[Operation, _Fresh], Call]] = {
+_FAMILIES: dict[str, Callable[[Operation, _Fresh], OperatorCall]] = {
     "binary": _binary,
     "unary": _unary,
     "reduction": _reduction,
@@ -512,7 +512,7 @@ TWIN = 4
 """Times the operands' memory that a wider twin and the comparison need beside them."""
 
 
-def _numerics(call: Call, operation: Operation, total: int) -> Numerics | None:
+def _numerics(call: OperatorCall, operation: Operation, total: int) -> Numerics | None:
     """Hold one call's result against FP64's, or FP32's of a shorter precision."""
     widening = 8 // operation.item_bytes
     if call.answers is None or operation.amounts.held_bytes * TWIN * widening > USABLE * total:

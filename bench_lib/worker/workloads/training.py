@@ -94,7 +94,7 @@ class _Spec:
         require_known("feed", self.feed, FEEDS)
 
     @property
-    def about(self) -> datasets.About:
+    def about(self) -> datasets.DataSet:
         """What is known of the data set beforehand."""
         return datasets.DATASETS[self.dataset]
 

@@ -38,7 +38,7 @@ _PROCESS = ("Process_Id", "PID", "pid", "")
 
 
 @dataclass(frozen=True)
-class Metric:
+class CounterMetric:
     """One thing that counters tell of a kernel."""
 
     name: str
@@ -62,9 +62,9 @@ class KernelCounters:
     calls: int
     total_s: float | None
     """Of one pass; None where the profiler does not tell when kernels ran."""
-    metrics: list[Metric]
+    metrics: list[CounterMetric]
 
-    def metric(self, name: str) -> Metric | None:
+    def metric(self, name: str) -> CounterMetric | None:
         """Return one of the metrics by its name; None where there were no counters for it."""
         return next((metric for metric in self.metrics if metric.name == name), None)
 
@@ -283,7 +283,7 @@ class _Sums:
 
     def counters(self, name: str, peak_gb_s: float | None) -> KernelCounters:
         ns, calls = max(self.passes.values())
-        metrics: list[Metric] = []
+        metrics: list[CounterMetric] = []
         if (occupancy := self._mean("occupancy")) is not None:
             metrics.append(_occupancy_metric(occupancy))
         rates = {what: self._rate(what) for what in ("fetched", "written")}
@@ -324,16 +324,16 @@ def _only(rates: Mapping[str, float | None]) -> str:
 # --- in words ----------------------------------------------------------------------------
 
 
-def _occupancy_metric(percent: float) -> Metric:
+def _occupancy_metric(percent: float) -> CounterMetric:
     share = percent / 100
     if share < LOW_OCCUPANCY:
         reading = "poor kernel utilization: few waves are in flight, and nothing hides their waits"
     else:
         reading = "enough waves are in flight for one to work while others wait"
-    return Metric(OCCUPANCY, percent, "%", share, reading)
+    return CounterMetric(OCCUPANCY, percent, "%", share, reading)
 
 
-def _bandwidth(gb_s: float, share: float | None, only: str = "") -> Metric:
+def _bandwidth(gb_s: float, share: float | None, only: str = "") -> CounterMetric:
     if share is None:
         reading = f"how much of the memory's bandwidth that is, is not known{only}"
     elif share > HIGH_BANDWIDTH:
@@ -342,23 +342,23 @@ def _bandwidth(gb_s: float, share: float | None, only: str = "") -> Metric:
         )
     else:
         reading = f"not bound by the memory's bandwidth{only}"
-    return Metric(BANDWIDTH, gb_s, "GB/s", share, reading)
+    return CounterMetric(BANDWIDTH, gb_s, "GB/s", share, reading)
 
 
-def _l2_hits(percent: float) -> Metric:
+def _l2_hits(percent: float) -> CounterMetric:
     if percent / 100 < LOW_L2_HITS:
         reading = "poor access patterns: what is fetched into the L2 cache is seldom used again"
     else:
         reading = "most accesses find their data in the L2 cache"
-    return Metric(L2_HITS, percent, "%", percent / 100, reading)
+    return CounterMetric(L2_HITS, percent, "%", percent / 100, reading)
 
 
-def _bank_conflicts(an_access: float) -> Metric:
+def _bank_conflicts(an_access: float) -> CounterMetric:
     if an_access > 0:
         reading = f"accesses to LDS take {1 + an_access:.3g} times as long as without conflicts"
     else:
         reading = "no access to LDS waits for another"
-    return Metric(
+    return CounterMetric(
         BANK_CONFLICTS, an_access, "conflicts an access", min(1.0, an_access / BANKS), reading
     )
 
@@ -392,8 +392,8 @@ def _column(row: Mapping[str, str], *names: str) -> float | None:
 def _told(
     figures: Mapping[str, Mapping[str, str]],
     names: Sequence[str],
-    make: Callable[[float, float | None], Metric | None],
-) -> list[Metric]:
+    make: Callable[[float, float | None], CounterMetric | None],
+) -> list[CounterMetric]:
     for name in names:
         row = figures.get(name, {})
         value = _column(row, "Avg", "Value")
@@ -403,12 +403,12 @@ def _told(
     return []
 
 
-def _occupancy_told(_: float, percent: float | None) -> Metric | None:
+def _occupancy_told(_: float, percent: float | None) -> CounterMetric | None:
     """Waves in flight say nothing without how many there is room for."""
     return None if percent is None else _occupancy_metric(percent)
 
 
-def _bandwidth_told(figures: Mapping[str, Mapping[str, str]]) -> list[Metric]:
+def _bandwidth_told(figures: Mapping[str, Mapping[str, str]]) -> list[CounterMetric]:
     rows = [figures.get(f"L2-Fabric {way} BW", {}) for way in ("Read", "Write")]
     values = [_column(row, "Avg", "Value") for row in rows]
     shares = [_column(row, "Pct of Peak", "PoP") for row in rows]

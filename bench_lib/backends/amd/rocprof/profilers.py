@@ -58,7 +58,7 @@ _OWN_VERSION = re.compile(r"(?mi)^\W*(?!rocm|system)[\w-]*\s*version\W+(\d+(?:\.
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelStatistics:
     """What all calls of one kernel took."""
 
     name: str
@@ -239,7 +239,7 @@ def require(tool: str | None = None, environ: Mapping[str, str] = os.environ) ->
     )
 
 
-def read_with_problems(path: Path) -> tuple[list[Kernel], list[str]]:
+def read_with_problems(path: Path) -> tuple[list[KernelStatistics], list[str]]:
     """Read what kernels took, the longest first, from statistics or from a trace of calls.
 
     Columns are found by their names, in any order.  Beside the kernels it tells in sentences what
@@ -259,7 +259,7 @@ def read_with_problems(path: Path) -> tuple[list[Kernel], list[str]]:
             f"{path.name} is about the host's calls of HIP and HSA, not about kernels; "
             "rocprofv3 --stats --kernel-trace leaves those in kernel_stats.csv"
         )
-    return [Kernel(*kernel) for kernel in each], found.problems
+    return [KernelStatistics(*kernel) for kernel in each], found.problems
 
 
 def _of_v3(folder: Path, name: str) -> Iterator[Files]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench_lib.backends.amd.rocprof import rocpd, tables
-from bench_lib.model import Call, Kernel
+from bench_lib.model import Kernel, KernelCall
 
 MOST_CALLS = 1_000_000
 """Of a process whose begin and end are kept one by one; all of them are in the totals."""
@@ -45,7 +45,7 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Process:
+class ProfiledProcess:
     """What one process had the device do, inside the ranges that count."""
 
     label: str
@@ -53,7 +53,7 @@ class Process:
     kernels: list[Kernel]
     """Calls and time of all the ranges together, the longest first."""
     copies: list[Copy] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
+    calls: list[KernelCall] = field(default_factory=list)
     """Each kernel's call in the order they began; empty where there are only statistics."""
     ranges: int = 0
     """How many ranges counted; none where everything did."""
@@ -63,7 +63,7 @@ class Process:
 class Results:
     """What an application's processes had their devices do."""
 
-    processes: list[Process]
+    processes: list[ProfiledProcess]
     problems: list[str] = field(default_factory=list)
     """Sentences for whoever reads the results: what is missing, and why."""
 
@@ -94,7 +94,7 @@ class Results:
         return sorted(together, key=lambda copy: -copy.total_s)
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[KernelCall]:
         """Those of the process whose kernels took longest."""
         busiest = max(
             self.processes,
@@ -164,7 +164,7 @@ def _kernel(name: str, begin: str, end: str) -> Span:
     return _span(sys.intern(plain(name)), begin, end)
 
 
-def _process(files: Files, windows: Sequence[Window], problems: list[str]) -> Process:
+def _process(files: Files, windows: Sequence[Window], problems: list[str]) -> ProfiledProcess:
     inside = _inside(windows)
     calls: Counter[str] = Counter()
     ns: Counter[str] = Counter()
@@ -181,7 +181,7 @@ def _process(files: Files, windows: Sequence[Window], problems: list[str]) -> Pr
         for name, times, total in tables.rows(path, STATISTICS, _stated, problems):
             calls[name] += times
             ns[name] += total
-    return Process(
+    return ProfiledProcess(
         files.label,
         _longest_first(Kernel(name, calls[name], ns[name] / 1e9) for name in calls),
         _copies(files, inside, problems),
@@ -190,10 +190,12 @@ def _process(files: Files, windows: Sequence[Window], problems: list[str]) -> Pr
     )
 
 
-def _calls(spans: list[Span]) -> list[Call]:
+def _calls(spans: list[Span]) -> list[KernelCall]:
     spans.sort(key=lambda span: span[1])
     origin = spans[0][1] if spans else 0
-    return [Call(name, (begin - origin) / 1e9, (end - origin) / 1e9) for name, begin, end in spans]
+    return [
+        KernelCall(name, (begin - origin) / 1e9, (end - origin) / 1e9) for name, begin, end in spans
+    ]
 
 
 def _copies(files: Files, inside: Inside, problems: list[str]) -> list[Copy]:

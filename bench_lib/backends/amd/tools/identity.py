@@ -64,7 +64,7 @@ Ask = Callable[..., str]
 
 
 @dataclass(frozen=True)
-class Told:
+class ToolAnswer:
     """What one tool says, or several together."""
 
     tool: str
@@ -74,12 +74,12 @@ class Told:
     """Why a tool that is installed said less than it could, and where two disagree."""
 
 
-def identities(environ: Mapping[str, str] = os.environ) -> Told:
+def identities(environ: Mapping[str, str] = os.environ) -> ToolAnswer:
     """Ask amd-smi, then rocminfo and rocm-smi for what is still open that a key may need.
 
     Nothing is said and nothing started where none of them is on PATH.
     """
-    believed, gpus, remarks = Told(""), list[Hardware](), list[str]()
+    believed, gpus, remarks = ToolAnswer(""), list[Hardware](), list[str]()
     for told in _each(environ):
         remarks += told.remarks
         if not gpus:
@@ -89,10 +89,10 @@ def identities(environ: Mapping[str, str] = os.environ) -> Told:
             gpus = _completed(gpus, told.gpus)
         if gpus and not _open(gpus, environ):
             break
-    return Told(believed.tool, gpus, remarks)
+    return ToolAnswer(believed.tool, gpus, remarks)
 
 
-def separately(environ: Mapping[str, str] = os.environ) -> list[Told]:
+def separately(environ: Mapping[str, str] = os.environ) -> list[ToolAnswer]:
     """Ask every tool that is on PATH, and leave what each says apart."""
     return list(_each(environ))
 
@@ -140,7 +140,7 @@ def counterparts(gpus: Sequence[Hardware], others: Sequence[Hardware]) -> list[H
     return found
 
 
-def _each(environ: Mapping[str, str]) -> Iterator[Told]:
+def _each(environ: Mapping[str, str]) -> Iterator[ToolAnswer]:
     """Ask one tool after another, as far as the caller goes on asking for them."""
     for name, read in (("amd-smi", _amd_smi), ("rocminfo", _rocminfo), ("rocm-smi", _rocm_smi)):
         path = shutil.which(name, path=environ.get("PATH"))
@@ -151,7 +151,7 @@ def _each(environ: Mapping[str, str]) -> Iterator[Told]:
             gpus = read(_asking(path, environ), remarks)
         except ToolError as error:
             gpus, remarks = [], [*remarks, str(error)]
-        yield Told(name, gpus, remarks)
+        yield ToolAnswer(name, gpus, remarks)
 
 
 def _asking(path: str, environ: Mapping[str, str]) -> Ask:
@@ -254,7 +254,7 @@ def _completed(gpus: Sequence[Hardware], others: Sequence[Hardware]) -> list[Har
     ]
 
 
-def _disputes(believed: Told, other: Told) -> list[str]:
+def _disputes(believed: ToolAnswer, other: ToolAnswer) -> list[str]:
     """Say where another tool contradicts the one that is believed."""
     kept = f"{believed.tool} is believed"
     here, there = len(believed.gpus), len(other.gpus)
