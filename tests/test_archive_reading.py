@@ -102,3 +102,33 @@ def test_a_file_that_this_version_cannot_read_is_named_beside_compacted_ones(cli
     answer = cli(*words, run_id(nights[1]))
     assert answer.status == 2
     assert f"{nights[1]}, line 1: schema 99 is newer than" in answer.err
+
+
+def test_every_command_goes_on_past_a_damaged_month_and_says_so(cli, nights):
+    """And past a line that cannot be read, in the newest night's file."""
+    compact(Path("history"), keep=0)
+    month = Path("history", "2026-01.parquet")
+    damaged = month.read_bytes()[:-100]
+    month.write_bytes(damaged)
+    newest = [measured(0.5)]
+    kept = write_run(Path("history"), newest, now="2026-01-03T02:00:00Z")
+    other = write_run(Path("history"), newest, now="2026-02-01T02:00:00Z")
+    kept.write_bytes(kept.read_bytes() + b"{}\n")
+    said = "2026-01.parquet: cannot be read: "
+    for words in (
+        ("history", "list"),
+        ("history", "list", "--json"),
+        ("history", "query", "SELECT * FROM points"),
+        ("history", "export", "--csv"),
+        ("history", "compact"),
+        ("report", "--markdown", "-"),
+    ):
+        answer = cli(*words)
+        assert answer.status == 0, words
+        assert said in answer.out + answer.err, words
+    for words in (("history", "show", run_id(kept)), ("compare", str(other), str(kept))):
+        answer = cli(*words)
+        assert answer.status == 0, words
+        assert "cannot be read: " in answer.out + answer.err, words
+    assert month.read_bytes() == damaged
+    assert kept.exists()

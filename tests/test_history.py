@@ -619,8 +619,10 @@ def test_the_latest_runs_of_a_key_are_read_newest_first_and_as_many_as_asked_for
         paths.append(tmp_path / f"2026010{day}T000000Z_{key}_0000000{day}.jsonl")
         paths[-1].write_bytes(write_run(tmp_path / "from").read_bytes())
     paths[3].write_bytes(b'{"schema": 2, "kind": "surprise"}\n')
-    found = latest(tmp_path, "mi300x", 3, but=paths[5])
+    said: list[str] = []
+    found = latest(tmp_path, "mi300x", 3, but=paths[5], say=said.append)
     assert [run.path for run in found] == [paths[4], paths[1]]
+    assert [words.partition(",")[0] for words in said] == [str(paths[3])]
     assert [run.path for run in latest(tmp_path, "mi250x", 3)] == [paths[2]]
     assert list(latest(tmp_path / "none", "mi300x", 3)) == []
 

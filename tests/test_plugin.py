@@ -268,6 +268,29 @@ def test_kernels_of_a_first_run_are_kept_for_its_baseline_unless_refused(suite, 
     assert [r.kernels for r in second.records.values()] == [None, None]
 
 
+def test_what_cannot_be_read_of_earlier_nights_is_said_and_stops_nothing(suite, pytester):
+    """A file of a later version, and one bad line; the torn end of a killed run is no surprise."""
+    run = suite()
+    accept(pytester, "alpha", TEN_MS)
+    for _ in range(3):
+        run("-k", "alpha")
+    newer, odd, killed = sorted(pytester.path.joinpath("history").iterdir())
+    newer.write_bytes(newer.read_bytes().replace(b'"schema":1', b'"schema":2'))
+    lines = odd.read_bytes().splitlines()
+    odd.write_bytes(b"\n".join([lines[0], b"{}", b"[]", *lines[1:]]) + b"\n")
+    killed.write_bytes(killed.read_bytes()[:-20])
+    result = run("-k", "alpha")
+    result.assert_outcomes(passed=1)
+    said = [line for line in result.outlines if line.startswith("left out of the rolling")]
+    assert len(said) == 2
+    result.stdout.fnmatch_lines_random(
+        [
+            f"left out of the rolling baseline: *{newer.name}, line 1: schema 2 is newer than 1*",
+            f"left out of the rolling baseline: {odd.name}: line 2 cannot be read: *(and 1 more)",
+        ]
+    )
+
+
 def test_a_full_temporary_folder_is_no_fault_of_a_test(suite, pytester):
     """The run ends with status 4 and one sentence; what was measured before it stands."""
     inside = Path(tempfile.gettempdir(), "torchinductor_me", "a")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,6 +72,8 @@ class Suite:
         """
         self._known = known
         self._rolling: dict[str, dict[str, list[ProcessSummary]]] = {}
+        self.left_out: list[str] = []
+        """What cannot be read of earlier nights, by file."""
         self._planned = planned
         self._any_clock = any_clock
         self._began: dict[str, Environment] = {}
@@ -252,9 +254,19 @@ class Suite:
 
     def _nights(self, key: str) -> Mapping[str, list[ProcessSummary]]:
         if key not in self._rolling:
-            runs = history.latest(self.writer.path.parent, key, MOST_RUNS, but=self.writer.path)
-            self._rolling[key] = rolling(runs, self._known.of(key).baselines)
+            self._rolling[key] = rolling(self._earlier(key), self._known.of(key).baselines)
         return self._rolling[key]
+
+    def _earlier(self, key: str) -> Iterator[history.Run]:
+        """Read the nights before this one, and note what cannot be read of them."""
+        folder, own = self.writer.path.parent, self.writer.path
+        for run in history.latest(folder, key, MOST_RUNS, but=own, say=self.left_out.append):
+            # The last line of a run that was killed is torn, and no surprise.
+            if run.finished and run.problems:
+                first, *others = run.problems
+                more = f" (and {len(others)} more)" if others else ""
+                self.left_out.append(f"{run.path.name}: {first}{more}")
+            yield run
 
     @property
     def torch(self) -> set[str]:

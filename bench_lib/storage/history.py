@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -423,10 +423,17 @@ def keys(folder: Path) -> dict[str, list[Path]]:
     return dict(sorted(found.items()))
 
 
-def latest(folder: Path, key: str, most: int, *, but: Path | None = None) -> Iterator[Run]:
+def latest(
+    folder: Path,
+    key: str,
+    most: int,
+    *,
+    but: Path | None = None,
+    say: Callable[[str], None] = lambda _problem: None,
+) -> Iterator[Run]:
     """Read the runs of a hardware key, newest first, ``most`` of them and not the file ``but``.
 
-    A file that cannot be read is passed over.
+    A file that cannot be read is passed over; ``say`` is called with the reason.
     """
     paths = [
         path
@@ -434,8 +441,16 @@ def latest(folder: Path, key: str, most: int, *, but: Path | None = None) -> Ite
         if path != but and (match := NAME.fullmatch(path.name)) and match["key"] == key
     ]
     for path in paths[:most]:
-        with contextlib.suppress(HistoryError):
+        with _passing_over(say):
             yield read(path)
+
+
+@contextlib.contextmanager
+def _passing_over(say: Callable[[str], None]) -> Iterator[None]:
+    try:
+        yield
+    except HistoryError as error:
+        say(str(error))
 
 
 def find(folder: Path, run: str) -> Path:
