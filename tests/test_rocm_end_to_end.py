@@ -625,34 +625,36 @@ class Break:
 
 
 BREAKS = {
-    "pinning": Break("hardware/visible.py", "VISIBLE_DEVICES", "VISIBLE", mi250x(), right_pin),
+    "pinning": Break("backends/amd/visible.py", "VISIBLE_DEVICES", "VISIBLE", mi250x(), right_pin),
     "PCI id": Break(
-        *("rocm/amd_smi.py", '"device_id"', '"pci_id"'),
+        *("backends/amd/tools/amd_smi.py", '"device_id"', '"pci_id"'),
         Machine([UNKNOWN], tools=("amd-smi",)),  # nobody else tells
         lambda probe: right_key(probe, "amd-gfx942-74fe"),
     ),
     "partition": Break(
-        *("rocm/amd_smi.py", '"accelerator_type"', '"compute_type"'),
+        *("backends/amd/tools/amd_smi.py", '"accelerator_type"', '"compute_type"'),
         mi300x_cpx(tools=("amd-smi", "rocminfo")),
         lambda probe: right_key(probe, "mi300x-cpx-nps4"),
     ),
     "order of devices": Break(
-        *("rocm/amd_smi.py", '"(node|hip)_id"', '"gpu"'),
+        *("backends/amd/tools/amd_smi.py", '"(node|hip)_id"', '"gpu"'),
         mi325x(3),
         lambda probe: right_key(probe, "mi325x"),
     ),
     "power": Break(
-        *("telemetry/amd_tools.py", '"socket_power"', '"power"'),
+        *("backends/amd/commands.py", '"socket_power"', '"power"'),
         mi300x(),
         lambda probe: right_figures(probe, "amd-smi"),
     ),
     "temperature": Break(
-        *("telemetry/amd_tools.py", '"hotspot"', '"hot_spot"'),
+        *("backends/amd/commands.py", '"hotspot"', '"hot_spot"'),
         mi300x(),
         lambda probe: right_figures(probe, "amd-smi"),
     ),
     "column": Break(
-        *("rocm/results.py", '"TotalDurationNs"', '"TotalNs"'), mi300x(), right_kernels
+        *("backends/amd/rocprof/results.py", '"TotalDurationNs"', '"TotalNs"'),
+        mi300x(),
+        right_kernels,
     ),
 }
 
