@@ -635,7 +635,7 @@ def test_another_matrix_can_be_named(suite, pytester):
     ("text", "message"),
     [
         ("{", "*cpu-test-2c.json is not JSON*restore it from version control*"),
-        ('{"schema": 99, "key": "cpu-test-2c"}', "*schema 99, newer than 1*upgrade bench-lib*"),
+        ('{"schema": 99, "key": "cpu-test-2c"}', "*schema 99, newer than 2*upgrade bench-lib*"),
         ('{"schema": 1, "key": "mi300x"}', "*holds baselines of 'mi300x', but this hardware is*"),
     ],
 )
