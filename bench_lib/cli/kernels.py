@@ -190,7 +190,7 @@ def _calls(change: KernelDifference) -> str:
 
 
 def _diff_document(sides: tuple[str, str], found: ProfileComparison) -> ProfileDiff:
-    from bench_lib.cli.documents.seen import KernelDifference, ProfileDiff
+    from bench_lib.cli.documents.seen import KernelChange, ProfileDiff
 
     diff = found.diff
     return filled(
@@ -199,7 +199,7 @@ def _diff_document(sides: tuple[str, str], found: ProfileComparison) -> ProfileD
         before=_side(sides[0], found.before, diff.before_s),
         after=_side(sides[1], found.after, diff.after_s),
         delta_s=diff.delta_s,
-        changes=[filled(KernelDifference, each, share=diff.share(each)) for each in diff.changes],
+        changes=[filled(KernelChange, each, share=diff.share(each)) for each in diff.changes],
     )
 
 
