@@ -6,17 +6,13 @@ against one rank of the same run.  No files, no clocks, no torch.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from bench_lib.model import Baseline, Limits, ProcessSummary, Published, Status, Verdict
+from bench_lib.model import Baseline, Limits, ProcessSummary
 from bench_lib.verdict import validity
-from bench_lib.verdict.metrics import LEADING
-from bench_lib.verdict.metrics.iterations import TRUST
-from bench_lib.verdict.metrics.metric import mostly_waited
 from bench_lib.verdict.statistics.comparison import AGREEING, LEAST_PROCESSES
 
 BETWEEN_DEVICES = 0.02
@@ -62,7 +58,18 @@ class Evidence:
     @property
     def is_unjudged(self) -> bool:
         """Whether there is nothing that the case can be held against."""
-        return unjudged(self) is not None
+        return not self.has_baseline or bool(self.unlike)
+
+    @property
+    def has_baseline(self) -> bool:
+        """Whether somebody accepted measured values."""
+        known = self.baseline
+        return known is not None and bool(known.processes) and known.provenance == "measured"
+
+    @property
+    def unlike(self) -> list[str]:
+        """The conditions that are not the baseline's, in words."""
+        return differing(self.conditions, self.baseline.conditions) if self.baseline else []
 
     def waits(self) -> bool:
         """Whether the device mostly waited for its host."""
@@ -115,28 +122,14 @@ class Evidence:
         return device + (BETWEEN_HOST_STATES if waits else 0.0)
 
 
+def mostly_waited(processes: Sequence[ProcessSummary]) -> bool:
+    """Whether the device waited for its host in more than half of some processes."""
+    return 2 * sum(p.host_bound for p in processes) > len(processes)
+
+
 def _device(process: ProcessSummary) -> str | None:
     """Return the device's uuid without the prefix that NVML writes and torch does not."""
     return process.device_uuid.removeprefix("GPU-") if process.device_uuid else None
-
-
-def unjudged(evidence: Evidence) -> Verdict | None:
-    """Return why a case cannot be held against anything; None where it can."""
-    candidate, baseline = evidence.candidate, evidence.baseline
-    value = statistics.geometric_mean(p.values[LEADING.name] for p in candidate)
-    if baseline is None or not baseline.processes or baseline.provenance != "measured":
-        against, words = PINNED, "; nothing accepted yet to hold it against"
-        words += _shortcomings(candidate)
-        if baseline is not None and baseline.published is not None:
-            against = "published"
-            words = f"{_shortcomings(candidate)}; {_beside(candidate, baseline.published)}"
-        status, reason = Status.NO_BASELINE, f"{_seconds(value)}{words}"
-    elif unlike := differing(evidence.conditions, baseline.conditions):
-        status, against = Status.INCOMPARABLE, PINNED
-        reason = f"conditions differ from the baseline's: {'; '.join(unlike)}"
-    else:
-        return None
-    return Verdict(status, LEADING.name, reason, value=value, unit=LEADING.unit, against=against)
 
 
 def differing(conditions: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
@@ -146,36 +139,3 @@ def differing(conditions: Mapping[str, Any], stored: Mapping[str, Any]) -> list[
         for name in sorted(conditions.keys() & stored.keys())
         if None not in (conditions[name], stored[name]) and conditions[name] != stored[name]
     ]
-
-
-def _beside(candidate: Sequence[ProcessSummary], published: Published) -> str:
-    """Compare the rate with a published one, figures first: a terminal cuts the rest off."""
-    unit = f"{published.item}/s"
-    rates = [p.values["throughput"] for p in candidate if "throughput" in p.values]
-    rate = statistics.geometric_mean(rates) if rates else None
-    words = "" if rate is None else f"{_rate(rate)} {unit}; "
-    words += f"published: {_rate(published.rate)} {unit}"
-    if published.low is not None and published.high is not None:
-        words += f" ({_rate(published.low)} to {_rate(published.high)})"
-    words += "" if rate is None else f", {rate / published.rate:.3g} times that"
-    return f"{words}; not judged by; {published.caveat}; source: {published.source}"
-
-
-def _shortcomings(candidate: Sequence[ProcessSummary]) -> str:
-    """Say what will matter as soon as there is a baseline."""
-    words = ""
-    spread = statistics.median(p.values.get("stability", 0.0) for p in candidate)
-    if spread > TRUST:
-        words = f"; iterations of a process spread by {spread:.1%}, above {TRUST:.0%}, "
-        words += "where trust in the timing ends"
-    if any(p.values.get("finite") == 0.0 for p in candidate):
-        words += "; the answer holds infinities or NaN"
-    return words
-
-
-def _seconds(value: float) -> str:
-    return f"{value * 1e3:.3f} ms" if value < 1 else f"{value:.3f} s"
-
-
-def _rate(value: float) -> str:
-    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"

@@ -19,7 +19,6 @@ from bench_lib.verdict.evidence import (
     PINNED,
     Evidence,
     differing,
-    unjudged,
 )
 from bench_lib.verdict.metrics import LEADING, find, of, registered
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, efficiencies, enough
@@ -30,6 +29,7 @@ from bench_lib.verdict.rules.chance import Question
 from bench_lib.verdict.severity import NOT_COMPARED, worst
 from bench_lib.verdict.statistics.comparison import AGREEING, Comparison, Contrast, paired
 from bench_lib.verdict.statistics.comparison import compare as compare_suite
+from bench_lib.verdict.unjudged import unjudged
 
 __all__ = [
     "BETWEEN_DEVICES",

@@ -5,14 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from bench_lib.model import Case, ProcessSummary, Status, Verdict
-from bench_lib.verdict.metrics.metric import Metric, Sides, mostly_waited
+from bench_lib.verdict.evidence import Evidence, mostly_waited
+from bench_lib.verdict.metrics.metric import Metric, Sides
 from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
-
-if TYPE_CHECKING:
-    from bench_lib.verdict.evidence import Evidence
 
 
 def alone(case: Case, cases: Iterable[Case]) -> Case | None:

@@ -10,13 +10,10 @@ import enum
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
 from bench_lib.formats import amount
 from bench_lib.model import Limits, Measurement, ProcessSummary, Telemetry
-
-if TYPE_CHECKING:
-    from bench_lib.verdict.evidence import Evidence
+from bench_lib.verdict.evidence import Evidence
 
 
 class Rule(enum.Enum):
@@ -178,11 +175,6 @@ def named(processes: Sequence[ProcessSummary]) -> dict[str, ProcessSummary]:
         taken = not process.worker or process.worker in found
         found[f"#{position}" if taken else process.worker] = process
     return found
-
-
-def mostly_waited(processes: Sequence[ProcessSummary]) -> bool:
-    """Whether the device waited for its host in more than half of some processes."""
-    return 2 * sum(p.host_bound for p in processes) > len(processes)
 
 
 _LIMITS = {each.name for each in fields(Limits)} - {"metrics"}
