@@ -8,7 +8,7 @@ at all (memory does).  Clocks differ by 0.2% from process to process, and are re
 error.  Printed is how many of the nights are REGRESSED and INVALID, by the case's true slow-down.
 """
 
-from __future__ import annotations
+from __future__ import math
 
 import argparse
 import random
@@ -62,7 +62,9 @@ def _processes(
         time = slower - follows * clock + chance.gauss(0, BETWEEN)
         read = clock + chance.gauss(0, CLOCK_SD)
         processes.append(
-            ProcessSummary(time, 0.001, 20, "e", "t", clock_mhz=USUAL_MHZ * (1 + read))
+            ProcessSummary(
+                {"latency": math.exp(time)}, 20, "e", "t", clock_mhz=USUAL_MHZ * (1 + read)
+            )
         )
     return processes
 

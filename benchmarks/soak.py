@@ -233,7 +233,10 @@ class Soak:
             if case.does == "new":
                 continue
             processes = [
-                ProcessSummary(-4.60517 + 0.0005 * (i - 2), 0.01, 20, "e0e0e0e0", "2026-01-01")
+                ProcessSummary(
+                    {"latency": 0.01 * (1 + 0.0005 * (i - 2)), "stability": 0.01},
+                    *(20, "e0e0e0e0", "2026-01-01"),
+                )
                 for i in range(5)
             ]
             launcher = "mpirun" if case.is_of_ranks else "none"

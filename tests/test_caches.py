@@ -218,9 +218,9 @@ def test_a_torch_for_others_has_nothing_to_tune():
     """A skip, with the reason."""
     import dataclasses
 
-    from bench_lib.worker.context import Context, answer, tuned
+    from bench_lib.worker.context import MeasuringContext, answer, tuned
 
-    context = Context(Setting(torch.device("cpu")), Clock(), "c")
+    context = MeasuringContext(Setting(torch.device("cpu")), Clock(), "c")
     answered = answer(dataclasses.asdict(make_case()), context, tuned)
     assert answered == {"skipped": "MIOpen is for AMD GPUs, and this torch is built for others"}
 

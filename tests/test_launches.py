@@ -283,7 +283,7 @@ def test_a_rank_compares_the_streams_of_its_device(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """And says so in its measurement."""
-    log: Any = SimpleNamespace(enter=lambda _phase: None)
+    log: Any = SimpleNamespace(enter=lambda _phase: None, phase="measure")
     monkeypatch.setattr(ranks, "die_with_parent", lambda: None)
     devices = compares(monkeypatch, ranks)
     order = tmp_path / "case.json"

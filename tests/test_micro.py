@@ -721,9 +721,9 @@ def test_ranks_meet_as_they_are_told_to(monkeypatch: pytest.MonkeyPatch) -> None
     """Where, with which backend, and as which of how many."""
     told: list[tuple[Any, ...]] = []
 
-    def joined(*arguments: Any, **named: Any) -> session.Group:
+    def joined(*arguments: Any, **named: Any) -> session.RankGroup:
         told.append((arguments, named))
-        return session.Group()
+        return session.RankGroup()
 
     monkeypatch.setattr(session, "joined", joined)
     place = RankPlace(rank=1, ranks=2, backend="gloo", url="tcp://a:1", launched=True)
@@ -897,7 +897,7 @@ def test_a_rank_that_torch_fails_ends_with_1_and_so_ends_all(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others would wait for it in a collective."""
-    monkeypatch.setattr(session, "joined", lambda *_a, **_n: session.Group())
+    monkeypatch.setattr(session, "joined", lambda *_a, **_n: session.RankGroup())
     assert failed(RANKS[1], RuntimeError("boom"), monkeypatch, when="measure") == 1
     assert "error: rank 1: " in capsys.readouterr().err
 

@@ -117,7 +117,7 @@ OTHER_WORDS = {"key", "id", "run_id", "dtype", "network_name", "gpus"}
 ALLOWED = {
     *(("Case", "id"), ("Hardware", "key"), ("Accepted", "run_id")),  # as files have them
     ("CollectiveRow", "dtype"),  # as the matrix has it
-    *(("Request", "gpus"), ("Got", "gpus"), ("Resources", "gpus")),  # Slurm's
+    *(("SchedulerRequest", "gpus"), ("Got", "gpus"), ("Resources", "gpus")),  # Slurm's
 }
 
 

@@ -19,7 +19,7 @@ import pytest
 from bench_lib.backends.looks import Source
 from bench_lib.backends.processes import described, kin, run_of
 from bench_lib.backends.tool import ToolError
-from bench_lib.engine.telemetry import Sample, Sampler, look_once, parse, summarise
+from bench_lib.engine.telemetry import Sampler, TelemetrySample, look_once, parse, summarise
 from bench_lib.engine.telemetry.watching import RETRY_S, watch
 from bench_lib.model import Hardware, Telemetry
 
@@ -34,7 +34,7 @@ LONG_S = 60.0
 
 def test_only_samples_inside_the_window_count() -> None:
     """Both ends belong to it."""
-    samples = [Sample(t=t, clock_mhz=1000 + t) for t in (0.9, 1.0, 1.5, 2.0, 2.1)]
+    samples = [TelemetrySample(t=t, clock_mhz=1000 + t) for t in (0.9, 1.0, 1.5, 2.0, 2.1)]
     found = summarise(samples, 1.0, 2.0)
     assert found is not None
     assert (found.samples, found.clock_mhz, found.clock_min_mhz) == (3, 1001.5, 1001.0)
@@ -42,16 +42,20 @@ def test_only_samples_inside_the_window_count() -> None:
 
 def test_a_window_without_samples_is_none() -> None:
     """Which is not the same as a device at rest."""
-    assert summarise([Sample(t=5.0)], 1.0, 2.0) is None
+    assert summarise([TelemetrySample(t=5.0)], 1.0, 2.0) is None
     assert summarise([], 1.0, 2.0) is None
 
 
 def test_every_figure_is_summed_up_in_its_own_way() -> None:
     """Clocks by their median and least, power and loads by their mean, heat by its highest."""
     samples = [
-        Sample(1.0, "x", 2000, 400, 50, 0.5, ("power cap",), memory_clock_mhz=900, steal=0.5),
-        Sample(1.1, "x", 1000, 600, 70, 1.0, ("thermal", "power cap"), memory_clock_mhz=1300),
-        Sample(1.2, "x", 2100, 500, 60, 0.75, memory_clock_mhz=1200, steal=0.25),
+        TelemetrySample(
+            1.0, "x", 2000, 400, 50, 0.5, ("power cap",), memory_clock_mhz=900, steal=0.5
+        ),
+        TelemetrySample(
+            1.1, "x", 1000, 600, 70, 1.0, ("thermal", "power cap"), memory_clock_mhz=1300
+        ),
+        TelemetrySample(1.2, "x", 2100, 500, 60, 0.75, memory_clock_mhz=1200, steal=0.25),
     ]
     assert summarise(samples, 1.0, 2.0) == Telemetry(
         source="x",
@@ -70,8 +74,8 @@ def test_every_figure_is_summed_up_in_its_own_way() -> None:
 
 def test_figures_that_no_sample_has_are_none() -> None:
     """And one sample that has them is enough."""
-    assert summarise([Sample(t=1.0)], 1.0, 2.0) == Telemetry(source="", samples=1)
-    some = summarise([Sample(t=1.0), Sample(t=1.1, power_w=300)], 1.0, 2.0)
+    assert summarise([TelemetrySample(t=1.0)], 1.0, 2.0) == Telemetry(source="", samples=1)
+    some = summarise([TelemetrySample(t=1.0), TelemetrySample(t=1.1, power_w=300)], 1.0, 2.0)
     assert some is not None
     assert (some.power_w, some.clock_mhz) == (300, None)
 
@@ -79,9 +83,9 @@ def test_figures_that_no_sample_has_are_none() -> None:
 def test_an_idle_clock_before_the_stretch_does_not_count() -> None:
     """Though what was counted until then is taken from there."""
     samples = [
-        Sample(t=0.9, clock_mhz=150, power_w=90, counters={"thermal": 5}),
-        Sample(t=1.1, clock_mhz=1900, power_w=600, counters={"thermal": 5}),
-        Sample(t=2.1, clock_mhz=140, power_w=95, counters={"thermal": 6}),
+        TelemetrySample(t=0.9, clock_mhz=150, power_w=90, counters={"thermal": 5}),
+        TelemetrySample(t=1.1, clock_mhz=1900, power_w=600, counters={"thermal": 5}),
+        TelemetrySample(t=2.1, clock_mhz=140, power_w=95, counters={"thermal": 6}),
     ]
     found = summarise(samples, 1.0, 2.0)
     assert found is not None
@@ -92,12 +96,14 @@ def test_an_idle_clock_before_the_stretch_does_not_count() -> None:
 # --- counters ----------------------------------------------------------------------------
 
 
-def counting(*looks: tuple[float, float | None, dict[str, float]]) -> list[Sample]:
+def counting(*looks: tuple[float, float | None, dict[str, float]]) -> list[TelemetrySample]:
     """Make samples of a time, the counters' clock and the counters."""
-    return [Sample(t=t, ticks=ticks, counters=counters) for t, ticks, counters in looks]
+    return [TelemetrySample(t=t, ticks=ticks, counters=counters) for t, ticks, counters in looks]
 
 
-def held_back(samples: list[Sample]) -> tuple[list[str], dict[str, float], dict[str, float]]:
+def held_back(
+    samples: list[TelemetrySample],
+) -> tuple[list[str], dict[str, float], dict[str, float]]:
     """Summarise from 1 to 2 s."""
     found = summarise(samples, 1.0, 2.0)
     assert found is not None
@@ -166,12 +172,14 @@ def test_events_without_a_clock_are_a_reason_without_a_share() -> None:
         counting((1.0, 100, {"thermal": 9}), (1.5, 200, {})),
         counting((1.5, 100, {"thermal": 9})),
         [
-            Sample(t=1.0, source="amdsmi", counters={"thermal": 1}),
-            Sample(t=1.5, source="amd-smi", counters={"thermal": 9}),
+            TelemetrySample(t=1.0, source="amdsmi", counters={"thermal": 1}),
+            TelemetrySample(t=1.5, source="amd-smi", counters={"thermal": 9}),
         ],
     ],
 )
-def test_counters_that_went_back_vanished_or_changed_tell_nothing(samples: list[Sample]) -> None:
+def test_counters_that_went_back_vanished_or_changed_tell_nothing(
+    samples: list[TelemetrySample],
+) -> None:
     """A GPU that was reset counts from zero; two sources need not count alike."""
     assert held_back(samples) == ([], {}, {})
 
@@ -179,10 +187,10 @@ def test_counters_that_went_back_vanished_or_changed_tell_nothing(samples: list[
 def test_counts_are_rarer_than_samples() -> None:
     """NVML's come every half second."""
     samples = [
-        Sample(t=0.5, ticks=0, counters={"thermal": 0}),
-        Sample(t=0.6),
-        Sample(t=1.1),
-        Sample(t=1.6, ticks=1000, counters={"thermal": 500}),
+        TelemetrySample(t=0.5, ticks=0, counters={"thermal": 0}),
+        TelemetrySample(t=0.6),
+        TelemetrySample(t=1.1),
+        TelemetrySample(t=1.6, ticks=1000, counters={"thermal": 500}),
     ]
     assert held_back(samples) == (["thermal"], {"thermal": 0.5}, {"thermal": 500})
 
@@ -190,8 +198,12 @@ def test_counts_are_rarer_than_samples() -> None:
 def test_a_counter_knows_a_share_better_than_flags_do() -> None:
     """Flags are seen at moments; where a counter did not grow they are all there is."""
     samples = [
-        Sample(t=1.0, ticks=0, counters={"power cap": 0, "thermal": 4}, throttle=("power cap",)),
-        Sample(t=1.5, ticks=100, counters={"power cap": 10, "thermal": 4}, throttle=("thermal",)),
+        TelemetrySample(
+            t=1.0, ticks=0, counters={"power cap": 0, "thermal": 4}, throttle=("power cap",)
+        ),
+        TelemetrySample(
+            t=1.5, ticks=100, counters={"power cap": 10, "thermal": 4}, throttle=("thermal",)
+        ),
     ]
     assert held_back(samples)[:2] == (["power cap", "thermal"], {"power cap": 0.1, "thermal": 0.0})
 
@@ -202,7 +214,7 @@ def test_a_counter_knows_a_share_better_than_flags_do() -> None:
 def test_flags_tell_how_long_a_reason_held_at_least(flagged: int, looks: int, share: float) -> None:
     """From the first flag to the last; a single one of many is a moment."""
     reasons = [("thermal", "thermal")] * flagged + [()] * (looks - flagged)
-    samples = [Sample(t=1 + n / 10, throttle=reason) for n, reason in enumerate(reasons)]
+    samples = [TelemetrySample(t=1 + n / 10, throttle=reason) for n, reason in enumerate(reasons)]
     assert held_back(samples) == (["thermal"], {"thermal": share}, {})
 
 
@@ -230,14 +242,14 @@ def test_processes_are_foreign_only_in_a_list_that_knows_ours(
     seen: tuple[int, ...], own: list[int], foreign: list[int]
 ) -> None:
     """A list without our own measuring process counts in another pid namespace."""
-    found = summarise([Sample(t=1.0), Sample(t=1.5, pids=seen)], 1.0, 2.0, own)
+    found = summarise([TelemetrySample(t=1.0), TelemetrySample(t=1.5, pids=seen)], 1.0, 2.0, own)
     assert found is not None
     assert found.foreign_processes == foreign
 
 
-def strangers(own: list[int], *looks: Sample) -> tuple[list[int], dict[str, str]]:
+def strangers(own: list[int], *looks: TelemetrySample) -> tuple[list[int], dict[str, str]]:
     """Summarise from 1 to 2 s, with a look inside that was not for processes."""
-    found = summarise([*looks, Sample(t=1.1)], 1.0, 2.0, own)
+    found = summarise([*looks, TelemetrySample(t=1.1)], 1.0, 2.0, own)
     assert found is not None
     return found.foreign_processes, found.foreign_names
 
@@ -248,14 +260,26 @@ IDLE = {"pids": (10, 11, 12), "kin": (10,)}
 @pytest.mark.parametrize(
     ("looks", "idle"),
     [
-        ([Sample(t=1.5, busy=(10,), **IDLE)], [11, 12]),
-        ([Sample(t=1.5, busy=(10, 11), **IDLE)], [12]),
-        ([Sample(t=1.2, busy=(), **IDLE), Sample(t=1.8, busy=(12,), **IDLE)], [11]),
-        ([Sample(t=0.5, busy=(12,), **IDLE), Sample(t=1.8, busy=(), **IDLE)], [11]),
-        ([Sample(t=-1.5, busy=(12,), **IDLE), Sample(t=1.8, busy=(), **IDLE)], [11, 12]),
-        ([Sample(t=1.8, busy=(), **IDLE), Sample(t=2.5, busy=(12,), **IDLE)], [11]),
-        ([Sample(t=1.5, **IDLE)], []),
-        ([Sample(t=1.2, **IDLE), Sample(t=1.8, busy=(), **IDLE)], []),
+        ([TelemetrySample(t=1.5, busy=(10,), **IDLE)], [11, 12]),
+        ([TelemetrySample(t=1.5, busy=(10, 11), **IDLE)], [12]),
+        (
+            [TelemetrySample(t=1.2, busy=(), **IDLE), TelemetrySample(t=1.8, busy=(12,), **IDLE)],
+            [11],
+        ),
+        (
+            [TelemetrySample(t=0.5, busy=(12,), **IDLE), TelemetrySample(t=1.8, busy=(), **IDLE)],
+            [11],
+        ),
+        (
+            [TelemetrySample(t=-1.5, busy=(12,), **IDLE), TelemetrySample(t=1.8, busy=(), **IDLE)],
+            [11, 12],
+        ),
+        (
+            [TelemetrySample(t=1.8, busy=(), **IDLE), TelemetrySample(t=2.5, busy=(12,), **IDLE)],
+            [11],
+        ),
+        ([TelemetrySample(t=1.5, **IDLE)], []),
+        ([TelemetrySample(t=1.2, **IDLE), TelemetrySample(t=1.8, busy=(), **IDLE)], []),
     ],
 )
 def test_a_foreign_process_is_idle_where_it_is_known_to_have_run_nothing(looks, idle) -> None:
@@ -267,22 +291,22 @@ def test_a_foreign_process_is_idle_where_it_is_known_to_have_run_nothing(looks, 
 
 def test_only_foreign_processes_are_named() -> None:
     """Those whose name is known."""
-    look = Sample(t=1.5, pids=(10, 11, 12), names={10: "python3", 11: "train, 512 MiB"})
+    look = TelemetrySample(t=1.5, pids=(10, 11, 12), names={10: "python3", 11: "train, 512 MiB"})
     assert strangers([10], look) == ([11, 12], {"11": "train, 512 MiB"})
 
 
 def test_a_descendant_of_ours_is_not_foreign() -> None:
     """A context that was alive at the look and is not any more; or one nobody named."""
-    assert strangers([10], Sample(t=1.5, pids=(10, 11, 12), kin=(10, 11)))[0] == [12]
-    assert strangers([], Sample(t=1.5, pids=(11, 12), kin=(11,)))[0] == [12]
+    assert strangers([10], TelemetrySample(t=1.5, pids=(10, 11, 12), kin=(10, 11)))[0] == [12]
+    assert strangers([], TelemetrySample(t=1.5, pids=(11, 12), kin=(11,)))[0] == [12]
 
 
 def test_without_a_look_in_the_stretch_the_one_before_tells() -> None:
     """Looks for processes are rarer than others; one in the stretch is newer."""
-    before = Sample(t=0.8, pids=(10, 11))
-    assert strangers([10], Sample(t=0.3, pids=(10, 12)), before)[0] == [11]
-    assert strangers([10], before, Sample(t=1.9, pids=(10,)))[0] == []
-    assert strangers([10], Sample(t=2.2, pids=(10, 11)))[0] == []
+    before = TelemetrySample(t=0.8, pids=(10, 11))
+    assert strangers([10], TelemetrySample(t=0.3, pids=(10, 12)), before)[0] == [11]
+    assert strangers([10], before, TelemetrySample(t=1.9, pids=(10,)))[0] == []
+    assert strangers([10], TelemetrySample(t=2.2, pids=(10, 11)))[0] == []
 
 
 @pytest.mark.parametrize("pids", [(10, 11), (901, 902)])
@@ -290,27 +314,27 @@ def test_who_was_on_the_device_long_before_the_stretch_does_not_count(
     pids: tuple[int, int],
 ) -> None:
     """Sources that are asked once a second look for processes every four."""
-    assert len(strangers([10], Sample(t=-1.0, pids=pids))[0]) == 1
-    assert strangers([10], Sample(t=-1.1, pids=pids)) == ([], {})
-    ended = Sample(t=-1.1, pids=(901,))
-    assert strangers([10], ended, Sample(t=1.5, pids=(901, 902)))[0] == [0]
+    assert len(strangers([10], TelemetrySample(t=-1.0, pids=pids))[0]) == 1
+    assert strangers([10], TelemetrySample(t=-1.1, pids=pids)) == ([], {})
+    ended = TelemetrySample(t=-1.1, pids=(901,))
+    assert strangers([10], ended, TelemetrySample(t=1.5, pids=(901, 902)))[0] == [0]
 
 
 def test_more_processes_than_ours_outside_our_namespace_are_counted() -> None:
     """Which they are cannot be told, so they are called 0."""
     one = ([0], {"0": "a process outside this container"})
-    assert strangers([10, 11], Sample(t=1.5, pids=(901, 902, 903))) == one
-    assert strangers([10], Sample(t=1.5, pids=(901, 902, 903)))[0] == [0, 0]
+    assert strangers([10, 11], TelemetrySample(t=1.5, pids=(901, 902, 903))) == one
+    assert strangers([10], TelemetrySample(t=1.5, pids=(901, 902, 903)))[0] == [0, 0]
 
 
 def test_a_process_of_ours_counts_once_however_often_it_is_named() -> None:
     """It may have served several contexts; a stranger does not hide behind it."""
-    assert strangers([10, 10, 11], Sample(t=1.5, pids=(901, 902, 903)))[0] == [0]
+    assert strangers([10, 10, 11], TelemetrySample(t=1.5, pids=(901, 902, 903)))[0] == [0]
 
 
 def test_a_context_that_has_only_just_ended_is_not_counted_as_another_s() -> None:
     """It takes more than ours in each look, and to know how many are ours."""
-    fewer, more = Sample(t=0.9, pids=(901, 902)), Sample(t=1.4, pids=(901,))
+    fewer, more = TelemetrySample(t=0.9, pids=(901, 902)), TelemetrySample(t=1.4, pids=(901,))
     assert strangers([10], fewer, more) == ([], {})
     assert strangers([], fewer) == ([], {})
 
@@ -395,7 +419,7 @@ def test_a_line_is_a_sample() -> None:
         "due": 7.6,
         "trouble": "gone",
     }
-    assert parse(json.dumps(line)) == Sample(
+    assert parse(json.dumps(line)) == TelemetrySample(
         7.5,
         "nvml",
         1980.0,

@@ -32,7 +32,6 @@ _DESIGNATION = re.compile(r"\b[A-Z]+\d{2,}[A-Z]*\b")
 
 _Table = TypeVar("_Table", bound=Struct)
 _Number = TypeVar("_Number", "Figure", "Count")
-_PciId = Annotated[str, Meta(pattern="^[0-9a-f]{4}$")]
 _Text = Annotated[str, Meta(pattern=r"^\S(.*\S)?$")]
 
 
@@ -66,7 +65,7 @@ class Peaks(Struct, forbid_unknown_fields=True, frozen=True):
     int8: Figure | None = None
 
     def scaled(self, factor: float) -> dict[str, float]:
-        """Return those that are known, times `factor`."""
+        """Return the known peaks in TFLOP/s, each times `factor`, a ratio."""
         known = msgspec.structs.asdict(self).items()
         return {precision: peak * factor for precision, peak in known if peak is not None}
 

@@ -223,7 +223,10 @@ def parse(path: Path, data: bytes) -> Run:
 
 
 def unfold(path: Path, data: bytes) -> tuple[Run, list[FileLine]]:
-    """Return what ``parse`` does, and each line of the file with what it says."""
+    """Return what ``parse`` does, and each line of the file with what it says.
+
+    Raises HistoryError as ``parse`` does.
+    """
     run = Run(path)
     if match := NAME.fullmatch(path.name):
         run.key, run.run_id = match["key"], match["run"]

@@ -24,5 +24,6 @@ class Document:
 
 def filled(kind: Callable[..., Told], source: object, /, **own: Any) -> Told:
     """Return a document with the fields that ``source`` has by the same names, and its own."""
-    names = {field.name for field in fields(kind)} - {"schema", "command", *own}  # type: ignore[arg-type]
+    known = fields(kind)  # type: ignore[arg-type]  # a callable that is a dataclass
+    names = {field.name for field in known} - {"schema", "command", *own}
     return kind(**own, **{name: getattr(source, name) for name in names if hasattr(source, name)})

@@ -60,7 +60,7 @@ def find(name: str) -> Metric | None:
 
 
 def limited_by_name() -> dict[str, float | None]:
-    """Return the metrics that are judged where a case's limits name them, and their tolerance."""
+    """Return the metrics that a case's limits may name, each with its tolerance, a fraction."""
     found = (metric for metric in registered().values() if metric.is_limited_by_name)
     return {metric.name: metric.tolerance for metric in found}
 

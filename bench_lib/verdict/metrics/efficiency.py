@@ -97,7 +97,7 @@ EFFICIENCY = Metric(
 
 
 def enough(values: Sequence[float], ranks: int, limit: float | None) -> list[Verdict]:
-    """Hold efficiencies against the least that a case allows, where it sets one.
+    """Hold efficiencies, each a share, against the least share that a case allows, if it sets one.
 
     Nothing where no efficiency is known.  One launch decides nothing, nor does one of two.
     """

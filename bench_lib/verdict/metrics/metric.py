@@ -130,7 +130,7 @@ class Metric:
     def values(
         self, processes: Sequence[ProcessSummary], state: str | None = None
     ) -> dict[str, float]:
-        """Return the value of each process that has one, by its name.
+        """Return each process's value, if it has one, in the metric's unit, by the process's name.
 
         With ``state`` only those measured under it.
         """
