@@ -8,9 +8,10 @@ at all (memory does).  Clocks differ by 0.2% from process to process, and are re
 error.  Printed is how many of the nights are REGRESSED and INVALID, by the case's true slow-down.
 """
 
-from __future__ import math
+from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 from collections import Counter

@@ -92,6 +92,7 @@ AT_FIRST = {
     "slow": {"SUSPECT"},
     "slow then dead": {"SUSPECT"},
     "slow once": {"SUSPECT"},
+    "noisy": {"SUSPECT"},
     "fast": OK,
 }
 """What is said of them where a session ended before it could look again."""

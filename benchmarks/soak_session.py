@@ -136,7 +136,8 @@ class _Disk:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Leave room for the beginning of a line."""
-        if report.when != "call" or "fills-disk" not in report.nodeid:
+        # The setup's report brings what was measured, and the others wait for the verdict.
+        if report.when != "setup" or "fills-disk" not in report.nodeid:
             return
         try:
             (STATE / "fill.once").touch(exist_ok=False)
