@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         UserError,
         Verdict,
     )
+    from bench_lib.verdict.metrics.metric import Metric, Rule
     from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 
 __version__ = "0.1.0"
@@ -41,6 +42,7 @@ _PUBLIC = {
     **dict.fromkeys(
         ("LaunchCommand", "Launcher", "RankVariables", "RanksWanted"), "bench_lib.launch.launchers"
     ),
+    **dict.fromkeys(("Metric", "Rule"), "bench_lib.verdict.metrics.metric"),
     **dict.fromkeys(("Setting", "UnsupportedError", "Workload"), "bench_lib.worker.workload"),
 }
 __all__ = [
@@ -52,9 +54,11 @@ __all__ = [
     "Launcher",
     "Limits",
     "Measurement",
+    "Metric",
     "RankVariables",
     "RanksWanted",
     "Record",
+    "Rule",
     "Sampling",
     "Setting",
     "Source",

@@ -15,7 +15,16 @@ import bench_lib
 ROOT = Path(__file__).parents[1]
 PUBLIC = {
     *("Case", "Hardware", "Launch", "Limits", "Measurement", "Record", "Sampling", "Setting"),
-    *("Backend", "Source", "LaunchCommand", "Launcher", "RankVariables", "RanksWanted"),
+    *(
+        "Backend",
+        "Metric",
+        "Rule",
+        "Source",
+        "LaunchCommand",
+        "Launcher",
+        "RankVariables",
+        "RanksWanted",
+    ),
     *("Status", "Telemetry", "UnsupportedError", "UserError", "Verdict", "Workload"),
 }
 IMPORT = re.compile(r"^from (bench_lib[\w.]*) import (.+)$", re.MULTILINE)
