@@ -227,6 +227,7 @@ class Suite:
             self._nights(key).get(case.id, []) if baseline and baseline.processes else [],
             acceptance.conditions_of(case, outcome.hardware, self._began[case.id]),
             self._planned,
+            len({attempt.process for attempt in record.attempts}),
             self._any_clock,
             case.launch.ranks,
             self._evidence_alone(record),

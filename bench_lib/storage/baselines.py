@@ -197,7 +197,7 @@ _FORMERLY: dict[str, tuple[str, Callable[[float], float]]] = {
     "first_step_s": ("first_step", float),
     "spread": ("stability", float),
     "finite": ("finite", float),
-    "cosine": ("cosine", lambda cosine: 1 - cosine),
+    "cosine": ("cosine", lambda cosine: max(0.0, 1 - cosine)),
     "loss_error": ("loss", float),
     "grad_norm_error": ("gradients", float),
 }

@@ -36,6 +36,8 @@ class Evidence:
     """Compared with the baseline's; what is unknown on either side is not."""
     planned: int = 1
     """How many candidate processes the case gets where it looks suspicious."""
+    tried: int = 0
+    """Processes in which the case was tried, those that the hardware spoilt among them."""
     any_clock: bool = False
     """Whether nothing is to be excused by a lower clock."""
     ranks: int = 1

@@ -107,6 +107,8 @@ def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) ->
         {name: sign * math.log(value) for name, value in side.items() if value > 0}
         for side in (sides.candidate, sides.baseline)
     )
+    if not new or not old:
+        return None
     probes = sides.candidate_probes or {}, sides.baseline_probes or {}
     return Question(
         case_id,
@@ -179,6 +181,7 @@ def beside_time(
         _told(verdict, metric)
         for metric in registered().values()
         if metric.rule is not Rule.CHANCE and metric.bound is None
+        if metric.tolerance_in(limits) is not None
         for verdict in threshold.verdicts(metric, evidence, PINNED)
     ]
 

@@ -166,7 +166,7 @@ METRICS = (
     ),
     _numerics(
         *("cosine", "1 - cosine to FP32", 1e-5),
-        lambda answer: None if answer.cosine is None else 1 - answer.cosine,
+        lambda answer: None if answer.cosine is None else max(0.0, 1 - answer.cosine),
     ),
     _numerics(
         *("loss", "loss or size off FP32's", 0.01),

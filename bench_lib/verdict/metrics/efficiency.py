@@ -35,12 +35,12 @@ def efficiencies(
     """
     left: dict[str, list[ProcessSummary]] = {}
     for process in one:
-        if "throughput" in process.values:
+        if process.values.get("throughput"):
             left.setdefault(_run(process), []).append(process)
     found: dict[str, float] = {}
     for process in several:
         partners = left.get(_run(process))
-        if "throughput" not in process.values or not partners:
+        if not process.values.get("throughput") or not partners:
             continue
         partner = partners.pop(0)
         is_new = partner.worker and partner.worker not in found

@@ -62,7 +62,7 @@ class Metric:
     unit: str
     """``s``, ``B``, ``J``, ``1/s``; empty for a share."""
     of: Callable[[Measurement, Telemetry | None], float | None]
-    """Read it, in ``unit``; None if unknown.  A metric judged by chance is above 0."""
+    """Read it, in ``unit``, from 0 on; None if unknown.  Judged by chance it is above 0."""
     rule: Rule = Rule.CHANCE
     more_is_better: bool = False
     tolerance: float | None = None
@@ -124,8 +124,8 @@ class Metric:
         return not self.limit and self.name not in _LIMITS and self.rule is not Rule.EXACT
 
     def can_be(self, value: float) -> bool:
-        """Whether it is a number, of which chance is told by the logarithm."""
-        return math.isfinite(value) and (value > 0 or self.rule is not Rule.CHANCE)
+        """Whether it is a number from 0 on; above 0 if chance is told by its logarithm."""
+        return math.isfinite(value) and (value > 0 or (value == 0 and self.rule is not Rule.CHANCE))
 
     def values(
         self, processes: Sequence[ProcessSummary], state: str | None = None

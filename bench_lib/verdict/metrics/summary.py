@@ -33,12 +33,13 @@ def summarise(
     states: dict[str, str] = {}
     for metric in registered().values():
         source = first_look if metric.first_look and first_look is not None else measurement
-        value = _read(metric, source, seen) if cold or not metric.cold_only else None
-        state = metric.state(source) if value is not None and metric.state is not None else None
+        if metric.cold_only and not cold:
+            continue
+        value, state = _read(metric, source, seen)
         if value is not None:
             values[metric.name] = value
-        if state is not None:
-            states[metric.name] = state
+            if state is not None:
+                states[metric.name] = state
     return ProcessSummary(
         values=values,
         states=states,
@@ -55,12 +56,16 @@ def summarise(
     )
 
 
-def _read(metric: Metric, measurement: Measurement, seen: Telemetry | None) -> float | None:
-    """Return a metric's value; None where it is unknown, or no figure."""
+def _read(
+    metric: Metric, measurement: Measurement, seen: Telemetry | None
+) -> tuple[float | None, str | None]:
+    """Return a metric's value, None if it is unknown or no figure, and its state."""
     try:
-        value = metric.of(measurement, seen)
+        read = metric.of(measurement, seen)
+        value = None if read is None else float(read)
+        state = None if metric.state is None else metric.state(measurement)
     except Exception as error:  # noqa: BLE001 - anybody's metric, which must not cost the night
         words = f"{metric.name} of {measurement.case_id} is left out: {error}"
         warnings.warn(words, MachineWarning, stacklevel=3)
-        return None
-    return float(value) if value is not None and metric.can_be(value) else None
+        return None, None
+    return (value if value is not None and metric.can_be(value) else None), state

@@ -30,6 +30,8 @@ def verdicts(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
         state = metric.common_state(*sides)
     except ValueError:
         return [_unlike(metric, evidence, against)] if against == PINNED else []
+    if not all(metric.values(side, state) for side in sides):
+        return []
     return [_held(metric, evidence, against, state)]
 
 
@@ -59,11 +61,10 @@ def _bounds(metric: Metric, evidence: Evidence, before: Sequence[float]) -> _Bou
     tolerance = metric.tolerance_in(evidence.limits) or 0.0
     allowance = metric.allowance
     on_top = allowance(evidence.candidate) if callable(allowance) else allowance
-    return _Bounds(
-        before[0] - abs(before[0]) * tolerance - on_top,
-        max(before[-1] + abs(before[-1]) * tolerance + on_top, metric.floor),
-        tolerance,
-    )
+    most = before[-1] + abs(before[-1]) * tolerance + on_top
+    if not metric.more_is_better:  # which is held negated, and has no floor
+        most = max(most, metric.floor)
+    return _Bounds(before[0] - abs(before[0]) * tolerance - on_top, most, tolerance)
 
 
 def _held(metric: Metric, evidence: Evidence, against: str, state: str | None) -> Verdict:
@@ -126,7 +127,7 @@ def _is_confirmed(metric: Metric, evidence: Evidence, known: int) -> bool:
     """Whether enough processes were asked, or all that are planned.
 
     What only the first process of a run can tell, because it leaves the caches filled, counts as
-    confirmed once the others were asked.
+    confirmed once the others were asked; and so does what the hardware spoilt in the others.
     """
     asked = known if metric.state is None else len(evidence.candidate)
-    return asked >= min(CONFIRMED, evidence.planned)
+    return max(asked, evidence.tried) >= min(CONFIRMED, evidence.planned)
