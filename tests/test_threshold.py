@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builders import make_baseline, make_process, make_processes
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from bench_lib.model import Limits, ProcessSummary, Status, Verdict
 from bench_lib.verdict.evidence import PINNED, Evidence
 from bench_lib.verdict.metrics import registered
+from bench_lib.verdict.metrics.metric import Metric, Rule
 from bench_lib.verdict.rules import threshold
 
 MIB = 2**20
@@ -407,3 +410,36 @@ def test_a_distance_that_one_side_does_not_know_is_not_told():
         assert len(verdicts(metric, [known], [known])) == 1
         assert verdicts(metric, [known], make_processes([0.0])) == []
         assert verdicts(metric, make_processes([0.0]), [known]) == []
+
+
+# ---- what other packages' metrics may be --------------------------------------------------
+
+
+def hits(*values: float) -> list[ProcessSummary]:
+    """Return processes of such hit rates."""
+    return [
+        replace(p, values={**p.values, "hits": x})
+        for p, x in zip(peaks(*values), values, strict=True)
+    ]
+
+
+HITS = Metric(
+    "hits", "hits", "1", lambda _, __: 1.0, Rule.THRESHOLD, more_is_better=True, tolerance=0.1
+)
+
+
+@pytest.mark.parametrize(
+    ("values", "status"),
+    [((100.0,) * 3, Status.OK), ((1.0,) * 3, Status.REGRESSED), ((200.0,) * 3, Status.IMPROVED)],
+)
+def test_a_threshold_may_want_more(values, status):
+    """Less than a tenth below the least of the baseline is tolerated."""
+    evidence = Evidence(hits(*values), make_baseline(processes=hits(100.0, 101.0)), planned=3)
+    (found,) = threshold.verdicts(HITS, evidence, PINNED)
+    assert (found.status, found.value, found.baseline) == (status, values[0], 100.5)
+
+
+def test_one_process_decides_where_the_hardware_spoilt_the_others():
+    """Whatever became of them, the suite has asked as often as it may."""
+    found = verdict("memory", peaks(100 * MIB), peaks(10 * MIB), planned=6, tried=6)
+    assert found.status is Status.REGRESSED
