@@ -425,6 +425,6 @@ def _measured(measurement: Measurement, record: Record, device: Hardware | None)
         cache = f" ({measurement.compile_cache} caches)" if measurement.compile_cache else ""
         words += f", compiled in {formats.seconds(measurement.compile_s)}{cache}"
     precision = str(record.case.params.get("precision", ""))
-    shares = console.efficiency(measurement, device, precision) if device else {}
+    shares = console.shares_of_peak(measurement, device, precision) if device else {}
     words += "".join(f", {share:.1%} of peak {name}" for name, share in shares.items())
     return words + (", host-bound" if measurement.host_bound else "")

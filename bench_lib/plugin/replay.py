@@ -132,5 +132,5 @@ def extra_info(measurement: Measurement, outcome: Outcome) -> dict[str, Any]:
         "host_bound": measurement.host_bound,
         "parameters": measurement.parameters,
         "metrics": _metrics(measurement, outcome),
-        "efficiency": console.efficiency(measurement, outcome.hardware, precision),
+        "efficiency": console.shares_of_peak(measurement, outcome.hardware, precision),
     }

@@ -264,7 +264,9 @@ def rate_of(measurement: Measurement) -> float:
     return measurement.items_per_step * len(measurement.iteration_s) / measurement.wall_s
 
 
-def efficiency(measurement: Measurement, hardware: Hardware, precision: str) -> dict[str, float]:
+def shares_of_peak(
+    measurement: Measurement, hardware: Hardware, precision: str
+) -> dict[str, float]:
     """Share of the hardware's peaks that the median step reached; empty where not known.
 
     ``flops`` is of the dense peak of what the precision computes in, ``bandwidth`` of the
