@@ -23,11 +23,11 @@ from bench_lib.report.console import (
     WIDTH,
     CaseFigures,
     counted,
-    efficiency,
     explanations,
     figures,
     in_words,
     rate_of,
+    shares_of_peak,
     summary_rows,
     table,
     tables,
@@ -260,23 +260,23 @@ def test_the_rate_counts_stalls():
     assert rate_of(measurement) == 16.0
 
 
-def test_efficiency_is_of_the_precisions_dense_peak_and_of_the_memorys():
+def test_a_share_of_peak_is_of_the_precisions_dense_peak_and_of_the_memorys():
     """A quarter of 100 TFLOPS, and half of 1000 GB/s; autocast computes in its half precision."""
     measurement = make_measurement(
         iteration_s=[0.5] * 3, flops_per_step=12.5e12, least_bytes_per_step=250 * 10**9
     )
     hardware = make_hardware(peak_tflops={"fp16": 100.0}, peak_gb_per_s=1000.0)
     expected = {"flops": pytest.approx(0.25), "bandwidth": pytest.approx(0.5)}
-    assert efficiency(measurement, hardware, "fp16") == expected
-    assert efficiency(measurement, hardware, "amp-fp16") == expected
-    assert efficiency(measurement, hardware, "fp32") == {"bandwidth": pytest.approx(0.5)}
+    assert shares_of_peak(measurement, hardware, "fp16") == expected
+    assert shares_of_peak(measurement, hardware, "amp-fp16") == expected
+    assert shares_of_peak(measurement, hardware, "fp32") == {"bandwidth": pytest.approx(0.5)}
 
 
-def test_efficiency_that_is_not_known_is_not_claimed():
+def test_a_share_of_peak_that_is_not_known_is_not_claimed():
     """Neither for want of a peak nor for want of a count."""
     known = make_measurement(flops_per_step=1e12, least_bytes_per_step=10**9)
     bare = make_hardware(peak_tflops={}, peak_gb_per_s=None)
-    assert efficiency(known, bare, "fp16") == {}
+    assert shares_of_peak(known, bare, "fp16") == {}
     assert efficiency(make_measurement(), make_hardware(), "fp16") == {}
 
 
