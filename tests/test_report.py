@@ -277,7 +277,7 @@ def test_a_share_of_peak_that_is_not_known_is_not_claimed():
     known = make_measurement(flops_per_step=1e12, least_bytes_per_step=10**9)
     bare = make_hardware(peak_tflops={}, peak_gb_per_s=None)
     assert shares_of_peak(known, bare, "fp16") == {}
-    assert efficiency(make_measurement(), make_hardware(), "fp16") == {}
+    assert shares_of_peak(make_measurement(), make_hardware(), "fp16") == {}
 
 
 @pytest.mark.parametrize(
