@@ -125,6 +125,26 @@ def test_a_metric_that_raises_costs_itself_and_no_night(monkeypatch):
         assert list(values_of(make_measurement())) == ["latency"]
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"sides": lambda _metric, _evidence, _against: 1 / 0},
+        {"rule": Rule.THRESHOLD, "bound": lambda _evidence: 1 / 0},
+        {"rule": Rule.THRESHOLD, "allowance": lambda _processes: 1 / 0},
+    ],
+    ids=["sides", "bound", "allowance"],
+)
+def test_a_metric_that_cannot_be_judged_is_skipped_alone(monkeypatch, broken):
+    """Another package's; the case's other metrics are judged, and the metric is named."""
+    declared = Metric("theirs", "theirs", "s", lambda seen, _: 1.0, tolerance=0.1, **broken)
+    only(monkeypatch, declared)
+    process = make_process()
+    processes = [replace(process, values={**process.values, "theirs": 1.0})] * 5
+    with pytest.warns(MachineWarning, match=r"^theirs of .* is not judged: ZeroDivisionError"):
+        found = judged(processes, processes, Limits())
+    assert {v.metric: v.status for v in found} == {"latency": Status.OK, "theirs": Status.SKIPPED}
+
+
 def test_a_value_of_zero_that_somebody_wrote_into_a_baseline_is_not_compared():
     """By chance; no traceback ends the night."""
     limits = Limits(metrics={"energy": 0.02})

@@ -8,10 +8,19 @@ before it is REGRESSED.  What is known of a case is ``evidence``'s.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from bench_lib.model import Accepted, Baseline, Limits, ProcessSummary, Status, Verdict
+from bench_lib.model import (
+    Accepted,
+    Baseline,
+    Limits,
+    MachineWarning,
+    ProcessSummary,
+    Status,
+    Verdict,
+)
 from bench_lib.verdict import validity
 from bench_lib.verdict.evidence import (
     BETWEEN_DEVICES,
@@ -21,6 +30,7 @@ from bench_lib.verdict.evidence import (
     differing,
 )
 from bench_lib.verdict.metrics import LEADING, find, of, registered
+from bench_lib.verdict.metrics.builtin import METRICS
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, efficiencies, enough
 from bench_lib.verdict.metrics.iterations import TRUST
 from bench_lib.verdict.metrics.metric import Metric, Rule, Sides, named
@@ -80,16 +90,35 @@ def _verdicts(metric: Metric, suite: Mapping[str, Evidence]) -> list[tuple[str, 
         if metric.bound is None and metric.tolerance_in(evidence.limits) is None:
             continue
         for against in evidence.references():
-            if metric.rule is not Rule.CHANCE:
-                verdicts = threshold.verdicts(metric, evidence, against)
-                found += [(case_id, _told(verdict, metric)) for verdict in verdicts]
-            elif (question := _question(case_id, metric, evidence, against)) is not None:
-                families.setdefault(against, []).append(question)
-            elif against == PINNED and (verdict := _unknown(metric, evidence)) is not None:
-                found.append((case_id, verdict))
+            for answer in _answers(case_id, metric, evidence, against):
+                if isinstance(answer, Question):
+                    families.setdefault(against, []).append(answer)
+                else:
+                    found.append((case_id, _told(answer, metric)))
     for family in families.values():
         found += _answered(family)
     return found
+
+
+def _answers(
+    case_id: str, metric: Metric, evidence: Evidence, against: str
+) -> Sequence[Verdict | Question]:
+    """Return what a metric says of a case by itself, or what its whole family has to answer."""
+    try:
+        if metric.rule is not Rule.CHANCE:
+            return threshold.verdicts(metric, evidence, against)
+        question = _question(case_id, metric, evidence, against)
+    except Exception as error:
+        if metric in METRICS:
+            raise
+        # Another package's metric fails alone; it must not cost the night.
+        words = f"{metric.name} of {case_id} is not judged: {type(error).__name__}: {error}"
+        warnings.warn(words, MachineWarning, stacklevel=2)
+        return [Verdict(Status.SKIPPED, metric.name, words, unit=metric.unit, against=against)]
+    if question is not None:
+        return [question]
+    unknown = _unknown(metric, evidence) if against == PINNED else None
+    return [] if unknown is None else [unknown]
 
 
 def _told(verdict: Verdict, metric: Metric) -> Verdict:
