@@ -115,6 +115,7 @@ class PerfSession:
         """What measures, writes down and judges in this process."""
         options = self.options
         settings = Settings(
+            bursts=True,
             history=options.history,
             baselines=options.baselines,
             processes=options.processes,
