@@ -31,8 +31,7 @@ from bench_lib.model import (
 from bench_lib.storage import history
 from bench_lib.studies import batches, compiling, precision, sheet
 from bench_lib.studies.batches import LEAST, Search, find_largest
-from bench_lib.studies.cells import number
-from bench_lib.studies.figures import figures_of
+from bench_lib.studies.figures import figures_of, number
 from bench_lib.studies.lists import above_zero, names_in, numbers_in
 from bench_lib.studies.template import TIME_LIMIT_S, TUNING_LIMIT_S, Template, least_s
 
@@ -754,7 +753,7 @@ def searched(search, limit, *, fixed=0, image=0):
         if batch <= limit:
             search.fitted(batch, fixed + image * batch if image else None)
         else:
-            search.too_large(batch)
+            search.does_not_fit(batch)
     return tries
 
 
@@ -762,14 +761,14 @@ def test_a_search_doubles_and_then_halves_the_gap():
     """Where no memory is known."""
     search = Search(start=4, resolution=0)
     assert searched(search, 21) == [4, 8, 16, 32, 24, 20, 22, 21]
-    assert (search.largest, search.is_bounded) == (21, False)
+    assert (search.largest, search.too_large) == (21, 22)
 
 
 def test_a_search_that_starts_too_high_goes_down_to_one():
     """And finds that not even that fits."""
     search = Search(start=5)
     assert searched(search, 0) == [5, 2, 1]
-    assert (search.largest, search.is_bounded) == (None, False)
+    assert (search.largest, search.too_large) == (None, 1)
     down = Search(start=64)
     assert searched(down, 3) == [64, 32, 16, 8, 4, 2, 3]
     assert down.largest == 3
@@ -799,7 +798,7 @@ def test_where_the_line_ends_too_early_the_search_goes_on_beyond_it():
     tries = searched(search, 150, image=100)
     assert tries[:4] == [32, 64, 96, 104]
     assert 144 <= search.largest <= 150
-    assert not search.is_bounded
+    assert search.too_large is not None
 
 
 def test_memory_that_does_not_grow_tells_nothing():
@@ -825,7 +824,7 @@ def test_a_bound_ends_the_search_and_is_not_taken_for_the_limit():
     """It is tried itself, and nothing above it."""
     search = Search(start=8, at_most=20)
     assert searched(search, 1000) == [8, 16, 20]
-    assert (search.largest, search.is_bounded) == (20, True)
+    assert (search.largest, search.too_large) == (20, None)
     low = Search(start=32, at_most=5)
     assert searched(low, 1000) == [5]
 
@@ -834,10 +833,10 @@ def test_a_batch_that_does_not_fit_a_second_time_is_searched_below():
     """What had fitted above it counts no more."""
     search = Search(start=4, resolution=0)
     searched(search, 21)
-    search.too_large(21)
+    search.does_not_fit(21)
     assert search.largest == 20
     assert search.next_batch is None
-    search.too_large(20)
+    search.does_not_fit(20)
     assert search.largest == 16
     assert search.next_batch == 18
 
@@ -888,8 +887,13 @@ def found_with(search, measure):
         cases.append(case)
         return measure(case)
 
-    looks = batches.BatchLooks(attempt, attempt)
-    found = find_largest(search, lambda batch: case_of(batch_size=batch), looks, said.append)
+    found = find_largest(
+        search,
+        lambda batch: case_of(batch_size=batch),
+        glance=attempt,
+        measure=attempt,
+        say=said.append,
+    )
     return found, cases, said
 
 

@@ -173,8 +173,13 @@ def _searched(
     def case_of(batch: int) -> Case:
         return session.case(precision=name, batch_size=batch)
 
-    looks = batches.BatchLooks(engine.held.glance, engine.attempt)
-    found = batches.find_largest(search, case_of, looks, lambda line: say(f"{name}: {line}"))
+    found = batches.find_largest(
+        search,
+        case_of,
+        glance=engine.held.glance,
+        measure=engine.attempt,
+        say=lambda line: say(f"{name}: {line}"),
+    )
     accepted = batches.largest_accepted(case_of, engine.accepted)
     found = batches.held_against(found, accepted, search, case_of, engine.attempt)
     if found.outcome is not None:

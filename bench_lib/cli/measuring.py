@@ -27,8 +27,7 @@ from bench_lib.cli.reading import cases_of
 if TYPE_CHECKING:
     from bench_lib.engine.engine import Engine
     from bench_lib.model import Case, Hardware, Limits, Record
-    from bench_lib.studies.cells import Table
-    from bench_lib.studies.figures import Figures
+    from bench_lib.studies.figures import Figures, Table
 
 
 @dataclass(frozen=True)

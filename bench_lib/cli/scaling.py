@@ -369,7 +369,7 @@ class _Study:
         table = exercise.scaling_table(rows)
         more: dict[str, Any] = {"forecasts": [], "gpu": None, "requests": []}
         sections = [table.lines, exercise.efficiency_lines(rows)]
-        sections.append([exercise.law_line(curve) for curve in curves])
+        sections.append([curve.fitted.sentence for curve in curves])
         if what == MNIST:
             told, more = self._about_the_job(rows)
             sections += told
@@ -383,7 +383,7 @@ class _Study:
                 say(f"drawn to {self._plot}")
             except UserError as error:  # what was measured is told all the same
                 say(f"not drawn: {error}")
-        laws = [exercise.law_of(curve) for curve in curves]
+        laws = [curve.fitted for curve in curves]
         written = [each.written for each in self._sessions]
         session.tell(rows, replace(table, lines=lines), laws=laws, written=written, **more)
 

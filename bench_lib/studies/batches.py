@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bench_lib.cases.axes import LARGEST
 from bench_lib.engine.outcome import Outcome
 from bench_lib.formats import quantity
 from bench_lib.model import Case, Sampling
-from bench_lib.studies.cells import (
+from bench_lib.studies.figures import (
+    Figures,
     Table,
-    doubts,
     mib,
     number,
     percent,
@@ -20,7 +20,6 @@ from bench_lib.studies.cells import (
     table_of,
     times,
 )
-from bench_lib.studies.figures import Figures
 
 ENOUGH = 0.95
 """Share of the best throughput that makes a smaller batch the better choice."""
@@ -80,7 +79,10 @@ SWEEP = (
 def sweep_table(rows: Sequence[SweepRow]) -> Table:
     """Return the table of a sweep, and its best points below it."""
     figures = [row.figures for row in rows]
-    lines = [*_in_words(best_of(figures), figures), *_while_it_works(figures), *doubts(figures)]
+    lines = _in_words(best_of(figures), figures)
+    if batches := ", ".join(str(row.batch_size) for row in rows if row.figures.device_s):
+        words = "TFLOP/s, the share of the peak and the bandwidth are by the time in which the "
+        lines.append(f"host-bound batches ({batches}): {words}device works")
     return table_of(rows, SWEEP, lines)
 
 
@@ -101,15 +103,6 @@ def _in_words(best: Best | None, figures: Sequence[Figures]) -> list[str]:
     if best.efficient.flops_per_step and best.efficient.bound_by:
         lines.append(f"batch {_batch(best.efficient)}: {best.efficient.bound_by}")
     return lines
-
-
-def _while_it_works(figures: Sequence[Figures]) -> list[str]:
-    """Say which rows have an operation rate by less than the time that images were counted in."""
-    batches = ", ".join(str(_batch(f)) for f in figures if f.device_s is not None)
-    if not batches:
-        return []
-    line = f"host-bound batches ({batches}): TFLOP/s, the share of the peak and the bandwidth are "
-    return [line + "by the time in which the device works"]
 
 
 # ---- the largest that fits --------------------------------------------------------------
@@ -153,36 +146,27 @@ class Search:
         self._capacity = capacity
         self._resolution = resolution
         self._fitted: dict[int, int | None] = {}
-        self._too_large: int | None = None
+        self.too_large: int | None = None
+        """The smallest batch that is known not to fit."""
 
     @property
     def largest(self) -> int | None:
         """The largest batch that fitted."""
         return max(self._fitted, default=None)
 
-    @property
-    def smallest_too_large(self) -> int | None:
-        """The smallest batch that is known not to fit."""
-        return self._too_large
-
-    @property
-    def is_bounded(self) -> bool:
-        """Whether nothing was too large: the bound ended the search, and not the memory."""
-        return self._too_large is None
-
     def fitted(self, batch: int, memory_bytes: int | None) -> None:
         """Take in that a batch fitted, and the memory it took where that is known."""
         self._fitted[batch] = memory_bytes
 
-    def too_large(self, batch: int) -> None:
+    def does_not_fit(self, batch: int) -> None:
         """Take in that a batch did not fit, whatever was seen of it and larger ones before."""
         self._fitted = {n: memory for n, memory in self._fitted.items() if n < batch}
-        self._too_large = batch
+        self.too_large = batch
 
     @property
     def next_batch(self) -> int | None:
         """The batch to try; None where the search is over."""
-        low, high = self.largest, self._too_large
+        low, high = self.largest, self.too_large
         if low is None:
             return self._start if high is None else high // 2 or None
         if high is None:
@@ -257,55 +241,45 @@ class SearchResult:
     """A larger batch that has a baseline, and could not be measured now."""
 
 
-@dataclass(frozen=True)
-class BatchLooks:
-    """How a search sees cases."""
-
-    glance: Callable[[Case], Outcome]
-    """One look, whatever disturbs it."""
-    measure: Callable[[Case], Outcome]
-    """As any case is measured."""
-
-
 def find_largest(
     search: Search,
     case_of: Callable[[int], Case],
-    looks: BatchLooks,
-    say: Callable[[str], None] = lambda _line: None,
+    *,
+    glance: Callable[[Case], Outcome],
+    measure: Callable[[Case], Outcome],
+    say: Callable[[str], None],
 ) -> SearchResult:
-    """Search with the least sampling, then measure the largest batch as any case.
+    """Search by a ``glance`` at each batch, then ``measure`` the largest as any case.
 
-    Where that does not fit after all, the search goes on.  Anything but memory ends it.
+    The search goes on if that one does not fit after all.  Anything but memory ends it.
     """
     tries: list[Try] = []
     stopped = ""
     while True:
-        batch = None if stopped else search.next_batch
-        if batch is None and search.largest is None:
-            return SearchResult(None, tries, stopped, too_large=search.smallest_too_large)
-        if batch is None:
-            assert search.largest is not None
-            outcome = looks.measure(case_of(search.largest))
-            if not _is_out_of_memory(outcome):
-                why, beyond = stopped or _bound(search), search.smallest_too_large
-                return SearchResult(search.largest, tries, why, outcome, beyond)
-            say(f"batch {search.largest} did not fit a second time")
-            search.too_large(search.largest)
-            continue
-        outcome = looks.glance(replace(case_of(batch), sampling=LEAST))
-        seen = next((a.measurement for a in outcome.attempts if a.measurement), None)
-        if seen is not None:
-            search.fitted(batch, seen.peak_memory_bytes)
-        elif _is_out_of_memory(outcome):
-            search.too_large(batch)
-        else:
-            stopped = f"batch {batch}: {_why_not(outcome)}"
-            say(stopped)
-            continue
-        memory = None if seen is None else seen.peak_memory_bytes
-        tries.append(Try(batch, seen is not None, memory))
-        fits = "fits" if seen is not None else "is too large"
-        say(f"batch {batch} {fits}{f', {mib(memory)}' if memory is not None else ''}")
+        while not stopped and (batch := search.next_batch) is not None:
+            outcome = glance(replace(case_of(batch), sampling=LEAST))
+            seen = next((a.measurement for a in outcome.attempts if a.measurement), None)
+            if seen is None and not _is_out_of_memory(outcome):
+                stopped = f"batch {batch}: {_why_not(outcome)}"
+                say(stopped)
+                break
+            memory = seen and seen.peak_memory_bytes
+            if seen is None:
+                search.does_not_fit(batch)
+            else:
+                search.fitted(batch, memory)
+            tries.append(Try(batch, seen is not None, memory))
+            fits = "is too large" if seen is None else "fits"
+            say(f"batch {batch} {fits}{f', {mib(memory)}' if memory is not None else ''}")
+        if search.largest is None:
+            return SearchResult(None, tries, stopped, too_large=search.too_large)
+        outcome = measure(case_of(search.largest))
+        if not _is_out_of_memory(outcome):
+            if search.too_large is None and not stopped:
+                stopped = f"batch {search.largest} is the most that was to be tried"
+            return SearchResult(search.largest, tries, stopped, outcome, search.too_large)
+        say(f"batch {search.largest} did not fit a second time")
+        search.does_not_fit(search.largest)
 
 
 def largest_accepted(case_of: Callable[[int], Case], accepted: Collection[str]) -> int | None:
@@ -336,10 +310,6 @@ def held_against(
 
 def _is_out_of_memory(outcome: Outcome) -> bool:
     return outcome.fault is not None and outcome.fault.kind == "out of memory"
-
-
-def _bound(search: Search) -> str:
-    return f"batch {search.largest} is the most that was to be tried" if search.is_bounded else ""
 
 
 def _why_not(outcome: Outcome) -> str:
@@ -376,18 +346,17 @@ def largest_rows(
         ratio = None
         if each.largest and first.largest and not each.stopped and not first.stopped:
             ratio = each.largest / first.largest
-        rows.append(
-            LargestRow(
-                precision,
-                each.largest,
-                ratio,
-                each.tries,
-                each.stopped,
-                figures[each.outcome.case.id] if each.outcome else None,
-                each.too_large,
-                int(each.missed.case.params["batch_size"]) if each.missed else None,
-            )
+        row = LargestRow(
+            precision,
+            each.largest,
+            ratio,
+            each.tries,
+            each.stopped,
+            figures[each.outcome.case.id] if each.outcome else None,
+            each.too_large,
+            int(each.missed.case.params["batch_size"]) if each.missed else None,
         )
+        rows.append(row)
     return rows
 
 
@@ -396,18 +365,6 @@ def largest_table(rows: Sequence[LargestRow], capacity: int | None) -> Table:
 
     ``capacity`` is the device's memory in bytes.
     """
-    lines = [f"{row.precision}: {row.stopped}" for row in rows if row.stopped]
-    lines += [
-        f"{row.precision}: not even a batch of one fits"
-        for row in rows
-        if row.largest is None and not row.stopped
-    ]
-    lines += [
-        f"{row.precision}: the largest batch with a baseline is {row.missed}, and now no more "
-        f"than {row.largest or 0} fits"
-        for row in rows
-        if row.missed is not None
-    ]
     columns = (
         ("precision", lambda row: row.precision),
         ("largest", _largest_cell),
@@ -416,7 +373,18 @@ def largest_table(rows: Sequence[LargestRow], capacity: int | None) -> Table:
         ("of it", lambda row: _share_of(capacity, row.figures)),
         ("tries", lambda row: quantity(len(row.tries))),
     )
+    lines = [f"{row.precision}: {line}" for row in rows for line in _remarks(row)]
     return table_of(rows, columns, lines)
+
+
+def _remarks(row: LargestRow) -> Iterator[str]:
+    if row.stopped:
+        yield row.stopped
+    elif row.largest is None:
+        yield "not even a batch of one fits"
+    if row.missed is not None:
+        now = f"and now no more than {row.largest or 0} fits"
+        yield f"the largest batch with a baseline is {row.missed}, {now}"
 
 
 def _share_of(capacity: int | None, seen: Figures | None) -> str:

@@ -17,9 +17,16 @@ from bench_lib.engine.settings import nodeid_of
 from bench_lib.formats import quantity, seconds
 from bench_lib.model import Attempt, Environment, Hardware, Param, Record
 from bench_lib.storage.history import Run
-from bench_lib.studies.cells import CELLS, number, percent, seconds_cell, times
 from bench_lib.studies.compiling import MODES
-from bench_lib.studies.figures import Figures, figures_of
+from bench_lib.studies.figures import (
+    CELLS,
+    Figures,
+    figures_of,
+    number,
+    percent,
+    seconds_cell,
+    times,
+)
 
 LARGEST = "largest-batch"
 """The exercise that the largest batches are known by, in the history.

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench_lib.cases.training import INPUT_ALONE, training_case
 from bench_lib.model import MOST_STEPS_TOLD, Case, Measurement, Param, Record, Training
-from bench_lib.studies.cells import (
+from bench_lib.studies.figures import (
+    Figures,
     Table,
-    doubts,
+    mib,
     number,
     percent,
     ratio,
     seconds_cell,
     table_of,
     times,
-    trouble_lines,
 )
-from bench_lib.studies.figures import Figures
 
 LINE = "{} / {}: loss {:.2f}, acc {:.2%}, images / second / gpu: {:.2f}."
 """As the CIFAR-100 script of amd/HPCTrainingExamples (MLExamples/PyTorch_Profiling) prints a step:
@@ -105,8 +104,7 @@ COLUMNS = (
 
 def training_table(rows: Sequence[TrainingRow]) -> Table:
     """Return the three figures side by side, and what holds the training back."""
-    figures = [row.figures for row in rows]
-    return table_of(rows, COLUMNS, [*_held_back(rows), *doubts(figures), *_sources(figures)])
+    return table_of(rows, COLUMNS, [*_held_back(rows), *_sources(rows)])
 
 
 def _held_back(rows: Sequence[TrainingRow]) -> list[str]:
@@ -121,8 +119,8 @@ def _held_back(rows: Sequence[TrainingRow]) -> list[str]:
     return [f"{TOGETHER}: {words}"]
 
 
-def _sources(figures: Sequence[Figures]) -> list[str]:
-    learnt = [seen.training for seen in figures if seen.training is not None]
+def _sources(rows: Sequence[TrainingRow | RanksRow]) -> list[str]:
+    learnt = [row.figures.training for row in rows if row.figures.training is not None]
     return [f"data: {source}" for source in dict.fromkeys(each.data for each in learnt)]
 
 
@@ -212,28 +210,21 @@ def last_epoch(learnt: Training, epochs: int) -> float | None:
     return statistics.fmean(last) if last else None
 
 
+RANKS = (
+    ("", lambda row: f"GPU ({row.ranks})"),
+    ("Training time (secs)", lambda row: number(row.training_s, ".2f") or row.figures.status),
+    ("Average time per epoch (secs)", lambda row: number(row.epoch_s, ".2f")),
+    ("Images processed per sec", lambda row: number(row.images_per_s, ".2f")),
+    ("Training accuracy", lambda row: number(row.training_accuracy, ".2f")),
+    ("Test accuracy", lambda row: number(row.test_accuracy, ".2f")),
+    ("Maximum Memory Consumption (MiB)", lambda row: mib(row.memory_bytes).removesuffix(" MiB")),
+    ("Speed-up", lambda row: times(row.speed_up)),
+    ("Efficiency", lambda row: percent(row.efficiency)),
+)
+
+
 def ranks_table(rows: Sequence[RanksRow]) -> Table:
     """Return the table by ranks: a column for each number of GPUs, a row for each figure."""
-    headings = ("", *(f"GPU ({row.ranks})" for row in rows))
-    figures = [row.figures for row in rows]
-    lines = {
-        "Training time (secs)": [
-            number(row.training_s, ".2f") if row.figures.is_measured else row.figures.status
-            for row in rows
-        ],
-        "Average time per epoch (secs)": [number(row.epoch_s, ".2f") for row in rows],
-        "Images processed per sec": [number(row.images_per_s, ".2f") for row in rows],
-        "Training accuracy": [number(row.training_accuracy, ".2f") for row in rows],
-        "Test accuracy": [number(row.test_accuracy, ".2f") for row in rows],
-        "Maximum Memory Consumption (MiB)": [
-            "" if row.memory_bytes is None else f"{row.memory_bytes / 2**20:.0f}" for row in rows
-        ],
-        "Speed-up": [times(row.speed_up) for row in rows],
-        "Efficiency": [percent(row.efficiency) for row in rows],
-    }
-    return Table(
-        headings,
-        [(name, *cells) for name, cells in lines.items()],
-        trouble_lines(figures),
-        [*doubts(figures), *_sources(figures)],
-    )
+    upright = table_of(rows, RANKS, _sources(rows))
+    headings, *lines = zip(upright.headings, *upright.rows, strict=True)
+    return replace(upright, headings=headings, rows=lines)
