@@ -432,7 +432,7 @@ def test_another_fault_ends_the_search_of_its_precision_only(exercise):
         ["fp32", "32 or more"],
         ["fp16", "40 (41 does not fit)"],
     ]
-    assert "fp32: batch 64: died in first step: SIGABRT" in answer.lines
+    assert "fp32: batch 64: ERROR: died in first step: SIGABRT" in answer.lines
 
 
 def test_where_not_even_one_image_fits_there_is_no_largest_batch(exercise, tmp_path):

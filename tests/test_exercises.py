@@ -30,10 +30,17 @@ from bench_lib.model import (
 )
 from bench_lib.storage import history
 from bench_lib.studies import batches, compiling, precision, sheet
+from bench_lib.studies.asked import (
+    TIME_LIMIT_S,
+    TUNING_LIMIT_S,
+    Template,
+    above_zero,
+    least_s,
+    names_in,
+    numbers_in,
+)
 from bench_lib.studies.batches import LEAST, Search, find_largest
 from bench_lib.studies.figures import figures_of, number
-from bench_lib.studies.lists import above_zero, names_in, numbers_in
-from bench_lib.studies.template import TIME_LIMIT_S, TUNING_LIMIT_S, Template, least_s
 
 MIB = 2**20
 OOM = make_fault()
@@ -936,7 +943,7 @@ def test_another_fault_than_memory_ends_the_search_with_its_reason():
         Search(start=32), lambda case: outcome_of(case, limit=40, fault=broken)
     )
     assert found.largest == 32
-    assert found.stopped == "batch 64: exception in first step: RuntimeError: no such kernel"
+    assert found.stopped == "batch 64: ERROR: exception in first step: RuntimeError: no such kernel"
     assert found.outcome.case.params["batch_size"] == 32
     assert found.outcome.case.sampling == Sampling()
 
@@ -1089,7 +1096,7 @@ def test_a_networks_own_size_is_no_size_of_its_own():
 
 def test_the_time_told_grows_with_the_cases():
     """It is the least, and says so where it is shown."""
-    assert least_s([CASE]) < least_s([CASE, CASE])
+    assert least_s([CASE]) < least_s([CASE, CASE]) == least_s([CASE], 2)
 
 
 # ---- sheet ------------------------------------------------------------------------------

@@ -24,13 +24,12 @@ from bench_lib.model import (
     Sampling,
     UserError,
 )
-from bench_lib.studies.lists import above_zero, names_in, numbers_in
+from bench_lib.studies.asked import Template, above_zero, names_in, numbers_in
 
 if TYPE_CHECKING:
     from bench_lib.engine.engine import Engine
     from bench_lib.studies.batches import Search, SearchResult
     from bench_lib.studies.figures import Figures
-    from bench_lib.studies.template import Template
 
 app = branch("exercise")
 
@@ -64,7 +63,6 @@ class Common:
     def template(self, values: dict[str, Param]) -> Template:
         """Return what an exercise's cases have in common; raises UserError."""
         from bench_lib.launch.catalogue import network_sizes
-        from bench_lib.studies.template import Template
 
         sampling = Sampling()
         if self.iterations is not None:

@@ -130,7 +130,7 @@ class Measuring:
         self.figures = {record.case.id: figures_of(record, self.device) for record in self._records}
 
     def _announce(self, cases: Sequence[Case], words: str) -> None:
-        from bench_lib.studies.template import least_s
+        from bench_lib.studies.asked import least_s
 
         seconds = round(least_s(cases))
         least = f"{seconds} s" if seconds < 90 else f"{round(seconds / 60)} min"

@@ -14,7 +14,7 @@ from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import DEFAULT_MATRIX, say
 from bench_lib.model import TASKS, Case, Hardware, Param, Record, Sampling, UserError
-from bench_lib.studies.lists import above_zero, names_in, numbers_in
+from bench_lib.studies.asked import Template, above_zero, names_in, numbers_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -168,7 +168,6 @@ def _networks(asked: ScalingOptions) -> list[Subject]:
 
 def _network(name: str, batch: int, sizes: Mapping[str, int], asked: ScalingOptions) -> Subject:
     from bench_lib.studies.scaling import Subject
-    from bench_lib.studies.template import Template
 
     own: dict[str, Param] = {"task": asked.task or "train", "network": name, "batch_size": batch}
     template = Template(sizes, {**asked.values, **own}, time_limit_s=asked.time_limit)

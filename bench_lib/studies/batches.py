@@ -19,6 +19,7 @@ from bench_lib.studies.figures import (
     rate_cell,
     table_of,
     times,
+    trouble,
 )
 
 ENOUGH = 0.95
@@ -260,7 +261,7 @@ def find_largest(
             outcome = glance(replace(case_of(batch), sampling=LEAST))
             seen = next((a.measurement for a in outcome.attempts if a.measurement), None)
             if seen is None and not _is_out_of_memory(outcome):
-                stopped = f"batch {batch}: {_why_not(outcome)}"
+                stopped = f"batch {batch}: {': '.join(trouble(outcome.attempts))}"
                 say(stopped)
                 break
             memory = seen and seen.peak_memory_bytes
@@ -310,13 +311,6 @@ def held_against(
 
 def _is_out_of_memory(outcome: Outcome) -> bool:
     return outcome.fault is not None and outcome.fault.kind == "out of memory"
-
-
-def _why_not(outcome: Outcome) -> str:
-    if outcome.fault is not None:
-        fault = outcome.fault
-        return f"{fault.kind} in {fault.phase}: {fault.message.partition(chr(10))[0]}"
-    return f"skipped: {outcome.skipped}"
 
 
 @dataclass(frozen=True)

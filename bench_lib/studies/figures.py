@@ -9,14 +9,14 @@ from typing import Any
 
 from bench_lib.formats import quantity, seconds, shortened
 from bench_lib.formulas import roofline
-from bench_lib.model import Hardware, Measurement, Param, Record, Training
+from bench_lib.model import Attempt, Hardware, Measurement, Param, Record, Training
 from bench_lib.report import console
 from bench_lib.verdict.metrics import summary
 from bench_lib.verdict.metrics.builtin import relative
 from bench_lib.verdict.metrics.iterations import TRUST
 
 MEASURED = "measured"
-GB = 1e9
+GB = GIGA = 1e9
 TERA = 1e12
 
 
@@ -102,7 +102,7 @@ def figures_of(record: Record, hardware: Hardware | None = None) -> Figures:
     case = record.case
     accepted = [a.measurement for a in record.attempts if a.accepted and a.measurement]
     if not accepted:
-        return Figures(case.id, case.params, *_trouble(record), ranks=case.launch.ranks)
+        return Figures(case.id, case.params, *trouble(record.attempts), ranks=case.launch.ranks)
     ordered = sorted(accepted, key=lambda m: statistics.median(m.iteration_s or [0.0]))
     middle = ordered[(len(ordered) - 1) // 2]
     # What was measured once more found the caches that the first look had filled.
@@ -119,9 +119,9 @@ def figures_of(record: Record, hardware: Hardware | None = None) -> Figures:
         return Figures(case.id, case.params, "ERROR", str(error), ranks=case.launch.ranks)
 
 
-def _trouble(record: Record) -> tuple[str, str]:
-    """Return why a record has no figures: in a word, and in a line."""
-    for attempt in reversed(record.attempts):
+def trouble(attempts: Sequence[Attempt]) -> tuple[str, str]:
+    """Return why there are no figures of a case: in a word, and in a line."""
+    for attempt in reversed(attempts):
         if attempt.fault is not None:
             fault = attempt.fault
             return "ERROR", shortened(f"{fault.kind} in {fault.phase}: {fault.message}")
@@ -245,6 +245,10 @@ def _finite(figures: Figures) -> str:
     return "" if figures.finite is None else ("yes" if figures.finite else "NO")
 
 
+def _gflop(flops: float | None, form: str, over: int | None = 1) -> str:
+    return format(flops / over / GIGA, form) if flops and over else ""
+
+
 def _bandwidth(figures: Figures) -> str:
     if figures.gb_per_s is None:
         return ""
@@ -261,8 +265,12 @@ CELLS: dict[str, Callable[[Figures], str]] = {
     "host memory": lambda seen: mib(seen.host_memory_bytes),
     "img/s per GB": lambda seen: number(seen.items_per_s_per_gb),
     "first step": lambda seen: seconds_cell(seen.first_step_s),
+    "warm-up": lambda seen: f"{seen.warmup_iterations} iterations, {seconds_cell(seen.warmup_s)}",
     "compiling": lambda seen: seconds_cell(seen.compile_s),
     "caches": lambda seen: seen.compile_cache or "",
+    "parameters": lambda seen: "" if seen.parameters is None else quantity(seen.parameters),
+    "GFLOP a step": lambda seen: _gflop(seen.flops_per_step, ".4g"),
+    "GFLOP an image": lambda seen: _gflop(seen.flops_per_step, ".3g", seen.items_per_step),
     "TFLOP/s": lambda seen: number(seen.tflop_per_s),
     "of peak": lambda seen: percent(seen.share_of_peak, ".1%"),
     "bandwidth": _bandwidth,

@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bench_lib.formats import quantity, seconds
+from bench_lib.formats import amount, seconds
 from bench_lib.model import Case, Measurement, Param, Record, UserError
 from bench_lib.report.console import table
 from bench_lib.storage import acceptance
+from bench_lib.studies.asked import OPENING_S
 from bench_lib.studies.figures import (
+    CELLS,
     Figures,
     Table,
     mib,
@@ -20,7 +22,6 @@ from bench_lib.studies.figures import (
     table_of,
     times,
 )
-from bench_lib.studies.selfcheck import CONTEXT_S
 from bench_lib.verdict.metrics import scaling
 from bench_lib.verdict.metrics.scaling import Law, Rate, Share, Straggler
 
@@ -346,8 +347,8 @@ def efficiency_lines(rows: Sequence[ScalingRow]) -> list[str]:
 
 
 def _size(network: str, rows: Sequence[ScalingRow]) -> str:
-    known = [row.figures.parameters for row in rows if row.network == network]
-    return next((quantity(float(n)) for n in known if n is not None), "")
+    sizes = (CELLS["parameters"](row.figures) for row in rows if row.network == network)
+    return next(filter(None, sizes), "")
 
 
 def _share(row: ScalingRow | None, most: int) -> str:
@@ -417,16 +418,10 @@ def forecast_lines(found: Sequence[Forecast], short: Figures) -> list[str]:
         return []
     headings = (f"from {short.iterations} steps", "predicted", "measured", "error")
     cells = [
-        (f.figure, _amount(f.predicted, f.unit), _amount(f.measured, f.unit), f"{f.error:+.1%}")
+        (f.figure, amount(f.predicted, f.unit), amount(f.measured, f.unit), f"{f.error:+.1%}")
         for f in found
     ]
     return table(headings, cells)
-
-
-def _amount(value: float, unit: str) -> str:
-    if unit == "B":
-        return mib(round(value))
-    return seconds(value) if unit == "s" else f"{value:.2f}"
 
 
 # ---- what follows -------------------------------------------------------------------------
@@ -490,7 +485,7 @@ def request_of(row: ScalingRow) -> SchedulerRequest | None:
     threads = row.workers if row.over == THREADS else 1
     if seen.cpus is not None:  # a loader's processes and a rank's helpers are busy besides
         threads = max(threads, math.ceil(seen.cpus / tasks - NEGLIGIBLE))
-    before = CONTEXT_S + (seen.first_step_s or 0.0) + (seen.warmup_s or 0.0)
+    before = OPENING_S + (seen.first_step_s or 0.0) + (seen.warmup_s or 0.0)
     memory_gib = math.ceil(seen.host_memory_bytes * MEMORY_MARGIN / 2**30)
     minutes = math.ceil((before + seen.wall_s) * TIME_MARGIN / 60)
     gpus = row.workers if row.over == GPUS else 0
