@@ -14,7 +14,7 @@ from bench_lib.cases.axes import LARGEST, positive
 from bench_lib.launch.launchers import who_am_i
 from bench_lib.micro.compiling import Compiling, read_context
 from bench_lib.micro.files import check_file, part_of
-from bench_lib.micro.words import cut, listed, nearest, shown
+from bench_lib.micro.output import cut, listed, nearest, shown
 from bench_lib.model import UserError
 
 APEX_LEVELS = {

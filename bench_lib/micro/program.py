@@ -7,6 +7,7 @@ question was wrong, 130 interrupted.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import time
@@ -78,12 +79,12 @@ def _rank(options: MicroOptions, place: RankPlace) -> int:
     except UserError as error:
         status = 2
         if place.is_first or isinstance(error, RankError):
-            complain(error, place)
+            complain(error, place.name)
         else:
             time.sleep(FIRST_SPEAKS_S)
     except NotMeasuredError as error:
         status = 1
-        complain(error, place)
+        complain(error, place.name)
     except KeyboardInterrupt:
         if place.ranks == 1:
             raise
@@ -101,7 +102,7 @@ def _measured(options: MicroOptions, place: RankPlace) -> int:
 
     options = prepared(options, place)
     output = Output(sys.stderr if options.json else sys.stdout)
-    say, plain = output.printer(place), output.printer(RankPlace())
+    say = functools.partial(output.say, mark=f"[GPU {place.rank}] " if place.ranks > 1 else "")
     passes, trouble = True, []
     with contextlib.ExitStack() as stack:
         ending = other = None
@@ -111,15 +112,15 @@ def _measured(options: MicroOptions, place: RankPlace) -> int:
             device = found[min(place.device_index, len(found) - 1)]
             other = stack.enter_context(companion(device, place.ranks))
             engine = stack.enter_context(keeping(options, place, device, say))
-            ending = Ending(options, device, engine, other, plain, trouble)
+            ending = Ending(options, device, engine, other, output.say, trouble)
         seen = run(options, place, say, other.run if other else lambda: None)
         trouble += seen.failed
-        plain("\n".join(seen.captured))
-        plain("\n".join(lines.rank_summary(options, place, seen.measurement)))
+        output.say("\n".join(seen.captured))
+        output.say("\n".join(lines.rank_summary(options, place, seen.measurement)))
         if ending is not None:
             passes = ending.conclude(seen)
     if output.trouble is not None:
         trouble.append(output.trouble)
     for words in dict.fromkeys(trouble):
-        complain(words, place)
+        complain(words, place.name)
     return 0 if passes and not trouble else 1

@@ -20,9 +20,9 @@ from bench_lib.launch.ranks import fold
 from bench_lib.micro import lines
 from bench_lib.micro.compiling import Compiling
 from bench_lib.micro.flags import MicroOptions
+from bench_lib.micro.output import first_line, listed, nearest, shown
 from bench_lib.micro.places import RankPlace, batch_of
 from bench_lib.micro.steps import PrintedIteration, Watched
-from bench_lib.micro.words import first_line, listed, nearest, shown
 from bench_lib.model import Case, Device, Measurement, Sampling, UserError
 from bench_lib.verdict.metrics import iterations
 from bench_lib.worker import capture, layers

@@ -20,6 +20,14 @@ GB = GIGA = 1e9
 TERA = 1e12
 
 
+AS_MEASURED = (
+    *("items_per_step", "item", "flops_per_step", "parameters", "operations_s", "portions_s"),
+    *("first_step_s", "warmup_s", "warmup_iterations", "compile_s", "compile_cache", "wall_s"),
+    "training",
+)
+"""Figures that are a measurement's own, by the same name."""
+
+
 @dataclass(frozen=True)
 class Figures:
     """What the middle process of a case measured; what is not known is None."""
@@ -144,10 +152,9 @@ def _figures(record: Record, seen: Measurement, hardware: Hardware | None) -> Fi
     device_s = seen.device_s if seen.host_bound else None
     flops_per_s = placed.flops_per_s if placed else flops and flops / (device_s or step_s)
     return Figures(
-        case_id=case.id,
-        params=case.params,
-        items_per_step=seen.items_per_step,
-        item=seen.item,
+        case.id,
+        case.params,
+        **{name: getattr(seen, name) for name in AS_MEASURED},
         items_per_s=rate,
         step_s=step_s,
         item_s=step_s / seen.items_per_step,
@@ -155,13 +162,6 @@ def _figures(record: Record, seen: Measurement, hardware: Hardware | None) -> Fi
         iterations=len(seen.iteration_s),
         memory_bytes=memory,
         items_per_s_per_gb=rate / (memory / GB) if rate and memory else None,
-        first_step_s=seen.first_step_s,
-        warmup_s=seen.warmup_s,
-        warmup_iterations=seen.warmup_iterations,
-        compile_s=seen.compile_s,
-        compile_cache=seen.compile_cache,
-        parameters=seen.parameters,
-        flops_per_step=flops,
         tflop_per_s=flops_per_s / TERA if flops_per_s else None,
         device_s=device_s,
         share_of_peak=placed.flops_share if placed else None,
@@ -178,11 +178,7 @@ def _figures(record: Record, seen: Measurement, hardware: Hardware | None) -> Fi
         cosine=answer.cosine if answer else None,
         loss_error=relative(answer.loss, answer.reference_loss) if answer else None,
         grad_norm_error=relative(answer.grad_norm, answer.reference_grad_norm) if answer else None,
-        operations_s=seen.operations_s,
         ranks=case.launch.ranks,
-        wall_s=seen.wall_s,
-        portions_s=seen.portions_s,
-        training=seen.training,
         host_memory_bytes=seen.peak_host_bytes,
         cpus=seen.cpu_s / seen.wall_s if seen.cpu_s is not None and seen.wall_s > 0 else None,
         notes=_notes(record),

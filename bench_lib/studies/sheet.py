@@ -265,11 +265,6 @@ class _Shelf:
         """The option that has an exercise measure what stands for FP32 here."""
         return "" if self.kind.single == "fp32" else f" --precision {self.kind.single}"
 
-    @property
-    def own_size(self) -> _Shelf:
-        """The shelf of networks that have micro's size themselves."""
-        return self.of(self.kind._replace(pixels=0))
-
     def micro(self, batch: int | str) -> str:
         """Return the flags of ``micro`` that measure and keep a case of this network and task."""
         mode = "training" if self.task == "train" else "inference"
@@ -498,7 +493,8 @@ def _scaled(shelf: _Shelf, batch: int, ranks: int, kind: _Kind) -> tuple[Cell, .
 
 
 def _compilation(shelf: _Shelf) -> SheetSection:
-    eager, own_size = shelf.find(64), shelf.own_size
+    eager = shelf.find(64)
+    own_size = shelf.of(shelf.kind._replace(pixels=0))  # which these networks have themselves
     modes = SheetBlock(
         [],
         ("precision", "mode", "compiling", "caches", "throughput", "speed-up"),
