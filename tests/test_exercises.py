@@ -39,7 +39,7 @@ from bench_lib.studies.asked import (
     names_in,
     numbers_in,
 )
-from bench_lib.studies.batches import LEAST, Search, find_largest
+from bench_lib.studies.batches import LEAST, Search
 from bench_lib.studies.figures import figures_of, number
 
 MIB = 2**20
@@ -894,14 +894,13 @@ def found_with(search, measure):
         cases.append(case)
         return measure(case)
 
-    found = find_largest(
-        search,
+    search.run(
         lambda batch: case_of(batch_size=batch),
         glance=attempt,
         measure=attempt,
         say=said.append,
     )
-    return found, cases, said
+    return search, cases, said
 
 
 def test_every_try_samples_the_least_and_the_largest_is_measured_as_any_case():
@@ -982,14 +981,22 @@ def test_a_bound_is_said_with_what_was_found():
     assert (found.largest, found.stopped) == (40, "batch 40 is the most that was to be tried")
 
 
+def search_of(largest, **known):
+    """Return a search that came to this."""
+    search = Search(resolution=0)
+    if largest is not None:
+        search.fitted(largest, None)
+    for name, value in known.items():
+        setattr(search, name, value)
+    return search
+
+
 def test_largest_batches_are_held_against_the_first_precisions():
     """As a ratio only where memory ended both searches."""
-    ended = batches.SearchResult(100)
-    double = batches.SearchResult(200)
-    stopped = batches.SearchResult(300, stopped="batch 600: exception")
-    nothing = batches.SearchResult(None)
+    double, nothing = search_of(200), search_of(None)
+    stopped = search_of(300, stopped="batch 600: exception")
     seen = figures(memory=50 * MIB)
-    ended = replace(ended, outcome=outcome_of(case_of(), limit=100), too_large=104)
+    ended = search_of(100, outcome=outcome_of(case_of(), limit=100), too_large=104)
     found = {"fp32": ended, "fp16": double, "bf16": stopped, "int8": nothing}
     rows = batches.largest_rows(found, {seen.case_id: seen})
     assert [row.ratio for row in rows] == [1, 2, None, None]
@@ -1034,20 +1041,20 @@ def test_an_answer_below_the_accepted_batch_is_looked_into(accepted, resolution,
     """By more than the resolution, and within what was to be tried."""
     search = Search(start=50, resolution=resolution, at_most=at_most)
     search.fitted(50, None)
-    found = batches.SearchResult(50, too_large=51)
+    search.does_not_fit(51)
     asked = []
 
     def measure(case):
         asked.append(case.params["batch_size"])
         return outcome_of(case, limit=50)
 
-    held = batches.held_against(found, accepted, search, lambda n: case_of(batch_size=n), measure)
+    search.hold_against(accepted, lambda n: case_of(batch_size=n), measure)
     assert asked == ([accepted] if tried else [])
-    assert held.largest == 50
+    assert (search.largest, search.outcome) == (50, None)
     if not tried:
-        assert held is found
+        assert search.missed is None
         return
-    (row,) = batches.largest_rows({"fp32": held}, {})
+    (row,) = batches.largest_rows({"fp32": search}, {})
     assert row.missed == accepted
     assert batches.largest_table([row], None).lines == [
         f"fp32: the largest batch with a baseline is {accepted}, and now no more than 50 fits"
@@ -1058,12 +1065,12 @@ def test_an_accepted_batch_that_fits_after_all_is_the_answer():
     """Whatever the search had seen."""
     search = Search(start=40)
     search.fitted(40, None)
-    found = batches.SearchResult(40, too_large=48)
-    held = batches.held_against(
-        found, 56, search, lambda n: case_of(batch_size=n), lambda case: outcome_of(case, limit=60)
+    search.does_not_fit(48)
+    search.hold_against(
+        56, lambda n: case_of(batch_size=n), lambda case: outcome_of(case, limit=60)
     )
-    assert (held.largest, held.too_large, held.missed) == (56, None, None)
-    assert held.outcome.case.params["batch_size"] == 56
+    assert (search.largest, search.too_large, search.missed) == (56, None, None)
+    assert search.outcome.case.params["batch_size"] == 56
 
 
 # ---- templates --------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from bench_lib.cases.axes import LARGEST
 from bench_lib.engine.outcome import Outcome
@@ -80,14 +80,14 @@ SWEEP = (
 def sweep_table(rows: Sequence[SweepRow]) -> Table:
     """Return the table of a sweep, and its best points below it."""
     figures = [row.figures for row in rows]
-    lines = _in_words(best_of(figures), figures)
+    lines = _best_in_words(best_of(figures), figures)
     if batches := ", ".join(str(row.batch_size) for row in rows if row.figures.device_s):
         words = "TFLOP/s, the share of the peak and the bandwidth are by the time in which the "
         lines.append(f"host-bound batches ({batches}): {words}device works")
     return table_of(rows, SWEEP, lines)
 
 
-def _in_words(best: Best | None, figures: Sequence[Figures]) -> list[str]:
+def _best_in_words(best: Best | None, figures: Sequence[Figures]) -> list[str]:
     if best is None:
         return []
     line = (
@@ -125,8 +125,17 @@ LEAST = Sampling(
 """Enough to see whether a batch fits."""
 
 
+@dataclass(frozen=True)
+class Try:
+    """One batch that was tried."""
+
+    batch_size: int
+    fitted: bool
+    memory_bytes: int | None = None
+
+
 class Search:
-    """Looks for the largest batch that fits: asked for the next try, told what became of it.
+    """Looks for the largest batch that fits.
 
     From ``start`` on it doubles; as soon as two tries tell what an image takes, it goes where
     ``capacity`` bytes would be full.  Between one that fits and one that does not it goes on
@@ -149,6 +158,13 @@ class Search:
         self._fitted: dict[int, int | None] = {}
         self.too_large: int | None = None
         """The smallest batch that is known not to fit."""
+        self.tries: list[Try] = []
+        self.stopped = ""
+        """Why it ended before memory did; empty where memory ended it."""
+        self.outcome: Outcome | None = None
+        """The largest batch, measured properly."""
+        self.missed: Outcome | None = None
+        """A larger batch that has a baseline, and could not be measured now."""
 
     @property
     def largest(self) -> int | None:
@@ -156,8 +172,10 @@ class Search:
         return max(self._fitted, default=None)
 
     def fitted(self, batch: int, memory_bytes: int | None) -> None:
-        """Take in that a batch fitted, and the memory it took where that is known."""
+        """Take in that a batch fitted, whatever was seen of smaller ones, and its memory."""
         self._fitted[batch] = memory_bytes
+        if self.too_large is not None and self.too_large <= batch:
+            self.too_large = None
 
     def does_not_fit(self, batch: int) -> None:
         """Take in that a batch did not fit, whatever was seen of it and larger ones before."""
@@ -177,10 +195,64 @@ class Search:
             return None
         return self._between(low, high, unit)
 
-    def falls_short_of(self, batch: int) -> bool:
-        """Whether the answer is below a batch within the bound, by more than the resolution."""
-        short = batch - (self.largest or 0)
-        return batch <= self._at_most and short > self._resolution * batch
+    def run(
+        self,
+        case_of: Callable[[int], Case],
+        *,
+        glance: Callable[[Case], Outcome],
+        measure: Callable[[Case], Outcome],
+        say: Callable[[str], None],
+    ) -> None:
+        """Search by a ``glance`` at each batch, then ``measure`` the largest as any case.
+
+        The search goes on if that one does not fit after all.  Anything but memory ends it.
+        """
+        while True:
+            while not self.stopped and (batch := self.next_batch) is not None:
+                self._try(glance(replace(case_of(batch), sampling=LEAST)), batch)
+                say(self.stopped or _in_words(self.tries[-1]))
+            if self.largest is None:
+                return
+            self.outcome = measure(case_of(self.largest))
+            if not _is_out_of_memory(self.outcome):
+                if self.too_large is None and not self.stopped:
+                    self.stopped = f"batch {self.largest} is the most that was to be tried"
+                return
+            say(f"batch {self.largest} did not fit a second time")
+            self.outcome = None
+            self.does_not_fit(self.largest)
+
+    def _try(self, outcome: Outcome, batch: int) -> None:
+        seen = next((a.measurement for a in outcome.attempts if a.measurement), None)
+        if seen is not None:
+            self.fitted(batch, seen.peak_memory_bytes)
+        elif _is_out_of_memory(outcome):
+            self.does_not_fit(batch)
+        else:
+            self.stopped = f"batch {batch}: {': '.join(trouble(outcome.attempts))}"
+            return
+        self.tries.append(Try(batch, seen is not None, seen and seen.peak_memory_bytes))
+
+    def hold_against(
+        self,
+        accepted: int | None,
+        case_of: Callable[[int], Case],
+        measure: Callable[[Case], Outcome],
+    ) -> None:
+        """Measure the largest batch with a baseline if the answer is below the resolution of it.
+
+        It is the answer if it fits after all; otherwise it is ``missed``, a case that fails.
+        """
+        if accepted is None or accepted > self._at_most:
+            return
+        if accepted - (self.largest or 0) <= self._resolution * accepted:
+            return
+        outcome = measure(case_of(accepted))
+        if outcome.fault is None and outcome.skipped is None:
+            self.fitted(accepted, None)
+            self.outcome = outcome
+        else:
+            self.missed = outcome
 
     def _unit(self, batch: int) -> int:
         return UNIT if self._resolution > 0 and batch > WHOLE_FROM else 1
@@ -217,70 +289,9 @@ def _down_to(value: int, unit: int) -> int:
     return value // unit * unit
 
 
-@dataclass(frozen=True)
-class Try:
-    """One batch that was tried."""
-
-    batch_size: int
-    fitted: bool
-    memory_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class SearchResult:
-    """What a search came to."""
-
-    largest: int | None
-    tries: list[Try] = field(default_factory=list)
-    stopped: str = ""
-    """Why it ended before memory did; empty where memory ended it."""
-    outcome: Outcome | None = None
-    """The largest batch, measured properly."""
-    too_large: int | None = None
-    """The smallest batch that was seen not to fit."""
-    missed: Outcome | None = None
-    """A larger batch that has a baseline, and could not be measured now."""
-
-
-def find_largest(
-    search: Search,
-    case_of: Callable[[int], Case],
-    *,
-    glance: Callable[[Case], Outcome],
-    measure: Callable[[Case], Outcome],
-    say: Callable[[str], None],
-) -> SearchResult:
-    """Search by a ``glance`` at each batch, then ``measure`` the largest as any case.
-
-    The search goes on if that one does not fit after all.  Anything but memory ends it.
-    """
-    tries: list[Try] = []
-    stopped = ""
-    while True:
-        while not stopped and (batch := search.next_batch) is not None:
-            outcome = glance(replace(case_of(batch), sampling=LEAST))
-            seen = next((a.measurement for a in outcome.attempts if a.measurement), None)
-            if seen is None and not _is_out_of_memory(outcome):
-                stopped = f"batch {batch}: {': '.join(trouble(outcome.attempts))}"
-                say(stopped)
-                break
-            memory = seen and seen.peak_memory_bytes
-            if seen is None:
-                search.does_not_fit(batch)
-            else:
-                search.fitted(batch, memory)
-            tries.append(Try(batch, seen is not None, memory))
-            fits = "is too large" if seen is None else "fits"
-            say(f"batch {batch} {fits}{f', {mib(memory)}' if memory is not None else ''}")
-        if search.largest is None:
-            return SearchResult(None, tries, stopped, too_large=search.too_large)
-        outcome = measure(case_of(search.largest))
-        if not _is_out_of_memory(outcome):
-            if search.too_large is None and not stopped:
-                stopped = f"batch {search.largest} is the most that was to be tried"
-            return SearchResult(search.largest, tries, stopped, outcome, search.too_large)
-        say(f"batch {search.largest} did not fit a second time")
-        search.does_not_fit(search.largest)
+def _in_words(tried: Try) -> str:
+    memory = "" if tried.memory_bytes is None else f", {mib(tried.memory_bytes)}"
+    return f"batch {tried.batch_size} {'fits' if tried.fitted else 'is too large'}{memory}"
 
 
 def largest_accepted(case_of: Callable[[int], Case], accepted: Collection[str]) -> int | None:
@@ -288,25 +299,6 @@ def largest_accepted(case_of: Callable[[int], Case], accepted: Collection[str]) 
     parts = (re.search(r"-b([1-9][0-9]{0,8})-", name) for name in accepted)
     sizes = {int(part[1]) for part in parts if part}
     return max((size for size in sizes if case_of(size).id in accepted), default=None)
-
-
-def held_against(
-    found: SearchResult,
-    accepted: int | None,
-    search: Search,
-    case_of: Callable[[int], Case],
-    measure: Callable[[Case], Outcome],
-) -> SearchResult:
-    """Measure the largest batch with a baseline where the search came out below it.
-
-    It is the answer where it fits after all; otherwise it is ``missed``, a case that fails.
-    """
-    if accepted is None or not search.falls_short_of(accepted):
-        return found
-    outcome = measure(case_of(accepted))
-    if outcome.fault is None and outcome.skipped is None:
-        return replace(found, largest=accepted, outcome=outcome, too_large=None)
-    return replace(found, missed=outcome)
 
 
 def _is_out_of_memory(outcome: Outcome) -> bool:
@@ -330,9 +322,7 @@ class LargestRow:
     """A larger batch that has a baseline, and could not be measured now."""
 
 
-def largest_rows(
-    found: Mapping[str, SearchResult], figures: Mapping[str, Figures]
-) -> list[LargestRow]:
+def largest_rows(found: Mapping[str, Search], figures: Mapping[str, Figures]) -> list[LargestRow]:
     """Hold every precision's largest batch against the first one's; figures are by case."""
     first = next(iter(found.values()))
     rows = []
