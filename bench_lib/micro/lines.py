@@ -180,8 +180,7 @@ def _digits(value: float, digits: int = 4) -> str:
 
 
 def _stability(samples: Sequence[float]) -> str:
-    spread = iterations.spread(samples)
-    if spread <= iterations.TRUST:
+    if iterations.spread(samples) <= iterations.TRUST:
         return " (stable)"
     return " (NOT stable: something else ran, or a clock changed; see bench-lib env)"
 
@@ -190,10 +189,9 @@ def _memory(measurement: Measurement, rate: float) -> list[str]:
     peak = measurement.peak_memory_bytes
     if not peak:
         return ["GPU Memory Usage: not known on a CPU"]
-    per_gb = rate / (peak / 1e9)
     return [
         f"GPU Memory Usage: {peak / 1e6:.0f} MB (peak, of the busiest device)",
-        f"Images per second per GB: {per_gb:.1f}",
+        f"Images per second per GB: {rate / (peak / 1e9):.1f}",
     ]
 
 

@@ -103,7 +103,8 @@ def _measured(options: MicroOptions, place: RankPlace) -> int:
     options = prepared(options, place)
     output = Output(sys.stderr if options.json else sys.stdout)
     say = functools.partial(output.say, mark=f"[GPU {place.rank}] " if place.ranks > 1 else "")
-    passes, trouble = True, []
+    passes = True
+    trouble: list[str] = []
     with contextlib.ExitStack() as stack:
         ending = other = None
         if place.is_first:

@@ -231,7 +231,8 @@ class Search:
         else:
             self.stopped = f"batch {batch}: {': '.join(trouble(outcome.attempts))}"
             return
-        self.tries.append(Try(batch, seen is not None, seen and seen.peak_memory_bytes))
+        memory = None if seen is None else seen.peak_memory_bytes
+        self.tries.append(Try(batch, seen is not None, memory))
 
     def hold_against(
         self,

@@ -445,9 +445,7 @@ class Worth:
 def worth(rows: Sequence[ScalingRow]) -> Worth | None:
     """Return what one GPU brings beside the best of the CPU; None where either is not known."""
     cpu = best_of(rows, (THREADS, PROCESSES))
-    gpu = next(
-        (r for r in rows if r.over == GPUS and r.workers == 1 and r.figures.items_per_s), None
-    )
+    gpu = best_of([row for row in rows if row.workers == 1], (GPUS,))
     if cpu is None or gpu is None:
         return None
     fast, slow = gpu.figures.items_per_s or 0.0, cpu.figures.items_per_s or 1.0
@@ -496,16 +494,19 @@ def request_of(row: ScalingRow) -> SchedulerRequest | None:
     return SchedulerRequest(seen.case_id, tasks, threads, memory_bytes, minutes * 60, gpus, options)
 
 
-def chosen_row(rows: Sequence[ScalingRow], over: Sequence[str]) -> ScalingRow | None:
-    """Return the fastest row whose workers each still do enough of one's work."""
-    enough = [r for r in rows if r.efficiency is not None and r.efficiency.value >= ENOUGH]
-    return best_of(enough, over)
-
-
 def requests(rows: Sequence[ScalingRow]) -> list[SchedulerRequest]:
-    """Return what a job should ask for, on the CPU and on GPUs, where these were measured."""
-    divided = [row for row in rows if row.scaling == STRONG or row.workers == 1]
-    chosen = (chosen_row(divided, over) for over in ((THREADS, PROCESSES), (GPUS,)))
+    """Return what a job should ask for, on the CPU and on GPUs, where these were measured.
+
+    Each takes as many workers as are fastest, of those that each still do enough of one's work.
+    """
+    enough = [
+        row
+        for row in rows
+        if (row.scaling == STRONG or row.workers == 1)
+        and row.efficiency is not None
+        and row.efficiency.value >= ENOUGH
+    ]
+    chosen = (best_of(enough, over) for over in ((THREADS, PROCESSES), (GPUS,)))
     found = [request_of(row) for row in chosen if row is not None]
     return [request for request in found if request is not None]
 

@@ -390,7 +390,10 @@ def _precisions(shelf: _Shelf) -> SheetSection:
     largest = {name: shelf.largest(name) for name in ("fp32", "fp16")}
     batches = SheetBlock(
         [
-            *((f"{name.upper()} max batch size", n and str(n)) for name, n in largest.items()),
+            *(
+                (f"{name.upper()} max batch size", str(n) if n else None)
+                for name, n in largest.items()
+            ),
             ("Ratio", _over(largest["fp16"], largest["fp32"])),
         ],
         fill=shelf.of_network(LARGEST, both),

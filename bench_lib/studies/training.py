@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench_lib.cases.training import INPUT_ALONE, training_case
-from bench_lib.model import MOST_STEPS_TOLD, Case, Measurement, Param, Record, Training
+from bench_lib.model import MOST_STEPS_TOLD, Case, Param, Record, Training
 from bench_lib.studies.figures import (
     Figures,
     Table,
@@ -72,14 +72,15 @@ def training_row(what: str, case: Case, seen: Figures) -> TrainingRow:
     """Return a row of one of the three."""
     rate, learnt = seen.items_per_s, seen.training
     images = int(case.params["batch_size"]) * (1 if case.launch.strong else case.launch.ranks)
+    losses, accuracies = (learnt.losses, learnt.accuracies) if learnt else ([], [])
     return TrainingRow(
         what,
         seen,
         images_per_s_per_rank=rate / seen.ranks if rate else None,
-        batch_s=images * seen.item_s if seen.item_s is not None else None,
-        first_loss=learnt.losses[0] if learnt and learnt.losses else None,
-        last_loss=learnt.losses[-1] if learnt and learnt.losses else None,
-        last_accuracy=learnt.accuracies[-1] if learnt and learnt.accuracies else None,
+        batch_s=None if seen.item_s is None else images * seen.item_s,
+        first_loss=losses[0] if losses else None,
+        last_loss=losses[-1] if losses else None,
+        last_accuracy=accuracies[-1] if accuracies else None,
     )
 
 
@@ -133,14 +134,10 @@ def step_lines(record: Record) -> list[str]:
     Where several batches come together they share their time; where the steps are many, a line is
     an epoch's and has its last step.
     """
-    seen = [a.measurement for a in record.attempts if a.accepted and a.measurement]
-    if not seen or seen[-1].training is None:
+    accepted = [a.measurement for a in record.attempts if a.accepted and a.measurement]
+    if not accepted or (learnt := accepted[-1].training) is None:
         return []
-    return _lines_of(seen[-1], seen[-1].training, record.case.launch.ranks)
-
-
-def _lines_of(seen: Measurement, learnt: Training, ranks: int) -> list[str]:
-    per_epoch = learnt.steps_per_epoch
+    seen, per_epoch = accepted[-1], learnt.steps_per_epoch
     together = max(1, seen.items_per_step * per_epoch // learnt.samples)
     of_batches = [taken for taken in seen.iteration_s for _ in range(together)]
     epochs = -(-len(of_batches) // per_epoch)
@@ -153,7 +150,8 @@ def _lines_of(seen: Measurement, learnt: Training, ranks: int) -> list[str]:
         else:
             taken = of_batches[step : step + 1]
             place = divmod(step, per_epoch)
-        rate = seen.items_per_step / ranks / statistics.fmean(taken) if taken else 0.0
+        images = seen.items_per_step / record.case.launch.ranks
+        rate = images / statistics.fmean(taken) if taken else 0.0
         lines.append(LINE.format(*place, loss, accuracy, rate))
     return lines
 
@@ -184,23 +182,23 @@ def ranks_rows(cases: Sequence[Case], seen: Sequence[Figures], epochs: int) -> l
     """Return a row for each case of the table; what was not measured knows no ranks itself."""
     pairs = list(zip((case.launch.ranks for case in cases), seen, strict=True))
     alone = next((one for ranks, one in pairs if ranks == 1 and one.is_measured), None)
-    return [_ranks_row(ranks, one, epochs, alone) for ranks, one in pairs]
-
-
-def _ranks_row(ranks: int, seen: Figures, epochs: int, alone: Figures | None) -> RanksRow:
-    learnt, speed_up = seen.training, ratio(seen, alone)
-    return RanksRow(
-        ranks,
-        seen,
-        training_s=seen.wall_s,
-        epoch_s=seen.wall_s / epochs if seen.wall_s is not None else None,
-        images_per_s=seen.items_per_s,
-        training_accuracy=last_epoch(learnt, epochs) if learnt is not None else None,
-        test_accuracy=learnt.test_accuracy if learnt is not None else None,
-        memory_bytes=seen.memory_bytes,
-        speed_up=speed_up,
-        efficiency=speed_up / ranks if speed_up is not None else None,
-    )
+    rows = []
+    for ranks, one in pairs:
+        learnt, speed_up = one.training, ratio(one, alone)
+        row = RanksRow(
+            ranks,
+            one,
+            training_s=one.wall_s,
+            epoch_s=None if one.wall_s is None else one.wall_s / epochs,
+            images_per_s=one.items_per_s,
+            training_accuracy=last_epoch(learnt, epochs) if learnt else None,
+            test_accuracy=learnt.test_accuracy if learnt else None,
+            memory_bytes=one.memory_bytes,
+            speed_up=speed_up,
+            efficiency=speed_up and speed_up / ranks,
+        )
+        rows.append(row)
+    return rows
 
 
 def last_epoch(learnt: Training, epochs: int) -> float | None:
