@@ -15,7 +15,7 @@ from bench_lib.cli.options import grouped
 from bench_lib.cli.output import say
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import MEMORY_FORMATS, Case, Sampling, UserError
-from bench_lib.studies.lists import above_zero, numbers_in
+from bench_lib.studies.asked import above_zero, numbers_in
 
 if TYPE_CHECKING:
     from bench_lib.model import Param, Record
