@@ -38,6 +38,11 @@ def amount(value: float, unit: str) -> str:
     return f"{quantity(value)} {unit}" if abs(value) >= 1 else f"{value:.4g} {unit}"
 
 
+def many(number: int, what: str) -> str:
+    """Return ``1 core``, ``2 cores``."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # cursor, colour
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # the window's title, links

@@ -27,7 +27,7 @@ from bench_lib.slurm import asked, collecting, job, tools
 from bench_lib.slurm.asked import JobRequest, Resources, Task
 from bench_lib.slurm.collecting import Submission
 from bench_lib.slurm.job import Got, Used
-from bench_lib.slurm.script import sbatch_script
+from bench_lib.slurm.asked import sbatch_script
 from bench_lib.slurm.tools import JobState, SlurmError
 from bench_lib.storage import history as runs
 

@@ -21,9 +21,10 @@ import msgspec
 
 from bench_lib import backends
 from bench_lib.backends.sysfs import ROOT, text
+from bench_lib.formats import many
 from bench_lib.model import Hardware, UserError
 from bench_lib.slurm import tools
-from bench_lib.slurm.asked import Resources, clock, many
+from bench_lib.slurm.asked import Resources, clock
 
 SAMPLE_S = 5.0
 """Between two looks at the memory of the suite's processes."""
