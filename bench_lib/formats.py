@@ -60,6 +60,12 @@ def printable(text: str) -> str:
     return _CONTROLS.sub("\ufffd", _ESCAPES.sub("", text.replace("\r\n", "\n")))
 
 
+def on_one_line(text: str, most: int) -> str:
+    """Return a text on one line, cut after ``most`` characters."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+
+
 def shortened(text: str, most: int = 240) -> str:
     """Return the first line of a text, printable and cut after ``most`` characters."""
     first = printable(text).partition("\n")[0]

@@ -21,7 +21,7 @@ from bench_lib.cli.output import (
     print_json,
     print_table,
 )
-from bench_lib.formats import quantity, seconds
+from bench_lib.formats import many, quantity, seconds
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents.kept import Compare, ComparedCase, ComparedSide
@@ -238,7 +238,7 @@ def _in_one_line(found: Alignment) -> str:
         of = f", of {found.metric.label}," if found.rows else ""
         return f"no case has values{of} on both sides"
     n = len(found.rows)
-    words = f"{n} case{'' if n == 1 else 's'}"
+    words = many(n, "case")
     if found.told:
         by = f" by more than {found.threshold:.3g}" if found.threshold else ""
         words += f": {len(found.slower)} slower and {len(found.faster)} faster{by} beyond chance, "
@@ -313,18 +313,13 @@ def as_markdown(found: Alignment) -> str:
         ("Remarks", "remarks", list(_remarks(found.rows))),
     )
     sections = [
-        MarkdownSection("Beyond chance", _lines(moved, metric), len(moved), "cases", heading),
+        MarkdownSection("Beyond chance", _lines(moved, metric), "cases", heading),
         *(
-            MarkdownSection(f"{title}: {len(lines)}", _list(lines), len(lines), what, folded=True)
+            MarkdownSection(f"{title}: {len(lines)}", _list(lines), what, folded=True)
             for title, what, lines in apart
         ),
         MarkdownSection(
-            f"Other cases: {len(others)}",
-            _lines(others, metric),
-            len(others),
-            "cases",
-            heading,
-            folded=True,
+            f"Other cases: {len(others)}", _lines(others, metric), "cases", heading, folded=True
         ),
     ]
     opening = [

@@ -83,7 +83,7 @@ def report(
         raise typer.BadParameter(why, param_hint="--notify-as")
     with Archive(history) as archive:
         night = gather(archive, baselines, runs=run or (), days=days, asked=utc_now())
-        before = news.before_of(archive, night) if notify else None
+        before = news.before_of(archive, night) if notify else news.Before()
     to_stdout = markdown is not None and str(markdown) == "-"
     if html is not None:
         from bench_lib.report import html as pages
@@ -101,7 +101,7 @@ def report(
         _print(night, [path for path in (html, markdown) if path is not None])
     if notify:
         where = link if link is not None else _run_of_actions()
-        news.notify(night, notify, before=before, link=where, shape=notify_as, say=say)
+        news.notify(night, notify, before, link=where, shape=notify_as, say=say)
 
 
 def _run_of_actions() -> str:
@@ -126,8 +126,7 @@ def _write_markdown(night: Night, path: Path | None) -> None:
 
 def _print(night: Night, written: list[Path]) -> None:
     from bench_lib.report import console
-    from bench_lib.report.hints import hints
-    from bench_lib.report.onset import in_words
+    from bench_lib.report.findings import hints, in_words
 
     print(night.sentence)
     if night.failed:
@@ -159,15 +158,15 @@ def _print(night: Night, written: list[Path]) -> None:
 def _entry(entry: NightCase) -> NightEntry:
     from bench_lib.cli.documents.kept import ChangePoint, NightEntry
 
-    record = entry.record
+    record, figures = entry.record, entry.figures
     return filled(
         NightEntry,
         entry,
         case_id=record.case.id,
         hardware_key=entry.hardware.key,
         run=entry.run_id,
-        median_s=entry.step_s,
-        items_per_s=entry.rate,
+        median_s=figures.median_s if figures else None,
+        items_per_s=figures.rate if figures else None,
         verdicts=record.verdicts,
         changes=record.changes,
         change_points=[

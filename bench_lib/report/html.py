@@ -19,13 +19,13 @@ import msgspec
 from markupsafe import Markup
 
 from bench_lib import __version__
-from bench_lib.formats import quantity, seconds
+from bench_lib.formats import printable, quantity, seconds
 from bench_lib.model import Case, Status, UserError, Verdict
 from bench_lib.profiling import kernels
+from bench_lib.report import console
 from bench_lib.report.comparisons import comparisons
-from bench_lib.report.hints import hints
+from bench_lib.report.findings import device, hints, onset
 from bench_lib.report.night import Moved, Night, NightCase
-from bench_lib.report.onset import device, onset, own_last
 from bench_lib.report.series import Series
 from bench_lib.verdict import metrics
 
@@ -118,7 +118,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"day": day, "minute": _minute, "clean": clean, "seconds": seconds}
+    environment.filters |= {"day": day, "minute": _minute, "clean": clean}
     return environment
 
 
@@ -157,8 +157,6 @@ def _embedded(data: Any) -> Markup:
 # --- words ---------------------------------------------------------------------------------
 
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def day(time: str) -> str:
@@ -172,9 +170,8 @@ def _minute(time: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Return a program's output without what steers terminals, and no more than its end."""
-    told = text if len(text) <= MOST_OUTPUT else f"…{text[-MOST_OUTPUT:]}"
-    return _CONTROLS.sub("\ufffd", _ESCAPES.sub("", told.replace("\r\n", "\n")))
+    """Return the end of a program's output, without what steers terminals."""
+    return printable(text if len(text) <= MOST_OUTPUT else f"…{text[-MOST_OUTPUT:]}")
 
 
 def _title(night: Night) -> str:
@@ -209,33 +206,29 @@ def _value(value: float | None, unit: str, metric: str = "") -> str:
 
 def _row(entry: NightCase) -> dict[str, Any]:
     """Return an entry's line in the table: what it is filtered by, cells, what sorts them."""
-    case = entry.record.case
-    verdict = _timing(entry)
-    step_s, rate, memory = entry.step_s, entry.rate, entry.peak_memory_bytes
+    case, figures, verdict = entry.record.case, entry.figures, _timing(entry)
+    (shown,) = console.summary_rows([entry.record])
+    cells = dict(zip(console.HEADINGS, shown, strict=True))
     ratio = verdict.ratio if verdict else None
     visible = verdict.detectable_effect if verdict else None
-    status = entry.status.value if entry.status else "not judged"
-    item = entry.accepted[0].item if entry.accepted else ""
     return {
         **{axis: str(case.params.get(axis, "")) for axis in AXES},
         "case": case.id,
         "hardware": entry.hardware.key,
-        "status": status,
+        "status": entry.status.value if entry.status else "not judged",
         "held": entry.quarantined,
         "failing": entry.failing,
         "cells": {
-            "median": seconds(step_s) if step_s else "",
+            **{name: cells[name] for name in ("median", "rate", "memory")},
             "change": percent(ratio),
             "visible": "" if visible is None else f"{visible:.1%}",
-            "rate": f"{quantity(rate)} {item}/s" if rate else "",
-            "memory": "" if memory is None else f"{memory / 2**20:.0f} MiB",
         },
         "sorts": {
-            "median": step_s,
+            "median": figures and figures.median_s,
             "change": ratio,
             "visible": visible,
-            "rate": rate,
-            "memory": memory,
+            "rate": figures and figures.rate,
+            "memory": figures and figures.peak_memory_bytes,
         },
     }
 
@@ -267,7 +260,7 @@ def _detail(entry: NightCase) -> dict[str, Any]:
         "test": entry.record.nodeid,
         "verdicts": [_verdict(verdict) for verdict in entry.record.verdicts],
         "changes": entry.record.changes,
-        "remarks": _remarks(entry),
+        "remarks": _remarks(entry) + [_on_moved(moved) for moved in entry.moved],
         "fault": [f"{fault.kind} in {fault.phase}", clean(fault.message)] if fault else None,
         "output": clean(fault.last_output) if fault else None,
     }
@@ -301,7 +294,6 @@ def _remarks(entry: NightCase) -> list[str]:
             words.append(f"Skipped: {attempt.skipped}")
         if attempt.measurement is not None:
             words += [f"Warning: {text}" for text in attempt.measurement.warnings]
-    words += [_on_moved(moved) for moved in entry.moved]
     return list(dict.fromkeys(words))
 
 
@@ -335,7 +327,7 @@ def _failure(night: Night, entry: NightCase, at: int) -> dict[str, Any]:
         "kernels": _kernels(entry),
         "why_no_kernels": _why_no_kernels(entry),
         "verdicts": [_verdict(one) for one in entry.record.verdicts],
-        "remarks": [w for w in _remarks(entry) if not w.startswith("Change point")],
+        "remarks": _remarks(entry),
     }
 
 
@@ -352,7 +344,7 @@ def _since(night: Night, entry: NightCase) -> list[tuple[str, str, list[str]]]:
     Each is a heading, a sentence, and what changed in the environment.
     """
     began = onset(night, entry)
-    changes = own_last(began.changes)
+    changes = began.changes
     if (last := began.moved) is not None:
         low, high = (percent(bound) for bound in last.step.interval)
         words = f"{percent(last.step.ratio)} ({low} to {high}) from run {last.run_id} on"

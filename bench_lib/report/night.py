@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench_lib.environment.fingerprint import difference
+from bench_lib.formats import many
 from bench_lib.model import (
     Baseline,
     Environment,
@@ -25,6 +25,7 @@ from bench_lib.model import (
 from bench_lib.profiling import kernels
 from bench_lib.profiling.kernels import Diff
 from bench_lib.report import console
+from bench_lib.report.console import CaseFigures
 from bench_lib.storage.baselines import BaselineError, BaselineFile, in_force, load
 from bench_lib.storage.history import HistoryError, Run
 from bench_lib.verdict import metrics
@@ -78,8 +79,6 @@ class NightCase:
     record: Record
     hardware: Hardware
     run_id: str
-    time: str
-    """When the run began, UTC."""
     baseline: Baseline | None = None
     environment: Environment | None = None
     """What it was measured in last."""
@@ -100,7 +99,7 @@ class NightCase:
     @property
     def failing(self) -> bool:
         """Whether it makes the night fail."""
-        return self.status in FAILING and not self.quarantined
+        return fails(self.record)
 
     @property
     def verdict(self) -> Verdict | None:
@@ -117,23 +116,10 @@ class NightCase:
         """What was measured and counts."""
         return [a.measurement for a in self.record.attempts if a.accepted and a.measurement]
 
-    @property
-    def step_s(self) -> float | None:
-        """Median time of a step in seconds; None where nothing that counts was measured."""
-        medians = [statistics.median(m.iteration_s) for m in self.accepted if m.iteration_s]
-        return statistics.median(medians) if medians else None
-
-    @property
-    def rate(self) -> float | None:
-        """Items a second by the wall clock; None as for ``step_s``."""
-        rates = [console.rate_of(m) for m in self.accepted if m.wall_s > 0]
-        return statistics.median(rates) if rates else None
-
-    @property
-    def peak_memory_bytes(self) -> int | None:
-        """Most memory that any process of it held."""
-        peaks = [m.peak_memory_bytes for m in self.accepted if m.peak_memory_bytes is not None]
-        return max(peaks, default=None)
+    @cached_property
+    def figures(self) -> CaseFigures | None:
+        """What the accepted measurements say; None where there are none."""
+        return console.figures(self.record)
 
     @property
     def last_good(self) -> Point | None:
@@ -167,10 +153,6 @@ class NightCase:
 class Night:
     """The runs that a report is about: of every hardware the newest, or those that were named."""
 
-    started: str
-    """When the first of them began, UTC; empty where there is none."""
-    ended: str | None
-    """When the last of them ended; None where one did not."""
     runs: list[RunLine]
     entries: list[NightCase]
     """Failing first, the gravest before, then as measured."""
@@ -186,13 +168,32 @@ class Night:
     """When the newest night was asked for, UTC; empty where these very runs were."""
 
     @property
+    def started(self) -> str:
+        """When the first run began, UTC; empty where there is none."""
+        return min((run.started for run in self.runs), default="")
+
+    @property
+    def ended(self) -> str | None:
+        """When the last run ended, UTC; None where one did not."""
+        ends = [run.ended for run in self.runs]
+        return max(filter(None, ends)) if ends and all(ends) else None
+
+    @cached_property
+    def devices(self) -> dict[str, set[str | None]]:
+        """The ids of the devices that measured, by hardware key."""
+        found: dict[str, set[str | None]] = {}
+        for entry in self.entries:
+            found.setdefault(entry.hardware.key, set()).add(entry.hardware.uuid)
+        return found
+
+    @property
     def days_late(self) -> int:
         """How many days ago the newest run began, where a night must have been missed; else 0."""
         if not self.asked or not self.runs:
             return 0
-        asked = _when(self.asked)
-        ago = asked - _when(max(run.started for run in self.runs))
-        if ago <= LATE or asked - _when(self.ended or "") <= NIGHT:
+        asked = when(self.asked)
+        ago = asked - when(max(run.started for run in self.runs))
+        if ago <= LATE or asked - when(self.ended or "") <= NIGHT:
             return 0  # what took longer than a night, and ended in this one, is not old
         return round(ago / dt.timedelta(days=1))
 
@@ -241,18 +242,16 @@ def gather(
     known = archive.runs()
     none = [] if known else [f"no runs in {archive.place.address}"]
     named = {line.run_id: line for line in map(archive.find, runs)}
-    night = _Gathering(archive, baselines, list(named.values()) or _newest(known), none)
+    night = _Gathering(archive, baselines, list(named.values()) or newest(known), none)
     night.read()
     night.look_back(known, days)
-    return replace(night.night(), asked="" if runs else asked)
+    return night.night("" if runs else asked)
 
 
-def _newest(known: Sequence[RunLine]) -> list[RunLine]:
-    """Return the runs of the newest night, oldest first."""
-    if not known:
-        return []
-    first = _when(known[-1].started) - NIGHT
-    return [run for run in known if _when(run.started) >= first]
+def newest(known: Iterable[RunLine]) -> list[RunLine]:
+    """Return the runs of the newest night among some, oldest first."""
+    ordered = sorted(known, key=lambda run: run.started)
+    return [run for run in ordered if when(run.started) >= when(ordered[-1].started) - NIGHT]
 
 
 class _Gathering:
@@ -309,7 +308,6 @@ class _Gathering:
             record=record,
             hardware=hardware,
             run_id=line.run_id,
-            time=line.started,
             baseline=held.measured.get(record.case.id) if held else None,
             environment=run.environments.get(last.environment),
         )
@@ -329,20 +327,22 @@ class _Gathering:
         self._left_out += self._archive.problems
         if not self._runs:
             return
-        newest = max(run.started for run in self._runs)
-        since = (_when(newest) - dt.timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        last_start = max(run.started for run in self._runs)
+        since = (when(last_start) - dt.timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
         before = self._before(known, since)
         gone: list[Point] = []
         last: list[Point] = []
         series: dict[tuple[str, str], list[Point]] = {}
         for case_id, key, points in self._archive.all_series(since=since):
-            past = [point for point in points if point.time <= newest]
+            past = [point for point in points if point.time <= last_start]
             last += [point for point in past if point.run_id == before.get(key)]
             if (case_id, key) in self._entries:
                 series[case_id, key] = past
             elif past and past[-1].run_id == before.get(key):
                 gone.append(past[-1])
-        self._know({point.environment for points in series.values() for point in points})
+        references = {point.environment for points in series.values() for point in points}
+        unknown = sorted(references - self._environments.keys())
+        self._environments.update(self._archive.environments(unknown))
         for place, points in series.items():
             moved = self._moved(points)
             self._entries[place] = replace(self._entries[place], points=points, moved=moved)
@@ -366,10 +366,6 @@ class _Gathering:
         ]
         return {key: run.run_id for key, run in earlier.items()}
 
-    def _know(self, references: set[str]) -> None:
-        unknown = sorted(references - self._environments.keys())
-        self._environments.update(self._archive.environments(unknown))
-
     def _moved(self, points: Sequence[Point]) -> list[Moved]:
         """Find the change points, each with what changed in the environment that night."""
         from bench_lib.verdict.statistics.changes import moves  # noqa: PLC0415 - its library takes a second
@@ -384,19 +380,19 @@ class _Gathering:
             for point, step in moves(points)
         ]
 
-    def night(self) -> Night:
+    def night(self, asked: str) -> Night:
         """Return what was gathered, failing entries first."""
-        entries = sorted(self._entries.values(), key=_gravity)
-        ends = [run.ended for run in self._runs]
         return Night(
-            started=min((run.started for run in self._runs), default=""),
-            ended=max(filter(None, ends)) if ends and all(ends) else None,
             runs=self._runs,
-            entries=entries,
+            entries=sorted(
+                self._entries.values(),
+                key=lambda entry: rank(entry.status) if entry.failing else len(SEVERITY),
+            ),
             left_out=list(dict.fromkeys(self._left_out)),
             missing=self._missing,
             absent=self._absent,
             environments=self._environments,
+            asked=asked,
         )
 
 
@@ -406,10 +402,6 @@ def differences(environments: Mapping[str, Environment], before: Point, after: P
         return []
     old, new = environments.get(before.environment), environments.get(after.environment)
     return difference(old, new) if old and new else []
-
-
-def _gravity(entry: NightCase) -> int:
-    return rank(entry.status) if entry.failing else len(SEVERITY)
 
 
 def _on_gone(points: Sequence[Point]) -> list[str]:
@@ -444,8 +436,8 @@ def _on_absent(last: Iterable[Point], entries: Iterable[NightCase]) -> list[str]
             if (point.case_id, point.key) not in measured:
                 fewer.add((point.key, point.device_uuid))
     return [
-        f"{key}: {uuid} measured {cases} case{'' if cases == 1 else 's'} in the run before, and "
-        "none this night: look whether it is still there"
+        f"{key}: {uuid} measured {many(cases, 'case')} in the run before, and none this night: "
+        "look whether it is still there"
         for key, devices in sorted(before.items())
         if now.get(key, set()) < devices.keys()
         for uuid, cases in sorted(devices.items())
@@ -453,8 +445,8 @@ def _on_absent(last: Iterable[Point], entries: Iterable[NightCase]) -> list[str]
     ]
 
 
-def _when(time: str) -> dt.datetime:
-    """Return a run's start, which its file's name tells; as good as never where it cannot be."""
+def when(time: str) -> dt.datetime:
+    """Return a time, or the year 1970 where it is none: a file's name may say anything."""
     try:
         return dt.datetime.fromisoformat(time.replace("Z", "+00:00"))
     except ValueError:
@@ -474,6 +466,11 @@ def excused(record: Record) -> bool:
         return False
 
 
+def fails(record: Record) -> bool:
+    """Return whether a record makes its night fail."""
+    return record.status in FAILING and not excused(record)
+
+
 def _sentence(night: Night) -> str:
     if days := night.days_late:
         day = max(run.started for run in night.runs)[:10]
@@ -488,11 +485,9 @@ def _told(night: Night) -> str:
         return "; ".join(["Nothing was measured", *runs]) + "."
     keys = list(dict.fromkeys(entry.hardware.key for entry in night.entries))
     where = f"on {keys[0]}" if len(keys) == 1 else f"on {len(keys)} kinds of hardware"
-    total = len(night.entries)
-    cases = f"{total} {'case' if total == 1 else 'cases'} {where}"
-    failed = night.failed
+    cases = f"{many(len(night.entries), 'case')} {where}"
     words = f"{_nothing_failed(night)}: {cases}"
-    if failed:
+    if failed := night.failed:
         words = f"{len(failed)} of {cases} failed: {_on_failed(failed)}"
     others = _on_others([entry for entry in night.entries if not entry.failing])
     return "; ".join([words, *([others] if others else []), *runs]) + "."

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bench_lib.model import Baseline, Environment
+from bench_lib.report.findings import OWN
 from bench_lib.report.night import NightCase, differences
 from bench_lib.verdict import metrics
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 DIGITS = 5
 """Of each figure in a plot: more than any eye sees."""
-OWN = ("commit ", "checkout ")
-"""What a difference of the project's own code begins with: it is another every night."""
 AnyKey = TypeVar("AnyKey", bound=Hashable)
 
 
