@@ -118,12 +118,11 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int = W
     """
     if not rows:
         return []
-    used = _used(headings, rows, 1)
-    widths = _widths(headings, rows)
-    while len(used) > ESSENTIAL and _across(used, widths) > width:
-        used.pop()
-    widths[0] = min(widths[0], max(12, width - _across(used, {**widths, 0: 0})))
-    return _aligned(headings, rows, used, widths)
+    columns = _columns(headings, rows, 1)
+    while len(columns) > ESSENTIAL and _across(columns) > width:
+        columns.pop()
+    room = max(12, width - _across([("",), *columns[1:]]))
+    return _aligned([[_shortened(cell, room) for cell in columns[0]], *columns[1:]])
 
 
 def tables(
@@ -134,47 +133,37 @@ def tables(
     Each begins with the first ``keys`` columns, which tell the rows apart.  One of these and
     another column may be wider than ``width`` still.
     """
-    if not rows:
-        return []
-    first = list(range(keys))
-    widths = _widths(headings, rows)
-    groups = [first]
-    for column in _used(headings, rows, keys)[keys:]:
-        if len(groups[-1]) > keys and _across([*groups[-1], column], widths) > width:
-            groups.append(first)
+    columns = _columns(headings, rows, keys)
+    groups = [columns[:keys]]
+    for column in columns[keys:]:
+        if len(groups[-1]) > keys and _across([*groups[-1], column]) > width:
+            groups.append(columns[:keys])
         groups[-1] = [*groups[-1], column]
-    return [_aligned(headings, rows, group, widths) for group in groups]
+    return [_aligned(group) for group in groups if rows]
 
 
-def _used(headings: Sequence[str], rows: Sequence[Sequence[str]], keys: int) -> list[int]:
-    """Return which columns hold something; the first ``keys`` are used in any case."""
-    return [i for i in range(len(headings)) if i < keys or any(row[i] for row in rows)]
+_Column = Sequence[str]
+"""A heading and the cells below it."""
 
 
-def _widths(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[int, int]:
-    return {i: max(len(head), *(len(row[i]) for row in rows)) for i, head in enumerate(headings)}
+def _columns(headings: Sequence[str], rows: Sequence[Sequence[str]], keys: int) -> list[_Column]:
+    """Return the columns that hold something, and the first ``keys`` in any case."""
+    columns = zip(headings, *rows, strict=True)
+    return [column for i, column in enumerate(columns) if i < keys or any(column[1:])]
 
 
-def _across(columns: Sequence[int], widths: Mapping[int, int]) -> int:
-    return sum(widths[i] for i in columns) + 2 * (len(columns) - 1)
+def _across(columns: Iterable[_Column]) -> int:
+    """Return the width of columns beside each other, with two spaces between them."""
+    return sum(max(map(len, column)) + 2 for column in columns) - 2
 
 
-def _aligned(
-    headings: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    columns: Sequence[int],
-    widths: Mapping[int, int],
-) -> list[str]:
-    right = {i for i in columns if i > 0 and all(row[i][:1] in _FIGURES for row in rows)}
-
-    def line(cells: Sequence[str]) -> str:
-        parts = []
-        for i in columns:
-            cell = _shortened(cells[i], widths[i])
-            parts.append(cell.rjust(widths[i]) if i in right else cell.ljust(widths[i]))
-        return "  ".join(parts).rstrip()
-
-    return [line(headings), *(line(row) for row in rows)]
+def _aligned(columns: Iterable[_Column]) -> list[str]:
+    aligned = []
+    for number, column in enumerate(columns):
+        width = max(map(len, column))
+        is_figures = number > 0 and all(cell[:1] in _FIGURES for cell in column[1:])
+        aligned.append([c.rjust(width) if is_figures else c.ljust(width) for c in column])
+    return ["  ".join(line).rstrip() for line in zip(*aligned, strict=True)]
 
 
 def _shortened(text: str, width: int) -> str:

@@ -9,9 +9,9 @@ import itertools
 import math
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from bench_lib.model import Baseline, Environment
+from bench_lib.model import Environment
 from bench_lib.report.findings import OWN
 from bench_lib.report.night import NightCase, differences
 from bench_lib.verdict import metrics
@@ -19,19 +19,9 @@ from bench_lib.verdict import metrics
 if TYPE_CHECKING:
     from bench_lib.storage.archive import Point
 
+AnyKey = TypeVar("AnyKey", bound=Hashable)
 DIGITS = 5
 """Of each figure in a plot: more than any eye sees."""
-AnyKey = TypeVar("AnyKey", bound=Hashable)
-
-
-class _Places(Generic[AnyKey]):
-    """Things in the order in which they were first asked for."""
-
-    def __init__(self) -> None:
-        self.of: dict[AnyKey, int] = {}
-
-    def __getitem__(self, thing: AnyKey) -> int:
-        return self.of.setdefault(thing, len(self.of))
 
 
 class Series:
@@ -40,9 +30,9 @@ class Series:
     def __init__(self, environments: Mapping[str, Environment]) -> None:
         """Begin with nothing; ``environments`` is by reference what points were measured in."""
         self._environments = environments
-        self._runs = _Places[tuple[str, str]]()
-        self._walks = _Places[tuple[int, ...]]()
-        self._words = _Places[tuple[str, ...]]()
+        self._runs: dict[tuple[str, str], int] = {}
+        self._walks: dict[tuple[int, ...], int] = {}
+        self._words: dict[tuple[str, ...], int] = {}
         self._differences: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def of(self, entry: NightCase) -> dict[str, Any]:
@@ -52,10 +42,11 @@ class Series:
         ``e`` where the environment changed, ``m`` the change points, ``b`` the baseline.
         """
         points = [point for point in entry.points if math.isfinite(point.log_median)]
-        walk = tuple(self._runs[point.run_id, point.time] for point in points)
+        walk = tuple(_place(self._runs, (point.run_id, point.time)) for point in points)
+        accepted = entry.baseline.accepted if entry.baseline else None
         told = {
             "y": [rounded(math.exp(point.log_median) * 1e6) for point in points],
-            "w": self._walks[walk],
+            "w": _place(self._walks, walk),
             "s": [
                 [at, point.status.value]
                 for at, point in enumerate(points)
@@ -67,7 +58,7 @@ class Series:
                 for moved in entry.moved
             ],
             "b": band(entry),
-            "a": _accepted(entry.baseline),
+            "a": accepted and accepted.date and [accepted.date, accepted.reason],
         }
         return {name: value for name, value in told.items() if value or name == "w"}
 
@@ -76,7 +67,7 @@ class Series:
         found = []
         for at, (before, after) in enumerate(itertools.pairwise(points), 1):
             if before.environment != after.environment and (words := self._said(before, after)):
-                found.append([at, self._words[words]])
+                found.append([at, _place(self._words, words)])
         return found
 
     def _said(self, before: Point, after: Point) -> tuple[str, ...]:
@@ -90,10 +81,15 @@ class Series:
     def shared(self) -> dict[str, Any]:
         """Return what the histories refer to; to be asked for when all of them are written."""
         return {
-            "runs": list(self._runs.of),
-            "walks": list(self._walks.of),
-            "words": list(self._words.of),
+            "runs": list(self._runs),
+            "walks": list(self._walks),
+            "words": list(self._words),
         }
+
+
+def _place(places: dict[AnyKey, int], thing: AnyKey) -> int:
+    """Return the place of a thing in the order in which things were first asked for."""
+    return places.setdefault(thing, len(places))
 
 
 def band(entry: NightCase) -> list[float] | None:
@@ -111,12 +107,6 @@ def band(entry: NightCase) -> list[float] | None:
     bound = 1 + max(0.0, told or entry.record.case.limits.tolerance)
     middle_us = math.exp(middle) * 1e6
     return [rounded(middle_us / bound), rounded(middle_us), rounded(middle_us * bound)]
-
-
-def _accepted(baseline: Baseline | None) -> list[str] | None:
-    if baseline is None or not baseline.accepted.date:
-        return None
-    return [baseline.accepted.date, baseline.accepted.reason]
 
 
 def rounded(value: float) -> float:
