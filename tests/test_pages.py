@@ -11,7 +11,7 @@ import builders
 import nights
 import pytest
 
-from bench_lib.model import Hardware, Quarantine, Status, UserError, Verdict
+from bench_lib.model import Hardware, Quarantine, Status, Verdict
 from bench_lib.report import html as pages
 from bench_lib.report.comparisons import comparisons
 from bench_lib.report.night import Night, gather
@@ -62,8 +62,8 @@ def _without_plotly(monkeypatch):
     monkeypatch.setattr(pages, "_plotly", lambda: "/* plotly */")
 
 
-def _page(night: Night, **options) -> _Reader:
-    return _Reader(pages.page(night, **options))
+def _page(night: Night) -> _Reader:
+    return _Reader(pages.page(night))
 
 
 # --- the night in words --------------------------------------------------------------------
@@ -664,25 +664,6 @@ def test_of_many_failures_some_are_shown_and_the_rest_is_counted() -> None:
     page = _page(nights.make_night([nights.error()] * (pages.MOST_FAILURES + 5)))
     assert sum(tag == "article" for tag, _ in page.tags) == pages.MOST_FAILURES
     assert "5 more failed and are in the table only." in page.text
-
-
-def test_a_note_is_said_on_top() -> None:
-    """As that all is an example."""
-    text = _page(nights.make_night([nights.make_entry()]), note="Example.").text
-    assert text.index("Example.") < 200
-
-
-def test_a_page_is_written_where_it_is_asked_for(tmp_path) -> None:
-    """Its folder is made."""
-    pages.write(nights.nasty_night(), tmp_path / "deep/report.html")
-    assert (tmp_path / "deep/report.html").read_text().startswith("<!DOCTYPE html>")
-
-
-def test_a_page_that_cannot_be_written_is_a_user_s_error(tmp_path) -> None:
-    """With the place and the reason."""
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write"):
-        pages.write(nights.empty_night(), tmp_path / "file/report.html")
 
 
 def test_verdicts_in_every_unit_are_readable() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -25,7 +24,8 @@ from bench_lib.formats import many, quantity, seconds
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents.kept import Compare, ComparedCase, ComparedSide
-    from bench_lib.report.versus import Alignment, ComparedRow, SideFigures, SideValues
+    from bench_lib.report.versus.rows import Alignment, ComparedRow, SideFigures
+    from bench_lib.report.versus.sides import SideValues
     from bench_lib.verdict.metrics import Metric
 
 MARKER = "<!-- bench-lib: compare -->"
@@ -71,7 +71,7 @@ def compare(
     newest run, else its baselines).  Exit status 0 where anything was compared, 1 where nothing
     was, or by --fail-on; 2 where --fail-on could not tell of a single case.
     """
-    from bench_lib.report import versus
+    from bench_lib.report.versus import rows, sides
     from bench_lib.verdict.metrics import registered
 
     one_form(json=json, markdown=markdown)
@@ -80,13 +80,13 @@ def compare(
         why = f"{metric!r} is none of {', '.join(known)}"
         raise typer.BadParameter(why, param_hint="--metric")
     threshold = 0.0 if fail_on is None else _share_of(fail_on)
-    side_a, side_b = versus.find(a, b, folder=history, baseline_folder=baselines)
-    found = versus.align(
+    side_a, side_b = sides.find(a, b, folder=history, baseline_folder=baselines)
+    found = rows.align(
         side_a,
         side_b,
         metric=known[metric],
         threshold=threshold,
-        chosen=lambda case_id: fnmatch.fnmatchcase(case_id, case),
+        like=case,
     )
     if json:
         print_json(as_document(found))
@@ -130,7 +130,7 @@ def _status(found: Alignment, *, gates: bool) -> int:
 def as_document(found: Alignment) -> Compare:
     """Return the document that ``--json`` prints."""
     from bench_lib.cli.documents.kept import Compare, Renamed
-    from bench_lib.report.versus import for_a_verdict
+    from bench_lib.report.versus.rows import for_a_verdict
 
     return filled(
         Compare,
@@ -285,10 +285,10 @@ def _remarks(rows: Sequence[ComparedRow]) -> Iterator[str]:
 
 
 def _verdict_lines(found: Alignment) -> Iterator[str]:
-    from bench_lib.report.versus import for_a_verdict
+    from bench_lib.report.versus.rows import for_a_verdict
 
-    needs = for_a_verdict(found)
-    yield f"nothing was judged; for a verdict: {'; '.join(needs) or 'pytest perf_tests'}"
+    needs = "; ".join(for_a_verdict(found)) or "pytest perf_tests"
+    yield f"nothing was judged; for a verdict: {needs}"
 
 
 def _problems(found: Alignment) -> list[str]:

@@ -88,7 +88,7 @@ def report(
     if html is not None:
         from bench_lib.report import html as pages
 
-        pages.write(night, html)
+        _write(html, pages.page(night))
     if markdown is not None:
         _write_markdown(night, None if to_stdout else markdown)
     if json and not to_stdout:
@@ -118,7 +118,11 @@ def _write_markdown(night: Night, path: Path | None) -> None:
     text = as_markdown(night, limit=limit_of(path))
     if path is None:
         print(text)
-        return
+    else:
+        _write(path, text)
+
+
+def _write(path: Path, text: str) -> None:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", errors="replace")

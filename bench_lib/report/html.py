@@ -11,7 +11,6 @@ import hashlib
 import importlib.resources
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -20,7 +19,7 @@ from markupsafe import Markup
 
 from bench_lib import __version__
 from bench_lib.formats import printable, quantity, seconds
-from bench_lib.model import Case, Status, UserError, Verdict
+from bench_lib.model import Case, Status, Verdict
 from bench_lib.profiling import kernels
 from bench_lib.report import console
 from bench_lib.report.comparisons import comparisons
@@ -57,17 +56,8 @@ COLUMNS = (
 """Name, heading, and whether it holds numbers or needs room."""
 
 
-def write(night: Night, path: Path, *, note: str = "") -> None:
-    """Write the page of a night; raises UserError where it cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page(night, note=note), encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
-
-
-def page(night: Night, *, note: str = "") -> str:
-    """Return the page of a night; ``note`` is said on top of it, as that all is an example."""
+def page(night: Night) -> str:
+    """Return the page of a night."""
     series = Series(night.environments)
     rows = [_row(entry) for entry in night.entries]
     histories = [series.of(entry) for entry in night.entries]
@@ -89,7 +79,6 @@ def page(night: Night, *, note: str = "") -> str:
         .render(
             night=night,
             hints=hints(night),
-            note=note,
             title=_title(night),
             failures=[_failure(night, entry, at) for at, entry in shown],
             failures_left_out=len(failed) - len(shown),
