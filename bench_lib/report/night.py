@@ -26,7 +26,7 @@ from bench_lib.profiling import kernels
 from bench_lib.profiling.kernels import Diff
 from bench_lib.report import console
 from bench_lib.report.console import CaseFigures
-from bench_lib.storage.baselines import BaselineError, BaselineFile, in_force, load
+from bench_lib.storage.baselines import BaselineError, in_force, load
 from bench_lib.storage.history import HistoryError, Run
 from bench_lib.verdict import metrics
 from bench_lib.verdict.judge import leading
@@ -45,8 +45,8 @@ LATE = dt.timedelta(hours=36)
 """Where nights are nightly, none that begins after the newest for so long has been missed."""
 MOST_NAMED = 10
 """Cases that a sentence names."""
-
-
+Place = tuple[str, str]
+"""A case's id and the hardware key."""
 GOOD = (Status.OK, Status.IMPROVED)
 WORDS = {
     Status.INVALID: "invalid",
@@ -85,6 +85,11 @@ class NightCase:
     points: list[Point] = field(default_factory=list)
     """This and past nights, oldest first."""
     moved: list[Moved] = field(default_factory=list)
+
+    @property
+    def place(self) -> Place:
+        """What tells it from the night's other entries."""
+        return self.record.case.id, self.hardware.key
 
     @property
     def status(self) -> Status | None:
@@ -240,12 +245,19 @@ def gather(
     run that was named is not there.
     """
     known = archive.runs()
-    none = [] if known else [f"no runs in {archive.place.address}"]
     named = {line.run_id: line for line in map(archive.find, runs)}
-    night = _Gathering(archive, baselines, list(named.values()) or newest(known), none)
-    night.read()
-    night.look_back(known, days)
-    return night.night("" if runs else asked)
+    night = Night(list(named.values()) or newest(known), [], asked="" if runs else asked)
+    if not known:
+        night.left_out.append(f"no runs in {archive.place.address}")
+    entries = _measured(night, archive, baselines)
+    night.left_out.extend(archive.problems)
+    if night.runs:
+        _look_back(night, entries, archive, days)
+    night.entries.extend(
+        sorted(entries.values(), key=lambda e: rank(e.status) if e.failing else len(SEVERITY))
+    )
+    night.left_out[:] = dict.fromkeys(night.left_out)
+    return night
 
 
 def newest(known: Iterable[RunLine]) -> list[RunLine]:
@@ -254,146 +266,112 @@ def newest(known: Iterable[RunLine]) -> list[RunLine]:
     return [run for run in ordered if when(run.started) >= when(ordered[-1].started) - NIGHT]
 
 
-class _Gathering:
-    """A night while it is read: records first, then baselines, then the past."""
-
-    def __init__(
-        self, archive: Archive, baselines: Path, runs: list[RunLine], left_out: list[str]
-    ) -> None:
-        self._archive = archive
-        self._folder = baselines
-        self._runs = runs
-        self._left_out = left_out
-        self._missing: list[str] = []
-        self._absent: list[str] = []
-        self._entries: dict[tuple[str, str], NightCase] = {}
-        self._environments: dict[str, Environment] = {}
-        self._files: dict[str, BaselineFile | None] = {}
-
-    def read(self) -> None:
-        """Read the records of the night's runs; of a case and a key the later run counts."""
-        for line in self._runs:
-            try:
-                run = self._archive.run(line.run_id)
-            except HistoryError as error:
-                self._left_out.append(f"run {line.run_id}: {error}")
-                continue
-            self._left_out += [
-                f"run {line.run_id}: {problem}"
-                for problem in run.problems
-                if f"{line.file}: {problem}" not in self._archive.problems
-            ]
-            self._environments.update(run.environments)
-            for record in run.records.values():
-                self._take(line, run, record)
-
-    def _take(self, line: RunLine, run: Run, record: Record) -> None:
+def _measured(night: Night, archive: Archive, folder: Path) -> dict[Place, NightCase]:
+    """Return what the night's runs measured; of a case and a key the later run counts."""
+    found: dict[Place, NightCase] = {}
+    accepted: dict[str, Mapping[str, Baseline]] = {}
+    for line in night.runs:
         try:
-            console.summary_rows([record])
-        except (ArithmeticError, ValueError) as error:  # a line that somebody else wrote
-            self._left_out.append(f"run {line.run_id}: {record.case.id} cannot be shown: {error}")
-            return
-        last = record.attempts[-1]
-        key = last.hardware_key or line.key
-        hardware = next(
-            (one for one in run.hardware if one.uuid == last.device_uuid and one.key == key),
-            next((one for one in run.hardware if one.key == key), None),
+            run = archive.run(line.run_id)
+        except HistoryError as error:
+            night.left_out.append(f"run {line.run_id}: {error}")
+            continue
+        night.left_out.extend(
+            f"run {line.run_id}: {problem}"
+            for problem in run.problems
+            if f"{line.file}: {problem}" not in archive.problems
         )
-        if hardware is None:
-            hardware = Hardware(vendor="", name=key, key=key)
-        held = self._baselines(key)
-        place = (record.case.id, key)
-        self._entries.pop(place, None)
-        self._entries[place] = NightCase(
-            record=record,
-            hardware=hardware,
-            run_id=line.run_id,
-            baseline=held.measured.get(record.case.id) if held else None,
-            environment=run.environments.get(last.environment),
-        )
-
-    def _baselines(self, key: str) -> BaselineFile | None:
-        """Read a key's baselines once; None where they cannot be read, which is said."""
-        if key not in self._files:
+        night.environments.update(run.environments)
+        for record in run.records.values():
             try:
-                self._files[key] = load(self._folder, key)
-            except BaselineError as error:
-                self._files[key] = None
-                self._left_out.append(f"baselines of {key}: {error}")
-        return self._files[key]
+                console.summary_rows([record])
+            except (ArithmeticError, ValueError) as error:  # a line that somebody else wrote
+                words = f"run {line.run_id}: {record.case.id} cannot be shown: {error}"
+                night.left_out.append(words)
+                continue
+            entry = _entry(line, run, record)
+            key = entry.hardware.key
+            if key not in accepted:
+                accepted[key] = _accepted(night, folder, key)
+            found.pop(entry.place, None)
+            found[entry.place] = replace(entry, baseline=accepted[key].get(record.case.id))
+    return found
 
-    def look_back(self, known: Sequence[RunLine], days: int) -> None:
-        """Find each case's past points and change points, and what is not there this night."""
-        self._left_out += self._archive.problems
-        if not self._runs:
-            return
-        last_start = max(run.started for run in self._runs)
-        since = (when(last_start) - dt.timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        before = self._before(known, since)
-        gone: list[Point] = []
-        last: list[Point] = []
-        series: dict[tuple[str, str], list[Point]] = {}
-        for case_id, key, points in self._archive.all_series(since=since):
-            past = [point for point in points if point.time <= last_start]
-            last += [point for point in past if point.run_id == before.get(key)]
-            if (case_id, key) in self._entries:
-                series[case_id, key] = past
-            elif past and past[-1].run_id == before.get(key):
-                gone.append(past[-1])
-        references = {point.environment for points in series.values() for point in points}
-        unknown = sorted(references - self._environments.keys())
-        self._environments.update(self._archive.environments(unknown))
-        for place, points in series.items():
-            moved = self._moved(points)
-            self._entries[place] = replace(self._entries[place], points=points, moved=moved)
-        keys = {run.key for run in self._runs}
-        self._left_out += _on_gone([point for point in gone if point.key in keys])
-        self._absent = _on_absent(last, self._entries.values())
 
-    def _before(self, known: Sequence[RunLine], since: str) -> dict[str, str]:
-        """Return by key the run before this night's; note the keys that are new, and missing."""
-        ours = {run.run_id for run in self._runs}
-        first = min(run.started for run in self._runs)
-        earlier = {run.key: run for run in known if run.run_id not in ours and run.started < first}
-        keys = dict.fromkeys(run.key for run in self._runs)
-        for key in keys:
-            if key not in earlier:
-                self._left_out.append(f"{key}: never seen before this night")
-        self._missing = [
-            f"{key}, last by run {run.run_id} of {run.started[:10]}"
-            for key, run in sorted(earlier.items())
-            if key not in keys and run.started >= since
-        ]
-        return {key: run.run_id for key, run in earlier.items()}
+def _accepted(night: Night, folder: Path, key: str) -> Mapping[str, Baseline]:
+    try:
+        return load(folder, key).measured
+    except BaselineError as error:
+        night.left_out.append(f"baselines of {key}: {error}")
+        return {}
 
-    def _moved(self, points: Sequence[Point]) -> list[Moved]:
-        """Find the change points, each with what changed in the environment that night."""
-        from bench_lib.verdict.statistics.changes import moves  # noqa: PLC0415 - its library takes a second
 
-        return [
-            Moved(
-                step,
-                point.run_id,
-                point.time,
-                differences(self._environments, points[step.before], point),
-            )
-            for point, step in moves(points)
-        ]
+def _entry(line: RunLine, run: Run, record: Record) -> NightCase:
+    """Return a record with the device and the environment that it was measured in last."""
+    last = record.attempts[-1]
+    key = last.hardware_key or line.key
+    devices = [device for device in run.hardware if device.key == key]
+    own = [device for device in devices if device.uuid == last.device_uuid]
+    unknown = Hardware(vendor="", name=key, key=key)
+    environment = run.environments.get(last.environment)
+    return NightCase(record, [*own, *devices, unknown][0], line.run_id, environment=environment)
 
-    def night(self, asked: str) -> Night:
-        """Return what was gathered, failing entries first."""
-        return Night(
-            runs=self._runs,
-            entries=sorted(
-                self._entries.values(),
-                key=lambda entry: rank(entry.status) if entry.failing else len(SEVERITY),
-            ),
-            left_out=list(dict.fromkeys(self._left_out)),
-            missing=self._missing,
-            absent=self._absent,
-            environments=self._environments,
-            asked=asked,
+
+def _look_back(night: Night, entries: dict[Place, NightCase], archive: Archive, days: int) -> None:
+    """Find each case's past points and change points, and what is not there this night."""
+    last_start = max(run.started for run in night.runs)
+    since = (when(last_start) - dt.timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    before = _before(night, archive.runs(), since)
+    keys = {run.key for run in night.runs}
+    gone: list[Point] = []
+    last: list[Point] = []
+    series: dict[Place, list[Point]] = {}
+    for case_id, key, points in archive.all_series(since=since):
+        past = [point for point in points if point.time <= last_start]
+        last += [point for point in past if point.run_id == before.get(key)]
+        if (case_id, key) in entries:
+            series[case_id, key] = past
+        elif key in keys and past and past[-1].run_id == before.get(key):
+            gone.append(past[-1])
+    references = {point.environment for points in series.values() for point in points}
+    unknown = sorted(references - night.environments.keys())
+    night.environments.update(archive.environments(unknown))
+    for place, points in series.items():
+        moved = _moved(night.environments, points)
+        entries[place] = replace(entries[place], points=points, moved=moved)
+    night.left_out.extend(_on_gone(gone))
+    night.absent.extend(_on_absent(last, entries.values()))
+
+
+def _before(night: Night, known: Iterable[RunLine], since: str) -> dict[str, str]:
+    """Return by key the run before this night's; note the keys that are new, and missing."""
+    ours = {run.run_id for run in night.runs}
+    earlier = {r.key: r for r in known if r.run_id not in ours and r.started < night.started}
+    keys = dict.fromkeys(run.key for run in night.runs)
+    night.left_out.extend(
+        f"{key}: never seen before this night" for key in keys if key not in earlier
+    )
+    night.missing.extend(
+        f"{key}, last by run {run.run_id} of {run.started[:10]}"
+        for key, run in sorted(earlier.items())
+        if key not in keys and run.started >= since
+    )
+    return {key: run.run_id for key, run in earlier.items()}
+
+
+def _moved(environments: Mapping[str, Environment], points: Sequence[Point]) -> list[Moved]:
+    """Find the change points, each with what changed in the environment that night."""
+    from bench_lib.verdict.statistics.changes import moves  # noqa: PLC0415 - its library takes a second
+
+    return [
+        Moved(
+            step,
+            point.run_id,
+            point.time,
+            differences(environments, points[step.before], point),
         )
+        for point, step in moves(points)
+    ]
 
 
 def differences(environments: Mapping[str, Environment], before: Point, after: Point) -> list[str]:
@@ -428,7 +406,7 @@ def _on_absent(last: Iterable[Point], entries: Iterable[NightCase]) -> list[str]
     measured = set()
     for entry in entries:
         now.setdefault(entry.hardware.key, set()).add(entry.hardware.uuid or "")
-        measured.add((entry.record.case.id, entry.hardware.key))
+        measured.add(entry.place)
     fewer = set()
     for point in last:
         if point.device_uuid:

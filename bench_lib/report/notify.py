@@ -14,7 +14,7 @@ import msgspec
 
 from bench_lib.formats import on_one_line
 from bench_lib.report.findings import hints, in_words, onset, reason
-from bench_lib.report.night import GOOD, Night, NightCase, fails, is_red, newest
+from bench_lib.report.night import GOOD, Night, NightCase, Place, fails, is_red, newest
 from bench_lib.report.webhook import CLOCK, UndeliverableError, WaitingClock, host_of, post
 from bench_lib.storage.history import HistoryError
 from bench_lib.verdict.severity import FAILING
@@ -50,9 +50,6 @@ MOST_RUNS = 8
 """That the command names by which the report is made."""
 TO_REPORT = "Open the report"
 _LINK = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]+")
-
-Place = tuple[str, str]
-"""A case's id and the hardware key."""
 
 
 @dataclass(frozen=True)
@@ -172,16 +169,12 @@ def _failing(archive: Archive, runs: Iterable[RunLine]) -> set[Place]:
     return {place for place, failed in standing.items() if failed}
 
 
-def _place(entry: NightCase) -> Place:
-    return entry.record.case.id, entry.hardware.key
-
-
 def news_of(night: Night, before: Before) -> News:
     """Return what changed since ``before``."""
     if night.days_late:
         return News(still=night.failed, late=True)
-    failed = {_place(entry): entry for entry in night.failed}
-    now = {_place(entry): entry for entry in night.entries}
+    failed = {entry.place: entry for entry in night.failed}
+    now = {entry.place: entry for entry in night.entries}
     return News(
         [entry for place, entry in failed.items() if place not in before.failing],
         [entry for place, entry in failed.items() if place in before.failing],
