@@ -32,9 +32,11 @@ def amount(value: float, unit: str) -> str:
     if unit == "s":
         return seconds(value)
     if unit == "B":
-        return f"{value / 2**20:.1f} MiB"
+        return f"{value / 2**20:.{0 if value >= 1000 * 2**20 else 1}f} MiB"
     if unit == "":
         return f"{value:.1%}"
+    if unit == "1/s":
+        return f"{quantity(value)}/s"
     return f"{quantity(value)} {unit}" if abs(value) >= 1 else f"{value:.4g} {unit}"
 
 

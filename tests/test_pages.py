@@ -667,13 +667,17 @@ def test_of_many_failures_some_are_shown_and_the_rest_is_counted() -> None:
 
 
 def test_verdicts_in_every_unit_are_readable() -> None:
-    """Seconds, bytes, rates, and numbers without a unit."""
-    assert pages._value(0.5, "s") == "500 ms"
-    assert pages._value(2**30, "B") == "1024 MiB"
-    assert pages._value(22067.0, "1/s") == "22.07 k/s"
-    assert pages._value(0.0123, "", "stability") == "1.23%"
-    assert pages._value(0.0123, "", "numerics") == "0.0123"
-    assert pages._value(None, "s") == ""
+    """Seconds, bytes, rates, shares, and plain numbers, to which 0.1.0 gave no unit either."""
+
+    def shown(value: float | None, unit: str, metric: str = "latency") -> str:
+        return pages._value(value, Verdict(Status.OK, metric, "", unit=unit))
+
+    assert shown(0.5, "s") == "500 ms"
+    assert shown(2**30, "B") == "1024 MiB"
+    assert shown(22067.0, "1/s") == "22.07 k/s"
+    assert shown(0.0123, "", "stability") == "1.2%"
+    assert shown(0.0123, "", "numerics") == "0.0123"
+    assert shown(None, "s") == ""
 
 
 # --- parameters of anybody's ---------------------------------------------------------------

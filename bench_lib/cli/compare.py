@@ -20,7 +20,7 @@ from bench_lib.cli.output import (
     print_json,
     print_table,
 )
-from bench_lib.formats import many, quantity, seconds
+from bench_lib.formats import amount, many
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents.kept import Compare, ComparedCase, ComparedSide
@@ -205,8 +205,8 @@ def _cells(row: ComparedRow, metric: Metric) -> tuple[str, ...]:
 
     return (
         row.case_id,
-        _quantity(row.figures.a, metric.unit),
-        _quantity(row.figures.b, metric.unit),
+        _amount(row.figures.a, metric.unit),
+        _amount(row.figures.b, metric.unit),
         "" if row.ratio is None else f"{row.ratio:.4f}",
         " to ".join(f"{bound:.4f}" for bound in row.interval or ()),
         row.beyond_chance or "",
@@ -215,22 +215,15 @@ def _cells(row: ComparedRow, metric: Metric) -> tuple[str, ...]:
     )
 
 
-def _quantity(value: float | None, unit: str) -> str:
-
-    if value is None:
-        return "-"
-    if unit == "s":
-        return seconds(value)
-    if unit == "B":
-        return f"{value / 2**20:.{0 if value >= 1000 * 2**20 else 1}f} MiB"
-    return f"{quantity(value)}{unit.lstrip('1')}"
+def _amount(value: float | None, unit: str) -> str:
+    return "-" if value is None else amount(value, unit)
 
 
 def _beside(figures: SideFigures, unit: str) -> str:
     """Return B's value with its change; of what one side does not tell, nothing."""
     if figures.ratio is None:
         return ""
-    return f"{_quantity(figures.b, unit)} ({figures.ratio - 1:+.1%})"
+    return f"{_amount(figures.b, unit)} ({figures.ratio - 1:+.1%})"
 
 
 def _in_one_line(found: Alignment) -> str:

@@ -18,7 +18,7 @@ import msgspec
 from markupsafe import Markup
 
 from bench_lib import __version__
-from bench_lib.formats import printable, quantity, seconds
+from bench_lib.formats import amount, printable, seconds
 from bench_lib.model import Case, Status, Verdict
 from bench_lib.profiling import kernels
 from bench_lib.report import console
@@ -178,16 +178,10 @@ def _between(verdict: Verdict) -> str:
     return f"{percent(verdict.interval[0])} to {percent(verdict.interval[1])}"
 
 
-def _value(value: float | None, unit: str, metric: str = "") -> str:
-    if value is None:
-        return ""
-    if unit == "s":
-        return seconds(value) if value > 0 else f"{value:g} s"
-    if unit == "B":
-        return f"{value / 2**20:.0f} MiB"
-    if unit not in ("", "1"):
-        return f"{quantity(value)} {unit}" if unit != "1/s" else f"{quantity(value)}/s"
-    return f"{value:.2%}" if metrics.of(metric).unit == "" else f"{value:.4g}"
+def _value(value: float | None, verdict: Verdict) -> str:
+    # Records of 0.1.0 have plain numbers without a unit, as shares are.
+    unit = verdict.unit or metrics.of(verdict.metric).unit
+    return "" if value is None else amount(value, unit)
 
 
 # --- the table -----------------------------------------------------------------------------
@@ -261,8 +255,8 @@ def _verdict(verdict: Verdict) -> list[str]:
     return [
         verdict.metric + (f" ({against})" if against else ""),
         verdict.status.value,
-        _value(verdict.value, verdict.unit, verdict.metric),
-        _value(verdict.baseline, verdict.unit, verdict.metric),
+        _value(verdict.value, verdict),
+        _value(verdict.baseline, verdict),
         percent(verdict.ratio),
         _between(verdict),
         verdict.reason,
@@ -310,8 +304,8 @@ def _failure(night: Night, entry: NightCase, at: int) -> dict[str, Any]:
         "verdict": verdict,
         "change": percent(verdict.ratio) if verdict else "",
         "between": _between(verdict) if verdict else "",
-        "value": _value(verdict.value, verdict.unit, verdict.metric) if verdict else "",
-        "baseline": _value(verdict.baseline, verdict.unit, verdict.metric) if verdict else "",
+        "value": _value(verdict.value, verdict) if verdict else "",
+        "baseline": _value(verdict.baseline, verdict) if verdict else "",
         "since": _since(night, entry),
         "kernels": _kernels(entry),
         "why_no_kernels": _why_no_kernels(entry),

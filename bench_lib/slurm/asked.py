@@ -104,6 +104,11 @@ def size(text: str, unit: str = " ") -> int | None:
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or unit))
 
 
+def number(text: str | None) -> int | None:
+    """Return a whole number of 0 or more; None where there is none."""
+    return int(text) if text is not None and text.isdecimal() else None
+
+
 def seconds(text: str) -> int:
     """Read a time as sbatch does: ``90`` minutes, ``2:00:00``, ``1-12``; raises UserError."""
     if time_s := duration(text.strip()):

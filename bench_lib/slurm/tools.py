@@ -18,7 +18,7 @@ from typing import Any
 
 from bench_lib.formats import many
 from bench_lib.model import UserError
-from bench_lib.slurm.asked import JobRequest, Resources, clock, duration, size
+from bench_lib.slurm.asked import JobRequest, Resources, clock, duration, number, size
 
 TIMEOUT_S = 60.0
 """A controller that is busy takes seconds."""
@@ -177,7 +177,7 @@ def read_scontrol(text: str) -> Iterator[JobState]:
             wall_s=duration(fields.get("RunTime", "")),
             limit_s=duration(fields.get("TimeLimit", "")),
             nodes=fields.get("NodeList", "").replace("(null)", ""),
-            cpus=_number(fields.get("NumCPUs", "").partition("-")[0]),
+            cpus=number(fields.get("NumCPUs", "").partition("-")[0]),
         )
 
 
@@ -195,17 +195,17 @@ def read_sacct(text: str) -> Iterator[JobState]:
         if "." in job:
             continue
         peaks = [size(columns[7]) for columns in lines if columns[0].startswith(f"{job}.")]
-        limit = _number(limit_minutes)
+        limit = number(limit_minutes)
         first, _, wanted = job.partition("_")
         yield from _tasks(
             first,
             wanted.strip("[]"),
             code,
             state=state.partition(" ")[0],  # "CANCELLED by 1000"
-            wall_s=_number(elapsed_s),
+            wall_s=number(elapsed_s),
             limit_s=limit and limit * 60,
             nodes=nodes.replace("None assigned", ""),
-            cpus=_number(cpus),
+            cpus=number(cpus),
             peak_bytes=max((peak for peak in peaks if peak is not None), default=None),
             cpu_s=duration(used),
         )
@@ -214,12 +214,12 @@ def read_sacct(text: str) -> Iterator[JobState]:
 def _tasks(job: str, wanted: str, code: str, **known: Any) -> Iterator[JobState]:
     """Yield the state of each task that a line tells of; of a job that is no array, its own."""
     status, _, signal = code.partition(":")
-    for number in _numbers(wanted) if wanted else [None]:
+    for task in _numbers(wanted) if wanted else [None]:
         yield JobState(
-            job_id=job if number is None else f"{job}_{number}",
-            task=1 if number is None else number,
-            exit_status=_number(status),
-            signal=_number(signal),
+            job_id=job if task is None else f"{job}_{task}",
+            task=1 if task is None else task,
+            exit_status=number(status),
+            signal=number(signal),
             **known,
         )
 
@@ -312,7 +312,3 @@ def _numbers(text: str) -> list[int]:
             first, last, step = match[1], match[2] or match[1], match[3] or "1"
             found += range(int(first), int(last) + 1, max(1, int(step)))
     return found
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isdecimal() else None
