@@ -63,26 +63,23 @@ def figures(record: Record) -> CaseFigures | None:
 
 
 def _row(record: Record) -> tuple[str, ...]:
-    status = standing(record, day_of(record))
     found = figures(record)
     if found is None:
-        return (record.case.id, status, *[""] * (len(HEADINGS) - 2))
-    verdict = timing_of(record)
+        return (record.case.id, standing(record), *[""] * (len(HEADINGS) - 2))
+    timing, memory = timing_of(record), found.peak_memory_bytes
+    ratio = timing.ratio if timing else None
+    visible = timing.detectable_effect if timing else None
+    shares = (v.value for v in record.verdicts if of(v.metric) is EFFICIENCY and v.value)
     return (
         record.case.id,
-        status,
+        standing(record),
         seconds(found.median_s),
-        "" if verdict is None or verdict.ratio is None else f"{verdict.ratio - 1:+.1%}",
-        ""
-        if verdict is None or verdict.detectable_effect is None
-        else f"{verdict.detectable_effect:.1%}",
+        "" if ratio is None else f"{ratio - 1:+.1%}",
+        "" if visible is None else f"{visible:.1%}",
         f"{quantity(found.rate)} {found.item}/s",
         f"{found.spread:.1%}",
-        "" if found.peak_memory_bytes is None else f"{found.peak_memory_bytes / 2**20:.0f} MiB",
-        next(
-            (f"{v.value:.1%}" for v in record.verdicts if of(v.metric) is EFFICIENCY and v.value),
-            "",
-        ),
+        "" if memory is None else f"{memory / 2**20:.0f} MiB",
+        next((f"{share:.1%}" for share in shares), ""),
     )
 
 
@@ -102,12 +99,19 @@ def day_of(record: Record) -> dt.date:
         return utc_today()
 
 
-def standing(record: Record, day: dt.date) -> str:
+def excused(record: Record) -> bool:
+    """Return whether a quarantine takes a record's consequences, as the run itself had it."""
+    try:
+        return record.quarantine is not None and in_force(record.quarantine, day_of(record))
+    except ValueError:  # a day that somebody else wrote
+        return False
+
+
+def standing(record: Record) -> str:
     """Return a record's status, in brackets where a quarantine takes its consequences."""
     if record.status is None:
         return "not judged"
-    held = record.quarantine is not None and in_force(record.quarantine, day)
-    return f"({record.status.value})" if held else record.status.value
+    return f"({record.status.value})" if excused(record) else record.status.value
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH) -> list[str]:
@@ -177,9 +181,9 @@ def explanations(records: Iterable[Record], *, every: bool = False) -> list[str]
     """Return a line for each thing that a reader should know, beginning with the case's id."""
     quiet = () if every else (Status.OK, Status.NO_BASELINE, Status.SKIPPED)
     records = list(records)
-    lines = [
-        f"since the baseline: {shortened('; '.join(changes))}" for changes in _changes(records)
-    ]
+    judged = [record for record in records if record.status not in _UNJUDGED]
+    changes = dict.fromkeys("; ".join(record.changes) for record in judged if record.changes)
+    lines = [f"since the baseline: {shortened(words)}" for words in changes]
     for record in records:
         lines += _on_quarantine(record)
         for verdict in record.verdicts:
@@ -188,21 +192,13 @@ def explanations(records: Iterable[Record], *, every: bool = False) -> list[str]
                 lines.append(words + shortened(verdict.reason))
         for attempt in record.attempts:
             if attempt.invalid and record.status is not Status.INVALID:
-                cause = attempt.discarded or ""
-                again = cause.endswith("; measured again")
+                why, again, _ = (attempt.discarded or "").partition("; measured again")
                 what = "measured again" if again else "discarded"
-                words = cause.removesuffix("; measured again")
-                lines.append(f"{record.case.id}: {what}: {words}")
+                lines.append(f"{record.case.id}: {what}: {why}")
         for attempt in [a for a in record.attempts if a.accepted] or record.attempts:
             warnings = attempt.measurement.warnings if attempt.measurement else []
             lines += [f"{record.case.id}: warning: {text}" for text in warnings]
     return list(dict.fromkeys(map(printable, lines)))
-
-
-def _changes(records: Iterable[Record]) -> list[list[str]]:
-    """Return the different sets of changes since the baselines of cases that were judged."""
-    sets = [r.changes for r in records if r.changes and r.status not in _UNJUDGED]
-    return [list(changes) for changes in dict.fromkeys(map(tuple, sets))]
 
 
 _UNJUDGED = (Status.NO_BASELINE, Status.SKIPPED, None)
@@ -212,7 +208,7 @@ def _on_quarantine(record: Record) -> list[str]:
     if record.quarantine is None:
         return []
     until, why = record.quarantine.until, record.quarantine.reason
-    if in_force(record.quarantine, day_of(record)):
+    if excused(record):
         return [f"{record.case.id}: in quarantine until {until}: {why}"]
     ended = f"{record.case.id}: its QUARANTINE ENDED on {until} ({why}); "
     return [ended + f"bench-lib baseline quarantine {record.case.id} --lift, or a new --until"]

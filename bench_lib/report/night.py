@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ from bench_lib.profiling import kernels
 from bench_lib.profiling.kernels import Diff
 from bench_lib.report import console
 from bench_lib.report.console import CaseFigures
-from bench_lib.storage.baselines import BaselineError, in_force, load
+from bench_lib.storage.baselines import BaselineError, load
 from bench_lib.storage.history import HistoryError, Run
 from bench_lib.verdict import metrics
 from bench_lib.verdict.judge import leading
@@ -99,7 +99,7 @@ class NightCase:
     @property
     def quarantined(self) -> bool:
         """Whether a quarantine takes the consequences, on the day of the measurement."""
-        return excused(self.record)
+        return console.excused(self.record)
 
     @property
     def failing(self) -> bool:
@@ -178,6 +178,11 @@ class Night:
         return min((run.started for run in self.runs), default="")
 
     @property
+    def newest_start(self) -> str:
+        """When the last run began, UTC; empty where there is none."""
+        return max((run.started for run in self.runs), default="")
+
+    @property
     def ended(self) -> str | None:
         """When the last run ended, UTC; None where one did not."""
         ends = [run.ended for run in self.runs]
@@ -197,7 +202,7 @@ class Night:
         if not self.asked or not self.runs:
             return 0
         asked = when(self.asked)
-        ago = asked - when(max(run.started for run in self.runs))
+        ago = asked - when(self.newest_start)
         if ago <= LATE or asked - when(self.ended or "") <= NIGHT:
             return 0  # what took longer than a night, and ended in this one, is not old
         return round(ago / dt.timedelta(days=1))
@@ -226,8 +231,12 @@ class Night:
 
     @property
     def sentence(self) -> str:
-        """The night in one sentence."""
-        return _sentence(self)
+        """The night in one sentence; one that is old begins with a sentence on that."""
+        told = "; ".join([_on_cases(self), *_on_runs(self)]) + "."
+        if not self.days_late:
+            return told
+        late = f"Nothing has run for {self.days_late} days, since {self.newest_start[:10]}."
+        return f"{late} Then: {told[0].lower()}{told[1:]}"
 
 
 def gather(
@@ -319,15 +328,14 @@ def _entry(line: RunLine, run: Run, record: Record) -> NightCase:
 
 def _look_back(night: Night, entries: dict[Place, NightCase], archive: Archive, days: int) -> None:
     """Find each case's past points and change points, and what is not there this night."""
-    last_start = max(run.started for run in night.runs)
-    since = (when(last_start) - dt.timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    since = (when(night.newest_start) - dt.timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
     before = _before(night, archive.runs(), since)
     keys = {run.key for run in night.runs}
     gone: list[Point] = []
     last: list[Point] = []
     series: dict[Place, list[Point]] = {}
     for case_id, key, points in archive.all_series(since=since):
-        past = [point for point in points if point.time <= last_start]
+        past = [point for point in points if point.time <= night.newest_start]
         last += [point for point in past if point.run_id == before.get(key)]
         if (case_id, key) in entries:
             series[case_id, key] = past
@@ -395,7 +403,7 @@ def _on_gone(points: Sequence[Point]) -> list[str]:
     ]
 
 
-def _on_absent(last: Iterable[Point], entries: Iterable[NightCase]) -> list[str]:
+def _on_absent(last: Sequence[Point], entries: Collection[NightCase]) -> list[str]:
     """Say which devices of the run before did not measure, where only others of them did.
 
     On other machines all devices are others, and nothing is absent.  Nor is it where the device's
@@ -403,16 +411,13 @@ def _on_absent(last: Iterable[Point], entries: Iterable[NightCase]) -> list[str]
     """
     before: dict[str, Counter[str]] = {}
     now: dict[str, set[str]] = {}
-    measured = set()
+    measured = {entry.place for entry in entries}
     for entry in entries:
         now.setdefault(entry.hardware.key, set()).add(entry.hardware.uuid or "")
-        measured.add(entry.place)
-    fewer = set()
     for point in last:
         if point.device_uuid:
             before.setdefault(point.key, Counter())[point.device_uuid] += 1
-            if (point.case_id, point.key) not in measured:
-                fewer.add((point.key, point.device_uuid))
+    fewer = {(p.key, p.device_uuid) for p in last if (p.case_id, p.key) not in measured}
     return [
         f"{key}: {uuid} measured {many(cases, 'case')} in the run before, and none this night: "
         "look whether it is still there"
@@ -436,57 +441,37 @@ def is_red(run: RunLine) -> bool:
     return run.exit_status not in (None, 0) and not any(map(run.counts.get, FAILING))
 
 
-def excused(record: Record) -> bool:
-    """Return whether a quarantine takes a record's consequences, as the run itself had it."""
-    try:
-        return record.quarantine is not None and in_force(record.quarantine, console.day_of(record))
-    except ValueError:  # a day that somebody else wrote
-        return False
-
-
 def fails(record: Record) -> bool:
     """Return whether a record makes its night fail."""
-    return record.status in FAILING and not excused(record)
+    return record.status in FAILING and not console.excused(record)
 
 
-def _sentence(night: Night) -> str:
-    if days := night.days_late:
-        day = max(run.started for run in night.runs)[:10]
-        told = _told(night)
-        return f"Nothing has run for {days} days, since {day}. Then: {told[0].lower()}{told[1:]}"
-    return _told(night)
-
-
-def _told(night: Night) -> str:
-    runs = _on_runs(night)
+def _on_cases(night: Night) -> str:
+    """Say how many cases failed, and how many others are not OK."""
     if not night.entries:
-        return "; ".join(["Nothing was measured", *runs]) + "."
-    keys = list(dict.fromkeys(entry.hardware.key for entry in night.entries))
+        return "Nothing was measured"
+    keys = list(night.devices)
     where = f"on {keys[0]}" if len(keys) == 1 else f"on {len(keys)} kinds of hardware"
     cases = f"{many(len(night.entries), 'case')} {where}"
-    words = f"{_nothing_failed(night)}: {cases}"
     if failed := night.failed:
         words = f"{len(failed)} of {cases} failed: {_on_failed(failed)}"
-    others = _on_others([entry for entry in night.entries if not entry.failing])
-    return "; ".join([words, *([others] if others else []), *runs]) + "."
-
-
-def _nothing_failed(night: Night) -> str:
-    """Say that no case failed, and no more than that of a gate that judged nothing."""
-    words = "No case failed" if night.red else "Nothing failed"
-    if any(entry.status in GOOD for entry in night.entries):
-        return words
-    return f"{words}, but none is OK"
+    else:
+        words = "No case failed" if night.red else "Nothing failed"
+        if not any(entry.status in GOOD for entry in night.entries):
+            words += ", but none is OK"
+        words += f": {cases}"
+    others = [entry for entry in night.entries if not entry.failing]
+    found = Counter(entry.status for entry in others)
+    counts = {"in quarantine": sum(entry.status in FAILING for entry in others)}
+    counts |= {name: found[status] for status, name in WORDS.items()}
+    listed = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
+    return f"{words}; {listed}" if listed else words
 
 
 def _on_failed(failed: Sequence[NightCase]) -> str:
     found = Counter(entry.status for entry in failed)
-    slower = [
-        (verdict.ratio, verdict.metric)
-        for entry in failed
-        if entry.status is Status.REGRESSED and (verdict := entry.verdict)
-        if verdict.ratio is not None and verdict.ratio > 1
-    ]
+    regressed = [e.verdict for e in failed if e.status is Status.REGRESSED and e.verdict]
+    slower = [(v.ratio, v.metric) for v in regressed if v.ratio is not None and v.ratio > 1]
     alone = failed[0].record.case.id if len(failed) == 1 else ""
     parts = []
     if count := found[Status.REGRESSED]:
@@ -497,17 +482,9 @@ def _on_failed(failed: Sequence[NightCase]) -> str:
             metric = metrics.of(name)
             by += "" if metric is metrics.LEADING else f" in {metric.name.replace('_', ' ')}"
         parts.append(f"{alone or count} regressed{by}")
-    if found[Status.ERROR]:
-        parts.append(f"{alone or found[Status.ERROR]} ended in an error")
+    if count := found[Status.ERROR]:
+        parts.append(f"{alone or count} ended in an error")
     return ", ".join(parts)
-
-
-def _on_others(others: Sequence[NightCase]) -> str:
-    """Count those that neither failed nor are OK, the gravest first."""
-    held = sum(entry.status in FAILING for entry in others)
-    found = Counter(entry.status for entry in others)
-    counts = [(held, "in quarantine"), *((found[status], words) for status, words in WORDS.items())]
-    return ", ".join(f"{count} {words}" for count, words in counts if count)
 
 
 def _on_runs(night: Night) -> list[str]:
