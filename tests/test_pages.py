@@ -13,9 +13,8 @@ import pytest
 
 from bench_lib.model import Hardware, Quarantine, Status, Verdict
 from bench_lib.report import html as pages
-from bench_lib.report.comparisons import comparisons
 from bench_lib.report.night import Night, gather
-from bench_lib.report.series import Series, band
+from bench_lib.report.plots import Series, band, comparisons
 from bench_lib.storage import baselines
 from bench_lib.storage.archive import Archive
 from bench_lib.storage.history import HistoryError

@@ -22,10 +22,9 @@ from bench_lib.formats import amount, printable, seconds
 from bench_lib.model import Case, Status, Verdict
 from bench_lib.profiling import kernels
 from bench_lib.report import console
-from bench_lib.report.comparisons import comparisons
 from bench_lib.report.findings import device, hints, onset
 from bench_lib.report.night import Moved, Night, NightCase
-from bench_lib.report.series import Series
+from bench_lib.report.plots import Series, comparisons
 from bench_lib.verdict import metrics
 
 MOST_FAILURES = 100

@@ -49,6 +49,8 @@ messages it counts UTF-16, in which ours take twice as much."""
 MOST_RUNS = 8
 """That the command names by which the report is made."""
 TO_REPORT = "Open the report"
+Message = dict[str, Any]
+"""What is posted, before it is JSON."""
 _LINK = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]+")
 
 
@@ -226,10 +228,6 @@ def _to_report(night: Night, news: News) -> str:
     return "" if news.link or not runs else f"more: bench-lib report {runs} --html night.html"
 
 
-def _more(count: int) -> str:
-    return f"and {count} more, which the report has"
-
-
 # --- shapes ----------------------------------------------------------------------------------
 
 
@@ -240,7 +238,7 @@ def body(night: Night, news: News, shape: str) -> bytes:
     return msgspec.json.encode(SHAPES[shape](night, news))
 
 
-def plain(night: Night, news: News) -> dict[str, Any]:
+def plain(night: Night, news: News) -> Message:
     """Return the news as docs/reports.md has them."""
     failures = [*((entry, True) for entry in news.new), *((entry, False) for entry in news.still)]
     return {
@@ -282,27 +280,40 @@ def _failure(night: Night, entry: NightCase, *, new: bool) -> dict[str, Any]:
     }
 
 
-def as_slack(night: Night, news: News) -> dict[str, Any]:
+def _fitted(
+    lines: Sequence[str], made: Callable[[list[str]], Message], fits: Callable[[Message], bool]
+) -> Message:
+    """Return the message made of as many lines as fit, with a line on the others."""
+    shown = len(lines)
+    while True:
+        left = len(lines) - shown
+        more = [f"and {left} more, which the report has"] if left else []
+        message = made([*lines[:shown], *more])
+        if fits(message) or not shown:
+            return message
+        shown -= max(1, shown // 20)
+
+
+def as_slack(night: Night, news: News) -> Message:
     """Return the news for Slack's incoming webhooks, within what a message may hold."""
     heading = _for_slack(night.sentence)
-    lines = [_for_slack(line) for line in _lines(night, news)]
     last = f"<{_escaped(news.link)}|{TO_REPORT}>" if news.link else _to_report(night, news)
-    room, shown = SLACK_ALL - len(heading) - len(_more(len(lines))) - len(last), 0
-    for line in lines[: SLACK_BLOCKS - 3]:
-        room -= len(line)
-        if room < 0:
-            break
-        shown += 1
-    texts = [f"*{heading}*", *lines[:shown]]
-    texts += [_more(len(lines) - shown)] if shown < len(lines) else []
-    texts += [last] if last else []
-    return {
-        "text": heading,
-        "blocks": [
-            {"type": "section", "text": {"type": "mrkdwn", "text": words, "verbatim": True}}
-            for words in texts
-        ],
-    }
+
+    def made(lines: list[str]) -> Message:
+        texts = filter(None, [f"*{heading}*", *lines, last])
+        return {
+            "text": heading,
+            "blocks": [
+                {"type": "section", "text": {"type": "mrkdwn", "text": words, "verbatim": True}}
+                for words in texts
+            ],
+        }
+
+    def fits(message: Message) -> bool:
+        texts = [block["text"]["text"] for block in message["blocks"]]
+        return len(texts) <= SLACK_BLOCKS and sum(map(len, texts)) <= SLACK_ALL
+
+    return _fitted([_for_slack(line) for line in _lines(night, news)], made, fits)
 
 
 def _for_slack(words: str) -> str:
@@ -314,44 +325,38 @@ def _escaped(words: str) -> str:
     return words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def as_teams(night: Night, news: News) -> dict[str, Any]:
-    """Return the news for a webhook of Teams' Workflows: one card, within a message's size."""
-    lines = list(_lines(night, news))
-    shown = len(lines)
-    while len(msgspec.json.encode(_card(night, news, lines, shown))) > TEAMS_BYTES and shown:
-        shown -= max(1, shown // 20)
-    return _card(night, news, lines, shown)
+def as_teams(night: Night, news: News) -> Message:
+    """Return the news for a webhook of Teams' Workflows: one card, within a message's size.
+
+    Runs of text are shown as they are, without markup.
+    """
+    report = {"type": "Action.OpenUrl", "title": TO_REPORT, "url": news.link}
+
+    def made(lines: list[str]) -> Message:
+        runs = [
+            {"type": "TextRun", "text": on_one_line(words, MOST_LINE)}
+            for words in filter(None, [night.sentence, *lines, _to_report(night, news)])
+        ]
+        runs[0] |= {"size": "large", "weight": "bolder"}
+        card = {
+            "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+            "type": "AdaptiveCard",
+            "version": "1.4",
+            "msteams": {"width": "Full"},
+            "body": [{"type": "RichTextBlock", "inlines": [run]} for run in runs],
+            **({"actions": [report]} if news.link else {}),
+        }
+        attachment = {"contentType": "application/vnd.microsoft.card.adaptive", "content": card}
+        return {"type": "message", "attachments": [attachment]}
+
+    return _fitted(
+        list(_lines(night, news)),
+        made,
+        lambda message: len(msgspec.json.encode(message)) <= TEAMS_BYTES,
+    )
 
 
-def _card(night: Night, news: News, lines: Sequence[str], shown: int) -> dict[str, Any]:
-    """Return a message of so many lines; runs of text are shown as they are, without markup."""
-    rest = [_more(len(lines) - shown)] if shown < len(lines) else []
-    rest += filter(None, [_to_report(night, news)])
-    heading = {"size": "large", "weight": "bolder"}
-    texts = [
-        (night.sentence, heading),
-        *((line, {}) for line in (*lines[:shown], *rest)),
-    ]
-    card = {
-        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
-        "type": "AdaptiveCard",
-        "version": "1.4",
-        "msteams": {"width": "Full"},
-        "body": [
-            {
-                "type": "RichTextBlock",
-                "inlines": [{"type": "TextRun", "text": on_one_line(words, MOST_LINE), **style}],
-            }
-            for words, style in texts
-        ],
-    }
-    if news.link:
-        card["actions"] = [{"type": "Action.OpenUrl", "title": TO_REPORT, "url": news.link}]
-    attachment = {"contentType": "application/vnd.microsoft.card.adaptive", "content": card}
-    return {"type": "message", "attachments": [attachment]}
-
-
-SHAPES: Mapping[str, Callable[[Night, News], Any]] = {
+SHAPES: Mapping[str, Callable[[Night, News], Message]] = {
     JSON: plain,
     SLACK: as_slack,
     TEAMS: as_teams,
