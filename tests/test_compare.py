@@ -335,7 +335,7 @@ def test_environment_and_hardware_are_held_against_each_other(compare):
     assert answer.json["environment"] == ["torch 2.9.0+rocm7.0 -> 2.10.0"]
     assert answer.json["hardware"] == [
         "power cap 750 W -> 650 W",
-        "peak fp16 1307.4 -> 1000 TFLOP/s",
+        "peak fp16 1307.4 TFLOP/s -> 1000 TFLOP/s",
     ]
     (row,) = answer.json["cases"]
     assert row["remarks"] == ["under other conditions: power_cap_w 650.0, not 750.0"]

@@ -78,7 +78,7 @@ def page(night: Night) -> str:
         .render(
             night=night,
             hints=hints(night),
-            title=_title(night),
+            title=f"Night of {day(night.started)}" if night.started else "No night",
             failures=[_failure(night, entry, at) for at, entry in shown],
             failures_left_out=len(failed) - len(shown),
             filters=_filters(rows),
@@ -126,12 +126,9 @@ def _plotly() -> str:
 
 def _policy(*scripts: str) -> str:
     """Return a content security policy: these scripts, styles in the page, nothing loaded."""
-    hashes = " ".join(f"'sha256-{_digest(code)}'" for code in scripts if code)
+    digests = (hashlib.sha256(code.encode()).digest() for code in scripts if code)
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:"
-
-
-def _digest(code: str) -> str:
-    return base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
 
 
 def _embedded(data: Any) -> Markup:
@@ -160,10 +157,6 @@ def _minute(time: str) -> str:
 def clean(text: str) -> str:
     """Return the end of a program's output, without what steers terminals."""
     return printable(text if len(text) <= MOST_OUTPUT else f"…{text[-MOST_OUTPUT:]}")
-
-
-def _title(night: Night) -> str:
-    return f"Night of {day(night.started)}" if night.started else "No night"
 
 
 def percent(ratio: float | None) -> str:
@@ -326,13 +319,12 @@ def _since(night: Night, entry: NightCase) -> list[tuple[str, str, list[str]]]:
     Each is a heading, a sentence, and what changed in the environment.
     """
     began = onset(night, entry)
-    changes = began.changes
     if (last := began.moved) is not None:
         low, high = (percent(bound) for bound in last.step.interval)
         words = f"{percent(last.step.ratio)} ({low} to {high}) from run {last.run_id} on"
-        return [(f"Slower since {day(last.time)}", words, changes)]
+        return [(f"Slower since {day(last.time)}", words, began.changes)]
     if (good := began.last_good) is not None:
-        return [(f"Last OK on {day(good.time)}", f"run {good.run_id}", changes)]
+        return [(f"Last OK on {day(good.time)}", f"run {good.run_id}", began.changes)]
     return []
 
 

@@ -164,7 +164,7 @@ def read_scontrol(text: str) -> Iterator[JobState]:
     """Read ``scontrol -o show job``: a line for each task, one for all that still wait."""
     for line in text.splitlines():
         # The first of a name counts: a later one may stand in a path.
-        fields = dict(reversed(re.findall(r"(?:^| )([A-Z]\w*)=(\S*)", line)))
+        fields: dict[str, str] = dict(reversed(re.findall(r"(?:^| )([A-Z]\w*)=(\S*)", line)))
         if "JobState" not in fields:
             continue
         reason = fields.get("Reason", "None")

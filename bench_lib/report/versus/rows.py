@@ -279,7 +279,8 @@ def _remarks(
         yield from _about(comparison)
     if unlike := judge.differing(after.conditions, before.conditions):
         yield f"under other conditions: {'; '.join(unlike)}"
-    if old and new and not _devices(old) & _devices(new) and _devices(old) and _devices(new):
+    here, there = _devices(old), _devices(new)
+    if here and there and not here & there:
         yield "on other devices"
     yield from _host_bound(before, after, metric)
     yield from _numerics(before, after)
@@ -380,26 +381,22 @@ _HARDWARE = (
 
 
 def hardware_difference(a: Sequence[Hardware], b: Sequence[Hardware]) -> list[str]:
-    """Say in what devices differ, a line each; what either side does not know is no difference."""
-    lines = []
+    """Return in what devices differ, a line each; what either side does not know is left out."""
+    old, new = _traits(a), _traits(b)
+    both = (name for name in old if name in new)
+    return [f"{name} {old[name]} -> {new[name]}" for name in both if old[name] != new[name]]
+
+
+def _traits(devices: Sequence[Hardware]) -> dict[str, str]:
+    """Return what is known of some devices, by its name in words."""
+    found = {}
     for words, name, unit in _HARDWARE:
-        old, new = (_values(getattr(device, name) for device in side) for side in (a, b))
-        if old and new and old != new:
-            lines.append(f"{words} {', '.join(old)}{unit} -> {', '.join(new)}{unit}")
-    peaks = [
-        {name: value for device in side for name, value in device.peak_tflops.items()}
-        for side in (a, b)
-    ]
-    return lines + [
-        f"peak {name} {peaks[0][name]:g} -> {peaks[1][name]:g} TFLOP/s"
-        for name in sorted(peaks[0].keys() & peaks[1].keys())
-        if peaks[0][name] != peaks[1][name]
-    ]
-
-
-def _values(values: Iterable[object]) -> list[str]:
-    found = (f"{v:g}" if isinstance(v, float) else str(v) for v in values if v is not None)
-    return sorted(dict.fromkeys(found))
+        values = (getattr(device, name) for device in devices)
+        told = {f"{v:g}" if isinstance(v, float) else str(v) for v in values if v is not None}
+        if told:
+            found[words] = f"{', '.join(sorted(told))}{unit}"
+    peaks = {name: peak for device in devices for name, peak in device.peak_tflops.items()}
+    return found | {f"peak {name}": f"{peaks[name]:g} TFLOP/s" for name in sorted(peaks)}
 
 
 # --- what a verdict would take -----------------------------------------------------------------
