@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -260,11 +260,11 @@ def gather(
         night.left_out.append(f"no runs in {archive.place.address}")
     entries = _measured(night, archive, baselines)
     night.left_out.extend(archive.problems)
-    if night.runs:
-        _look_back(night, entries, archive, days)
+    last = _look_back(night, entries, archive, days) if night.runs else []
     night.entries.extend(
         sorted(entries.values(), key=lambda e: rank(e.status) if e.failing else len(SEVERITY))
     )
+    night.absent.extend(_on_absent(night, last))
     night.left_out[:] = dict.fromkeys(night.left_out)
     return night
 
@@ -326,8 +326,13 @@ def _entry(line: RunLine, run: Run, record: Record) -> NightCase:
     return NightCase(record, [*own, *devices, unknown][0], line.run_id, environment=environment)
 
 
-def _look_back(night: Night, entries: dict[Place, NightCase], archive: Archive, days: int) -> None:
-    """Find each case's past points and change points, and what is not there this night."""
+def _look_back(
+    night: Night, entries: dict[Place, NightCase], archive: Archive, days: int
+) -> list[Point]:
+    """Find each case's past points and change points, and the cases that are not there this night.
+
+    Returns the points of the run before, of each hardware.
+    """
     since = (when(night.newest_start) - dt.timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
     before = _before(night, archive.runs(), since)
     keys = {run.key for run in night.runs}
@@ -348,7 +353,7 @@ def _look_back(night: Night, entries: dict[Place, NightCase], archive: Archive, 
         moved = _moved(night.environments, points)
         entries[place] = replace(entries[place], points=points, moved=moved)
     night.left_out.extend(_on_gone(gone))
-    night.absent.extend(_on_absent(last, entries.values()))
+    return last
 
 
 def _before(night: Night, known: Iterable[RunLine], since: str) -> dict[str, str]:
@@ -403,28 +408,25 @@ def _on_gone(points: Sequence[Point]) -> list[str]:
     ]
 
 
-def _on_absent(last: Sequence[Point], entries: Collection[NightCase]) -> list[str]:
+def _on_absent(night: Night, last: Sequence[Point]) -> list[str]:
     """Say which devices of the run before did not measure, where only others of them did.
 
     On other machines all devices are others, and nothing is absent.  Nor is it where the device's
     cases are not there either: a run of some cases needs no more devices.
     """
     before: dict[str, Counter[str]] = {}
-    now: dict[str, set[str]] = {}
-    measured = {entry.place for entry in entries}
-    for entry in entries:
-        now.setdefault(entry.hardware.key, set()).add(entry.hardware.uuid or "")
     for point in last:
         if point.device_uuid:
             before.setdefault(point.key, Counter())[point.device_uuid] += 1
+    measured = {entry.place for entry in night.entries}
     fewer = {(p.key, p.device_uuid) for p in last if (p.case_id, p.key) not in measured}
     return [
         f"{key}: {uuid} measured {many(cases, 'case')} in the run before, and none this night: "
         "look whether it is still there"
         for key, devices in sorted(before.items())
-        if now.get(key, set()) < devices.keys()
+        if (now := night.devices.get(key)) and now < devices.keys()
         for uuid, cases in sorted(devices.items())
-        if now.get(key) and uuid not in now[key] and (key, uuid) not in fewer
+        if uuid not in now and (key, uuid) not in fewer
     ]
 
 
