@@ -40,7 +40,7 @@ def as_markdown(night: Night, *, limit: int = github.COMMENT) -> str:
     """
     failed = night.failed
     others = [entry for entry in night.entries if not entry.failing]
-    columns = _columns(others)
+    head, rows = _summary(others)
     sections = [
         MarkdownSection(
             "Failed", [_failure(night, e) for e in failed], "failures", github.table(FAILURES)
@@ -60,13 +60,7 @@ def as_markdown(night: Night, *, limit: int = github.COMMENT) -> str:
             folded=True,
         ),
         MarkdownSection("Remarks on other cases", list(_remarks(others)), "remarks", folded=True),
-        MarkdownSection(
-            f"All other cases: {len(others)}",
-            [_other(entry, columns) for entry in others],
-            "cases",
-            github.table(columns),
-            folded=True,
-        ),
+        MarkdownSection(f"All other cases: {len(others)}", rows, "cases", head, folded=True),
         MarkdownSection(
             f"Left out: {len(night.left_out)}",
             [f"- {shortened(words, MOST_REASON)}" for words in night.left_out],
@@ -209,21 +203,22 @@ def _step(entry: NightCase, moved: Moved) -> str:
     )
 
 
-def _columns(entries: Sequence[NightCase]) -> list[str]:
-    """Return the terminal's headings and the hardware, as far as they tell entries anything."""
-    silent = set()
-    if len({entry.hardware.key for entry in entries}) < 2:
-        silent.add("hardware")
-    columns = zip(*console.summary_rows(entry.record for entry in entries), strict=True)
-    silent |= {
-        name for name, cells in zip(console.HEADINGS, columns, strict=False) if not any(cells)
-    }
+def _summary(entries: Sequence[NightCase]) -> tuple[list[str], list[str]]:
+    """Return the head and the rows of the terminal's summary, with the hardware.
+
+    Columns that tell entries nothing are left out.
+    """
     first, *others = console.HEADINGS
-    return [name for name in (first, "hardware", *others) if name not in silent]
-
-
-def _other(entry: NightCase, columns: Sequence[str]) -> str:
-    """Return a row of the terminal's summary, with the hardware in it where it is a column."""
-    (cells,) = console.summary_rows([entry.record])
-    known = dict(zip(console.HEADINGS, cells, strict=True)) | {"hardware": entry.hardware.key}
-    return github.row([shortened(known[name], MOST_REASON) for name in columns])
+    table = [(first, "hardware", *others)]
+    for entry in entries:
+        ((case_id, *cells),) = console.summary_rows([entry.record])
+        table.append((case_id, entry.hardware.key, *cells))
+    columns = [
+        column
+        for column in zip(*table, strict=True)
+        if len(set(column[1:])) > 1 or (any(column[1:]) and column[0] != "hardware")
+    ]
+    headings, *rows = zip(*columns, strict=True) if columns else [()]
+    return github.table(headings), [
+        github.row([shortened(cell, MOST_REASON) for cell in row]) for row in rows
+    ]

@@ -16,7 +16,7 @@ from bench_lib.storage.baselines import BaselineFile
 from bench_lib.storage.history import Run
 
 if TYPE_CHECKING:
-    from bench_lib.storage.archive import Archive
+    from bench_lib.storage.archive import Archive, RunLine
 
 SHOWN = 60
 """Characters of a name that cannot be one."""
@@ -100,13 +100,11 @@ class _Runs:
             return sorted({run.key for run in archive.runs()})
 
     def newest(self, key: str) -> Run | None:
-        """Return the newest run of a hardware key."""
-        if self._folder is not None:
-            files = history.keys(self._folder).get(key, [])
-            return history.read(files[-1]) if files else None
-        with _archive(self.place) as archive:
-            ids = [run.run_id for run in archive.runs() if run.key == key]
-            return archive.run(ids[-1]) if ids else None
+        """Return the newest run of a hardware key; None where there is none."""
+        if self._folder is None:
+            return self._archived(lambda run: run.key == key)
+        files = history.keys(self._folder).get(key, [])
+        return history.read(files[-1]) if files else None
 
     def find(self, name: str) -> Run:
         """Return a run: ``latest``, its id or the start of one; raises HistoryError."""
@@ -116,12 +114,16 @@ class _Runs:
             return archive.run(name)
 
     def in_file(self, name: str) -> Run:
-        """Return the run of a file of this place; raises HistoryError."""
+        """Return the run of a file of this place; raises SideError and HistoryError."""
+        found = self._archived(lambda run: run.file == name)
+        if found is None:
+            raise SideError(f"{name} is no run's file in {self.place}")
+        return found
+
+    def _archived(self, is_meant: Callable[[RunLine], bool]) -> Run | None:
         with _archive(self.place) as archive:
-            ids = [run.run_id for run in archive.runs() if run.file == name]
-            if not ids:
-                raise SideError(f"{name} is no run's file in {self.place}")
-            return archive.run(ids[0])
+            ids = [run.run_id for run in archive.runs() if is_meant(run)]
+            return archive.run(ids[-1]) if ids else None
 
 
 def _archive(place: str | Path) -> Archive:
