@@ -401,6 +401,20 @@ def _tried(run: Run, case_id: str) -> Record:
     return run.records[case_id]
 
 
+def put(path: Path, data: bytes, modified_ns: int | None = None) -> None:
+    """Write a file, which is there whole or not at all; raises HistoryError."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_bytes(data)
+        if modified_ns is not None:
+            os.utime(part, ns=(modified_ns, modified_ns))
+        part.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise HistoryError(f"cannot write {path}: {error.strerror}") from error
+
+
 # ---- a folder's files -------------------------------------------------------------------
 
 

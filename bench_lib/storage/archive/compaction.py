@@ -15,9 +15,8 @@ import duckdb
 from filelock import FileLock, Timeout
 
 from bench_lib.storage import history
-from bench_lib.storage.archive import Archive, compacted, tables, too_large, views
-from bench_lib.storage.archive.lines import COLUMNS, LineRow, split
-from bench_lib.storage.archive.originals import batches, held
+from bench_lib.storage.archive import Archive, months, tables
+from bench_lib.storage.archive.lines import COLUMNS, LineRow, split, too_large
 from bench_lib.storage.history import HistoryError
 
 STILL = dt.timedelta(days=1)
@@ -92,22 +91,8 @@ def restore(folder: Path, run: str) -> Path:
         if not line.compacted:
             return path
         data, modified_ns = archive.data(line), line.modified_ns
-    put(path, data, modified_ns)
+    history.put(path, data, modified_ns)
     return path
-
-
-def put(path: Path, data: bytes, modified_ns: int | None = None) -> None:
-    """Write a file, which is there whole or not at all; raises HistoryError."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        part.write_bytes(data)
-        if modified_ns is not None:
-            os.utime(part, ns=(modified_ns, modified_ns))
-        part.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise HistoryError(f"cannot write {path}: {error.strerror}") from error
 
 
 @contextlib.contextmanager
@@ -138,7 +123,7 @@ def _left_where_damaged(archive: Path, scratch: Path, done: Compaction) -> Itera
     except _NotOursError as error:
         problem = str(error)
     except duckdb.Error:
-        damage = compacted.damage(str(archive), scratch) if archive.exists() else None
+        damage = months.damage(str(archive), scratch) if archive.exists() else None
         if damage is None:
             raise
         problem = f"cannot be read: {damage}"
@@ -186,11 +171,15 @@ def _bring_in(
         return
     with _staging() as database:
         new = 0
-        for batch in batches({path: path.stat().st_size for path in changed}):
+        for batch in months.batches({path: path.stat().st_size for path in changed}):
             rows: list[LineRow] = []
             for path in batch:
                 try:
-                    before = held(database, str(archive), [path.name]) if path.name in known else {}
+                    before = (
+                        months.held(database, str(archive), [path.name])
+                        if path.name in known
+                        else {}
+                    )
                     found = _rows(path, before.get(path.name, b""), still_ns)
                 except HistoryError as error:
                     done.left.append(str(error))
@@ -221,9 +210,9 @@ def _known(archive: Path) -> dict[str, tuple[int, int]]:
         TemporaryDirectory(prefix="bench-lib-") as folder,
         contextlib.closing(tables.connect(Path(folder))) as database,
     ):
-        if problem := compacted.problem_of(database, str(archive)):
+        if problem := months.problem_of(database, str(archive)):
             raise _NotOursError(problem)
-        return compacted.files(database, str(archive))
+        return months.files(database, str(archive))
 
 
 def _rows(path: Path, before: bytes, still_ns: int) -> list[LineRow]:
@@ -234,8 +223,8 @@ def _rows(path: Path, before: bytes, still_ns: int) -> list[LineRow]:
     """
     try:
         about = _size_and_time(path)
-        if about[0] > tables.LARGEST:
-            raise HistoryError(f"{path.name}: {too_large(about[0])}")
+        if problem := too_large(about[0]):
+            raise HistoryError(f"{path.name}: {problem}")
         data = path.read_bytes()
     except OSError as error:
         raise HistoryError(f"{path.name}: cannot be read: {error.strerror}") from error
@@ -254,13 +243,13 @@ def _replace(database: duckdb.DuckDBPyConnection, archive: Path, part: Path) -> 
     old = ""
     if archive.exists():
         old = (
-            f"SELECT {columns} FROM {views.parquet([str(archive)])} "
+            f"SELECT {columns} FROM {months.parquet([str(archive)])} "
             "WHERE file NOT IN (SELECT DISTINCT file FROM brought)"
         )
         database.execute("CREATE TABLE brought AS SELECT DISTINCT file FROM staged")
         database.execute(f"INSERT INTO staged {old}")
-    tables.write(database, "staged", part)
-    written = _digests(f"SELECT {columns} FROM {views.parquet([str(part)])}")
+    months.write(database, "staged", part)
+    written = _digests(f"SELECT {columns} FROM {months.parquet([str(part)])}")
     meant = [_digests(f"SELECT {columns} FROM staged"), *([_digests(old)] if old else [])]
     for digests in meant:
         if database.execute(f"{digests} EXCEPT {written}").fetchone() is not None:
@@ -294,8 +283,8 @@ def _remove(archive: Path, files: Sequence[Path], scratch: Path, done: Compactio
     if not sure:
         return
     with contextlib.closing(tables.connect(scratch)) as database:
-        for batch in batches({path: known[path.name][0] for path in sure}):
-            found = held(database, str(archive), [path.name for path in batch])
+        for batch in months.batches({path: known[path.name][0] for path in sure}):
+            found = months.held(database, str(archive), [path.name for path in batch])
             for path in batch:
                 data = path.read_bytes()
                 if data == found.get(path.name):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench_lib.storage.history import HistoryError
+from bench_lib.storage.history import HistoryError, put
 
 PROTOCOLS = {"s3": "s3fs", "gs": "gcsfs", "http": "aiohttp", "https": "aiohttp", "memory": ""}
 """Kinds of addresses, and the package that each needs."""
@@ -118,9 +118,7 @@ class HistoryPlace:
         with self._in_words("write to"):
             if self.folder is not None:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                part = self.folder / f".{name}.part"
-                part.write_bytes(source.read_bytes())
-                part.replace(self.folder / name)
+                put(self.folder / name, source.read_bytes())
                 return
             self._files.put_file(str(source), f"{self.address}/{name}")
 
