@@ -260,7 +260,6 @@ def test_nights_without_a_value_are_no_points(tmp_path, opened):
         make_attempt(fault=make_fault()),
         make_attempt(skipped="no data"),
         make_attempt(discarded="throttled", invalid=True, measurement=make_measurement()),
-        make_attempt(measurement=make_measurement(iteration_s=[])),
         make_attempt(measurement=make_measurement(iteration_s=[1.0, 0.0, 1.0])),
     ]
     for day, attempt in enumerate(nothing, 1):
@@ -268,7 +267,7 @@ def test_nights_without_a_value_are_no_points(tmp_path, opened):
         write_run(tmp_path, [failed], now=night(day))
     with opened() as found:
         assert found.series(CASE_ID, "mi300x") == []
-        assert [run.counts for run in found.runs()] == [{"ERROR": 1}] * 5
+        assert [run.counts for run in found.runs()] == [{"ERROR": 1}] * 4
         assert found.problems == []
 
 

@@ -143,17 +143,7 @@ class Archive:
 
         Raises HistoryError where there is none, or more than one.
         """
-        where = self.place.address
-        if not self._runs:
-            raise HistoryError(f"no runs in {where}; run pytest perf_tests, or name --history DIR")
-        if run == "latest":
-            return self._runs[-1]
-        found = [line for line in self._runs if line.run_id.startswith(run)]
-        if len(found) == 1:
-            return found[0]
-        ids = ", ".join(line.run_id for line in (found or self._runs)[-5:])
-        what = "is the start of several runs" if found else "is not a run here"
-        raise HistoryError(f"{run!r} {what}; in {where} there is {ids}")
+        return history.chosen(run, [(r.run_id, r) for r in self._runs], self.place.address)
 
     def run(self, run: str) -> history.Run:
         """Return all that is known of a run, named as for ``find``, compacted or not.
@@ -168,7 +158,7 @@ class Archive:
         Those of one month that follow each other come much faster than each by itself.
         """
         for line, data in self._files(lines):
-            yield history.parse(Path(line.path).parent / line.file, data)
+            yield history.unfold(Path(line.path).parent / line.file, data)[0]
 
     def data(self, line: RunLine) -> bytes:
         """Return the bytes of a run's own file, compacted or not; raises HistoryError."""
