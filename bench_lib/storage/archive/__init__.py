@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 import duckdb
@@ -23,7 +22,7 @@ import msgspec
 from bench_lib.model import Case, Environment, Status
 from bench_lib.storage import history
 from bench_lib.storage.archive import months, tables, views
-from bench_lib.storage.archive.lines import LineRow, named, split, too_large
+from bench_lib.storage.archive.lines import LineRow, split, too_large
 from bench_lib.storage.archive.places import HistoryPlace, StoredFile
 from bench_lib.storage.history import HistoryError
 
@@ -118,12 +117,7 @@ class Archive:
         """Keep it open."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
 
@@ -207,15 +201,9 @@ class Archive:
     def all_series(self, *, since: str | None = None) -> Iterator[tuple[str, str, list[Point]]]:
         """Yield each case and hardware key, in order, with its values, oldest first."""
         query = f"{_POINTS} AND started >= ? ORDER BY case_id, key, started, file"
-        points: list[Point] = []
-        for row in self._ask(query, [since or ""]):
-            point = _point(row)
-            if points and (points[0].case_id, points[0].key) != (point.case_id, point.key):
-                yield points[0].case_id, points[0].key, points
-                points = []
-            points.append(point)
-        if points:
-            yield points[0].case_id, points[0].key, points
+        points = map(_point, self._ask(query, [since or ""]))
+        for (case_id, key), own in groupby(points, lambda point: (point.case_id, point.key)):
+            yield case_id, key, list(own)
 
     def environments(self, refs: Iterable[str]) -> dict[str, Environment]:
         """Return by reference the environments that are known of those asked for."""
@@ -283,7 +271,7 @@ class Archive:
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise HistoryError("a query is one SELECT; it reads the history and never writes it")
         if not self._has_views:
-            views.create(self._database, self._fresh_at, self._compacted)
+            views.create(self._database, self._fresh_at, list(self._address))
             self._has_views = True
         return statements[0].query.rstrip("; \n")
 
@@ -374,12 +362,14 @@ class Archive:
         aside |= {(place, entry.name) for place in parquet for entry in fresh}
         views.create_known(database, parquet, sorted(aside - counted))
         read = sorted(copy.line.file for copy in kept if copy.place is None)
-        self._drop_but(read)
+        database.execute("DELETE FROM fresh WHERE NOT list_contains(?, file)", [read])
         self._fresh_at = {name: local[name] for name in read}
-        self._compacted = parquet
         answer = Path(self._scratch.name) / ANSWER
         views.lock(database, [*parquet, *(str(local[name]) for name in read), str(answer)])
-        self._tell_problems()
+        told = (
+            "SELECT file, problem FROM known WHERE problem IS NOT NULL ORDER BY started, file, line"
+        )
+        self.problems += [f"{file}: {problem}" for file, problem in self._ask(told)]
         self._runs = [copy.line for copy in sorted(kept, key=lambda copy: copy.order)]
 
     def _can_be_said(self, entry: StoredFile) -> bool:
@@ -428,16 +418,11 @@ class Archive:
         return found
 
     def _fresh(self, entries: Sequence[StoredFile], compacted: Sequence[_Copy]) -> list[StoredFile]:
-        """Return the files of runs that are not compacted as they are now."""
+        """Return the files that are not compacted as they are now."""
         known = {copy.line.file: copy for copy in compacted}
         found = []
         for entry in entries:
             if not entry.name.endswith(".jsonl"):
-                continue
-            try:
-                named(entry.name)
-            except HistoryError as error:
-                self.problems.append(f"{error}; left out")
                 continue
             if problem := too_large(entry.bytes):
                 self.problems.append(f"{entry.name}: {problem}; left out")
@@ -455,7 +440,7 @@ class Archive:
             self.problems.append(f"{entry.name}: cannot be read: {error.strerror}; left out")
             return
         except HistoryError as error:
-            self.problems.append(str(error))
+            self.problems.append(f"{error}; left out")
             return
         told = [row for row in rows if _tells(row)]
         for row in told:
@@ -488,18 +473,6 @@ class Archive:
                         f"{line.file}: ended {line.ended}, before it began; kept as it is"
                     )
         return list(kept.values())
-
-    def _drop_but(self, files: Iterable[str]) -> None:
-        """Leave the lines of these files only among the fresh."""
-        self._database.execute(
-            "DELETE FROM fresh WHERE NOT list_contains(?, file)", [sorted(files)]
-        )
-
-    def _tell_problems(self) -> None:
-        query = (
-            "SELECT file, problem FROM known WHERE problem IS NOT NULL ORDER BY started, file, line"
-        )
-        self.problems += [f"{file}: {problem}" for file, problem in self._ask(query)]
 
 
 class _MovedError(Exception):
@@ -538,21 +511,9 @@ _STATUS: dict[str | None, Status | None] = {None: None, **{s.value: s for s in S
 
 
 def _point(row: Sequence[Any]) -> Point:
-    run, time, case_id, key, uuid, log_median, spread, rate, item, peak, status, environment = row
-    return Point(
-        run,
-        time,
-        case_id,
-        key,
-        uuid,
-        log_median,
-        spread,
-        rate,
-        item,
-        peak,
-        _STATUS.get(status),
-        environment,
-    )
+    """Return a row of ``_POINTS``, whose columns are in the order of ``Point``."""
+    *known, status, environment = row
+    return Point(*known, _STATUS.get(status), environment)
 
 
 def _tells(row: LineRow) -> bool:

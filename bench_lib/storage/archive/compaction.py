@@ -60,18 +60,16 @@ def compact(folder: Path, *, keep: int, now: dt.datetime | None = None) -> Compa
                 _tell_of_months(folder, there.problems, done)
             counted = {run.file for run in runs}
             going_on = {run.file for run in runs if _goes_on(run.ended, run.modified_ns, still_ns)}
-            kept = {
-                path
-                for paths in history.keys(folder).values()
-                for path in _newest([p for p in paths if p.name not in going_on], keep)
-            }
+            kept: set[Path] = set()
+            for paths in history.keys(folder).values():
+                finished = [path for path in paths if path.name not in going_on]
+                kept.update(finished[max(0, len(finished) - keep) :])
             for month, files in _months(folder).items():
                 spare = [path for path in files if path not in kept and path.name in counted]
                 with _left_where_damaged(folder / f"{month}.parquet", scratch, done) as archive:
                     _remove(archive, spare, scratch, done)
         except duckdb.Error as error:
-            said = str(error).splitlines()[0]
-            raise HistoryError(f"cannot compact {folder}: {said}") from error
+            raise HistoryError(f"cannot compact {folder}: {tables.first_line(error)}") from error
         except OSError as error:
             raise HistoryError(f"cannot compact {folder}: {error.strerror}") from error
     return done
@@ -149,10 +147,6 @@ def _months(folder: Path) -> dict[str, list[Path]]:
     return dict(sorted(found.items()))
 
 
-def _newest(paths: Sequence[Path], keep: int) -> Sequence[Path]:
-    return paths[max(0, len(paths) - keep) :]
-
-
 def _goes_on(ended: str | None, modified_ns: int | None, still_ns: int) -> bool:
     """Whether somebody may be writing to a run's file.
 
@@ -165,21 +159,18 @@ def _bring_in(
     archive: Path, files: Sequence[Path], still_ns: int, scratch: Path, done: Compaction
 ) -> None:
     """Put what is new of a month into its Parquet file, which is replaced whole."""
-    known = _known(archive)
+    known = _known(archive, scratch)
     changed = [path for path in files if known.get(path.name) != _size_and_time(path)]
     if not changed:
         return
     with _staging() as database:
         new = 0
         for batch in months.batches({path: path.stat().st_size for path in changed}):
+            names = [path.name for path in batch if path.name in known]
+            before = months.held(database, str(archive), names) if names else {}
             rows: list[LineRow] = []
             for path in batch:
                 try:
-                    before = (
-                        months.held(database, str(archive), [path.name])
-                        if path.name in known
-                        else {}
-                    )
                     found = _rows(path, before.get(path.name, b""), still_ns)
                 except HistoryError as error:
                     done.left.append(str(error))
@@ -202,14 +193,11 @@ def _staging() -> Iterator[duckdb.DuckDBPyConnection]:
             yield database
 
 
-def _known(archive: Path) -> dict[str, tuple[int, int]]:
+def _known(archive: Path, scratch: Path) -> dict[str, tuple[int, int]]:
     """Return size and time of the files that are whole in an archive, by name."""
     if not archive.exists():
         return {}
-    with (
-        TemporaryDirectory(prefix="bench-lib-") as folder,
-        contextlib.closing(tables.connect(Path(folder))) as database,
-    ):
+    with contextlib.closing(tables.connect(scratch)) as database:
         if problem := months.problem_of(database, str(archive)):
             raise _NotOursError(problem)
         return months.files(database, str(archive))
@@ -278,7 +266,7 @@ def _settle(path: Path) -> None:
 
 def _remove(archive: Path, files: Sequence[Path], scratch: Path, done: Compaction) -> None:
     """Remove files that are read from an archive just as they are."""
-    known = _known(archive) if files else {}
+    known = _known(archive, scratch) if files else {}
     sure = [path for path in files if known.get(path.name) == _size_and_time(path)]
     if not sure:
         return

@@ -80,7 +80,7 @@ _Values = dict[str, dict[str, object]]
 """By hardware key, the columns of a case's value."""
 
 
-def named(name: str) -> LineRow:
+def _named(name: str) -> LineRow:
     """Return what the name of a run's file says of it; raises HistoryError."""
     match = history.NAME.fullmatch(name)
     try:
@@ -102,9 +102,13 @@ def too_large(size: int | None) -> str | None:
 
 
 def split(path: Path, data: bytes, modified_ns: int | None) -> list[LineRow]:
-    """Return a row for each line of a run's file; raises HistoryError for a newer schema."""
+    """Return a row for each line of a run's file.
+
+    Raises HistoryError for another file and for a newer schema.
+    """
+    about = _named(path.name)
     run, found = history.unfold(path, data)
-    about = replace(named(path.name), run=run.run_id)
+    about.run = run.run_id
     waiting = {id_: _values(record) for id_, record in run.records.items()}
     rows = []
     for one in found:

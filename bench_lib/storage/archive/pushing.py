@@ -98,8 +98,9 @@ def pull(folder: Path, address: str, *, most: int | None, now: dt.datetime | Non
             for name, data in there.read(missing):
                 _keep(ours.folder / name, data, done)
         except duckdb.Error as error:
-            said = str(error).splitlines()[0]
-            raise HistoryError(f"cannot read {place.address}: {said}") from error
+            raise HistoryError(
+                f"cannot read {place.address}: {tables.first_line(error)}"
+            ) from error
     return done
 
 
