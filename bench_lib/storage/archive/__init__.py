@@ -513,7 +513,8 @@ _STATUS: dict[str | None, Status | None] = {None: None, **{s.value: s for s in S
 def _point(row: Sequence[Any]) -> Point:
     """Return a row of ``_POINTS``, whose columns are in the order of ``Point``."""
     *known, status, environment = row
-    return Point(*known, status=_STATUS.get(status), environment=environment)
+    values = (*known, _STATUS.get(status), environment)
+    return Point(*values)
 
 
 def _tells(row: LineRow) -> bool:
