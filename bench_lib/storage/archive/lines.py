@@ -11,7 +11,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import msgspec
@@ -108,11 +108,11 @@ def split(path: Path, data: bytes, modified_ns: int | None) -> list[LineRow]:
     """
     about = _named(path.name)
     run, found = history.unfold(path, data)
-    about.run = run.run_id
     waiting = {id_: _values(record) for id_, record in run.records.items()}
     rows = []
     for one in found:
-        row = replace(about, line=one.number, raw=one.raw, problem=one.problem)
+        row = LineRow(path.name, one.number, one.raw, problem=one.problem)
+        row.run, row.started, row.key = run.run_id, about.started, about.key
         if one.line is not None:
             _fill(row, one.line, waiting)
         rows.append(row)
@@ -164,17 +164,14 @@ def _values(record: Record) -> _Values:
     """Return by hardware what a run came to in a case, where it came to something."""
     attempts: dict[str, list[Attempt]] = {}
     for attempt in record.attempts:
-        if attempt.accepted and attempt.measurement and _timed(attempt.measurement.iteration_s):
+        seen = attempt.measurement
+        if attempt.accepted and seen is not None and min(seen.iteration_s) > 0:
             attempts.setdefault(attempt.hardware_key, []).append(attempt)
     values: _Values = {}
     for key, of_key in attempts.items():
         with contextlib.suppress(OverflowError):  # figures beyond what any clock can say
             values[key] = {"status": _status(record), **_value(of_key)}
     return values
-
-
-def _timed(samples: Sequence[float]) -> bool:
-    return bool(samples) and all(map(math.isfinite, samples)) and min(samples) > 0
 
 
 def _value(attempts: Sequence[Attempt]) -> dict[str, object]:
