@@ -246,20 +246,18 @@ class Archive:
         history.put(path, answer.read_bytes())
 
     def _answered(self, work: Callable[[], T]) -> T:
+        """Do what a query asks for, until an interrupt; raises HistoryError."""
         try:
-            return self._stoppable(lambda: self._past_damage(work))
+            # DuckDB returns to Python, and so to its signals, when it is done.
+            with ThreadPoolExecutor(1) as elsewhere:
+                future = elsewhere.submit(self._past_damage, work)
+                try:
+                    return future.result()
+                except KeyboardInterrupt:
+                    self._database.interrupt()
+                    raise
         except duckdb.Error as error:
             raise HistoryError(f"the query failed: {error}") from error
-
-    def _stoppable(self, work: Callable[[], T]) -> T:
-        # DuckDB returns to Python, and so to its signals, when it is done.
-        with ThreadPoolExecutor(1) as elsewhere:
-            future = elsewhere.submit(work)
-            try:
-                return future.result()
-            except KeyboardInterrupt:
-                self._database.interrupt()
-                raise
 
     def _checked(self, sql: str) -> str:
         """Return a query that is one SELECT, for which the views are there; raises HistoryError."""
