@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from torchvision.datasets import CIFAR10, CIFAR100, MNIST
 
-from bench_lib.cases.training import IMAGE_SIZES, SAMPLES
 from bench_lib.worker.workload import UnsupportedError
 from bench_lib.worker.workloads import datasets
 from bench_lib.worker.workloads.datasets import DATASETS, FOLDER_VARIABLE, DataError, main
@@ -38,12 +37,6 @@ def small(monkeypatch):
 
 
 # ---- generated ----------------------------------------------------------------------------
-
-
-def test_the_sizes_are_those_that_cases_are_checked_by():
-    """The worker stands apart, so they are written down twice."""
-    assert {name: about.train for name, about in DATASETS.items()} == SAMPLES
-    assert {name: about.side for name, about in DATASETS.items()} == IMAGE_SIZES
 
 
 def test_what_is_generated_has_the_real_ones_shape_and_types():

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench_lib.cases.axes import LAUNCH, Axis, WorkloadAxes, one_of, positive, truth
+from bench_lib.cases.axes import LAUNCH, Axis, WorkloadAxes, one_of, positive, quiet, truth
 from bench_lib.model import ID_RULE, UserError, is_case_id
 
 FOLDER = Path(__file__).parents[1] / "worker" / "workloads"
@@ -86,7 +86,7 @@ def _axis(where: str, argument: ast.arg, default: ast.expr | None) -> Axis:
         raise DeclarationError(f"{where}: it has {told}; a table can give {TYPES}")
     if default is not None and (problem := check(usual)):
         raise DeclarationError(f"{where}: its default is {ast.unparse(default)}; {problem}")
-    return Axis(name, check, usual, in_id=_in_id(name, usual), told=usual is None)
+    return quiet(name, check, usual, _in_id(name), told=usual is None)
 
 
 def _check(
@@ -136,12 +136,10 @@ def _text(kind: str) -> Callable[[Any], str | None]:
     return check
 
 
-def _in_id(name: str, usual: Any) -> Callable[[Any], str]:
-    """Return how a value shows in an id: not at all where it is usual, a text without its name."""
+def _in_id(name: str) -> Callable[[Any], str]:
+    """Return how a value shows in an id: a text without its name."""
 
     def part(value: Any) -> str:
-        if value == usual:
-            return ""
         if isinstance(value, bool):
             return name if value else f"no-{name}"
         return value if isinstance(value, str) else f"{_SHORT.get(name, name)}{value}"

@@ -22,11 +22,12 @@ from torchvision.models.swin_transformer import (
     SwinTransformerBlockV2,
 )
 
+from bench_lib.formulas.images import NETWORKS
 from bench_lib.worker.workload import require_known
 from bench_lib.worker.workloads import registry
 
 if TYPE_CHECKING:
-    from bench_lib.worker.workloads.datasets import DataSet
+    from bench_lib.formulas.images import DataSet
 
 AREA = (0.85, 1.0)
 ASPECT = (3 / 4, 4 / 3)
@@ -44,12 +45,9 @@ Augmentation = Callable[[Tensor, int], Tensor]
 # ---- networks -----------------------------------------------------------------------------
 
 
-NETWORKS = ("resnet50", "swin_v2_t", "vit_b_16", "inception_v3", "cnn")
-
-
 def create(name: str, about: DataSet, image_size: int) -> nn.Module:
     """Construct a network with random weights; raises ValueError for a name it does not know."""
-    require_known("network", name, (*NETWORKS, "none"))
+    require_known("network", name, NETWORKS)
     if name == "swin_v2_t":
         return _swin_v2_t(about.classes)
     if name == "cnn":

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from bench_lib.formulas.images import DATASETS, SOURCES, DataSet
 from bench_lib.worker.workload import UnsupportedError, require_known
 
 if TYPE_CHECKING:
@@ -25,31 +26,12 @@ if TYPE_CHECKING:
 
 FOLDER_VARIABLE = "BENCH_LIB_DATA"
 """Names the folder that data sets are in, as torchvision lays them out."""
-SOURCES = ("generated", "files")
 COARSE = 4
 """Points on a side that a class's pattern is drawn through."""
 
 
 class DataError(ValueError):
     """The files of a data set are not what they should be; names the folder and the file."""
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """What is known of a data set beforehand."""
-
-    classes: int
-    side: int
-    channels: int
-    train: int
-    test: int
-
-
-DATASETS = {
-    "cifar100": DataSet(100, 32, 3, 50_000, 10_000),
-    "cifar10": DataSet(10, 32, 3, 50_000, 10_000),
-    "mnist": DataSet(10, 28, 1, 60_000, 10_000),
-}
 
 
 @dataclass(frozen=True)

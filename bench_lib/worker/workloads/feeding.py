@@ -260,7 +260,6 @@ class Loader(Feed):
 
 
 _KINDS: dict[str, type[Feed]] = {"fixed": Fixed, "device": OnDevice, "loader": Loader}
-FEEDS = tuple(_KINDS)
 
 
 @contextlib.contextmanager

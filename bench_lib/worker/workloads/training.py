@@ -16,6 +16,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from bench_lib.formulas.images import (
+    DATASETS,
+    FEEDS,
+    INPUT_ALONE,
+    MODES,
+    PRECISIONS,
+    SEED,
+    DataSet,
+    own_side,
+)
 from bench_lib.model import MEMORY_FORMATS, MOST_STEPS_TOLD, Training
 from bench_lib.worker.caches import told
 from bench_lib.worker.device import (
@@ -30,7 +40,7 @@ from bench_lib.worker.device import (
 from bench_lib.worker.workload import Setting, Workload, require_known
 from bench_lib.worker.workloads import cifar, datasets
 from bench_lib.worker.workloads.compilation import Recorded, averaged, compiled, records_graphs
-from bench_lib.worker.workloads.feeding import FEEDS, Feed, Shape, feed_of, on_device
+from bench_lib.worker.workloads.feeding import Feed, Shape, feed_of, on_device
 from bench_lib.worker.workloads.flops import count
 from bench_lib.worker.workloads.networks import loss_of, main_output
 from bench_lib.worker.workloads.references import FirstStep, plain_fp32, twin_step
@@ -41,11 +51,6 @@ if TYPE_CHECKING:
 
     from bench_lib.model import Numerics
 
-PRECISIONS = ("fp32", "tf32", "tf32-conv", "bf16", "amp-fp16", "amp-bf16")
-MODES = (
-    *("eager", "graph", "default", "reduce-overhead", "max-autotune"),
-    "max-autotune-no-cudagraphs",
-)
 OPTIMIZERS = {"cifar100": "adam", "cifar10": "sgd", "mnist": "adadelta"}
 """Adam with its defaults, as in amd/HPCTrainingExamples' CIFAR-100 script; SGD with momentum; the
 Adadelta of PyTorch's MNIST example.  Each at one learning rate throughout."""
@@ -83,28 +88,27 @@ class _Spec:
     """With some, the measured stretch is so many whole epochs from fresh weights, and the test
     images are looked at afterwards."""
     data: str = "generated"
-    seed: int = 1337
+    seed: int = SEED
 
     def __post_init__(self) -> None:
         """Refuse what is not known."""
-        require_known("dataset", self.dataset, datasets.DATASETS)
+        require_known("dataset", self.dataset, DATASETS)
         require_known("precision", self.precision, PRECISIONS)
         require_known("memory_format", self.memory_format, MEMORY_FORMATS)
         require_known("compile_mode", self.compile_mode, MODES)
         require_known("feed", self.feed, FEEDS)
 
     @property
-    def about(self) -> datasets.DataSet:
+    def about(self) -> DataSet:
         """What is known of the data set beforehand."""
-        return datasets.DATASETS[self.dataset]
+        return DATASETS[self.dataset]
 
     @property
     def shape(self) -> Shape:
         """What the network takes."""
-        own = 299 if self.network == "inception_v3" else self.about.side
         return Shape(
             self.batch_size,
-            self.image_size or own,
+            self.image_size or own_side(self.dataset, self.network),
             STORED.get(self.precision, torch.float32),
             layout_of(self.memory_format),
         )
@@ -124,7 +128,7 @@ def training(setting: Setting, **params: Any) -> Workload:
     transforms = cifar.transforms_of(spec.dataset)
     more = {"seed": spec.seed, "workers": spec.workers}
     source = feed_of(spec.feed, data, transforms, spec.shape, setting, **more)
-    if spec.network == "none":
+    if spec.network == INPUT_ALONE:
         return _input_alone(spec, setting, source)
     return Trainer(spec, setting, data, transforms, source).workload()
 
