@@ -28,6 +28,7 @@ from bench_lib.worker.measure import MeasuringContext as Lent
 from bench_lib.worker.measure import measure
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads import cifar, datasets
+from bench_lib.worker.workloads import steps as base
 from bench_lib.worker.workloads import training as module
 from bench_lib.worker.workloads.training import training
 
@@ -334,7 +335,8 @@ class Streams:
         self.of_ddp: Any = None
         self.of_steps: list[Any] = []
         self.of_graph: Any = None
-        monkeypatch.setattr(module, "require_compile", lambda *_: None)
+        for place in (module, base):
+            monkeypatch.setattr(place, "require_compile", lambda *_: None)
         monkeypatch.setattr(torch.cuda, "Stream", self.stream)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda: self)
         monkeypatch.setattr(torch.cuda, "stream", self.on)

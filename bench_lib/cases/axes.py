@@ -50,7 +50,7 @@ def choice(name: str, allowed: Sequence[str], default: str | None = None) -> Axi
 def quiet(
     name: str,
     check: Callable[[Any], str | None],
-    default: Param,
+    default: Param | None,
     in_id: Callable[[Any], str] = str,
     *,
     told: bool = False,

@@ -14,13 +14,12 @@ from bench_lib.cases.axes import (
     positive,
     quiet,
 )
-from bench_lib.formulas.transformer import SIZES
+from bench_lib.formulas.transformer import PARALLEL, SIZES
 from bench_lib.model import TASKS
 
 WORKLOAD = "language_model"
 PRECISIONS = ("fp32", "tf32", "bf16", "amp-bf16")
 MODES = ("eager", "graph", "default", "max-autotune-no-cudagraphs")
-PARALLEL = ("ddp", "fsdp2")
 
 
 def language_axes() -> WorkloadAxes:

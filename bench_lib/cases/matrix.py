@@ -46,7 +46,7 @@ FACTORY = "factory"
 """The table of steps that somebody's own function builds."""
 DECLARED = "workloads"
 """What ``perf_cases`` calls all tables that signatures declare."""
-_SETTINGS = ("extends", "sampling", "limits", "time_limit_s")
+_SETTINGS = ("extends", *SETTINGS)
 """What a tier says besides its tables."""
 
 
@@ -160,15 +160,7 @@ class _Reader:
         if not isinstance(body, dict):
             raise self.wrong(tier, "has to be a table")
         self._known(tier, body, (*_SETTINGS, FACTORY, *self.workloads))
-        base = Case(
-            id="",
-            workload="",
-            params={},
-            tier=tier,
-            sampling=self._fields(f"{tier}.sampling", Sampling(), body.get("sampling", {})),
-            limits=self._fields(f"{tier}.limits", Limits(), body.get("limits", {})),
-            time_limit_s=self._seconds(tier, body.get("time_limit_s", 300.0)),
-        )
+        base = self._settled(tier, ".", body, Case(id="", workload="", tier=tier))
         cases: dict[str, Case] = {}
         for name in (*self.workloads, FACTORY):
             tables = body.get(name, [])
@@ -183,15 +175,24 @@ class _Reader:
         return list(cases.values())
 
     def _table(self, where: str, name: str, table: Mapping[str, Any], base: Case) -> Iterable[Case]:
-        base = replace(
-            base,
-            sampling=self._fields(f"{where}, sampling", base.sampling, table.get("sampling", {})),
-            limits=self._fields(f"{where}, limits", base.limits, table.get("limits", {})),
-            time_limit_s=self._seconds(where, table.get("time_limit_s", base.time_limit_s)),
-        )
+        base = self._settled(where, ", ", table, base)
         if name == FACTORY:
             return [self._factory(where, table, base)]
         return self._product(where, self.workloads[name], table, base)
+
+    def _settled(self, where: str, within: str, table: Mapping[str, Any], base: Case) -> Case:
+        """Return the base with what a tier or a table says besides its axes."""
+        seconds = table.get("time_limit_s", base.time_limit_s)
+        if not _is_above_zero(seconds):
+            problem = "it has to be a number of seconds above 0"
+            raise self.wrong(where, f"time_limit_s is {seconds!r}; {problem}")
+        sampling, limits = table.get("sampling", {}), table.get("limits", {})
+        return replace(
+            base,
+            sampling=self._fields(f"{where}{within}sampling", base.sampling, sampling),
+            limits=self._fields(f"{where}{within}limits", base.limits, limits),
+            time_limit_s=float(seconds),
+        )
 
     def _factory(self, where: str, table: Mapping[str, Any], base: Case) -> Case:
         """One case whose step a user's own function builds: ``package.module:factory``."""
@@ -308,12 +309,6 @@ class _Reader:
             clash = f"warmup_s is {made.warmup_s:g}, above warmup_max_s {made.warmup_max_s:g}"
             raise self.wrong(where, clash)
         return made
-
-    def _seconds(self, where: str, value: Any) -> float:
-        if not _is_above_zero(value):
-            problem = "it has to be a number of seconds above 0"
-            raise self.wrong(where, f"time_limit_s is {value!r}; {problem}")
-        return float(value)
 
 
 def _matches(rule: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:

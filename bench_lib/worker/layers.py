@@ -28,7 +28,7 @@ from torch.utils.hooks import RemovableHandle
 from bench_lib.model import UserError
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.workloads.flops import count, tensors_in
-from bench_lib.worker.workloads.networks import loss_of, main_output
+from bench_lib.worker.workloads.steps import loss_of, main_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

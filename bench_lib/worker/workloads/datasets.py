@@ -52,9 +52,6 @@ class Split:
 class Data:
     """A data set in memory."""
 
-    source: str
-    """``generated`` or ``files``."""
-    classes: int
     train: Split
     test: Split
 
@@ -82,7 +79,7 @@ def generated(name: str, seed: int) -> Data:
     patterns = _patterns(about, seed)
     random = np.random.default_rng(seed)
     train, test = (_drawn(about, patterns, n, random) for n in (about.train, about.test))
-    return Data("generated", about.classes, train, test)
+    return Data(train, test)
 
 
 def _patterns(about: DataSet, seed: int) -> NDArray[np.uint8]:
@@ -117,7 +114,7 @@ def from_files(name: str, folder: Path) -> Data:
         shape = (n, about.side, about.side, about.channels)
         if split.images.shape != shape or split.targets.shape != (n,):
             raise DataError(f"{folder}: {name} has images of shape {split.images.shape}")
-    return Data("files", about.classes, train, test)
+    return Data(train, test)
 
 
 def _cifar(name: str, folder: Path) -> tuple[Split, Split]:
