@@ -24,6 +24,10 @@ LARGEST = 10**9
 """No count, size or time in a matrix is above this; a longer one is a slip of the keyboard."""
 
 
+class MatrixError(UserError):
+    """A matrix or a workload's signature that cannot be meant; names the file and the place."""
+
+
 @dataclass(frozen=True)
 class Axis:
     """One parameter of a workload: what it may be, and how it shows in the case's id."""

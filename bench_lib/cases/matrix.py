@@ -17,9 +17,18 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from bench_lib.cases.axes import LARGEST, LAUNCH, Axis, WorkloadAxes, clash, named, network_axes
+from bench_lib.cases.axes import (
+    LARGEST,
+    LAUNCH,
+    Axis,
+    MatrixError,
+    WorkloadAxes,
+    clash,
+    named,
+    network_axes,
+)
 from bench_lib.cases.collectives import collective_axes
-from bench_lib.cases.declared import SETTINGS, DeclarationError, declared_axes
+from bench_lib.cases.declared import SETTINGS, declared_axes
 from bench_lib.cases.language import language_axes
 from bench_lib.cases.operators import operator_axes
 from bench_lib.cases.training import training_axes
@@ -30,7 +39,6 @@ from bench_lib.model import (
     Case,
     Limits,
     Sampling,
-    UserError,
     is_case_id,
     is_param,
 )
@@ -50,10 +58,6 @@ _SETTINGS = ("extends", *SETTINGS)
 """What a tier says besides its tables."""
 
 
-class MatrixError(UserError):
-    """The matrix says something that cannot be meant; names the file, the table, the key."""
-
-
 def tables(sizes: Mapping[str, int]) -> dict[str, WorkloadAxes]:
     """Return a matrix's possible tables by name; ``sizes`` are the networks' inputs in pixels."""
     checked = {
@@ -68,10 +72,7 @@ def tables(sizes: Mapping[str, int]) -> dict[str, WorkloadAxes]:
 
 def _declared(checked: Mapping[str, WorkloadAxes]) -> dict[str, WorkloadAxes]:
     """Return what signatures declare, but for workloads that have axes with checks of their own."""
-    try:
-        found = declared_axes(but={axes.workload for axes in checked.values()})
-    except DeclarationError as error:
-        raise MatrixError(str(error)) from error
+    found = declared_axes(but={axes.workload for axes in checked.values()})
     if taken := found.keys() & {*checked, FACTORY, DECLARED, *_SETTINGS}:
         name = min(taken)
         where = f"bench_lib/worker/workloads/{name}.py"

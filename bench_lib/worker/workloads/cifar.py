@@ -21,6 +21,7 @@ from torchvision.models.swin_transformer import (
     SwinTransformer,
     SwinTransformerBlockV2,
 )
+from torchvision.transforms import v2
 
 from bench_lib.formulas.images import NETWORKS
 from bench_lib.worker.workload import require_known
@@ -120,30 +121,17 @@ def transforms_of(dataset: str) -> Transforms:
 
 
 def _cifar_samples(side: int) -> Any:
-    from torchvision.transforms import v2
-
-    return v2.Compose(
-        [
-            v2.ToImage(),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.RandomHorizontalFlip(),
-            v2.RandomResizedCrop(side, scale=AREA, antialias=False),
-            v2.ColorJitter(JITTER, JITTER, JITTER),
-        ]
-    )
+    crop = v2.RandomResizedCrop(side, scale=AREA, antialias=False)
+    return _samples(v2.RandomHorizontalFlip(), crop, v2.ColorJitter(JITTER, JITTER, JITTER))
 
 
 def _mnist_samples(side: int) -> Any:
-    from torchvision.transforms import v2
+    resize = v2.Resize(side, antialias=False)
+    return _samples(resize, v2.Normalize([MNIST_MEAN], [MNIST_DEVIATION]))
 
-    return v2.Compose(
-        [
-            v2.ToImage(),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.Resize(side, antialias=False),
-            v2.Normalize([MNIST_MEAN], [MNIST_DEVIATION]),
-        ]
-    )
+
+def _samples(*after: Any) -> Any:
+    return v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), *after])
 
 
 def plain(images: Tensor, side: int) -> Tensor:
