@@ -65,6 +65,13 @@ def quiet(
     )
 
 
+def optional(
+    name: str, check: Callable[[Any], str | None], in_id: Callable[[Any], str] = str
+) -> Axis:
+    """Return an axis that may be empty, and is unless a table says otherwise."""
+    return quiet(name, lambda value: None if value == "" else check(value), "", in_id)
+
+
 def switch(name: str, word: str, *, default: bool = False) -> Axis:
     """Return an axis of true or false, of which an id says the word for what is not the default."""
     return quiet(name, truth(name), default, lambda _value: word)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from bench_lib.cases.axes import (
     case_of,
     choice,
     one_of,
+    optional,
     positive,
     quiet,
     refused,
@@ -55,14 +56,14 @@ def operator_axes() -> WorkloadAxes:
         (
             Axis("op", one_of("op", OPERATORS), in_id="op-{}".format),
             Axis("shape", shape, in_id=_shape_in_id, canonical=_plain),
-            replace(_optional("shape2", shape, _shape_in_id), canonical=_plain),
-            _optional("layout", one_of("layout", LAYOUTS), str.lower),
+            replace(optional("shape2", shape, _shape_in_id), canonical=_plain),
+            optional("layout", one_of("layout", LAYOUTS), str.lower),
             choice("precision", OPERATOR_PRECISIONS, "fp32"),
-            _optional("memory_format", one_of("memory_format", MEMORY_FORMATS)),
+            optional("memory_format", one_of("memory_format", MEMORY_FORMATS)),
             quiet("stride", positive("stride"), 1, "s{}".format),
             switch("causal", "causal"),
             switch("pinned", "pinned"),
-            _optional("direction", one_of("direction", DIRECTIONS)),
+            optional("direction", one_of("direction", DIRECTIONS)),
             switch("rotate", "cached", default=True),
         ),
         _clash,
@@ -203,10 +204,3 @@ def _shape_in_id(text: str) -> str:
 def _plain(text: str) -> str:
     """Return a shape's sizes without leading zeros."""
     return re.sub(r"(?<![0-9])0+(?=[0-9])", "", text)
-
-
-def _optional(
-    name: str, check: Callable[[Any], str | None], in_id: Callable[[Any], str] = str
-) -> Axis:
-    """Return an axis that may be empty."""
-    return quiet(name, lambda value: None if value == "" else check(value), "", in_id)

@@ -13,6 +13,7 @@ from bench_lib.cases.axes import (
     choice,
     count,
     one_of,
+    optional,
     quiet,
 )
 from bench_lib.formulas.images import (
@@ -47,7 +48,7 @@ def training_axes() -> WorkloadAxes:
             quiet("image_size", count("image_size"), 0, "{}px".format),
             choice("compile_mode", MODES, "eager"),
             choice("feed", FEEDS),
-            quiet("workers", _workers, "", "w{}".format),
+            optional("workers", count("workers"), "w{}".format),
             quiet("epochs", count("epochs"), 0, "e{}".format),
             quiet("data", one_of("data", SOURCES), "generated"),
             quiet("seed", count("seed"), SEED, "seed{}".format),
@@ -65,10 +66,6 @@ def training_case(base: Case | None = None, **values: Param) -> Case:
     if dataset in DATASETS and values.get("image_size") == own_side(dataset, network):
         del values["image_size"]
     return case_of(training_axes(), values, base)
-
-
-def _workers(value: Any) -> str | None:
-    return None if value == "" else count("workers")(value)
 
 
 def _clash(chosen: Mapping[str, Any]) -> str | None:

@@ -23,7 +23,7 @@ from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads.compilation import arguments_of
 from bench_lib.worker.workloads.flops import Amount, counted
 from bench_lib.worker.workloads.networks import SEED
-from bench_lib.worker.workloads.steps import InferenceStep, Spec, Subject, TrainingStep
+from bench_lib.worker.workloads.steps import BuiltNetwork, InferenceStep, Spec, TrainingStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -138,10 +138,10 @@ def language_model(setting: Setting, **params: Any) -> Workload:
     UnsupportedError where the device cannot do it, or has not the memory for the weights.
     """
     spec = _Spec(**params)
-    subject = _Tokens(spec, setting)
+    built = _Tokens(spec, setting)
     if spec.task == "infer":
-        return InferenceStep(subject).workload()
-    training = TrainingStep(subject)
+        return InferenceStep(built).workload()
+    training = TrainingStep(built)
     parts: dict[str, Callable[[], object]] = {
         "forward": training.forward,
         "backward": training.backward,
@@ -150,11 +150,11 @@ def language_model(setting: Setting, **params: Any) -> Workload:
     return training.workload(
         portions={} if training.recorded is not None else parts,
         # Where weights are divided, every part gathers or sends them.
-        waits=tuple(parts) if subject.divided else ("backward",),
+        waits=tuple(parts) if built.divided else ("backward",),
     )
 
 
-class _Tokens(Subject):
+class _Tokens(BuiltNetwork):
     spec: _Spec
     item = "token"
 

@@ -19,9 +19,9 @@ from bench_lib.worker.workloads.flops import APART, Amount, count, counted
 from bench_lib.worker.workloads.registry import create, create_weightless, networks
 from bench_lib.worker.workloads.steps import (
     HEADS,
+    BuiltNetwork,
     InferenceStep,
     Spec,
-    Subject,
     TrainingStep,
     loss_of,
 )
@@ -87,13 +87,13 @@ def network(setting: Setting, **params: Any) -> Workload:
     that is not known, and UnsupportedError for what the device or this torch cannot do.
     """
     spec = _Spec(**params)
-    subject = _Images(spec, setting)
+    built = _Images(spec, setting)
     if spec.task == "train":
-        return TrainingStep(subject, spec.optimizer_every).workload()
-    return InferenceStep(subject).workload()
+        return TrainingStep(built, spec.optimizer_every).workload()
+    return InferenceStep(built).workload()
 
 
-class _Images(Subject):
+class _Images(BuiltNetwork):
     spec: _Spec
 
     def __init__(self, spec: _Spec, setting: Setting) -> None:

@@ -1,6 +1,6 @@
 """Steps of networks: what inference and training of every kind of network have in common.
 
-A kind of network says in a ``Subject`` what it is and what its loss is.  ``InferenceStep`` and
+A kind of network says in a ``BuiltNetwork`` what it is and what its loss is.  ``InferenceStep`` and
 ``TrainingStep`` run it, and hold it against FP32 eager.
 """
 
@@ -90,13 +90,15 @@ class Spec:
         return AUTOCAST.get(self.precision, self.dtype).itemsize
 
 
-class Subject:
-    """A network with its input on one rank."""
+class BuiltNetwork:
+    """A network with its input, as a kind of network builds it on one rank."""
 
     model: nn.Module
     """In the case's precision and not compiled; gone when numerics begin."""
     input: Tensor
+    """(batch, ...)."""
     targets: Tensor
+    """(batch, ...)."""
     parameters: int
     items: int
     """In a step."""
@@ -133,7 +135,7 @@ class Subject:
 
     def loss_of(self, answer: Tensor) -> Tensor:
         """Return the loss, a scalar, of an answer in inference, (n, ...)."""
-        return loss_of(answer.float(), self.targets)
+        raise NotImplementedError
 
     def optimizer(self) -> torch.optim.Optimizer:
         """Return what trains the model."""
@@ -173,54 +175,54 @@ class Subject:
         return None
 
     def layers(self) -> tuple[nn.Module, Tensor] | None:
-        """Return the network as it is without compiling, and its input."""
+        """Return the network as it is without compiling, and its input, (batch, ...)."""
         return self.model, self.input
 
 
 class InferenceStep:
-    """Forward passes of a subject."""
+    """Forward passes of a network."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, built: BuiltNetwork) -> None:
         """Prepare the first step; nothing runs yet."""
-        self.subject = subject
-        self.run = subject.compiled(subject.model)
-        is_graph = subject.spec.compile_mode == "graph"
+        self.built = built
+        self.run = built.compiled(built.model)
+        is_graph = built.spec.compile_mode == "graph"
         self.recorded = Recorded(self.answer) if is_graph else None
         self.step = self.recorded or self.answer
 
     def answer(self) -> Any:
         """Do one step; returns what the network does."""
-        with torch.no_grad(), self.subject.autocast():
-            return self.run(self.subject.input)
+        with torch.no_grad(), self.built.autocast():
+            return self.run(self.built.input)
 
     def workload(self) -> Workload:
         """Return the step and what is known of it."""
         return _workload(
-            self.subject,
+            self.built,
             step=self.step,
             numerics=self.numerics,
-            loss=lambda: self.subject.loss_of(main_output(self.step())),
+            loss=lambda: self.built.loss_of(main_output(self.step())),
         )
 
     def numerics(self) -> Numerics:
         """Hold an answer against FP32 eager's; frees what the step needs."""
         answer = main_output(self.step())
         finite = bool(torch.isfinite(answer).all())
-        answer = answer[: self.subject.compared].float().cpu()
+        answer = answer[: self.built.compared].float().cpu()
         if self.recorded is not None:
             self.recorded.release()
-        del self.run, self.subject.model
+        del self.run, self.built.model
         reference = self._reference()
         return closeness(answer[: len(reference)], reference, finite=finite)
 
     def _reference(self) -> Tensor:
         """Return the twin's answer to as much of the input as the memory holds."""
-        n = self.subject.compared
+        n = self.built.compared
         with plain_fp32(), torch.no_grad():
-            twin = self.subject.twin()
+            twin = self.built.twin()
             while True:
                 try:
-                    return main_output(twin(self.subject.beginning(n))).cpu()
+                    return main_output(twin(self.built.beginning(n))).cpu()
                 except torch.OutOfMemoryError:  # noqa: PERF203 - each try is another batch
                     if n == 1:
                         raise
@@ -229,15 +231,15 @@ class InferenceStep:
 
 
 class TrainingStep:
-    """Steps in which a subject learns: forward, loss, backward, optimizer."""
+    """Steps in which a network learns: forward, loss, backward, optimizer."""
 
-    def __init__(self, subject: Subject, optimizer_every: int = 1) -> None:
+    def __init__(self, built: BuiltNetwork, optimizer_every: int = 1) -> None:
         """Prepare the first step; the optimizer uses the gradients of so many together."""
-        spec = subject.spec
-        self.subject = subject
+        spec = built.spec
+        self.built = built
         self.optimizer_every = optimizer_every
-        self.optimizer = subject.optimizer()
-        self.run = subject.compiled(subject.averaged())
+        self.optimizer = built.optimizer()
+        self.run = built.compiled(built.averaged())
         self.records_graphs = records_graphs(spec.compile_mode, spec.compile_options)
         self.recorded = self.record() if spec.compile_mode == "graph" else None
         self.gathered = 0
@@ -264,17 +266,17 @@ class TrainingStep:
             torch.compiler.cudagraph_mark_step_begin()
         if self.gathered == 0:
             self.optimizer.zero_grad(set_to_none=True)
-        with self.subject.autocast():
+        with self.built.autocast():
             self.loss = self.compute_loss()
 
     def compute_loss(self) -> Tensor:
         """Return the loss, a scalar, of the step's input."""
-        return self.subject.loss_by(self.run, self.subject.input, self.subject.targets)
+        return self.built.loss_by(self.run, self.built.input, self.built.targets)
 
     def backward(self) -> None:
         """Do the second part."""
         assert self.loss is not None
-        scaler = self.subject.scaler
+        scaler = self.built.scaler
         (self.loss if scaler is None else scaler.scale(self.loss)).backward()
         self.loss = self.loss.detach()
 
@@ -282,20 +284,20 @@ class TrainingStep:
         """Do the last part."""
         self.gathered = (self.gathered + 1) % self.optimizer_every
         if self.gathered == 0:
-            update(self.optimizer, self.subject.scaler)
+            update(self.optimizer, self.built.scaler)
 
     def note_first_step(self) -> None:
         """Keep what the very first step came to; a graph is recorded after some more."""
         if self.loss is None or not math.isnan(self.first_loss):
             return
         self.first_loss = float(self.loss)
-        if self.subject.setting.ranks == 1:
-            self.first_norm = gradients_norm(self.subject.model)
+        if self.built.setting.ranks == 1:
+            self.first_norm = gradients_norm(self.built.model)
 
     def workload(self, **about: Any) -> Workload:
         """Return the step and what is known of it, ``about`` besides the usual."""
         return _workload(
-            self.subject,
+            self.built,
             step=about.pop("step", self.recorded or self.step),
             first_step_done=self.note_first_step,
             numerics=self.numerics,
@@ -313,7 +315,7 @@ class TrainingStep:
         """Give back what only a step needs."""
         if self.recorded is not None:
             self.recorded.release()
-        del self.run, self.subject.model, self.optimizer, self.loss
+        del self.run, self.built.model, self.optimizer, self.loss
 
     def beside(self, reference: tuple[float | None, float | None], last: float) -> Numerics:
         """Return the first step beside its reference; ``last`` is the loss of the last step."""
@@ -328,29 +330,29 @@ class TrainingStep:
 
     def _reference(self) -> tuple[float | None, float | None]:
         """First loss and gradient norm of FP32 eager; None where the memory is too small."""
-        subject = self.subject
-        given, targets = subject.beginning(subject.spec.batch_size), subject.targets
+        built = self.built
+        given, targets = built.beginning(built.spec.batch_size), built.targets
         with plain_fp32():
-            twin = subject.twin()
+            twin = built.twin()
             try:
-                loss = subject.loss_by(twin, given, targets)
+                loss = built.loss_by(twin, given, targets)
                 loss.backward()
             except torch.OutOfMemoryError:
                 return None, None
             return float(loss.detach()), gradients_norm(twin)
 
 
-def _workload(subject: Subject, **about: Any) -> Workload:
+def _workload(built: BuiltNetwork, **about: Any) -> Workload:
     return Workload(
-        items_per_step=subject.items,
-        item=subject.item,
-        compiled=subject.spec.compile_mode != "eager",
-        parameters=subject.parameters,
-        least_bytes_per_step=subject.least_bytes,
-        flops_per_step=subject.flops,
-        traffic_bytes_per_step=subject.traffic,
-        reduced_flops_share=subject.reduced_flops_share,
-        layers=subject.layers,
-        warnings=subject.warnings,
+        items_per_step=built.items,
+        item=built.item,
+        compiled=built.spec.compile_mode != "eager",
+        parameters=built.parameters,
+        least_bytes_per_step=built.least_bytes,
+        flops_per_step=built.flops,
+        traffic_bytes_per_step=built.traffic,
+        reduced_flops_share=built.reduced_flops_share,
+        layers=built.layers,
+        warnings=built.warnings,
         **about,
     )

@@ -33,7 +33,7 @@ from bench_lib.worker.workloads import cifar, datasets
 from bench_lib.worker.workloads.compilation import Recorded, averaged
 from bench_lib.worker.workloads.feeding import Feed, Shape, feed_of, on_device
 from bench_lib.worker.workloads.flops import Amount, counted
-from bench_lib.worker.workloads.steps import Spec, Subject, TrainingStep, loss_of, main_output
+from bench_lib.worker.workloads.steps import BuiltNetwork, Spec, TrainingStep, loss_of, main_output
 from bench_lib.worker.workloads.weights import settle, stored, stored_bytes
 
 if TYPE_CHECKING:
@@ -108,12 +108,12 @@ def training(setting: Setting, **params: Any) -> Workload:
     set_precision(spec.precision, setting.device)
     require_compile(spec.compile_mode, setting.device)
     data = datasets.load(spec.dataset, spec.data, spec.seed)
-    transforms = cifar.transforms_of(spec.dataset)
     more = {"seed": spec.seed, "workers": spec.workers}
+    transforms = cifar.transforms_of(spec.dataset)
     feed = feed_of(spec.feed, data, transforms, spec.shape, setting, **more)
     if spec.network == INPUT_ALONE:
         return _input_alone(spec, setting, feed)
-    return Trainer(_Images(spec, setting, feed), data, transforms, feed).workload()
+    return Trainer(_Images(spec, setting, feed), feed, data.test).workload()
 
 
 def _input_alone(spec: _Spec, setting: Setting, feed: Feed) -> Workload:
@@ -136,7 +136,7 @@ def _input_alone(spec: _Spec, setting: Setting, feed: Feed) -> Workload:
     )
 
 
-class _Images(Subject):
+class _Images(BuiltNetwork):
     """A network for small images, and the batch that it was given last."""
 
     spec: _Spec
@@ -233,21 +233,19 @@ def weightless_step(
 class Trainer(TrainingStep):
     """A network that learns from a feed, on one rank."""
 
-    subject: _Images
+    built: _Images
 
-    def __init__(
-        self, subject: _Images, data: datasets.Data, transforms: cifar.Transforms, feed: Feed
-    ) -> None:
+    def __init__(self, built: _Images, feed: Feed, test: datasets.Split) -> None:
         """Build what the step will need; several ranks that record it warm up before."""
-        spec, scaler = subject.spec, subject.scaler
-        self.spec, self.data, self.transforms, self.feed = spec, data, transforms, feed
+        spec, scaler = built.spec, built.scaler
+        self.spec, self.feed, self.test = spec, feed, test
         self.fresh_scaler = {} if scaler is None else scaler.state_dict()
         self.steps = spec.epochs * feed.steps_per_epoch or None
-        self.learnt = _Learnt(max(self.steps or 0, CAPACITY), subject.device)
+        self.learnt = _Learnt(max(self.steps or 0, CAPACITY), built.device)
         self.first_batch: tuple[Tensor, Tensor] | None = None
-        super().__init__(subject)
-        if self.recorded is not None and subject.side is not None:
-            with _on(subject.side):
+        super().__init__(built)
+        if self.recorded is not None and built.side is not None:
+            with _on(built.side):
                 for _ in range(DDP_STEPS):
                     feed.fetch()
                     self.train_once()
@@ -255,14 +253,14 @@ class Trainer(TrainingStep):
 
     def record(self) -> Recorded:
         """Return the device's part of a step, which becomes a graph."""
-        return Recorded(self.train_once, self.note_first_step, self.subject.side)
+        return Recorded(self.train_once, self.note_first_step, self.built.side)
 
     # ---- a step ---------------------------------------------------------------------------
 
     def step(self) -> None:
         """Train on the next batch, or on as many as come at once."""
         train_once = self.recorded or self.train_once
-        for _ in range(self.subject.at_once):
+        for _ in range(self.built.at_once):
             self.feed.fetch()
             train_once()
             self.learnt.steps += 1
@@ -280,14 +278,14 @@ class Trainer(TrainingStep):
 
     def take(self) -> None:
         """Do the device's part of loading."""
-        self.subject.input, self.subject.targets = self.feed.batch()
+        self.built.input, self.built.targets = self.feed.batch()
 
     def compute_loss(self) -> Tensor:
         """Return the loss, a scalar, and write down what was learnt."""
-        output = self.run(self.subject.input)
-        loss = loss_of(output, self.subject.targets)
-        if self.subject.learns:
-            self.learnt.note(loss, main_output(output), self.subject.targets)
+        output = self.run(self.built.input)
+        loss = loss_of(output, self.built.targets)
+        if self.built.learns:
+            self.learnt.note(loss, main_output(output), self.built.targets)
         return loss
 
     # ---- before and after the measured stretch --------------------------------------------
@@ -298,27 +296,27 @@ class Trainer(TrainingStep):
         Everything stays where it is in memory, because a graph refers to it.
         """
         with torch.no_grad():
-            for name, value in self.subject.model.state_dict().items():
-                value.copy_(self.subject.fresh[name])
+            for name, value in self.built.model.state_dict().items():
+                value.copy_(self.built.fresh[name])
             for state in self.optimizer.state.values():
                 for value in state.values():
                     if isinstance(value, Tensor):
                         value.zero_()
-        if self.subject.scaler is not None:
-            self.subject.scaler.load_state_dict(self.fresh_scaler)
+        if self.built.scaler is not None:
+            self.built.scaler.load_state_dict(self.fresh_scaler)
         self.learnt.rewind()
         self.feed.rewind()
-        torch.manual_seed(self.spec.seed + self.subject.setting.rank)
+        torch.manual_seed(self.spec.seed + self.built.setting.rank)
 
     def told(self) -> Training | None:
         """Return what was learnt since ``rewind``; None where one batch is all there is."""
-        if not self.subject.learns:
+        if not self.built.learns:
             return None
         losses, accuracies = self.learnt.told(self.feed.steps_per_epoch)
         accuracy, samples = self._tested() if self.spec.epochs else (None, None)
         return Training(
             data=self.spec.data,
-            samples=self.feed.steps_per_epoch * self.spec.batch_size * self.subject.setting.ranks,
+            samples=self.feed.steps_per_epoch * self.spec.batch_size * self.built.setting.ranks,
             steps_per_epoch=self.feed.steps_per_epoch,
             losses=losses,
             accuracies=accuracies,
@@ -328,14 +326,14 @@ class Trainer(TrainingStep):
 
     def _tested(self) -> tuple[float, int]:
         """Return the share of this rank's test images that are right, and their number."""
-        model, setting, shape = self.subject.model, self.subject.setting, self.spec.shape
-        images, targets = on_device(self.data.test, setting.device)
+        model, setting, shape = self.built.model, self.built.setting, self.spec.shape
+        images, targets = on_device(self.test, setting.device)
         images, targets = (each[setting.rank :: setting.ranks] for each in (images, targets))
         right = torch.zeros((), dtype=torch.int64, device=setting.device)
         model.eval()
-        with torch.no_grad(), self.subject.autocast():
+        with torch.no_grad(), self.built.autocast():
             for batch, answers in zip(images.split(TESTED), targets.split(TESTED), strict=True):
-                seen = self.transforms.plain(batch, shape.image_size)
+                seen = self.feed.transforms.plain(batch, shape.image_size)
                 seen = seen.to(shape.dtype, memory_format=shape.layout)
                 right += (main_output(model(seen)).argmax(1) == answers).sum()
         model.train()
@@ -347,16 +345,16 @@ class Trainer(TrainingStep):
         """Keep the first step's batch too, for FP32's answer to the same."""
         if self.first_batch is None:
             super().note_first_step()
-            self.first_batch = self.subject.input.cpu(), self.subject.targets.cpu()
+            self.first_batch = self.built.input.cpu(), self.built.targets.cpu()
 
     def numerics(self) -> Numerics | None:
         """Return the first step beside FP32 eager's; alone where a network draws lots."""
         if self.first_batch is None or self.loss is None:
             return None
-        if _draws_lots(self.subject.model):
+        if _draws_lots(self.built.model):
             return self.beside((None, None), float(self.loss))
-        device = self.subject.device
-        self.subject.input, self.subject.targets = (each.to(device) for each in self.first_batch)
+        device = self.built.device
+        self.built.input, self.built.targets = (each.to(device) for each in self.first_batch)
         return super().numerics()
 
     def close(self) -> None:
@@ -376,7 +374,7 @@ class Trainer(TrainingStep):
         return super().workload(
             step=self.step,
             steps=self.steps,
-            rewind=self.rewind if self.subject.learns else self.feed.rewind,
+            rewind=self.rewind if self.built.learns else self.feed.rewind,
             portions=portions if self.spec.compile_mode == "eager" else {},
             fed_by_host=self.feed.fed_by_host,
             training=self.told,
