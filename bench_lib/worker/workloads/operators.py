@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from bench_lib.formulas.operation import TRANSFERS, Operation
 from bench_lib.model import Numerics
-from bench_lib.worker.device import USABLE, layout_of, memory_bytes, set_precision
+from bench_lib.worker.device import STORED, USABLE, layout_of, memory_bytes, set_precision
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads.references import cosine
 
@@ -41,12 +41,6 @@ EDGES = 128
 one by one."""
 CALM = 1e-4
 """Scale of what is added in place again and again, so that fp16 does not overflow."""
-DTYPES = {
-    "fp32": torch.float32,
-    "tf32": torch.float32,
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-}
 
 
 def operator(setting: Setting, **params: Any) -> Workload:
@@ -209,8 +203,9 @@ class _Fresh:
 
     def __init__(self, operation: Operation, device: torch.device, rank: int) -> None:
         self.device = device
-        fp8 = operation.precision == "fp8"
-        self.dtype = fp8_dtype(device) if fp8 else DTYPES[operation.precision]
+        self.dtype = STORED.get(operation.precision, torch.float32)
+        if operation.precision == "fp8":
+            self.dtype = fp8_dtype(device)
         self.wide = _wider(self.dtype)
         self._generator = torch.Generator(device).manual_seed(SEED + rank)
         self._tables: Iterator[Tensor] | None = None
