@@ -39,9 +39,9 @@ from bench_lib.storage import acceptance, baselines
 from bench_lib.storage.history import HistoryError, files, read
 from bench_lib.verdict import validity
 from bench_lib.worker import device
-from bench_lib.worker.capture import Capture
 from bench_lib.worker.clock import Clock
 from bench_lib.worker.measure import MeasuringContext
+from bench_lib.worker.profiling import Capture
 from bench_lib.worker.workload import Setting, Workload
 
 TINY = "shufflenet_v2_x05"
@@ -347,8 +347,8 @@ def test_a_range_is_emitted_for_every_operation_and_then_tables_are_made(
         return Capture(iterations)
 
     monkeypatch.setattr(session.torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(session.capture, "ranges", ranges)
-    monkeypatch.setattr(session.capture, "tabled", tabled)
+    monkeypatch.setattr(torch.autograd.profiler, "emit_nvtx", ranges)
+    monkeypatch.setattr(session.profiling, "tabled", tabled)
     options = read_options(["--network", TINY, "--autograd-profiler", "--iterations", "2"])
     passes = session.Passes(options, RankPlace(), lambda _text: None)
     passes._autograd(Workload(lambda: log.append("step")))

@@ -31,7 +31,7 @@ from bench_lib.micro.places import RankPlace
 from bench_lib.micro.session import RankSeen
 from bench_lib.model import Hardware, Measurement, UserError
 from bench_lib.report import console
-from bench_lib.worker.capture import external_profiler
+from bench_lib.worker.profiling import external_profiler
 from bench_lib.worker.zygote import PRELOAD_VARIABLE
 
 

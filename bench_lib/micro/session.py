@@ -25,7 +25,7 @@ from bench_lib.micro.places import RankPlace, batch_of
 from bench_lib.micro.steps import PrintedIteration, Watched
 from bench_lib.model import Case, Device, Measurement, Sampling, UserError
 from bench_lib.verdict.metrics import iterations
-from bench_lib.worker import capture, layers
+from bench_lib.worker import layers, profiling
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import kind_of
 from bench_lib.worker.device import autocast, open_device
@@ -383,13 +383,14 @@ class Passes:
         n = self._options.iterations
         if torch.cuda.is_available():
             self._say(f"INFO: running {n} iterations more, with a range for every operation")
-            with capture.ranges():
+            ranges: Any = torch.autograd.profiler.emit_nvtx  # on AMD they are ROCTX's
+            with ranges():
                 for _ in range(n):
                     workload.step()
-        if (variable := capture.external_profiler()) is not None:
+        if (variable := profiling.external_profiler()) is not None:
             self.lines.append(f"No tables: a profiler listens already ({variable}), and two cannot")
             return
-        captured = capture.tabled(workload.step, n)
+        captured = profiling.tabled(workload.step, n)
         self.operations_s = captured.operations_s
         self.lines += ["", lines.RULE, "PyTorch Profiler Results:", lines.RULE]
         for title, table in captured.tables.items():
@@ -403,7 +404,7 @@ class Passes:
         def name(step: int) -> str:
             return f"{options.profiler_output or f'trace{step}'}{suffix}.json"
 
-        captured = capture.traced(workload.step, options.iterations, name)
+        captured = profiling.traced(workload.step, options.iterations, name)
         self.operations_s = captured.operations_s or self.operations_s
         self.lines += ["", "----------- Trace Ready -----------", *captured.tables.values()]
         if captured.trace is not None:

@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bench_lib.cases.training import INPUT_ALONE, training_case
+from bench_lib.cases.training import training_case
+from bench_lib.formulas.images import INPUT_ALONE
 from bench_lib.model import MOST_STEPS_TOLD, Case, Param, Record, Training
 from bench_lib.studies.figures import (
     Figures,
