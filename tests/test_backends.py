@@ -41,8 +41,12 @@ def _forget() -> Iterator[None]:
 VENDORS = {"amd", "nvidia", "intel", "cpu"}
 
 
+OWN = re.compile(rf"(bench_lib\.)?(backends\.)({'|'.join(sorted(VENDORS))})\b")
+"""A vendor's package."""
+
+
 def known_vendors(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield what asks a device for its vendor, or compares or looks up a vendor's name.
+    """Yield what imports a vendor's package, asks for a vendor, or compares or looks up its name.
 
     What torch calls a device, its ``type``, is no vendor's name.
     """
@@ -59,6 +63,10 @@ def known_vendors(tree: ast.AST) -> Iterator[ast.AST]:
                 yield node
         elif isinstance(node, ast.Dict):
             yield from (key for key in node.keys if is_name(key) and key.value != "cpu")
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            where = [getattr(node, "module", None) or ""]
+            if any(OWN.match(".".join([*where, each.name]).strip(".")) for each in node.names):
+                yield node
         elif isinstance(node, (ast.MatchValue, ast.Subscript)):
             yield from (each for each in ast.iter_child_nodes(node) if is_name(each))
 
@@ -79,6 +87,11 @@ def is_name(node: ast.AST | None) -> bool:
         'words["cpu"]',
         'backends.of(device).name == "cpu"',
         'match kind:\n    case "intel": pass',
+        "import bench_lib.backends.amd.kfd",
+        "from bench_lib.backends import nvidia",
+        "from bench_lib.backends.amd import kfd",
+        "from bench_lib.backends.amd.rocprof.profilers import find",
+        "from ..backends.cpu import machine",
     ],
 )
 def test_a_comparison_of_a_vendors_name_is_seen(asking: str) -> None:
@@ -86,12 +99,15 @@ def test_a_comparison_of_a_vendors_name_is_seen(asking: str) -> None:
     assert list(known_vendors(ast.parse(asking)))
 
 
-def test_what_torch_calls_a_device_is_no_vendors_name() -> None:
+@pytest.mark.parametrize(
+    "asking", ['device.type == "cpu"', "from bench_lib.backends import detect", "import cpuinfo"]
+)
+def test_what_torch_calls_a_device_and_other_imports_are_no_vendors_names(asking: str) -> None:
     """The worker has no backends; it asks torch."""
-    assert not list(known_vendors(ast.parse('device.type == "cpu"')))
+    assert not list(known_vendors(ast.parse(asking)))
 
 
-def test_nobody_but_a_backend_compares_a_vendors_name() -> None:
+def test_nobody_but_a_backend_compares_a_vendors_name_or_imports_its_package() -> None:
     """Not once: whatever differs by vendor is asked of its backend."""
     found = [
         f"{file.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"

@@ -31,6 +31,8 @@ from bench_lib.model import Device, Hardware
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+    from bench_lib.backends.profiler import Profilers
+
 __all__ = [
     "Backend",
     "Source",
@@ -39,6 +41,7 @@ __all__ = [
     "every",
     "is_gpu",
     "of",
+    "profilers",
     "this_cpu",
     "used_by",
     "variables",
@@ -123,6 +126,11 @@ def detect(
 def used_by(devices: Sequence[Hardware]) -> list[Backend]:
     """Return the backends of devices, each once."""
     return list({backend.name: backend for backend in map(of, devices)}.values())
+
+
+def profilers() -> list[Profilers]:
+    """Return all vendors' profilers, whatever devices are here."""
+    return [found for backend in every() if (found := backend.profilers()) is not None]
 
 
 def variables() -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from bench_lib.model import Device, Environment, Hardware
 if TYPE_CHECKING:
     from bench_lib.backends.checks import Check
     from bench_lib.backends.looks import Source
+    from bench_lib.backends.profiler import Profilers
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,10 @@ class Backend(Protocol):
     def has_tf32(self, device: Hardware) -> bool:
         """Whether TF32 is worth measuring on a device."""
         return "tf32" in device.peak_tflops
+
+    def profilers(self) -> Profilers | None:
+        """Return the profilers that can watch a whole application; None without any."""
+        return None
 
     # --- what this machine has -------------------------------------------------------------
 

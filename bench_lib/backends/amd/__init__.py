@@ -16,6 +16,7 @@ from bench_lib.model import Device, Environment, Hardware
 if TYPE_CHECKING:
     from bench_lib.backends.checks import Check
     from bench_lib.backends.looks import Source
+    from bench_lib.backends.profiler import Profilers
 
 
 class AMD(Backend):
@@ -83,6 +84,12 @@ class AMD(Backend):
     def conditions(self, environment: Environment, *, cold: bool) -> dict[str, Any]:
         """Add whether MIOpen's database chose kernels, and whether it was filled beforehand."""
         return {} if cold else miopen.conditions(environment.caches)
+
+    def profilers(self) -> Profilers:
+        """Return ROCm's."""
+        from bench_lib.backends.amd.rocprof.profilers import ROCmProfilers
+
+        return ROCmProfilers()
 
     def checks(
         self, root: Path, environ: Mapping[str, str], devices: Sequence[Hardware]
