@@ -15,7 +15,7 @@ from builders import make_case, make_environment, make_hardware, make_telemetry
 
 from bench_lib import backends
 from bench_lib.backends import sysfs
-from bench_lib.backends.unknown import UnknownVendorError
+from bench_lib.backends.backend import UnknownVendorError
 from bench_lib.engine.telemetry import look_once
 from bench_lib.environment.fingerprint import collect
 from bench_lib.model import Device, Hardware, MachineWarning

@@ -642,12 +642,12 @@ BREAKS = {
         lambda probe: right_key(probe, "mi325x"),
     ),
     "power": Break(
-        *("backends/amd/commands.py", '"socket_power"', '"power"'),
+        *("backends/amd/sensors.py", '"socket_power"', '"power"'),
         mi300x(),
         lambda probe: right_figures(probe, "amd-smi"),
     ),
     "temperature": Break(
-        *("backends/amd/commands.py", '"hotspot"', '"hot_spot"'),
+        *("backends/amd/tools/amd_smi.py", '"hotspot"', '"hot_spot"'),
         mi300x(),
         lambda probe: right_figures(probe, "amd-smi"),
     ),

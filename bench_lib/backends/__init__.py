@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench_lib.backends.amd import AMD
-from bench_lib.backends.backend import Backend
+from bench_lib.backends.backend import Backend, Unknown
 from bench_lib.backends.catalogue import MEMORY_TOLERANCE
 from bench_lib.backends.cpu import CPU
 from bench_lib.backends.looks import Source
 from bench_lib.backends.nvidia import NVIDIA
 from bench_lib.backends.sysfs import ROOT, warn_once
-from bench_lib.backends.unknown import Unknown
 from bench_lib.model import Device, Hardware
 
 if TYPE_CHECKING:

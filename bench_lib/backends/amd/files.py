@@ -7,9 +7,9 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from bench_lib.backends.amd import sensors
 from bench_lib.backends.amd.sensors import REASONS, partition, reasons_in
 from bench_lib.backends.looks import Source
-from bench_lib.backends.processes import described
 from bench_lib.backends.sysfs import content, number, text
 from bench_lib.model import Hardware
 
@@ -73,7 +73,7 @@ def throttling(table: bytes) -> dict[str, Any]:
     if at is None or size < at + 24:
         return {}
     ticks, *counts = (None if n == 2**32 - 1 else n for n in struct.unpack_from("<6I", table, at))
-    named = zip(REASONS.values(), counts, strict=True)
+    named = zip(REASONS, counts, strict=True)
     return {"counters": {name: n for name, n in named if n is not None}, "ticks": ticks}
 
 
@@ -81,12 +81,9 @@ def processes(kfd_id: int | None, root: Path) -> dict[str, Any]:
     """List the processes with memory on a device, which KFD counts for each device."""
     if kfd_id is None:
         return {}
-    found = {}
-    for file in (root / "sys/class/kfd/kfd/proc").glob(f"*/vram_{kfd_id}"):
-        used, pid = number(file), file.parent.name
-        if used and pid.isdecimal():
-            found[int(pid)] = described(int(pid), memory=used, proc=root / "proc")
-    return {"pids": list(found), "names": found}
+    files = (root / "sys/class/kfd/kfd/proc").glob(f"*/vram_{kfd_id}")
+    used = ((int(f.parent.name), None, number(f) or 0) for f in files if f.parent.name.isdecimal())
+    return sensors.processes(used, root / "proc")
 
 
 def number_of(device: Hardware, root: Path) -> int | None:
