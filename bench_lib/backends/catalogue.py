@@ -150,10 +150,10 @@ def _modes(device: Hardware) -> str:
 
 def _own_key(device: Hardware, *, by_arch: bool) -> str:
     """Name a device that is in no row so that a different one has another name."""
-    pci_id = _pci_id(device)
-    ids = [_arch(device) if by_arch or not pci_id else None, pci_id]
+    own = pci_id(device.pci_device_id)
+    ids = [_arch(device) if by_arch or not own else None, own]
     size = []
-    if not pci_id:
+    if not own:
         size = [
             device.compute_units and f"{device.compute_units}cu",
             device.memory_bytes and f"{device.memory_bytes / 2**30:.0f}gb",
@@ -211,9 +211,9 @@ def _model(device: Hardware, models: Sequence[Model], *, by_arch: bool) -> Model
     An id that is in no row is another product, however alike: an H200 NVL has all of an
     H200's figures but its speed.
     """
-    pci_id, rows = _pci_id(device), list[Model]()
-    if pci_id:
-        rows = [row for row in models if pci_id in row.pci_ids]
+    own, rows = pci_id(device.pci_device_id), list[Model]()
+    if own:
+        rows = [row for row in models if own in row.pci_ids]
         if len(rows) > 1:
             rows = [row for row in rows if row.compute_units == device.compute_units]
     elif by_arch:
@@ -265,9 +265,9 @@ def _arch(device: Hardware) -> str | None:
     return (device.arch or "").partition(":")[0] or None
 
 
-def _pci_id(device: Hardware) -> str | None:
-    """Return the PCI device id as the rows write it; None where it is no such id."""
-    match = re.fullmatch(r"(?:0x)?0*([0-9a-f]{4})", (device.pci_device_id or "").lower())
+def pci_id(written: str | None) -> str | None:
+    """Return a PCI device id as the rows write it, of ``0x74A1`` too; None where it is none."""
+    match = re.fullmatch(r"(?:0x)?0*([0-9a-f]{4})", (written or "").lower())
     return match[1] if match and match[1] != "0000" else None
 
 

@@ -31,8 +31,14 @@ LEAST_S = 10e-9
 """Less than this between two events is rounding: a trace tells microseconds with three digits
 behind the point."""
 
-_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
-_CALLS = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver")
+_KINDS = {
+    **dict.fromkeys(("kernel", "gpu_memcpy", "gpu_memset"), "device"),
+    **dict.fromkeys(("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver"), "call"),
+    "cpu_op": "host",
+    "user_annotation": "range",
+    "gpu_user_annotation": "device range",
+}
+"""What events are, by their category."""
 _RANGES = (re.compile(r"iteration \d+"), re.compile(r"ProfilerStep#\d+"))
 """What a step is called, ours before torch's own."""
 _WAITS = re.compile(r"Synchronize|hipMemcpyWithStream")
@@ -157,15 +163,35 @@ def read(path: Path, *, needs_device: bool = True) -> Trace:
     may, holds nothing that a device did.
     """
     found = _sorted_out(path)
-    if not found.device and needs_device:
-        held = f"{len(found.host)} operations of the CPU" if found.host else "no operation"
+    device, host, host_calls = found["device"], found["host"], found["call"]
+    if not device and needs_device:
+        held = f"{len(host)} operations of the CPU" if host else "no operation"
         raise TraceError(
             f"{path} holds no device events ({held}): record it where torch sees the GPU, with "
             "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], on AMD too"
         )
-    if not found.device and not found.host:
+    if not device and not host:
         raise TraceError(f"{path} holds neither operations nor device events")
-    return found.trace()
+    names: _Names = {e.args.external: e.name for e in host if e.args.external}
+    steps = _steps(found["range"])
+    calls = _busiest(device, names)
+    if device:
+        operations = _summed((_launched_by(e, names) or e.name, e.dur) for e in device)
+        convolutions_s = _convolutions(device, names)
+    else:
+        operations = _summed(_own_times(host))
+        convolutions_s = sum(o.total_s for o in operations if is_convolution(o.name))
+    return Trace(
+        steps=len(steps) or 1,
+        kernels=_summed((e.name, e.dur) for e in device),
+        operations=operations,
+        convolutions_s=convolutions_s,
+        host_s=_host_s(steps or [*host, *host_calls], host_calls),
+        busy=busy_of(calls),
+        launches=_launches(device, host_calls),
+        step_s=_step_times(steps, found["device range"]),
+        calls=calls,
+    )
 
 
 # ---- decoding -----------------------------------------------------------------------------------
@@ -246,57 +272,18 @@ _Names = dict[int | None, str]
 """Operations by the id that what they launched carries."""
 
 
-class _Found:
-    """The events of a trace by what they are; times in microseconds, as there."""
-
-    def __init__(self) -> None:
-        self.device: list[_Event] = []
-        self.calls: list[_Event] = []
-        self.host: list[_Event] = []
-        self.ranges: list[_Event] = []
-        self.device_ranges: list[_Event] = []
-
-    def trace(self) -> Trace:
-        names: _Names = {e.args.external: e.name for e in self.host if e.args.external}
-        ranges = _steps(self.ranges)
-        calls = _busiest(self.device, names)
-        if self.device:
-            operations = _summed((_launched_by(e, names) or e.name, e.dur) for e in self.device)
-            convolutions_s = _convolutions(self.device, names)
-        else:
-            operations = _summed(_own_times(self.host))
-            convolutions_s = sum(o.total_s for o in operations if is_convolution(o.name))
-        return Trace(
-            steps=len(ranges) or 1,
-            kernels=_summed((e.name, e.dur) for e in self.device),
-            operations=operations,
-            convolutions_s=convolutions_s,
-            host_s=_host_s(ranges or [*self.host, *self.calls], self.calls),
-            busy=busy_of(calls),
-            launches=_launches(self.device, self.calls),
-            step_s=_step_times(ranges, self.device_ranges),
-            calls=calls,
-        )
-
-
-def _sorted_out(path: Path) -> _Found:
-    found = _Found()
-    kinds = {
-        **dict.fromkeys(_DEVICE, found.device),
-        **dict.fromkeys(_CALLS, found.calls),
-        "cpu_op": found.host,
-        "user_annotation": found.ranges,
-        "gpu_user_annotation": found.device_ranges,
-    }
+def _sorted_out(path: Path) -> defaultdict[str, list[_Event]]:
+    """Return a trace's events by what they are; times in microseconds, as there."""
+    found: defaultdict[str, list[_Event]] = defaultdict(list)
     for event in _events(path):
-        if event.ph == "X" and event.cat in kinds:
+        if event.ph == "X" and event.cat in _KINDS:
             if not (abs(event.ts) < _MOST_US and 0 <= event.dur < _MOST_US):
                 raise TraceError(
                     f"{path}: {event.name!r} lasts {event.dur:g} us from {event.ts:g} us on, "
                     "which no event can"
                 )
             event.end = event.ts + event.dur
-            kinds[event.cat].append(event)
+            found[_KINDS[event.cat]].append(event)
     return found
 
 

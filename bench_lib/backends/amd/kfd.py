@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench_lib.backends import catalogue
+from bench_lib.backends.amd import files
 from bench_lib.backends.amd.tools import identity, written
 from bench_lib.backends.sysfs import number, properties, text, warn_once
 from bench_lib.model import Hardware
@@ -24,7 +25,7 @@ def devices(root: Path, tools: Mapping[str, str] | None = None) -> list[Hardware
 
     Without a topology ROCm's tools are asked in the environment `tools`, unless it is None.
     """
-    nodes = root / "sys/class/kfd/kfd/topology/nodes"
+    nodes = root / files.NODES
     try:
         numbers = sorted(int(node.name) for node in nodes.iterdir() if node.name.isdecimal())
     except OSError:
@@ -67,15 +68,11 @@ def _device(root: Path, node: Path) -> Hardware | None:
         return None
     version = values.get("gfx_target_version", 0)
     arch = f"gfx{version // 10000}{version // 100 % 100}{version % 100:x}" if version else None
-    location = values.get("location_id", 0)
-    slot = f"{values.get('domain', 0):04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}"
-    # Kernels tell a card's partitions apart in the top four bits or in the function; only
-    # the card itself is on the bus.
-    function = location & 7
-    bus = root / "sys/bus/pci/devices"
-    pci = bus / f"{slot}.{function}" if (bus / f"{slot}.{function}").exists() else bus / f"{slot}.0"
-    pci_id = re.fullmatch(r"(?:0x)?([0-9a-f]{4})", (text(pci / "device") or "").lower())
-    kfd_id = values.get("device_id")
+    slot, function, partition = files.address(values)
+    pci = files.on_bus(root, slot, function)
+    pci_id = catalogue.pci_id(text(pci / "device")) or catalogue.pci_id(
+        f"{values.get('device_id', 0):04x}"
+    )
     compute_partition = written.mode(text(pci / "current_compute_partition"))
     memory = sum(
         bank.get("size_in_bytes", 0)
@@ -92,8 +89,8 @@ def _device(root: Path, node: Path) -> Hardware | None:
             name="",
             key="",
             arch=arch,
-            pci_device_id=pci_id[1] if pci_id else f"{kfd_id:04x}" if kfd_id else None,
-            bdf=f"{slot}.{location >> 28 or function}",
+            pci_device_id=pci_id,
+            bdf=f"{slot}.{partition}",
             uuid=f"GPU-{serial:016x}" if serial else None,
             compute_units=values["simd_count"] // (values.get("simd_per_cu") or 4),
             memory_bytes=memory or None,

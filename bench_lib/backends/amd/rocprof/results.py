@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import sys
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +33,6 @@ _COPIES = {"host to device": "HtoD", "device to host": "DtoH", "device to device
 """Directions in the words of torch's profiler, so that profiles can be compared."""
 
 Window = tuple[int, int]
-Inside = Callable[[int], bool]
 
 
 @dataclass
@@ -89,12 +87,11 @@ def plain(name: str) -> str:
 
 
 def _process(files: Files, windows: Sequence[Window], problems: list[str]) -> ProfiledProcess:
-    inside = _inside(windows)
     calls: Counter[str] = Counter()
     ns: Counter[str] = Counter()
     spans: list[Span] = []
     for name, begin, end in _work(files, problems):
-        if inside(begin):
+        if not windows or any(first <= begin <= last for first, last in windows):
             # Millions of calls have a few hundred names.
             known = sys.intern(name)
             calls[known] += 1
@@ -132,26 +129,6 @@ def _direction(name: str) -> str:
     """Return ``HtoD`` of MEMORY_COPY_HOST_TO_DEVICE, and other words as they are."""
     words = name.removeprefix("MEMORY_COPY_").replace("_", " ").strip().lower()
     return _COPIES.get(words, words or "not told")
-
-
-def _inside(windows: Sequence[Window]) -> Inside:
-    """Return what tells whether a moment is in one of the windows, which may overlap."""
-    if not windows:
-        return lambda _: True
-    begins: list[int] = []
-    ends: list[int] = []
-    for begin, end in sorted(windows):
-        if ends and begin <= ends[-1]:
-            ends[-1] = max(ends[-1], end)
-        else:
-            begins.append(begin)
-            ends.append(end)
-
-    def inside(moment: int) -> bool:
-        at = bisect_right(begins, moment) - 1
-        return at >= 0 and moment <= ends[at]
-
-    return inside
 
 
 def _spans(

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import TypeVar
 
+from bench_lib.backends import catalogue
+
 T = TypeVar("T")
 
 _SCALES: Mapping[str, Mapping[str, float]] = {
@@ -81,8 +83,7 @@ def pci_id(value: object) -> str | None:
     """Return a PCI device id as four hexadecimal digits, from ``0x74a1``, ``74A1`` or 29857."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = f"{value:04x}"
-    match = re.fullmatch(r"(?:0x)?0*([0-9a-f]{4})", (words(value) or "").lower())
-    return match[1] if match and match[1] != "0000" else None
+    return catalogue.pci_id(words(value))
 
 
 def uuid(value: object) -> str | None:
