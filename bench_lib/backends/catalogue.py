@@ -130,7 +130,10 @@ def identify(device: Hardware, models: Sequence[Model], *, by_arch: bool = False
         own = _own_key(device, by_arch=by_arch)
         return replace(device, key=own + suffix, name=device.name or own)
     device = replace(device, name=_name(device, model))
-    bandwidth = _bandwidth(device, model)
+    # One memory partition owns its part of the channels.  A compute partition can reach all of
+    # them, so this is a bound, and not what it reaches when its neighbours are busy.
+    domains = _domains(device)
+    bandwidth = model.gb_per_s / domains if model.gb_per_s and domains else None
     if _partitions(device, model) == 1 and _units_agree(device, model) is False:
         suffix, bandwidth = f"{suffix}-{device.compute_units}cu", None
     share = _share(device, model)
@@ -169,16 +172,6 @@ def _name(device: Hardware, model: Model) -> str:
     """
     says_so = set(_DESIGNATION.findall(model.name)) & set(_DESIGNATION.findall(device.name))
     return device.name if says_so and not model.die_of_card else model.name
-
-
-def _bandwidth(device: Hardware, model: Model) -> float | None:
-    """Compute the peak GB/s of one memory partition, which owns its part of the channels.
-
-    A compute partition can reach all of them, so that this is a bound for it and not what
-    it can reach when its neighbours are busy.
-    """
-    domains = _domains(device)
-    return model.gb_per_s / domains if model.gb_per_s and domains else None
 
 
 def _domains(device: Hardware) -> int | None:
@@ -222,10 +215,14 @@ def _model(device: Hardware, models: Sequence[Model], *, by_arch: bool) -> Model
 
 
 def _fits(device: Hardware, model: Model) -> bool:
-    """Whether units agree with `model`, and neither memory nor the cap contradict."""
-    if not _units_agree(device, model) or _memory_agrees(device, model) is False:
+    """Whether units agree with `model`, and neither memory nor the power cap contradict.
+
+    A cap above what the board may draw does.  A lower one is an administrator's.
+    """
+    cap_w, board_w = device.power_cap_w, model.board_power_w
+    if cap_w and board_w and cap_w > board_w + _CAP_TOLERANCE_W:
         return False
-    return not _is_capped_above(device, model)
+    return bool(_units_agree(device, model)) and _memory_agrees(device, model) is not False
 
 
 def _units_agree(device: Hardware, model: Model) -> bool | None:
@@ -248,16 +245,6 @@ def _memory_agrees(device: Hardware, model: Model) -> bool | None:
     whole = device.memory_bytes / 2**30 / model.memory_gib
     shares = (parts, _domains(device) or parts)
     return any(abs(whole * share - 1) <= MEMORY_TOLERANCE for share in shares)
-
-
-def _is_capped_above(device: Hardware, model: Model) -> bool:
-    """Whether the power cap is more than the board may draw.
-
-    A lower one is an administrator's and says nothing, nor does one of a model whose board's
-    power is not known.
-    """
-    cap_w, board_w = device.power_cap_w, model.board_power_w
-    return bool(cap_w and board_w and cap_w > board_w + _CAP_TOLERANCE_W)
 
 
 def _arch(device: Hardware) -> str | None:

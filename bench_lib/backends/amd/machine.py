@@ -84,10 +84,16 @@ def _as_tuple(version: str) -> tuple[int, ...]:
 
 
 def caches(environ: Mapping[str, str]) -> dict[str, str]:
-    """Say how full the find and performance databases are, and how many kernels there are."""
+    """Say how full MIOpen's find and performance databases are, and how many kernels there are."""
+    databases = place(environ, "MIOPEN_USER_DB_PATH", "~/.config/miopen")
+    kernels = place(environ, "MIOPEN_CUSTOM_CACHE_DIR", "~/.cache/miopen")
+    names = re.compile(r".*\.u[fp]?db\.txt")  # a record a line; *.udb.txt was once *.updb.txt
+    others = (".txt", ".udb", ".lock", ".time")  # the folder is often the databases' as well
     return {
-        MIOPEN: _database(place(environ, "MIOPEN_USER_DB_PATH", "~/.config/miopen")),
-        "miopen kernels": _kernels(place(environ, "MIOPEN_CUSTOM_CACHE_DIR", "~/.cache/miopen")),
+        MIOPEN: hashed([file for file in walk(databases) if names.fullmatch(file.name)]),
+        "miopen kernels": state(
+            sum(not file.name.endswith(others) for file in walk(kernels)), "file"
+        ),
     }
 
 
@@ -97,15 +103,3 @@ def conditions(filled: Mapping[str, str]) -> dict[str, str]:
         return {}
     is_tuned = searched(MIOPEN) in filled
     return {"miopen_cache": "tuned" if is_tuned else state_of(filled[MIOPEN])}
-
-
-def _database(folder: Path) -> str:
-    """Describe MIOpen's ``*.ufdb.txt`` and ``*.udb.txt`` (once ``*.updb.txt``), a record a line."""
-    names = re.compile(r".*\.u[fp]?db\.txt")
-    return hashed([file for file in walk(folder) if names.fullmatch(file.name)])
-
-
-def _kernels(folder: Path) -> str:
-    """Count MIOpen's compiled kernels."""
-    others = (".txt", ".udb", ".lock", ".time")  # the folder is often the databases' as well
-    return state(sum(not file.name.endswith(others) for file in walk(folder)), "file")

@@ -74,8 +74,8 @@ def read(files: Iterable[Files], within: str | None, tool: str) -> Results:
         if found or not any(windows)
     ]
     processes = [process for process in counted if process.kernels]
-    names = (kernel.name for process in processes for kernel in process.kernels)
-    if all(name.startswith("Memcpy ") for name in names):
+    ran = [kernel for process in processes for kernel in process.kernels]
+    if all(kernel.name.startswith("Memcpy ") for kernel in ran):
         where = f" inside {within!r}" if any(windows) else ""
         problems.append(f"{tool} saw no kernel{where}: nothing ran on a GPU there")
     return Results(processes, list(dict.fromkeys(problems)))
