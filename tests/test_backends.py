@@ -16,9 +16,13 @@ from builders import make_case, make_environment, make_hardware, make_telemetry
 from bench_lib import backends
 from bench_lib.backends import sysfs
 from bench_lib.backends.backend import UnknownVendorError
+from bench_lib.backends.profiler import Profiler
+from bench_lib.backends.tool import ToolError
+from bench_lib.engine import profiles
 from bench_lib.engine.telemetry import look_once
 from bench_lib.environment.fingerprint import collect
-from bench_lib.model import Device, Hardware, MachineWarning
+from bench_lib.model import Device, Hardware, Kernel, MachineWarning
+from bench_lib.profiling import store
 from bench_lib.storage.acceptance import conditions_of
 from bench_lib.verdict import validity
 
@@ -236,6 +240,57 @@ def test_a_backend_that_fails_to_look_is_a_warning(package: Path, machine: Path)
     module.write_text(module.read_text().replace("found = []", "raise OSError('no bus')"))
     with pytest.warns(MachineWarning, match="no GPU of intel is used: OSError: no bus"):
         assert [device.vendor for device in detected(machine)] == ["cpu"]
+
+
+# --- its profilers -----------------------------------------------------------------------
+
+
+class VTune:
+    """Profilers of a vendor, which leave a line for each kernel: its name and seconds."""
+
+    names = ("intel", "vtune")
+    source = "vtune"
+
+    def require(self, name: str) -> Profiler:
+        """Say that none is installed."""
+        raise ToolError(f"{name} is not installed")
+
+    def read(self, path: Path) -> tuple[list[Kernel], list[str]]:
+        """Read what is there."""
+        if not (lines := path.read_text().splitlines()):
+            raise ToolError(f"{path.name} is empty")
+        return [Kernel(name, 1, float(s)) for name, s in (line.split(",") for line in lines)], []
+
+
+@pytest.fixture
+def profilers(package: Path, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the guide's backend profilers."""
+    (gpu, _) = detected(machine)
+    monkeypatch.setattr(type(backends.of(gpu)), "profilers", lambda _self: VTune())
+
+
+@pytest.mark.usefixtures("profilers")
+def test_what_a_vendors_profilers_left_is_read(tmp_path: Path) -> None:
+    """Where no other vendor's make sense of it."""
+    file = tmp_path / "kernels.csv"
+    file.write_text("gemm,2.0\ncopy,1.0\n")
+    found, problems = store.load(str(file))
+    assert (found.kernels.source, problems) == ("vtune", [])
+    assert [kernel.name for kernel in found.kernels.kernels] == ["gemm", "copy"]
+    file.write_text("")
+    with pytest.raises(store.ProfileError, match=r"no column 'Name'.*; kernels\.csv is empty"):
+        store.load(str(file))
+
+
+@pytest.mark.usefixtures("profilers")
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [("vtune", "vtune is not installed"), ("nvprof", "no backend here has a profiler 'nvprof'")],
+)
+def test_a_profiler_is_asked_of_whoever_has_its_name(tmp_path: Path, tool: str, words: str) -> None:
+    """Whatever device is here."""
+    with pytest.raises(profiles.UnprofiledError, match=words):
+        profiles.with_vendors(make_case(), make_hardware(), tmp_path, tool)
 
 
 # --- a vendor that nobody knows ----------------------------------------------------------
