@@ -32,10 +32,17 @@ def amount(value: float, unit: str) -> str:
     if unit == "s":
         return seconds(value)
     if unit == "B":
-        return f"{value / 2**20:.1f} MiB"
+        return f"{value / 2**20:.{0 if value >= 1000 * 2**20 else 1}f} MiB"
     if unit == "":
         return f"{value:.1%}"
+    if unit == "1/s":
+        return f"{quantity(value)}/s"
     return f"{quantity(value)} {unit}" if abs(value) >= 1 else f"{value:.4g} {unit}"
+
+
+def many(number: int, what: str) -> str:
+    """Return ``1 core``, ``2 cores``."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 _ESCAPES = re.compile(
@@ -53,6 +60,12 @@ def printable(text: str) -> str:
     lines and tabs.
     """
     return _CONTROLS.sub("\ufffd", _ESCAPES.sub("", text.replace("\r\n", "\n")))
+
+
+def on_one_line(text: str, most: int) -> str:
+    """Return a text on one line, cut after ``most`` characters."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
 
 
 def shortened(text: str, most: int = 240) -> str:

@@ -404,11 +404,13 @@ class Kernel:
 
 
 class KernelCall(NamedTuple):
-    """One kernel on the device; seconds since the first of its process began."""
+    """One kernel, copy or fill on the device; seconds since the first of its process began."""
 
     name: str
     begin_s: float
     end_s: float
+    operation: str | None = None
+    """The operation of torch that launched it; None if unknown."""
 
 
 @dataclass(frozen=True)

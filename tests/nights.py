@@ -275,7 +275,6 @@ def make_entry(
             record=Record(case, **about),
             hardware=hardware,
             run_id=RUN,
-            time=stamp(),
             baseline=make_baseline(median_s / (ratio or 1), case_id=case.id),
             environment=AFTER,
             points=list(known if points is None else points),
@@ -385,8 +384,6 @@ def make_night(entries: Sequence[NightCase] | None = None, **fields: Any) -> Nig
         ]
     return replace(
         Night(
-            started=stamp(),
-            ended=stamp(minutes=50),
             runs=[make_run(cases=len(entries))],
             entries=list(entries),
         ),
@@ -400,7 +397,6 @@ def unfinished_night() -> Night:
     torn = make_run(run_id="0d0d0d0d", key="mi250x", ended=None, exit_status=None)
     return make_night(
         [regressed(), make_entry(), other],
-        ended=None,
         runs=[make_run(cases=2), torn],
         left_out=["0d0d0d0d: line 7 is torn: the run was killed while writing it"],
         missing=["mi210"],
@@ -424,7 +420,7 @@ def year_night() -> Night:
 
 def empty_night() -> Night:
     """Return a night in which nothing was measured."""
-    return make_night([], started="", ended=None, runs=[], left_out=["no runs in history"])
+    return make_night([], runs=[], left_out=["no runs in history"])
 
 
 def nasty_night() -> Night:

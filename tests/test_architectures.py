@@ -16,8 +16,8 @@ from torchvision.models import segmentation
 
 from bench_lib.worker.workloads.architectures.shufflenet import _ShuffleUnit, shufflenet
 from bench_lib.worker.workloads.architectures.xception import _SeparableBlock, xception
-from bench_lib.worker.workloads.networks import main_output
 from bench_lib.worker.workloads.registry import ROCM_NAMES, create, create_weightless, networks
+from bench_lib.worker.workloads.steps import main_output
 
 OURS = {"shufflenet": 224, "xception": 299, "inception_v3_no_aux": 299}
 WRITTEN_HERE = ["shufflenet", "xception"]

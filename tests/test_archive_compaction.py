@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 import bench_lib
 from bench_lib.model import Record, Status
 from bench_lib.storage import history
-from bench_lib.storage.archive import Archive, compaction, originals, tables
+from bench_lib.storage.archive import Archive, compaction, months
 from bench_lib.storage.archive.compaction import compact, restore
 from bench_lib.storage.archive.pushing import pull
 from bench_lib.storage.history import HistoryError
@@ -164,11 +164,11 @@ def test_what_does_not_count_stays_a_file_for_it_could_not_be_restored(tmp_path)
 
 def test_memory_holds_a_few_files_at_once(monkeypatch):
     """Whatever their number, and one at least."""
-    monkeypatch.setattr(originals, "AT_ONCE", 3)
-    monkeypatch.setattr(originals, "BYTES_AT_ONCE", 10)
+    monkeypatch.setattr(months, "AT_ONCE", 3)
+    monkeypatch.setattr(months, "BYTES_AT_ONCE", 10)
     sizes = {"a": 11, "b": 5, "c": 5, "d": 1, "e": 0, "f": 0, "g": 0}
-    assert list(originals.batches(sizes)) == [["a"], ["b", "c"], ["d", "e", "f"], ["g"]]
-    assert list(originals.batches({})) == []
+    assert list(months.batches(sizes)) == [["a"], ["b", "c"], ["d", "e", "f"], ["g"]]
+    assert list(months.batches({})) == []
 
 
 def test_what_is_called_like_a_run_and_is_no_file_is_passed_over(tmp_path):
@@ -245,7 +245,7 @@ def test_one_that_was_killed_is_one_of_the_newest(tmp_path):
 def test_what_was_not_written_as_meant_replaces_and_removes_nothing(tmp_path, monkeypatch, change):
     """It is read back first."""
     path = write_run(tmp_path, [record()], now=night(1))
-    write = tables.write
+    write = months.write
 
     def wrong(database, table, to):
         database.execute("CREATE TABLE kept AS SELECT * FROM staged")
@@ -254,7 +254,7 @@ def test_what_was_not_written_as_meant_replaces_and_removes_nothing(tmp_path, mo
         database.execute("DELETE FROM staged")
         database.execute("INSERT INTO staged SELECT * FROM kept")
 
-    monkeypatch.setattr(tables, "write", wrong)
+    monkeypatch.setattr(months, "write", wrong)
     with pytest.raises(HistoryError, match="was not written as it was meant to be; everything is"):
         compact(tmp_path, keep=0)
     assert names(tmp_path) == [path.name]
@@ -350,7 +350,7 @@ def test_a_name_that_leads_elsewhere_is_not_written_to(tmp_path):
     archive.rename(kept)
     duckdb.sql(
         f"COPY (SELECT * REPLACE ('{evil}' AS file) FROM '{kept}') TO '{archive}' "
-        f"(KV_METADATA {{{tables.MARK}: '{tables.VERSION}'}})"
+        f"(KV_METADATA {{{months.MARK}: '{months.VERSION}'}})"
     )
     assert pull(ours, str(theirs), most=None).files == []
     with pytest.raises(HistoryError):

@@ -12,7 +12,7 @@ from builders import CASE_ID, make_case, make_record, make_verdict, night, run_i
 
 from bench_lib.model import Status
 from bench_lib.report.night import gather
-from bench_lib.storage.archive import Archive, tables
+from bench_lib.storage.archive import Archive, months, tables
 from bench_lib.storage.archive.compaction import compact, restore
 from bench_lib.storage.archive.pushing import pull
 from bench_lib.storage.archive.views import VIEWS
@@ -38,7 +38,7 @@ def change(month: Path, sql: str) -> None:
     with tables.connect(month.parent) as database:
         database.execute(f"CREATE TABLE lines AS SELECT * FROM read_parquet('{month}')")
         database.execute(sql)
-        tables.write(database, "lines", month)
+        months.write(database, "lines", month)
 
 
 def read_all(folder: Path) -> tuple[list[str], list[str]]:

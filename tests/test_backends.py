@@ -15,10 +15,14 @@ from builders import make_case, make_environment, make_hardware, make_telemetry
 
 from bench_lib import backends
 from bench_lib.backends import sysfs
-from bench_lib.backends.unknown import UnknownVendorError
+from bench_lib.backends.backend import UnknownVendorError
+from bench_lib.backends.profiler import Profiler
+from bench_lib.backends.tool import ToolError
+from bench_lib.engine import profiles
 from bench_lib.engine.telemetry import look_once
 from bench_lib.environment.fingerprint import collect
-from bench_lib.model import Device, Hardware, MachineWarning
+from bench_lib.model import Device, Hardware, Kernel, MachineWarning
+from bench_lib.profiling import store
 from bench_lib.storage.acceptance import conditions_of
 from bench_lib.verdict import validity
 
@@ -41,8 +45,12 @@ def _forget() -> Iterator[None]:
 VENDORS = {"amd", "nvidia", "intel", "cpu"}
 
 
+OWN = re.compile(rf"(bench_lib\.)?(backends\.)({'|'.join(sorted(VENDORS))})\b")
+"""A vendor's package."""
+
+
 def known_vendors(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield what asks a device for its vendor, or compares or looks up a vendor's name.
+    """Yield what imports a vendor's package, asks for a vendor, or compares or looks up its name.
 
     What torch calls a device, its ``type``, is no vendor's name.
     """
@@ -59,6 +67,10 @@ def known_vendors(tree: ast.AST) -> Iterator[ast.AST]:
                 yield node
         elif isinstance(node, ast.Dict):
             yield from (key for key in node.keys if is_name(key) and key.value != "cpu")
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            where = [getattr(node, "module", None) or ""]
+            if any(OWN.match(".".join([*where, each.name]).strip(".")) for each in node.names):
+                yield node
         elif isinstance(node, (ast.MatchValue, ast.Subscript)):
             yield from (each for each in ast.iter_child_nodes(node) if is_name(each))
 
@@ -79,6 +91,11 @@ def is_name(node: ast.AST | None) -> bool:
         'words["cpu"]',
         'backends.of(device).name == "cpu"',
         'match kind:\n    case "intel": pass',
+        "import bench_lib.backends.amd.kfd",
+        "from bench_lib.backends import nvidia",
+        "from bench_lib.backends.amd import kfd",
+        "from bench_lib.backends.amd.rocprof.profilers import find",
+        "from ..backends.cpu import machine",
     ],
 )
 def test_a_comparison_of_a_vendors_name_is_seen(asking: str) -> None:
@@ -86,12 +103,15 @@ def test_a_comparison_of_a_vendors_name_is_seen(asking: str) -> None:
     assert list(known_vendors(ast.parse(asking)))
 
 
-def test_what_torch_calls_a_device_is_no_vendors_name() -> None:
+@pytest.mark.parametrize(
+    "asking", ['device.type == "cpu"', "from bench_lib.backends import detect", "import cpuinfo"]
+)
+def test_what_torch_calls_a_device_and_other_imports_are_no_vendors_names(asking: str) -> None:
     """The worker has no backends; it asks torch."""
-    assert not list(known_vendors(ast.parse('device.type == "cpu"')))
+    assert not list(known_vendors(ast.parse(asking)))
 
 
-def test_nobody_but_a_backend_compares_a_vendors_name() -> None:
+def test_nobody_but_a_backend_compares_a_vendors_name_or_imports_its_package() -> None:
     """Not once: whatever differs by vendor is asked of its backend."""
     found = [
         f"{file.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
@@ -220,6 +240,57 @@ def test_a_backend_that_fails_to_look_is_a_warning(package: Path, machine: Path)
     module.write_text(module.read_text().replace("found = []", "raise OSError('no bus')"))
     with pytest.warns(MachineWarning, match="no GPU of intel is used: OSError: no bus"):
         assert [device.vendor for device in detected(machine)] == ["cpu"]
+
+
+# --- its profilers -----------------------------------------------------------------------
+
+
+class VTune:
+    """Profilers of a vendor, which leave a line for each kernel: its name and seconds."""
+
+    names = ("intel", "vtune")
+    source = "vtune"
+
+    def require(self, name: str) -> Profiler:
+        """Say that none is installed."""
+        raise ToolError(f"{name} is not installed")
+
+    def read(self, path: Path) -> tuple[list[Kernel], list[str]]:
+        """Read what is there."""
+        if not (lines := path.read_text().splitlines()):
+            raise ToolError(f"{path.name} is empty")
+        return [Kernel(name, 1, float(s)) for name, s in (line.split(",") for line in lines)], []
+
+
+@pytest.fixture
+def profilers(package: Path, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the guide's backend profilers."""
+    (gpu, _) = detected(machine)
+    monkeypatch.setattr(type(backends.of(gpu)), "profilers", lambda _self: VTune())
+
+
+@pytest.mark.usefixtures("profilers")
+def test_what_a_vendors_profilers_left_is_read(tmp_path: Path) -> None:
+    """Where no other vendor's make sense of it."""
+    file = tmp_path / "kernels.csv"
+    file.write_text("gemm,2.0\ncopy,1.0\n")
+    found, problems = store.load(str(file))
+    assert (found.kernels.source, problems) == ("vtune", [])
+    assert [kernel.name for kernel in found.kernels.kernels] == ["gemm", "copy"]
+    file.write_text("")
+    with pytest.raises(store.ProfileError, match=r"no column 'Name'.*; kernels\.csv is empty"):
+        store.load(str(file))
+
+
+@pytest.mark.usefixtures("profilers")
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [("vtune", "vtune is not installed"), ("nvprof", "no backend here has a profiler 'nvprof'")],
+)
+def test_a_profiler_is_asked_of_whoever_has_its_name(tmp_path: Path, tool: str, words: str) -> None:
+    """Whatever device is here."""
+    with pytest.raises(profiles.UnprofiledError, match=words):
+        profiles.with_vendors(make_case(), make_hardware(), tmp_path, tool)
 
 
 # --- a vendor that nobody knows ----------------------------------------------------------

@@ -207,8 +207,8 @@ def test_the_baselines_of_other_hardware_are_refused(tmp_path, other):
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"cases": []}, ": Expected `object`, got `array`"),
-        ({"cases": None}, ": Expected `object`, got `null`"),
+        ({"cases": []}, ": cases: Expected `object`, got `array`"),
+        ({"cases": None}, ": cases: Expected `object`, got `null`"),
         ({"cases": {"x": []}}, ": case x: Expected `object`, got `array`"),
         ({"cases": {"x": {}}}, ": case x: Object missing required field `processes`"),
         (

@@ -93,11 +93,11 @@ def files(tmp_path_factory):
         "many": _many(),
     }
     for name, night in made.items():
-        pages.write(night, folder / f"{name}.html")
+        (folder / f"{name}.html").write_text(pages.page(night), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:  # a second less to open
         patch.setattr(pages, "_plotly", lambda: "/* no plots */")
         for name in ("night", "many"):
-            pages.write(made[name], folder / f"{name}-plain.html")
+            (folder / f"{name}-plain.html").write_text(pages.page(made[name]), encoding="utf-8")
     return folder
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +11,8 @@ import pytest
 import torch
 from quickly import one_thread
 
-from bench_lib.worker import capture
-from bench_lib.worker.capture import EXTERNAL, ROWS, external_profiler, tabled, traced
+from bench_lib.worker import profiling
+from bench_lib.worker.profiling import EXTERNAL, ROWS, external_profiler, tabled, traced
 
 MATRIX = torch.ones(32, 32)
 
@@ -192,7 +191,7 @@ def test_operations_have_their_own_seconds_in_one_step() -> None:
         Row("ProfilerStep*", 1000.0),
         Row("cudaLaunchKernel", 1000.0),
     ]
-    operations = capture._operations(rows, 4)
+    operations = profiling._own_times(rows, 4)
     assert list(operations.items()) == [("aten::mm", 10e-6), ("aten::relu", 2.5e-6)]
 
 
@@ -203,22 +202,6 @@ def test_operations_of_a_real_step_are_sane(profiled: Any) -> None:
     assert {"aten::mm", "aten::relu"} <= set(operations)
     assert all(0 < seconds < 1 for seconds in operations.values())
     assert list(operations.values()) == sorted(operations.values(), reverse=True)
-
-
-def test_ranges_are_emitted_while_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By torch, whose NVTX is ROCTX on AMD; a CPU has neither."""
-    log: list[str] = []
-
-    @contextlib.contextmanager
-    def emit_nvtx() -> Iterator[None]:
-        log.append("begin")
-        yield
-        log.append("end")
-
-    monkeypatch.setattr(torch.autograd.profiler, "emit_nvtx", emit_nvtx)
-    with capture.ranges():
-        log.append("step")
-    assert log == ["begin", "step", "end"]
 
 
 # ---- profilers outside ------------------------------------------------------------------------

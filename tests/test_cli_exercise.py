@@ -290,6 +290,19 @@ def test_rows_are_of_what_the_verdict_was_made_of(exercise, tmp_path):
     assert answer.table()[1][:4] == ["fp32", "400 img/s", "1.00x", "10 ms"]
 
 
+def test_what_a_judged_run_cannot_read_of_earlier_nights_is_said(exercise, tmp_path):
+    """By name, beside the answer; the run stands."""
+    accept(tmp_path / "baselines", EAGER)
+    words = ("precision", "resnet50", "--precisions", "fp32", "--judge")
+    exercise(*words)
+    (newer,) = (tmp_path / "history").iterdir()
+    newer.write_bytes(newer.read_bytes().replace(b'"schema":1', b'"schema":2'))
+    answer = exercise(*words)
+    assert answer.status == 0
+    (said,) = [line for line in answer.err.splitlines() if line.startswith("left out of the")]
+    assert newer.name in said
+
+
 def test_a_fault_fails_where_cases_are_judged(exercise):
     """Its verdict says why, and nothing says it twice."""
     words = ("precision", "resnet50", "--precisions", "fp32,fp16", "--judge")
@@ -432,7 +445,7 @@ def test_another_fault_ends_the_search_of_its_precision_only(exercise):
         ["fp32", "32 or more"],
         ["fp16", "40 (41 does not fit)"],
     ]
-    assert "fp32: batch 64: died in first step: SIGABRT" in answer.lines
+    assert "fp32: batch 64: ERROR: died in first step: SIGABRT" in answer.lines
 
 
 def test_where_not_even_one_image_fits_there_is_no_largest_batch(exercise, tmp_path):

@@ -11,7 +11,9 @@ import duckdb
 import pytest
 from builders import (
     CASE_ID,
+    make_attempt,
     make_case,
+    make_measurement,
     make_record,
     make_verdict,
     night,
@@ -73,6 +75,19 @@ def test_compacting_says_what_became_of_the_files(cli, compacted, tmp_path):
     found = cli("compact", "--json").json
     assert (found["written"], found["removed"], len(found["left"])) == (0, [], 1)
     assert [path.exists() for path in compacted] == [False, True]
+
+
+@pytest.mark.parametrize("words", [("show",), ("show", "--json"), ("export", "--pytest-benchmark")])
+def test_a_measurement_without_iterations_is_left_out_and_the_rest_is_there(cli, tmp_path, words):
+    """Nothing can be said of it; ``show`` names its line."""
+    nothing = [make_attempt(measurement=make_measurement(iteration_s=[]))]
+    empty = make_record(case=make_case(id="empty"), attempts=nothing)
+    path = write_run(tmp_path / "history", [record(), empty], now=night(1))
+    answer = cli(*words, run_id(path))
+    assert (answer.status, answer.err) == (0, "")
+    assert CASE_ID in answer.out
+    if "show" in words:
+        assert "line 3 cannot be read: a measurement without iterations" in answer.out
 
 
 def test_compacted_runs_are_listed_and_shown_as_others(cli, compacted):

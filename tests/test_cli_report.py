@@ -97,12 +97,13 @@ def test_a_run_that_is_not_there_is_a_user_s_error(cli, night) -> None:
     assert err.startswith("bench-lib: error:")
 
 
-def test_a_page_that_cannot_be_written_is_a_user_s_error(cli, night, tmp_path) -> None:
+@pytest.mark.parametrize("form", ["--markdown", "--html"])
+def test_a_page_that_cannot_be_written_is_a_user_s_error(cli, night, tmp_path, form) -> None:
     """The place is named."""
     (tmp_path / "file").write_text("")
-    status, _, err = cli("--markdown", "file/report.md")
+    status, _, err = cli(form, "file/report")
     assert status == 2
-    assert "cannot write file/report.md" in err
+    assert "cannot write file/report" in err
 
 
 def test_news_are_posted(cli, night) -> None:

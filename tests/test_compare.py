@@ -24,8 +24,8 @@ from builders import (
 from command import Quiet, ran
 
 from bench_lib.model import Kernel, KernelTable, Numerics, Published
-from bench_lib.report import versus
-from bench_lib.report.versus import SideValues
+from bench_lib.report.versus.rows import align
+from bench_lib.report.versus.sides import SideValues
 from bench_lib.storage import baselines
 from bench_lib.storage.baselines import BaselineChange, BaselineFile
 from bench_lib.verdict.metrics import find
@@ -135,7 +135,7 @@ def test_ratio_and_interval_are_those_of_the_suites_statistics():
     """Nothing of its own: as the judge would have them."""
     old = [make_process(log_median=x, worker=f"a{n}") for n, x in enumerate(STEADY)]
     new = [make_process(log_median=0.02 + x, worker=f"b{n}") for n, x in enumerate(STEADY)]
-    (row,) = versus.align(side(x=old), side(x=new)).rows
+    (row,) = align(side(x=old), side(x=new)).rows
     contrast = comparison.Contrast(
         {p.worker: p.log_median for p in new}, {p.worker: p.log_median for p in old}
     )
@@ -171,7 +171,7 @@ def test_processes_of_a_device_that_both_sides_know_are_compared():
     ours = [make_process(log_median=x) for x in (0.0, 0.001)]
     other = [make_process(log_median=0.5 + x, device_uuid="GPU-other") for x in (0.0, 0.001)]
     new = [make_process(log_median=x, device_uuid=UUID.removeprefix("GPU-")) for x in (0, 0.001)]
-    (row,) = versus.align(side(x=[*ours, *other]), side(x=new)).rows
+    (row,) = align(side(x=[*ours, *other]), side(x=new)).rows
     assert row.processes == (2, 2)
     assert row.ratio == pytest.approx(1.0)
 
@@ -180,7 +180,7 @@ def test_one_process_on_a_device_in_common_is_not_taken_for_the_whole_side():
     """Then both sides count as they are."""
     old = [make_process(log_median=n / 1000, device_uuid=uuid) for n, uuid in enumerate("aab")]
     new = [make_process(log_median=n / 1000, device_uuid=uuid) for n, uuid in enumerate("acc")]
-    (row,) = versus.align(side(x=old), side(x=new)).rows
+    (row,) = align(side(x=old), side(x=new)).rows
     assert row.processes == (3, 3)
 
 
@@ -189,7 +189,7 @@ def test_other_devices_are_remarked_upon():
     here, there = (
         [make_process(log_median=x, device_uuid=uuid) for x in (0, 0.001)] for uuid in "ab"
     )
-    (row,) = versus.align(side(x=here), side(x=there)).rows
+    (row,) = align(side(x=here), side(x=there)).rows
     assert row.remarks == ["on other devices"]
 
 
@@ -235,7 +235,7 @@ def test_above_one_is_worse_for_every_metric(metric, values):
 
     old = [make_process(**values) for _ in range(3)]
     new = [make_process(**{k: doubled(k, v) for k, v in values.items()}) for _ in range(3)]
-    (row,) = versus.align(side(x=old), side(x=new), metric=find(metric)).rows
+    (row,) = align(side(x=old), side(x=new), metric=find(metric)).rows
     assert row.ratio == pytest.approx(0.5 if metric == "throughput" else 2.0)
     assert row.interval is not None
     assert row.beyond_chance == ("faster" if metric == "throughput" else "slower")
@@ -244,7 +244,7 @@ def test_above_one_is_worse_for_every_metric(metric, values):
 def test_a_metric_that_one_side_lacks_is_named():
     """And makes no ratio."""
     old = [make_process(log_device=0.0, device_source="graph")] * 2
-    (row,) = versus.align(side(x=old), side(x=[make_process()] * 2), metric=find("device")).rows
+    (row,) = align(side(x=old), side(x=[make_process()] * 2), metric=find("device")).rows
     assert (row.ratio, row.interval) == (None, None)
     assert row.remarks == ["no device in B"]
 
@@ -264,7 +264,7 @@ def test_a_suite_is_asked_as_a_whole():
             for n in range(100)
         }
 
-    found = versus.align(side(**processes("a")), side(**processes("b")))
+    found = align(side(**processes("a")), side(**processes("b")))
     outside = [row for row in found.rows if not row.interval[0] <= 1 <= row.interval[1]]
     assert outside
     assert found.slower == found.faster == []
@@ -335,7 +335,7 @@ def test_environment_and_hardware_are_held_against_each_other(compare):
     assert answer.json["environment"] == ["torch 2.9.0+rocm7.0 -> 2.10.0"]
     assert answer.json["hardware"] == [
         "power cap 750 W -> 650 W",
-        "peak fp16 1307.4 -> 1000 TFLOP/s",
+        "peak fp16 1307.4 TFLOP/s -> 1000 TFLOP/s",
     ]
     (row,) = answer.json["cases"]
     assert row["remarks"] == ["under other conditions: power_cap_w 650.0, not 750.0"]
@@ -373,9 +373,9 @@ def test_kernels_of_both_sides_say_where_a_change_is():
             },
         )
 
-    slower = versus.align(looked_into(1.0, 0.0), looked_into(1.5, math.log(1.5)))
+    slower = align(looked_into(1.0, 0.0), looked_into(1.5, math.log(1.5)))
     assert "gemm_kernel" in slower.rows[0].remarks[0]
-    same = versus.align(looked_into(1.0, 0.0), looked_into(1.5, 0.0))
+    same = align(looked_into(1.0, 0.0), looked_into(1.5, 0.0))
     assert same.rows[0].remarks == []
 
 

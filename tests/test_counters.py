@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import string
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from builders import make_hardware
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rocm_profilers.around import COUNTERS
@@ -19,9 +21,9 @@ from bench_lib.backends.amd.rocprof.counters import (
     BANK_CONFLICTS,
     L2_HITS,
     OCCUPANCY,
-    KernelCounters,
 )
-from bench_lib.backends.amd.rocprof.profilers import require
+from bench_lib.backends.amd.rocprof.profilers import Profiler, require
+from bench_lib.backends.profiler import CounterMetric, Counters, KernelCounters
 from bench_lib.backends.tool import ToolError
 
 LONG = (
@@ -35,6 +37,24 @@ def kernel(tmp_path: Path, *rows: str, peak: float | None = None) -> KernelCount
     file.write_text(LONG + "".join(f"{row}\n" for row in rows))
     (found,) = counters.read([file], peak_gb_s=peak).kernels
     return found
+
+
+def metric(found: KernelCounters, name: str) -> CounterMetric | None:
+    """Return one of a kernel's metrics; None where there is none of that name."""
+    return next((each for each in found.metrics if each.name == name), None)
+
+
+def counted(folder: Path, profiler: Profiler, environ: dict[str, str]) -> Counters:
+    """Run the application as often as its counters need, on an MI300X."""
+
+    def run(_what: str, into: Path, asked: Sequence[str]) -> None:
+        profiler.prepare(into, counters=asked)
+        words = profiler.command(app(), into, counters=asked)
+        subprocess.run(words, check=True, env=environ, timeout=60)
+
+    run("", folder, ())
+    device = make_hardware(arch="gfx942", peak_gb_per_s=5300)
+    return profiler.counters(folder, device, run, lambda _line: None)
 
 
 # --- asking ------------------------------------------------------------------------------
@@ -75,15 +95,7 @@ def test_of_an_unknown_architecture_no_counter_is_made_up(arch):
 def test_every_release_collects_the_passes_and_they_are_read_together(tmp_path, tool, version):
     """A run of the application for each."""
     environ = install(tmp_path / "rocm", tool, version=version)
-    profiler = require(tool, environ)
-    files = []
-    for at, asked in enumerate(counters.passes("gfx942", profiler.rocm)):
-        out = tmp_path / f"pass {at}"
-        profiler.prepare(out, "case", counters=asked)
-        words = profiler.command(app(), out, "case", counters=asked)
-        subprocess.run(words, check=True, env=environ, timeout=60)
-        files += profiler.counted(out, "case")
-    found = counters.read(files, peak_gb_s=5300)
+    found = counted(tmp_path / "out", require(tool, environ), environ)
     assert found.problems == []
     gemm, add = found.kernels
     assert (gemm.calls, add.calls) == (5, 10)
@@ -95,29 +107,16 @@ def test_every_release_collects_the_passes_and_they_are_read_together(tmp_path, 
         L2_HITS: 60.0,
         BANK_CONFLICTS: 1.5,
     }
-    bandwidth = add.metric(BANDWIDTH)
+    bandwidth = metric(add, BANDWIDTH)
     assert bandwidth is not None
     assert bandwidth.share == pytest.approx(368.64 / 5300)
 
 
 @pytest.mark.parametrize("version", ["6.4.0", "7.1.0"])
-def test_rocprof_compute_s_counters_and_its_report_are_read(tmp_path, version):
-    """Its raw counters of single calls, and its tables of all."""
+def test_rocprof_compute_s_report_is_read(tmp_path, version):
+    """Its tables of the whole application."""
     environ = install(tmp_path / "rocm", "rocprof-compute", version=version)
-    profiler = require("rocprof-compute", environ)
-    out = tmp_path / "out"
-    profiler.prepare(out, "case")
-    subprocess.run(profiler.command(app(), out, "case"), check=True, env=environ, timeout=60)
-    _, add = counters.read(profiler.counted(out, "case")).kernels
-    # 10,000 reads: 2000 of 32 bytes, 3000 of 128 and 5000 of 64.
-    assert {metric.name: metric.value for metric in add.metrics} == {
-        BANDWIDTH: pytest.approx((2000 * 32 + 3000 * 128 + 5000 * 64) / 5e-6 / 1e9),
-        L2_HITS: 60.0,
-        BANK_CONFLICTS: 1.5,
-    }
-    words = profiler.analysis(out, "case")
-    said = subprocess.run(words, check=True, env=environ, timeout=60, capture_output=True)
-    (whole,) = counters.parse(said.stdout.decode()).kernels
+    (whole,) = counted(tmp_path / "out", require("rocprof-compute", environ), environ).kernels
     assert [(m.name, m.value, m.unit, m.share) for m in whole.metrics] == [
         (OCCUPANCY, 25.0, "%", 0.25),
         (BANDWIDTH, 4770.0, "GB/s", pytest.approx(0.9)),
@@ -159,9 +158,9 @@ def test_waves_of_a_compute_unit_are_told_as_occupancy(tmp_path):
 def test_only_what_was_counted_is_told(tmp_path):
     """Reads without writes say so; hits without misses say nothing."""
     found = kernel(tmp_path, "1,7,k,FETCH_SIZE,1000,0,100", "1,7,k,TCC_HIT_sum,7,0,100")
-    (metric,) = found.metrics
-    assert metric.reading.endswith("(only what it read)")
-    assert found.metric(L2_HITS) is None
+    (only,) = found.metrics
+    assert only.reading.endswith("(only what it read)")
+    assert metric(found, L2_HITS) is None
 
 
 @pytest.mark.parametrize(
@@ -174,14 +173,14 @@ def test_bank_conflicts_are_those_of_an_access(tmp_path, stalled, active, confli
         f"1,7,k,SQ_LDS_BANK_CONFLICT,{stalled},0,9",
         f"1,7,k,SQ_LDS_IDX_ACTIVE,{active},0,9",
     )
-    metric = found.metric(BANK_CONFLICTS)
-    assert (metric.value if metric else None) == conflicts
+    told = metric(found, BANK_CONFLICTS)
+    assert (told.value if told else None) == conflicts
 
 
 def test_a_pass_that_saw_more_calls_tells_how_many_there_were(tmp_path):
     """One that was cut short does not."""
     rows = [f"{at},7,k,OccupancyPercent,50,0,9" for at in range(3)]
-    found = kernel(tmp_path, *rows, "8,7,k,LdsBankConflict,0,0,9")
+    found = kernel(tmp_path, *rows, "8,7,k,TCC_HIT_sum,0,0,9")
     assert (found.calls, found.total_s) == (3, pytest.approx(27e-9))
 
 
@@ -209,25 +208,30 @@ def test_without_times_there_is_no_bandwidth_and_that_is_told(tmp_path):
         (["FETCH_SIZE,800"], BANDWIDTH, "not bound by the memory"),
         (["TCC_HIT_sum,69", "TCC_MISS_sum,31"], L2_HITS, "poor access patterns"),
         (["TCC_HIT_sum,70", "TCC_MISS_sum,30"], L2_HITS, "most accesses find their data"),
-        (["LdsBankConflict,2"], BANK_CONFLICTS, "LDS take 3 times as long"),
-        (["LdsBankConflict,0"], BANK_CONFLICTS, "no access to LDS waits"),
-        (["L2CacheHit,30"], L2_HITS, "poor access patterns"),
+        (
+            ["SQ_LDS_BANK_CONFLICT,2", "SQ_LDS_IDX_ACTIVE,3"],
+            *(BANK_CONFLICTS, "LDS take 3 times as long"),
+        ),
+        (
+            ["SQ_LDS_BANK_CONFLICT,0", "SQ_LDS_IDX_ACTIVE,3"],
+            *(BANK_CONFLICTS, "no access to LDS waits"),
+        ),
     ],
 )
 def test_every_figure_has_the_guide_s_reading(tmp_path, rows, name, words):
     """Above and below its thresholds: 30% occupancy, 80% bandwidth, 70% L2 hits."""
     each = [f"1,7,k,{row},0,1024" for row in rows]
-    metric = kernel(tmp_path, *each, peak=1000).metric(name)
-    assert metric is not None
-    assert words in metric.reading
+    found = metric(kernel(tmp_path, *each, peak=1000), name)
+    assert found is not None
+    assert words in found.reading
 
 
 def test_a_bandwidth_of_which_the_peak_is_not_known_has_no_share(tmp_path):
     """Nothing is called memory-bound by it."""
-    metric = kernel(tmp_path, "1,7,k,FETCH_SIZE,800,0,1024").metric(BANDWIDTH)
-    assert metric is not None
-    assert (metric.share, metric.value) == (None, 800.0)
-    assert "is not known" in metric.reading
+    found = metric(kernel(tmp_path, "1,7,k,FETCH_SIZE,800,0,1024"), BANDWIDTH)
+    assert found is not None
+    assert (found.share, found.value) == (None, 800.0)
+    assert "is not known" in found.reading
 
 
 def test_kernels_are_ordered_by_their_time_and_named_plainly(tmp_path):
@@ -314,10 +318,14 @@ def test_counters_that_tell_none_of_it_are_told(tmp_path):
 def test_a_run_that_left_no_counters_says_what_it_left(tmp_path):
     """For example because its counters did not fit in one pass."""
     environ = install(tmp_path / "rocm", "rocprofv3", version="7.0.0")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/case_7_agent_info.csv").write_text("Node_Id\n")
+
+    def run(_what: str, into: Path, _asked: Sequence[str]) -> None:
+        into.mkdir(parents=True)
+        (into / "case_7_agent_info.csv").write_text("Node_Id\n")
+
+    device = make_hardware(arch="gfx942")
     with pytest.raises(ToolError, match=r"left no counters in .*, but case_7_agent_info\.csv"):
-        require(None, environ).counted(tmp_path / "out", "case")
+        require("rocm", environ).counters(tmp_path, device, run, lambda _line: None)
 
 
 QUICK = settings(

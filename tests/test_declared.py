@@ -9,7 +9,7 @@ import pytest
 
 from bench_lib.cases import declared, matrix
 from bench_lib.cases.axes import WorkloadAxes, case_of
-from bench_lib.cases.declared import DeclarationError, declared_axes
+from bench_lib.cases.declared import declared_axes
 from bench_lib.cases.matrix import MatrixError, cases_of, tables
 from bench_lib.model import UserError
 
@@ -80,7 +80,7 @@ def test_a_value_of_another_type_is_refused_by_name(tmp_path, values, words):
 )
 def test_a_signature_that_is_no_tables_is_named_with_its_line(tmp_path, signature, words):
     """Before anything is collected."""
-    with pytest.raises(DeclarationError) as caught:
+    with pytest.raises(MatrixError) as caught:
         declare(tmp_path, signature)
     assert str(caught.value).startswith(f"{tmp_path / 'scan.py'}:3: scan, {words}")
 
@@ -99,7 +99,7 @@ def test_a_signature_that_is_no_tables_is_named_with_its_line(tmp_path, signatur
 def test_a_signature_that_could_not_be_called_is_refused(tmp_path, parameters, words):
     """Now, and not by every case when it is measured."""
     (tmp_path / "scan.py").write_text(f"def scan({parameters}): ...\n")
-    with pytest.raises(DeclarationError) as caught:
+    with pytest.raises(MatrixError) as caught:
         declared_axes(folder=tmp_path)
     assert str(caught.value).startswith(f"{tmp_path / 'scan.py'}:1: {words}")
 
@@ -129,7 +129,7 @@ def test_a_module_may_say_how_it_is_encoded(tmp_path):
 def test_a_module_that_is_no_python_is_named_with_its_line(tmp_path):
     """As everything else in it is."""
     (tmp_path / "scan.py").write_text("def scan(setting):\n    return (\n")
-    with pytest.raises(DeclarationError, match=r"scan\.py:2: "):
+    with pytest.raises(MatrixError, match=r"scan\.py:2: "):
         declared_axes(folder=tmp_path)
 
 

@@ -30,11 +30,17 @@ from bench_lib.model import (
 )
 from bench_lib.storage import history
 from bench_lib.studies import batches, compiling, precision, sheet
-from bench_lib.studies.batches import LEAST, Search, find_largest
-from bench_lib.studies.cells import number
-from bench_lib.studies.figures import figures_of
-from bench_lib.studies.lists import above_zero, names_in, numbers_in
-from bench_lib.studies.template import TIME_LIMIT_S, TUNING_LIMIT_S, Template, least_s
+from bench_lib.studies.asked import (
+    TIME_LIMIT_S,
+    TUNING_LIMIT_S,
+    Template,
+    above_zero,
+    least_s,
+    names_in,
+    numbers_in,
+)
+from bench_lib.studies.batches import LEAST, Search
+from bench_lib.studies.figures import figures_of, number
 
 MIB = 2**20
 OOM = make_fault()
@@ -754,7 +760,7 @@ def searched(search, limit, *, fixed=0, image=0):
         if batch <= limit:
             search.fitted(batch, fixed + image * batch if image else None)
         else:
-            search.too_large(batch)
+            search.does_not_fit(batch)
     return tries
 
 
@@ -762,14 +768,14 @@ def test_a_search_doubles_and_then_halves_the_gap():
     """Where no memory is known."""
     search = Search(start=4, resolution=0)
     assert searched(search, 21) == [4, 8, 16, 32, 24, 20, 22, 21]
-    assert (search.largest, search.is_bounded) == (21, False)
+    assert (search.largest, search.too_large) == (21, 22)
 
 
 def test_a_search_that_starts_too_high_goes_down_to_one():
     """And finds that not even that fits."""
     search = Search(start=5)
     assert searched(search, 0) == [5, 2, 1]
-    assert (search.largest, search.is_bounded) == (None, False)
+    assert (search.largest, search.too_large) == (None, 1)
     down = Search(start=64)
     assert searched(down, 3) == [64, 32, 16, 8, 4, 2, 3]
     assert down.largest == 3
@@ -799,7 +805,7 @@ def test_where_the_line_ends_too_early_the_search_goes_on_beyond_it():
     tries = searched(search, 150, image=100)
     assert tries[:4] == [32, 64, 96, 104]
     assert 144 <= search.largest <= 150
-    assert not search.is_bounded
+    assert search.too_large is not None
 
 
 def test_memory_that_does_not_grow_tells_nothing():
@@ -825,7 +831,7 @@ def test_a_bound_ends_the_search_and_is_not_taken_for_the_limit():
     """It is tried itself, and nothing above it."""
     search = Search(start=8, at_most=20)
     assert searched(search, 1000) == [8, 16, 20]
-    assert (search.largest, search.is_bounded) == (20, True)
+    assert (search.largest, search.too_large) == (20, None)
     low = Search(start=32, at_most=5)
     assert searched(low, 1000) == [5]
 
@@ -834,10 +840,10 @@ def test_a_batch_that_does_not_fit_a_second_time_is_searched_below():
     """What had fitted above it counts no more."""
     search = Search(start=4, resolution=0)
     searched(search, 21)
-    search.too_large(21)
+    search.does_not_fit(21)
     assert search.largest == 20
     assert search.next_batch is None
-    search.too_large(20)
+    search.does_not_fit(20)
     assert search.largest == 16
     assert search.next_batch == 18
 
@@ -888,9 +894,13 @@ def found_with(search, measure):
         cases.append(case)
         return measure(case)
 
-    looks = batches.BatchLooks(attempt, attempt)
-    found = find_largest(search, lambda batch: case_of(batch_size=batch), looks, said.append)
-    return found, cases, said
+    search.run(
+        lambda batch: case_of(batch_size=batch),
+        glance=attempt,
+        measure=attempt,
+        say=said.append,
+    )
+    return search, cases, said
 
 
 def test_every_try_samples_the_least_and_the_largest_is_measured_as_any_case():
@@ -932,7 +942,7 @@ def test_another_fault_than_memory_ends_the_search_with_its_reason():
         Search(start=32), lambda case: outcome_of(case, limit=40, fault=broken)
     )
     assert found.largest == 32
-    assert found.stopped == "batch 64: exception in first step: RuntimeError: no such kernel"
+    assert found.stopped == "batch 64: ERROR: exception in first step: RuntimeError: no such kernel"
     assert found.outcome.case.params["batch_size"] == 32
     assert found.outcome.case.sampling == Sampling()
 
@@ -971,14 +981,22 @@ def test_a_bound_is_said_with_what_was_found():
     assert (found.largest, found.stopped) == (40, "batch 40 is the most that was to be tried")
 
 
+def search_of(largest, **known):
+    """Return a search that came to this."""
+    search = Search(resolution=0)
+    if largest is not None:
+        search.fitted(largest, None)
+    for name, value in known.items():
+        setattr(search, name, value)
+    return search
+
+
 def test_largest_batches_are_held_against_the_first_precisions():
     """As a ratio only where memory ended both searches."""
-    ended = batches.SearchResult(100)
-    double = batches.SearchResult(200)
-    stopped = batches.SearchResult(300, stopped="batch 600: exception")
-    nothing = batches.SearchResult(None)
+    double, nothing = search_of(200), search_of(None)
+    stopped = search_of(300, stopped="batch 600: exception")
     seen = figures(memory=50 * MIB)
-    ended = replace(ended, outcome=outcome_of(case_of(), limit=100), too_large=104)
+    ended = search_of(100, outcome=outcome_of(case_of(), limit=100), too_large=104)
     found = {"fp32": ended, "fp16": double, "bf16": stopped, "int8": nothing}
     rows = batches.largest_rows(found, {seen.case_id: seen})
     assert [row.ratio for row in rows] == [1, 2, None, None]
@@ -1023,20 +1041,20 @@ def test_an_answer_below_the_accepted_batch_is_looked_into(accepted, resolution,
     """By more than the resolution, and within what was to be tried."""
     search = Search(start=50, resolution=resolution, at_most=at_most)
     search.fitted(50, None)
-    found = batches.SearchResult(50, too_large=51)
+    search.does_not_fit(51)
     asked = []
 
     def measure(case):
         asked.append(case.params["batch_size"])
         return outcome_of(case, limit=50)
 
-    held = batches.held_against(found, accepted, search, lambda n: case_of(batch_size=n), measure)
+    search.hold_against(accepted, lambda n: case_of(batch_size=n), measure)
     assert asked == ([accepted] if tried else [])
-    assert held.largest == 50
+    assert (search.largest, search.outcome) == (50, None)
     if not tried:
-        assert held is found
+        assert search.missed is None
         return
-    (row,) = batches.largest_rows({"fp32": held}, {})
+    (row,) = batches.largest_rows({"fp32": search}, {})
     assert row.missed == accepted
     assert batches.largest_table([row], None).lines == [
         f"fp32: the largest batch with a baseline is {accepted}, and now no more than 50 fits"
@@ -1047,12 +1065,12 @@ def test_an_accepted_batch_that_fits_after_all_is_the_answer():
     """Whatever the search had seen."""
     search = Search(start=40)
     search.fitted(40, None)
-    found = batches.SearchResult(40, too_large=48)
-    held = batches.held_against(
-        found, 56, search, lambda n: case_of(batch_size=n), lambda case: outcome_of(case, limit=60)
+    search.does_not_fit(48)
+    search.hold_against(
+        56, lambda n: case_of(batch_size=n), lambda case: outcome_of(case, limit=60)
     )
-    assert (held.largest, held.too_large, held.missed) == (56, None, None)
-    assert held.outcome.case.params["batch_size"] == 56
+    assert (search.largest, search.too_large, search.missed) == (56, None, None)
+    assert search.outcome.case.params["batch_size"] == 56
 
 
 # ---- templates --------------------------------------------------------------------------
@@ -1085,7 +1103,7 @@ def test_a_networks_own_size_is_no_size_of_its_own():
 
 def test_the_time_told_grows_with_the_cases():
     """It is the least, and says so where it is shown."""
-    assert least_s([CASE]) < least_s([CASE, CASE])
+    assert least_s([CASE]) < least_s([CASE, CASE]) == least_s([CASE], 2)
 
 
 # ---- sheet ------------------------------------------------------------------------------

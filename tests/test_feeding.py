@@ -155,7 +155,7 @@ def numbered(n: int = IMAGES) -> Data:
     numbers = np.arange(n)
     images = np.broadcast_to(numbers.astype(np.uint8)[:, None, None, None], (n, 28, 28, 1))
     split = Split(images.copy(), numbers)
-    return Data("generated", n, split, split)
+    return Data(split, split)
 
 
 def told_apart(images: torch.Tensor, side: int) -> torch.Tensor:
@@ -341,7 +341,7 @@ def test_workers_that_share_cpus_are_mentioned(monkeypatch):
 def test_more_workers_than_the_machine_has_use_for_are_refused(monkeypatch):
     """Four a CPU are taken; a thousand would take its memory."""
     monkeypatch.setattr(feeding.os, "sched_getaffinity", lambda _pid: set(range(3)))
-    feeding.require_workers(12)
+    assert feeding.accepted(12) == ["12 loader workers share 3 CPUs"]
     words = "1000 loader workers on 3 CPUs; at most 12 are started, 4 a CPU"
     with pytest.raises(UnsupportedError, match=words):
         feed("loader", workers=1000)

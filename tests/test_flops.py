@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench_lib.worker import layers
-from bench_lib.worker.workloads import flops
-from bench_lib.worker.workloads.flops import Amount, OperationWork, count, work
+from bench_lib.worker.workloads import flops, networks
+from bench_lib.worker.workloads.flops import Amount, count
 from bench_lib.worker.workloads.registry import create
+from bench_lib.worker.workloads.steps import loss_of
 
 
 def meta(*shape: int, **about: Any) -> Tensor:
@@ -167,26 +167,7 @@ def test_torch_has_its_own_attention_back_even_after_a_failure():
     assert functional.scaled_dot_product_attention is own
 
 
-# --- work of any batch ---------------------------------------------------------------------
-
-WORK = OperationWork(
-    per_image=Amount({"convolution": 100.0, "addmm": 10.0}, elements=1000, other_bytes=80),
-    per_step=Amount({"mm": 7.0}, elements=50, other_bytes=8),
-    trained=20,
-)
-
-
-def test_a_batch_costs_its_images_and_what_a_step_costs_anyway():
-    """Three images."""
-    assert WORK.flops_by_operation(3) == {"convolution": 300.0, "addmm": 30.0, "mm": 7.0}
-    assert WORK.flops(3) == 337.0
-
-
-def test_traffic_is_numbers_of_their_size_and_the_rest_as_it_is():
-    """The optimizer's eight for each weight are of the size in which weights are kept."""
-    forward = (3 * 1000 + 50) * 2 + (3 * 80 + 8)
-    assert WORK.traffic_bytes(3, 2) == forward + 20 * 8 * 2
-    assert WORK.traffic_bytes(3, 2, stored_itemsize=4) == forward + 20 * 8 * 4
+# --- a step of a network -------------------------------------------------------------------
 
 
 def test_the_optimizer_moves_eight_numbers_for_each_weight():
@@ -195,14 +176,7 @@ def test_the_optimizer_moves_eight_numbers_for_each_weight():
     weight.grad = meta(10)
     optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9, foreach=False)
     optimizer.step()  # the first has no momentum yet
-    assert moved(optimizer.step) == (10 * flops.SGD_ELEMENTS, 0)
-
-
-def test_an_optimizer_that_seldom_moves_has_gradients_added_up_meanwhile():
-    """Four steps: one update, and three additions of two operands and an answer."""
-    forward = (3 * 1000 + 50) * 4 + (3 * 80 + 8)
-    each = 20 * (8 + 3 * 3) * 4 / 4
-    assert WORK.traffic_bytes(3, 4, optimizer_every=4) == forward + each
+    assert moved(optimizer.step) == (10 * networks.SGD_ELEMENTS, 0)
 
 
 class Odd(nn.Module):
@@ -219,30 +193,27 @@ class Odd(nn.Module):
         return images.flatten(1) @ (self.left @ self.right)
 
 
-def work_of(network: nn.Module, task: str, monkeypatch: pytest.MonkeyPatch) -> OperationWork | None:
-    """Count a network of 3 × 2 × 2 images that is in no registry."""
-    monkeypatch.setattr(flops, "create_weightless", lambda _name, _size: network)
-    return work.__wrapped__("odd", 2, task)
+def counted(network: nn.Module, task: str, monkeypatch: pytest.MonkeyPatch) -> Amount | None:
+    """Count a step of three 2 × 2 images, by a network that is in no registry."""
+    monkeypatch.setattr(networks, "create_weightless", lambda _name, _side: network)
+    return flops.counted.__wrapped__(networks.weightless_step, "resnet18", 2, 3, task)
 
 
 def test_a_part_of_the_work_does_not_depend_on_the_batch(monkeypatch):
     """Weights are read and multiplied once for all images."""
-    assert work_of(Odd(), "infer", monkeypatch) == OperationWork(
-        per_image=Amount({"mm": 2 * 12 * 6}, elements=12 + 6, other_bytes=0),
-        per_step=Amount({"mm": 2 * 12 * 5 * 6}, elements=(60 + 30 + 72) + 72, other_bytes=0),
-        trained=0,
-    )
+    of_weights, of_images = 2 * 12 * 5 * 6, 2 * 12 * 6
+    elements = (60 + 30 + 72) + (72 + 3 * (12 + 6))
+    found = counted(Odd(), "infer", monkeypatch)
+    assert found == Amount({"mm": of_weights + 3 * of_images}, elements, 0)
 
 
-def test_training_moves_the_weights_that_have_gradients(monkeypatch):
-    """A frozen weight has none, and neither step finds the gradients of the one before."""
+def test_a_frozen_weight_has_no_gradient(monkeypatch):
+    """Each product costs twice in training: forward, and for one gradient."""
     network = Odd()
     network.left.requires_grad_(False)
-    counted = work_of(network, "train", monkeypatch)
-    assert counted is not None
-    assert counted.trained == 30
-    assert counted.per_step.flops == {"mm": 2 * 2 * 12 * 5 * 6}
-    assert counted.per_image.flops == {"mm": 2 * 2 * 12 * 6}
+    trained = counted(network, "train", monkeypatch)
+    assert trained is not None
+    assert trained.flops == {"mm": 2 * (2 * 12 * 5 * 6 + 3 * 2 * 12 * 6)}
 
 
 def test_a_network_that_looks_at_its_data_is_not_counted(monkeypatch):
@@ -252,39 +223,19 @@ def test_a_network_that_looks_at_its_data_is_not_counted(monkeypatch):
         def forward(self, images: Tensor) -> Tensor:
             return images if images.sum() > 0 else -images
 
-    assert work_of(Looking(), "infer", monkeypatch) is None
-
-
-@pytest.mark.parametrize("task", ["infer", "train"])
-def test_two_batches_tell_of_any_other(task: str):
-    """Eight images cost what the line through two and four says."""
-    counted = work("squeezenet1_1", 32, task)
-    assert counted is not None
-    network = flops.create_weightless("squeezenet1_1", 32).train(task == "train")
-
-    def step() -> None:
-        if task == "train":
-            flops._loss(network(meta(8, 3, 32, 32))).backward()
-        else:
-            with torch.no_grad():
-                network(meta(8, 3, 32, 32))
-
-    eight = count(step)
-    assert counted.flops_by_operation(8) == eight.flops
-    updates = 8 * 4 * counted.trained
-    assert counted.traffic_bytes(8, 4) == 4 * eight.elements + eight.other_bytes + updates
+    assert counted(Looking(), "infer", monkeypatch) is None
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3])
 def test_all_heads_of_a_network_are_differentiated(heads: int):
-    """A tensor, a dictionary or a tuple of them, in which one may be missing."""
+    """A tensor or a tuple of them, in which one may be missing."""
     answers = [meta(2, 5, 4, 4, requires_grad=True) for _ in range(heads)]
-    dictionary = dict(zip(itertools.count(), answers, strict=False))
-    outputs: list[Any] = [dictionary, (*answers, None), *([answers[0]] if heads == 1 else [])]
+    targets = meta(2, 4, 4, dtype=torch.int64)
+    outputs: list[Any] = [(*answers, None), *([answers[0]] if heads == 1 else [])]
     for output in outputs:
         for answer in answers:
             answer.grad = None
-        flops._loss(output).backward()
+        loss_of(output, targets).backward()
         assert all(answer.grad is not None for answer in answers)
 
 
@@ -292,11 +243,18 @@ def test_all_heads_of_a_network_are_differentiated(heads: int):
 
 
 def test_operations_have_a_share_of_all_flops():
-    """Of three images 300 in 337; nothing has no shares."""
-    assert WORK.share_of(flops.CONVOLUTIONS, 3) == 300 / 337
-    assert WORK.share_of(["addmm", "mm"], 3) == 37 / 337
-    nothing = Amount({}, elements=1, other_bytes=0)
-    assert OperationWork(nothing, nothing, trained=0).share_of(["mm"], 3) is None
+    """300 in 337; nothing has no shares."""
+    amount = Amount({"convolution": 300.0, "addmm": 30.0, "mm": 7.0}, 1050, 88)
+    assert amount.all_flops == 337
+    assert amount.share_of(networks.CONVOLUTIONS) == 300 / 337
+    assert amount.share_of(["addmm", "mm"]) == 37 / 337
+    assert Amount({}, elements=1, other_bytes=0).share_of(["mm"]) is None
+
+
+def test_traffic_is_numbers_of_their_size_and_the_rest_as_it_is():
+    """Indices keep their bytes."""
+    amount = Amount({}, elements=1050, other_bytes=88)
+    assert amount.moved_bytes(2) == 1050 * 2 + 88
 
 
 def test_operations_on_some_weights_are_told_apart():
@@ -324,8 +282,8 @@ class Attentive(nn.Module):
 
 def test_attentions_own_weights_are_no_linear_layers(monkeypatch):
     """Of 2 × (4·3·9 + 4·3·3 + 2·16·3 + 120) FLOPs the head alone can be quantized."""
-    monkeypatch.setattr(flops, "create_weightless", lambda _name, _size: Attentive())
-    found = flops.linear_share.__wrapped__("attentive", 2)
+    monkeypatch.setattr(networks, "create_weightless", lambda _name, _size: Attentive())
+    found = networks.linear_share.__wrapped__("attentive", 2)
     assert found == 120 / (4 * 3 * 9 + 4 * 3 * 3 + 2 * 16 * 3 + 120)
 
 
@@ -334,9 +292,9 @@ def test_attentions_own_weights_are_no_linear_layers(monkeypatch):
 
 def test_resnet50_costs_4_09_gmacs_an_image_by_three_counts():
     """Without data by torch's formulas, with data by DeepSpeed, and the checked count of both."""
-    counted = work("resnet50", 224, "infer")
-    assert counted is not None
-    per_image = counted.flops(1)
+    one = flops.counted(networks.weightless_step, "resnet50", 224, 1, "infer")
+    assert one is not None
+    per_image = one.all_flops
     assert per_image == pytest.approx(2 * 4.09e9, rel=0.005)
     profile = layers.profile(
         create("resnet50", 224).eval(), torch.randn(1, 3, 224, 224), training=False
@@ -349,7 +307,10 @@ def test_resnet50_costs_4_09_gmacs_an_image_by_three_counts():
 
 def test_resnet50_moves_its_weights_once_and_its_activations_between_operations():
     """Batch norms read their running statistics, and answer with as many of the batch."""
-    counted = work("resnet50", 224, "infer")
-    assert counted is not None
-    assert counted.per_step.elements == 25_557_032 + 4 * 26_560
-    assert counted.per_image.other_bytes == 8 * 64 * 56 * 56  # where a pool's maxima were
+    one, two = (
+        flops.counted(networks.weightless_step, "resnet50", 224, n, "infer") for n in (1, 2)
+    )
+    assert one is not None
+    assert two is not None
+    assert 2 * one.elements - two.elements == 25_557_032 + 4 * 26_560
+    assert one.other_bytes == 8 * 64 * 56 * 56  # where a pool's maxima were

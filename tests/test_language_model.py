@@ -16,8 +16,9 @@ from bench_lib.formulas.transformer import SIZES, Size
 from bench_lib.model import UserError
 from bench_lib.worker import device
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
+from bench_lib.worker.workloads import flops, steps
 from bench_lib.worker.workloads import language_model as module
-from bench_lib.worker.workloads.language_model import LanguageModel, amount, language_model
+from bench_lib.worker.workloads.language_model import LanguageModel, language_model, weightless_step
 
 CPU = Setting(torch.device("cpu"))
 TINY = SIZES["lm-tiny"]
@@ -54,9 +55,9 @@ def test_the_weights_are_counted_as_they_are():
 def test_flops_are_counted_as_the_formula_has_them(task, times):
     """Each product once forward and twice backward, attention whole."""
     for size in (TINY, Size(layers=3, width=96, heads=3, context=64, vocabulary=200)):
-        counted = amount(size, 2, 64, task)
+        counted = flops.counted(weightless_step, size, 2, 64, task)
         assert counted is not None
-        assert math.fsum(counted.flops.values()) == times * size.forward_flops(2, 64)
+        assert counted.all_flops == times * size.forward_flops(2, 64)
 
 
 def test_training_comes_to_six_flops_a_weight_and_token_and_attention():
@@ -258,7 +259,7 @@ def test_what_a_step_moves_is_counted_in_the_bytes_it_is_kept_in():
 
 def test_where_torch_cannot_count_the_formula_does(monkeypatch):
     """And traffic is not known."""
-    monkeypatch.setattr(module, "amount", lambda *_: None)
+    monkeypatch.setattr(module, "counted", lambda *_: None)
     workload = build(task="infer")
     assert workload.flops_per_step() == TINY.forward_flops(2, 16)
     assert workload.traffic_bytes_per_step() is None
@@ -269,12 +270,12 @@ def test_what_is_compiled_is_the_whole_model(monkeypatch, task):
     """Loss included; what compiling itself does is another's test."""
     asked: list[tuple[type, str]] = []
 
-    def compiled(model: torch.nn.Module, mode: str) -> torch.nn.Module:
+    def compiled(model: torch.nn.Module, mode: str, _options: str) -> torch.nn.Module:
         asked.append((type(model), mode))
         return model
 
-    monkeypatch.setattr(module, "compiled", compiled)
-    monkeypatch.setattr(module, "require_compile", lambda *_: None)
+    monkeypatch.setattr(steps, "compiled", compiled)
+    monkeypatch.setattr(steps, "require_compile", lambda *_: None)
     assert build(compile_mode="default", task=task).compiled
     assert asked == [(LanguageModel, "default")]
     assert not build(task=task).compiled

@@ -13,9 +13,9 @@ from markdown_it import MarkdownIt
 
 from bench_lib.model import Status, Verdict
 from bench_lib.report import github, html
+from bench_lib.report.findings import onset
 from bench_lib.report.github import MarkdownSection, fitted, text
 from bench_lib.report.markdown import MARKER, as_markdown
-from bench_lib.report.onset import onset
 
 NASTY = [
     "<script>alert(1)</script>",
@@ -145,8 +145,7 @@ def section(count: int, **fields) -> MarkdownSection:
     """Return a section of so many rows of 20 bytes."""
     rows = [f"| {n:016} |" for n in range(count)]
     return MarkdownSection(
-        **{"title": "T", "rows": rows, "count": count, "what": "rows", "head": github.table(["n"])}
-        | fields
+        **{"title": "T", "rows": rows, "what": "rows", "head": github.table(["n"])} | fields
     )
 
 
@@ -180,9 +179,7 @@ def test_a_section_of_which_nothing_fits_is_a_line():
 def test_no_limit_is_exceeded(limit, wide):
     """Counted in bytes, whatever the words are of."""
     sections = [
-        MarkdownSection(
-            wide * 10, [wide * n for n in range(0, 300, 7)], 43, "rows", folded=bool(k % 2)
-        )
+        MarkdownSection(wide * 10, [wide * n for n in range(0, 300, 7)], "rows", folded=bool(k % 2))
         for k in range(6)
     ]
     markdown = fitted([wide * 5_000, wide * 100], sections, limit)

@@ -340,6 +340,7 @@ def test_an_option_that_is_set_is_in_the_id_and_one_that_is_not_is_nowhere(tmp_p
 NETWORKS = "inception_v3, resnet101, resnet18, resnet50, vit_b_16"
 PRECISIONS = "fp32, tf32, tf32-conv, fp16, fp16-bn32, bf16, amp-fp16, amp-bf16, int8"
 WHOLE = "it has to be a whole number of 1 or more"
+NOT_BELOW_ZERO = "it has to be a whole number of 0 or more"
 TABLE = "gate.networks, table 1"
 
 
@@ -371,9 +372,9 @@ TABLE = "gate.networks, table 1"
             f"{TABLE}, batch_size: batch_size is 1000000001; at most 1000000000 is taken",
         ),
         ("ranks = 0", f"{TABLE}, ranks: ranks is 0; {WHOLE}"),
-        ("image_size = -1", f"{TABLE}, image_size: image_size is -1; {WHOLE}"),
-        ("image_size = false", f"{TABLE}, image_size: image_size is False; {WHOLE}"),
-        ("image_size = 0.0", f"{TABLE}, image_size: image_size is 0.0; {WHOLE}"),
+        ("image_size = -1", f"{TABLE}, image_size: image_size is -1; {NOT_BELOW_ZERO}"),
+        ("image_size = false", f"{TABLE}, image_size: image_size is False; {NOT_BELOW_ZERO}"),
+        ("image_size = 0.0", f"{TABLE}, image_size: image_size is 0.0; {NOT_BELOW_ZERO}"),
         (
             'precision = "fp61"',
             f"{TABLE}, precision: unknown precision 'fp61'; did you mean fp16 or fp32 or bf16?",

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench_lib.worker.workload import UnsupportedError
-from bench_lib.worker.workloads import merging
-from bench_lib.worker.workloads.merging import Fused, fuse_relus, fused_by, merged, plain_mode
+from bench_lib.worker.workloads import compilation
+from bench_lib.worker.workloads.compilation import Fused, fuse_relus, fused_by, merged, plain_mode
 from bench_lib.worker.workloads.registry import create
 
 CPU = torch.device("cpu")
@@ -208,7 +208,7 @@ def test_each_vendor_has_its_own(monkeypatch: Any, hip: str | None, library: str
 
 def test_a_network_without_a_relu_behind_a_convolution_is_skipped(monkeypatch: Any) -> None:
     """It would measure the folded mode under another name."""
-    monkeypatch.setattr(merging, "fused_by", lambda _device: in_turn([]))
+    monkeypatch.setattr(compilation, "fused_by", lambda _device: in_turn([]))
     model = nn.Sequential(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1), nn.SiLU())
     with pytest.raises(UnsupportedError, match="no ReLU follows a convolution; use default-folded"):
         merged(model, "default-fused", CPU)

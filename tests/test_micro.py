@@ -25,11 +25,13 @@ from typer.testing import CliRunner
 
 from bench_lib.cli import app, micro
 from bench_lib.engine import processes
+from bench_lib.engine.engine import Engine
+from bench_lib.engine.processes import Companion
 from bench_lib.formulas import roofline
-from bench_lib.micro import keeping, program, session
-from bench_lib.micro.beside import Beside
+from bench_lib.launch.faults import LaunchError
+from bench_lib.micro import ending, program, session
+from bench_lib.micro.ending import Ending
 from bench_lib.micro.flags import read_options
-from bench_lib.micro.keeping import Keeper
 from bench_lib.micro.places import RankPlace
 from bench_lib.micro.session import case_from
 from bench_lib.model import Accepted, Case, Measurement, Status, UserError
@@ -37,9 +39,9 @@ from bench_lib.storage import acceptance, baselines
 from bench_lib.storage.history import HistoryError, files, read
 from bench_lib.verdict import validity
 from bench_lib.worker import device
-from bench_lib.worker.capture import Capture
 from bench_lib.worker.clock import Clock
 from bench_lib.worker.measure import MeasuringContext
+from bench_lib.worker.profiling import Capture
 from bench_lib.worker.workload import Setting, Workload
 
 TINY = "shufflenet_v2_x05"
@@ -232,7 +234,7 @@ def test_the_autograd_profiler_prints_the_tables_of_the_guide(run: Run) -> None:
 
 def looks(
     monkeypatch: pytest.MonkeyPatch, *seen: Measurement, others: list[float] | None = None
-) -> tuple[session.RepeatedLooks, list[str]]:
+) -> tuple[session.Looked, list[str]]:
     """Look at a case whose measurements are a script; ``others`` are another rank's words."""
     script = iter(seen)
 
@@ -252,10 +254,8 @@ def looks(
         "context",
         agree=lambda value: max(value, next(agreed, 0.0)),
     )
-    looked = session.RepeatedLooks(
-        options, case_from(options, RankPlace(), "fp32"), context, said.append
-    )
-    looked.take()
+    case = case_from(options, RankPlace(), "fp32")
+    looked = session.looked_at(options, case, context, said.append)
     assert next(script, None) is None
     return looked, said
 
@@ -347,8 +347,8 @@ def test_a_range_is_emitted_for_every_operation_and_then_tables_are_made(
         return Capture(iterations)
 
     monkeypatch.setattr(session.torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(session.capture, "ranges", ranges)
-    monkeypatch.setattr(session.capture, "tabled", tabled)
+    monkeypatch.setattr(torch.autograd.profiler, "emit_nvtx", ranges)
+    monkeypatch.setattr(session.profiling, "tabled", tabled)
     options = read_options(["--network", TINY, "--autograd-profiler", "--iterations", "2"])
     passes = session.Passes(options, RankPlace(), lambda _text: None)
     passes._autograd(Workload(lambda: log.append("step")))
@@ -441,7 +441,7 @@ def test_a_run_that_is_slower_than_its_baseline_fails(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the folder that was named; what was looked at again is told apart, and nothing twice."""
-    monkeypatch.setattr(keeping, "PLANNED", 2)
+    monkeypatch.setattr(ending, "PLANNED", 2)
     run("--history", "kept", "--mode", "inference")
     accept_as_if_much_faster(tmp_path / "kept", tmp_path / "accepted")
     printed = run("--judge", "--baselines", "accepted", "--mode", "inference", status=1)
@@ -480,8 +480,7 @@ def test_a_warning_is_not_told_twice(tmp_path: Path) -> None:
     attempts = [make_attempt(measurement=measurement), make_attempt(measurement=other, process=1)]
     record = make_record(attempts=attempts, status=Status.OK)
     suite = SimpleNamespace(records={record.case.id: record}, writer=SimpleNamespace(path=tmp_path))
-    keeper = Keeper(SimpleNamespace(suite=suite), None, 0.0)
-    assert keeper.in_words() == [
+    assert ending.standing(suite) == [
         "Verdict: OK",
         f"{record.case.id}: warning: another",
         "The summary above is of the first process of 2",
@@ -528,9 +527,9 @@ def test_a_disk_that_is_full_loses_no_more_than_the_file(
     assert read(files(tmp_path / "kept")[0]).finished
 
 
-@pytest.mark.parametrize("step", ["keep", "finish"])
+@pytest.mark.parametrize("step", [(Ending, "keep"), (Engine, "conclude")])
 def test_a_history_that_cannot_be_written_loses_no_more_than_itself(
-    step: str,
+    step: tuple[type, str],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -540,7 +539,7 @@ def test_a_history_that_cannot_be_written_loses_no_more_than_itself(
     def fail(*_arguments: object) -> None:
         raise HistoryError("cannot write history to there")
 
-    monkeypatch.setattr(Keeper, step, fail)
+    monkeypatch.setattr(*step, fail)
     assert measured_though("--history", "kept", "--json") == 1
     printed, complaint = capsys.readouterr()
     assert json.loads(printed)["status"] is None
@@ -958,19 +957,17 @@ def test_the_measurement_gives_way_and_forgets_as_the_suites_do(
         lent.append(context)
         raise session.UnsupportedError("enough")
 
-    def give_way() -> None:
-        """Do nothing."""
+    def fork() -> Any:
+        raise LaunchError("nobody needs one")
 
+    other = Companion(fork)
     monkeypatch.setattr(session, "measure", measure)
-    monkeypatch.setattr(
-        program, "_other_context", lambda *_arguments: contextlib.nullcontext(Beside(give_way))
-    )
+    monkeypatch.setattr(ending, "companion", lambda *_arguments: contextlib.nullcontext(other))
     assert measured_though() == 1
     [context] = lent
     assert context.forget is device.forget_compiled
     assert context.cache_state is device.compile_cache_state
-    assert context.give_way.__func__ is Beside.give_way
-    assert context.give_way.__self__.companion is give_way
+    assert context.give_way == other.run
 
 
 def test_truth_values_of_inductor_are_known_from_torch(run: Run) -> None:

@@ -13,7 +13,6 @@ from builders import make_measurement
 
 from bench_lib.micro import lines
 from bench_lib.micro.flags import MicroOptions, read_options
-from bench_lib.micro.lines import RankFigures
 from bench_lib.micro.places import RankPlace
 from bench_lib.micro.steps import PrintedIteration
 from bench_lib.model import Measurement, Numerics, RankSample
@@ -59,16 +58,22 @@ def line(printed: list[str], beginning: str) -> str:
 # ---- ROCm's tool's summary --------------------------------------------------------------------
 
 
-def test_figures_are_the_mean_of_the_stretch_by_the_wall_clock() -> None:
+def seen(batch: int, seconds: float) -> Measurement:
+    """Return a measurement of one iteration, by the wall clock."""
+    return make_measurement(items_per_step=batch, iteration_s=[seconds], wall_s=seconds)
+
+
+def test_the_summary_is_of_the_mean_iteration_by_the_wall_clock() -> None:
     """As ROCm's tool counts: images over the mean time of an iteration."""
-    figures = lines.figures_of(make_measurement(iteration_s=[1 / 128] * 16, wall_s=0.25))
-    assert figures == RankFigures(batch=4, seconds=1 / 64)
-    assert figures.rate == 256.0
+    measurement = make_measurement(iteration_s=[1 / 128] * 16, wall_s=0.25)
+    printed = lines.rank_summary(options(), RankPlace(), measurement)
+    assert line(printed, "Time per mini-batch") == "Time per mini-batch : 0.015625"
+    assert line(printed, "Throughput") == "Throughput [img/sec] : 256.0"
 
 
 def test_one_process_prints_rocms_tools_summary_to_the_letter() -> None:
     """People's scripts search for these lines."""
-    printed = lines.rank_summary(options(), RankPlace(), RankFigures(64, 0.3))
+    printed = lines.rank_summary(options(), RankPlace(), seen(64, 0.3))
     assert "\n".join(printed) == (
         "OK: finished running benchmark..\n"
         "--------------------SUMMARY--------------------------\n"
@@ -84,7 +89,7 @@ def test_one_process_prints_rocms_tools_summary_to_the_letter() -> None:
 def test_a_rank_of_several_prints_its_own_summary_to_the_letter() -> None:
     """With its number, and its own share of the images."""
     place = RankPlace(rank=3, local_rank=1, ranks=4, share=4)
-    printed = lines.rank_summary(options("--fp16", "1"), place, RankFigures(16, 0.125))
+    printed = lines.rank_summary(options("--fp16", "1"), place, seen(16, 0.125))
     assert "\n".join(printed) == (
         "OK: finished running benchmark..\n"
         "--------------------SUMMARY--------------------------\n"
@@ -101,7 +106,7 @@ def test_a_rank_of_several_prints_its_own_summary_to_the_letter() -> None:
 def test_all_ranks_together_have_a_summary_to_the_letter() -> None:
     """Below an empty line."""
     place = RankPlace(ranks=4, share=4)
-    printed = lines.overall_summary(options("--amp"), place, RankFigures(64, 0.125))
+    printed = lines.overall_summary(options("--amp"), place, seen(64, 0.125))
     assert "\n".join(printed) == (
         "\n"
         "--------Overall (all ranks) (assuming same num/type devices for each rank)--------\n"
@@ -118,7 +123,7 @@ def test_all_ranks_together_have_a_summary_to_the_letter() -> None:
 )
 def test_the_json_has_rocms_tools_keys_in_its_order(place: RankPlace, gpus: int, each: int) -> None:
     """The CSV's header is made of them."""
-    result = lines.result(options("--output-file", "mine"), place, RankFigures(64, 0.125))
+    result = lines.result(options("--output-file", "mine"), place, seen(64, 0.125))
     assert list(result.items()) == [
         ("Name", "mine"),
         ("GPUs", gpus),
@@ -147,7 +152,6 @@ SEARCHED_FOR = (
 def test_what_scripts_search_for_is_found_as_often_as_in_rocms_tool(ranks: int, mode: str) -> None:
     """Once for each rank, and of several once more for all; nothing else looks like it."""
     asked = options("--mode", mode, "--compile", "--fp16", "1")
-    figures = RankFigures(64, 0.125)
     rank_samples = [RankSample(i, i, None, [0.125] * 20, None) for i in range(ranks)]
     measurement = make_measurement(
         peak_memory_bytes=10**9,
@@ -164,9 +168,9 @@ def test_what_scripts_search_for_is_found_as_often_as_in_rocms_tool(ranks: int, 
         printed += lines.before_warmup(asked)
         printed += lines.warming_up([AT_LN_1000] * 5, 9)
         printed += lines.timed([AT_LN_1000] * 20, 9, steady=False)
-        printed += lines.rank_summary(asked, place, figures)
+        printed += lines.rank_summary(asked, place, seen(64, 0.125))
     if ranks > 1:
-        printed += lines.overall_summary(asked, RankPlace(ranks=ranks), figures)
+        printed += lines.overall_summary(asked, RankPlace(ranks=ranks), seen(64, 0.125))
     printed += performance(measurement, None, "--mode", mode)
     text = "\n".join(printed).lower()
     once_more = 1 if ranks > 1 else 0

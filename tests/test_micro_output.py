@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench_lib.micro.output import Output, complain
+from bench_lib.micro.output import Output, complain, cut, first_line, listed, nearest, shown
 from bench_lib.micro.places import RankPlace
-from bench_lib.micro.words import cut, first_line, listed, nearest, shown
 
 
 def test_what_is_written_is_there_at_once(tmp_path: Path) -> None:
@@ -54,17 +53,16 @@ def test_a_stream_that_was_closed_before_we_began_takes_nothing() -> None:
 
 def test_a_rank_of_several_says_which_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     """Before each line that holds something."""
-    for place in (RankPlace(), RankPlace(rank=1, ranks=2)):
-        say = Output(sys.stdout).printer(place)
-        say("one")
-        say("")
+    for mark in ("", "[GPU 1] "):
+        Output(sys.stdout).say("one", mark)
+        Output(sys.stdout).say("", mark)
     assert capsys.readouterr().out == "one\n\n[GPU 1] one\n\n"
 
 
 def test_a_complaint_is_a_line_of_bearable_length(capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever it repeats."""
     complain("no")
-    complain(ValueError("x" * 10_000), RankPlace(rank=1, ranks=2))
+    complain(ValueError("x" * 10_000), RankPlace(rank=1, ranks=2).name)
     first, second = capsys.readouterr().err.splitlines()
     assert first == "bench-lib micro: error: no"
     assert second.startswith("bench-lib micro: error: rank 1: xxx")

@@ -20,10 +20,11 @@ from torchvision.models import segmentation
 
 from bench_lib.model import COMPILE_MODES, PRECISIONS, Numerics
 from bench_lib.worker.device import require_compile, set_precision
-from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, flops, registry
+from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, flops, registry, steps
 from bench_lib.worker.workloads import networks as module
-from bench_lib.worker.workloads.networks import loss_of, main_output, network
+from bench_lib.worker.workloads.networks import network
 from bench_lib.worker.workloads.registry import create, create_weightless, networks
+from bench_lib.worker.workloads.steps import loss_of, main_output
 
 CPU = torch.device("cpu")
 REGISTERED = [
@@ -56,8 +57,13 @@ def build(name: str, size: int = 32, batch_size: int = 2, **about: Any) -> Workl
 
 
 def case_of(workload: Workload) -> Any:
-    """Return the object behind a step, with its model, input and loss."""
+    """Return the object behind a step, with its network, its loss and its optimizer."""
     return workload.step.__self__
+
+
+def built_network(workload: Workload) -> Any:
+    """Return what the step runs: model and input."""
+    return case_of(workload).built
 
 
 def flops_per_image(name: str, task: str = "infer") -> float:
@@ -67,9 +73,10 @@ def flops_per_image(name: str, task: str = "infer") -> float:
 
 def per_image(name: str, image_size: int, task: str = "infer") -> float:
     """FLOPs that each further image of a batch costs."""
-    counted = flops.work(name, image_size, task)
-    assert counted is not None
-    return sum(counted.per_image.flops.values())
+    two, four = (flops.counted(module.weightless_step, name, image_size, n, task) for n in (2, 4))
+    assert two is not None
+    assert four is not None
+    return (four.all_flops - two.all_flops) / 2
 
 
 def after_one_step(workload: Workload) -> Numerics:
@@ -259,7 +266,7 @@ def test_memory_format_is_that_of_weights_and_images(task: str, memory_format: s
     """Seen in the strides of what the network is given."""
     seen: list[torch.Tensor] = []
     workload = build(TINY, task=task, memory_format=memory_format)
-    features = case_of(workload).model.features
+    features = built_network(workload).model.features
     features[0].register_forward_hook(lambda _layer, inputs, output: seen.extend((*inputs, output)))
     workload.step()
     layout = torch.channels_last if memory_format == "nhwc" else torch.contiguous_format
@@ -286,7 +293,7 @@ def test_fp32_eager_training_is_its_own_reference(name: str) -> None:
 def test_a_step_of_training_changes_every_weight(learning: float) -> None:
     """By stochastic gradient descent."""
     workload = build(TINY, task="train")
-    model = case_of(workload).model
+    model = built_network(workload).model
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     workload.step()
     for name, parameter in model.named_parameters():
@@ -311,9 +318,9 @@ def test_gradients_do_not_pile_up_from_step_to_step() -> None:
     case = case_of(workload)
     case.optimizer.param_groups[0]["lr"] = 0.0
     workload.step()
-    first = case.model.fc.weight.grad.clone()
+    first = case.built.model.fc.weight.grad.clone()
     workload.step()
-    assert torch.equal(case.model.fc.weight.grad, first)
+    assert torch.equal(case.built.model.fc.weight.grad, first)
 
 
 def test_segmentation_answers_for_every_pixel() -> None:
@@ -330,7 +337,7 @@ def test_auxiliary_heads_are_trained(name: str, size: int) -> None:
     """Every parameter has a gradient after a step, those of the heads too."""
     workload = build(name, size, task="train")
     workload.step()
-    gradients = {n: p.grad for n, p in case_of(workload).model.named_parameters()}
+    gradients = {n: p.grad for n, p in built_network(workload).model.named_parameters()}
     assert any("aux" in n.lower() for n in gradients)
     assert [n for n, gradient in gradients.items() if gradient is None] == []
 
@@ -376,14 +383,14 @@ def two_layers(monkeypatch: pytest.MonkeyPatch) -> None:
             return self.product(images.flatten(1)) + self.sum
 
     monkeypatch.setattr(module, "create", lambda *_: TwoLayers("cpu"))
-    monkeypatch.setattr(flops, "create_weightless", lambda *_: TwoLayers("meta"))
-    monkeypatch.setattr(module, "work", flops.work.__wrapped__)
+    monkeypatch.setattr(module, "create_weightless", lambda *_: TwoLayers("meta"))
+    monkeypatch.setattr(module, "counted", flops.counted.__wrapped__)
 
 
 FORWARD = (2 * 12 + 12_000 + 2000) + (2000 + 1000 + 2000)
 """Numbers that the product and the sum of two images read and write."""
-LOSS = 2 * 2000 + (2000 + 1 + 1) + 2 + 2
-"""Of a logarithm of softmax, of picking from it with a weight, and of a mean of one loss."""
+LOSS = 2 * 2000 + (2000 + 1 + 1)
+"""Of a logarithm of softmax, and of picking from it with a weight."""
 BACKWARD = 1 + (1 + 2000 + 1 + 2000) + 3 * 2000 + (2000 + 1000) + (2000 + 24 + 12_000)
 """Of the same the other way: gradients of the loss, of the sum and of the product's weights."""
 
@@ -396,7 +403,7 @@ def test_inference_moves_numbers_of_the_size_that_it_computes_in(
     precision: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every operation's operands and its answer."""
-    monkeypatch.setattr(module, "set_precision", lambda *_: None)
+    monkeypatch.setattr(steps, "set_precision", lambda *_: None)
     workload = build("resnet18", 2, precision=precision)
     assert workload.traffic_bytes_per_step() == FORWARD * size
 
@@ -420,8 +427,8 @@ def test_autocast_updates_its_weights_in_fp32_in_one_step_of_many() -> None:
 def test_each_rank_has_images_of_its_own_and_the_same_weights() -> None:
     """As data-parallel training has."""
     second = Setting(CPU, rank=1, local_rank=1, ranks=2)
-    zero = case_of(build(TINY))
-    one = case_of(network(second, network=TINY, batch_size=2, image_size=32))
+    zero = built_network(build(TINY))
+    one = built_network(network(second, network=TINY, batch_size=2, image_size=32))
     assert not torch.equal(zero.input, one.input)
     weights = zip(zero.model.parameters(), one.model.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in weights)
@@ -439,7 +446,7 @@ def test_activations_keep_their_size_from_layer_to_layer() -> None:
             model(images)
         return max(spreads)
 
-    case = case_of(build("resnet50", 64))
+    case = built_network(build("resnet50", 64))
     assert 0.1 < largest_spread(case.model, case.input) < 10
     assert largest_spread(create("resnet50", 64).eval(), case.input) > 20
 
@@ -458,7 +465,7 @@ def planted(request: pytest.FixtureRequest) -> Workload:
     """Build a network whose weights are damaged after it was built; its twin's are not."""
     task, damage = request.param
     workload = build(TINY, 64, task=task)
-    damage(case_of(workload).model.classifier[1])
+    damage(built_network(workload).model.classifier[1])
     return workload
 
 
@@ -518,7 +525,7 @@ def test_training_that_breaks_later_is_not_called_finite() -> None:
     workload = build(TINY, task="train")
     workload.step()
     workload.first_step_done()
-    nan(case_of(workload).model.classifier[1])
+    nan(built_network(workload).model.classifier[1])
     workload.step()
     numerics = workload.numerics()
     assert numerics is not None
@@ -561,7 +568,7 @@ def test_int8_keeps_linear_layers_in_less_and_answers_nearly_the_same() -> None:
     pytest.importorskip("torchao", exc_type=ImportError)
     workload = build("resnet18", 64, precision="int8")
     assert workload.warnings == ["INT8 in 1 linear layer with 4% of the weights; the rest is bf16"]
-    weight = case_of(workload).model.fc.weight
+    weight = built_network(workload).model.fc.weight
     assert type(weight) is not nn.Parameter
     assert "int8" in str(weight).lower()
     numerics = after_one_step(workload)
@@ -576,7 +583,7 @@ def test_int8_of_a_vit_reaches_what_torchao_quantizes_and_nothing_else() -> None
     workload = build("vit_b_32", 64, precision="int8")
     (warning,) = workload.warnings
     assert warning.startswith("INT8 in 25 linear layers with 65% of the weights")
-    weights = dict(case_of(workload).model.named_parameters())
+    weights = dict(built_network(workload).model.named_parameters())
     quantized = {name: w for name, w in weights.items() if type(w) is not nn.Parameter}
     mlps = [f"encoder.layers.encoder_layer_{n}.mlp.{i}.weight" for n in range(12) for i in (0, 3)]
     assert set(quantized) == {*mlps, "heads.head.weight"}
@@ -599,7 +606,7 @@ def test_quantized_weights_have_to_be_read_as_they_are_kept() -> None:
 
 def test_convolutions_share_is_that_of_tf32(monkeypatch: Any) -> None:
     """Of all but the classifier; precisions that are one have no share."""
-    monkeypatch.setattr(module, "set_precision", lambda *_: None)
+    monkeypatch.setattr(steps, "set_precision", lambda *_: None)
     counted = per_image("resnet18", 32)
     share = build("resnet18", precision="tf32-conv").reduced_flops_share()
     assert share == pytest.approx(1 - 2 * 512 * 1000 / counted, rel=1e-12)
@@ -634,7 +641,7 @@ def test_int8_with_a_torchao_that_does_not_fit_is_skipped_with_the_torch_that_is
 
 def test_batch_norms_may_stay_in_fp32() -> None:
     """What a halved network's batch norms are where cuDNN and MIOpen are to do them."""
-    model = case_of(build("resnet18", 64, precision="fp16-bn32")).model
+    model = built_network(build("resnet18", 64, precision="fp16-bn32")).model
     assert model.bn1.weight.dtype == model.bn1.running_mean.dtype == torch.float32
     assert model.conv1.weight.dtype == torch.float16
 
@@ -642,7 +649,7 @@ def test_batch_norms_may_stay_in_fp32() -> None:
 def test_folded_networks_answer_as_before() -> None:
     """The batch norms are merged in FP32, before the weights are halved; torch.fx and all."""
     workload = build("resnet18", 64, precision="bf16", compile_mode="default-folded")
-    model = case_of(workload).model
+    model = built_network(workload).model
     assert not any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
     assert next(model.parameters()).dtype == torch.bfloat16
 
@@ -651,8 +658,8 @@ def test_folded_networks_answer_as_before() -> None:
 def test_gradients_add_up_until_the_optimizer_uses_them() -> None:
     """Two steps on the same images, with the same weights, make twice the gradient."""
     case = case_of(build(TINY, 64, task="train", optimizer_every=2))
-    case.model.eval()  # dropout would draw anew
-    weight = next(case.model.parameters())
+    case.built.model.eval()  # dropout would draw anew
+    weight = next(case.built.model.parameters())
     before = weight.detach().clone()
     case.step()
     once = weight.grad.clone()

@@ -191,10 +191,9 @@ def test_the_same_failure_again_is_no_news(said):
 
 
 def test_a_green_night_after_a_green_night_is_no_news():
-    """Nor is the first night of all."""
+    """Nor is the first night of all, before which nothing failed."""
     with serving(200) as hook:
         assert not notify(night(nights.make_entry()), hook.url, before=ANYTHING)
-        assert not notify(night(nights.make_entry()), hook.url)
     assert hook.bodies == []
 
 
@@ -254,17 +253,6 @@ def test_a_run_that_did_not_end_is_news_each_night_and_so_is_hardware_that_is_go
     assert found
     before = Before(keys=frozenset({"mi300x", "mi210"}))
     assert news_of(night(nights.make_entry()), before).missing == ["mi210"]
-
-
-def test_without_the_night_before_an_entrys_own_points_tell():
-    """Its last status before this night."""
-    points = nights.make_points(3, last=Status.REGRESSED)
-    entry = nights.make_entry(status=Status.REGRESSED, points=points)
-    failing = [replace(p, status=Status.REGRESSED) for p in points]
-    with serving(200) as hook:
-        assert notify(night(entry), hook.url)
-        assert not notify(night(replace(entry, points=failing)), hook.url)
-        assert notify(night(nights.make_entry(points=[*failing[:-1], points[-1]])), hook.url)
 
 
 # ---- how things stood before ------------------------------------------------------------
@@ -344,7 +332,7 @@ def test_a_run_that_measured_nothing_is_news_once(tmp_path):
     with Archive(tmp_path) as archive:
         for ago, run_id in zip((1, 0), run_ids, strict=True):
             run = nights.make_run(run_id=run_id, started=nights.stamp(ago))
-            empty = nights.make_night([], started=nights.stamp(ago), runs=[run])
+            empty = nights.make_night([], runs=[run])
             told.append(news_of(empty, before_of(archive, empty)).missing)
     assert told == [["mi300x"], []]
 

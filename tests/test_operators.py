@@ -406,7 +406,7 @@ def test_a_matrix_has_operators_as_it_has_networks(tmp_path) -> None:
         ('op = "add"', "ops, table 1: shape is missing"),
         ('op = "gemm"\nshape = "4-4-4"', "gemm needs layout: NN or NT or TN or TT; leave it out"),
         ('op = "gemm"\nshape = "4-4-4"\nlayout = "nt"', "layout: unknown layout 'nt'"),
-        ('op = "add"\nshape = "4"\nrotate = 1', "rotate: rotate is 1; true or false"),
+        ('op = "add"\nshape = "4"\nrotate = 1', "rotate: rotate is 1; it has to be true or false"),
         ('op = "add"\nshape = "4"\nranks = 2', "an operator is one device's, and ranks is 2"),
         ('op = "add"\nshape = "4"\nstride = 0', "stride: stride is 0; it has to be"),
     ],

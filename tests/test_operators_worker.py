@@ -444,7 +444,7 @@ def test_an_answer_of_another_size_is_a_regression(monkeypatch, op: str, precisi
     right = getattr(torch, name)
 
     def wrong(*operands: torch.Tensor) -> torch.Tensor:
-        is_reference = operands[0].dtype != module.DTYPES[precision]
+        is_reference = operands[0].dtype != module.STORED.get(precision, torch.float32)
         return right(*operands) * (1 if is_reference else 1.05)
 
     case = tiny(op, precision=precision)
@@ -477,7 +477,7 @@ def test_a_wrong_tile_in_the_middle_of_a_product_is_seen(monkeypatch, fill, prec
 
     def wrong(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         result = right(a, b)
-        if a.dtype == module.DTYPES[precision]:
+        if a.dtype == module.STORED.get(precision, torch.float32):
             result[192:256, 192:256] = fill
         return result
 
@@ -492,7 +492,7 @@ def test_a_wrong_tile_of_a_large_product_is_far_above_rounding() -> None:
     rounded = expected.bfloat16().float()
     wrong = rounded.clone()
     wrong[1024:1056, 1024:1056] = 0
-    right, off = (module._Distance.between(c @ signs, expected @ signs) for c in (rounded, wrong))
+    right, off = (module._distance(c @ signs, expected @ signs) for c in (rounded, wrong))
     assert right.cosine == pytest.approx(1, abs=1e-5)
     assert off.cosine is not None
     assert 1 - off.cosine > 5e-5
@@ -591,7 +591,7 @@ def test_zeros_and_what_is_no_number_are_told_apart() -> None:
 def call_of(op: str, *shapes: str, **values: Any) -> module.OperatorCall:
     """Return one call on operands of the CPU, also where the CPU would be refused."""
     operation = module.Operation(op, *shapes, **values)
-    return module._FAMILIES[operation.family](operation, module._Fresh(operation, CPU, 0))
+    return module.call_of(operation, module._Fresh(operation, CPU, 0))
 
 
 @pytest.mark.parametrize("op", ["copy_h2d", "copy_d2h", "copy_d2d"])

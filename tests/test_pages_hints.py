@@ -11,9 +11,8 @@ import pytest
 
 from bench_lib.model import Launch, Quarantine, Status
 from bench_lib.report import console, html, markdown
-from bench_lib.report.hints import hints
+from bench_lib.report.findings import device, hints, in_words, onset
 from bench_lib.report.night import Night, NightCase, gather
-from bench_lib.report.onset import device, in_words, onset
 from bench_lib.storage.archive import Archive
 
 
@@ -267,7 +266,7 @@ def test_a_quarantine_counts_by_the_day_of_the_run(until: str, row: str) -> None
     held = Quarantine("slow", until, "2019-12-01T00:00:00Z")
     attempt = replace(entry.record.attempts[0], time="2020-01-02T00:10:00Z")
     record = replace(entry.record, quarantine=held, attempts=[attempt])
-    entry = replace(entry, record=record, time="2020-01-02T00:00:00Z")
+    entry = replace(entry, record=record)
     assert entry.quarantined == row.startswith("(")
     assert console.summary_rows([record])[0][1] == row
     ended = "its QUARANTINE ENDED" in "\n".join(console.explanations([record]))

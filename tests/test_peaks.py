@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict
 
 from bench_lib.backends import catalogue
-from bench_lib.backends.amd import models as amd_models
+from bench_lib.backends.amd import kfd
 from bench_lib.backends.catalogue import (
     MEMORY_TOLERANCE,
     Count,
@@ -36,7 +36,7 @@ else:
     import tomli as tomllib
 
 GIB = 2**30
-FILES = (amd_models.PEAKS, nvidia.PEAKS, cpu.PEAKS)
+FILES = (kfd.PEAKS, nvidia.PEAKS, cpu.PEAKS)
 MODELS = [model for path in FILES for model in catalogue.read(path).gpus]
 BY_KEY = {model.key: model for model in MODELS}
 
@@ -44,7 +44,7 @@ BY_KEY = {model.key: model for model in MODELS}
 def identify(device: Hardware) -> Hardware:
     """Identify an AMD GPU, or NVIDIA's by its own rows."""
     if device.vendor == "amd":
-        return amd_models.identify(device)
+        return kfd.identify(device)
     return catalogue.identify(device, catalogue.read(nvidia.PEAKS).gpus)
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_lib.model import Kernel, KernelCall
+from bench_lib.profiling.answers import Answer, of_kernels
 from bench_lib.profiling.names import REST
-from bench_lib.profiling.readings import Answer, answers
 
 GEMM = "Cijk_Ailk_Bljk_HHS_BH_MT64x64x16_SE_K1"
 MS = 1e-3
@@ -18,13 +16,13 @@ MS = 1e-3
 
 def answer(question: str, *kernels: Kernel, **more) -> Answer:
     """Return the answer to one question, which has to have exactly one."""
-    (found,) = [each for each in answers(kernels, **more) if each.question == question]
+    (found,) = [each for each in of_kernels(kernels, **more) if each.question == question]
     return found
 
 
 def questions(*kernels: Kernel, **more) -> list[str]:
     """Return what can be answered."""
-    return [each.question for each in answers(kernels, **more)]
+    return [each.question for each in of_kernels(kernels, **more)]
 
 
 def row(*spans: tuple[float, float], name: str = "k") -> list[KernelCall]:
@@ -85,35 +83,37 @@ def test_what_a_table_has_left_over_is_no_kernel():
 )
 def test_copies_are_read_as_the_guide_reads_them(copied, words):
     """Above a tenth of the time, and below a twentieth."""
-    kernels = Kernel("gemm", 1, (100 - copied) * MS)
-    found = answer("memory copies", kernels, copies=[Kernel("host to device", 3, copied * MS)])
+    kernel, copy = Kernel("gemm", 1, (100 - copied) * MS), Kernel("Memcpy HtoD", 3, copied * MS)
+    found = answer("memory copies", kernel, copy)
     assert words in found.reading
-    assert found.words == f"3, {copied} ms, {copied:.1f}%: host to device {copied} ms"
+    assert found.words == f"3, {copied} ms, {copied:.1f}%: HtoD {copied} ms"
 
 
-def test_without_copies_apart_kernels_that_copy_are_taken():
-    """As torch's profiler and rocprof list them."""
+def test_a_copy_is_no_launch_of_a_kernel():
+    """Its direction is told as the profiler has it."""
     kernels = [Kernel("Memcpy HtoD (Pinned -> Device)", 2, MS), Kernel("gemm", 2, 3 * MS)]
-    assert answer("memory copies", *kernels).words == "2, 1 ms, 25.0%: Memcpy HtoD pinned 1 ms"
+    found = answer("memory copies", *kernels)
+    assert found.words == "2, 1 ms, 25.0%: HtoD (Pinned -> Device) 1 ms"
+    assert answer("launches", *kernels).words.startswith("2 launches of 1 kernels")
 
 
-def test_copies_by_kernels_are_added_to_those_apart():
+def test_copies_by_kernels_are_added_to_the_others():
     """HIP copies with kernels too, and rocprofv3 lists these among the kernels."""
     kernels = [Kernel("__amd_rocclr_copyBuffer", 2, MS), Kernel("direct_copy_kernel", 2, 2 * MS)]
-    found = answer("memory copies", *kernels, copies=[Kernel("host to device", 1, MS)])
+    found = answer("memory copies", *kernels, Kernel("Memcpy HtoD", 1, MS))
     assert found.words.startswith("3, 2 ms, 50.0%: ")
+
+
+def test_figures_are_of_one_step():
+    """Though the kernels are of all."""
+    found = answer("slowest kernel", Kernel("a", 6, 3 * MS), steps=3)
+    assert found.words == "a: 1 ms, 100.0% of the device's time, in 2 calls"
 
 
 def test_no_copies_are_an_answer():
     """And nobody has to grep for it."""
     found = answer("memory copies", Kernel("gemm", 2, 3 * MS))
     assert (found.words, found.reading[:16]) == ("none", "nothing is moved")
-
-
-def test_shares_may_be_of_another_whole():
-    """Of the step, for example."""
-    found = answer("slowest kernel", Kernel("a", 1, MS), total_s=10 * MS)
-    assert "10.0% of the device's time" in found.words
 
 
 def test_without_single_calls_there_is_nothing_of_their_order():
@@ -146,40 +146,28 @@ def test_of_a_few_calls_no_spread_is_told():
     assert "kernel durations" not in questions(Kernel("k", 4, MS), calls=calls)
 
 
-def test_gaps_of_more_than_ten_microseconds_are_told():
-    """With the longest and what is around it; shorter ones are launches."""
+def test_pauses_are_told_with_the_longest_and_what_is_around_it():
+    """Those above ten microseconds apart; the device is told to be fed or to wait."""
     calls = [*row((0, 10), (19, 30)), *row((50, 100), name="late"), *row((111, 200), name="last")]
-    found = answer("gaps between kernels", Kernel("k", 4, MS), calls=calls)
+    found = answer("idle time", Kernel("k", 4, MS), calls=calls)
     assert found.words == (
-        "2 above 10 us, 31 us in all, 15.5% of the time from first kernel to last; "
-        "the longest, 20 us, is between k and late"
+        "20.0% of the time from the first kernel to the last, 40 us a step, in 3 pauses a step, "
+        "2 of them above 10 us; the longest, 20 us, between k and late"
     )
     assert "fusion" in found.reading
 
 
-def test_kernels_side_by_side_leave_no_gap():
+def test_kernels_side_by_side_leave_no_pause():
     """Nor does a long one under which others come and go."""
     calls = row((0, 1000), (10, 20), (500, 600), (1005, 1100))
-    found = answer("gaps between kernels", Kernel("k", 4, MS), calls=calls)
-    assert (found.words, found.reading) == ("none above 10 us", "the device is fed")
+    found = answer("idle time", Kernel("k", 4, MS), calls=calls)
+    assert "in 1 pauses a step, 0 of them above 10 us" in found.words
+    assert found.reading == "the device is fed"
 
 
 def test_where_nothing_ran_that_is_the_answer():
     """Instead of shares of nothing."""
-    assert [each.words for each in answers([])] == ["no kernel ran on the device"]
-
-
-def test_any_profiler_s_calls_will_do():
-    """They need a name, a begin and an end."""
-
-    class Event(NamedTuple):
-        name: str
-        begin_s: float
-        end_s: float
-
-    calls = [Event("a", 0.0, 1.0), Event("b", 3.0, 4.0)]
-    found = answer("gaps between kernels", Kernel("a", 2, 2.0), calls=calls)
-    assert found.words.startswith("1 above 10 us, 2 s in all, 50.0%")
+    assert [each.words for each in of_kernels([])] == ["no kernel ran on the device"]
 
 
 NAMES = st.one_of(st.sampled_from([GEMM, REST, "Memcpy HtoD", "_Z1kv", ""]), st.text(max_size=9))
@@ -189,14 +177,13 @@ KERNELS = st.lists(st.builds(Kernel, NAMES, TIMES, TIMES), max_size=7)
 
 @given(
     kernels=KERNELS,
-    copies=KERNELS,
     calls=st.lists(
         st.builds(lambda name, at, took: KernelCall(name, at, at + took), NAMES, TIMES, TIMES),
         max_size=9,
     ),
 )
-def test_whatever_was_profiled_is_answered(kernels, copies, calls):
+def test_whatever_was_profiled_is_answered(kernels, calls):
     """In sentences, and with no exception."""
-    for found in answers(kernels, copies=copies, calls=calls):
+    for found in of_kernels(kernels, calls=calls):
         assert found.question
         assert found.words

@@ -103,7 +103,7 @@ def test_a_metric_is_kept_judged_and_compared(checkout: Path) -> None:
 
 
 IDENTIFIED = """
-from bench_lib.backends.amd.models import identify
+from bench_lib.backends.amd.kfd import identify
 from bench_lib.model import Hardware
 
 for mode in ("SPX", "DPX"):

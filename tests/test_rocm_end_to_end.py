@@ -580,7 +580,7 @@ def right_kernels(probe: Probe) -> None:
     header = "Name,Calls,TotalDurationNs,AverageNs,Percentage,MinNs,MaxNs,StdDev\n"
     file = probe.site.folder / "case_kernel_stats.csv"
     file.write_text(f"{header}gemm,2,3000,1500.0,75.0,1,1,0\ncopy,4,1000,250.0,25.0,1,1,0\n")
-    told = probe.ask("kernels", str(probe.site.folder), "case")
+    told = probe.ask("kernels", str(probe.site.folder))
     assert [(kernel["name"], kernel["total_s"]) for kernel in told] == [
         ("gemm", pytest.approx(3e-6)),
         ("copy", pytest.approx(1e-6)),
@@ -642,12 +642,12 @@ BREAKS = {
         lambda probe: right_key(probe, "mi325x"),
     ),
     "power": Break(
-        *("backends/amd/commands.py", '"socket_power"', '"power"'),
+        *("backends/amd/sensors.py", '"socket_power"', '"power"'),
         mi300x(),
         lambda probe: right_figures(probe, "amd-smi"),
     ),
     "temperature": Break(
-        *("backends/amd/commands.py", '"hotspot"', '"hot_spot"'),
+        *("backends/amd/tools/amd_smi.py", '"hotspot"', '"hot_spot"'),
         mi300x(),
         lambda probe: right_figures(probe, "amd-smi"),
     ),
@@ -697,9 +697,9 @@ def test_rocm_s_profiler_runs_an_application_and_its_statistics_are_read(
     profiler = profilers.find(environ)
     assert profiler is not None
     assert profiler.tool == "rocprofv3"
-    command = profiler.command([sys.executable, "-c", APP], site.folder / "out", "case")
+    command = profiler.command([sys.executable, "-c", APP], site.folder / "out")
     subprocess.run(command, env=environ, check=True, timeout=LIMIT_S)
-    gemm, *others = profiler.results(site.folder / "out", "case").kernels
+    gemm, *others = profiler.results(site.folder / "out").processes[0].kernels
     assert (gemm.name, gemm.calls) == ("at::native::mm", 5)
     assert gemm.total_s / gemm.calls == pytest.approx(site.machine.kernel_us / 1e6)
     assert gemm.total_s > 99 * sum(kernel.total_s for kernel in others)

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_lib.backends.amd.tools import amd_smi, ids, rocm_smi, rocminfo
-from bench_lib.backends.amd.tools.figures import figure, whole, words
+from bench_lib.backends.amd.tools import amd_smi, rocm_smi, rocminfo, written
+from bench_lib.backends.amd.tools.written import figure, whole, words
 from bench_lib.backends.tool import ToolError, ToolHangError, ask, none_running, parse
 
 Install = Callable[[str], dict[str, str]]
@@ -254,7 +254,7 @@ def test_whatever_a_tool_writes_is_a_finite_figure_or_none(value: object, unit: 
     number = figure(value, unit)
     assert number is None or math.isfinite(number)
     assert whole(value) is None or isinstance(whole(value), int)
-    for read in (words, ids.pci_id, ids.uuid, ids.bdf, ids.arch, ids.mode):
+    for read in (words, written.pci_id, written.uuid, written.bdf, written.arch, written.mode):
         assert read(value) is None or isinstance(read(value), str)
 
 
@@ -285,7 +285,7 @@ def test_a_word_that_says_nothing_is_none(value: object) -> None:
 @pytest.mark.parametrize("value", ["0x74a1", "74a1", "0X74A1", " 74A1 ", 0x74A1])
 def test_a_pci_id_is_four_digits(value: object) -> None:
     """As sysfs spells it."""
-    assert ids.pci_id(value) == "74a1"
+    assert written.pci_id(value) == "74a1"
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_a_pci_id_is_four_digits(value: object) -> None:
 )
 def test_an_id_that_is_not_hexadecimal_is_none(value: object) -> None:
     """Nor is zero, nor one of another length."""
-    assert ids.pci_id(value) is None
+    assert written.pci_id(value) is None
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_an_id_that_is_not_hexadecimal_is_none(value: object) -> None:
 )
 def test_a_uuid_is_spelled_as_the_kernel_does(value: str, expected: str | None) -> None:
     """Padded to 16 digits; amd-smi's own uuid is another thing."""
-    assert ids.uuid(value) == expected
+    assert written.uuid(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_a_partition_is_the_function_of_its_address(
     value: str, partition: int | None, expected: str | None
 ) -> None:
     """Whether or not the tool has put it there already."""
-    assert ids.bdf(value, partition) == expected
+    assert written.bdf(value, partition) == expected
 
 
 @pytest.mark.parametrize(
@@ -351,13 +351,13 @@ def test_a_partition_is_the_function_of_its_address(
 )
 def test_an_architecture_is_named_as_compilers_do(value: str, expected: str | None) -> None:
     """Even where the management library put its name together from decimal parts."""
-    assert ids.arch(value) == expected
+    assert written.arch(value) == expected
 
 
 @pytest.mark.parametrize("value", ["N/A", "UNKNOWN", "NONE", "../x", "cpx nps4", "", None])
 def test_a_mode_that_cannot_be_part_of_a_file_name_is_none(value: str | None) -> None:
     """It becomes one."""
-    assert ids.mode(value) is None
+    assert written.mode(value) is None
 
 
 # --- amd-smi -----------------------------------------------------------------------------
@@ -482,14 +482,6 @@ def test_an_answer_without_a_card_is_an_error(answer: object) -> None:
     """As from a machine without AMD GPUs."""
     with pytest.raises(ToolError, match="rocm-smi printed no card"):
         rocm_smi.cards(json.dumps(answer))
-
-
-def test_the_first_name_that_a_card_has_is_read() -> None:
-    """Newer names stand before older ones."""
-    card = {"gpu id": "0x1", "device id": "0x2"}
-    assert rocm_smi.first(card, "device id", "gpu id") == "0x2"
-    assert rocm_smi.first({"gpu id": "0x1"}, "device id", "gpu id") == "0x1"
-    assert rocm_smi.first(card, "guid") is None
 
 
 def test_partitions_at_one_address_are_numbered() -> None:

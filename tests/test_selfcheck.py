@@ -22,7 +22,7 @@ from bench_lib.engine.settings import Side
 from bench_lib.model import Status
 from bench_lib.storage import samples
 from bench_lib.studies import contexts, selfcheck
-from bench_lib.studies.selfcheck import SelfcheckError, as_samples, check, duration_s
+from bench_lib.studies.selfcheck import SelfcheckError, as_samples, check
 from bench_lib.verdict import judge
 from bench_lib.verdict.statistics.comparison import Contrast
 
@@ -252,12 +252,6 @@ def test_more_splits_than_can_be_judged_are_drawn_without_listing_them():
     splits = selfcheck._splits([str(n) for n in range(20)], 4)
     assert len(set(splits)) == len(splits) == 1500
     assert all(len({*old, *new}) == 9 for old, new in splits)
-
-
-def test_the_time_is_told_before_anything_is_measured():
-    """It grows with processes and effects."""
-    assert duration_s(CASE, 10, (0, 0.02)) < duration_s(CASE, 20, (0, 0.02))
-    assert duration_s(CASE, 10, (0, 0.02)) < duration_s(CASE, 10, (0, 0.01, 0.02))
 
 
 @pytest.mark.parametrize(

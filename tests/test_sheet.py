@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -25,9 +24,8 @@ from scripted import gpus, held_class
 from bench_lib.engine.engine import opened
 from bench_lib.engine.settings import Settings
 from bench_lib.micro import session
-from bench_lib.micro.beside import NOBODY
+from bench_lib.micro.ending import Ending
 from bench_lib.micro.flags import read_options
-from bench_lib.micro.keeping import Keeper
 from bench_lib.micro.places import RankPlace
 from bench_lib.model import Device
 from bench_lib.storage import history
@@ -72,7 +70,7 @@ def micro(tmp_path, monkeypatch):
             history=tmp_path / "history", baselines=tmp_path, command="micro", judged=False
         )
         with opened(DEVICE, settings) as engine:
-            Keeper(engine, NOBODY, time.monotonic()).keep(result)
+            Ending(options, DEVICE, engine, None, print).keep(result)
 
     return keep
 

@@ -24,10 +24,9 @@ from bench_lib.backends.amd import kfd
 from bench_lib.cli import app
 from bench_lib.model import Status, UserError
 from bench_lib.slurm import asked, collecting, job, tools
-from bench_lib.slurm.asked import JobRequest, Resources, Task
+from bench_lib.slurm.asked import JobRequest, Resources, Task, sbatch_script
 from bench_lib.slurm.collecting import Submission
 from bench_lib.slurm.job import Got, Used
-from bench_lib.slurm.script import sbatch_script
 from bench_lib.slurm.tools import JobState, SlurmError
 from bench_lib.storage import history as runs
 

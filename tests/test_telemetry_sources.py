@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from bench_lib import backends
-from bench_lib.backends.amd import commands, files, package
+from bench_lib.backends.amd import files, package, sensors
 from bench_lib.backends.amd.files import throttling
 from bench_lib.backends.amd.sensors import Partition, partition, places
 from bench_lib.backends.amd.telemetry import choose
-from bench_lib.backends.cpu import proc
+from bench_lib.backends.amd.tools import amd_smi, rocm_smi
+from bench_lib.backends.cpu import machine
 from bench_lib.backends.looks import FIGURES, NothingToldError, Source
 from bench_lib.backends.nvidia import nvml
 from bench_lib.backends.tool import ToolError
@@ -777,7 +778,7 @@ HANGS = "exec /bin/sleep 600"
 
 def be_patient(monkeypatch: pytest.MonkeyPatch, told: object) -> None:
     """Wait for an answer, unless there will be none."""
-    monkeypatch.setattr(commands, "COMMAND_TIMEOUT_S", 0.2 if told == HANGS else 60.0)
+    monkeypatch.setattr(sensors, "COMMAND_TIMEOUT_S", 0.2 if told == HANGS else 60.0)
 
 
 LISTED = [{"gpu": 0, "bdf": "0000:0b:00.0"}, {"gpu": 1, "bdf": "0000:0C:00.0"}]
@@ -817,7 +818,7 @@ def entry(**changes: Any) -> dict[str, Any]:
 
 def amd_smi_look(root: Path, device: Hardware = AMD, *, with_pids: bool = False) -> dict[str, Any]:
     """Look once through the amd-smi that is on PATH."""
-    return commands.amd_smi_source(device, root).look(with_pids=with_pids)
+    return amd_smi.source(device, root).look(with_pids=with_pids)
 
 
 @pytest.mark.parametrize("envelope", [lambda gpu: [gpu], lambda gpu: {"gpu_data": [gpu]}])
@@ -1001,7 +1002,7 @@ def test_processes_that_amd_smi_does_not_list_are_asked_for_once(
 ) -> None:
     """No permission, or a hang, which costs seconds; the figures are there."""
     calls = command("amd-smi", list=LISTED, metric=[entry()])
-    source = commands.amd_smi_source(AMD, tmp_path)
+    source = amd_smi.source(AMD, tmp_path)
     for _ in range(2):
         found = source.look(with_pids=True)
         assert found["power_w"] == 640
@@ -1033,7 +1034,7 @@ def test_an_amd_smi_that_does_not_list_the_gpu_is_not_the_way(
     be_patient(monkeypatch, listed)
     command("amd-smi", list=listed)
     with pytest.raises((ToolError, NothingToldError), match=cause):
-        commands.amd_smi_source(AMD, tmp_path)
+        amd_smi.source(AMD, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -1055,7 +1056,7 @@ def test_a_gpu_that_amd_smi_loses_is_an_error_with_its_cause(
 ) -> None:
     """Between two looks; whoever watches names it."""
     command("amd-smi", list=LISTED, metric=[entry()])
-    source = commands.amd_smi_source(AMD, tmp_path)
+    source = amd_smi.source(AMD, tmp_path)
     assert source.look(with_pids=False)["power_w"] == 640
     command("amd-smi", list=LISTED, metric=told)
     be_patient(monkeypatch, told)
@@ -1069,9 +1070,9 @@ def test_a_command_that_is_not_there_is_its_cause(
     """As on a machine without ROCm."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ToolError, match="amd-smi is not installed"):
-        commands.amd_smi_source(AMD, tmp_path)
+        amd_smi.source(AMD, tmp_path)
     with pytest.raises(ToolError, match="rocm-smi is not installed"):
-        commands.rocm_smi_source(AMD, tmp_path).look(with_pids=False)
+        rocm_smi.source(AMD, tmp_path).look(with_pids=False)
 
 
 CARD = {
@@ -1090,7 +1091,7 @@ CARD = {
 
 def rocm_smi_look(root: Path, device: Hardware = AMD, *, with_pids: bool = False) -> dict[str, Any]:
     """Look once through the rocm-smi that is on PATH."""
-    return commands.rocm_smi_source(device, root).look(with_pids=with_pids)
+    return rocm_smi.source(device, root).look(with_pids=with_pids)
 
 
 def test_rocm_smi_s_figures_are_in_our_units(tmp_path: Path, command: Callable[..., Path]) -> None:
@@ -1306,7 +1307,7 @@ def test_the_clock_of_a_cpu_is_the_mean_of_a_few(
         folder = tmp_path / f"sys/devices/system/cpu/cpu{number}/cpufreq"
         folder.mkdir(parents=True)
         (folder / "scaling_cur_freq").write_text(content)
-    assert proc.source(tmp_path).look(with_pids=False)["clock_mhz"] == pytest.approx(2500)
+    assert machine.source(tmp_path).look(with_pids=False)["clock_mhz"] == pytest.approx(2500)
 
 
 def test_a_cpu_that_was_too_hot_has_counted_it(
@@ -1319,7 +1320,7 @@ def test_a_cpu_that_was_too_hot_has_counted_it(
         folder.mkdir(parents=True)
         for name, count in zip(("core", "package"), counts, strict=True):
             (folder / f"{name}_throttle_count").write_text(f"{count}\n")
-    found = proc.source(tmp_path).look(with_pids=False)
+    found = machine.source(tmp_path).look(with_pids=False)
     assert found["counters"] == {"thermal": 14}
     assert "ticks" not in found
 
@@ -1329,7 +1330,7 @@ def test_a_torn_proc_stat_is_no_load(tmp_path: Path, content: str) -> None:
     """Nor is one that is missing."""
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/stat").write_text(content)
-    source = proc.source(tmp_path)
+    source = machine.source(tmp_path)
     source.look(with_pids=False)
     found = source.look(with_pids=False)
     assert found == {"utilization": None, "steal": None, "clock_mhz": None, "counters": {}}

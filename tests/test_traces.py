@@ -27,7 +27,7 @@ from tracefiles import (
 from bench_lib.model import Kernel
 from bench_lib.profiling import answers as words
 from bench_lib.profiling import traces
-from bench_lib.profiling.traces import Copies, Pause, TracedStep, TraceError, read
+from bench_lib.profiling.traces import TraceError, read
 
 CONV = "sm90_xmma_fprop_implicit_gemm"
 RELU = "relu_kernel"
@@ -56,9 +56,15 @@ def us(value: float):
     return pytest.approx(value / 1e6, abs=1e-12)
 
 
+def around(busy) -> tuple[str, float, str]:
+    """Return what ended before the longest pause, its seconds, and what came after."""
+    before, after = busy.longest
+    return before.name, after.begin_s - before.end_s, after.name
+
+
 def answers(trace, memory=()) -> dict[str, tuple[str, str]]:
     """Return the answers by question."""
-    found = words.answers(trace, memory)
+    found = words.of_trace(trace, memory)
     assert len({answer.question for answer in found}) == len(found)
     return {answer.question: (answer.words, answer.reading) for answer in found}
 
@@ -75,7 +81,6 @@ def test_kernels_are_added_up_by_name_whatever_the_file_is_called(tmp_path, name
     trace = read(path)
     assert trace.kernels == [Kernel(CONV, 2, us(300)), Kernel(RELU, 1, us(50))]
     assert trace.device_s == us(350)
-    assert trace.devices == 1
 
 
 def test_a_table_is_of_one_step(tmp_path) -> None:
@@ -132,7 +137,7 @@ def test_an_operations_own_time_is_without_what_is_inside_it(tmp_path) -> None:
         operation("outer", 100, 7),
     ]
     trace = read(write(tmp_path, events), needs_device=False)
-    assert {o.name: (o.calls, o.total_s) for o in trace.host_operations} == {
+    assert {o.name: (o.calls, o.total_s) for o in trace.operations} == {
         "outer": (2, us(67)),
         "inner": (2, us(35)),
         "other thread": (1, us(40)),
@@ -158,7 +163,7 @@ def test_streams_that_run_side_by_side_are_busy_once(tmp_path) -> None:
     busy = trace.busy
     assert (busy.busy_s, busy.window_s, busy.idle_s) == (us(160), us(180), us(20))
     assert (busy.pauses, busy.long_pauses) == (1, 1)
-    assert busy.longest == [Pause(us(20), "c", "d")]
+    assert around(busy) == ("c", us(20), "d")
     assert trace.table().busy_s == us(160)
 
 
@@ -172,10 +177,8 @@ def test_a_pause_names_what_stands_around_it_and_who_launched_what_came_after(tm
         kernel("c", 75, 10, 3),
     ]
     busy = read(write(tmp_path, events)).busy
-    assert busy.longest == [
-        Pause(us(40), "a", "Memcpy HtoD (Pinned -> Device)", "aten::to"),
-        Pause(us(4.995), "b", "c"),
-    ]
+    assert around(busy) == ("a", us(40), "Memcpy HtoD (Pinned -> Device)")
+    assert busy.longest[1].operation == "aten::to"
     assert (busy.pauses, busy.long_pauses) == (2, 1), "five nanoseconds are rounding"
 
 
@@ -188,7 +191,7 @@ def test_only_the_device_that_did_most_is_looked_at_for_pauses(tmp_path) -> None
     ]
     events[2]["args"]["device"] = 1
     trace = read(write(tmp_path, events))
-    assert (trace.devices, trace.busy.idle_s) == (2, us(30))
+    assert trace.busy.idle_s == us(30)
     assert [call.name for call in trace.calls] == ["a", "a"]
     assert trace.device_s == us(25)
 
@@ -258,28 +261,11 @@ def test_a_copys_call_is_no_launch(tmp_path) -> None:
     assert read(write(tmp_path, events)).launches is None
 
 
-def test_copies_are_told_by_direction_with_their_bytes(tmp_path) -> None:
-    """Bytes of only some are not those of all."""
-    events = [
-        copy("HtoD (Pageable -> Device)", 0, 10, bytes=100),
-        copy("HtoD (Pageable -> Device)", 10, 30, bytes=300),
-        copy("DtoH (Device -> Pinned)", 50, 5, bytes=7),
-        copy("DtoH (Device -> Pinned)", 60, 5),
-    ]
-    assert read(write(tmp_path, events)).copies == [
-        Copies("HtoD (Pageable -> Device)", 2, us(40), 400),
-        Copies("DtoH (Device -> Pinned)", 2, us(10), None),
-    ]
-
-
-def test_iterations_have_their_time_on_the_host_and_on_the_device(tmp_path) -> None:
+def test_steps_have_their_time_on_the_device_and_else_on_the_host(tmp_path) -> None:
     """A step that the device's tracer did not mark has none there."""
-    assert read(write(tmp_path, TWO_STEPS)).iterations == [
-        TracedStep("iteration 0", us(100), us(150)),
-        TracedStep("iteration 1", us(60), us(200)),
-    ]
+    assert read(write(tmp_path, TWO_STEPS)).step_s == [us(150), us(200)]
     unmarked = [e for e in TWO_STEPS if e["cat"] != "gpu_user_annotation"]
-    assert [i.device_s for i in read(write(tmp_path, unmarked)).iterations] == [None, None]
+    assert read(write(tmp_path, unmarked)).step_s == [us(100), us(60)]
 
 
 # ---- answers ------------------------------------------------------------------------------------
@@ -322,7 +308,6 @@ def test_the_guides_questions_are_answered_with_figures_of_one_step(tmp_path) ->
     assert found["steps"] == ("2, of 150 us to 200 us", "uneven: look at them in the trace")
     assert found["slowest kernel"][0].startswith("sm90_xmma_fprop_implicit_gemm: 150 us")
     assert found["memory copies"][0] == "none"
-    assert "gaps between kernels" not in found, "idle time has that"
 
 
 @pytest.mark.parametrize(
@@ -364,9 +349,9 @@ def test_the_cpus_time_is_read_as_the_guide_reads_it(tmp_path, host_us, reading)
 def test_what_the_profiler_itself_costs_the_host_is_not_read(tmp_path) -> None:
     """Above 1.1 times; figures stay, and what the device did is read."""
     trace = read(write(tmp_path, TWO_STEPS))
-    plain = {a.question: a for a in words.answers(trace)}
-    assert words.answers(trace, cost=words.Cost(0.010, 0.011)) == words.answers(trace)
-    slowed = {a.question: a for a in words.answers(trace, cost=words.Cost(0.010, 0.028))}
+    plain = {a.question: a for a in words.of_trace(trace)}
+    assert words.of_trace(trace, cost=words.Cost(0.010, 0.011)) == words.of_trace(trace)
+    slowed = {a.question: a for a in words.of_trace(trace, cost=words.Cost(0.010, 0.028))}
     assert slowed.pop("time of a step").words == (
         "10 ms without the profiler, 28 ms with it, 2.8 times"
     )
@@ -380,7 +365,7 @@ def test_on_a_cpu_the_profilers_cost_is_said_of_the_operations(tmp_path) -> None
     """There is no device whose time it leaves alone."""
     events = [iteration(0, 0, 9), operation("aten::add", 0, 5)]
     trace = read(write(tmp_path, events), needs_device=False)
-    slowed = {a.question: a for a in words.answers(trace, cost=words.Cost(0.010, 0.028))}
+    slowed = {a.question: a for a in words.of_trace(trace, cost=words.Cost(0.010, 0.028))}
     assert "device" not in slowed["time of a step"].reading
 
 

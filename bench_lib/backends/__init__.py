@@ -19,17 +19,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench_lib.backends.amd import AMD
-from bench_lib.backends.backend import Backend
+from bench_lib.backends.backend import Backend, Unknown
 from bench_lib.backends.catalogue import MEMORY_TOLERANCE
 from bench_lib.backends.cpu import CPU
 from bench_lib.backends.looks import Source
 from bench_lib.backends.nvidia import NVIDIA
 from bench_lib.backends.sysfs import ROOT, warn_once
-from bench_lib.backends.unknown import Unknown
 from bench_lib.model import Device, Hardware
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+    from bench_lib.backends.profiler import Profilers
 
 __all__ = [
     "Backend",
@@ -39,6 +40,7 @@ __all__ = [
     "every",
     "is_gpu",
     "of",
+    "profilers",
     "this_cpu",
     "used_by",
     "variables",
@@ -123,6 +125,11 @@ def detect(
 def used_by(devices: Sequence[Hardware]) -> list[Backend]:
     """Return the backends of devices, each once."""
     return list({backend.name: backend for backend in map(of, devices)}.values())
+
+
+def profilers() -> list[Profilers]:
+    """Return all vendors' profilers, whatever devices are here."""
+    return [found for backend in every() if (found := backend.profilers()) is not None]
 
 
 def variables() -> tuple[str, ...]:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bench_lib.model import Device, Environment, Hardware
+from bench_lib.model import Device, Environment, Hardware, UserError
 
 if TYPE_CHECKING:
     from bench_lib.backends.checks import Check
     from bench_lib.backends.looks import Source
+    from bench_lib.backends.profiler import Profilers
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,10 @@ class Backend(Protocol):
         """Whether TF32 is worth measuring on a device."""
         return "tf32" in device.peak_tflops
 
+    def profilers(self) -> Profilers | None:
+        """Return the profilers that can watch a whole application; None without any."""
+        return None
+
     # --- what this machine has -------------------------------------------------------------
 
     def is_present(self, root: Path) -> bool:
@@ -170,3 +175,39 @@ class Backend(Protocol):
     def torch_index(self, software: Software) -> str:
         """Say where pip finds a torch for this machine; empty for the usual place."""
         return ""
+
+
+class UnknownVendorError(UserError):
+    """A device cannot be measured, since no backend knows its vendor."""
+
+
+class Unknown(Backend):
+    """A device that no backend knows: a history file names it, or its package is not installed.
+
+    It can be shown and judged, and neither pinned nor watched.
+    """
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        """Stand for the vendor `name`, where backends are `known` for others."""
+        self.name = name
+        self.is_gpu = bool(name)  # without a vendor nothing at all is known of the device
+        self._known = known
+
+    def detect(self, root: Path, environ: Mapping[str, str], *, ask_tools: bool) -> list[Hardware]:
+        """Return none: nobody knows where to look."""
+        return []
+
+    def visibility(self, device: Hardware, environ: Mapping[str, str]) -> dict[str, str]:
+        """Raise UnknownVendorError: a worker could open any other device."""
+        raise self._refusal(device, "cannot be measured")
+
+    def telemetry(self, device: Hardware, root: Path, ancestor: int) -> Source:
+        """Raise UnknownVendorError: the device is not watched."""
+        raise self._refusal(device, "cannot be watched")
+
+    def _refusal(self, device: Hardware, what: str) -> UnknownVendorError:
+        return UnknownVendorError(
+            f"{device.key} {what}: no backend here knows the vendor {self.name!r}, only "
+            f"{', '.join(self._known)}; install the package that brings one (docs/"
+            "adding-a-backend.md)"
+        )

@@ -130,7 +130,10 @@ def identify(device: Hardware, models: Sequence[Model], *, by_arch: bool = False
         own = _own_key(device, by_arch=by_arch)
         return replace(device, key=own + suffix, name=device.name or own)
     device = replace(device, name=_name(device, model))
-    bandwidth = _bandwidth(device, model)
+    # One memory partition owns its part of the channels.  A compute partition can reach all of
+    # them, so this is a bound, and not what it reaches when its neighbours are busy.
+    domains = _domains(device)
+    bandwidth = model.gb_per_s / domains if model.gb_per_s and domains else None
     if _partitions(device, model) == 1 and _units_agree(device, model) is False:
         suffix, bandwidth = f"{suffix}-{device.compute_units}cu", None
     share = _share(device, model)
@@ -150,10 +153,10 @@ def _modes(device: Hardware) -> str:
 
 def _own_key(device: Hardware, *, by_arch: bool) -> str:
     """Name a device that is in no row so that a different one has another name."""
-    pci_id = _pci_id(device)
-    ids = [_arch(device) if by_arch or not pci_id else None, pci_id]
+    own = pci_id(device.pci_device_id)
+    ids = [_arch(device) if by_arch or not own else None, own]
     size = []
-    if not pci_id:
+    if not own:
         size = [
             device.compute_units and f"{device.compute_units}cu",
             device.memory_bytes and f"{device.memory_bytes / 2**30:.0f}gb",
@@ -169,16 +172,6 @@ def _name(device: Hardware, model: Model) -> str:
     """
     says_so = set(_DESIGNATION.findall(model.name)) & set(_DESIGNATION.findall(device.name))
     return device.name if says_so and not model.die_of_card else model.name
-
-
-def _bandwidth(device: Hardware, model: Model) -> float | None:
-    """Compute the peak GB/s of one memory partition, which owns its part of the channels.
-
-    A compute partition can reach all of them, so that this is a bound for it and not what
-    it can reach when its neighbours are busy.
-    """
-    domains = _domains(device)
-    return model.gb_per_s / domains if model.gb_per_s and domains else None
 
 
 def _domains(device: Hardware) -> int | None:
@@ -211,9 +204,9 @@ def _model(device: Hardware, models: Sequence[Model], *, by_arch: bool) -> Model
     An id that is in no row is another product, however alike: an H200 NVL has all of an
     H200's figures but its speed.
     """
-    pci_id, rows = _pci_id(device), list[Model]()
-    if pci_id:
-        rows = [row for row in models if pci_id in row.pci_ids]
+    own, rows = pci_id(device.pci_device_id), list[Model]()
+    if own:
+        rows = [row for row in models if own in row.pci_ids]
         if len(rows) > 1:
             rows = [row for row in rows if row.compute_units == device.compute_units]
     elif by_arch:
@@ -222,10 +215,14 @@ def _model(device: Hardware, models: Sequence[Model], *, by_arch: bool) -> Model
 
 
 def _fits(device: Hardware, model: Model) -> bool:
-    """Whether units agree with `model`, and neither memory nor the cap contradict."""
-    if not _units_agree(device, model) or _memory_agrees(device, model) is False:
+    """Whether units agree with `model`, and neither memory nor the power cap contradict.
+
+    A cap above what the board may draw does.  A lower one is an administrator's.
+    """
+    cap_w, board_w = device.power_cap_w, model.board_power_w
+    if cap_w and board_w and cap_w > board_w + _CAP_TOLERANCE_W:
         return False
-    return not _is_capped_above(device, model)
+    return bool(_units_agree(device, model)) and _memory_agrees(device, model) is not False
 
 
 def _units_agree(device: Hardware, model: Model) -> bool | None:
@@ -250,24 +247,14 @@ def _memory_agrees(device: Hardware, model: Model) -> bool | None:
     return any(abs(whole * share - 1) <= MEMORY_TOLERANCE for share in shares)
 
 
-def _is_capped_above(device: Hardware, model: Model) -> bool:
-    """Whether the power cap is more than the board may draw.
-
-    A lower one is an administrator's and says nothing, nor does one of a model whose board's
-    power is not known.
-    """
-    cap_w, board_w = device.power_cap_w, model.board_power_w
-    return bool(cap_w and board_w and cap_w > board_w + _CAP_TOLERANCE_W)
-
-
 def _arch(device: Hardware) -> str | None:
     """Strip the feature flags off ``gfx942:sramecc+:xnack-``."""
     return (device.arch or "").partition(":")[0] or None
 
 
-def _pci_id(device: Hardware) -> str | None:
-    """Return the PCI device id as the rows write it; None where it is no such id."""
-    match = re.fullmatch(r"(?:0x)?0*([0-9a-f]{4})", (device.pci_device_id or "").lower())
+def pci_id(written: str | None) -> str | None:
+    """Return a PCI device id as the rows write it, of ``0x74A1`` too; None where it is none."""
+    match = re.fullmatch(r"(?:0x)?0*([0-9a-f]{4})", (written or "").lower())
     return match[1] if match and match[1] != "0000" else None
 
 

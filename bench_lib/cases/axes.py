@@ -24,6 +24,10 @@ LARGEST = 10**9
 """No count, size or time in a matrix is above this; a longer one is a slip of the keyboard."""
 
 
+class MatrixError(UserError):
+    """A matrix or a workload's signature that cannot be meant; names the file and the place."""
+
+
 @dataclass(frozen=True)
 class Axis:
     """One parameter of a workload: what it may be, and how it shows in the case's id."""
@@ -40,6 +44,37 @@ class Axis:
     was recorded before it stays the same case."""
     canonical: Callable[[Any], Any] = lambda value: value
     """Returns the one spelling of values that mean the same."""
+
+
+def choice(name: str, allowed: Sequence[str], default: str | None = None) -> Axis:
+    """Return an axis of words."""
+    return Axis(name, one_of(name, allowed), default)
+
+
+def quiet(
+    name: str,
+    check: Callable[[Any], str | None],
+    default: Param | None,
+    in_id: Callable[[Any], str] = str,
+    *,
+    told: bool = False,
+) -> Axis:
+    """Return an axis that an id names only where its value is not the default."""
+    return Axis(
+        name, check, default, lambda value: "" if value == default else in_id(value), told=told
+    )
+
+
+def optional(
+    name: str, check: Callable[[Any], str | None], in_id: Callable[[Any], str] = str
+) -> Axis:
+    """Return an axis that may be empty, and is unless a table says otherwise."""
+    return quiet(name, lambda value: None if value == "" else check(value), "", in_id)
+
+
+def switch(name: str, word: str, *, default: bool = False) -> Axis:
+    """Return an axis of true or false, of which an id says the word for what is not the default."""
+    return quiet(name, truth(name), default, lambda _value: word)
 
 
 @dataclass(frozen=True)
@@ -92,44 +127,40 @@ def count(kind: str) -> Callable[[Any], str | None]:
     return positive(kind, 0)
 
 
+def refused(by: Callable[[Any], object]) -> Callable[[Any], str | None]:
+    """Return a check of what a function refuses with a UserError."""
+
+    def check(value: Any) -> str | None:
+        try:
+            by(value)
+        except UserError as error:
+            return str(error)
+        return None
+
+    return check
+
+
+BATCH_SIZE = Axis("batch_size", positive("batch_size"), in_id="b{}".format)
+MEMORY_FORMAT = quiet("memory_format", one_of("memory_format", MEMORY_FORMATS), "nchw", told=True)
+
+
 def network_axes(sizes: Mapping[str, int]) -> WorkloadAxes:
     """Return the axes of ``networks`` for the networks at hand and their input sizes in pixels."""
     return WorkloadAxes(
         "network",
         (
-            Axis("network", one_of("network", sorted(sizes))),
-            Axis("batch_size", positive("batch_size"), in_id=lambda n: f"b{n}"),
-            Axis("precision", one_of("precision", PRECISIONS), "fp32"),
-            Axis(
-                "memory_format",
-                one_of("memory_format", MEMORY_FORMATS),
-                "nchw",
-                in_id=lambda layout: "" if layout == "nchw" else layout,
-            ),
-            Axis(
-                "image_size",
-                lambda n: None if type(n) is int and n == 0 else positive("image_size")(n),
-                0,
-                in_id=lambda n: f"{n}px" if n else "",
-                told=False,
-            ),
-            Axis("compile_mode", one_of("compile_mode", COMPILE_MODES), "eager"),
-            Axis(
-                "compile_options",
-                _options,
-                "",
-                in_id=_options_in_id,
-                told=False,
+            choice("network", sorted(sizes)),
+            BATCH_SIZE,
+            choice("precision", PRECISIONS, "fp32"),
+            MEMORY_FORMAT,
+            quiet("image_size", count("image_size"), 0, "{}px".format),
+            choice("compile_mode", COMPILE_MODES, "eager"),
+            replace(
+                quiet("compile_options", _options, "", _options_in_id),
                 canonical=lambda value: ",".join(sorted(value.split(","))),
             ),
-            Axis("task", one_of("task", TASKS), "infer"),
-            Axis(
-                "optimizer_every",
-                positive("optimizer_every"),
-                1,
-                in_id=lambda n: f"opt{n}" if n > 1 else "",
-                told=False,
-            ),
+            choice("task", TASKS, "infer"),
+            quiet("optimizer_every", positive("optimizer_every"), 1, "opt{}".format),
         ),
         _network_clash,
     )
@@ -191,10 +222,10 @@ def case_of(workload: WorkloadAxes, values: Mapping[str, Any], base: Case | None
 
 
 LAUNCH = (
-    Axis("ranks", positive("ranks"), 1, in_id=lambda n: f"x{n}" if n > 1 else ""),
-    Axis("strong", truth("strong"), default=False, in_id=lambda on: "strong" if on else ""),
-    Axis("threads", count("threads"), 0, in_id=lambda n: f"t{n}" if n else ""),
-    Axis("cold", truth("cold"), default=False, in_id=lambda on: "cold" if on else ""),
+    quiet("ranks", positive("ranks"), 1, "x{}".format),
+    switch("strong", "strong"),
+    quiet("threads", count("threads"), 0, "t{}".format),
+    switch("cold", "cold"),
 )
 """Axes of every workload: how many processes measure together, whether they share one batch, on
 how many threads each, and whether with cold caches."""

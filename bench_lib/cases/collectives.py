@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bench_lib.cases.axes import Axis, WorkloadAxes, case_of, one_of, truth
+from bench_lib.cases.axes import Axis, WorkloadAxes, case_of, choice, refused, switch
 from bench_lib.formulas.collective import ITEM_BYTES, MOST_BYTES, OPS, Collective
 from bench_lib.model import Case, Param, UserError
 
@@ -21,25 +21,13 @@ def collective_axes() -> WorkloadAxes:
     return WorkloadAxes(
         WORKLOAD,
         (
-            Axis("op", one_of("op", OPS)),
-            Axis("bytes", _size, in_id=in_words, canonical=bytes_in),
-            Axis("dtype", one_of("dtype", tuple(ITEM_BYTES)), "float"),
-            Axis(
-                "in_place",
-                truth("in_place"),
-                default=False,
-                in_id=lambda on: "inplace" if on else "",
-                told=False,
-            ),
-            Axis(
-                "graph",
-                truth("graph"),
-                default=True,
-                in_id=lambda on: "" if on else "eager",
-                told=False,
-            ),
+            choice("op", OPS),
+            Axis("bytes", refused(bytes_in), in_id=in_words, canonical=bytes_in),
+            choice("dtype", tuple(ITEM_BYTES), "float"),
+            switch("in_place", "inplace"),
+            switch("graph", "eager", default=True),
         ),
-        _clash,
+        refused(lambda chosen: collective_of(chosen, chosen["ranks"])),
     )
 
 
@@ -106,19 +94,3 @@ def _sweep(least: int, most: int, factor: int, step: int | None) -> Iterator[int
     while size <= most:
         yield size
         size = size * factor if step is None else size + step
-
-
-def _size(value: Any) -> str | None:
-    try:
-        bytes_in(value)
-    except UserError as error:
-        return str(error)
-    return None
-
-
-def _clash(chosen: Mapping[str, Any]) -> str | None:
-    try:
-        collective_of(chosen, chosen["ranks"])
-    except UserError as error:
-        return str(error)
-    return None

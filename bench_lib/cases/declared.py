@@ -17,8 +17,17 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench_lib.cases.axes import LAUNCH, Axis, WorkloadAxes, one_of, positive, truth
-from bench_lib.model import ID_RULE, UserError, is_case_id
+from bench_lib.cases.axes import (
+    LAUNCH,
+    Axis,
+    MatrixError,
+    WorkloadAxes,
+    one_of,
+    positive,
+    quiet,
+    truth,
+)
+from bench_lib.model import ID_RULE, is_case_id
 
 FOLDER = Path(__file__).parents[1] / "worker" / "workloads"
 TYPES = 'int, float, bool, str or Literal["one", "another"]'
@@ -29,15 +38,11 @@ _SHORT = {"batch_size": "b"}
 """What stands for a parameter's name in an id, where all workloads have the same word for it."""
 
 
-class DeclarationError(UserError):
-    """A workload's signature cannot be a table's; names the file, the line, the parameter."""
-
-
 def declared_axes(but: Collection[str] = (), folder: Path = FOLDER) -> dict[str, WorkloadAxes]:
     """Return the axes of each workload that a signature declares, by the module's name.
 
     A function with ``**params`` says nothing of them and has no table; what is named in ``but``
-    is passed over.  Raises DeclarationError.
+    is passed over.  Raises MatrixError.
     """
     found = {}
     for path in sorted(folder.glob("[!.]*.py")):  # an editor's lock is a link to nowhere
@@ -56,7 +61,7 @@ def _function(path: Path) -> ast.FunctionDef | None:
     try:
         body = ast.parse(source, str(path)).body
     except SyntaxError as error:
-        raise DeclarationError(f"{path}:{error.lineno}: {error.msg}") from error
+        raise MatrixError(f"{path}:{error.lineno}: {error.msg}") from error
     functions = [node for node in body if isinstance(node, ast.FunctionDef)]
     # The last, which is the one that Python keeps.
     return next((node for node in reversed(functions) if node.name == path.stem), None)
@@ -65,16 +70,16 @@ def _function(path: Path) -> ast.FunctionDef | None:
 def _axes(path: Path, function: ast.FunctionDef) -> Iterator[Axis]:
     arguments, where = function.args, f"{path}:{function.lineno}: {function.name}"
     if not [*arguments.posonlyargs, *arguments.args]:
-        raise DeclarationError(f"{where}: its first parameter has to be the setting, by position")
+        raise MatrixError(f"{where}: its first parameter has to be the setting, by position")
     named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     lacking = len(named) - len(arguments.kwonlyargs) - len(arguments.defaults)
     defaults = [*([None] * lacking), *arguments.defaults, *arguments.kw_defaults]
     for argument, default in list(zip(named, defaults, strict=True))[1:]:
         where = f"{path}:{argument.lineno}: {function.name}, {argument.arg}"
         if argument in arguments.posonlyargs:
-            raise DeclarationError(f"{where}: it is given by name; move it behind the /")
+            raise MatrixError(f"{where}: it is given by name; move it behind the /")
         if argument.arg in TAKEN:
-            raise DeclarationError(f"{where}: every table has that word; give it another name")
+            raise MatrixError(f"{where}: every table has that word; give it another name")
         yield _axis(where, argument, default)
 
 
@@ -83,10 +88,10 @@ def _axis(where: str, argument: ast.arg, default: ast.expr | None) -> Axis:
     check = _check(name, argument.annotation, usual)
     if check is None:
         told = f"the type {ast.unparse(argument.annotation)}" if argument.annotation else "no type"
-        raise DeclarationError(f"{where}: it has {told}; a table can give {TYPES}")
+        raise MatrixError(f"{where}: it has {told}; a table can give {TYPES}")
     if default is not None and (problem := check(usual)):
-        raise DeclarationError(f"{where}: its default is {ast.unparse(default)}; {problem}")
-    return Axis(name, check, usual, in_id=_in_id(name, usual), told=usual is None)
+        raise MatrixError(f"{where}: its default is {ast.unparse(default)}; {problem}")
+    return quiet(name, check, usual, _in_id(name), told=usual is None)
 
 
 def _check(
@@ -136,12 +141,10 @@ def _text(kind: str) -> Callable[[Any], str | None]:
     return check
 
 
-def _in_id(name: str, usual: Any) -> Callable[[Any], str]:
-    """Return how a value shows in an id: not at all where it is usual, a text without its name."""
+def _in_id(name: str) -> Callable[[Any], str]:
+    """Return how a value shows in an id: a text without its name."""
 
     def part(value: Any) -> str:
-        if value == usual:
-            return ""
         if isinstance(value, bool):
             return name if value else f"no-{name}"
         return value if isinstance(value, str) else f"{_SHORT.get(name, name)}{value}"

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bench_lib.cases.axes import Axis, WorkloadAxes, one_of, positive
-from bench_lib.formulas.transformer import SIZES
+from bench_lib.cases.axes import (
+    BATCH_SIZE,
+    Axis,
+    WorkloadAxes,
+    choice,
+    one_of,
+    positive,
+    quiet,
+)
+from bench_lib.formulas.transformer import PARALLEL, SIZES
 from bench_lib.model import TASKS
 
 WORKLOAD = "language_model"
 PRECISIONS = ("fp32", "tf32", "bf16", "amp-bf16")
 MODES = ("eager", "graph", "default", "max-autotune-no-cudagraphs")
-PARALLEL = ("ddp", "fsdp2")
 
 
 def language_axes() -> WorkloadAxes:
@@ -21,18 +28,12 @@ def language_axes() -> WorkloadAxes:
         WORKLOAD,
         (
             Axis("network", one_of("language model", tuple(SIZES))),
-            Axis("batch_size", positive("batch_size"), in_id=lambda n: f"b{n}"),
-            Axis("length", positive("length"), 1024, in_id=lambda n: f"{n}t"),
-            Axis("precision", one_of("precision", PRECISIONS), "bf16"),
-            Axis("compile_mode", one_of("compile_mode", MODES), "eager"),
-            Axis(
-                "parallel",
-                one_of("parallel", PARALLEL),
-                "ddp",
-                in_id=lambda way: "" if way == "ddp" else str(way),
-                told=False,
-            ),
-            Axis("task", one_of("task", TASKS), "train"),
+            BATCH_SIZE,
+            Axis("length", positive("length"), 1024, in_id="{}t".format),
+            choice("precision", PRECISIONS, "bf16"),
+            choice("compile_mode", MODES, "eager"),
+            quiet("parallel", one_of("parallel", PARALLEL), "ddp"),
+            choice("task", TASKS, "train"),
         ),
         _clash,
     )

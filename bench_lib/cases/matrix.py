@@ -17,9 +17,18 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from bench_lib.cases.axes import LARGEST, LAUNCH, Axis, WorkloadAxes, clash, named, network_axes
+from bench_lib.cases.axes import (
+    LARGEST,
+    LAUNCH,
+    Axis,
+    MatrixError,
+    WorkloadAxes,
+    clash,
+    named,
+    network_axes,
+)
 from bench_lib.cases.collectives import collective_axes
-from bench_lib.cases.declared import SETTINGS, DeclarationError, declared_axes
+from bench_lib.cases.declared import SETTINGS, declared_axes
 from bench_lib.cases.language import language_axes
 from bench_lib.cases.operators import operator_axes
 from bench_lib.cases.training import training_axes
@@ -30,7 +39,6 @@ from bench_lib.model import (
     Case,
     Limits,
     Sampling,
-    UserError,
     is_case_id,
     is_param,
 )
@@ -46,12 +54,8 @@ FACTORY = "factory"
 """The table of steps that somebody's own function builds."""
 DECLARED = "workloads"
 """What ``perf_cases`` calls all tables that signatures declare."""
-_SETTINGS = ("extends", "sampling", "limits", "time_limit_s")
+_SETTINGS = ("extends", *SETTINGS)
 """What a tier says besides its tables."""
-
-
-class MatrixError(UserError):
-    """The matrix says something that cannot be meant; names the file, the table, the key."""
 
 
 def tables(sizes: Mapping[str, int]) -> dict[str, WorkloadAxes]:
@@ -68,10 +72,7 @@ def tables(sizes: Mapping[str, int]) -> dict[str, WorkloadAxes]:
 
 def _declared(checked: Mapping[str, WorkloadAxes]) -> dict[str, WorkloadAxes]:
     """Return what signatures declare, but for workloads that have axes with checks of their own."""
-    try:
-        found = declared_axes(but={axes.workload for axes in checked.values()})
-    except DeclarationError as error:
-        raise MatrixError(str(error)) from error
+    found = declared_axes(but={axes.workload for axes in checked.values()})
     if taken := found.keys() & {*checked, FACTORY, DECLARED, *_SETTINGS}:
         name = min(taken)
         where = f"bench_lib/worker/workloads/{name}.py"
@@ -160,15 +161,7 @@ class _Reader:
         if not isinstance(body, dict):
             raise self.wrong(tier, "has to be a table")
         self._known(tier, body, (*_SETTINGS, FACTORY, *self.workloads))
-        base = Case(
-            id="",
-            workload="",
-            params={},
-            tier=tier,
-            sampling=self._fields(f"{tier}.sampling", Sampling(), body.get("sampling", {})),
-            limits=self._fields(f"{tier}.limits", Limits(), body.get("limits", {})),
-            time_limit_s=self._seconds(tier, body.get("time_limit_s", 300.0)),
-        )
+        base = self._settled(tier, ".", body, Case(id="", workload="", tier=tier))
         cases: dict[str, Case] = {}
         for name in (*self.workloads, FACTORY):
             tables = body.get(name, [])
@@ -183,15 +176,24 @@ class _Reader:
         return list(cases.values())
 
     def _table(self, where: str, name: str, table: Mapping[str, Any], base: Case) -> Iterable[Case]:
-        base = replace(
-            base,
-            sampling=self._fields(f"{where}, sampling", base.sampling, table.get("sampling", {})),
-            limits=self._fields(f"{where}, limits", base.limits, table.get("limits", {})),
-            time_limit_s=self._seconds(where, table.get("time_limit_s", base.time_limit_s)),
-        )
+        base = self._settled(where, ", ", table, base)
         if name == FACTORY:
             return [self._factory(where, table, base)]
         return self._product(where, self.workloads[name], table, base)
+
+    def _settled(self, where: str, within: str, table: Mapping[str, Any], base: Case) -> Case:
+        """Return the base with what a tier or a table says besides its axes."""
+        seconds = table.get("time_limit_s", base.time_limit_s)
+        if not _is_above_zero(seconds):
+            problem = "it has to be a number of seconds above 0"
+            raise self.wrong(where, f"time_limit_s is {seconds!r}; {problem}")
+        sampling, limits = table.get("sampling", {}), table.get("limits", {})
+        return replace(
+            base,
+            sampling=self._fields(f"{where}{within}sampling", base.sampling, sampling),
+            limits=self._fields(f"{where}{within}limits", base.limits, limits),
+            time_limit_s=float(seconds),
+        )
 
     def _factory(self, where: str, table: Mapping[str, Any], base: Case) -> Case:
         """One case whose step a user's own function builds: ``package.module:factory``."""
@@ -308,12 +310,6 @@ class _Reader:
             clash = f"warmup_s is {made.warmup_s:g}, above warmup_max_s {made.warmup_max_s:g}"
             raise self.wrong(where, clash)
         return made
-
-    def _seconds(self, where: str, value: Any) -> float:
-        if not _is_above_zero(value):
-            problem = "it has to be a number of seconds above 0"
-            raise self.wrong(where, f"time_limit_s is {value!r}; {problem}")
-        return float(value)
 
 
 def _matches(rule: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from bench_lib.cases.axes import Axis, WorkloadAxes, case_of, one_of, positive
+from bench_lib.cases.axes import (
+    Axis,
+    WorkloadAxes,
+    case_of,
+    choice,
+    one_of,
+    optional,
+    positive,
+    quiet,
+    refused,
+    switch,
+)
 from bench_lib.formulas.operation import (
     BINARY,
     DIRECTIONS,
@@ -39,26 +50,21 @@ _SHAPES: dict[str, tuple[str, str]] = {
 
 def operator_axes() -> WorkloadAxes:
     """Return the axes of ``ops``; what concerns an operator is checked with all of them."""
+    shape = refused(sizes_in)
     return WorkloadAxes(
         "operator",
         (
-            Axis("op", one_of("op", OPERATORS), in_id=lambda name: f"op-{name}"),
-            Axis("shape", _shape, in_id=_shape_in_id, canonical=_plain),
-            replace(_optional("shape2", _shape, _shape_in_id), canonical=_plain),
-            _optional("layout", one_of("layout", LAYOUTS), str.lower),
-            Axis("precision", one_of("precision", OPERATOR_PRECISIONS), "fp32"),
-            _optional("memory_format", one_of("memory_format", MEMORY_FORMATS)),
-            Axis(
-                "stride",
-                positive("stride"),
-                1,
-                in_id=lambda n: f"s{n}" if n > 1 else "",
-                told=False,
-            ),
-            _switch("causal", usual=False, otherwise="causal"),
-            _switch("pinned", usual=False, otherwise="pinned"),
-            _optional("direction", one_of("direction", DIRECTIONS)),
-            _switch("rotate", usual=True, otherwise="cached"),
+            Axis("op", one_of("op", OPERATORS), in_id="op-{}".format),
+            Axis("shape", shape, in_id=_shape_in_id, canonical=_plain),
+            replace(optional("shape2", shape, _shape_in_id), canonical=_plain),
+            optional("layout", one_of("layout", LAYOUTS), str.lower),
+            choice("precision", OPERATOR_PRECISIONS, "fp32"),
+            optional("memory_format", one_of("memory_format", MEMORY_FORMATS)),
+            quiet("stride", positive("stride"), 1, "s{}".format),
+            switch("causal", "causal"),
+            switch("pinned", "pinned"),
+            optional("direction", one_of("direction", DIRECTIONS)),
+            switch("rotate", "cached", default=True),
         ),
         _clash,
     )
@@ -183,19 +189,12 @@ def _spelt(values: Mapping[str, Param]) -> dict[str, Param]:
 def _clash(chosen: Mapping[str, Any]) -> str | None:
     if chosen["ranks"] > 1:
         return f"an operator is one device's, and ranks is {chosen['ranks']}"
-    try:
-        Operation(**{field.name: chosen[field.name] for field in fields(Operation)})
-    except UserError as error:
-        return str(error)
-    return None
+    return _senseless(chosen)
 
 
-def _shape(text: Any) -> str | None:
-    try:
-        sizes_in(text)
-    except UserError as error:
-        return str(error)
-    return None
+_senseless = refused(
+    lambda chosen: Operation(**{field.name: chosen[field.name] for field in fields(Operation)})
+)
 
 
 def _shape_in_id(text: str) -> str:
@@ -205,21 +204,3 @@ def _shape_in_id(text: str) -> str:
 def _plain(text: str) -> str:
     """Return a shape's sizes without leading zeros."""
     return re.sub(r"(?<![0-9])0+(?=[0-9])", "", text)
-
-
-def _optional(
-    name: str, check: Callable[[Any], str | None], in_id: Callable[[Any], str] = str
-) -> Axis:
-    """Return an axis that says nothing where it is empty."""
-    return Axis(
-        name, lambda value: None if value == "" else check(value), "", in_id=in_id, told=False
-    )
-
-
-def _switch(name: str, *, usual: bool, otherwise: str) -> Axis:
-    def check(value: Any) -> str | None:
-        return None if isinstance(value, bool) else f"{name} is {value!r}; true or false"
-
-    return Axis(
-        name, check, usual, in_id=lambda value: "" if value == usual else otherwise, told=False
-    )

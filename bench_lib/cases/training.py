@@ -1,33 +1,38 @@
-"""Training of image networks as cases: data sets, networks, how they are fed, and the axes."""
+"""Training of image networks as cases: the axes, and what cannot go together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from bench_lib.cases.axes import Axis, WorkloadAxes, case_of, count, one_of, positive
-from bench_lib.model import MEMORY_FORMATS, Case, Param
-
-SAMPLES = {"cifar100": 50_000, "cifar10": 50_000, "mnist": 60_000}
-"""Training samples of each data set."""
-IMAGE_SIZES = {"cifar100": 32, "cifar10": 32, "mnist": 28}
-INPUT_ALONE = "none"
-"""Stands for no network at all: what is measured is the input pipeline."""
-COLOUR_NETWORKS = ("resnet50", "swin_v2_t", "vit_b_16", "inception_v3")
-TRAINED_NETWORKS = (*COLOUR_NETWORKS, "cnn", INPUT_ALONE)
-FEEDS = ("fixed", "device", "loader")
-"""``fixed``: one batch that stays on the device, which is the device's step alone; ``device``: the
-whole data set on the device, shuffled and augmented there; ``loader``: torch's DataLoader."""
-SOURCES = ("generated", "files")
-TRAINING_PRECISIONS = ("fp32", "tf32", "tf32-conv", "bf16", "amp-fp16", "amp-bf16")
-"""Without ``fp16``: Adam's smallest numbers are zero in it."""
-TRAINING_MODES = (
-    *("eager", "graph", "default", "reduce-overhead", "max-autotune"),
-    "max-autotune-no-cudagraphs",
+from bench_lib.cases.axes import (
+    BATCH_SIZE,
+    MEMORY_FORMAT,
+    WorkloadAxes,
+    case_of,
+    choice,
+    count,
+    one_of,
+    optional,
+    quiet,
 )
-SEED = 1337
+from bench_lib.formulas.images import (
+    COLOUR_NETWORKS,
+    DATASETS,
+    FEEDS,
+    INPUT_ALONE,
+    MODES,
+    NETWORKS,
+    PRECISIONS,
+    SEED,
+    SOURCES,
+    own_side,
+)
+from bench_lib.model import Case, Param
+
 WORKERS = 4
 """A loader's processes where a command is not told."""
+LARGEST_SIDE = 1024
 
 
 def training_axes() -> WorkloadAxes:
@@ -35,35 +40,18 @@ def training_axes() -> WorkloadAxes:
     return WorkloadAxes(
         "training",
         (
-            Axis("dataset", one_of("dataset", tuple(SAMPLES))),
-            Axis("network", one_of("network", TRAINED_NETWORKS)),
-            Axis("batch_size", positive("batch_size"), in_id=lambda n: f"b{n}"),
-            Axis("precision", one_of("precision", TRAINING_PRECISIONS), "fp32"),
-            Axis(
-                "memory_format",
-                one_of("memory_format", MEMORY_FORMATS),
-                "nchw",
-                in_id=lambda layout: "" if layout == "nchw" else layout,
-            ),
-            _number("image_size", lambda n: f"{n}px"),
-            Axis("compile_mode", one_of("compile_mode", TRAINING_MODES), "eager"),
-            Axis("feed", one_of("feed", FEEDS)),
-            Axis("workers", _workers, "", in_id=lambda n: "" if n == "" else f"w{n}", told=False),
-            _number("epochs", lambda n: f"e{n}"),
-            Axis(
-                "data",
-                one_of("data", SOURCES),
-                "generated",
-                in_id=lambda source: "" if source == "generated" else source,
-                told=False,
-            ),
-            Axis(
-                "seed",
-                count("seed"),
-                SEED,
-                in_id=lambda n: "" if n == SEED else f"seed{n}",
-                told=False,
-            ),
+            choice("dataset", tuple(DATASETS)),
+            choice("network", NETWORKS),
+            BATCH_SIZE,
+            choice("precision", PRECISIONS, "fp32"),
+            MEMORY_FORMAT,
+            quiet("image_size", count("image_size"), 0, "{}px".format),
+            choice("compile_mode", MODES, "eager"),
+            choice("feed", FEEDS),
+            optional("workers", count("workers"), "w{}".format),
+            quiet("epochs", count("epochs"), 0, "e{}".format),
+            quiet("data", one_of("data", SOURCES), "generated"),
+            quiet("seed", count("seed"), SEED, "seed{}".format),
         ),
         _clash,
     )
@@ -74,24 +62,10 @@ def training_case(base: Case | None = None, **values: Param) -> Case:
 
     Raises UserError where they cannot be meant.
     """
-    if values.get("image_size") == own_size(values):
-        values.pop("image_size", None)
+    dataset, network = str(values.get("dataset")), str(values.get("network"))
+    if dataset in DATASETS and values.get("image_size") == own_side(dataset, network):
+        del values["image_size"]
     return case_of(training_axes(), values, base)
-
-
-def own_size(chosen: Mapping[str, Any]) -> int | None:
-    """Return the pixels of a side where nothing else is asked: the data's, or Inception's 299."""
-    if chosen.get("network") == "inception_v3":
-        return 299
-    return IMAGE_SIZES.get(chosen.get("dataset", ""))
-
-
-def _number(name: str, in_id: Callable[[int], str]) -> Axis:
-    return Axis(name, count(name), 0, in_id=lambda n: in_id(n) if n else "", told=False)
-
-
-def _workers(value: Any) -> str | None:
-    return None if value == "" else count("workers")(value)
 
 
 def _clash(chosen: Mapping[str, Any]) -> str | None:
@@ -106,7 +80,7 @@ def _pipeline_clash(chosen: Mapping[str, Any]) -> str | None:
         return f"workers is {workers}, and feed {feed} has no processes that load"
     if epochs and feed == "fixed":
         return f"epochs is {epochs}, and feed fixed is one batch over and over"
-    batch, samples = chosen["batch_size"], SAMPLES[chosen["dataset"]]
+    batch, samples = chosen["batch_size"], DATASETS[chosen["dataset"]].train
     together = batch if chosen["strong"] else batch * chosen["ranks"]
     if together > samples:
         return (
@@ -139,7 +113,7 @@ def _size_clash(chosen: Mapping[str, Any]) -> str | None:
     size, network = chosen["image_size"], chosen["network"]
     if not size:
         return None
-    if size == own_size(chosen):
+    if size == own_side(chosen["dataset"], network):
         return f"image_size {size} is the size that {network} has here anyway; leave it out"
     if network == "vit_b_16" and size % 16:
         return f"vit_b_16 takes patches of 16 pixels, and image_size is {size}"
@@ -149,6 +123,3 @@ def _size_clash(chosen: Mapping[str, Any]) -> str | None:
     if size > LARGEST_SIDE:
         return f"image_size is {size}; at most {LARGEST_SIDE} is taken"
     return None
-
-
-LARGEST_SIDE = 1024

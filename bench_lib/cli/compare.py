@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,11 +20,12 @@ from bench_lib.cli.output import (
     print_json,
     print_table,
 )
-from bench_lib.formats import quantity, seconds
+from bench_lib.formats import amount, many
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents.kept import Compare, ComparedCase, ComparedSide
-    from bench_lib.report.versus import Alignment, ComparedRow, SideFigures, SideValues
+    from bench_lib.report.versus.rows import Alignment, ComparedRow, SideFigures
+    from bench_lib.report.versus.sides import SideValues
     from bench_lib.verdict.metrics import Metric
 
 MARKER = "<!-- bench-lib: compare -->"
@@ -71,7 +71,7 @@ def compare(
     newest run, else its baselines).  Exit status 0 where anything was compared, 1 where nothing
     was, or by --fail-on; 2 where --fail-on could not tell of a single case.
     """
-    from bench_lib.report import versus
+    from bench_lib.report.versus import rows, sides
     from bench_lib.verdict.metrics import registered
 
     one_form(json=json, markdown=markdown)
@@ -80,13 +80,13 @@ def compare(
         why = f"{metric!r} is none of {', '.join(known)}"
         raise typer.BadParameter(why, param_hint="--metric")
     threshold = 0.0 if fail_on is None else _share_of(fail_on)
-    side_a, side_b = versus.find(a, b, folder=history, baseline_folder=baselines)
-    found = versus.align(
+    side_a, side_b = sides.find(a, b, folder=history, baseline_folder=baselines)
+    found = rows.align(
         side_a,
         side_b,
         metric=known[metric],
         threshold=threshold,
-        chosen=lambda case_id: fnmatch.fnmatchcase(case_id, case),
+        like=case,
     )
     if json:
         print_json(as_document(found))
@@ -130,7 +130,7 @@ def _status(found: Alignment, *, gates: bool) -> int:
 def as_document(found: Alignment) -> Compare:
     """Return the document that ``--json`` prints."""
     from bench_lib.cli.documents.kept import Compare, Renamed
-    from bench_lib.report.versus import for_a_verdict
+    from bench_lib.report.versus.rows import for_a_verdict
 
     return filled(
         Compare,
@@ -205,8 +205,8 @@ def _cells(row: ComparedRow, metric: Metric) -> tuple[str, ...]:
 
     return (
         row.case_id,
-        _quantity(row.figures.a, metric.unit),
-        _quantity(row.figures.b, metric.unit),
+        _amount(row.figures.a, metric.unit),
+        _amount(row.figures.b, metric.unit),
         "" if row.ratio is None else f"{row.ratio:.4f}",
         " to ".join(f"{bound:.4f}" for bound in row.interval or ()),
         row.beyond_chance or "",
@@ -215,22 +215,15 @@ def _cells(row: ComparedRow, metric: Metric) -> tuple[str, ...]:
     )
 
 
-def _quantity(value: float | None, unit: str) -> str:
-
-    if value is None:
-        return "-"
-    if unit == "s":
-        return seconds(value)
-    if unit == "B":
-        return f"{value / 2**20:.{0 if value >= 1000 * 2**20 else 1}f} MiB"
-    return f"{quantity(value)}{unit.lstrip('1')}"
+def _amount(value: float | None, unit: str) -> str:
+    return "-" if value is None else amount(value, unit)
 
 
 def _beside(figures: SideFigures, unit: str) -> str:
     """Return B's value with its change; of what one side does not tell, nothing."""
     if figures.ratio is None:
         return ""
-    return f"{_quantity(figures.b, unit)} ({figures.ratio - 1:+.1%})"
+    return f"{_amount(figures.b, unit)} ({figures.ratio - 1:+.1%})"
 
 
 def _in_one_line(found: Alignment) -> str:
@@ -238,7 +231,7 @@ def _in_one_line(found: Alignment) -> str:
         of = f", of {found.metric.label}," if found.rows else ""
         return f"no case has values{of} on both sides"
     n = len(found.rows)
-    words = f"{n} case{'' if n == 1 else 's'}"
+    words = many(n, "case")
     if found.told:
         by = f" by more than {found.threshold:.3g}" if found.threshold else ""
         words += f": {len(found.slower)} slower and {len(found.faster)} faster{by} beyond chance, "
@@ -285,10 +278,10 @@ def _remarks(rows: Sequence[ComparedRow]) -> Iterator[str]:
 
 
 def _verdict_lines(found: Alignment) -> Iterator[str]:
-    from bench_lib.report.versus import for_a_verdict
+    from bench_lib.report.versus.rows import for_a_verdict
 
-    needs = for_a_verdict(found)
-    yield f"nothing was judged; for a verdict: {'; '.join(needs) or 'pytest perf_tests'}"
+    needs = "; ".join(for_a_verdict(found)) or "pytest perf_tests"
+    yield f"nothing was judged; for a verdict: {needs}"
 
 
 def _problems(found: Alignment) -> list[str]:
@@ -313,18 +306,13 @@ def as_markdown(found: Alignment) -> str:
         ("Remarks", "remarks", list(_remarks(found.rows))),
     )
     sections = [
-        MarkdownSection("Beyond chance", _lines(moved, metric), len(moved), "cases", heading),
+        MarkdownSection("Beyond chance", _lines(moved, metric), "cases", heading),
         *(
-            MarkdownSection(f"{title}: {len(lines)}", _list(lines), len(lines), what, folded=True)
+            MarkdownSection(f"{title}: {len(lines)}", _list(lines), what, folded=True)
             for title, what, lines in apart
         ),
         MarkdownSection(
-            f"Other cases: {len(others)}",
-            _lines(others, metric),
-            len(others),
-            "cases",
-            heading,
-            folded=True,
+            f"Other cases: {len(others)}", _lines(others, metric), "cases", heading, folded=True
         ),
     ]
     opening = [

@@ -24,13 +24,12 @@ from bench_lib.model import (
     Sampling,
     UserError,
 )
-from bench_lib.studies.lists import above_zero, names_in, numbers_in
+from bench_lib.studies.asked import Template, above_zero, names_in, numbers_in
 
 if TYPE_CHECKING:
     from bench_lib.engine.engine import Engine
-    from bench_lib.studies.batches import Search, SearchResult
+    from bench_lib.studies.batches import Search
     from bench_lib.studies.figures import Figures
-    from bench_lib.studies.template import Template
 
 app = branch("exercise")
 
@@ -64,7 +63,6 @@ class Common:
     def template(self, values: dict[str, Param]) -> Template:
         """Return what an exercise's cases have in common; raises UserError."""
         from bench_lib.launch.catalogue import network_sizes
-        from bench_lib.studies.template import Template
 
         sampling = Sampling()
         if self.iterations is not None:
@@ -152,38 +150,38 @@ def largest_batch(
     found = {}
     with session.engine() as engine:
         for name in names:
-            search = batches.Search(
+            found[name] = batches.Search(
                 start=batch_size, capacity=capacity, at_most=at_most, resolution=resolution / 100
             )
-            found[name] = _searched(session, engine, name, search, is_fine=resolution <= 1)
+            _search(session, engine, name, found[name], is_fine=resolution <= 1)
     rows = batches.largest_rows(found, session.figures)
     session.tell(rows, batches.largest_table(rows, capacity))
 
 
-def _searched(
-    session: Session, engine: Engine, name: str, search: Search, *, is_fine: bool
-) -> SearchResult:
+def _search(session: Session, engine: Engine, name: str, search: Search, *, is_fine: bool) -> None:
     """Search one precision's largest batch, and write down the measurement of it.
 
     The sheet takes it for the largest there is only where memory ended the search, and a fine one.
     """
     from bench_lib.engine.settings import nodeid_of
-    from bench_lib.studies import batches
+    from bench_lib.studies.batches import largest_accepted
 
     def case_of(batch: int) -> Case:
         return session.case(precision=name, batch_size=batch)
 
-    looks = batches.BatchLooks(engine.held.glance, engine.attempt)
-    found = batches.find_largest(search, case_of, looks, lambda line: say(f"{name}: {line}"))
-    accepted = batches.largest_accepted(case_of, engine.accepted)
-    found = batches.held_against(found, accepted, search, case_of, engine.attempt)
-    if found.outcome is not None:
-        exact = is_fine and not found.stopped
+    search.run(
+        case_of,
+        glance=engine.held.glance,
+        measure=engine.attempt,
+        say=lambda line: say(f"{name}: {line}"),
+    )
+    search.hold_against(largest_accepted(case_of, engine.accepted), case_of, engine.attempt)
+    if search.outcome is not None:
+        exact = is_fine and not search.stopped
         command = "largest-batch" if exact else "largest-batch-or-more"
-        engine.note(found.outcome, nodeid_of(command, found.outcome.case.id))
-    if found.missed is not None:
-        engine.note(found.missed)
-    return found
+        engine.note(search.outcome, nodeid_of(command, search.outcome.case.id))
+    if search.missed is not None:
+        engine.note(search.missed)
 
 
 @app.command()

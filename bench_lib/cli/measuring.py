@@ -27,8 +27,7 @@ from bench_lib.cli.reading import cases_of
 if TYPE_CHECKING:
     from bench_lib.engine.engine import Engine
     from bench_lib.model import Case, Hardware, Limits, Record
-    from bench_lib.studies.cells import Table
-    from bench_lib.studies.figures import Figures
+    from bench_lib.studies.figures import Figures, Table
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ class Measuring:
         self.figures = {record.case.id: figures_of(record, self.device) for record in self._records}
 
     def _announce(self, cases: Sequence[Case], words: str) -> None:
-        from bench_lib.studies.template import least_s
+        from bench_lib.studies.asked import least_s
 
         seconds = round(least_s(cases))
         least = f"{seconds} s" if seconds < 90 else f"{round(seconds / 60)} min"

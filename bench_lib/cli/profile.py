@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from bench_lib.engine.profiles import CaseProfile
     from bench_lib.model import Case
 
-TORCH, ROCM, RANGES = "torch", "rocm", "ranges"
-TOOLS = (TORCH, ROCM, "rocprofv3", "rocprofv2", "rocprof", "rocprof-compute", RANGES)
+TORCH, RANGES = "torch", "ranges"
+TOOLS = (TORCH, "rocm", "rocprofv3", "rocprofv2", "rocprof", "rocprof-compute", RANGES)
 DEFAULT_OUTPUT = Path("profiles")
 LOCK_WAIT_S = 600.0
 STEPS = 5
@@ -106,8 +106,11 @@ def profile(
 
 
 def _check(tool: str, *, stacks: bool, counters: bool) -> None:
-    if tool not in TOOLS:
-        raise UserError(f"--tool {tool!r}: there is {', '.join(TOOLS)}")
+    from bench_lib import backends
+
+    known = dict.fromkeys((*TOOLS, *(name for each in backends.profilers() for name in each.names)))
+    if tool not in known:
+        raise UserError(f"--tool {tool!r}: there is {', '.join(known)}")
     if stacks and tool != TORCH:
         raise UserError(f"--stacks: {tool} keeps none; torch does")
     if counters and tool in (TORCH, RANGES):
@@ -193,11 +196,11 @@ def _look(
             return profiles.with_torch(
                 case, device, folder, asked, environment=environment, say=say
             )
-        return profiles.with_rocm(
+        return profiles.with_vendors(
             case,
             device,
             folder,
-            tool=None if tool == ROCM else tool,
+            tool,
             steps=steps,
             counted=counted,
             environment=environment,

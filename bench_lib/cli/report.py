@@ -83,12 +83,12 @@ def report(
         raise typer.BadParameter(why, param_hint="--notify-as")
     with Archive(history) as archive:
         night = gather(archive, baselines, runs=run or (), days=days, asked=utc_now())
-        before = news.before_of(archive, night) if notify else None
+        before = news.before_of(archive, night) if notify else news.Before()
     to_stdout = markdown is not None and str(markdown) == "-"
     if html is not None:
         from bench_lib.report import html as pages
 
-        pages.write(night, html)
+        _write(html, pages.page(night))
     if markdown is not None:
         _write_markdown(night, None if to_stdout else markdown)
     if json and not to_stdout:
@@ -101,7 +101,7 @@ def report(
         _print(night, [path for path in (html, markdown) if path is not None])
     if notify:
         where = link if link is not None else _run_of_actions()
-        news.notify(night, notify, before=before, link=where, shape=notify_as, say=say)
+        news.notify(night, notify, before, link=where, shape=notify_as, say=say)
 
 
 def _run_of_actions() -> str:
@@ -118,7 +118,11 @@ def _write_markdown(night: Night, path: Path | None) -> None:
     text = as_markdown(night, limit=limit_of(path))
     if path is None:
         print(text)
-        return
+    else:
+        _write(path, text)
+
+
+def _write(path: Path, text: str) -> None:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", errors="replace")
@@ -126,8 +130,7 @@ def _write_markdown(night: Night, path: Path | None) -> None:
 
 def _print(night: Night, written: list[Path]) -> None:
     from bench_lib.report import console
-    from bench_lib.report.hints import hints
-    from bench_lib.report.onset import in_words
+    from bench_lib.report.findings import hints, in_words
 
     print(night.sentence)
     if night.failed:
@@ -159,15 +162,15 @@ def _print(night: Night, written: list[Path]) -> None:
 def _entry(entry: NightCase) -> NightEntry:
     from bench_lib.cli.documents.kept import ChangePoint, NightEntry
 
-    record = entry.record
+    record, figures = entry.record, entry.figures
     return filled(
         NightEntry,
         entry,
         case_id=record.case.id,
         hardware_key=entry.hardware.key,
         run=entry.run_id,
-        median_s=entry.step_s,
-        items_per_s=entry.rate,
+        median_s=figures.median_s if figures else None,
+        items_per_s=figures.rate if figures else None,
         verdicts=record.verdicts,
         changes=record.changes,
         change_points=[

@@ -14,7 +14,7 @@ from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import DEFAULT_MATRIX, say
 from bench_lib.model import TASKS, Case, Hardware, Param, Record, Sampling, UserError
-from bench_lib.studies.lists import above_zero, names_in, numbers_in
+from bench_lib.studies.asked import Template, above_zero, names_in, numbers_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -168,7 +168,6 @@ def _networks(asked: ScalingOptions) -> list[Subject]:
 
 def _network(name: str, batch: int, sizes: Mapping[str, int], asked: ScalingOptions) -> Subject:
     from bench_lib.studies.scaling import Subject
-    from bench_lib.studies.template import Template
 
     own: dict[str, Param] = {"task": asked.task or "train", "network": name, "batch_size": batch}
     template = Template(sizes, {**asked.values, **own}, time_limit_s=asked.time_limit)
@@ -369,7 +368,7 @@ class _Study:
         table = exercise.scaling_table(rows)
         more: dict[str, Any] = {"forecasts": [], "gpu": None, "requests": []}
         sections = [table.lines, exercise.efficiency_lines(rows)]
-        sections.append([exercise.law_line(curve) for curve in curves])
+        sections.append([curve.fitted.sentence for curve in curves])
         if what == MNIST:
             told, more = self._about_the_job(rows)
             sections += told
@@ -383,7 +382,7 @@ class _Study:
                 say(f"drawn to {self._plot}")
             except UserError as error:  # what was measured is told all the same
                 say(f"not drawn: {error}")
-        laws = [exercise.law_of(curve) for curve in curves]
+        laws = [curve.fitted for curve in curves]
         written = [each.written for each in self._sessions]
         session.tell(rows, replace(table, lines=lines), laws=laws, written=written, **more)
 

@@ -129,8 +129,9 @@ def _checked(
     from bench_lib.engine.engine import opened
     from bench_lib.engine.settings import Settings
     from bench_lib.studies import selfcheck as check
+    from bench_lib.studies.asked import least_s
 
-    about_s = check.duration_s(case, processes + 1, effects)
+    about_s = (processes + 1) * least_s([case], len(effects))
     say(
         f"{case.id} on {device.key}: {processes} fresh processes, each clean and with "
         f"{', '.join(f'{e:.1%}' for e in effects if e)} planted; about {_minutes(about_s)}"
@@ -270,11 +271,12 @@ def _compared(device: Hardware, cases: Sequence[Case], number: int) -> ContextsF
     from bench_lib.engine.settings import Settings, Side
     from bench_lib.launch.wire import CONTEXTS_VARIABLE
     from bench_lib.studies import contexts
+    from bench_lib.studies.asked import least_s
 
     kinds = [contexts.ANY]
     if backends.is_gpu(device):
         kinds.append(contexts.CHOSEN)
-    about_s = contexts.duration_s(cases, len(kinds), number)
+    about_s = number * len(kinds) * least_s(cases)
     say(
         f"{', '.join(case.id for case in cases)} on {device.key}: {number} fresh contexts"
         f"{', and as many chosen ones' if len(kinds) > 1 else ''}; about {_minutes(about_s)}"

@@ -7,7 +7,7 @@ import secrets
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +15,7 @@ import typer
 
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, print_json, print_table
-from bench_lib.formats import printable
+from bench_lib.formats import many, printable
 from bench_lib.model import UserError
 
 if TYPE_CHECKING:
@@ -139,21 +139,17 @@ def _request(wanted: Wanted, given: Sequence[str]) -> JobRequest:
     if wanted.array == "tiers" and not tiers:
         raise UserError("--array tiers makes a task of each tier; name them: --tier gate,nightly")
     partition = asked.name("--partition", wanted.partition)
-    nodes = asked.count("--nodes", wanted.nodes) or 1
-    gpus, shares = asked.count("--gpus", wanted.gpus), 1
+    resources = asked.resources(wanted.nodes, wanted.cpus, wanted.gpus, wanted.mem, wanted.time)
+    shares = 1
     if wanted.array == "gpus":
-        if nodes > 1:
-            raise UserError(f"--nodes {nodes}: each task of --array gpus has one GPU of one node")
-        gpus, shares = 1, gpus or _gpus_of(partition)
+        if resources.nodes > 1:
+            words = "each task of --array gpus has one GPU of one node"
+            raise UserError(f"--nodes {resources.nodes}: {words}")
+        shares = resources.gpus or _gpus_of(partition)
+        resources = replace(resources, gpus=1)
     container = asked.words("--container", wanted.container)
     return asked.JobRequest(
-        resources=asked.Resources(
-            nodes=nodes,
-            cpus=asked.count("--cpus", wanted.cpus),
-            gpus=gpus,
-            memory_bytes=None if wanted.mem is None else asked.memory(wanted.mem),
-            time_s=None if wanted.time is None else asked.seconds(wanted.time),
-        ),
+        resources=resources,
         tiers=tiers,
         array=wanted.array,
         shares=shares,
@@ -188,8 +184,8 @@ def _gpus_of(partition: str | None) -> int:
 
 
 def _show(request: JobRequest, history: Path, name: str, *, json: bool) -> None:
+    from bench_lib.slurm.asked import sbatch_script
     from bench_lib.slurm.collecting import FOLDER
-    from bench_lib.slurm.script import sbatch_script
 
     script = sbatch_script(request, history / FOLDER / name, _command())
     if json:
@@ -202,12 +198,12 @@ def _show(request: JobRequest, history: Path, name: str, *, json: bool) -> None:
 
 def _submit(request: JobRequest, history: Path, name: str) -> Submission:
     """Write the script, submit it and note the job; raises UserError."""
-    from bench_lib.slurm import collecting, script, tools
+    from bench_lib.slurm import asked, collecting, tools
     from bench_lib.storage.history import utc_now
 
     folder = history / collecting.FOLDER / name
     path = folder.with_name(f"{name}.sbatch")
-    text = script.sbatch_script(request, folder, _command())
+    text = asked.sbatch_script(request, folder, _command())
     try:
         folder.mkdir(parents=True)
         path.write_text(text)
@@ -216,7 +212,7 @@ def _submit(request: JobRequest, history: Path, name: str) -> Submission:
             f"cannot write {path}: {error.strerror}; name another folder with --history"
         ) from error
     try:
-        job = tools.submit(path, request, script.options(request, folder))
+        job = tools.submit(path, request, asked.options(request, folder))
     except UserError:
         path.unlink()
         folder.rmdir()
@@ -240,8 +236,8 @@ def _command() -> list[str]:
 
 def _as_submitted(submission: Submission, history: Path) -> Submit:
     from bench_lib.cli.documents.seen import Submit, SubmittedTask
+    from bench_lib.slurm.asked import log_of
     from bench_lib.slurm.collecting import FOLDER
-    from bench_lib.slurm.script import log_of
 
     folder = history / FOLDER / submission.name
     return Submit(
@@ -342,7 +338,6 @@ def _part(task: Task) -> str:
 
 
 def _given(got: Got) -> str:
-    from bench_lib.slurm.asked import many
     from bench_lib.slurm.job import gib
 
     parts = [many(got.cpus, "core") if got.cpus else "", gib(got.memory_bytes) or ""]

@@ -15,7 +15,7 @@ from bench_lib.cli.options import grouped
 from bench_lib.cli.output import say
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import MEMORY_FORMATS, Case, Sampling, UserError
-from bench_lib.studies.lists import above_zero, numbers_in
+from bench_lib.studies.asked import above_zero, numbers_in
 
 if TYPE_CHECKING:
     from bench_lib.model import Param, Record
@@ -88,7 +88,7 @@ def cifar100(
     keeping: Keeping,
 ) -> None:
     """Train on CIFAR-100: a line a step, then input, device's step and both side by side."""
-    from bench_lib.cases.training import SAMPLES
+    from bench_lib.formulas.images import DATASETS
     from bench_lib.studies import training
 
     for flag, value in (("--max-steps", max_steps), ("--max-epochs", max_epochs)):
@@ -105,7 +105,7 @@ def cifar100(
     # Batches of a loader's processes come together, and are a step of the measurement.
     at_once = max(1, manner.workers) if feed == "loader" else 1
     together = batch_size * ranks if not strong else batch_size
-    steps = min(max_steps, max_epochs * max(1, SAMPLES["cifar100"] // max(1, together)))
+    steps = min(max_steps, max_epochs * max(1, DATASETS["cifar100"].train // max(1, together)))
     iterations = -(-steps // at_once)
     sampling = Sampling(iterations=iterations, max_iterations=iterations)
     cases = training.three_cases(

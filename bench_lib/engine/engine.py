@@ -268,7 +268,10 @@ class Engine:
     def judge(self) -> list[Record]:
         """Judge everything and write the verdicts; raises HistoryError and BaselineError."""
         if not self._is_paired:
-            return self.suite.judge()
+            records = self.suite.judge()
+            for problem in self.suite.left_out:
+                self.settings.say(f"left out of the rolling baseline: {problem}")
+            return records
         changes = pairing.differences(self.environments)
         for row in self.rows():
             self.suite.decide(row.case_id, row.status, row.verdicts, changes)

@@ -1,4 +1,4 @@
-"""Looking into a case on this machine: by torch's profiler, or by one of ROCm's around the worker.
+"""Looking into a case on this machine: by torch's profiler, or a vendor's around the worker.
 
 Whatever a profiler writes stays in the case's folder, beside ``kernels.json`` (``profiles``).
 """
@@ -10,29 +10,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench_lib import backends
-from bench_lib.backends.amd.rocprof import counters, profilers
-from bench_lib.backends.amd.rocprof.counters import KernelCounters
-from bench_lib.backends.amd.rocprof.profilers import Profiler
-from bench_lib.backends.amd.rocprof.results import ProfiledProcess
-from bench_lib.backends.tool import ToolError, ask
+from bench_lib.backends.profiler import Counters, KernelCounters, ProfiledProcess
+from bench_lib.backends.tool import ToolError
 from bench_lib.engine.device import HeldDevice
 from bench_lib.environment import fingerprint
 from bench_lib.launch.faults import CaseFault, CaseSkipped
 from bench_lib.launch.profiled import MEASURED, Profiled, ProfileRequest, run_profile
 from bench_lib.launch.temporary import temporary_folder
-from bench_lib.model import Case, Environment, Hardware, Kernel, KernelTable, UserError
-from bench_lib.profiling import answers, readings, store, traces
+from bench_lib.model import Case, Environment, Hardware, KernelTable, UserError
+from bench_lib.profiling import answers, store, traces
+from bench_lib.profiling.answers import Answer
 from bench_lib.profiling.kernels import table
-from bench_lib.profiling.readings import Answer
 from bench_lib.profiling.store import Profile
 from bench_lib.storage.history import utc_now
 
-NAME = "rocprof"
-"""How the files of ROCm's profilers begin."""
 LATE = "time limit"
 """The kind of a fault after which trying again would take as long again."""
-ANALYSIS_LIMIT_S = 300.0
-"""rocprof-compute takes minutes to import what it prints with."""
 
 
 class UnprofiledError(UserError):
@@ -163,45 +156,61 @@ def _in_trace(result: Profiled, label: str, folder: Path, device: Hardware) -> P
     trace = traces.read(path, needs_device=backends.is_gpu(device))
     plain_s, profiled_s = result.plain_step_s, result.profiled_step_s
     cost = answers.Cost(plain_s, profiled_s) if plain_s and profiled_s else None
-    found = answers.answers(trace, result.memory, cost)
+    found = answers.of_trace(trace, result.memory, cost)
     return ProfiledWork(label, trace.table(), found, path, plain_s, profiled_s)
 
 
-def with_rocm(
+def with_vendors(
     case: Case,
     device: Hardware,
     folder: Path,
+    tool: str,
     *,
-    tool: str | None = None,
     steps: int = 5,
     counted: bool = False,
     environment: Mapping[str, str] | None = None,
     say: Say = lambda _line: None,
 ) -> CaseProfile:
-    """Look into a case by one of ROCm's profilers, the newest unless ``tool`` names one.
+    """Look into a case by a vendor's profiler; `tool` is one of its `Profilers.names`.
 
     ``counted`` asks for counters of the hardware too, which takes more runs.  Raises as
     ``run_profile`` does, and UnprofiledError where there is no such profiler or what it left
     makes no sense.
     """
-    try:
-        profiler = profilers.require(tool)
-        around = _Around(
-            case, folder, profiler, ProfileRequest(steps, ranges=True), environment, say
+
+    def run(what: str, into: Path, counters: Sequence[str] = ()) -> list[Profiled]:
+        profiler.prepare(into, counters=counters)
+        return run_profile(
+            case,
+            folder,
+            ProfileRequest(steps, ranges=True),
+            around=lambda app: profiler.command(app, into, counters=counters),
+            environment=environment,
+            say=lambda phase: say(f"{what}: {phase}"),
         )
-        results = around.run("kernels")
-        found = profiler.results(around.folder, NAME, MEASURED)
-        problems = [*(p for result in results for p in result.problems), *found.problems]
-        alone = len(found.processes) == 1
-        seen = [_of_process(each, results[0], profiler, alone) for each in found.processes]
+
+    found = next((each for each in backends.profilers() if tool in each.names), None)
+    if found is None:
+        raise UnprofiledError(f"no backend here has a profiler {tool!r}")
+    try:
+        profiler = found.require(tool)
+        fresh = folder / f"{profiler.tool}-{utc_now().replace(':', '').replace('-', '')}"
+        results = run("kernels", fresh)
+        left = profiler.results(fresh, MEASURED)
+        problems = [*(p for result in results for p in result.problems), *left.problems]
+        alone = len(left.processes) == 1
+        seen = [
+            _of_process(each, results[0], profiler.tool, "" if alone else f"process {each.label}")
+            for each in left.processes
+        ]
         if not seen:
             raise UnprofiledError("; ".join(problems))
     except (ToolError, OSError) as error:
         raise UnprofiledError(str(error)) from error
-    counts = counters.Reading([])
-    if counted or profiler.tool == "rocprof-compute":
+    counts = Counters([])
+    if counted or profiler.always_counts:
         try:
-            counts = around.counts(device)
+            counts = profiler.counters(fresh, device, run, say)
         except (ToolError, OSError, CaseFault) as error:  # the kernels are there all the same
             problems.append(f"no counters: {error}")
     look = CaseProfile(
@@ -213,79 +222,17 @@ def with_rocm(
         seen,
         _most(results),
         counters=counts.kernels,
-        files={f"what {profiler.tool} wrote": around.folder},
+        files={f"what {profiler.tool} wrote": fresh},
         problems=problems + counts.problems,
     )
     return _kept(look)
 
 
-def _of_process(
-    process: ProfiledProcess,
-    result: Profiled,
-    profiler: Profiler,
-    alone: bool,  # noqa: FBT001 - of all processes
-) -> ProfiledWork:
+def _of_process(process: ProfiledProcess, result: Profiled, tool: str, label: str) -> ProfiledWork:
     # Where no range counted, the steps that warmed up are among what was seen.
     steps = result.steps if process.ranges else result.steps_in_all or result.steps
-    each = [Kernel(k.name, k.calls / steps, k.total_s / steps) for k in process.kernels]
-    copies = [Kernel(c.direction, c.calls / steps, c.total_s / steps) for c in process.copies]
-    found = readings.answers(each, copies=copies, calls=process.calls)
-    kernels = table([*process.kernels, *_as_kernels(process)], steps, profiler.tool)
-    return ProfiledWork("" if alone else f"process {process.label}".rstrip(), kernels, found)
-
-
-def _as_kernels(process: ProfiledProcess) -> list[Kernel]:
-    """Return copies as torch's profiler lists them, so that profiles can be compared."""
-    short = {"host to device": "HtoD", "device to host": "DtoH", "device to device": "DtoD"}
-    return [
-        Kernel(f"Memcpy {short.get(copy.direction, copy.direction)}", copy.calls, copy.total_s)
-        for copy in process.copies
-    ]
-
-
-@dataclass
-class _Around:
-    """Runs of a case below one of ROCm's profilers, all in a fresh folder."""
-
-    case: Case
-    out: Path
-    profiler: Profiler
-    asked: ProfileRequest
-    environment: Mapping[str, str] | None
-    say: Say
-    folder: Path = Path()
-
-    def __post_init__(self) -> None:
-        started = utc_now().replace(":", "").replace("-", "")
-        self.folder = self.out / f"{self.profiler.tool}-{started}"
-
-    def run(
-        self, what: str, *, folder: Path | None = None, counted: Sequence[str] = ()
-    ) -> list[Profiled]:
-        into = folder or self.folder
-        self.profiler.prepare(into, NAME, counters=counted)
-        return run_profile(
-            self.case,
-            self.out,
-            self.asked,
-            around=lambda app: self.profiler.command(app, into, NAME, counters=counted),
-            environment=self.environment,
-            say=lambda phase: self.say(f"{what}: {phase}"),
-        )
-
-    def counts(self, device: Hardware) -> counters.Reading:
-        """Return what the hardware's counters tell, from as many runs as they need."""
-        if self.profiler.tool == "rocprof-compute":
-            self.say("analyse the counters")
-            words = self.profiler.analysis(self.folder, NAME)
-            return counters.parse(ask(words, timeout_s=ANALYSIS_LIMIT_S))
-        needed = counters.passes(device.arch or "", self.profiler.rocm)
-        files = []
-        for number, wanted in enumerate(needed, 1):
-            into = self.folder / f"counters-{number}"
-            self.run(f"counters, run {number} of {len(needed)}", folder=into, counted=wanted)
-            files += self.profiler.counted(into, NAME)
-        return counters.read(files, peak_gb_s=device.peak_gb_per_s)
+    found = answers.of_kernels(process.kernels, steps, process.calls)
+    return ProfiledWork(label.rstrip(), table(process.kernels, steps, tool), found)
 
 
 def _environment(result: Profiled) -> Environment:

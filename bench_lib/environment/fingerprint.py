@@ -133,6 +133,7 @@ def difference(a: Environment, b: Environment) -> list[str]:
         old, new = getattr(a, item.name), getattr(b, item.name)
         if old == new or None in (old, new):
             continue
+        name = item.name.replace("_", " ")
         if isinstance(old, dict):
             words += _changes(item.name, old, new)
         elif item.name == "dirty":
@@ -140,10 +141,10 @@ def difference(a: Environment, b: Environment) -> list[str]:
             words.append(f"checkout {state[old]} -> {state[new]}")
         elif isinstance(old, bool):
             state = {False: "off", True: "on"}
-            words.append(f"{_spoken(item.name)} {state[old]} -> {state[new]}")
+            words.append(f"{name} {state[old]} -> {state[new]}")
         else:
             short = 12 if item.name == "commit" else None
-            words.append(f"{_spoken(item.name)} {str(old)[:short]} -> {str(new)[:short]}")
+            words.append(f"{name} {str(old)[:short]} -> {str(new)[:short]}")
     return words
 
 
@@ -162,10 +163,6 @@ def _changes(field: str, old: Mapping[str, str], new: Mapping[str, str]) -> list
         for name in sorted(old.keys() & new.keys())
         if old[name] != new[name] and not (field == "caches" and same(old[name], new[name]))
     ]
-
-
-def _spoken(field: str) -> str:
-    return field.replace("_", " ")
 
 
 # --- the environment ---------------------------------------------------------------------

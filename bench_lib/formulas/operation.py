@@ -6,6 +6,7 @@ worker both ask.  Sizes are bytes; a multiply-accumulate is two FLOPs.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable
@@ -46,7 +47,7 @@ _FAMILIES = {
 }
 OPERATORS = tuple(_FAMILIES)
 
-_NEEDED = ("layout", "memory_format", "direction")
+_WORDS = {"layout": LAYOUTS, "memory_format": MEMORY_FORMATS, "direction": DIRECTIONS}
 """What has no usual value: where it concerns an operator it has to be named."""
 
 
@@ -99,14 +100,9 @@ def _short(text: str) -> str:
 
 def broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the shape of two tensors together by torch's rule; None where they do not fit."""
-    rank = max(len(one), len(other))
-    pairs = zip(_led(one, rank), _led(other, rank), strict=True)
+    pairs = itertools.zip_longest(reversed(one), reversed(other), fillvalue=1)
     sizes = [max(a, b) if 1 in (a, b) or a == b else 0 for a, b in pairs]
-    return tuple(sizes) if all(sizes) else None
-
-
-def _led(sizes: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    return (1,) * (rank - len(sizes)) + sizes
+    return tuple(reversed(sizes)) if all(sizes) else None
 
 
 @dataclass(frozen=True)
@@ -153,21 +149,15 @@ class Operation:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
-        for name, allowed in (
-            ("precision", OPERATOR_PRECISIONS),
-            ("layout", ("", *LAYOUTS)),
-            ("memory_format", ("", *MEMORY_FORMATS)),
-            ("direction", ("", *DIRECTIONS)),
-        ):
-            if getattr(self, name) not in allowed:
-                raise self._wrong(name, f"there is {', '.join(filter(None, allowed))}")
+        for name, allowed in {"precision": OPERATOR_PRECISIONS, **_WORDS}.items():
+            if getattr(self, name) not in (*allowed, _USUAL.get(name)):
+                raise self._wrong(name, f"there is {', '.join(allowed)}")
         for name, usual in _USUAL.items():
             given = getattr(self, name) != usual
             if given and not asks(self.op, name):
                 raise self._wrong(name, f"{self.op} has none")
-            if not given and name in _NEEDED and asks(self.op, name):
-                known = {"layout": LAYOUTS, "direction": DIRECTIONS}.get(name, MEMORY_FORMATS)
-                raise UserError(f"{self.op} needs {name}: {' or '.join(known)}")
+            if not given and name in _WORDS and asks(self.op, name):
+                raise UserError(f"{self.op} needs {name}: {' or '.join(_WORDS[name])}")
         for name in ("shape", "shape2"):
             if self.family != "sdpa" and _ATTENTION.fullmatch(str(getattr(self, name))):
                 raise self._wrong(name, "letters are for sdpa; write sizes with dashes between")

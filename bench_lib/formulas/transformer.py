@@ -12,6 +12,9 @@ from dataclasses import dataclass
 VOCABULARY = 50304
 """GPT-2's 50257 tokens, rounded up to a multiple of 64 as is usual for matrix units."""
 
+PARALLEL = ("ddp", "fsdp2")
+"""How ranks train together: each with all weights, or each with its part of them."""
+
 
 @dataclass(frozen=True)
 class Size:

@@ -18,11 +18,10 @@ from typing import Any
 import msgspec
 
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError, how_it_ended, last_output
-from bench_lib.launch.launchers import command_for, without_ranks
-from bench_lib.launch.ranks import FOLDER_VARIABLE, end_all
+from bench_lib.launch.launchers import command_for
+from bench_lib.launch.ranks import ends_within, run
 from bench_lib.launch.temporary import temporary_folder
-from bench_lib.launch.zygote import import_path
-from bench_lib.model import Case, Device, Fault
+from bench_lib.model import Case, Fault
 
 LOOK_S = 0.1
 """How often the process's output is looked at."""
@@ -36,15 +35,12 @@ class Profiled:
     """What one rank left in the folder: its ``result.json``."""
 
     rank: int = 0
-    ranks: int = 1
     steps: int = 1
     steps_in_all: int | None = None
     """With those that warmed up, where a profiler outside saw all."""
-    device: Device | None = None
     versions: dict[str, str | None] = field(default_factory=dict)
     cudnn: str | None = None
     threads: int | None = None
-    first_step_s: float | None = None
     plain_step_s: float | None = None
     """A step without a profiler, the mean of some just before."""
     profiled_step_s: float | None = None
@@ -82,7 +78,6 @@ def run_profile(
     around: Callable[[Sequence[str]], Sequence[str]] = tuple,
     environment: Mapping[str, str] | None = None,
     say: Callable[[str], None] = lambda _line: None,
-    python: str = sys.executable,
 ) -> list[Profiled]:
     """Profile a case and leave what came of it in ``folder``; returns its ranks' results.
 
@@ -90,37 +85,22 @@ def run_profile(
     it is.  Raises CaseSkipped, CaseFault, or LaunchError where nothing can be started or written;
     no process is left behind, and what was written before a fault stays.
     """
-    ranks = case.launch.ranks
-    command = order(case, folder, asked, python)
+    command = order(case, folder, asked)
     _clear(folder, asked)
     log = folder / LOG
-    with temporary_folder() as links:
-        variables = without_ranks({**os.environ, **(environment or {}), "PYTHONUNBUFFERED": "1"})
-        variables["PYTHONPATH"] = import_path(Path(links), variables)
-        variables[FOLDER_VARIABLE] = links
-        command = list(around(command))
-        try:
-            with log.open("wb") as output:
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=variables,
-                    start_new_session=True,
-                )
-        except OSError as error:
-            raise LaunchError(f"cannot start {command[0]}: {error.strerror}") from error
-        try:
-            in_time = _follow(process, log, case.time_limit_s, say)
-        finally:
-            end_all(process, Path(links))
-    return _outcome(folder, ranks, process.returncode, case if not in_time else None)
+    environ = {**os.environ, **(environment or {}), "PYTHONUNBUFFERED": "1"}
+    with temporary_folder() as marked:
+        code, in_time = run(
+            around(command),
+            Path(marked),
+            log,
+            environ,
+            lambda process: _follow(process, log, case.time_limit_s, say),
+        )
+    return _outcome(folder, case, code, in_time=in_time)
 
 
-def order(
-    case: Case, folder: Path, asked: ProfileRequest, python: str = sys.executable
-) -> list[str]:
+def order(case: Case, folder: Path, asked: ProfileRequest) -> list[str]:
     """Write the case into ``folder`` and return the words that profile it there.
 
     Raises LaunchError.
@@ -134,7 +114,7 @@ def order(
             f"cannot write to {folder}: {error.strerror}; name another folder with --output DIR"
         ) from error
     ranks = case.launch.ranks
-    words = command_for(ranks, python=python).words if ranks > 1 else (python,)
+    words = command_for(ranks, python=sys.executable).words if ranks > 1 else (sys.executable,)
     command = [*words, "-m", "bench_lib.worker", "profile", str(file), str(folder)]
     command += ["--steps", str(asked.steps)]
     return command + [f"--{name}" for name in ("stacks", "ranges") if getattr(asked, name)]
@@ -161,22 +141,18 @@ def _follow(
     """Wait for the end and tell the phases; returns whether it came within the limit."""
     deadline = time.monotonic() + limit_s
     told = 0
-    running = True
-    while running:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(LOOK_S)
-            running = False
+    while True:
+        ended = ends_within(process, LOOK_S)
         phases = _PHASE.findall(log.read_text(errors="replace")) if log.is_file() else []
         for phase in phases[told:]:
             say(phase)
         told = len(phases)
-        if running and time.monotonic() > deadline:
-            return False
-    return True
+        if ended or time.monotonic() > deadline:
+            return ended
 
 
-def _outcome(folder: Path, ranks: int, code: int | None, late: Case | None) -> list[Profiled]:
-    results = _results(folder)
+def _outcome(folder: Path, case: Case, code: int | None, *, in_time: bool) -> list[Profiled]:
+    results, ranks = _results(folder), case.launch.ranks
     for result in results:
         if result.skipped is not None:
             raise CaseSkipped(result.skipped)
@@ -187,8 +163,8 @@ def _outcome(folder: Path, ranks: int, code: int | None, late: Case | None) -> l
         where = f"rank {first.rank}: " if ranks > 1 else ""
         message = f"{where}{about.get('message', '')}"
         raise CaseFault(Fault(str(about.get("kind")), message, str(about.get("phase")), output))
-    if late is not None:
-        message = f"not done within its time limit of {late.time_limit_s:g} s"
+    if not in_time:
+        message = f"not done within its time limit of {case.time_limit_s:g} s"
         raise CaseFault(Fault("time limit", message, "profile", output))
     if len(results) < ranks or not all(result.done for result in results):
         raise CaseFault(Fault("died", how_it_ended(code), "profile", output))

@@ -98,21 +98,40 @@ def launch(
     ``wait`` waits for the launcher's end and says whether it came in time.  Raises LaunchError
     where it cannot be started.
     """
+    program, log = command.words[0], folder / "output.log"
+    if shutil.which(program, path=environ.get("PATH")) is None:
+        raise LaunchError(f"cannot start ranks with {program}: no such program")
+    words = leashed([*command.words, "-m", *form])
+    return LaunchEnd(command, *run(words, folder, log, environ, wait), log)
+
+
+def run(
+    words: Sequence[str],
+    folder: Path,
+    log: Path,
+    environ: Mapping[str, str],
+    wait: Callable[[subprocess.Popen[bytes]], bool],
+) -> tuple[int | None, bool]:
+    """Run a program that may start ranks; return its exit status and what `wait` says.
+
+    All that it starts is marked with `folder`, and has ended when this returns.  What it prints
+    goes to `log`.  Raises LaunchError where it cannot be started.
+    """
     variables = without_ranks(environ)
     variables["PYTHONPATH"] = import_path(folder, variables)
     variables[FOLDER_VARIABLE] = str(folder)
-    log = folder / "output.log"
-    if shutil.which(command.words[0], path=variables.get("PATH")) is None:
-        raise LaunchError(f"cannot start ranks with {command.words[0]}: no such program")
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            leashed([*command.words, "-m", *form]),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=variables,
-            start_new_session=True,
-        )
+    try:
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=variables,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise LaunchError(f"cannot start {words[0]}: {error.strerror}") from error
     try:
         in_time = wait(process)
         if not in_time:
@@ -121,7 +140,7 @@ def launch(
             ends_within(process, TELLING_S)
     finally:
         end_all(process, folder)
-    return LaunchEnd(command, process.returncode, in_time, log)
+    return process.returncode, in_time
 
 
 def follow(process: subprocess.Popen[bytes], limit_s: float, folder: Path) -> bool:

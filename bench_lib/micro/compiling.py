@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bench_lib.micro.words import cut, nearest, shown
+from bench_lib.micro.output import cut, nearest, shown
 from bench_lib.model import COMPILE_MODES, UserError
 
 KEYS = ("mode", "dynamic", "fullgraph", "backend", "options", "disable")

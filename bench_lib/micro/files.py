@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench_lib.micro.words import cut, shown
+from bench_lib.micro.output import cut, shown
 from bench_lib.model import UserError
 
 PART = ".part"

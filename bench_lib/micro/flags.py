@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from bench_lib.cases.axes import LARGEST
+from bench_lib.cases.axes import LARGEST, positive
 from bench_lib.launch.launchers import who_am_i
 from bench_lib.micro.compiling import Compiling, read_context
 from bench_lib.micro.files import check_file, part_of
-from bench_lib.micro.words import cut, listed, nearest, shown
+from bench_lib.micro.output import cut, listed, nearest, shown
 from bench_lib.model import UserError
 
 APEX_LEVELS = {
@@ -226,8 +226,8 @@ def read_options(words: Sequence[str]) -> MicroOptions:
     made = parser()
     made.words = [_spelt_out(word) for word in words]
     given = made.parse_args(made.words)
-    for flag in ("batch_size", "iterations", "opt_step"):
-        _counts(flag, getattr(given, flag))
+    for flag in ("--batch-size", "--iterations", "--opt-step"):
+        _counts(flag, getattr(given, _name(flag)))
     compiling = read_context(given.compileContext)
     given.compileContext = given.compileContext.strip() or "{}"  # as without the flag
     step, on_step = _profiled_step(given.flops_prof_step, given.iterations)
@@ -291,11 +291,8 @@ def _spelt_out(word: str) -> str:
 
 
 def _counts(flag: str, value: int) -> None:
-    name = flag.replace("_", "-")
-    if value < 1:
-        raise UserError(f"--{name} is {cut(str(value))}; it has to be a whole number of 1 or more")
-    if value > LARGEST:
-        raise UserError(f"--{name} is above {LARGEST}, the most that is taken")
+    if problem := positive(flag)(value):
+        raise UserError(cut(problem, 300))
 
 
 def _profiled_step(asked: int, iterations: int) -> tuple[int, list[str]]:
@@ -344,7 +341,7 @@ def _check_ranks(options: MicroOptions) -> None:
             here, missing = missing, here
         raise UserError(f"{here} is given and {missing} is not; one says nothing without the other")
     if options.world_size is not None and options.rank is not None:
-        _counts("world_size", options.world_size)
+        _counts("--world-size", options.world_size)
         if not 0 <= options.rank < options.world_size:
             raise UserError(
                 f"--rank is {cut(str(options.rank))}; of --world-size {options.world_size} there "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from bench_lib.formulas.roofline import Roofline
@@ -13,6 +12,7 @@ from bench_lib.micro.flags import MicroOptions
 from bench_lib.micro.places import RankPlace
 from bench_lib.micro.steps import PrintedIteration
 from bench_lib.model import Measurement
+from bench_lib.report.console import rate_of
 from bench_lib.verdict.metrics import iterations
 
 RULE = "=" * 40
@@ -25,26 +25,6 @@ DOES = {
     "its commands train: --mode inference runs the forward pass alone)",
     "inference": "inference (the forward pass alone, without gradients)",
 }
-
-
-@dataclass(frozen=True)
-class RankFigures:
-    """One rank's measurement, or that of all of them, in ROCm's tool's terms."""
-
-    batch: int
-    seconds: float
-    """Mean time of an iteration by the wall clock."""
-
-    @property
-    def rate(self) -> float:
-        """Images per second."""
-        return self.batch / self.seconds
-
-
-def figures_of(measurement: Measurement) -> RankFigures:
-    """Return what a measurement comes to."""
-    seconds = measurement.wall_s / len(measurement.iteration_s)
-    return RankFigures(measurement.items_per_step, seconds)
 
 
 def header(options: MicroOptions, place: RankPlace, batch: int, device: str) -> list[str]:
@@ -97,7 +77,7 @@ def _iteration(seen: PrintedIteration) -> str:
     return f"Loss = {seen.loss:.4f}, Time = {seen.seconds:.{places}f} seconds"
 
 
-def rank_summary(options: MicroOptions, place: RankPlace, figures: RankFigures) -> list[str]:
+def rank_summary(options: MicroOptions, place: RankPlace, seen: Measurement) -> list[str]:
     """Return the summary of one rank, as ROCm's tool prints it."""
     lines = [
         "OK: finished running benchmark..",
@@ -106,34 +86,34 @@ def rank_summary(options: MicroOptions, place: RankPlace, figures: RankFigures) 
     ]
     if place.is_rank:
         lines.append(f"--------This process: rank {place.rank}--------")
-    return [*lines, *_figures(options, 1, figures)]
+    return [*lines, *_summary(options, 1, seen)]
 
 
-def overall_summary(options: MicroOptions, place: RankPlace, figures: RankFigures) -> list[str]:
+def overall_summary(options: MicroOptions, place: RankPlace, seen: Measurement) -> list[str]:
     """Return the summary of all ranks, as ROCm's tool prints it."""
     heading = "Overall (all ranks) (assuming same num/type devices for each rank)"
-    return ["", f"--------{heading}--------", *_figures(options, place.ranks, figures)]
+    return ["", f"--------{heading}--------", *_summary(options, place.ranks, seen)]
 
 
-def _figures(options: MicroOptions, devices: int, figures: RankFigures) -> list[str]:
+def _summary(options: MicroOptions, devices: int, seen: Measurement) -> list[str]:
     return [
         f"Num devices: {devices}",
         f"Dtype: {options.dtype}",
-        f"Mini batch size [img] : {figures.batch}",
-        f"Throughput [img/sec] : {figures.rate}",
-        f"Time per mini-batch : {figures.seconds}",
+        f"Mini batch size [img] : {seen.items_per_step}",
+        f"Throughput [img/sec] : {rate_of(seen)}",
+        f"Time per mini-batch : {seen.wall_s / len(seen.iteration_s)}",
     ]
 
 
-def result(options: MicroOptions, place: RankPlace, figures: RankFigures) -> dict[str, Any]:
+def result(options: MicroOptions, place: RankPlace, seen: Measurement) -> dict[str, Any]:
     """Return what ROCm's tool writes as JSON, and as a line of its CSV."""
     return {
         "Name": options.output_file,
         "GPUs": place.ranks,
-        "Mini batch size [img]": figures.batch,
-        "Mini batch size [img/gpu]": figures.batch // place.ranks,
-        "Throughput [img/sec]": figures.rate,
-        "Time per mini-batch": figures.seconds,
+        "Mini batch size [img]": seen.items_per_step,
+        "Mini batch size [img/gpu]": seen.items_per_step // place.ranks,
+        "Throughput [img/sec]": rate_of(seen),
+        "Time per mini-batch": seen.wall_s / len(seen.iteration_s),
     }
 
 
@@ -151,7 +131,7 @@ def performance(
 
     ``auxiliary`` is what auxiliary heads add to the main one's loss, as a fraction.
     """
-    figures, samples = figures_of(measurement), measurement.iteration_s
+    batch, rate, samples = measurement.items_per_step, rate_of(measurement), measurement.iteration_s
     ranks = max(1, len(measurement.per_rank))
     mean, median = statistics.fmean(samples), statistics.median(samples)
     deviation = statistics.stdev(samples) if len(samples) > 1 else 0.0
@@ -163,7 +143,7 @@ def performance(
         f"Network: {options.network}",
         f"Mode: {options.mode}",
         f"Batch size: {options.batch_size}",
-        *_shares(figures.batch, ranks),
+        *_shares(batch, ranks),
         f"Iterations: {len(samples)} (excluding warmup)",
         f"Precision: {precision}",
         "",
@@ -171,13 +151,13 @@ def performance(
         f"Standard deviation: {deviation:.6f} seconds",
         f"Spread: {iterations.spread(samples):.2%} of the mean{_stability(samples)}",
         f"Latency: median {_digits(median * 1e3)} ms, 99th percentile {_digits(slowest * 1e3)} ms",
-        f"Images per second: {figures.rate:.1f}",
+        f"Images per second: {rate:.1f}",
         f"Milliseconds per batch: {_digits(mean * 1e3)}",
-        f"Microseconds per sample: {_digits(mean * 1e6 / figures.batch)}",
+        f"Microseconds per sample: {_digits(mean * 1e6 / batch)}",
     ]
     if ranks > 1:
-        lines.append(f"Images per second and rank: {figures.rate / ranks:.1f}")
-    lines += _memory(measurement, figures.rate / ranks)
+        lines.append(f"Images per second and rank: {rate / ranks:.1f}")
+    lines += _memory(measurement, rate / ranks)
     lines += _beginning(measurement, median)
     lines += _loss(options, measurement, measured, classes, auxiliary)
     if measurement.host_bound:
@@ -200,8 +180,7 @@ def _digits(value: float, digits: int = 4) -> str:
 
 
 def _stability(samples: Sequence[float]) -> str:
-    spread = iterations.spread(samples)
-    if spread <= iterations.TRUST:
+    if iterations.spread(samples) <= iterations.TRUST:
         return " (stable)"
     return " (NOT stable: something else ran, or a clock changed; see bench-lib env)"
 
@@ -210,10 +189,9 @@ def _memory(measurement: Measurement, rate: float) -> list[str]:
     peak = measurement.peak_memory_bytes
     if not peak:
         return ["GPU Memory Usage: not known on a CPU"]
-    per_gb = rate / (peak / 1e9)
     return [
         f"GPU Memory Usage: {peak / 1e6:.0f} MB (peak, of the busiest device)",
-        f"Images per second per GB: {per_gb:.1f}",
+        f"Images per second per GB: {rate / (peak / 1e9):.1f}",
     ]
 
 

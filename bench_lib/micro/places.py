@@ -31,6 +31,11 @@ class RankPlace:
         return self.ranks > 1 or self.launched
 
     @property
+    def name(self) -> str:
+        """``rank 1``; empty where there is but one."""
+        return f"rank {self.rank}" if self.ranks > 1 else ""
+
+    @property
     def is_first(self) -> bool:
         """Whether this rank speaks and writes for all."""
         return self.rank == 0

@@ -7,25 +7,17 @@ question was wrong, 130 interrupted.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
 from bench_lib.launch.launchers import who_am_i
-from bench_lib.micro.files import append_row, write_json
 from bench_lib.micro.flags import MicroOptions, read_options
 from bench_lib.micro.output import Output, complain
 from bench_lib.micro.places import RankPlace, place_of, places_here
-from bench_lib.model import Hardware, Measurement, UserError
-
-if TYPE_CHECKING:
-    from bench_lib.formulas.roofline import Roofline
-    from bench_lib.micro.beside import Beside
-    from bench_lib.micro.keeping import Keeper
-    from bench_lib.micro.session import RankSeen
+from bench_lib.model import UserError
 
 FIRST_SPEAKS_S = 10.0
 """How long other ranks wait with their end, which ends them all, for the first to say why."""
@@ -87,12 +79,12 @@ def _rank(options: MicroOptions, place: RankPlace) -> int:
     except UserError as error:
         status = 2
         if place.is_first or isinstance(error, RankError):
-            complain(error, place)
+            complain(error, place.name)
         else:
             time.sleep(FIRST_SPEAKS_S)
     except NotMeasuredError as error:
         status = 1
-        complain(error, place)
+        complain(error, place.name)
     except KeyboardInterrupt:
         if place.ranks == 1:
             raise
@@ -105,144 +97,31 @@ def _rank(options: MicroOptions, place: RankPlace) -> int:
 def _measured(options: MicroOptions, place: RankPlace) -> int:
     from bench_lib import backends
     from bench_lib.micro import lines
-    from bench_lib.micro.keeping import keeper as keeping
+    from bench_lib.micro.ending import Ending, companion, keeping
     from bench_lib.micro.session import prepared, run
 
     options = prepared(options, place)
     output = Output(sys.stderr if options.json else sys.stdout)
-    say, plain = output.printer(place), output.printer(RankPlace())
-    passes, trouble = True, []
+    say = functools.partial(output.say, mark=f"[GPU {place.rank}] " if place.ranks > 1 else "")
+    passes = True
+    trouble: list[str] = []
     with contextlib.ExitStack() as stack:
-        # One that torch cannot open is the session's to name.
-        found = backends.detect() if place.is_first else []
-        device = found[min(place.device_index, len(found) - 1)] if found else None
-        other = stack.enter_context(_other_context(place, device))
-        keeper = stack.enter_context(keeping(options, place, device, other, say))
-        seen = run(options, place, say, other.give_way)
+        ending = other = None
+        if place.is_first:
+            # A device that torch cannot open is the session's to name.
+            found = backends.detect()
+            device = found[min(place.device_index, len(found) - 1)]
+            other = stack.enter_context(companion(device, place.ranks))
+            engine = stack.enter_context(keeping(options, place, device, say))
+            ending = Ending(options, device, engine, other, output.say, trouble)
+        seen = run(options, place, say, other.run if other else lambda: None)
         trouble += seen.failed
-        plain("\n".join(seen.captured))
-        plain("\n".join(lines.rank_summary(options, place, lines.figures_of(seen.measurement))))
-        if device is not None:
-            ending = Finish(options, seen, keeper, plain, trouble)
-            passes = ending.conclude(device)
+        output.say("\n".join(seen.captured))
+        output.say("\n".join(lines.rank_summary(options, place, seen.measurement)))
+        if ending is not None:
+            passes = ending.conclude(seen)
     if output.trouble is not None:
         trouble.append(output.trouble)
     for words in dict.fromkeys(trouble):
-        complain(words, place)
+        complain(words, place.name)
     return 0 if passes and not trouble else 1
-
-
-@contextlib.contextmanager
-def _other_context(place: RankPlace, device: Hardware | None) -> Iterator[Beside]:
-    """Lend another context of a GPU; ranks have none, nor do processes that are profiled."""
-    from bench_lib import backends
-    from bench_lib.micro.beside import NOBODY, beside
-    from bench_lib.worker.capture import external_profiler
-
-    alone = place.ranks == 1 and external_profiler() is None
-    if device is None or not backends.is_gpu(device) or not alone:
-        yield NOBODY
-        return
-    with beside(device) as other:
-        yield other
-
-
-@dataclass
-class Finish:
-    """What the first rank does for all once it is measured: print, keep, write, judge.
-
-    Nothing measured is to be lost: each of them is done, whatever becomes of the others.
-    """
-
-    options: MicroOptions
-    seen: RankSeen
-    keeper: Keeper | None
-    say: Callable[[str], None]
-    trouble: list[str] = field(default_factory=list)
-    """What went wrong."""
-
-    def conclude(self, device: Hardware) -> bool:
-        """Do all of it; returns whether the case passes."""
-        from bench_lib.micro import lines
-
-        seen, keeper = self.seen, self.keeper
-        folded = seen.folded
-        figures = lines.figures_of(folded)
-        result = lines.result(self.options, seen.place, figures)
-        if seen.place.is_rank:
-            self.say("\n".join(lines.overall_summary(self.options, seen.place, figures)))
-        roofline = self._summarise(folded, device)
-        if keeper is not None:
-            with self._going_on():
-                keeper.keep(seen)
-        self._write(result)
-        passes = True
-        if keeper is not None and keeper.record is not None:
-            with self._going_on():
-                passes = keeper.finish()
-            self.say("\n".join(keeper.in_words()))
-        if self.options.json:
-            self._print_json(folded, result, roofline)
-        return passes
-
-    @contextlib.contextmanager
-    def _going_on(self) -> Iterator[None]:
-        try:
-            yield
-        except UserError as error:
-            self.trouble.append(str(error))
-
-    def _summarise(self, folded: Measurement, device: Hardware) -> Roofline:
-        from bench_lib.formulas.roofline import place as place_on_roofline
-        from bench_lib.micro import lines
-
-        params = self.seen.case.params
-        precision, mode = str(params["precision"]), str(params["compile_mode"])
-        roofline = place_on_roofline(folded, device, precision, mode)
-        below = lines.performance(
-            self.options,
-            folded,
-            self.seen.measured,
-            precision=f"{self.options.dtype.partition(':')[0]} ({precision})",
-            classes=self.seen.classes,
-            auxiliary=self.seen.auxiliary,
-            roofline=roofline,
-        )
-        self.say("\n".join(["", *below]))
-        return roofline
-
-    def _write(self, result: dict[str, Any]) -> None:
-        options = self.options
-        if options.result is not None:
-            with self._going_on():
-                write_json(options.result, result)
-        with self._going_on():
-            odd = append_row(options.csv, result)
-            self.say(f"Benchmark result saved to {options.csv_name}")
-            if odd is not None:
-                self.say(f"NOTE: {odd}")
-
-    def _print_json(self, folded: Measurement, result: dict[str, Any], roofline: Roofline) -> None:
-        import msgspec
-
-        seen, keeper = self.seen, self.keeper
-        record = keeper.record if keeper else None
-        told: dict[str, Any] = {
-            "case": seen.case,
-            "dtype": self.options.dtype,
-            "result": result,
-            "measurement": folded,
-            "device": seen.device,
-            "roofline": roofline,
-            "iterations": seen.measured,
-            "warmup": seen.warmup,
-            "remarks": self.options.remarks,
-            "status": record.status if record else None,
-            "verdicts": record.verdicts if record else [],
-            "history": str(keeper.path) if keeper else None,
-        }
-        text = msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
-        output = Output(sys.stdout)
-        output.write(f"{text}\n")
-        if output.trouble is not None:
-            self.trouble.append(output.trouble)

@@ -10,7 +10,7 @@ import os
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,12 +20,12 @@ from bench_lib.launch.ranks import fold
 from bench_lib.micro import lines
 from bench_lib.micro.compiling import Compiling
 from bench_lib.micro.flags import MicroOptions
+from bench_lib.micro.output import first_line, listed, nearest, shown
 from bench_lib.micro.places import RankPlace, batch_of
 from bench_lib.micro.steps import PrintedIteration, Watched
-from bench_lib.micro.words import first_line, listed, nearest, shown
 from bench_lib.model import Case, Device, Measurement, Sampling, UserError
 from bench_lib.verdict.metrics import iterations
-from bench_lib.worker import capture, layers
+from bench_lib.worker import layers, profiling
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import kind_of
 from bench_lib.worker.device import autocast, open_device
@@ -160,11 +160,10 @@ def run(
             agree=group.agree,
             give_way=give_way,
         )
-        looks = RepeatedLooks(options, case, context, say)
-        looks.take()
+        looked = looked_at(options, case, context, say)
     passes = Passes(options, place, say)
     passes.run(case, setting)
-    measurement = dataclasses.replace(looks.measurement, operations_s=passes.operations_s)
+    measurement = dataclasses.replace(looked.measurement, operations_s=passes.operations_s)
     outcome = {"measurement": dataclasses.asdict(measurement), **about_rank(setting, seen)}
     with _not_measured(case, seen):
         outcomes = group.gathered(outcome)
@@ -175,8 +174,8 @@ def run(
         case=case,
         device=seen,
         measurement=measurement,
-        warmup=looks.warmup,
-        measured=looks.measured,
+        warmup=looked.warmup,
+        measured=looked.measured,
         outcomes=outcomes,
         captured=passes.lines,
         failed=passes.failed,
@@ -201,72 +200,72 @@ def _not_measured(case: Case, seen: Device) -> Iterator[None]:
         raise NotMeasuredError(f"{case.id} cannot be run: {first_line(error)}") from error
 
 
-class RepeatedLooks:
-    """A case looked at, and once more where something disturbed that, as the suite does."""
+class Looked(NamedTuple):
+    """A case as it was measured, with the iterations that are printed."""
 
-    def __init__(
-        self,
-        options: MicroOptions,
-        case: Case,
-        context: MeasuringContext,
-        say: Callable[[str], None],
-    ) -> None:
-        """Do nothing yet."""
-        self._options = options
-        self._case = case
-        self._context = context
-        self._say = say
-        self.measurement: Measurement
-        self.warmup: list[PrintedIteration]
-        self.measured: list[PrintedIteration]
+    measurement: Measurement
+    warmup: list[PrintedIteration]
+    measured: list[PrintedIteration]
 
-    def take(self) -> None:
-        """Measure, and print each iteration; raises what torch raises.
 
-        The first look alone tells what it took to begin: the second finds the caches that it
-        filled.  Of the two the second is kept, unless that was disturbed more.
-        """
-        first, watched = self._look(shows_warmup=True)
-        self.measurement, self.measured = first, watched.measured(first.iteration_s)
-        agree, cause = self._context.agree, disturbance(first)
-        if agree(float(cause is not None)):
-            self._say(f"INFO: measuring once more: {cause or 'another rank was disturbed'}")
-            second, again = self._look(shows_warmup=False)
-            if agree(_disturbed(second)) <= agree(_disturbed(first)):
-                self.measurement = dataclasses.replace(
-                    second,
-                    first_step_s=first.first_step_s,
-                    compile_s=first.compile_s,
-                    compile_cache=first.compile_cache,
-                )
-                self.measured = again.measured(second.iteration_s)
-            else:
-                self._say("INFO: that was disturbed more; the first is kept")
-        steps = 1 + self.measurement.warmup_iterations
-        _say(
-            self._say,
-            lines.timed(self.measured, steps, steady=self.measurement.steady),
-        )
+def looked_at(
+    options: MicroOptions, case: Case, context: MeasuringContext, say: Callable[[str], None]
+) -> Looked:
+    """Measure a case and print each iteration, once more where something disturbed it.
 
-    def _look(self, *, shows_warmup: bool) -> tuple[Measurement, Watched]:
-        def entered(phase: str) -> None:
-            if phase == "first step" and shows_warmup:
-                _say(self._say, lines.before_warmup(self._options))
-            if phase == "give way" and shows_warmup:
-                self.warmup = watched.warmup()
-                _say(self._say, lines.warming_up(self.warmup, watched.steps))
-            if phase == "measure":
-                self._say("INFO: running the benchmark..")
+    As in the suite, the second look is kept unless it was disturbed more.  The first step is
+    always the first look's, because the second finds the caches that it filled.
+    """
+    first = kept = _look(options, case, context, say, is_first=True)
+    agree, cause = context.agree, disturbance(first.measurement)
+    if agree(float(cause is not None)):
+        say(f"INFO: measuring once more: {cause or 'another rank was disturbed'}")
+        second = _look(options, case, context, say, is_first=False)
+        if agree(_disturbed(second.measurement)) <= agree(_disturbed(first.measurement)):
+            measurement = dataclasses.replace(
+                second.measurement,
+                first_step_s=first.measurement.first_step_s,
+                compile_s=first.measurement.compile_s,
+                compile_cache=first.measurement.compile_cache,
+            )
+            kept = Looked(measurement, first.warmup, second.measured)
+        else:
+            say("INFO: that was disturbed more; the first is kept")
+    steps = 1 + kept.measurement.warmup_iterations
+    _say(say, lines.timed(kept.measured, steps, steady=kept.measurement.steady))
+    return kept
 
-        options = self._options
-        watched = Watched(
-            self._context.clock,
-            training=options.task == "train",
-            keeps_losses=_writes_over_losses(options),
-            entered=entered,
-        )
-        context = dataclasses.replace(self._context, phase=watched.enter, prepare=watched.prepare)
-        return measure(self._case, context), watched
+
+def _look(
+    options: MicroOptions,
+    case: Case,
+    context: MeasuringContext,
+    say: Callable[[str], None],
+    *,
+    is_first: bool,
+) -> Looked:
+    warmup: list[PrintedIteration] = []
+
+    def entered(phase: str) -> None:
+        if phase == "first step" and is_first:
+            _say(say, lines.before_warmup(options))
+        if phase == "give way" and is_first:
+            warmup.extend(watched.warmup())
+            _say(say, lines.warming_up(warmup, watched.steps))
+        if phase == "measure":
+            say("INFO: running the benchmark..")
+
+    mode, text = options.compiling.mode, options.compiling.options
+    watched = Watched(
+        context.clock,
+        training=options.task == "train",
+        # A step's loss may lie in a graph, where the next step's will be.
+        keeps_losses=mode == "graph" or records_graphs(mode, text),
+        entered=entered,
+    )
+    watching = dataclasses.replace(context, phase=watched.enter, prepare=watched.prepare)
+    seen = measure(case, watching)
+    return Looked(seen, warmup, watched.measured(seen.iteration_s))
 
 
 def _disturbed(measurement: Measurement) -> float:
@@ -274,12 +273,6 @@ def _disturbed(measurement: Measurement) -> float:
     if disturbance(measurement) is None:
         return 0.0
     return 1.0 + iterations.spread(measurement.iteration_s)
-
-
-def _writes_over_losses(options: MicroOptions) -> bool:
-    """Whether a step's loss lies in a graph, where the next step's will be."""
-    mode, text = options.compiling.mode, options.compiling.options
-    return mode == "graph" or records_graphs(mode, text)
 
 
 def _opened(place: RankPlace) -> tuple[torch.device, Device]:
@@ -364,15 +357,9 @@ class Passes:
     def run(self, case: Case, setting: Setting) -> None:
         """Build the case and run them; what goes wrong is a line, and nothing is lost for it."""
         options = self._options
-        passes = [
-            look
-            for wanted, look in (
-                (options.autograd_profiler, self._autograd),
-                (options.kineto, self._kineto),
-                (options.flops_prof_step > 0, self._flops),
-            )
-            if wanted
-        ]
+        passes = [self._autograd] if options.autograd_profiler else []
+        passes += [self._kineto] if options.kineto else []
+        passes += [self._flops] if options.flops_prof_step else []
         if not passes:
             return
         with self._trying():
@@ -396,13 +383,14 @@ class Passes:
         n = self._options.iterations
         if torch.cuda.is_available():
             self._say(f"INFO: running {n} iterations more, with a range for every operation")
-            with capture.ranges():
+            ranges: Any = torch.autograd.profiler.emit_nvtx  # on AMD they are ROCTX's
+            with ranges():
                 for _ in range(n):
                     workload.step()
-        if (variable := capture.external_profiler()) is not None:
+        if (variable := profiling.external_profiler()) is not None:
             self.lines.append(f"No tables: a profiler listens already ({variable}), and two cannot")
             return
-        captured = capture.tabled(workload.step, n)
+        captured = profiling.tabled(workload.step, n)
         self.operations_s = captured.operations_s
         self.lines += ["", lines.RULE, "PyTorch Profiler Results:", lines.RULE]
         for title, table in captured.tables.items():
@@ -416,7 +404,7 @@ class Passes:
         def name(step: int) -> str:
             return f"{options.profiler_output or f'trace{step}'}{suffix}.json"
 
-        captured = capture.traced(workload.step, options.iterations, name)
+        captured = profiling.traced(workload.step, options.iterations, name)
         self.operations_s = captured.operations_s or self.operations_s
         self.lines += ["", "----------- Trace Ready -----------", *captured.tables.values()]
         if captured.trace is not None:

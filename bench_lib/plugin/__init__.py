@@ -12,7 +12,8 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from bench_lib import backends, formats
-from bench_lib.cases.matrix import MatrixError, cases_of
+from bench_lib.cases.axes import MatrixError
+from bench_lib.cases.matrix import cases_of
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
 from bench_lib.launch.faults import LaunchError

@@ -123,6 +123,6 @@ def _report(session: PerfSession, suite: Suite, waiting: Pending) -> None:
     records = [suite.records[id_] for id_ in waiting.case_ids]
     failing = [record for record in records if session.fails(record)]
     first = (failing or records)[0]
-    status = console.standing(first, console.day_of(first))
+    status = console.standing(first)
     final = reports.judged(waiting.held, failing)
     _publish(session, waiting.held, final, status, waiting.case_ids)

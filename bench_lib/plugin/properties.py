@@ -27,7 +27,7 @@ def of_test(records: Sequence[Record], run_id: str) -> list[Property]:
 def of_case(record: Record, run_id: str) -> list[Property]:
     """Return what is known of a case; a property that is not known is not there."""
     found: dict[str, str | float | None] = {
-        "perf_status": console.standing(record, console.day_of(record)),
+        "perf_status": console.standing(record),
         "perf_case": record.case.id,
         "perf_run": run_id,
     }

@@ -11,7 +11,7 @@ import pytest
 
 from bench_lib import backends, formats
 from bench_lib.cases import matrix
-from bench_lib.cases.axes import WorkloadAxes, cold
+from bench_lib.cases.axes import MatrixError, WorkloadAxes, cold
 from bench_lib.engine import pace
 from bench_lib.engine.engine import Engine
 from bench_lib.engine.outcome import Outcome
@@ -79,7 +79,7 @@ class PerfSession:
         chosen: dict[str, Case] = {}
         for each in map(cold, cases):
             if chosen.setdefault(each.id, each) != each:
-                raise matrix.MatrixError(
+                raise MatrixError(
                     f"{self.options.matrix}: with --perf-cold two different cases are {each.id}"
                 )
         return list(chosen.values())

@@ -52,8 +52,6 @@ def write(terminal: Any, session: PerfSession) -> None:
     run, device = session.suite.writer, session.device()
     terminal.write_line("")
     terminal.write_line(f"history: {_shown(run.path)}")
-    for problem in session.suite.left_out:
-        terminal.write_line(f"left out of the rolling baseline: {problem}", **_ODD)
     if session.judged_nothing:
         terminal.write_line(
             "failed: most cases could not be judged, and such a gate is not green", red=True

@@ -1,20 +1,20 @@
-"""The workshop guide's questions about a profiled step, answered from a trace.
+"""The workshop guide's questions about a profiled step, answered in words.
 
-Those of its exercise 3 (5.4 and 5.5: the top operations, convolutions, CPU against device time,
-memory), what its 9.8 asks of a timeline, and, by ``readings``, those of 9.5 about kernels.
+Of a trace: those of its exercise 3 (5.4 and 5.5: the top operations, convolutions, CPU against
+device time, memory).  Of any profiler's kernels: those of 9.5, and what 9.8 asks of a timeline.
 """
 
 from __future__ import annotations
 
+import re
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bench_lib.formats import seconds
-from bench_lib.model import Kernel
-from bench_lib.profiling import readings
-from bench_lib.profiling.names import is_convolution, short
-from bench_lib.profiling.readings import Answer
-from bench_lib.profiling.traces import GAP_S, Busy, LaunchCalls, Trace
+from bench_lib.model import Kernel, KernelCall
+from bench_lib.profiling.names import REST, role, short
+from bench_lib.profiling.traces import GAP_S, Busy, LaunchCalls, Trace, busy_of
 
 TOP = 5
 MOSTLY, HALF = 0.7, 0.5
@@ -22,10 +22,17 @@ MOSTLY, HALF = 0.7, 0.5
 other operations matter too (guide, 5.5)."""
 LOW, HIGH = 1.2, 2.0
 """CPU over device time: good below the first, high above the second (guide, 5.5)."""
+MANY_COPIES, FEW_COPIES = 0.10, 0.05
+"""Of the device's time: copies above the first are a bottleneck, below the second efficient."""
 MUCH_IDLE = 0.05
 """Of the stretch.  The guide names no figure."""
 ALIKE = 1.2
 """The longest step over the shortest.  The guide names no figure."""
+SPREAD = 0.2
+"""Of a kernel's calls, their standard deviation over their mean: more is varied.  The guide
+names no figure; a kernel with one shape stays well below."""
+FEWEST_CALLS = 5
+"""Of a kernel, before their spread says anything."""
 FED = 1.0
 """Launches that wait on the device when one more comes: less, and it waits for the host."""
 SLOWED = 1.1
@@ -34,8 +41,21 @@ DEVICE_TOLD = "what the device did is told; the host's is not read"
 HOST_TOLD = "the profiler's own time is in the operations'; without it each is shorter"
 UNREAD = "not read: the profiler itself slows the host, and without it this is less"
 
-_ASKED_ABOVE = "gaps between kernels"
-"""What ``readings`` answers of calls, and a trace answers better."""
+COPY = "Memcpy "
+"""How profilers' names of copies begin, which are no launches of kernels."""
+MOVES = re.compile(r"memcpy|copybuffer", re.IGNORECASE)
+"""Kernels with which a runtime copies, the second HIP's; torch's own copies are computations."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to one question."""
+
+    question: str
+    words: str
+    """The answer, with figures, as a sentence."""
+    reading: str = ""
+    """What it means; empty where it means nothing in particular."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +72,7 @@ class Cost:
         return self.profiled_s > SLOWED * self.plain_s
 
 
-def answers(
+def of_trace(
     trace: Trace,
     memory: Sequence[tuple[str, int, int]] = (),
     cost: Cost | None = None,
@@ -62,51 +82,62 @@ def answers(
     ``memory`` is what operations left allocated in one step: name, bytes and calls.  Where the
     ``cost`` of the profiler is high, what the host did is told and not read.
     """
+    high = cost if cost is not None and cost.is_high else None
     found = [
-        *_cost(cost, HOST_TOLD if trace.busy is None else DEVICE_TOLD),
+        *_cost(high, HOST_TOLD if trace.busy is None else DEVICE_TOLD),
         *_operations(trace),
         *_convolutions(trace),
+        *_of_the_host(_ratio(trace), high),
+        *_memory(memory),
     ]
-    found += [*_of_the_host(_ratio(trace), cost), *_memory(memory)]
     if trace.busy is None:
         return found
-    waiting = [*_idle(trace, trace.busy), *_launching(trace, trace.launches)]
-    found += [*_of_the_host(waiting, cost), *_steps(trace)]
-    each = 1 / trace.steps
-    copied = {f"Memcpy {copies.direction}" for copies in trace.copies}
-    of_kernels = readings.answers(
-        [_scaled(kernel, each) for kernel in trace.kernels if kernel.name not in copied],
-        copies=[Kernel(c.direction, c.calls * each, c.total_s * each) for c in trace.copies],
-        calls=trace.calls,
-    )
-    return [*found, *(answer for answer in of_kernels if answer.question != _ASKED_ABOVE)]
+    waiting = [*_idle(trace.busy, trace.steps), *_launching(trace, trace.launches)]
+    return [
+        *found,
+        *_of_the_host(waiting, high),
+        *_steps(trace),
+        *_kernels(trace.kernels, trace.steps, trace.calls),
+    ]
 
 
-def _cost(cost: Cost | None, reading: str) -> Iterator[Answer]:
-    if cost is not None and cost.is_high:
+def of_kernels(
+    kernels: Sequence[Kernel], steps: int = 1, calls: Iterable[KernelCall] = ()
+) -> list[Answer]:
+    """Answer what kernels of one device, of ``steps`` together, tell of one step.
+
+    ``calls`` are single ones; without them nothing is told of gaps and spread.
+    """
+    ordered = sorted(calls, key=lambda call: call.begin_s)
+    busy = busy_of(ordered)
+    return [
+        *_kernels(kernels, steps, ordered),
+        *(_idle(busy, steps) if busy is not None else ()),
+    ]
+
+
+# ---- of a trace ---------------------------------------------------------------------------------
+
+
+def _cost(high: Cost | None, reading: str) -> Iterator[Answer]:
+    if high is not None:
         words = (
-            f"{seconds(cost.plain_s)} without the profiler, {seconds(cost.profiled_s)} with it, "
-            f"{cost.profiled_s / cost.plain_s:.3g} times"
+            f"{seconds(high.plain_s)} without the profiler, {seconds(high.profiled_s)} with it, "
+            f"{high.profiled_s / high.plain_s:.3g} times"
         )
         yield Answer("time of a step", words, reading)
 
 
-def _of_the_host(found: Iterable[Answer], cost: Cost | None) -> Iterator[Answer]:
+def _of_the_host(found: Iterable[Answer], high: Cost | None) -> Iterator[Answer]:
     """Take the readings from answers that the profiler's own time is in."""
-    high = cost is not None and cost.is_high
     for answer in found:
-        yield replace(answer, reading=UNREAD) if high else answer
-
-
-def _scaled(kernel: Kernel, factor: float) -> Kernel:
-    return Kernel(kernel.name, kernel.calls * factor, kernel.total_s * factor)
+        yield replace(answer, reading=UNREAD) if high is not None else answer
 
 
 def _operations(trace: Trace) -> Iterator[Answer]:
     """Answer which operations of torch cost most: on the device, or on a CPU that is all."""
-    found = trace.operations or trace.host_operations
-    whole = sum(operation.total_s for operation in found)
-    top = found[:TOP]
+    whole = sum(operation.total_s for operation in trace.operations)
+    top = trace.operations[:TOP]
     if top and whole:
         words = "; ".join(
             f"{_name(o)} {seconds(o.total_s / trace.steps)} ({o.total_s / whole:.0%})" for o in top
@@ -119,11 +150,7 @@ def _name(operation: Kernel) -> str:
 
 
 def _convolutions(trace: Trace) -> Iterator[Answer]:
-    if trace.busy is None:
-        whole = sum(operation.total_s for operation in trace.host_operations)
-        part = sum(o.total_s for o in trace.host_operations if is_convolution(o.name))
-    else:
-        whole, part = trace.device_s, trace.convolutions_s
+    whole, part = sum(each.total_s for each in trace.operations), trace.convolutions_s
     if not whole:
         return
     share = part / whole
@@ -167,30 +194,6 @@ def _size(size: float) -> str:
     return f"{size:.4g} B"
 
 
-def _idle(trace: Trace, busy: Busy) -> Iterator[Answer]:
-    steps = trace.steps
-    words = (
-        f"{busy.idle_share:.1%} of the time from the first kernel to the last, "
-        f"{seconds(busy.idle_s / steps)} a step, in {busy.pauses / steps:.4g} pauses a step, "
-        f"{busy.long_pauses / steps:.4g} of them above {seconds(GAP_S)}"
-    )
-    for longest in busy.longest[:1]:
-        by = f", launched by {longest.operation}" if longest.operation else ""
-        words += (
-            f"; the longest, {seconds(longest.duration_s)}, between {short(longest.before)} and "
-            f"{short(longest.after)}{by}"
-        )
-    reading = "the device is fed"
-    if busy.idle_share > MUCH_IDLE:
-        reading = (
-            "the device waits: for Python, a data loader or a synchronization; fusion, a graph or "
-            "a larger batch would help"
-        )
-    elif busy.long_pauses:
-        reading = "the device is fed but for some pauses"
-    yield Answer("idle time", words, reading)
-
-
 def _launching(trace: Trace, launches: LaunchCalls | None) -> Iterator[Answer]:
     if launches is None:
         return
@@ -208,9 +211,142 @@ def _launching(trace: Trace, launches: LaunchCalls | None) -> Iterator[Answer]:
 
 def _steps(trace: Trace) -> Iterator[Answer]:
     """Answer whether the steps were alike."""
-    times = [i.host_s if i.device_s is None else i.device_s for i in trace.iterations]
+    times = trace.step_s
     if len(times) < 2 or not min(times):
         return
     words = f"{len(times)}, of {seconds(min(times))} to {seconds(max(times))}"
     alike = max(times) <= ALIKE * min(times)
     yield Answer("steps", words, "alike" if alike else "uneven: look at them in the trace")
+
+
+# ---- of any profiler's kernels ------------------------------------------------------------------
+
+
+def _kernels(
+    kernels: Sequence[Kernel], steps: int, calls: Sequence[KernelCall]
+) -> Iterator[Answer]:
+    if not kernels:
+        yield Answer("kernels", "no kernel ran on the device", "nothing there can be told")
+        return
+    each = [Kernel(k.name, k.calls / steps, k.total_s / steps) for k in kernels]
+    whole = sum(kernel.total_s for kernel in each)
+    launched = [kernel for kernel in each if not kernel.name.startswith(COPY)]
+    if launched:
+        yield from _slowest(launched, whole)
+        yield _launches(launched)
+        yield from _top(launched, whole)
+    yield _copied([kernel for kernel in each if MOVES.search(kernel.name)], whole)
+    yield from _varied(calls)
+
+
+def _slowest(kernels: Sequence[Kernel], whole: float) -> Iterator[Answer]:
+    for kernel in _longest(kernels)[:1]:
+        words = (
+            f"{short(kernel.name)}: {seconds(kernel.total_s)}, "
+            f"{_share(kernel.total_s, whole)} of the device's time, in {_calls(kernel.calls)}"
+        )
+        yield Answer("slowest kernel", words, f"what it does: {role(kernel.name)}")
+
+
+def _launches(kernels: Sequence[Kernel]) -> Answer:
+    calls = sum(kernel.calls for kernel in kernels)
+    mean = sum(kernel.total_s for kernel in kernels) / calls if calls else 0.0
+    names = len([kernel for kernel in kernels if kernel.name != REST])
+    more = " and others" if names < len(kernels) else ""
+    words = f"{calls:.10g} launches of {names} kernels{more}, {seconds(mean)} each on average"
+    brief = f"short ones, below {seconds(GAP_S)}: fusing them may help"
+    return Answer("launches", words, brief if 0 < mean < GAP_S else "")
+
+
+def _top(kernels: Sequence[Kernel], whole: float) -> Iterator[Answer]:
+    if top := _longest(kernels)[:TOP]:
+        each = "; ".join(f"{short(k.name)} {_share(k.total_s, whole)}" for k in top)
+        together = _share(sum(kernel.total_s for kernel in top), whole)
+        yield Answer(f"top {len(top)} kernels", f"together {together}: {each}")
+
+
+def _copied(copies: Sequence[Kernel], whole: float) -> Answer:
+    question = "memory copies"
+    if not copies:
+        return Answer(question, "none", "nothing is moved between host and device meanwhile")
+    total = sum(copy.total_s for copy in copies)
+    calls = sum(copy.calls for copy in copies)
+    ways = ", ".join(f"{_way(copy.name)} {seconds(copy.total_s)}" for copy in _longest(copies))
+    share = total / whole if whole else 0.0
+    if share > MANY_COPIES:
+        reading = "a bottleneck: pinned memory, and copies beside kernels, would help"
+    elif share < FEW_COPIES:
+        reading = "efficient: kernels take the time"
+    else:
+        reading = "worth a look, and no bottleneck yet"
+    words = f"{calls:.10g}, {seconds(total)}, {_share(total, whole)}: {ways}"
+    return Answer(question, words, reading)
+
+
+def _way(name: str) -> str:
+    """Return a copy's direction, ``HtoD (Pinned -> Device)``, or the kernel that copies."""
+    return name.removeprefix(COPY) if name.startswith(COPY) else short(name)
+
+
+def _varied(calls: Sequence[KernelCall]) -> Iterator[Answer]:
+    """Answer how much the durations of one kernel's calls differ."""
+    times: dict[str, list[float]] = {}
+    for call in calls:
+        if not call.name.startswith((COPY, "Memset ")):
+            times.setdefault(call.name, []).append(call.end_s - call.begin_s)
+    often = {name: each for name, each in times.items() if len(each) >= FEWEST_CALLS and any(each)}
+    if not often:
+        return
+    spread = {
+        name: statistics.pstdev(each) / statistics.fmean(each) for name, each in often.items()
+    }
+    # What a spread costs, so that a tiny kernel that varies is not the answer.
+    worst = max(often, key=lambda name: spread[name] * sum(often[name]))
+    each = often[worst]
+    words = (
+        f"{short(worst)} varies most in all: {seconds(min(each))} to {seconds(max(each))}, "
+        f"standard deviation {spread[worst]:.0%} of its mean over {_calls(len(each))}"
+    )
+    if spread[worst] > SPREAD:
+        reading = "varied: other shapes, other work beside it, autotuning or a clock that moves"
+    else:
+        reading = "consistent"
+    yield Answer("kernel durations", words, reading)
+
+
+def _idle(busy: Busy, steps: int) -> Iterator[Answer]:
+    """Answer how long the device had nothing to do between the first kernel and the last."""
+    words = (
+        f"{busy.idle_share:.1%} of the time from the first kernel to the last, "
+        f"{seconds(busy.idle_s / steps)} a step, in {busy.pauses / steps:.4g} pauses a step, "
+        f"{busy.long_pauses / steps:.4g} of them above {seconds(GAP_S)}"
+    )
+    if busy.longest is not None:
+        before, after = busy.longest
+        by = f", launched by {after.operation}" if after.operation else ""
+        words += (
+            f"; the longest, {seconds(after.begin_s - before.end_s)}, between "
+            f"{short(before.name)} and {short(after.name)}{by}"
+        )
+    reading = "the device is fed"
+    if busy.idle_share > MUCH_IDLE:
+        reading = (
+            "the device waits: for Python, a data loader or a synchronization; fusion, a graph or "
+            "a larger batch would help"
+        )
+    elif busy.long_pauses:
+        reading = "the device is fed but for some pauses"
+    yield Answer("idle time", words, reading)
+
+
+def _longest(kernels: Iterable[Kernel]) -> list[Kernel]:
+    named = [kernel for kernel in kernels if kernel.name != REST]
+    return sorted(named, key=lambda kernel: -kernel.total_s)
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f}%" if whole else "0.0%"
+
+
+def _calls(number: float) -> str:
+    return f"{number:.10g} call{'' if number == 1 else 's'}"

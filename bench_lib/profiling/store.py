@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from bench_lib.backends.amd.rocprof import profilers
+from bench_lib import backends
 from bench_lib.backends.tool import ToolError
 from bench_lib.environment import fingerprint
-from bench_lib.model import SCHEMA, Case, Environment, Kernel, KernelTable, UserError
+from bench_lib.model import SCHEMA, Case, Environment, KernelTable, UserError
 from bench_lib.profiling import traces
 from bench_lib.profiling.kernels import Diff, diff, reason, table
 from bench_lib.storage import baselines
@@ -85,7 +85,7 @@ def load(source: str, steps: int = 1) -> tuple[Profile, list[str]]:
             f".json.gz), a CSV of ROCm's profilers, or {BASELINE!r}"
         )
     if path.suffix in (".csv", ".db"):
-        return _from_rocm(path, steps)
+        return _from_vendors(path, steps)
     if path.name.startswith("kernels") and path.suffix == ".json":
         return _decoded(path), []
     if path.suffix == ".json" or path.name.endswith(".json.gz"):
@@ -102,13 +102,15 @@ def _in_folder(folder: Path) -> tuple[Path, list[str]]:
     raise ProfileError(f"{folder} holds no {FILE}, no trace and no statistics of kernels")
 
 
-def _from_rocm(path: Path, steps: int) -> tuple[Profile, list[str]]:
-    try:
-        found, problems = profilers.read_with_problems(path)
-    except ToolError as error:
-        raise ProfileError(str(error)) from error
-    each = [Kernel(k.name, k.calls, k.total_ns / 1e9) for k in found]
-    return Profile(table(each, steps, "rocprof")), problems
+def _from_vendors(path: Path, steps: int) -> tuple[Profile, list[str]]:
+    causes = []
+    for profilers in backends.profilers():
+        try:
+            kernels, problems = profilers.read(path)
+            return Profile(table(kernels, steps, profilers.source)), problems
+        except ToolError as error:  # noqa: PERF203 - each try is another vendor's
+            causes.append(str(error))
+    raise ProfileError("; ".join(causes))
 
 
 def _decoded(path: Path) -> Profile:

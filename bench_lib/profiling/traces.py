@@ -27,11 +27,18 @@ MOST_BYTES = 4 * 2**30
 """Of JSON: larger traces hold more steps than anybody looks at."""
 GAP_S = 10e-6
 """From here on a pause between kernels is worth a look (workshop guide, 9.8)."""
-MOST_GAPS = 5
-"""Pauses that are told one by one."""
+LEAST_S = 10e-9
+"""Less than this between two events is rounding: a trace tells microseconds with three digits
+behind the point."""
 
-_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
-_CALLS = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver")
+_KINDS = {
+    **dict.fromkeys(("kernel", "gpu_memcpy", "gpu_memset"), "device"),
+    **dict.fromkeys(("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver"), "call"),
+    "cpu_op": "host",
+    "user_annotation": "range",
+    "gpu_user_annotation": "device range",
+}
+"""What events are, by their category."""
 _RANGES = (re.compile(r"iteration \d+"), re.compile(r"ProfilerStep#\d+"))
 """What a step is called, ours before torch's own."""
 _WAITS = re.compile(r"Synchronize|hipMemcpyWithStream")
@@ -43,20 +50,8 @@ class TraceError(UserError):
 
 
 @dataclass(frozen=True)
-class Pause:
-    """A stretch in which the device had nothing to do."""
-
-    duration_s: float
-    before: str
-    """The kernel or copy that ended last."""
-    after: str
-    operation: str | None = None
-    """The operation of torch that launched what came after, where the trace tells."""
-
-
-@dataclass(frozen=True)
 class Busy:
-    """The device that did most, from its first kernel to its last."""
+    """One device, from its first kernel to its last."""
 
     busy_s: float
     """How long at least one kernel, copy or fill ran."""
@@ -65,7 +60,8 @@ class Busy:
     """How often it had nothing to do."""
     long_pauses: int
     """How many of them lasted more than ``GAP_S``."""
-    longest: list[Pause]
+    longest: tuple[KernelCall, KernelCall] | None
+    """What ended before the longest pause and what came after; None without a pause."""
 
     @property
     def idle_s(self) -> float:
@@ -76,6 +72,28 @@ class Busy:
     def idle_share(self) -> float:
         """Of the whole stretch, 0 to 1."""
         return self.idle_s / self.window_s if self.window_s else 0.0
+
+
+def busy_of(calls: Sequence[KernelCall]) -> Busy | None:
+    """Add up when a device worked; ``calls`` are in the order they began.  None without any."""
+    if not calls:
+        return None
+    last = calls[0]
+    busy_s, pauses = last.end_s - last.begin_s, []
+    for call in calls[1:]:
+        if call.begin_s - last.end_s > LEAST_S:
+            pauses.append((last, call))
+        if call.end_s > last.end_s:
+            busy_s += call.end_s - max(call.begin_s, last.end_s)
+            last = call
+    lengths = [after.begin_s - before.end_s for before, after in pauses]
+    return Busy(
+        busy_s,
+        last.end_s - calls[0].begin_s,
+        len(pauses),
+        sum(length > GAP_S for length in lengths),
+        pauses[lengths.index(max(lengths))] if pauses else None,
+    )
 
 
 @dataclass(frozen=True)
@@ -95,29 +113,6 @@ class LaunchCalls:
 
 
 @dataclass(frozen=True)
-class Copies:
-    """Copies of memory in one direction."""
-
-    direction: str
-    """``HtoD (Pinned -> Device)``, as the profiler has it."""
-    calls: int
-    total_s: float
-    bytes: int | None = None
-    """In all; None where the trace does not tell."""
-
-
-@dataclass(frozen=True)
-class TracedStep:
-    """One range of the trace that is a step."""
-
-    name: str
-    host_s: float
-    """From the begin to the end of the range on the host."""
-    device_s: float | None = None
-    """From the first to the last thing that the step had the device do."""
-
-
-@dataclass(frozen=True)
 class Trace:
     """What a trace tells; times are of all steps together."""
 
@@ -126,20 +121,19 @@ class Trace:
     kernels: list[Kernel]
     """With copies and fills; empty where the trace has no device events."""
     operations: list[Kernel]
-    """Torch's operations by the time of what they launched, the longest first."""
-    host_operations: list[Kernel]
-    """The same by the host's time in each itself."""
+    """Torch's operations by the time of what they launched, the longest first; without a device
+    by the host's time in each itself."""
     convolutions_s: float = 0.0
-    """Of the kernels' time what convolutions launched, or kernels named so."""
+    """Of the operations' time that of convolutions."""
     host_s: float = 0.0
     """In which the host worked on the steps and did not wait for the device."""
     busy: Busy | None = None
+    """Of the device that did most."""
     launches: LaunchCalls | None = None
-    copies: list[Copies] = field(default_factory=list)
-    iterations: list[TracedStep] = field(default_factory=list)
-    devices: int = 0
+    step_s: list[float] = field(default_factory=list)
+    """Each step's time, on the device if the trace tells it and else on the host."""
     calls: list[KernelCall] = field(default_factory=list, repr=False)
-    """Each kernel of the device that did most, in order."""
+    """What the device did that did most, in order."""
 
     @property
     def device_s(self) -> float:
@@ -154,7 +148,7 @@ class Trace:
     def table(self) -> KernelTable:
         """Return the kernels of one step; without a device, the operations of torch."""
         if self.busy is None:
-            return table(self.host_operations, self.steps, HOST_SOURCE)
+            return table(self.operations, self.steps, HOST_SOURCE)
         return table(self.kernels, self.steps, SOURCE, busy_s=self.busy.busy_s)
 
 
@@ -169,15 +163,35 @@ def read(path: Path, *, needs_device: bool = True) -> Trace:
     may, holds nothing that a device did.
     """
     found = _sorted_out(path)
-    if not found.device and needs_device:
-        held = f"{found.operations} operations of the CPU" if found.operations else "no operation"
+    device, host, host_calls = found["device"], found["host"], found["call"]
+    if not device and needs_device:
+        held = f"{len(host)} operations of the CPU" if host else "no operation"
         raise TraceError(
             f"{path} holds no device events ({held}): record it where torch sees the GPU, with "
             "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], on AMD too"
         )
-    if not found.device and not found.operations:
+    if not device and not host:
         raise TraceError(f"{path} holds neither operations nor device events")
-    return found.trace()
+    names: _Names = {e.args.external: e.name for e in host if e.args.external}
+    steps = _steps(found["range"])
+    calls = _busiest(device, names)
+    if device:
+        operations = _summed((_launched_by(e, names) or e.name, e.dur) for e in device)
+        convolutions_s = _convolutions(device, names)
+    else:
+        operations = _summed(_own_times(host))
+        convolutions_s = sum(o.total_s for o in operations if is_convolution(o.name))
+    return Trace(
+        steps=len(steps) or 1,
+        kernels=_summed((e.name, e.dur) for e in device),
+        operations=operations,
+        convolutions_s=convolutions_s,
+        host_s=_host_s(steps or [*host, *host_calls], host_calls),
+        busy=busy_of(calls),
+        launches=_launches(device, host_calls),
+        step_s=_step_times(steps, found["device range"]),
+        calls=calls,
+    )
 
 
 # ---- decoding -----------------------------------------------------------------------------------
@@ -189,7 +203,6 @@ class _About(msgspec.Struct, frozen=True, gc=False):
     correlation: int | None = None
     external: int | None = msgspec.field(name="External id", default=None)
     device: int | str | None = None
-    bytes: int | None = None
 
 
 _NOTHING = _About()
@@ -255,69 +268,29 @@ def _bytes(path: Path) -> bytes:
 # ---- what the events mean -----------------------------------------------------------------------
 
 
-class _Found:
-    """The events of a trace by what they are; times in microseconds, as there."""
-
-    def __init__(self) -> None:
-        self.device: list[_Event] = []
-        self.calls: list[_Event] = []
-        self.host: list[_Event] = []
-        self.ranges: list[_Event] = []
-        self.device_ranges: list[_Event] = []
-
-    @property
-    def operations(self) -> int:
-        return len(self.host)
-
-    def trace(self) -> Trace:
-        names: dict[int | None, str] = {
-            e.args.external: e.name for e in self.host if e.args.external
-        }
-        ranges = _steps(self.ranges)
-        most = _busiest(self.device)
-        return Trace(
-            steps=len(ranges) or 1,
-            kernels=_summed((e.name, e.dur) for e in self.device),
-            operations=_summed((_launched_by(e, names) or e.name, e.dur) for e in self.device),
-            host_operations=_summed(_own_times(self.host)),
-            convolutions_s=_convolutions(self.device, names),
-            host_s=_host_s(ranges or [*self.host, *self.calls], self.calls),
-            busy=_busy(most, names),
-            launches=_launches(self.device, self.calls),
-            copies=_copies(self.device),
-            iterations=_iterations(ranges, self.device_ranges),
-            devices=len({e.args.device for e in self.device}),
-            calls=[KernelCall(e.name, e.ts / 1e6, e.end / 1e6) for e in most if e.cat == "kernel"],
-        )
+_Names = dict[int | None, str]
+"""Operations by the id that what they launched carries."""
 
 
-def _sorted_out(path: Path) -> _Found:
-    found = _Found()
-    kinds = {
-        **dict.fromkeys(_DEVICE, found.device),
-        **dict.fromkeys(_CALLS, found.calls),
-        "cpu_op": found.host,
-        "user_annotation": found.ranges,
-        "gpu_user_annotation": found.device_ranges,
-    }
+def _sorted_out(path: Path) -> defaultdict[str, list[_Event]]:
+    """Return a trace's events by what they are; times in microseconds, as there."""
+    found: defaultdict[str, list[_Event]] = defaultdict(list)
     for event in _events(path):
-        if event.ph == "X" and event.cat in kinds:
+        if event.ph == "X" and event.cat in _KINDS:
             if not (abs(event.ts) < _MOST_US and 0 <= event.dur < _MOST_US):
                 raise TraceError(
                     f"{path}: {event.name!r} lasts {event.dur:g} us from {event.ts:g} us on, "
                     "which no event can"
                 )
             event.end = event.ts + event.dur
-            kinds[event.cat].append(event)
+            found[_KINDS[event.cat]].append(event)
     return found
 
 
 _MOST_US = 1e18
-LEAST_US = 0.01
-"""Less than this between two events is rounding: time stamps have three digits behind the point."""
 
 
-def _launched_by(event: _Event, names: dict[int | None, str]) -> str | None:
+def _launched_by(event: _Event, names: _Names) -> str | None:
     external = event.args.external
     return names.get(external) if external else None
 
@@ -355,7 +328,7 @@ def _own(event: _Event, inside: float) -> tuple[str, float]:
     return event.name, max(0.0, event.dur - inside)
 
 
-def _convolutions(events: Iterable[_Event], names: dict[int | None, str]) -> float:
+def _convolutions(events: Iterable[_Event], names: _Names) -> float:
     """Sum up what convolutions did, in seconds.
 
     The operation tells where there is one: a convolution of 1 × 1 is a GEMM by its name.  In a
@@ -406,39 +379,22 @@ def _common(a: Sequence[tuple[float, float]], b: Sequence[tuple[float, float]]) 
     return total
 
 
-def _busiest(events: Sequence[_Event]) -> list[_Event]:
+def _busiest(events: Sequence[_Event], names: _Names) -> list[KernelCall]:
     """Return what one device did, in order: that one which did most."""
     by_device: defaultdict[int | str | None, list[_Event]] = defaultdict(list)
     for event in events:
         by_device[event.args.device].append(event)
     most = max(by_device.values(), key=lambda each: sum(e.dur for e in each), default=[])
-    return sorted(most, key=lambda event: event.ts)
-
-
-def _busy(ordered: Sequence[_Event], names: dict[int | None, str]) -> Busy | None:
-    if not ordered:
-        return None
-    begin = ordered[0].ts
-    last = ordered[0]
-    busy, pauses = last.dur, []
-    for event in ordered[1:]:
-        until = last.end
-        if event.ts - until > LEAST_US:
-            pauses.append((event.ts - until, last, event))
-        if event.end > until:
-            busy += event.end - max(event.ts, until)
-            last = event
-    longest = sorted(pauses, key=lambda pause: -pause[0])[:MOST_GAPS]
-    return Busy(
-        busy_s=busy / 1e6,
-        window_s=(last.end - begin) / 1e6,
-        pauses=len(pauses),
-        long_pauses=sum(duration / 1e6 > GAP_S for duration, _, _ in pauses),
-        longest=[
-            Pause(duration / 1e6, before.name, after.name, _launched_by(after, names))
-            for duration, before, after in longest
-        ],
-    )
+    most.sort(key=lambda event: event.ts)
+    return [
+        KernelCall(
+            event.name,
+            (event.ts - most[0].ts) / 1e6,
+            (event.end - most[0].ts) / 1e6,
+            _launched_by(event, names),
+        )
+        for event in most
+    ]
 
 
 def _launches(events: Iterable[_Event], calls: Iterable[_Event]) -> LaunchCalls | None:
@@ -473,29 +429,13 @@ def _launches(events: Iterable[_Event], calls: Iterable[_Event]) -> LaunchCalls 
     )
 
 
-def _copies(events: Iterable[_Event]) -> list[Copies]:
-    by_direction: defaultdict[str, list[_Event]] = defaultdict(list)
-    for event in events:
-        if event.cat == "gpu_memcpy":
-            by_direction[event.name.removeprefix("Memcpy ")].append(event)
-    found = []
-    for direction, copies in by_direction.items():
-        sizes = [size for event in copies if (size := event.args.bytes) is not None]
-        whole = sum(sizes) if len(sizes) == len(copies) else None
-        total_s = sum(event.dur for event in copies) / 1e6
-        found.append(Copies(direction, len(copies), total_s, whole))
-    return sorted(found, key=lambda copies: -copies.total_s)
-
-
-def _iterations(ranges: Iterable[_Event], device: Iterable[_Event]) -> list[TracedStep]:
+def _step_times(ranges: Iterable[_Event], device: Iterable[_Event]) -> list[float]:
+    """Return the seconds of each step, from the first to the last thing that its device did."""
     spans: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for event in device:
         spans[event.name].append((event.ts, event.end))
-    found = []
+    times = []
     for event in ranges:
-        ends = spans.get(event.name)
-        device_s = None
-        if ends:
-            device_s = (max(end for _, end in ends) - min(begin for begin, _ in ends)) / 1e6
-        found.append(TracedStep(event.name, event.dur / 1e6, device_s))
-    return found
+        begins, ends = zip(*spans.get(event.name, [(event.ts, event.end)]), strict=True)
+        times.append((max(ends) - min(begins)) / 1e6)
+    return times

@@ -63,26 +63,23 @@ def figures(record: Record) -> CaseFigures | None:
 
 
 def _row(record: Record) -> tuple[str, ...]:
-    status = standing(record, day_of(record))
     found = figures(record)
     if found is None:
-        return (record.case.id, status, *[""] * (len(HEADINGS) - 2))
-    verdict = timing_of(record)
+        return (record.case.id, standing(record), *[""] * (len(HEADINGS) - 2))
+    timing, memory = timing_of(record), found.peak_memory_bytes
+    ratio = timing.ratio if timing else None
+    visible = timing.detectable_effect if timing else None
+    shares = (v.value for v in record.verdicts if of(v.metric) is EFFICIENCY and v.value)
     return (
         record.case.id,
-        status,
+        standing(record),
         seconds(found.median_s),
-        "" if verdict is None or verdict.ratio is None else f"{verdict.ratio - 1:+.1%}",
-        ""
-        if verdict is None or verdict.detectable_effect is None
-        else f"{verdict.detectable_effect:.1%}",
+        "" if ratio is None else f"{ratio - 1:+.1%}",
+        "" if visible is None else f"{visible:.1%}",
         f"{quantity(found.rate)} {found.item}/s",
         f"{found.spread:.1%}",
-        "" if found.peak_memory_bytes is None else f"{found.peak_memory_bytes / 2**20:.0f} MiB",
-        next(
-            (f"{v.value:.1%}" for v in record.verdicts if of(v.metric) is EFFICIENCY and v.value),
-            "",
-        ),
+        "" if memory is None else f"{memory / 2**20:.0f} MiB",
+        next((f"{share:.1%}" for share in shares), ""),
     )
 
 
@@ -102,12 +99,19 @@ def day_of(record: Record) -> dt.date:
         return utc_today()
 
 
-def standing(record: Record, day: dt.date) -> str:
+def excused(record: Record) -> bool:
+    """Return whether a quarantine takes a record's consequences, as the run itself had it."""
+    try:
+        return record.quarantine is not None and in_force(record.quarantine, day_of(record))
+    except ValueError:  # a day that somebody else wrote
+        return False
+
+
+def standing(record: Record) -> str:
     """Return a record's status, in brackets where a quarantine takes its consequences."""
     if record.status is None:
         return "not judged"
-    held = record.quarantine is not None and in_force(record.quarantine, day)
-    return f"({record.status.value})" if held else record.status.value
+    return f"({record.status.value})" if excused(record) else record.status.value
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH) -> list[str]:
@@ -118,12 +122,11 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int = W
     """
     if not rows:
         return []
-    used = _used(headings, rows, 1)
-    widths = _widths(headings, rows)
-    while len(used) > ESSENTIAL and _across(used, widths) > width:
-        used.pop()
-    widths[0] = min(widths[0], max(12, width - _across(used, {**widths, 0: 0})))
-    return _aligned(headings, rows, used, widths)
+    columns = _columns(headings, rows, 1)
+    while len(columns) > ESSENTIAL and _across(columns) > width:
+        columns.pop()
+    room = max(12, width - _across([("",), *columns[1:]]))
+    return _aligned([[_shortened(cell, room) for cell in columns[0]], *columns[1:]])
 
 
 def tables(
@@ -134,47 +137,37 @@ def tables(
     Each begins with the first ``keys`` columns, which tell the rows apart.  One of these and
     another column may be wider than ``width`` still.
     """
-    if not rows:
-        return []
-    first = list(range(keys))
-    widths = _widths(headings, rows)
-    groups = [first]
-    for column in _used(headings, rows, keys)[keys:]:
-        if len(groups[-1]) > keys and _across([*groups[-1], column], widths) > width:
-            groups.append(first)
+    columns = _columns(headings, rows, keys)
+    groups = [columns[:keys]]
+    for column in columns[keys:]:
+        if len(groups[-1]) > keys and _across([*groups[-1], column]) > width:
+            groups.append(columns[:keys])
         groups[-1] = [*groups[-1], column]
-    return [_aligned(headings, rows, group, widths) for group in groups]
+    return [_aligned(group) for group in groups if rows]
 
 
-def _used(headings: Sequence[str], rows: Sequence[Sequence[str]], keys: int) -> list[int]:
-    """Return which columns hold something; the first ``keys`` are used in any case."""
-    return [i for i in range(len(headings)) if i < keys or any(row[i] for row in rows)]
+_Column = Sequence[str]
+"""A heading and the cells below it."""
 
 
-def _widths(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[int, int]:
-    return {i: max(len(head), *(len(row[i]) for row in rows)) for i, head in enumerate(headings)}
+def _columns(headings: Sequence[str], rows: Sequence[Sequence[str]], keys: int) -> list[_Column]:
+    """Return the columns that hold something, and the first ``keys`` in any case."""
+    columns = zip(headings, *rows, strict=True)
+    return [column for i, column in enumerate(columns) if i < keys or any(column[1:])]
 
 
-def _across(columns: Sequence[int], widths: Mapping[int, int]) -> int:
-    return sum(widths[i] for i in columns) + 2 * (len(columns) - 1)
+def _across(columns: Iterable[_Column]) -> int:
+    """Return the width of columns beside each other, with two spaces between them."""
+    return sum(max(map(len, column)) + 2 for column in columns) - 2
 
 
-def _aligned(
-    headings: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    columns: Sequence[int],
-    widths: Mapping[int, int],
-) -> list[str]:
-    right = {i for i in columns if i > 0 and all(row[i][:1] in _FIGURES for row in rows)}
-
-    def line(cells: Sequence[str]) -> str:
-        parts = []
-        for i in columns:
-            cell = _shortened(cells[i], widths[i])
-            parts.append(cell.rjust(widths[i]) if i in right else cell.ljust(widths[i]))
-        return "  ".join(parts).rstrip()
-
-    return [line(headings), *(line(row) for row in rows)]
+def _aligned(columns: Iterable[_Column]) -> list[str]:
+    aligned = []
+    for number, column in enumerate(columns):
+        width = max(map(len, column))
+        is_figures = number > 0 and all(cell[:1] in _FIGURES for cell in column[1:])
+        aligned.append([c.rjust(width) if is_figures else c.ljust(width) for c in column])
+    return ["  ".join(line).rstrip() for line in zip(*aligned, strict=True)]
 
 
 def _shortened(text: str, width: int) -> str:
@@ -188,9 +181,9 @@ def explanations(records: Iterable[Record], *, every: bool = False) -> list[str]
     """Return a line for each thing that a reader should know, beginning with the case's id."""
     quiet = () if every else (Status.OK, Status.NO_BASELINE, Status.SKIPPED)
     records = list(records)
-    lines = [
-        f"since the baseline: {shortened('; '.join(changes))}" for changes in _changes(records)
-    ]
+    judged = [record for record in records if record.status not in _UNJUDGED]
+    changes = dict.fromkeys("; ".join(record.changes) for record in judged if record.changes)
+    lines = [f"since the baseline: {shortened(words)}" for words in changes]
     for record in records:
         lines += _on_quarantine(record)
         for verdict in record.verdicts:
@@ -199,21 +192,13 @@ def explanations(records: Iterable[Record], *, every: bool = False) -> list[str]
                 lines.append(words + shortened(verdict.reason))
         for attempt in record.attempts:
             if attempt.invalid and record.status is not Status.INVALID:
-                cause = attempt.discarded or ""
-                again = cause.endswith("; measured again")
+                why, again, _ = (attempt.discarded or "").partition("; measured again")
                 what = "measured again" if again else "discarded"
-                words = cause.removesuffix("; measured again")
-                lines.append(f"{record.case.id}: {what}: {words}")
+                lines.append(f"{record.case.id}: {what}: {why}")
         for attempt in [a for a in record.attempts if a.accepted] or record.attempts:
             warnings = attempt.measurement.warnings if attempt.measurement else []
             lines += [f"{record.case.id}: warning: {text}" for text in warnings]
     return list(dict.fromkeys(map(printable, lines)))
-
-
-def _changes(records: Iterable[Record]) -> list[list[str]]:
-    """Return the different sets of changes since the baselines of cases that were judged."""
-    sets = [r.changes for r in records if r.changes and r.status not in _UNJUDGED]
-    return [list(changes) for changes in dict.fromkeys(map(tuple, sets))]
 
 
 _UNJUDGED = (Status.NO_BASELINE, Status.SKIPPED, None)
@@ -223,7 +208,7 @@ def _on_quarantine(record: Record) -> list[str]:
     if record.quarantine is None:
         return []
     until, why = record.quarantine.until, record.quarantine.reason
-    if in_force(record.quarantine, day_of(record)):
+    if excused(record):
         return [f"{record.case.id}: in quarantine until {until}: {why}"]
     ended = f"{record.case.id}: its QUARANTINE ENDED on {until} ({why}); "
     return [ended + f"bench-lib baseline quarantine {record.case.id} --lift, or a new --until"]

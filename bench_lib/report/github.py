@@ -9,11 +9,15 @@ characters.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from bench_lib.formats import on_one_line
 
 COMMENT = 65_536
 STEP_SUMMARY = 2**20
@@ -75,8 +79,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 def shortened(words: str, most: int) -> str:
     """Return the words as ``text`` does, cut after ``most`` of their characters."""
-    flat = " ".join(words.split())
-    return text(flat if len(flat) <= most else f"{flat[: most - 1]}…")
+    return text(on_one_line(words, most))
 
 
 def code(words: str, *, lines: int = 20, most: int = 2_000) -> str:
@@ -113,9 +116,7 @@ class MarkdownSection:
 
     title: str
     """Markdown already, as all that follows."""
-    rows: Iterable[str]
-    """Made one by one, as many as fit."""
-    count: int
+    rows: Sequence[str]
     what: str
     """What the rows are, for the words on those left out: ``cases``."""
     head: list[str] = field(default_factory=list)
@@ -138,16 +139,15 @@ def fitted(opening: Sequence[str], sections: Sequence[MarkdownSection], limit: i
     """
     if limit < LEAST:
         raise ValueError(f"a limit of {limit} bytes is too small for anything; at least {LEAST}")
-    sections = [section for section in sections if section.count]
-    kept = sum(_reserve(section, limit) for section in sections)
+    sections = [section for section in sections if section.rows]
+    kept = sum(_size(_rest(section, 1, limit)) for section in sections)
     parts = _paragraphs(opening, max(LEAST // 2, limit - kept))
     room = limit - sum(map(_size, parts))
     for section in sections:
-        kept -= _reserve(section, limit)
-        part = _cut(section, room - kept, limit)
-        room -= _size(part)
-        parts.append(part)
-    return "\n".join(part for part in parts if part)
+        kept -= _size(_rest(section, 1, limit))
+        parts.append(_cut(section, room - kept, limit))
+        room -= _size(parts[-1])
+    return "\n".join(parts)
 
 
 def _size(part: str) -> int:
@@ -168,27 +168,18 @@ def _paragraphs(paragraphs: Sequence[str], room: int) -> list[str]:
 
 def _cut(section: MarkdownSection, room: int, limit: int) -> str:
     """Return the section with as many rows as fit, and a line on the others."""
-    room -= _size(section.of([]))
-    kept: list[str] = []
-    for each in section.rows:
-        kept.append(each)
-        room -= _size(each)
-        if room < 0:
-            break
-    else:
-        return section.of(kept)
-    room -= _reserve(section, limit)
-    while kept and room < 0:
-        room += _size(kept.pop())
-    if not kept:
-        return _rest(section, str(section.count), limit)
-    return f"{section.of(kept)}\n{_rest(section, f'{section.count - len(kept)} more', limit)}"
+    rows = section.rows
+    ends = list(itertools.accumulate(map(_size, rows), initial=_size(section.of([]))))
+    if ends[-1] <= room:
+        return section.of(rows)
+    shown = bisect.bisect_right(ends, room - _size(_rest(section, 1, limit))) - 1
+    if shown < 1:
+        return _rest(section, 0, limit)
+    return f"{section.of(rows[:shown])}\n{_rest(section, shown, limit)}"
 
 
-def _reserve(section: MarkdownSection, limit: int) -> int:
-    """Return the bytes of the longest words on what a section leaves out."""
-    return _size(_rest(section, f"{section.count} more", limit))
-
-
-def _rest(section: MarkdownSection, count: str, limit: int) -> str:
+def _rest(section: MarkdownSection, shown: int, limit: int) -> str:
+    """Return the line on the rows that are left out. It is longest with one row shown."""
+    left = len(section.rows) - shown
+    count = f"{left} more" if shown else str(left)
     return f"_{count} {section.what} left out: GitHub shows {limit:,} bytes at most._\n"

@@ -11,7 +11,6 @@ import hashlib
 import importlib.resources
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -19,14 +18,13 @@ import msgspec
 from markupsafe import Markup
 
 from bench_lib import __version__
-from bench_lib.formats import quantity, seconds
-from bench_lib.model import Case, Status, UserError, Verdict
+from bench_lib.formats import amount, printable, seconds
+from bench_lib.model import Case, Status, Verdict
 from bench_lib.profiling import kernels
-from bench_lib.report.comparisons import comparisons
-from bench_lib.report.hints import hints
+from bench_lib.report import console
+from bench_lib.report.findings import device, hints, onset
 from bench_lib.report.night import Moved, Night, NightCase
-from bench_lib.report.onset import device, onset, own_last
-from bench_lib.report.series import Series
+from bench_lib.report.plots import Series, comparisons
 from bench_lib.verdict import metrics
 
 MOST_FAILURES = 100
@@ -57,17 +55,8 @@ COLUMNS = (
 """Name, heading, and whether it holds numbers or needs room."""
 
 
-def write(night: Night, path: Path, *, note: str = "") -> None:
-    """Write the page of a night; raises UserError where it cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page(night, note=note), encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
-
-
-def page(night: Night, *, note: str = "") -> str:
-    """Return the page of a night; ``note`` is said on top of it, as that all is an example."""
+def page(night: Night) -> str:
+    """Return the page of a night."""
     series = Series(night.environments)
     rows = [_row(entry) for entry in night.entries]
     histories = [series.of(entry) for entry in night.entries]
@@ -89,8 +78,7 @@ def page(night: Night, *, note: str = "") -> str:
         .render(
             night=night,
             hints=hints(night),
-            note=note,
-            title=_title(night),
+            title=f"Night of {day(night.started)}" if night.started else "No night",
             failures=[_failure(night, entry, at) for at, entry in shown],
             failures_left_out=len(failed) - len(shown),
             filters=_filters(rows),
@@ -118,7 +106,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"day": day, "minute": _minute, "clean": clean, "seconds": seconds}
+    environment.filters |= {"day": day, "minute": _minute, "clean": clean}
     return environment
 
 
@@ -138,12 +126,9 @@ def _plotly() -> str:
 
 def _policy(*scripts: str) -> str:
     """Return a content security policy: these scripts, styles in the page, nothing loaded."""
-    hashes = " ".join(f"'sha256-{_digest(code)}'" for code in scripts if code)
+    digests = (hashlib.sha256(code.encode()).digest() for code in scripts if code)
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:"
-
-
-def _digest(code: str) -> str:
-    return base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
 
 
 def _embedded(data: Any) -> Markup:
@@ -157,8 +142,6 @@ def _embedded(data: Any) -> Markup:
 # --- words ---------------------------------------------------------------------------------
 
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def day(time: str) -> str:
@@ -172,13 +155,8 @@ def _minute(time: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Return a program's output without what steers terminals, and no more than its end."""
-    told = text if len(text) <= MOST_OUTPUT else f"…{text[-MOST_OUTPUT:]}"
-    return _CONTROLS.sub("\ufffd", _ESCAPES.sub("", told.replace("\r\n", "\n")))
-
-
-def _title(night: Night) -> str:
-    return f"Night of {day(night.started)}" if night.started else "No night"
+    """Return the end of a program's output, without what steers terminals."""
+    return printable(text if len(text) <= MOST_OUTPUT else f"…{text[-MOST_OUTPUT:]}")
 
 
 def percent(ratio: float | None) -> str:
@@ -192,16 +170,10 @@ def _between(verdict: Verdict) -> str:
     return f"{percent(verdict.interval[0])} to {percent(verdict.interval[1])}"
 
 
-def _value(value: float | None, unit: str, metric: str = "") -> str:
-    if value is None:
-        return ""
-    if unit == "s":
-        return seconds(value) if value > 0 else f"{value:g} s"
-    if unit == "B":
-        return f"{value / 2**20:.0f} MiB"
-    if unit not in ("", "1"):
-        return f"{quantity(value)} {unit}" if unit != "1/s" else f"{quantity(value)}/s"
-    return f"{value:.2%}" if metrics.of(metric).unit == "" else f"{value:.4g}"
+def _value(value: float | None, verdict: Verdict) -> str:
+    # Records of 0.1.0 have plain numbers without a unit, as shares are.
+    unit = verdict.unit or metrics.of(verdict.metric).unit
+    return "" if value is None else amount(value, unit)
 
 
 # --- the table -----------------------------------------------------------------------------
@@ -209,33 +181,29 @@ def _value(value: float | None, unit: str, metric: str = "") -> str:
 
 def _row(entry: NightCase) -> dict[str, Any]:
     """Return an entry's line in the table: what it is filtered by, cells, what sorts them."""
-    case = entry.record.case
-    verdict = _timing(entry)
-    step_s, rate, memory = entry.step_s, entry.rate, entry.peak_memory_bytes
+    case, figures, verdict = entry.record.case, entry.figures, _timing(entry)
+    (shown,) = console.summary_rows([entry.record])
+    cells = dict(zip(console.HEADINGS, shown, strict=True))
     ratio = verdict.ratio if verdict else None
     visible = verdict.detectable_effect if verdict else None
-    status = entry.status.value if entry.status else "not judged"
-    item = entry.accepted[0].item if entry.accepted else ""
     return {
         **{axis: str(case.params.get(axis, "")) for axis in AXES},
         "case": case.id,
         "hardware": entry.hardware.key,
-        "status": status,
+        "status": entry.status.value if entry.status else "not judged",
         "held": entry.quarantined,
         "failing": entry.failing,
         "cells": {
-            "median": seconds(step_s) if step_s else "",
+            **{name: cells[name] for name in ("median", "rate", "memory")},
             "change": percent(ratio),
             "visible": "" if visible is None else f"{visible:.1%}",
-            "rate": f"{quantity(rate)} {item}/s" if rate else "",
-            "memory": "" if memory is None else f"{memory / 2**20:.0f} MiB",
         },
         "sorts": {
-            "median": step_s,
+            "median": figures and figures.median_s,
             "change": ratio,
             "visible": visible,
-            "rate": rate,
-            "memory": memory,
+            "rate": figures and figures.rate,
+            "memory": figures and figures.peak_memory_bytes,
         },
     }
 
@@ -267,7 +235,7 @@ def _detail(entry: NightCase) -> dict[str, Any]:
         "test": entry.record.nodeid,
         "verdicts": [_verdict(verdict) for verdict in entry.record.verdicts],
         "changes": entry.record.changes,
-        "remarks": _remarks(entry),
+        "remarks": _remarks(entry) + [_on_moved(moved) for moved in entry.moved],
         "fault": [f"{fault.kind} in {fault.phase}", clean(fault.message)] if fault else None,
         "output": clean(fault.last_output) if fault else None,
     }
@@ -279,8 +247,8 @@ def _verdict(verdict: Verdict) -> list[str]:
     return [
         verdict.metric + (f" ({against})" if against else ""),
         verdict.status.value,
-        _value(verdict.value, verdict.unit, verdict.metric),
-        _value(verdict.baseline, verdict.unit, verdict.metric),
+        _value(verdict.value, verdict),
+        _value(verdict.baseline, verdict),
         percent(verdict.ratio),
         _between(verdict),
         verdict.reason,
@@ -301,7 +269,6 @@ def _remarks(entry: NightCase) -> list[str]:
             words.append(f"Skipped: {attempt.skipped}")
         if attempt.measurement is not None:
             words += [f"Warning: {text}" for text in attempt.measurement.warnings]
-    words += [_on_moved(moved) for moved in entry.moved]
     return list(dict.fromkeys(words))
 
 
@@ -329,13 +296,13 @@ def _failure(night: Night, entry: NightCase, at: int) -> dict[str, Any]:
         "verdict": verdict,
         "change": percent(verdict.ratio) if verdict else "",
         "between": _between(verdict) if verdict else "",
-        "value": _value(verdict.value, verdict.unit, verdict.metric) if verdict else "",
-        "baseline": _value(verdict.baseline, verdict.unit, verdict.metric) if verdict else "",
+        "value": _value(verdict.value, verdict) if verdict else "",
+        "baseline": _value(verdict.baseline, verdict) if verdict else "",
         "since": _since(night, entry),
         "kernels": _kernels(entry),
         "why_no_kernels": _why_no_kernels(entry),
         "verdicts": [_verdict(one) for one in entry.record.verdicts],
-        "remarks": [w for w in _remarks(entry) if not w.startswith("Change point")],
+        "remarks": _remarks(entry),
     }
 
 
@@ -352,13 +319,12 @@ def _since(night: Night, entry: NightCase) -> list[tuple[str, str, list[str]]]:
     Each is a heading, a sentence, and what changed in the environment.
     """
     began = onset(night, entry)
-    changes = own_last(began.changes)
     if (last := began.moved) is not None:
         low, high = (percent(bound) for bound in last.step.interval)
         words = f"{percent(last.step.ratio)} ({low} to {high}) from run {last.run_id} on"
-        return [(f"Slower since {day(last.time)}", words, changes)]
+        return [(f"Slower since {day(last.time)}", words, began.changes)]
     if (good := began.last_good) is not None:
-        return [(f"Last OK on {day(good.time)}", f"run {good.run_id}", changes)]
+        return [(f"Last OK on {day(good.time)}", f"run {good.run_id}", began.changes)]
     return []
 
 

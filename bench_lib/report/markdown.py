@@ -6,12 +6,12 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from bench_lib.formats import many
 from bench_lib.profiling import kernels
 from bench_lib.report import console, github
+from bench_lib.report.findings import device, hints, onset, own_last
 from bench_lib.report.github import MarkdownSection, code, shortened, span, text
-from bench_lib.report.hints import hints
 from bench_lib.report.night import Moved, Night, NightCase
-from bench_lib.report.onset import device, onset, own_last
 from bench_lib.verdict.severity import FAILING
 
 MARKER = "<!-- bench-lib: report -->"
@@ -40,49 +40,30 @@ def as_markdown(night: Night, *, limit: int = github.COMMENT) -> str:
     """
     failed = night.failed
     others = [entry for entry in night.entries if not entry.failing]
-    columns = _columns(others)
-    environment = list(_environment(night.entries))
-    steps = [(entry, moved) for entry in others for moved in entry.moved]
-    remarks = list(_remarks(others))
+    head, rows = _summary(others)
     sections = [
         MarkdownSection(
-            "Failed",
-            (_failure(night, e) for e in failed),
-            len(failed),
-            "failures",
-            github.table(FAILURES),
+            "Failed", [_failure(night, e) for e in failed], "failures", github.table(FAILURES)
         ),
-        MarkdownSection(
-            "What is known of each", (_details(night, e) for e in failed), len(failed), "failures"
-        ),
+        MarkdownSection("What is known of each", [_details(night, e) for e in failed], "failures"),
         MarkdownSection(
             "Changed in the environment since the baselines",
-            environment,
-            len(environment),
+            list(_environment(night.entries)),
             "changes",
             folded=True,
         ),
         MarkdownSection(
             "Steps found in the history of cases that do not fail",
-            (_step(*step) for step in steps),
-            len(steps),
+            [_step(entry, moved) for entry in others for moved in entry.moved],
             "steps",
             github.table(STEPS),
             folded=True,
         ),
-        MarkdownSection("Remarks on other cases", remarks, len(remarks), "remarks", folded=True),
-        MarkdownSection(
-            f"All other cases: {len(others)}",
-            (_other(entry, columns) for entry in others),
-            len(others),
-            "cases",
-            github.table(columns),
-            folded=True,
-        ),
+        MarkdownSection("Remarks on other cases", list(_remarks(others)), "remarks", folded=True),
+        MarkdownSection(f"All other cases: {len(others)}", rows, "cases", head, folded=True),
         MarkdownSection(
             f"Left out: {len(night.left_out)}",
-            (f"- {shortened(words, MOST_REASON)}" for words in night.left_out),
-            len(night.left_out),
+            [f"- {shortened(words, MOST_REASON)}" for words in night.left_out],
             "remarks",
             folded=True,
         ),
@@ -128,8 +109,8 @@ def _failure(night: Night, entry: NightCase) -> str:
             "" if ratio is None else f"{ratio:.3f}",
             " to ".join(f"{bound:.3f}" for bound in interval),
             text(began.since),
-            shortened("; ".join(own_last(began.changes)), MOST_REASON),
-            shortened(_reason(entry), MOST_REASON),
+            shortened("; ".join(began.changes), MOST_REASON),
+            shortened(f"{verdict.metric}: {verdict.reason}" if verdict else "", MOST_REASON),
         ]
     )
 
@@ -138,20 +119,10 @@ def _name(entry: NightCase) -> str:
     return shortened(entry.record.case.id, MOST_REASON)
 
 
-def _reason(entry: NightCase) -> str:
-    verdict = entry.verdict
-    return "" if verdict is None else f"{verdict.metric}: {verdict.reason}"
-
-
-def _day(time: str) -> str:
-    return time[:10]
-
-
 def _details(night: Night, entry: NightCase) -> str:
     """Return one failure's collapsed details: why in full, kernels, environment, output."""
     name = f"{entry.record.case.id[:MOST_REASON]} on {device(night, entry)}"
-    parts = [f"- {line}" for line in _facts(night, entry)]
-    body = "\n".join(parts)
+    body = "\n".join(f"- {line}" for line in _facts(night, entry))
     if entry.fault is not None and entry.fault.last_output:
         body += f"\n\nLast output of the worker:\n\n{code(entry.fault.last_output)}"
     return f"<details><summary>{github.summary(name)}</summary>\n\n{body}\n\n</details>\n"
@@ -170,7 +141,7 @@ def _facts(night: Night, entry: NightCase) -> Iterator[str]:
         yield f"{_moved(moved)}{_around(moved.environment)}"
     began = onset(night, entry)
     if (good := began.last_good) is not None:
-        yield f"last OK on {text(_day(good.time))}, run {text(good.run_id)}{_around(began.changes)}"
+        yield f"last OK on {text(good.time[:10])}, run {text(good.run_id)}{_around(began.changes)}"
     if entry.kernels is not None:
         whole = abs(entry.kernels.delta_s)
         causes = [c for c in kernels.causes(entry.kernels) if abs(c.delta_s) >= WORTH * whole]
@@ -186,7 +157,7 @@ def _moved(moved: Moved) -> str:
     low, high = moved.step.interval
     words = "slower" if moved.step.ratio > 1 else "faster"
     return (
-        f"{abs(moved.step.ratio - 1):.1%} {words} since {text(_day(moved.time))} "
+        f"{abs(moved.step.ratio - 1):.1%} {words} since {text(moved.time[:10])} "
         f"({low:.3f} to {high:.3f})"
     )
 
@@ -208,8 +179,7 @@ def _environment(entries: Iterable[NightCase]) -> Iterator[str]:
         if entry.record.changes
     )
     for (key, changes), n in sets.items():
-        cases = f"{n} case{'' if n == 1 else 's'}"
-        yield f"- {text(key)}, {cases}: {shortened(changes, MOST_WORDS)}"
+        yield f"- {text(key)}, {many(n, 'case')}: {shortened(changes, MOST_WORDS)}"
 
 
 def _remarks(entries: Iterable[NightCase]) -> Iterator[str]:
@@ -225,7 +195,7 @@ def _step(entry: NightCase, moved: Moved) -> str:
         [
             _name(entry),
             text(entry.hardware.key),
-            text(_day(moved.time)),
+            text(moved.time[:10]),
             f"{moved.step.ratio:.3f}",
             f"{low:.3f} to {high:.3f}",
             shortened("; ".join(moved.environment), MOST_REASON),
@@ -233,21 +203,22 @@ def _step(entry: NightCase, moved: Moved) -> str:
     )
 
 
-def _columns(entries: Sequence[NightCase]) -> list[str]:
-    """Return the terminal's headings and the hardware, as far as they tell entries anything."""
-    silent = set()
-    if len({entry.hardware.key for entry in entries}) < 2:
-        silent.add("hardware")
-    columns = zip(*console.summary_rows(entry.record for entry in entries), strict=True)
-    silent |= {
-        name for name, cells in zip(console.HEADINGS, columns, strict=False) if not any(cells)
-    }
+def _summary(entries: Sequence[NightCase]) -> tuple[list[str], list[str]]:
+    """Return the head and the rows of the terminal's summary, with the hardware.
+
+    Columns that tell entries nothing are left out.
+    """
     first, *others = console.HEADINGS
-    return [name for name in (first, "hardware", *others) if name not in silent]
-
-
-def _other(entry: NightCase, columns: Sequence[str]) -> str:
-    """Return a row of the terminal's summary, with the hardware in it where it is a column."""
-    (cells,) = console.summary_rows([entry.record])
-    known = dict(zip(console.HEADINGS, cells, strict=True)) | {"hardware": entry.hardware.key}
-    return github.row([shortened(known[name], MOST_REASON) for name in columns])
+    table = [(first, "hardware", *others)]
+    for entry in entries:
+        ((case_id, *cells),) = console.summary_rows([entry.record])
+        table.append((case_id, entry.hardware.key, *cells))
+    columns = [
+        column
+        for column in zip(*table, strict=True)
+        if len(set(column[1:])) > 1 or (any(column[1:]) and column[0] != "hardware")
+    ]
+    headings, *rows = zip(*columns, strict=True) if columns else [()]
+    return github.table(headings), [
+        github.row([shortened(cell, MOST_REASON) for cell in row]) for row in rows
+    ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench_lib.environment.fingerprint import difference
+from bench_lib.formats import many
 from bench_lib.model import (
     Baseline,
     Environment,
@@ -25,7 +25,8 @@ from bench_lib.model import (
 from bench_lib.profiling import kernels
 from bench_lib.profiling.kernels import Diff
 from bench_lib.report import console
-from bench_lib.storage.baselines import BaselineError, BaselineFile, in_force, load
+from bench_lib.report.console import CaseFigures
+from bench_lib.storage.baselines import BaselineError, load
 from bench_lib.storage.history import HistoryError, Run
 from bench_lib.verdict import metrics
 from bench_lib.verdict.judge import leading
@@ -44,8 +45,8 @@ LATE = dt.timedelta(hours=36)
 """Where nights are nightly, none that begins after the newest for so long has been missed."""
 MOST_NAMED = 10
 """Cases that a sentence names."""
-
-
+Place = tuple[str, str]
+"""A case's id and the hardware key."""
 GOOD = (Status.OK, Status.IMPROVED)
 WORDS = {
     Status.INVALID: "invalid",
@@ -78,14 +79,17 @@ class NightCase:
     record: Record
     hardware: Hardware
     run_id: str
-    time: str
-    """When the run began, UTC."""
     baseline: Baseline | None = None
     environment: Environment | None = None
     """What it was measured in last."""
     points: list[Point] = field(default_factory=list)
     """This and past nights, oldest first."""
     moved: list[Moved] = field(default_factory=list)
+
+    @property
+    def place(self) -> Place:
+        """What tells it from the night's other entries."""
+        return self.record.case.id, self.hardware.key
 
     @property
     def status(self) -> Status | None:
@@ -95,12 +99,12 @@ class NightCase:
     @property
     def quarantined(self) -> bool:
         """Whether a quarantine takes the consequences, on the day of the measurement."""
-        return excused(self.record)
+        return console.excused(self.record)
 
     @property
     def failing(self) -> bool:
         """Whether it makes the night fail."""
-        return self.status in FAILING and not self.quarantined
+        return fails(self.record)
 
     @property
     def verdict(self) -> Verdict | None:
@@ -117,23 +121,10 @@ class NightCase:
         """What was measured and counts."""
         return [a.measurement for a in self.record.attempts if a.accepted and a.measurement]
 
-    @property
-    def step_s(self) -> float | None:
-        """Median time of a step in seconds; None where nothing that counts was measured."""
-        medians = [statistics.median(m.iteration_s) for m in self.accepted if m.iteration_s]
-        return statistics.median(medians) if medians else None
-
-    @property
-    def rate(self) -> float | None:
-        """Items a second by the wall clock; None as for ``step_s``."""
-        rates = [console.rate_of(m) for m in self.accepted if m.wall_s > 0]
-        return statistics.median(rates) if rates else None
-
-    @property
-    def peak_memory_bytes(self) -> int | None:
-        """Most memory that any process of it held."""
-        peaks = [m.peak_memory_bytes for m in self.accepted if m.peak_memory_bytes is not None]
-        return max(peaks, default=None)
+    @cached_property
+    def figures(self) -> CaseFigures | None:
+        """What the accepted measurements say; None where there are none."""
+        return console.figures(self.record)
 
     @property
     def last_good(self) -> Point | None:
@@ -167,10 +158,6 @@ class NightCase:
 class Night:
     """The runs that a report is about: of every hardware the newest, or those that were named."""
 
-    started: str
-    """When the first of them began, UTC; empty where there is none."""
-    ended: str | None
-    """When the last of them ended; None where one did not."""
     runs: list[RunLine]
     entries: list[NightCase]
     """Failing first, the gravest before, then as measured."""
@@ -186,13 +173,37 @@ class Night:
     """When the newest night was asked for, UTC; empty where these very runs were."""
 
     @property
+    def started(self) -> str:
+        """When the first run began, UTC; empty where there is none."""
+        return min((run.started for run in self.runs), default="")
+
+    @property
+    def newest_start(self) -> str:
+        """When the last run began, UTC; empty where there is none."""
+        return max((run.started for run in self.runs), default="")
+
+    @property
+    def ended(self) -> str | None:
+        """When the last run ended, UTC; None where one did not."""
+        ends = [run.ended for run in self.runs]
+        return max(filter(None, ends)) if ends and all(ends) else None
+
+    @cached_property
+    def devices(self) -> dict[str, set[str | None]]:
+        """The ids of the devices that measured, by hardware key."""
+        found: dict[str, set[str | None]] = {}
+        for entry in self.entries:
+            found.setdefault(entry.hardware.key, set()).add(entry.hardware.uuid)
+        return found
+
+    @property
     def days_late(self) -> int:
         """How many days ago the newest run began, where a night must have been missed; else 0."""
         if not self.asked or not self.runs:
             return 0
-        asked = _when(self.asked)
-        ago = asked - _when(max(run.started for run in self.runs))
-        if ago <= LATE or asked - _when(self.ended or "") <= NIGHT:
+        asked = when(self.asked)
+        ago = asked - when(self.newest_start)
+        if ago <= LATE or asked - when(self.ended or "") <= NIGHT:
             return 0  # what took longer than a night, and ended in this one, is not old
         return round(ago / dt.timedelta(days=1))
 
@@ -220,8 +231,12 @@ class Night:
 
     @property
     def sentence(self) -> str:
-        """The night in one sentence."""
-        return _sentence(self)
+        """The night in one sentence; one that is old begins with a sentence on that."""
+        told = "; ".join([_on_cases(self), *_on_runs(self)]) + "."
+        if not self.days_late:
+            return told
+        late = f"Nothing has run for {self.days_late} days, since {self.newest_start[:10]}."
+        return f"{late} Then: {told[0].lower()}{told[1:]}"
 
 
 def gather(
@@ -239,165 +254,137 @@ def gather(
     run that was named is not there.
     """
     known = archive.runs()
-    none = [] if known else [f"no runs in {archive.place.address}"]
     named = {line.run_id: line for line in map(archive.find, runs)}
-    night = _Gathering(archive, baselines, list(named.values()) or _newest(known), none)
-    night.read()
-    night.look_back(known, days)
-    return replace(night.night(), asked="" if runs else asked)
-
-
-def _newest(known: Sequence[RunLine]) -> list[RunLine]:
-    """Return the runs of the newest night, oldest first."""
+    night = Night(list(named.values()) or newest(known), [], asked="" if runs else asked)
     if not known:
-        return []
-    first = _when(known[-1].started) - NIGHT
-    return [run for run in known if _when(run.started) >= first]
+        night.left_out.append(f"no runs in {archive.place.address}")
+    entries = _measured(night, archive, baselines)
+    night.left_out.extend(archive.problems)
+    last = _look_back(night, entries, archive, days) if night.runs else []
+    night.entries.extend(
+        sorted(entries.values(), key=lambda e: rank(e.status) if e.failing else len(SEVERITY))
+    )
+    night.absent.extend(_on_absent(night, last))
+    night.left_out[:] = dict.fromkeys(night.left_out)
+    return night
 
 
-class _Gathering:
-    """A night while it is read: records first, then baselines, then the past."""
+def newest(known: Iterable[RunLine]) -> list[RunLine]:
+    """Return the runs of the newest night among some, oldest first."""
+    ordered = sorted(known, key=lambda run: run.started)
+    return [run for run in ordered if when(run.started) >= when(ordered[-1].started) - NIGHT]
 
-    def __init__(
-        self, archive: Archive, baselines: Path, runs: list[RunLine], left_out: list[str]
-    ) -> None:
-        self._archive = archive
-        self._folder = baselines
-        self._runs = runs
-        self._left_out = left_out
-        self._missing: list[str] = []
-        self._absent: list[str] = []
-        self._entries: dict[tuple[str, str], NightCase] = {}
-        self._environments: dict[str, Environment] = {}
-        self._files: dict[str, BaselineFile | None] = {}
 
-    def read(self) -> None:
-        """Read the records of the night's runs; of a case and a key the later run counts."""
-        for line in self._runs:
-            try:
-                run = self._archive.run(line.run_id)
-            except HistoryError as error:
-                self._left_out.append(f"run {line.run_id}: {error}")
-                continue
-            self._left_out += [
-                f"run {line.run_id}: {problem}"
-                for problem in run.problems
-                if f"{line.file}: {problem}" not in self._archive.problems
-            ]
-            self._environments.update(run.environments)
-            for record in run.records.values():
-                self._take(line, run, record)
-
-    def _take(self, line: RunLine, run: Run, record: Record) -> None:
+def _measured(night: Night, archive: Archive, folder: Path) -> dict[Place, NightCase]:
+    """Return what the night's runs measured; of a case and a key the later run counts."""
+    found: dict[Place, NightCase] = {}
+    accepted: dict[str, Mapping[str, Baseline]] = {}
+    for line in night.runs:
         try:
-            console.summary_rows([record])
-        except (ArithmeticError, ValueError) as error:  # a line that somebody else wrote
-            self._left_out.append(f"run {line.run_id}: {record.case.id} cannot be shown: {error}")
-            return
-        last = record.attempts[-1]
-        key = last.hardware_key or line.key
-        hardware = next(
-            (one for one in run.hardware if one.uuid == last.device_uuid and one.key == key),
-            next((one for one in run.hardware if one.key == key), None),
+            run = archive.run(line.run_id)
+        except HistoryError as error:
+            night.left_out.append(f"run {line.run_id}: {error}")
+            continue
+        night.left_out.extend(
+            f"run {line.run_id}: {problem}"
+            for problem in run.problems
+            if f"{line.file}: {problem}" not in archive.problems
         )
-        if hardware is None:
-            hardware = Hardware(vendor="", name=key, key=key)
-        held = self._baselines(key)
-        place = (record.case.id, key)
-        self._entries.pop(place, None)
-        self._entries[place] = NightCase(
-            record=record,
-            hardware=hardware,
-            run_id=line.run_id,
-            time=line.started,
-            baseline=held.measured.get(record.case.id) if held else None,
-            environment=run.environments.get(last.environment),
-        )
-
-    def _baselines(self, key: str) -> BaselineFile | None:
-        """Read a key's baselines once; None where they cannot be read, which is said."""
-        if key not in self._files:
+        night.environments.update(run.environments)
+        for record in run.records.values():
             try:
-                self._files[key] = load(self._folder, key)
-            except BaselineError as error:
-                self._files[key] = None
-                self._left_out.append(f"baselines of {key}: {error}")
-        return self._files[key]
+                console.summary_rows([record])
+            except (ArithmeticError, ValueError) as error:  # a line that somebody else wrote
+                words = f"run {line.run_id}: {record.case.id} cannot be shown: {error}"
+                night.left_out.append(words)
+                continue
+            entry = _entry(line, run, record)
+            key = entry.hardware.key
+            if key not in accepted:
+                accepted[key] = _accepted(night, folder, key)
+            found.pop(entry.place, None)
+            found[entry.place] = replace(entry, baseline=accepted[key].get(record.case.id))
+    return found
 
-    def look_back(self, known: Sequence[RunLine], days: int) -> None:
-        """Find each case's past points and change points, and what is not there this night."""
-        self._left_out += self._archive.problems
-        if not self._runs:
-            return
-        newest = max(run.started for run in self._runs)
-        since = (_when(newest) - dt.timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        before = self._before(known, since)
-        gone: list[Point] = []
-        last: list[Point] = []
-        series: dict[tuple[str, str], list[Point]] = {}
-        for case_id, key, points in self._archive.all_series(since=since):
-            past = [point for point in points if point.time <= newest]
-            last += [point for point in past if point.run_id == before.get(key)]
-            if (case_id, key) in self._entries:
-                series[case_id, key] = past
-            elif past and past[-1].run_id == before.get(key):
-                gone.append(past[-1])
-        self._know({point.environment for points in series.values() for point in points})
-        for place, points in series.items():
-            moved = self._moved(points)
-            self._entries[place] = replace(self._entries[place], points=points, moved=moved)
-        keys = {run.key for run in self._runs}
-        self._left_out += _on_gone([point for point in gone if point.key in keys])
-        self._absent = _on_absent(last, self._entries.values())
 
-    def _before(self, known: Sequence[RunLine], since: str) -> dict[str, str]:
-        """Return by key the run before this night's; note the keys that are new, and missing."""
-        ours = {run.run_id for run in self._runs}
-        first = min(run.started for run in self._runs)
-        earlier = {run.key: run for run in known if run.run_id not in ours and run.started < first}
-        keys = dict.fromkeys(run.key for run in self._runs)
-        for key in keys:
-            if key not in earlier:
-                self._left_out.append(f"{key}: never seen before this night")
-        self._missing = [
-            f"{key}, last by run {run.run_id} of {run.started[:10]}"
-            for key, run in sorted(earlier.items())
-            if key not in keys and run.started >= since
-        ]
-        return {key: run.run_id for key, run in earlier.items()}
+def _accepted(night: Night, folder: Path, key: str) -> Mapping[str, Baseline]:
+    try:
+        return load(folder, key).measured
+    except BaselineError as error:
+        night.left_out.append(f"baselines of {key}: {error}")
+        return {}
 
-    def _know(self, references: set[str]) -> None:
-        unknown = sorted(references - self._environments.keys())
-        self._environments.update(self._archive.environments(unknown))
 
-    def _moved(self, points: Sequence[Point]) -> list[Moved]:
-        """Find the change points, each with what changed in the environment that night."""
-        from bench_lib.verdict.statistics.changes import moves  # noqa: PLC0415 - its library takes a second
+def _entry(line: RunLine, run: Run, record: Record) -> NightCase:
+    """Return a record with the device and the environment that it was measured in last."""
+    last = record.attempts[-1]
+    key = last.hardware_key or line.key
+    devices = [device for device in run.hardware if device.key == key]
+    own = [device for device in devices if device.uuid == last.device_uuid]
+    unknown = Hardware(vendor="", name=key, key=key)
+    environment = run.environments.get(last.environment)
+    return NightCase(record, [*own, *devices, unknown][0], line.run_id, environment=environment)
 
-        return [
-            Moved(
-                step,
-                point.run_id,
-                point.time,
-                differences(self._environments, points[step.before], point),
-            )
-            for point, step in moves(points)
-        ]
 
-    def night(self) -> Night:
-        """Return what was gathered, failing entries first."""
-        entries = sorted(self._entries.values(), key=_gravity)
-        ends = [run.ended for run in self._runs]
-        return Night(
-            started=min((run.started for run in self._runs), default=""),
-            ended=max(filter(None, ends)) if ends and all(ends) else None,
-            runs=self._runs,
-            entries=entries,
-            left_out=list(dict.fromkeys(self._left_out)),
-            missing=self._missing,
-            absent=self._absent,
-            environments=self._environments,
+def _look_back(
+    night: Night, entries: dict[Place, NightCase], archive: Archive, days: int
+) -> list[Point]:
+    """Find each case's past points and change points, and the cases that are not there this night.
+
+    Returns the points of the run before, of each hardware.
+    """
+    since = (when(night.newest_start) - dt.timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    before = _before(night, archive.runs(), since)
+    keys = {run.key for run in night.runs}
+    gone: list[Point] = []
+    last: list[Point] = []
+    series: dict[Place, list[Point]] = {}
+    for case_id, key, points in archive.all_series(since=since):
+        past = [point for point in points if point.time <= night.newest_start]
+        last += [point for point in past if point.run_id == before.get(key)]
+        if (case_id, key) in entries:
+            series[case_id, key] = past
+        elif key in keys and past and past[-1].run_id == before.get(key):
+            gone.append(past[-1])
+    references = {point.environment for points in series.values() for point in points}
+    unknown = sorted(references - night.environments.keys())
+    night.environments.update(archive.environments(unknown))
+    for place, points in series.items():
+        moved = _moved(night.environments, points)
+        entries[place] = replace(entries[place], points=points, moved=moved)
+    night.left_out.extend(_on_gone(gone))
+    return last
+
+
+def _before(night: Night, known: Iterable[RunLine], since: str) -> dict[str, str]:
+    """Return by key the run before this night's; note the keys that are new, and missing."""
+    ours = {run.run_id for run in night.runs}
+    earlier = {r.key: r for r in known if r.run_id not in ours and r.started < night.started}
+    keys = dict.fromkeys(run.key for run in night.runs)
+    night.left_out.extend(
+        f"{key}: never seen before this night" for key in keys if key not in earlier
+    )
+    night.missing.extend(
+        f"{key}, last by run {run.run_id} of {run.started[:10]}"
+        for key, run in sorted(earlier.items())
+        if key not in keys and run.started >= since
+    )
+    return {key: run.run_id for key, run in earlier.items()}
+
+
+def _moved(environments: Mapping[str, Environment], points: Sequence[Point]) -> list[Moved]:
+    """Find the change points, each with what changed in the environment that night."""
+    from bench_lib.verdict.statistics.changes import moves  # noqa: PLC0415 - its library takes a second
+
+    return [
+        Moved(
+            step,
+            point.run_id,
+            point.time,
+            differences(environments, points[step.before], point),
         )
+        for point, step in moves(points)
+    ]
 
 
 def differences(environments: Mapping[str, Environment], before: Point, after: Point) -> list[str]:
@@ -406,10 +393,6 @@ def differences(environments: Mapping[str, Environment], before: Point, after: P
         return []
     old, new = environments.get(before.environment), environments.get(after.environment)
     return difference(old, new) if old and new else []
-
-
-def _gravity(entry: NightCase) -> int:
-    return rank(entry.status) if entry.failing else len(SEVERITY)
 
 
 def _on_gone(points: Sequence[Point]) -> list[str]:
@@ -425,36 +408,30 @@ def _on_gone(points: Sequence[Point]) -> list[str]:
     ]
 
 
-def _on_absent(last: Iterable[Point], entries: Iterable[NightCase]) -> list[str]:
+def _on_absent(night: Night, last: Sequence[Point]) -> list[str]:
     """Say which devices of the run before did not measure, where only others of them did.
 
     On other machines all devices are others, and nothing is absent.  Nor is it where the device's
     cases are not there either: a run of some cases needs no more devices.
     """
     before: dict[str, Counter[str]] = {}
-    now: dict[str, set[str]] = {}
-    measured = set()
-    for entry in entries:
-        now.setdefault(entry.hardware.key, set()).add(entry.hardware.uuid or "")
-        measured.add((entry.record.case.id, entry.hardware.key))
-    fewer = set()
     for point in last:
         if point.device_uuid:
             before.setdefault(point.key, Counter())[point.device_uuid] += 1
-            if (point.case_id, point.key) not in measured:
-                fewer.add((point.key, point.device_uuid))
+    measured = {entry.place for entry in night.entries}
+    fewer = {(p.key, p.device_uuid) for p in last if (p.case_id, p.key) not in measured}
     return [
-        f"{key}: {uuid} measured {cases} case{'' if cases == 1 else 's'} in the run before, and "
-        "none this night: look whether it is still there"
+        f"{key}: {uuid} measured {many(cases, 'case')} in the run before, and none this night: "
+        "look whether it is still there"
         for key, devices in sorted(before.items())
-        if now.get(key, set()) < devices.keys()
+        if (now := night.devices.get(key)) and now < devices.keys()
         for uuid, cases in sorted(devices.items())
-        if now.get(key) and uuid not in now[key] and (key, uuid) not in fewer
+        if uuid not in now and (key, uuid) not in fewer
     ]
 
 
-def _when(time: str) -> dt.datetime:
-    """Return a run's start, which its file's name tells; as good as never where it cannot be."""
+def when(time: str) -> dt.datetime:
+    """Return a time, or the year 1970 where it is none: a file's name may say anything."""
     try:
         return dt.datetime.fromisoformat(time.replace("Z", "+00:00"))
     except ValueError:
@@ -466,54 +443,37 @@ def is_red(run: RunLine) -> bool:
     return run.exit_status not in (None, 0) and not any(map(run.counts.get, FAILING))
 
 
-def excused(record: Record) -> bool:
-    """Return whether a quarantine takes a record's consequences, as the run itself had it."""
-    try:
-        return record.quarantine is not None and in_force(record.quarantine, console.day_of(record))
-    except ValueError:  # a day that somebody else wrote
-        return False
+def fails(record: Record) -> bool:
+    """Return whether a record makes its night fail."""
+    return record.status in FAILING and not console.excused(record)
 
 
-def _sentence(night: Night) -> str:
-    if days := night.days_late:
-        day = max(run.started for run in night.runs)[:10]
-        told = _told(night)
-        return f"Nothing has run for {days} days, since {day}. Then: {told[0].lower()}{told[1:]}"
-    return _told(night)
-
-
-def _told(night: Night) -> str:
-    runs = _on_runs(night)
+def _on_cases(night: Night) -> str:
+    """Say how many cases failed, and how many others are not OK."""
     if not night.entries:
-        return "; ".join(["Nothing was measured", *runs]) + "."
-    keys = list(dict.fromkeys(entry.hardware.key for entry in night.entries))
+        return "Nothing was measured"
+    keys = list(night.devices)
     where = f"on {keys[0]}" if len(keys) == 1 else f"on {len(keys)} kinds of hardware"
-    total = len(night.entries)
-    cases = f"{total} {'case' if total == 1 else 'cases'} {where}"
-    failed = night.failed
-    words = f"{_nothing_failed(night)}: {cases}"
-    if failed:
+    cases = f"{many(len(night.entries), 'case')} {where}"
+    if failed := night.failed:
         words = f"{len(failed)} of {cases} failed: {_on_failed(failed)}"
-    others = _on_others([entry for entry in night.entries if not entry.failing])
-    return "; ".join([words, *([others] if others else []), *runs]) + "."
-
-
-def _nothing_failed(night: Night) -> str:
-    """Say that no case failed, and no more than that of a gate that judged nothing."""
-    words = "No case failed" if night.red else "Nothing failed"
-    if any(entry.status in GOOD for entry in night.entries):
-        return words
-    return f"{words}, but none is OK"
+    else:
+        words = "No case failed" if night.red else "Nothing failed"
+        if not any(entry.status in GOOD for entry in night.entries):
+            words += ", but none is OK"
+        words += f": {cases}"
+    others = [entry for entry in night.entries if not entry.failing]
+    found = Counter(entry.status for entry in others)
+    counts = {"in quarantine": sum(entry.status in FAILING for entry in others)}
+    counts |= {name: found[status] for status, name in WORDS.items()}
+    listed = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
+    return f"{words}; {listed}" if listed else words
 
 
 def _on_failed(failed: Sequence[NightCase]) -> str:
     found = Counter(entry.status for entry in failed)
-    slower = [
-        (verdict.ratio, verdict.metric)
-        for entry in failed
-        if entry.status is Status.REGRESSED and (verdict := entry.verdict)
-        if verdict.ratio is not None and verdict.ratio > 1
-    ]
+    regressed = [e.verdict for e in failed if e.status is Status.REGRESSED and e.verdict]
+    slower = [(v.ratio, v.metric) for v in regressed if v.ratio is not None and v.ratio > 1]
     alone = failed[0].record.case.id if len(failed) == 1 else ""
     parts = []
     if count := found[Status.REGRESSED]:
@@ -524,17 +484,9 @@ def _on_failed(failed: Sequence[NightCase]) -> str:
             metric = metrics.of(name)
             by += "" if metric is metrics.LEADING else f" in {metric.name.replace('_', ' ')}"
         parts.append(f"{alone or count} regressed{by}")
-    if found[Status.ERROR]:
-        parts.append(f"{alone or found[Status.ERROR]} ended in an error")
+    if count := found[Status.ERROR]:
+        parts.append(f"{alone or count} ended in an error")
     return ", ".join(parts)
-
-
-def _on_others(others: Sequence[NightCase]) -> str:
-    """Count those that neither failed nor are OK, the gravest first."""
-    held = sum(entry.status in FAILING for entry in others)
-    found = Counter(entry.status for entry in others)
-    counts = [(held, "in quarantine"), *((found[status], words) for status, words in WORDS.items())]
-    return ", ".join(f"{count} {words}" for count, words in counts if count)
 
 
 def _on_runs(night: Night) -> list[str]:

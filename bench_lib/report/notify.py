@@ -5,7 +5,6 @@ A webhook's address is a secret: nothing that is said or raised here holds it.
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,18 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from bench_lib.model import Record
-from bench_lib.report.hints import hints
-from bench_lib.report.night import GOOD, NIGHT, Night, NightCase, excused, is_red
-from bench_lib.report.onset import in_words, onset, own_last, reason
-from bench_lib.report.webhook import (
-    BUDGET_S,
-    CLOCK,
-    UndeliverableError,
-    WaitingClock,
-    host_of,
-    post,
-)
+from bench_lib.formats import on_one_line
+from bench_lib.report.findings import hints, in_words, onset, reason
+from bench_lib.report.night import GOOD, Night, NightCase, Place, fails, is_red, newest
+from bench_lib.report.webhook import CLOCK, UndeliverableError, WaitingClock, host_of, post
 from bench_lib.storage.history import HistoryError
 from bench_lib.verdict.severity import FAILING
 
@@ -32,7 +23,6 @@ if TYPE_CHECKING:
     from bench_lib.storage.archive import Archive, RunLine
 
 JSON, SLACK, TEAMS = "json", "slack", "teams"
-SHAPES = (JSON, SLACK, TEAMS)
 HOSTS = {
     "hooks.slack.com": SLACK,
     "hooks.slack-gov.com": SLACK,
@@ -59,10 +49,9 @@ messages it counts UTF-16, in which ours take twice as much."""
 MOST_RUNS = 8
 """That the command names by which the report is made."""
 TO_REPORT = "Open the report"
+Message = dict[str, Any]
+"""What is posted, before it is JSON."""
 _LINK = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]+")
-
-Place = tuple[str, str]
-"""A case's id and the hardware key."""
 
 
 @dataclass(frozen=True)
@@ -108,34 +97,29 @@ class News:
 def notify(
     night: Night,
     url: str,
+    before: Before,
     *,
-    before: Before | None = None,
+    say: Callable[[str], None] = lambda _line: None,
     link: str = "",
     shape: str | None = None,
-    say: Callable[[str], None] = lambda _line: None,
-    budget_s: float = BUDGET_S,
     clock: WaitingClock = CLOCK,
 ) -> bool:
-    """Post a night's news where there are any; returns whether they were delivered.
+    """Post a night's news, if there are any; return whether they were delivered.
 
-    There are where a case fails that did not fail in the last run before on its hardware, where
-    one fails no more, where a run did not come to its end, and where hardware of the night before
-    was not measured.  Without ``before`` (``before_of``) the entries' own past says how things
-    stood; nights in which a case had no time are not in it.
+    It is news where a case fails that did not fail ``before``, or fails no more; where a run did
+    not come to its end; and where hardware of the night before was not measured.
 
-    ``link`` is where the report is, for people; what is no address of the web is left out.
+    ``link`` is where people find the report; it is left out if it is no address of the web.
     ``shape`` is one of SHAPES, else by the address's host.  Whatever goes wrong is one line to
     ``say``, which never holds the address; nothing is raised.
     """
     try:
-        news = news_of(night, _by_points(night) if before is None else before)
-        news = replace(news, link=_sound(link))
+        news = replace(news_of(night, before), link=_sound(link))
         if not news:
             say("nothing changed since the night before, so nothing was posted")
             return False
         url = url.strip()  # a secret that was pasted brings its line break along
-        chosen = shape or shape_of(url)
-        post(url, body(night, news, chosen), budget_s=budget_s, clock=clock)
+        post(url, body(night, news, shape or shape_of(url)), clock=clock)
     except UndeliverableError as error:
         say(f"the news were not delivered: {error}")
         return False
@@ -157,7 +141,7 @@ def shape_of(url: str) -> str:
 
 
 def before_of(archive: Archive, night: Night) -> Before:
-    """Read how things stood before a night: the last runs before it, hardware by hardware.
+    """Return how things stood before a night: in the last runs before it on the same hardware.
 
     A run that cannot be read tells nothing.
     """
@@ -166,27 +150,11 @@ def before_of(archive: Archive, night: Night) -> Before:
     failing: set[Place] = set()
     red: set[str] = set()
     for key in {run.key for run in night.runs}:
-        last = _last_night([run for run in earlier if run.key == key])
+        last = newest(run for run in earlier if run.key == key)
         failing |= _failing(archive, last)
         red |= {run.key for run in last if is_red(run)}
-    measured = (run.key for run in _last_night(earlier) if run.cases)
+    measured = (run.key for run in newest(earlier) if run.cases)
     return Before(frozenset(failing), frozenset(measured), frozenset(red))
-
-
-def _last_night(runs: Sequence[RunLine]) -> list[RunLine]:
-    """Return the newest run and those that began within a night before it, oldest first."""
-    ordered = sorted(runs, key=lambda run: run.started)
-    if not ordered:
-        return []
-    first = _when(ordered[-1].started) - NIGHT
-    return [run for run in ordered if _when(run.started) >= first]
-
-
-def _when(time: str) -> dt.datetime:
-    try:
-        return dt.datetime.fromisoformat(time.replace("Z", "+00:00"))
-    except ValueError:  # as good as never
-        return dt.datetime.fromtimestamp(0, dt.timezone.utc)
 
 
 def _failing(archive: Archive, runs: Iterable[RunLine]) -> set[Place]:
@@ -199,34 +167,16 @@ def _failing(archive: Archive, runs: Iterable[RunLine]) -> set[Place]:
             continue
         for record in run.records.values():
             key = record.attempts[-1].hardware_key or line.key
-            standing[record.case.id, key] = _fails(record)
-    return {place for place, fails in standing.items() if fails}
-
-
-def _fails(record: Record) -> bool:
-    return record.status in FAILING and not excused(record)
-
-
-def _by_points(night: Night) -> Before:
-    """Tell how things stood by each entry's last point before this night."""
-    failing = set()
-    for entry in night.entries:
-        past = [point for point in entry.points if point.run_id != entry.run_id]
-        if past and past[-1].status in FAILING and not entry.quarantined:
-            failing.add(_place(entry))
-    return Before(frozenset(failing))
-
-
-def _place(entry: NightCase) -> Place:
-    return entry.record.case.id, entry.hardware.key
+            standing[record.case.id, key] = fails(record)
+    return {place for place, failed in standing.items() if failed}
 
 
 def news_of(night: Night, before: Before) -> News:
     """Return what changed since ``before``."""
     if night.days_late:
         return News(still=night.failed, late=True)
-    failed = {_place(entry): entry for entry in night.failed}
-    now = {_place(entry): entry for entry in night.entries}
+    failed = {entry.place: entry for entry in night.failed}
+    now = {entry.place: entry for entry in night.entries}
     return News(
         [entry for place, entry in failed.items() if place not in before.failing],
         [entry for place, entry in failed.items() if place in before.failing],
@@ -278,31 +228,17 @@ def _to_report(night: Night, news: News) -> str:
     return "" if news.link or not runs else f"more: bench-lib report {runs} --html night.html"
 
 
-def _short(words: str, most: int = MOST_LINE) -> str:
-    flat = " ".join(words.split())
-    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
-
-
-def _more(count: int) -> str:
-    return f"and {count} more, which the report has"
-
-
 # --- shapes ----------------------------------------------------------------------------------
 
 
 def body(night: Night, news: News, shape: str) -> bytes:
     """Return the JSON of a shape; raises UndeliverableError for an unknown one."""
-    shapes: Mapping[str, Callable[[Night, News], Any]] = {
-        JSON: plain,
-        SLACK: as_slack,
-        TEAMS: as_teams,
-    }
-    if shape not in shapes:
+    if shape not in SHAPES:
         raise UndeliverableError(f"{shape!r} is no shape; there is {', '.join(SHAPES)}")
-    return msgspec.json.encode(shapes[shape](night, news))
+    return msgspec.json.encode(SHAPES[shape](night, news))
 
 
-def plain(night: Night, news: News) -> dict[str, Any]:
+def plain(night: Night, news: News) -> Message:
     """Return the news as docs/reports.md has them."""
     failures = [*((entry, True) for entry in news.new), *((entry, False) for entry in news.still)]
     return {
@@ -339,72 +275,89 @@ def _failure(night: Night, entry: NightCase, *, new: bool) -> dict[str, Any]:
         "ratio": verdict.ratio if verdict else None,
         "interval": verdict.interval if verdict else None,
         "since": began.since or None,
-        "changed": own_last(began.changes),
+        "changed": began.changes,
         "reason": reason(entry),
     }
 
 
-def as_slack(night: Night, news: News) -> dict[str, Any]:
+def _fitted(
+    lines: Sequence[str], made: Callable[[list[str]], Message], fits: Callable[[Message], bool]
+) -> Message:
+    """Return the message made of as many lines as fit, with a line on the others."""
+    shown = len(lines)
+    while True:
+        left = len(lines) - shown
+        more = [f"and {left} more, which the report has"] if left else []
+        message = made([*lines[:shown], *more])
+        if fits(message) or not shown:
+            return message
+        shown -= max(1, shown // 20)
+
+
+def as_slack(night: Night, news: News) -> Message:
     """Return the news for Slack's incoming webhooks, within what a message may hold."""
     heading = _for_slack(night.sentence)
-    lines = [_for_slack(line) for line in _lines(night, news)]
     last = f"<{_escaped(news.link)}|{TO_REPORT}>" if news.link else _to_report(night, news)
-    room, shown = SLACK_ALL - len(heading) - len(_more(len(lines))) - len(last), 0
-    for line in lines[: SLACK_BLOCKS - 3]:
-        room -= len(line)
-        if room < 0:
-            break
-        shown += 1
-    texts = [f"*{heading}*", *lines[:shown]]
-    texts += [_more(len(lines) - shown)] if shown < len(lines) else []
-    texts += [last] if last else []
-    return {
-        "text": heading,
-        "blocks": [
-            {"type": "section", "text": {"type": "mrkdwn", "text": words, "verbatim": True}}
-            for words in texts
-        ],
-    }
+
+    def made(lines: list[str]) -> Message:
+        texts = filter(None, [f"*{heading}*", *lines, last])
+        return {
+            "text": heading,
+            "blocks": [
+                {"type": "section", "text": {"type": "mrkdwn", "text": words, "verbatim": True}}
+                for words in texts
+            ],
+        }
+
+    def fits(message: Message) -> bool:
+        texts = [block["text"]["text"] for block in message["blocks"]]
+        return len(texts) <= SLACK_BLOCKS and sum(map(len, texts)) <= SLACK_ALL
+
+    return _fitted([_for_slack(line) for line in _lines(night, news)], made, fits)
 
 
 def _for_slack(words: str) -> str:
     """Escape the three characters that Slack's markup begins with: no link, nobody mentioned."""
-    return _escaped(_short(words))
+    return _escaped(on_one_line(words, MOST_LINE))
 
 
 def _escaped(words: str) -> str:
     return words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def as_teams(night: Night, news: News) -> dict[str, Any]:
-    """Return the news for a webhook of Teams' Workflows: one card, within a message's size."""
-    lines = list(_lines(night, news))
-    shown = len(lines)
-    while len(msgspec.json.encode(_card(night, news, lines, shown))) > TEAMS_BYTES and shown:
-        shown -= max(1, shown // 20)
-    return _card(night, news, lines, shown)
+def as_teams(night: Night, news: News) -> Message:
+    """Return the news for a webhook of Teams' Workflows: one card, within a message's size.
+
+    Runs of text are shown as they are, without markup.
+    """
+    report = {"type": "Action.OpenUrl", "title": TO_REPORT, "url": news.link}
+
+    def made(lines: list[str]) -> Message:
+        runs = [
+            {"type": "TextRun", "text": on_one_line(words, MOST_LINE)}
+            for words in filter(None, [night.sentence, *lines, _to_report(night, news)])
+        ]
+        runs[0] |= {"size": "large", "weight": "bolder"}
+        card = {
+            "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+            "type": "AdaptiveCard",
+            "version": "1.4",
+            "msteams": {"width": "Full"},
+            "body": [{"type": "RichTextBlock", "inlines": [run]} for run in runs],
+            **({"actions": [report]} if news.link else {}),
+        }
+        attachment = {"contentType": "application/vnd.microsoft.card.adaptive", "content": card}
+        return {"type": "message", "attachments": [attachment]}
+
+    return _fitted(
+        list(_lines(night, news)),
+        made,
+        lambda message: len(msgspec.json.encode(message)) <= TEAMS_BYTES,
+    )
 
 
-def _card(night: Night, news: News, lines: Sequence[str], shown: int) -> dict[str, Any]:
-    """Return a message of so many lines; runs of text are shown as they are, without markup."""
-    rest = [_more(len(lines) - shown)] if shown < len(lines) else []
-    rest += filter(None, [_to_report(night, news)])
-    heading = {"size": "large", "weight": "bolder"}
-    texts = [
-        (_short(night.sentence), heading),
-        *((_short(line), {}) for line in (*lines[:shown], *rest)),
-    ]
-    card = {
-        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
-        "type": "AdaptiveCard",
-        "version": "1.4",
-        "msteams": {"width": "Full"},
-        "body": [
-            {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text, **style}]}
-            for text, style in texts
-        ],
-    }
-    if news.link:
-        card["actions"] = [{"type": "Action.OpenUrl", "title": TO_REPORT, "url": news.link}]
-    attachment = {"contentType": "application/vnd.microsoft.card.adaptive", "content": card}
-    return {"type": "message", "attachments": [attachment]}
+SHAPES: Mapping[str, Callable[[Night, News], Message]] = {
+    JSON: plain,
+    SLACK: as_slack,
+    TEAMS: as_teams,
+}

@@ -81,35 +81,32 @@ def host_of(url: str) -> str:
 
 
 def post(
-    url: str,
-    body: bytes,
-    *,
-    budget_s: float = BUDGET_S,
-    attempt_s: float = ATTEMPT_S,
-    clock: WaitingClock = CLOCK,
+    url: str, body: bytes, *, attempt_s: float = ATTEMPT_S, clock: WaitingClock = CLOCK
 ) -> None:
-    """Post JSON; returns when it was taken.
+    """Post JSON; return when it was taken.
 
-    Tried again after an answer of 500 and above, after 429 (as ``Retry-After`` says) and after
-    what keeps a connection from being made or held.  An answer that was lost may so cause a
-    second message.  Raises UndeliverableError otherwise, and when ``budget_s`` seconds are over.
+    It is tried again after an answer of 500 and above, after 429 (as ``Retry-After`` says), and
+    where no connection can be made or held.  A lost answer may so cause a second message.  Raises
+    UndeliverableError otherwise, and after BUDGET_S seconds.
     """
     host_of(url)
-    deadline = clock.now() + budget_s
+    deadline = clock.now() + BUDGET_S
     for pause_s in (*PAUSES_S, None):
         error = _tried(url, body, min(attempt_s, max(0.1, deadline - clock.now())))
         if error is None:
             return
-        wait_s = pause_s if error.after_s is None else error.after_s
-        if pause_s is None or wait_s is None:
+        if not isinstance(error, _RetryableError):
+            raise error
+        if pause_s is None:
             raise UndeliverableError(f"{error}; tried {len(PAUSES_S) + 1} times")
+        wait_s = pause_s if error.after_s is None else error.after_s
         if clock.now() + wait_s >= deadline:
             raise UndeliverableError(f"{error}; no time is left to try again in {wait_s:.0f} s")
         clock.sleep(wait_s)
 
 
-def _tried(url: str, body: bytes, limit_s: float) -> _RetryableError | None:
-    """Post once; returns why it is worth another try, and raises where it is not.
+def _tried(url: str, body: bytes, limit_s: float) -> UndeliverableError | None:
+    """Post once; return what went wrong, None if nothing did.
 
     It gives up after ``limit_s``, since a server may keep a connection busy byte by byte.
     """
@@ -126,10 +123,7 @@ def _tried(url: str, body: bytes, limit_s: float) -> _RetryableError | None:
     thread = threading.Thread(target=attempt, name="webhook", daemon=True)
     thread.start()
     thread.join(limit_s)
-    error = outcome[0] if outcome else _RetryableError(f"no answer within {limit_s:.0f} s")
-    if error is None or isinstance(error, _RetryableError):
-        return error
-    raise error
+    return outcome[0] if outcome else _RetryableError(f"no answer within {limit_s:.0f} s")
 
 
 def _once(url: str, body: bytes, limit_s: float) -> None:

@@ -14,7 +14,7 @@ def main() -> int:
     """Do what the script asks and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench_lib.slurm", description=__doc__)
     parser.add_argument("what", choices=("check", "run"))
-    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--nodes", type=int)
     parser.add_argument("--cpus", type=int)
     parser.add_argument("--gpus", type=int)
     parser.add_argument("--mem", metavar="SIZE")
@@ -23,16 +23,10 @@ def main() -> int:
     parser.add_argument("words", nargs="*", metavar="-- WORDS")
     given = parser.parse_args()
     try:
-        resources = asked.Resources(
-            nodes=given.nodes,
-            cpus=given.cpus,
-            gpus=given.gpus,
-            memory_bytes=None if given.mem is None else asked.memory(given.mem),
-            time_s=None if given.time is None else asked.seconds(given.time),
-        )
+        wanted = asked.resources(given.nodes, given.cpus, given.gpus, given.mem, given.time)
         if given.what == "check":
-            return job.check(resources, given.folder)
-        return job.run(resources, given.folder, given.words)
+            return job.check(wanted, given.folder)
+        return job.run(wanted, given.folder, given.words)
     except UserError as error:
         print(f"bench-lib: error: {error}", file=sys.stderr)
         return 2

@@ -18,9 +18,8 @@ from bench_lib.launch.faults import last_output
 from bench_lib.model import SCHEMA, Status
 from bench_lib.slurm import job as jobs
 from bench_lib.slurm import tools
-from bench_lib.slurm.asked import Resources, Task, clock
+from bench_lib.slurm.asked import Resources, Task, clock, folder_of, log_of
 from bench_lib.slurm.job import Got, Used
-from bench_lib.slurm.script import folder_of, log_of
 from bench_lib.slurm.tools import JobState, SlurmError
 from bench_lib.storage import history as runs
 
@@ -135,7 +134,10 @@ def submission_of(history: Path, job: str) -> Submission:
             found = msgspec.json.decode(path.read_bytes(), type=Submission)
             if found.job == job:
                 return found
-    if _is_known(job):
+    known: list[JobState] = []
+    with contextlib.suppress(SlurmError):
+        known = tools.states(job)
+    if known:
         raise SlurmError(
             f"job {job} is there, but was not submitted from {history}; name the folder that it "
             "was submitted with: --history DIR"
@@ -321,12 +323,6 @@ def _bring(path: Path, to: Path) -> None:
             part.replace(to)
     except OSError as error:
         raise SlurmError(f"cannot bring {path} to {to}: {error.strerror}") from error
-
-
-def _is_known(job: str) -> bool:
-    with contextlib.suppress(SlurmError):
-        return bool(tools.states(job))
-    return False
 
 
 def _got(folder: Path) -> list[Got]:

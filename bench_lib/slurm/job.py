@@ -21,9 +21,10 @@ import msgspec
 
 from bench_lib import backends
 from bench_lib.backends.sysfs import ROOT, text
+from bench_lib.formats import many
 from bench_lib.model import Hardware, UserError
 from bench_lib.slurm import tools
-from bench_lib.slurm.asked import Resources, clock, many
+from bench_lib.slurm.asked import Resources, clock, number
 
 SAMPLE_S = 5.0
 """Between two looks at the memory of the suite's processes."""
@@ -74,14 +75,13 @@ def look(
     its affinity mask), whichever are fewer; memory is the least of Slurm's word, the limits
     of its control groups, and what the node has.
     """
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
-    if cores is None and affinity is not None:
-        cores = len(affinity(0))
+    if cores is None:
+        cores = len(os.sched_getaffinity(0))
     devices = _gpus(environ, root)
     got = Got(
         node=environ.get("SLURMD_NODENAME") or socket.gethostname(),
-        nodes=_number(environ.get("SLURM_JOB_NUM_NODES")),
-        cpus=_least(_number(environ.get("SLURM_CPUS_ON_NODE")), cores),
+        nodes=number(environ.get("SLURM_JOB_NUM_NODES")),
+        cpus=_least(number(environ.get("SLURM_CPUS_ON_NODE")), cores),
         memory_bytes=_least(*_memory(environ, root)),
         gpus=[_named(device) for device in devices],
         variables={name: environ[name] for name in gpu_variables() if name in environ},
@@ -115,8 +115,8 @@ def shown(asked: Resources, got: Got) -> Iterator[str]:
     for what, wanted, given in rows:
         asked_for = "not asked for" if wanted is None else f"{wanted} asked for"
         yield f"  {what}: {asked_for}, {'not known' if given is None else given} got"
-    for number, gpu in enumerate(got.gpus):
-        yield f"  GPU {number}: {gpu}"
+    for index, gpu in enumerate(got.gpus):
+        yield f"  GPU {index}: {gpu}"
     for name in gpu_variables():
         yield f"  {name}={got.variables[name]}" if name in got.variables else f"  {name} is not set"
     for lack in got.lacks:
@@ -131,8 +131,8 @@ def run(asked: Resources, folder: Path, words: Sequence[str]) -> int:
     started, told = time.monotonic(), []
     process = subprocess.Popen([sys.executable, *words], stdin=subprocess.DEVNULL)
 
-    def hand_on(number: int, _: object) -> None:
-        told.append(number)
+    def hand_on(signum: int, _: object) -> None:
+        told.append(signum)
         process.terminate()
 
     signal.signal(signal.SIGTERM, hand_on)
@@ -310,9 +310,9 @@ def _lacks(asked: Resources, got: Got) -> Iterator[str]:
 
 def _memory(environ: Mapping[str, str], root: Path) -> Iterator[int | None]:
     """Yield each limit of this node's memory that is known, in bytes."""
-    node_mb = _number(environ.get("SLURM_MEM_PER_NODE"))
-    core_mb = _number(environ.get("SLURM_MEM_PER_CPU"))
-    cores = _number(environ.get("SLURM_CPUS_ON_NODE"))
+    node_mb = number(environ.get("SLURM_MEM_PER_NODE"))
+    core_mb = number(environ.get("SLURM_MEM_PER_CPU"))
+    cores = number(environ.get("SLURM_CPUS_ON_NODE"))
     yield node_mb and node_mb * 2**20
     yield core_mb and cores and core_mb * cores * 2**20
     if found := re.search(r"MemTotal:\s*(\d+) kB", text(root / "proc/meminfo") or ""):
@@ -328,7 +328,7 @@ def _memory(environ: Mapping[str, str], root: Path) -> Iterator[int | None]:
         group = top / path.strip("/")
         for folder in (group, *group.parents):
             if folder == top or top in folder.parents:
-                yield _number(text(folder / name))
+                yield number(text(folder / name))
 
 
 def _by_sstat() -> int | None:
@@ -361,10 +361,6 @@ def _job(environ: Mapping[str, str]) -> str:
 
 def _named(device: Hardware) -> str:
     return " ".join(word for word in (device.name, device.uuid, device.bdf) if word)
-
-
-def _number(word: str | None) -> int | None:
-    return int(word) if word is not None and word.isdecimal() else None
 
 
 def _least(*values: int | None) -> int | None:

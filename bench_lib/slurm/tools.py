@@ -12,11 +12,13 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from bench_lib.formats import many
 from bench_lib.model import UserError
-from bench_lib.slurm.asked import JobRequest, Resources, clock, many
+from bench_lib.slurm.asked import JobRequest, Resources, clock, duration, number, size
 
 TIMEOUT_S = 60.0
 """A controller that is busy takes seconds."""
@@ -144,46 +146,39 @@ def submit(script: Path, request: JobRequest, options: Sequence[str] = ()) -> st
 def states(job: str) -> list[JobState]:
     """Return what Slurm knows of a job's tasks, those that wait as well; none where it forgot.
 
-    Raises SlurmError where Slurm cannot be asked.
+    The controller's word is the newest, accounting adds what it alone knows.  Raises SlurmError
+    where Slurm cannot be asked.
     """
+    found = {each.task: each for each in _accounted(job)}
     try:
-        live = {
-            each.task: each for each in read_scontrol(ask("scontrol", "-o", "show", "job", job))
-        }
+        for live in read_scontrol(ask("scontrol", "-o", "show", "job", job)):
+            kept = found.get(live.task, live)
+            found[live.task] = replace(live, peak_bytes=kept.peak_bytes, cpu_s=kept.cpu_s)
     except SlurmError as error:
         if "Invalid job id" not in str(error):
             raise
-        live = {}
-    kept = {each.task: each for each in _accounted(job)}
-    known = sorted(live.keys() | kept.keys())
-    return [_both(live.get(task), kept.get(task)) for task in known]
+    return [found[task] for task in sorted(found)]
 
 
 def read_scontrol(text: str) -> Iterator[JobState]:
     """Read ``scontrol -o show job``: a line for each task, one for all that still wait."""
     for line in text.splitlines():
         # The first of a name counts: a later one may stand in a path.
-        fields: dict[str, str] = {}
-        for name, value in re.findall(r"(?:^| )([A-Z]\w*)=(\S*)", line):
-            fields.setdefault(name, value)
+        fields: dict[str, str] = dict(reversed(re.findall(r"(?:^| )([A-Z]\w*)=(\S*)", line)))
         if "JobState" not in fields:
             continue
-        job, wanted = fields.get("ArrayJobId"), fields.get("ArrayTaskId")
-        status, _, signal = fields.get("ExitCode", "").partition(":")
-        cpus = fields.get("NumCPUs", "").partition("-")[0]
-        for number in _numbers(wanted) if wanted else [None]:
-            yield JobState(
-                job_id=fields["JobId"] if number is None else f"{job}_{number}",
-                task=1 if number is None else number,
-                state=fields["JobState"],
-                reason="" if fields.get("Reason", "None") == "None" else fields["Reason"],
-                exit_status=int(status) if status.isdecimal() else None,
-                signal=int(signal) if signal.isdecimal() else None,
-                wall_s=_duration(fields.get("RunTime", "")),
-                limit_s=_duration(fields.get("TimeLimit", "")),
-                nodes=fields.get("NodeList", "").replace("(null)", ""),
-                cpus=int(cpus) if cpus.isdecimal() else None,
-            )
+        reason = fields.get("Reason", "None")
+        yield from _tasks(
+            fields.get("ArrayJobId", fields["JobId"]),
+            fields.get("ArrayTaskId", ""),
+            fields.get("ExitCode", ""),
+            state=fields["JobState"],
+            reason="" if reason == "None" else reason,
+            wall_s=duration(fields.get("RunTime", "")),
+            limit_s=duration(fields.get("TimeLimit", "")),
+            nodes=fields.get("NodeList", "").replace("(null)", ""),
+            cpus=number(fields.get("NumCPUs", "").partition("-")[0]),
+        )
 
 
 SACCT = "JobID,State,ExitCode,ElapsedRaw,TimelimitRaw,AllocCPUS,TotalCPU,MaxRSS,NodeList"
@@ -194,40 +189,44 @@ def read_sacct(text: str) -> Iterator[JobState]:
 
     Memory is that of the step that held most; a step's is the sum over its processes.
     """
-    jobs: dict[str, list[str]] = {}
-    peaks: dict[str, list[int]] = {}
-    for line in text.splitlines():
-        columns = line.split("|")
-        if len(columns) != len(SACCT.split(",")):
+    lines = [line.split("|") for line in text.splitlines()]
+    lines = [columns for columns in lines if len(columns) == len(SACCT.split(","))]
+    for job, state, code, elapsed_s, limit_minutes, cpus, used, _, nodes in lines:
+        if "." in job:
             continue
-        job, dot, _ = columns[0].partition(".")
-        if dot:
-            if (held := _size(columns[7])) is not None:
-                peaks.setdefault(job, []).append(held)
-        else:
-            jobs[job] = columns
-    for job, (_, state, code, elapsed, limit, cpus, used, _, nodes) in jobs.items():
-        status, _, signal = code.partition(":")
+        peaks = [size(columns[7]) for columns in lines if columns[0].startswith(f"{job}.")]
+        limit = number(limit_minutes)
         first, _, wanted = job.partition("_")
-        for number in _numbers(wanted.strip("[]")) if wanted else [None]:
-            yield JobState(
-                job_id=job if number is None else f"{first}_{number}",
-                task=1 if number is None else number,
-                state=state.partition(" ")[0],  # "CANCELLED by 1000"
-                exit_status=int(status) if status.isdecimal() else None,
-                signal=int(signal) if signal.isdecimal() else None,
-                wall_s=float(elapsed) if elapsed.isdecimal() else None,
-                limit_s=float(limit) * 60 if limit.isdecimal() else None,
-                nodes=nodes.replace("None assigned", ""),
-                cpus=int(cpus) if cpus.isdecimal() else None,
-                peak_bytes=max(peaks.get(job, []), default=None),
-                cpu_s=_duration(used),
-            )
+        yield from _tasks(
+            first,
+            wanted.strip("[]"),
+            code,
+            state=state.partition(" ")[0],  # "CANCELLED by 1000"
+            wall_s=number(elapsed_s),
+            limit_s=limit and limit * 60,
+            nodes=nodes.replace("None assigned", ""),
+            cpus=number(cpus),
+            peak_bytes=max((peak for peak in peaks if peak is not None), default=None),
+            cpu_s=duration(used),
+        )
+
+
+def _tasks(job: str, wanted: str, code: str, **known: Any) -> Iterator[JobState]:
+    """Yield the state of each task that a line tells of; of a job that is no array, its own."""
+    status, _, signal = code.partition(":")
+    for task in _numbers(wanted) if wanted else [None]:
+        yield JobState(
+            job_id=job if task is None else f"{job}_{task}",
+            task=1 if task is None else task,
+            exit_status=number(status),
+            signal=number(signal),
+            **known,
+        )
 
 
 def read_sstat(text: str) -> int | None:
     """Read ``sstat -n -P -o MaxRSS``: bytes of the step that held most, None without one."""
-    return max((size for line in text.splitlines() if (size := _size(line))), default=None)
+    return max((held for line in text.splitlines() if (held := size(line))), default=None)
 
 
 def _accounted(job: str) -> list[JobState]:
@@ -236,15 +235,6 @@ def _accounted(job: str) -> list[JobState]:
         return list(read_sacct(ask("sacct", *words)))
     except SlurmError:  # no accounting here, or none today: the job's own readings stand
         return []
-
-
-def _both(live: JobState | None, kept: JobState | None) -> JobState:
-    """Return what the controller says, which is newest, with what accounting alone knows."""
-    if live is None or kept is None:
-        found = live or kept
-        assert found is not None
-        return found
-    return JobState(**{**vars(live), "peak_bytes": kept.peak_bytes, "cpu_s": kept.cpu_s})
 
 
 def _partitions(text: str) -> Iterator[NodeKind]:
@@ -262,7 +252,7 @@ def _partitions(text: str) -> Iterator[NodeKind]:
             cpus,
             memory_mb * 2**20,
             gpus,
-            _duration(limit),
+            duration(limit),
         )
 
 
@@ -322,20 +312,3 @@ def _numbers(text: str) -> list[int]:
             first, last, step = match[1], match[2] or match[1], match[3] or "1"
             found += range(int(first), int(last) + 1, max(1, int(step)))
     return found
-
-
-def _duration(text: str) -> float | None:
-    """Read ``1-02:03:04``, ``02:03`` and ``02:03.456`` in seconds."""
-    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)", text)
-    if match is None:
-        return None
-    days, hours, minutes, rest = (float(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + rest
-
-
-def _size(text: str) -> int | None:
-    """Read ``114136K``, ``1.5G`` or a plain number in bytes."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)n?", text.strip())
-    if match is None:
-        return None
-    return int(float(match[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}[match[2]])

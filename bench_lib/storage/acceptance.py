@@ -33,32 +33,29 @@ from bench_lib.verdict.statistics.comparison import AGREEING
 def processes_of(record: Record, run_id: str | None = None) -> list[ProcessSummary]:
     """Return the summary of every process of a record, by its first accepted attempt.
 
-    A case that two tests measure has two attempts in one process; they count once.  What it
-    took to compile is told by the first look, accepted or not: the second found the caches
-    that the first had filled.  A device context's name is its own only within a run, whose
-    id therefore comes before it.
+    A case that two tests measure has two attempts in one process; they count once.  The first
+    attempt of a process, accepted or not, tells what compiling took, because it fills the caches.
+    With ``run_id`` contexts have names that are theirs alone beyond the run.
     """
-    first: dict[int, Attempt] = {}
+    accepted: dict[int, tuple[Attempt, Measurement]] = {}
     first_looks: dict[int, Measurement] = {}
     for attempt in record.attempts:
-        if attempt.measurement is None:
-            continue
-        first_looks.setdefault(attempt.process, attempt.measurement)
-        if attempt.accepted:
-            first.setdefault(attempt.process, attempt)
+        if (seen := attempt.measurement) is not None:
+            first_looks.setdefault(attempt.process, seen)
+            if attempt.accepted:
+                accepted.setdefault(attempt.process, (attempt, seen))
     prefix = "" if run_id is None else f"{run_id}/"
     return [
         summary.summarise(
-            attempt.measurement,
+            seen,
             environment=attempt.environment,
             time=attempt.time,
             seen=attempt.telemetry,
-            first_look=first_looks[attempt.process],
+            first_look=first_looks[process],
             cold=record.case.launch.cold,
-            worker=prefix + attempt.measurement.context_id,
+            worker=prefix + seen.context_id,
         )
-        for attempt in first.values()
-        if attempt.measurement is not None
+        for process, (attempt, seen) in accepted.items()
     ]
 
 

@@ -14,7 +14,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -106,14 +106,16 @@ def load(folder: Path, key: str) -> BaselineFile:
             "a baseline of other hardware cannot be judged by: record one here"
         )
     try:
-        cases = msgspec.convert(raw.get("cases", {}), dict[str, Any])
         return BaselineFile(
             path,
             key,
-            {id_: _decode(id_, about) for id_, about in cases.items()},
+            {id_: _decode(id_, about) for id_, about in _section(raw, "cases").items()},
             msgspec.convert(raw.get("environments", {}), dict[str, Environment]),
             msgspec.convert(raw.get("hardware"), Hardware | None),
-            _decode_quarantines(raw.get("quarantine", {})),
+            {
+                id_: _decode_quarantine(id_, about)
+                for id_, about in _section(raw, "quarantine").items()
+            },
             raw,
         )
     except msgspec.ValidationError as error:
@@ -160,6 +162,13 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no number")
 
 
+def _section(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+    try:
+        return msgspec.convert(raw.get(name, {}), dict[str, Any])
+    except msgspec.ValidationError as error:
+        raise msgspec.ValidationError(f"{name}: {error}") from error
+
+
 def _decode(case_id: str, about: Any) -> Baseline:
     try:
         stored = msgspec.convert(about, dict[str, Any])
@@ -170,14 +179,8 @@ def _decode(case_id: str, about: Any) -> Baseline:
         baseline = msgspec.convert({**stored, "case_id": case_id}, Baseline)
     except msgspec.ValidationError as error:
         raise msgspec.ValidationError(f"case {case_id}: {error}") from error
-    if problem := _problem_of_origin(baseline):
+    if problem := next(_problems(baseline), None):
         raise msgspec.ValidationError(f"case {case_id}: {problem}")
-    for process in baseline.processes:
-        if problem := _problem_of_process(process):
-            raise msgspec.ValidationError(f"case {case_id}: a process {problem}")
-    if not 0 < baseline.limits.spread <= 1:
-        spread = baseline.limits.spread
-        raise msgspec.ValidationError(f"case {case_id}: limits.spread is {spread}")
     return baseline
 
 
@@ -221,62 +224,55 @@ def _by_metric(process: Any) -> Any:
     return {**process, "values": values, "states": states}
 
 
-def _problem_of_process(process: ProcessSummary) -> str | None:
-    """Say what no process is like; None where all is well."""
-    latency = process.values.get("latency", 0.0)
-    if not 1 / MOST < latency < MOST:
-        return f"has the latency {latency:g}; it has to be seconds above 0"
-    if process.n < 1:
-        return f"has n = {process.n}; it has to be a number of iterations"
-    wrong = [f"{k} {v:g}" for k, v in process.values.items() if not math.isfinite(v) or v < 0]
-    return f"has {wrong[0]}; it has to be a number from 0 on" if wrong else None
-
-
 NOBODY = Accepted(run_id="", reason="", date="")
 """Who accepted what was published."""
 
 
-def _problem_of_origin(baseline: Baseline) -> str | None:
-    """Say what a baseline's provenance does not go with; None where all is well."""
+def _problems(baseline: Baseline) -> Iterator[str]:
+    """Say what cannot be true of a baseline, the worst first."""
     published, processes = baseline.published, baseline.processes
+    is_measured = baseline.provenance == MEASURED
     if baseline.provenance not in (MEASURED, PUBLISHED):
-        return f"provenance is {baseline.provenance!r}; there is {MEASURED} and {PUBLISHED}"
-    if baseline.provenance == MEASURED and published is not None:
-        return "is measured, so it has no published; delete that, or the processes"
-    if baseline.provenance == MEASURED and not processes:
-        return "has no processes, which what was measured has"
-    if baseline.provenance == PUBLISHED and processes:
-        return "is published, so it has no processes; accept a run for these"
-    if baseline.provenance == PUBLISHED and published is None:
-        return "is published and has no published with rate, source and caveat"
-    return None if published is None else _problem_of_figure(published)
+        yield f"provenance is {baseline.provenance!r}; there is {MEASURED} and {PUBLISHED}"
+    if is_measured and published is not None:
+        yield "is measured, so it has no published; delete that, or the processes"
+    if is_measured and not processes:
+        yield "has no processes, which what was measured has"
+    if not is_measured and processes:
+        yield "is published, so it has no processes; accept a run for these"
+    if not is_measured and published is None:
+        yield "is published and has no published with rate, source and caveat"
+    if published is not None:
+        yield from _problems_of_figure(published)
+    for process in processes:
+        for problem in _problems_of_process(process):
+            yield f"a process has {problem}"
+    if not 0 < baseline.limits.spread <= 1:
+        yield f"limits.spread is {baseline.limits.spread}"
 
 
-def _problem_of_figure(published: Published) -> str | None:
-    """Say what no published figure is like; None where all is well."""
+def _problems_of_figure(published: Published) -> Iterator[str]:
     rate, low, high = published.rate, published.low, published.high
-    for name, text in (
-        ("source", published.source),
-        ("caveat", published.caveat),
-        ("item", published.item),
-    ):
-        if not text.strip():
-            return f"published.{name} is empty"
+    for name in ("source", "caveat", "item"):
+        if not getattr(published, name).strip():
+            yield f"published.{name} is empty"
     if not 0 < rate < math.inf:
-        return f"published.rate is {rate:g}; it has to be a number above 0"
+        yield f"published.rate is {rate:g}; it has to be a number above 0"
     if (low is None) != (high is None):
-        return "published has one of low and high; a range has both"
-    if low is not None and high is not None and not 0 < low <= rate <= high < math.inf:
-        return f"published.rate is {rate:g}, and the range is {low:g} to {high:g}"
-    return None
+        yield "published has one of low and high; a range has both"
+    elif low is not None and high is not None and not 0 < low <= rate <= high < math.inf:
+        yield f"published.rate is {rate:g}, and the range is {low:g} to {high:g}"
 
 
-def _decode_quarantines(section: Any) -> dict[str, Quarantine]:
-    try:
-        stored = msgspec.convert(section, dict[str, Any])
-    except msgspec.ValidationError as error:
-        raise msgspec.ValidationError(f"quarantine: {error}") from error
-    return {case_id: _decode_quarantine(case_id, about) for case_id, about in stored.items()}
+def _problems_of_process(process: ProcessSummary) -> Iterator[str]:
+    latency = process.values.get("latency", 0.0)
+    if not 1 / MOST < latency < MOST:
+        yield f"the latency {latency:g}; it has to be seconds above 0"
+    if process.n < 1:
+        yield f"n = {process.n}; it has to be a number of iterations"
+    for name, value in process.values.items():
+        if not math.isfinite(value) or value < 0:
+            yield f"{name} {value:g}; it has to be a number from 0 on"
 
 
 def _decode_quarantine(case_id: str, about: Any) -> Quarantine:
@@ -284,13 +280,9 @@ def _decode_quarantine(case_id: str, about: Any) -> Quarantine:
         quarantine = msgspec.convert(about, Quarantine)
     except msgspec.ValidationError as error:
         raise msgspec.ValidationError(f"quarantine of {case_id}: {error}") from error
-    # When it began may carry the time of day; when it ends is a day.
-    began = quarantine.date.partition("T")[0]
-    for name, value, day in (
-        ("until", quarantine.until, quarantine.until),
-        ("date", quarantine.date, began),
-    ):
-        if not is_day(day):
+    for name, value in (("until", quarantine.until), ("date", quarantine.date)):
+        # When it began may carry the time of day; when it ends is a day.
+        if not is_day(value.partition("T")[0] if name == "date" else value):
             raise msgspec.ValidationError(
                 f"quarantine of {case_id}: {name} is {value!r}, which is no day such as 2026-12-31"
             )
@@ -428,19 +420,19 @@ def _rewritten(old: Mapping[str, Any] | None, new: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    """JSON-ready fields without those that say nothing."""
+    """Return JSON-ready fields without those that say nothing."""
     cleaned: dict[str, Any] = _without_empty(msgspec.to_builtins(value))
     return cleaned
+
+
+_NO_WORKER = ("worker", "")
 
 
 def _without_empty(value: Any) -> Any:
     if isinstance(value, dict):
         kept = {k: _without_empty(v) for k, v in value.items()}
-        return {
-            k: v
-            for k, v in kept.items()
-            if v not in (None, {}, []) and (k, v) != ("worker", "")  # older values have none
-        }
+        # Older processes have no worker.
+        return {k: v for k, v in kept.items() if v not in (None, {}, []) and (k, v) != _NO_WORKER}
     if isinstance(value, list):
         return [_without_empty(v) for v in value]
     return value

@@ -14,10 +14,10 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -34,6 +34,8 @@ from bench_lib.model import (
     UserError,
     Verdict,
 )
+
+T = TypeVar("T")
 
 
 class HistoryError(UserError):
@@ -210,22 +212,13 @@ def read(path: Path) -> Run:
         data = path.read_bytes()
     except OSError as error:
         raise HistoryError(f"cannot read {path}: {error.strerror}") from error
-    return parse(path, data)
-
-
-def parse(path: Path, data: bytes) -> Run:
-    """Fold what is in a run's file, wherever it is kept, into a run; ``path`` is for messages.
-
-    Raises HistoryError as ``read`` does.
-    """
-    run, _ = unfold(path, data)
-    return run
+    return unfold(path, data)[0]
 
 
 def unfold(path: Path, data: bytes) -> tuple[Run, list[FileLine]]:
-    """Return what ``parse`` does, and each line of the file with what it says.
+    """Return what ``read`` does of a file's bytes, and each line with what it says.
 
-    Raises HistoryError as ``parse`` does.
+    ``path`` names the file in messages.  Raises HistoryError as ``read`` does.
     """
     run = Run(path)
     if match := NAME.fullmatch(path.name):
@@ -371,6 +364,8 @@ def _fold(run: Run, line: Line) -> None:
                 run.hardware.append(line.hardware)
             run.key = run.key or line.hardware.key
         case AttemptLine():
+            if (seen := line.attempt.measurement) is not None and not seen.iteration_s:
+                raise ValueError("a measurement without iterations")
             record = run.records.setdefault(line.case.id, Record(line.case, line.nodeid))
             record.attempts.append(line.attempt)
         case TunedLine():
@@ -401,28 +396,46 @@ def _tried(run: Run, case_id: str) -> Record:
     return run.records[case_id]
 
 
+def put(path: Path, data: bytes, modified_ns: int | None = None) -> None:
+    """Write a file, which is there whole or not at all; raises HistoryError."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_bytes(data)
+        if modified_ns is not None:
+            os.utime(part, ns=(modified_ns, modified_ns))
+        part.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise HistoryError(f"cannot write {path}: {error.strerror}") from error
+
+
 # ---- a folder's files -------------------------------------------------------------------
 
 
 def files(folder: Path) -> list[Path]:
     """Return the files of all runs in a folder, oldest first; none where there is no folder."""
+    return [path for path, _ in _found(folder)]
+
+
+def _found(folder: Path) -> list[tuple[Path, re.Match[str]]]:
+    """Return the files of all runs, oldest first, with what their names say."""
     found = []
     for path in folder.glob("*.jsonl"):
-        if NAME.fullmatch(path.name):
+        if match := NAME.fullmatch(path.name):
             with contextlib.suppress(OSError):  # compacted this very moment, or a link to nowhere
                 about = path.stat()
                 if stat.S_ISREG(about.st_mode):
                     # Of two runs of one second the one that was written to last is the later.
-                    found.append((path.name.partition("_")[0], about.st_mtime_ns, path))
-    return [path for _, _, path in sorted(found)]
+                    found.append((match["time"], about.st_mtime_ns, path, match))
+    return [(path, match) for _, _, path, match in sorted(found, key=lambda one: one[:3])]
 
 
 def keys(folder: Path) -> dict[str, list[Path]]:
     """Return the hardware keys of a folder's runs, in order, each with its files, oldest first."""
     found: dict[str, list[Path]] = {}
-    for path in files(folder):
-        if match := NAME.fullmatch(path.name):
-            found.setdefault(match["key"], []).append(path)
+    for path, match in _found(folder):
+        found.setdefault(match["key"], []).append(path)
     return dict(sorted(found.items()))
 
 
@@ -438,22 +451,14 @@ def latest(
 
     A file that cannot be read is passed over; ``say`` is called with the reason.
     """
-    paths = [
-        path
-        for path in reversed(files(folder))
-        if path != but and (match := NAME.fullmatch(path.name)) and match["key"] == key
-    ]
+    paths = [path for path in reversed(keys(folder).get(key, [])) if path != but]
     for path in paths[:most]:
-        with _passing_over(say):
-            yield read(path)
-
-
-@contextlib.contextmanager
-def _passing_over(say: Callable[[str], None]) -> Iterator[None]:
-    try:
-        yield
-    except HistoryError as error:
-        say(str(error))
+        try:
+            run = read(path)
+        except HistoryError as error:
+            say(str(error))
+            continue
+        yield run
 
 
 def find(folder: Path, run: str) -> Path:
@@ -463,14 +468,22 @@ def find(folder: Path, run: str) -> Path:
     """
     if run.endswith(".jsonl") and Path(run).is_file():
         return Path(run)
-    known = files(folder)
+    return chosen(run, [(match["run"], path) for path, match in _found(folder)], folder)
+
+
+def chosen(run: str, known: Sequence[tuple[str, T]], where: str | Path) -> T:
+    """Return what goes with a run: ``latest``, its id or the start of one.
+
+    ``known`` has the runs by their ids, oldest first, and ``where`` is where they are.  Raises
+    HistoryError where there is none, or more than one.
+    """
     if not known:
-        raise HistoryError(f"no runs in {folder}; run pytest perf_tests, or name --history DIR")
+        raise HistoryError(f"no runs in {where}; run pytest perf_tests, or name --history DIR")
     if run == "latest":
-        return known[-1]
-    found = [p for p in known if (m := NAME.fullmatch(p.name)) and m["run"].startswith(run)]
+        return known[-1][1]
+    found = [(id_, one) for id_, one in known if id_.startswith(run)]
     if len(found) == 1:
-        return found[0]
-    ids = ", ".join(m["run"] for p in (found or known)[-5:] if (m := NAME.fullmatch(p.name)))
+        return found[0][1]
+    ids = ", ".join(id_ for id_, _ in (found or known)[-5:])
     what = "is the start of several runs" if found else "is not a run here"
-    raise HistoryError(f"{run!r} {what}; in {folder} there is {ids}")
+    raise HistoryError(f"{run!r} {what}; in {where} there is {ids}")

@@ -14,11 +14,13 @@ import codecs
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+
+from bench_lib.verdict.metrics.iterations import spread
 
 FIELDS = frozenset({"case", "role", "process", "iteration_s", "probe", "slow"})
 ROLES = ("baseline", "candidate")
@@ -69,7 +71,7 @@ def read(lines: Iterable[bytes]) -> Samples:
     """Read lines as a binary file yields them, with their ends."""
     samples = Samples()
     notes: list[tuple[int, str]] = []
-    unknown: dict[str, _Sighting] = {}
+    unknown: dict[str, list[int]] = {}
     known_times: dict[int, int] = {}
     planted: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
@@ -85,7 +87,7 @@ def read(lines: Iterable[bytes]) -> Samples:
             samples.problems.append(f"line {number}: {error}{cut}")
             continue
         for extra in sample.keys() - FIELDS:
-            unknown.setdefault(extra, _Sighting(number)).times += 1
+            unknown.setdefault(extra, []).append(number)
         case = samples.cases.get(name)
         if case is None:
             case = samples.cases[name] = CaseSamples(name)
@@ -107,24 +109,16 @@ def read(lines: Iterable[bytes]) -> Samples:
         _hold_against_clean(samples.cases[name], samples.cases.get(clean))
     if not samples.cases and not samples.problems:
         samples.problems.append("no samples in it")
-    notes += [(seen.line, seen.note(extra)) for extra, seen in unknown.items()]
+    notes += [_note_of_unknown(extra, numbers) for extra, numbers in unknown.items()]
     notes += [note for case in samples.cases.values() for note in _unequal_counts(case)]
     samples.notes = [note for _, note in sorted(set(notes))]
     return samples
 
 
-@dataclass
-class _Sighting:
-    """Where a field that nobody knows was first seen, and how often."""
-
-    line: int
-    times: int = 0
-
-    def note(self, name: str) -> str:
-        note = f"line {self.line}: unknown field {name!r} ignored"
-        if self.times == 1:
-            return note
-        return f"{note} (and on {self.times - 1} more line{'s' if self.times > 2 else ''})"
+def _note_of_unknown(field: str, lines: Sequence[int]) -> tuple[int, str]:
+    first, others = lines[0], len(lines) - 1
+    more = f" (and on {others} more line{'s' * (others > 1)})" if others else ""
+    return first, f"line {first}: unknown field {field!r} ignored{more}"
 
 
 def _decode(text: bytes) -> Any:
@@ -249,11 +243,9 @@ def _median(ordered: list[float]) -> float:
 
 
 def _spread(ordered: list[float]) -> float:
-    """Return what ``summary.spread`` does, ten times as fast and for any magnitude."""
-    kept = ordered[: len(ordered) - len(ordered) // 20]
-    relative = [time / kept[-1] for time in kept]
-    mean = sum(relative) / len(relative)
-    return math.dist(relative, [mean] * len(relative)) / math.sqrt(len(relative) - 1) / mean
+    """Return the spread of sorted times, however large or small they are."""
+    scale = ordered[-1 - len(ordered) // 20]  # the slowest that counts
+    return spread([time / scale for time in ordered])
 
 
 def _unequal_counts(case: CaseSamples) -> list[tuple[int, str]]:

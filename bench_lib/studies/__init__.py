@@ -1,7 +1,6 @@
-"""The workshop guide's exercises: which cases each one measures, and what it makes of them.
+"""Studies: cases that the engine measures together, and what they come to side by side.
 
-Each module folds figures into rows, and rows into a table and sentences, without a device:
-``precision``, ``compiling`` (modes, and depth), ``batches`` (a sweep, and the largest batch) and
-``sheet`` (what the history fills of the guide's results sheet).  The engine measures the cases,
-writes them down and judges them as it does the suite's.
+``asked`` reads what a person wants and makes its cases.  ``figures`` has one case in figures, and
+the one table of all studies.  Each other module makes figures into rows, and rows into a table and
+sentences, without a device; ``ab``, ``selfcheck`` and ``contexts`` measure in their own order.
 """

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from bench_lib.cases.axes import LARGEST
 from bench_lib.engine.outcome import Outcome
 from bench_lib.formats import quantity
 from bench_lib.model import Case, Sampling
-from bench_lib.studies.cells import (
+from bench_lib.studies.figures import (
+    Figures,
     Table,
-    doubts,
     mib,
     number,
     percent,
     rate_cell,
     table_of,
     times,
+    trouble,
 )
-from bench_lib.studies.figures import Figures
 
 ENOUGH = 0.95
 """Share of the best throughput that makes a smaller batch the better choice."""
@@ -80,11 +80,14 @@ SWEEP = (
 def sweep_table(rows: Sequence[SweepRow]) -> Table:
     """Return the table of a sweep, and its best points below it."""
     figures = [row.figures for row in rows]
-    lines = [*_in_words(best_of(figures), figures), *_while_it_works(figures), *doubts(figures)]
+    lines = _best_in_words(best_of(figures), figures)
+    if batches := ", ".join(str(row.batch_size) for row in rows if row.figures.device_s):
+        words = "TFLOP/s, the share of the peak and the bandwidth are by the time in which the "
+        lines.append(f"host-bound batches ({batches}): {words}device works")
     return table_of(rows, SWEEP, lines)
 
 
-def _in_words(best: Best | None, figures: Sequence[Figures]) -> list[str]:
+def _best_in_words(best: Best | None, figures: Sequence[Figures]) -> list[str]:
     if best is None:
         return []
     line = (
@@ -101,15 +104,6 @@ def _in_words(best: Best | None, figures: Sequence[Figures]) -> list[str]:
     if best.efficient.flops_per_step and best.efficient.bound_by:
         lines.append(f"batch {_batch(best.efficient)}: {best.efficient.bound_by}")
     return lines
-
-
-def _while_it_works(figures: Sequence[Figures]) -> list[str]:
-    """Say which rows have an operation rate by less than the time that images were counted in."""
-    batches = ", ".join(str(_batch(f)) for f in figures if f.device_s is not None)
-    if not batches:
-        return []
-    line = f"host-bound batches ({batches}): TFLOP/s, the share of the peak and the bandwidth are "
-    return [line + "by the time in which the device works"]
 
 
 # ---- the largest that fits --------------------------------------------------------------
@@ -131,8 +125,17 @@ LEAST = Sampling(
 """Enough to see whether a batch fits."""
 
 
+@dataclass(frozen=True)
+class Try:
+    """One batch that was tried."""
+
+    batch_size: int
+    fitted: bool
+    memory_bytes: int | None = None
+
+
 class Search:
-    """Looks for the largest batch that fits: asked for the next try, told what became of it.
+    """Looks for the largest batch that fits.
 
     From ``start`` on it doubles; as soon as two tries tell what an image takes, it goes where
     ``capacity`` bytes would be full.  Between one that fits and one that does not it goes on
@@ -153,36 +156,36 @@ class Search:
         self._capacity = capacity
         self._resolution = resolution
         self._fitted: dict[int, int | None] = {}
-        self._too_large: int | None = None
+        self.too_large: int | None = None
+        """The smallest batch that is known not to fit."""
+        self.tries: list[Try] = []
+        self.stopped = ""
+        """Why it ended before memory did; empty where memory ended it."""
+        self.outcome: Outcome | None = None
+        """The largest batch, measured properly."""
+        self.missed: Outcome | None = None
+        """A larger batch that has a baseline, and could not be measured now."""
 
     @property
     def largest(self) -> int | None:
         """The largest batch that fitted."""
         return max(self._fitted, default=None)
 
-    @property
-    def smallest_too_large(self) -> int | None:
-        """The smallest batch that is known not to fit."""
-        return self._too_large
-
-    @property
-    def is_bounded(self) -> bool:
-        """Whether nothing was too large: the bound ended the search, and not the memory."""
-        return self._too_large is None
-
     def fitted(self, batch: int, memory_bytes: int | None) -> None:
-        """Take in that a batch fitted, and the memory it took where that is known."""
+        """Take in that a batch fitted, whatever was seen of smaller ones, and its memory."""
         self._fitted[batch] = memory_bytes
+        if self.too_large is not None and self.too_large <= batch:
+            self.too_large = None
 
-    def too_large(self, batch: int) -> None:
+    def does_not_fit(self, batch: int) -> None:
         """Take in that a batch did not fit, whatever was seen of it and larger ones before."""
         self._fitted = {n: memory for n, memory in self._fitted.items() if n < batch}
-        self._too_large = batch
+        self.too_large = batch
 
     @property
     def next_batch(self) -> int | None:
         """The batch to try; None where the search is over."""
-        low, high = self.largest, self._too_large
+        low, high = self.largest, self.too_large
         if low is None:
             return self._start if high is None else high // 2 or None
         if high is None:
@@ -192,10 +195,65 @@ class Search:
             return None
         return self._between(low, high, unit)
 
-    def falls_short_of(self, batch: int) -> bool:
-        """Whether the answer is below a batch within the bound, by more than the resolution."""
-        short = batch - (self.largest or 0)
-        return batch <= self._at_most and short > self._resolution * batch
+    def run(
+        self,
+        case_of: Callable[[int], Case],
+        *,
+        glance: Callable[[Case], Outcome],
+        measure: Callable[[Case], Outcome],
+        say: Callable[[str], None],
+    ) -> None:
+        """Search by a ``glance`` at each batch, then ``measure`` the largest as any case.
+
+        The search goes on if that one does not fit after all.  Anything but memory ends it.
+        """
+        while True:
+            while not self.stopped and (batch := self.next_batch) is not None:
+                self._try(glance(replace(case_of(batch), sampling=LEAST)), batch)
+                say(self.stopped or _in_words(self.tries[-1]))
+            if self.largest is None:
+                return
+            self.outcome = measure(case_of(self.largest))
+            if not _is_out_of_memory(self.outcome):
+                if self.too_large is None and not self.stopped:
+                    self.stopped = f"batch {self.largest} is the most that was to be tried"
+                return
+            say(f"batch {self.largest} did not fit a second time")
+            self.outcome = None
+            self.does_not_fit(self.largest)
+
+    def _try(self, outcome: Outcome, batch: int) -> None:
+        seen = next((a.measurement for a in outcome.attempts if a.measurement), None)
+        if seen is not None:
+            self.fitted(batch, seen.peak_memory_bytes)
+        elif _is_out_of_memory(outcome):
+            self.does_not_fit(batch)
+        else:
+            self.stopped = f"batch {batch}: {': '.join(trouble(outcome.attempts))}"
+            return
+        memory = None if seen is None else seen.peak_memory_bytes
+        self.tries.append(Try(batch, seen is not None, memory))
+
+    def hold_against(
+        self,
+        accepted: int | None,
+        case_of: Callable[[int], Case],
+        measure: Callable[[Case], Outcome],
+    ) -> None:
+        """Measure the largest batch with a baseline if the answer is below the resolution of it.
+
+        It is the answer if it fits after all; otherwise it is ``missed``, a case that fails.
+        """
+        if accepted is None or accepted > self._at_most:
+            return
+        if accepted - (self.largest or 0) <= self._resolution * accepted:
+            return
+        outcome = measure(case_of(accepted))
+        if outcome.fault is None and outcome.skipped is None:
+            self.fitted(accepted, None)
+            self.outcome = outcome
+        else:
+            self.missed = outcome
 
     def _unit(self, batch: int) -> int:
         return UNIT if self._resolution > 0 and batch > WHOLE_FROM else 1
@@ -232,80 +290,9 @@ def _down_to(value: int, unit: int) -> int:
     return value // unit * unit
 
 
-@dataclass(frozen=True)
-class Try:
-    """One batch that was tried."""
-
-    batch_size: int
-    fitted: bool
-    memory_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class SearchResult:
-    """What a search came to."""
-
-    largest: int | None
-    tries: list[Try] = field(default_factory=list)
-    stopped: str = ""
-    """Why it ended before memory did; empty where memory ended it."""
-    outcome: Outcome | None = None
-    """The largest batch, measured properly."""
-    too_large: int | None = None
-    """The smallest batch that was seen not to fit."""
-    missed: Outcome | None = None
-    """A larger batch that has a baseline, and could not be measured now."""
-
-
-@dataclass(frozen=True)
-class BatchLooks:
-    """How a search sees cases."""
-
-    glance: Callable[[Case], Outcome]
-    """One look, whatever disturbs it."""
-    measure: Callable[[Case], Outcome]
-    """As any case is measured."""
-
-
-def find_largest(
-    search: Search,
-    case_of: Callable[[int], Case],
-    looks: BatchLooks,
-    say: Callable[[str], None] = lambda _line: None,
-) -> SearchResult:
-    """Search with the least sampling, then measure the largest batch as any case.
-
-    Where that does not fit after all, the search goes on.  Anything but memory ends it.
-    """
-    tries: list[Try] = []
-    stopped = ""
-    while True:
-        batch = None if stopped else search.next_batch
-        if batch is None and search.largest is None:
-            return SearchResult(None, tries, stopped, too_large=search.smallest_too_large)
-        if batch is None:
-            assert search.largest is not None
-            outcome = looks.measure(case_of(search.largest))
-            if not _is_out_of_memory(outcome):
-                why, beyond = stopped or _bound(search), search.smallest_too_large
-                return SearchResult(search.largest, tries, why, outcome, beyond)
-            say(f"batch {search.largest} did not fit a second time")
-            search.too_large(search.largest)
-            continue
-        outcome = looks.glance(replace(case_of(batch), sampling=LEAST))
-        seen = next((a.measurement for a in outcome.attempts if a.measurement), None)
-        if seen is not None:
-            search.fitted(batch, seen.peak_memory_bytes)
-        elif _is_out_of_memory(outcome):
-            search.too_large(batch)
-        else:
-            stopped = f"batch {batch}: {_why_not(outcome)}"
-            say(stopped)
-            continue
-        memory = None if seen is None else seen.peak_memory_bytes
-        tries.append(Try(batch, seen is not None, memory))
-        fits = "fits" if seen is not None else "is too large"
-        say(f"batch {batch} {fits}{f', {mib(memory)}' if memory is not None else ''}")
+def _in_words(tried: Try) -> str:
+    memory = "" if tried.memory_bytes is None else f", {mib(tried.memory_bytes)}"
+    return f"batch {tried.batch_size} {'fits' if tried.fitted else 'is too large'}{memory}"
 
 
 def largest_accepted(case_of: Callable[[int], Case], accepted: Collection[str]) -> int | None:
@@ -315,38 +302,8 @@ def largest_accepted(case_of: Callable[[int], Case], accepted: Collection[str]) 
     return max((size for size in sizes if case_of(size).id in accepted), default=None)
 
 
-def held_against(
-    found: SearchResult,
-    accepted: int | None,
-    search: Search,
-    case_of: Callable[[int], Case],
-    measure: Callable[[Case], Outcome],
-) -> SearchResult:
-    """Measure the largest batch with a baseline where the search came out below it.
-
-    It is the answer where it fits after all; otherwise it is ``missed``, a case that fails.
-    """
-    if accepted is None or not search.falls_short_of(accepted):
-        return found
-    outcome = measure(case_of(accepted))
-    if outcome.fault is None and outcome.skipped is None:
-        return replace(found, largest=accepted, outcome=outcome, too_large=None)
-    return replace(found, missed=outcome)
-
-
 def _is_out_of_memory(outcome: Outcome) -> bool:
     return outcome.fault is not None and outcome.fault.kind == "out of memory"
-
-
-def _bound(search: Search) -> str:
-    return f"batch {search.largest} is the most that was to be tried" if search.is_bounded else ""
-
-
-def _why_not(outcome: Outcome) -> str:
-    if outcome.fault is not None:
-        fault = outcome.fault
-        return f"{fault.kind} in {fault.phase}: {fault.message.partition(chr(10))[0]}"
-    return f"skipped: {outcome.skipped}"
 
 
 @dataclass(frozen=True)
@@ -366,9 +323,7 @@ class LargestRow:
     """A larger batch that has a baseline, and could not be measured now."""
 
 
-def largest_rows(
-    found: Mapping[str, SearchResult], figures: Mapping[str, Figures]
-) -> list[LargestRow]:
+def largest_rows(found: Mapping[str, Search], figures: Mapping[str, Figures]) -> list[LargestRow]:
     """Hold every precision's largest batch against the first one's; figures are by case."""
     first = next(iter(found.values()))
     rows = []
@@ -376,18 +331,17 @@ def largest_rows(
         ratio = None
         if each.largest and first.largest and not each.stopped and not first.stopped:
             ratio = each.largest / first.largest
-        rows.append(
-            LargestRow(
-                precision,
-                each.largest,
-                ratio,
-                each.tries,
-                each.stopped,
-                figures[each.outcome.case.id] if each.outcome else None,
-                each.too_large,
-                int(each.missed.case.params["batch_size"]) if each.missed else None,
-            )
+        row = LargestRow(
+            precision,
+            each.largest,
+            ratio,
+            each.tries,
+            each.stopped,
+            figures[each.outcome.case.id] if each.outcome else None,
+            each.too_large,
+            int(each.missed.case.params["batch_size"]) if each.missed else None,
         )
+        rows.append(row)
     return rows
 
 
@@ -396,18 +350,6 @@ def largest_table(rows: Sequence[LargestRow], capacity: int | None) -> Table:
 
     ``capacity`` is the device's memory in bytes.
     """
-    lines = [f"{row.precision}: {row.stopped}" for row in rows if row.stopped]
-    lines += [
-        f"{row.precision}: not even a batch of one fits"
-        for row in rows
-        if row.largest is None and not row.stopped
-    ]
-    lines += [
-        f"{row.precision}: the largest batch with a baseline is {row.missed}, and now no more "
-        f"than {row.largest or 0} fits"
-        for row in rows
-        if row.missed is not None
-    ]
     columns = (
         ("precision", lambda row: row.precision),
         ("largest", _largest_cell),
@@ -416,7 +358,18 @@ def largest_table(rows: Sequence[LargestRow], capacity: int | None) -> Table:
         ("of it", lambda row: _share_of(capacity, row.figures)),
         ("tries", lambda row: quantity(len(row.tries))),
     )
+    lines = [f"{row.precision}: {line}" for row in rows for line in _remarks(row)]
     return table_of(rows, columns, lines)
+
+
+def _remarks(row: LargestRow) -> Iterator[str]:
+    if row.stopped:
+        yield row.stopped
+    elif row.largest is None:
+        yield "not even a batch of one fits"
+    if row.missed is not None:
+        now = f"and now no more than {row.largest or 0} fits"
+        yield f"the largest batch with a baseline is {row.missed}, {now}"
 
 
 def _share_of(capacity: int | None, seen: Figures | None) -> str:

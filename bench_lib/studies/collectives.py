@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 
 from bench_lib.cases.collectives import collective_of, in_words
 from bench_lib.formulas.collective import Collective
-from bench_lib.studies.cells import Table, doubts, number, seconds_cell, trouble_lines
-from bench_lib.studies.figures import GB, Figures
+from bench_lib.studies.figures import GB, Figures, Table, number, seconds_cell, table_of
 
 TIME_WIDTH, RATE_WIDTH = 7, 6
 _PLACE = "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}"
@@ -150,28 +149,23 @@ def _bandwidth(row: CollectiveRow) -> float:
     return row.bus_gb_per_s or 0.0
 
 
+COLUMNS = (
+    ("collective", lambda found: found.least.op),
+    ("form", lambda found: "in place" if found.least.in_place else "out of place"),
+    ("ranks", lambda found: str(found.least.ranks)),
+    ("latency", lambda found: seconds_cell(found.least.call_s)),
+    ("of", lambda found: in_words(found.least.size_bytes)),
+    ("bus bandwidth", lambda found: f"{number(found.best.bus_gb_per_s)} GB/s"),
+    ("at", lambda found: in_words(found.best.size_bytes)),
+    ("half from", lambda found: in_words(found.half.size_bytes)),
+)
+
+
 def collective_table(rows: Sequence[CollectiveRow]) -> Table:
     """Return a line for each operation and form: latency, best bandwidth, where half is reached."""
-    headings = ("collective", "form", "ranks", "latency", "of", "bus bandwidth", "at", "half from")
     forms = dict.fromkeys((row.op, row.in_place) for row in rows)
     found = [reach(r for r in rows if (r.op, r.in_place) == form) for form in forms]
-    cells = [_cells(one) for one in found if one is not None]
+    spoilt = [f"{row.figures.case_id} ({row.wrong})" for row in rows if row.wrong]
+    lines = [f"WRONG elements, so that nothing of it counts: {', '.join(spoilt)}"] if spoilt else []
     figures = [row.figures for row in rows]
-    lines = doubts(figures)
-    if spoilt := [f"{row.figures.case_id} ({row.wrong})" for row in rows if row.wrong]:
-        lines.append(f"WRONG elements, so that nothing of it counts: {', '.join(spoilt)}")
-    return Table(headings, cells, trouble_lines(figures), lines, keys=2)
-
-
-def _cells(found: Reach) -> tuple[str, ...]:
-    row = found.least
-    return (
-        row.op,
-        "in place" if row.in_place else "out of place",
-        str(row.ranks),
-        seconds_cell(row.call_s),
-        in_words(row.size_bytes),
-        f"{number(found.best.bus_gb_per_s)} GB/s",
-        in_words(found.best.size_bytes),
-        in_words(found.half.size_bytes),
-    )
+    return table_of(list(filter(None, found)), COLUMNS, lines, keys=2, figures=figures)

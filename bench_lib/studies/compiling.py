@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from bench_lib.formats import quantity
 from bench_lib.model import Param
-from bench_lib.studies.cells import (
+from bench_lib.studies.figures import (
+    Figures,
     Table,
     doubts,
     rate_cell,
@@ -17,9 +18,7 @@ from bench_lib.studies.cells import (
     seconds_cell,
     table_of,
     times,
-    trouble_lines,
 )
-from bench_lib.studies.figures import Figures
 
 EAGER = "eager"
 MODES = (EAGER, "default", "reduce-overhead", "max-autotune")
@@ -105,7 +104,7 @@ COLUMNS = (
 
 def compile_table(rows: Sequence[CompileRow]) -> Table:
     """Return the table of modes and precisions."""
-    return table_of(rows, COLUMNS, doubts(row.figures for row in rows), keys=2)
+    return table_of(rows, COLUMNS, keys=2)
 
 
 @dataclass(frozen=True)
@@ -165,24 +164,23 @@ def _grew(values: Sequence[float]) -> bool:
     return values[-1] > values[0] * (1 + ALIKE)
 
 
+DEPTH = (
+    ("network", lambda row: row.network),
+    ("parameters", lambda row: "" if row.parameters is None else quantity(row.parameters)),
+    ("status", lambda row: ", ".join(_statuses(row))),
+    ("eager", lambda row: rate_cell(row.eager)),
+    ("compiled", lambda row: rate_cell(row.compiled)),
+    ("gain", lambda row: times(row.gain)),
+    ("compiling", lambda row: seconds_cell(row.compiled.compile_s)),
+)
+
+
 def depth_table(rows: Sequence[DepthRow]) -> Table:
     """Return the table of networks, and the sentence below it."""
-    headings = ("network", "parameters", "status", "eager", "compiled", "gain", "compiling")
-    figures = _figures_of(rows)
-    cells = [_depth_cells(row) for row in rows]
     said = conclusion(rows)
-    lines = [*([said] if said else []), *doubts(figures)]
-    return Table(headings, cells, trouble_lines(figures), lines)
+    return table_of(rows, DEPTH, [said] if said else [], figures=_figures_of(rows))
 
 
-def _depth_cells(row: DepthRow) -> tuple[str, ...]:
-    wrong = [f.status for f in (row.eager, row.compiled) if not f.is_measured]
-    return (
-        row.network,
-        "" if row.parameters is None else quantity(row.parameters),
-        ", ".join(dict.fromkeys(wrong)),
-        rate_cell(row.eager),
-        rate_cell(row.compiled),
-        times(row.gain),
-        seconds_cell(row.compiled.compile_s),
-    )
+def _statuses(row: DepthRow) -> dict[str, None]:
+    """Return why figures are missing, each reason once."""
+    return dict.fromkeys(f.status for f in (row.eager, row.compiled) if not f.is_measured)

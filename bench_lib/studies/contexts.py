@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from bench_lib.engine.device import HeldDevice
 from bench_lib.model import Case
-from bench_lib.studies.selfcheck import CONTEXT_S, ProcessSample, once_s, probe_ranges, sample_of
+from bench_lib.studies.selfcheck import ProcessSample, probe_ranges, sample_of
 from bench_lib.verdict.statistics.comparison import growth
 from bench_lib.verdict.statistics.covariates import LEAST_GAIN, SHOWN, ProcessGroup, gains
 
@@ -108,11 +108,6 @@ class ContextsFound:
         if CHOSEN in self.kinds and "launch_us" not in self.probes(CHOSEN):
             words += "; what a launch costs could not be measured here, so none was chosen"
         return words
-
-
-def duration_s(cases: Sequence[Case], kinds: int, contexts: int) -> float:
-    """Return about how long it takes, before anything is measured."""
-    return contexts * kinds * (CONTEXT_S + sum(map(once_s, cases)))
 
 
 def compare(

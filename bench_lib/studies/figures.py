@@ -1,20 +1,31 @@
-"""One case in figures: what an exercise compares, or why there is nothing to compare."""
+"""One case in figures, and the columns of a table of cases."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from bench_lib import formats
+from bench_lib.formats import quantity, seconds, shortened
 from bench_lib.formulas import roofline
-from bench_lib.model import Hardware, Measurement, Param, Record, Training
+from bench_lib.model import Attempt, Hardware, Measurement, Param, Record, Training
 from bench_lib.report import console
 from bench_lib.verdict.metrics import summary
 from bench_lib.verdict.metrics.builtin import relative
+from bench_lib.verdict.metrics.iterations import TRUST
 
 MEASURED = "measured"
-GB = 1e9
+GB = GIGA = 1e9
 TERA = 1e12
+
+
+AS_MEASURED = (
+    *("items_per_step", "item", "flops_per_step", "parameters", "operations_s", "portions_s"),
+    *("first_step_s", "warmup_s", "warmup_iterations", "compile_s", "compile_cache", "wall_s"),
+    "training",
+)
+"""Figures that are a measurement's own, by the same name."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +110,7 @@ def figures_of(record: Record, hardware: Hardware | None = None) -> Figures:
     case = record.case
     accepted = [a.measurement for a in record.attempts if a.accepted and a.measurement]
     if not accepted:
-        return Figures(case.id, case.params, *_trouble(record), ranks=case.launch.ranks)
+        return Figures(case.id, case.params, *trouble(record.attempts), ranks=case.launch.ranks)
     ordered = sorted(accepted, key=lambda m: statistics.median(m.iteration_s or [0.0]))
     middle = ordered[(len(ordered) - 1) // 2]
     # What was measured once more found the caches that the first look had filled.
@@ -116,16 +127,16 @@ def figures_of(record: Record, hardware: Hardware | None = None) -> Figures:
         return Figures(case.id, case.params, "ERROR", str(error), ranks=case.launch.ranks)
 
 
-def _trouble(record: Record) -> tuple[str, str]:
-    """Return why a record has no figures: in a word, and in a line."""
-    for attempt in reversed(record.attempts):
+def trouble(attempts: Sequence[Attempt]) -> tuple[str, str]:
+    """Return why there are no figures of a case: in a word, and in a line."""
+    for attempt in reversed(attempts):
         if attempt.fault is not None:
             fault = attempt.fault
-            return "ERROR", formats.shortened(f"{fault.kind} in {fault.phase}: {fault.message}")
+            return "ERROR", shortened(f"{fault.kind} in {fault.phase}: {fault.message}")
         if attempt.skipped is not None:
-            return "skipped", formats.shortened(attempt.skipped)
+            return "skipped", shortened(attempt.skipped)
         if attempt.discarded is not None:
-            return "INVALID", formats.shortened(attempt.discarded)
+            return "INVALID", shortened(attempt.discarded)
     return "ERROR", "nothing measured"
 
 
@@ -141,10 +152,9 @@ def _figures(record: Record, seen: Measurement, hardware: Hardware | None) -> Fi
     device_s = seen.device_s if seen.host_bound else None
     flops_per_s = placed.flops_per_s if placed else flops and flops / (device_s or step_s)
     return Figures(
-        case_id=case.id,
-        params=case.params,
-        items_per_step=seen.items_per_step,
-        item=seen.item,
+        case.id,
+        case.params,
+        **{name: getattr(seen, name) for name in AS_MEASURED},
         items_per_s=rate,
         step_s=step_s,
         item_s=step_s / seen.items_per_step,
@@ -152,13 +162,6 @@ def _figures(record: Record, seen: Measurement, hardware: Hardware | None) -> Fi
         iterations=len(seen.iteration_s),
         memory_bytes=memory,
         items_per_s_per_gb=rate / (memory / GB) if rate and memory else None,
-        first_step_s=seen.first_step_s,
-        warmup_s=seen.warmup_s,
-        warmup_iterations=seen.warmup_iterations,
-        compile_s=seen.compile_s,
-        compile_cache=seen.compile_cache,
-        parameters=seen.parameters,
-        flops_per_step=flops,
         tflop_per_s=flops_per_s / TERA if flops_per_s else None,
         device_s=device_s,
         share_of_peak=placed.flops_share if placed else None,
@@ -175,11 +178,7 @@ def _figures(record: Record, seen: Measurement, hardware: Hardware | None) -> Fi
         cosine=answer.cosine if answer else None,
         loss_error=relative(answer.loss, answer.reference_loss) if answer else None,
         grad_norm_error=relative(answer.grad_norm, answer.reference_grad_norm) if answer else None,
-        operations_s=seen.operations_s,
         ranks=case.launch.ranks,
-        wall_s=seen.wall_s,
-        portions_s=seen.portions_s,
-        training=seen.training,
         host_memory_bytes=seen.peak_host_bytes,
         cpus=seen.cpu_s / seen.wall_s if seen.cpu_s is not None and seen.wall_s > 0 else None,
         notes=_notes(record),
@@ -191,4 +190,150 @@ def _notes(record: Record) -> list[str]:
     for attempt in record.attempts:
         notes += [f"discarded: {attempt.discarded}"] if attempt.discarded else []
         notes += attempt.measurement.warnings if attempt.measurement else []
-    return list(dict.fromkeys(notes))
+    return _once(notes)
+
+
+# ---- cells --------------------------------------------------------------------------------
+
+
+def ratio(seen: Figures, reference: Figures | None) -> float | None:
+    """Return a throughput over another one; None where one of them is not known."""
+    if reference is None or not seen.items_per_s or not reference.items_per_s:
+        return None
+    return seen.items_per_s / reference.items_per_s
+
+
+def rate_cell(figures: Figures) -> str:
+    """Return the throughput with its unit; empty where there is none."""
+    rate = figures.items_per_s
+    return "" if rate is None else f"{quantity(rate)} {figures.item}/s"
+
+
+def seconds_cell(value: float | None) -> str:
+    """Return a time in seconds with a unit that suits it."""
+    return "" if value is None else seconds(value)
+
+
+def mib(value: int | None) -> str:
+    """Return a size in MiB."""
+    return "" if value is None else f"{value / 2**20:.0f} MiB"
+
+
+def times(value: float | None) -> str:
+    """Return a ratio: ``2.00x``."""
+    return "" if value is None else f"{value:.2f}x"
+
+
+def percent(value: float | None, form: str = ".0%") -> str:
+    """Return a share."""
+    return "" if value is None else format(value, form)
+
+
+def number(value: float | None, form: str = ".4g") -> str:
+    """Return a number without its unit; a large one with ``k``, ``M`` or ``G``, no exponent."""
+    if value is None:
+        return ""
+    text = format(value, form)
+    return quantity(float(text)) if "e+" in text else text
+
+
+def _finite(figures: Figures) -> str:
+    return "" if figures.finite is None else ("yes" if figures.finite else "NO")
+
+
+def _gflop(flops: float | None, form: str, over: int | None = 1) -> str:
+    return format(flops / over / GIGA, form) if flops and over else ""
+
+
+def _bandwidth(figures: Figures) -> str:
+    if figures.gb_per_s is None:
+        return ""
+    return f"{number(figures.gb_per_s)} GB/s{' or more' if figures.bandwidth_at_least else ''}"
+
+
+CELLS: dict[str, Callable[[Figures], str]] = {
+    "status": lambda seen: "" if seen.is_measured else seen.status,
+    "throughput": rate_cell,
+    "step": lambda seen: seconds_cell(seen.step_s),
+    "per image": lambda seen: seconds_cell(seen.item_s),
+    "spread": lambda seen: percent(seen.spread, ".1%"),
+    "memory": lambda seen: mib(seen.memory_bytes),
+    "host memory": lambda seen: mib(seen.host_memory_bytes),
+    "img/s per GB": lambda seen: number(seen.items_per_s_per_gb),
+    "first step": lambda seen: seconds_cell(seen.first_step_s),
+    "warm-up": lambda seen: f"{seen.warmup_iterations} iterations, {seconds_cell(seen.warmup_s)}",
+    "compiling": lambda seen: seconds_cell(seen.compile_s),
+    "caches": lambda seen: seen.compile_cache or "",
+    "parameters": lambda seen: "" if seen.parameters is None else quantity(seen.parameters),
+    "GFLOP a step": lambda seen: _gflop(seen.flops_per_step, ".4g"),
+    "GFLOP an image": lambda seen: _gflop(seen.flops_per_step, ".3g", seen.items_per_step),
+    "TFLOP/s": lambda seen: number(seen.tflop_per_s),
+    "of peak": lambda seen: percent(seen.share_of_peak, ".1%"),
+    "bandwidth": _bandwidth,
+    "FLOP/byte": lambda seen: number(seen.flops_per_byte, ".3g"),
+    "bound": lambda seen: seen.bound or "",
+    "finite": _finite,
+    "max diff": lambda seen: number(seen.max_abs_diff, ".2g"),
+    "cosine": lambda seen: number(seen.cosine, ".6f"),
+    "loss error": lambda seen: percent(seen.loss_error, ".2%"),
+    "grad error": lambda seen: percent(seen.grad_norm_error, ".2%"),
+}
+"""What a case's figures put into a column, by its heading; empty where it is not known."""
+
+
+# ---- tables -------------------------------------------------------------------------------
+
+Column = str | tuple[str, Callable[[Any], str]]
+"""A heading of ``CELLS``, filled from a row's figures, or a heading and what fills it."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headings, rows of cells, and the lines below them."""
+
+    headings: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    trouble: list[str]
+    """Why rows have no figures; judged cases have verdicts that say so."""
+    lines: list[str]
+    """What the table comes to."""
+    keys: int = 1
+    """Columns from the first on that tell the rows apart."""
+
+
+def table_of(
+    rows: Sequence[Any],
+    columns: Sequence[Column],
+    lines: Iterable[str] = (),
+    *,
+    keys: int = 1,
+    figures: Iterable[Figures | None] | None = None,
+) -> Table:
+    """Return a table of a study's rows; below ``lines`` stand the cases not to be trusted.
+
+    ``figures`` are those of all cases, by default each row's own.
+    """
+    pairs = [(each, _from_figures(each)) if isinstance(each, str) else each for each in columns]
+    cells = [tuple(cell(row) for _, cell in pairs) for row in rows]
+    of_rows = (row.figures for row in rows) if figures is None else figures
+    known = [each for each in of_rows if each is not None]
+    trouble = [f"{f.case_id}: {f.status}: {f.reason}" for f in known if not f.is_measured]
+    headings = tuple(heading for heading, _ in pairs)
+    return Table(headings, cells, _once(trouble), [*lines, *doubts(known)], keys)
+
+
+def _from_figures(heading: str) -> Callable[[Any], str]:
+    return lambda row: "" if row.figures is None else CELLS[heading](row.figures)
+
+
+def doubts(figures: Iterable[Figures]) -> list[str]:
+    """Return a line that names the cases whose iterations spread too far, if there are any."""
+    unsteady = [f"{f.case_id} ({f.spread:.0%})" for f in figures if (f.spread or 0.0) > TRUST]
+    if not unsteady:
+        return []
+    names = ", ".join(_once(unsteady))
+    return [f"iterations spread by more than {TRUST:.0%}, so compare with care: {names}"]
+
+
+def _once(lines: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(lines))

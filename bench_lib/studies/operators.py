@@ -8,8 +8,16 @@ from dataclasses import dataclass
 from bench_lib.formulas.operation import TRANSFERS, Operation
 from bench_lib.formulas.roofline import COMPUTE_BOUND, HOST_BOUND, MEMORY_BOUND
 from bench_lib.model import Hardware
-from bench_lib.studies.cells import Table, doubts, number, percent, seconds_cell, table_of
-from bench_lib.studies.figures import GB, TERA, Figures
+from bench_lib.studies.figures import (
+    GB,
+    TERA,
+    Figures,
+    Table,
+    number,
+    percent,
+    seconds_cell,
+    table_of,
+)
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,7 @@ COLUMNS = (
 
 def operator_table(rows: Sequence[OperatorRow]) -> Table:
     """Return the table; operators without figures have their reasons below it."""
-    lines = doubts(row.figures for row in rows)
+    lines = []
     if held := [row.figures.case_id for row in rows if (row.share_of_ceiling or 0.0) > 1]:
         lines.append(f"faster than memory, because caches hold some of it: {', '.join(held)}")
     if any(row.bound == HOST_BOUND for row in rows):

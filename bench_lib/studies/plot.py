@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench_lib.model import UserError
 from bench_lib.studies.scaling import STRONG, Curve, in_words
-from bench_lib.verdict.metrics.scaling import Law, Share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,7 +17,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 MARKS = "osD^vP"
 INK, FAINT = "#333333", "#8a8a8a"
 BESIDE = 0.04
-"""In powers of two: so far do points of one number of workers stand beside each other."""
+"""Distance of points of one number of workers, in powers of two."""
 
 
 def draw(curves: Sequence[Curve], path: Path, title: str) -> None:
@@ -30,7 +29,7 @@ def draw(curves: Sequence[Curve], path: Path, title: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - 0.5 s
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    kinds = list(dict.fromkeys(curve.scaling for curve in curves))
+    kinds = list(dict.fromkeys(curve.fitted.scaling for curve in curves))
     if not kinds:
         raise ValueError("no curve to draw")
     size = 6.4 * len(kinds), 6.4 + 0.2 * len(curves) / len(kinds)
@@ -40,7 +39,7 @@ def draw(curves: Sequence[Curve], path: Path, title: str) -> None:
     panels = figure.subplots(2, len(kinds), squeeze=False, sharex="col", height_ratios=(5, 3))
     names = list(dict.fromkeys(map(_name, curves)))  # of one colour in both kinds
     for column, kind in enumerate(kinds):
-        own = {names.index(_name(c)): c for c in curves if c.scaling == kind}
+        own = {names.index(_name(c)): c for c in curves if c.fitted.scaling == kind}
         _speed_ups(panels[0][column], own)
         _efficiencies(panels[1][column], own)
         panels[1][column].legend(
@@ -57,18 +56,13 @@ def draw(curves: Sequence[Curve], path: Path, title: str) -> None:
 
 
 def _name(curve: Curve) -> str:
-    return curve.label.removesuffix(f" {curve.scaling}")
+    return curve.fitted.curve.removesuffix(f" {curve.fitted.scaling}")
 
 
 def _speed_ups(axes: Axes, curves: Mapping[int, Curve]) -> None:
     most = max(2, *(curve.most for curve in curves.values()))
     axes.plot([1, most], [1, most], color=FAINT, lw=1, ls=":", label="ideal")
-    for i, curve in curves.items():
-        shares = [(row.workers, row.speed_up) for row in curve.rows]
-        _points(axes, shares, i, _offset(i, curves), _legend(curve))
-        if isinstance(curve.law, Law):
-            steps = _steps(curve)
-            axes.plot(steps, [curve.law.throughput(n) for n in steps], color=_shade(i), lw=1.2)
+    _curves(axes, curves, lambda _n: 1.0)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     low, high = _reach(list(curves.values()))
@@ -77,7 +71,7 @@ def _speed_ups(axes: Axes, curves: Mapping[int, Curve]) -> None:
     axes.set_yticks(levels, [f"{level:g}" for level in levels])
     axes.minorticks_off()
     axes.set_ylim(low, high)
-    kind = next(iter(curves.values())).scaling
+    kind = next(iter(curves.values())).fitted.scaling
     what = "speed-up" if kind == STRONG else "scaled speed-up"
     axes.set_ylabel(f"{what} (times one worker)", color=INK)
     shared = "one batch, divided" if kind == STRONG else "a batch for each"
@@ -87,18 +81,12 @@ def _speed_ups(axes: Axes, curves: Mapping[int, Curve]) -> None:
 
 def _efficiencies(axes: Axes, curves: Mapping[int, Curve]) -> None:
     axes.axhline(100, color=FAINT, lw=1, ls=":")
-    for i, curve in curves.items():
-        shares = [(row.workers, row.efficiency and row.efficiency.over(0.01)) for row in curve.rows]
-        _points(axes, shares, i, _offset(i, curves))
-        if isinstance(curve.law, Law):
-            steps = _steps(curve)
-            expected = [100 * curve.law.throughput(n) / n for n in steps]
-            axes.plot(steps, expected, color=_shade(i), lw=1.2)
+    _curves(axes, curves, lambda n: n / 100)
     ticks = sorted({1, 2, *(row.workers for curve in curves.values() for row in curve.rows)})
     axes.set_xticks(ticks, [str(n) for n in ticks])
     axes.minorticks_off()
     axes.set_ylabel("efficiency (%)", color=INK)
-    overs = dict.fromkeys(in_words(curve.over) for curve in curves.values())
+    overs = dict.fromkeys(in_words(curve.fitted.over) for curve in curves.values())
     axes.set_xlabel(f"number of {', '.join(overs)}", color=INK)
     _plain(axes)
 
@@ -111,14 +99,6 @@ def _plain(axes: Axes) -> None:
         axes.spines[side].set_visible(False)
 
 
-def _steps(curve: Curve) -> list[float]:
-    return [float(curve.most ** (i / 64)) for i in range(65)]
-
-
-def _shade(i: int) -> str:
-    return COLOURS[i % len(COLOURS)]
-
-
 def _reach(curves: Sequence[Curve]) -> tuple[float, float]:
     """Return the least and the most that a point or its interval shows."""
     shares = [row.speed_up for curve in curves for row in curve.rows if row.speed_up]
@@ -126,40 +106,35 @@ def _reach(curves: Sequence[Curve]) -> tuple[float, float]:
     return max(2.0**-20, min(ends)), max(ends)
 
 
-def _offset(i: int, curves: Mapping[int, Curve]) -> float:
-    """Return by which factor a curve's points are moved, so that intervals do not cover others."""
-    own = list(curves)
-    return float(2 ** (BESIDE * (own.index(i) - (len(own) - 1) / 2)))
-
-
-def _points(
-    axes: Axes,
-    shares: Sequence[tuple[int, Share | None]],
-    i: int,
-    offset: float,
-    label: str = "",
-) -> None:
-    shown = [(n, share) for n, share in shares if share is not None]
-    errors: list[list[float]] = [[], []]
-    for _, share in shown:
-        low, high = share.interval or (share.value, share.value)
-        errors[0].append(max(0.0, share.value - low))
-        errors[1].append(max(0.0, high - share.value))
-    again = i // len(COLOURS)  # colours repeat, and then with another mark
-    axes.errorbar(
-        [n * offset if n > 1 else n for n, _ in shown],
-        [share.value for _, share in shown],
-        yerr=errors,
-        color=_shade(i),
-        marker=MARKS[(i + again) % len(MARKS)],
-        ms=5,
-        ls="none",
-        capsize=3,
-        label=label,
-    )
+def _curves(axes: Axes, curves: Mapping[int, Curve], unit: Callable[[float], float]) -> None:
+    """Draw points with their intervals, and the fitted law; ``unit`` divides the speed-up of n."""
+    for place, (i, curve) in enumerate(curves.items()):
+        colour = COLOURS[i % len(COLOURS)]
+        again = i // len(COLOURS)  # colours repeat, and then with another mark
+        # Points of one number of workers stand beside each other, so that no interval is covered.
+        offset = 2 ** (BESIDE * (place - (len(curves) - 1) / 2))
+        ups = [(row.workers, row.speed_up) for row in curve.rows if row.speed_up]
+        shares = [(n, speed_up.over(unit(n))) for n, speed_up in ups]
+        ends = [share.interval or (share.value, share.value) for _, share in shares]
+        axes.errorbar(
+            [n * offset if n > 1 else n for n, _ in shares],
+            [share.value for _, share in shares],
+            yerr=[
+                [max(0.0, s.value - low) for (_, s), (low, _) in zip(shares, ends, strict=True)],
+                [max(0.0, high - s.value) for (_, s), (_, high) in zip(shares, ends, strict=True)],
+            ],
+            color=colour,
+            marker=MARKS[(i + again) % len(MARKS)],
+            ms=5,
+            ls="none",
+            capsize=3,
+            label=_legend(curve),
+        )
+        if (law := curve.fitted.law) is not None:
+            steps = [float(curve.most ** (step / 64)) for step in range(65)]
+            axes.plot(steps, [law.throughput(n) / unit(n) for n in steps], color=colour, lw=1.2)
 
 
 def _legend(curve: Curve) -> str:
-    if isinstance(curve.law, str):
-        return curve.label
-    return f"{curve.label} (line: {curve.law.name}, {curve.law.serial:.1%} serial)"
+    law, label = curve.fitted.law, curve.fitted.curve
+    return f"{label} (line: {law.name}, {law.serial:.1%} serial)" if law else label

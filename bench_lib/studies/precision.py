@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from bench_lib import backends
 from bench_lib.model import Hardware
-from bench_lib.studies.cells import Table, doubts, number, percent, ratio, table_of, times
-from bench_lib.studies.figures import Figures
+from bench_lib.studies.figures import Figures, Table, number, percent, ratio, table_of, times
 
 MILLION = 1e6
 HOUR_S = 3600.0
@@ -73,4 +72,4 @@ COLUMNS = (
 
 def as_table(rows: Sequence[PrecisionRow]) -> Table:
     """Return the table; precisions without figures have their reasons below it."""
-    return table_of(rows, COLUMNS, doubts(row.figures for row in rows))
+    return table_of(rows, COLUMNS)

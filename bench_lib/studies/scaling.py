@@ -6,13 +6,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bench_lib.formats import quantity, seconds
+from bench_lib.formats import amount, seconds
 from bench_lib.model import Case, Measurement, Param, Record, UserError
 from bench_lib.report.console import table
 from bench_lib.storage import acceptance
-from bench_lib.studies.cells import (
+from bench_lib.studies.asked import OPENING_S
+from bench_lib.studies.figures import (
+    CELLS,
+    Figures,
     Table,
-    doubts,
     mib,
     number,
     percent,
@@ -20,8 +22,6 @@ from bench_lib.studies.cells import (
     table_of,
     times,
 )
-from bench_lib.studies.figures import Figures
-from bench_lib.studies.selfcheck import CONTEXT_S
 from bench_lib.verdict.metrics import scaling
 from bench_lib.verdict.metrics.scaling import Law, Rate, Share, Straggler
 
@@ -51,8 +51,8 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class ScalingPoint:
-    """One number of workers, and the case that measures it or why there is none."""
+class Workers:
+    """So many workers of one curve."""
 
     over: str
     """One of ``OVER``, or ``ranks`` of whatever the machine has."""
@@ -62,13 +62,19 @@ class ScalingPoint:
     network: str = ""
     batch_size: int | None = None
     """Of one worker alone."""
-    case: Case | None = None
-    problem: str = ""
 
     @property
     def curve(self) -> tuple[str, str, str, int | None]:
         """What the points of one curve have in common."""
         return self.over, self.scaling, self.network, self.batch_size
+
+
+@dataclass(frozen=True)
+class ScalingPoint(Workers):
+    """The case that measures so many workers, or why there is none."""
+
+    case: Case | None = None
+    problem: str = ""
 
 
 def in_words(over: str) -> str:
@@ -121,16 +127,10 @@ def cases_of(points: Sequence[ScalingPoint]) -> list[Case]:
 # ---- what they came to --------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ScalingRow:
-    """One number of workers beside one; what is not known is None."""
+@dataclass(frozen=True, kw_only=True)
+class ScalingRow(Workers):
+    """So many workers beside one; what is not known is None."""
 
-    over: str
-    workers: int
-    scaling: str
-    network: str
-    batch_size: int | None
-    """Of one worker alone."""
     figures: Figures
     speed_up: Share | None = None
     """Throughput over one worker's."""
@@ -159,18 +159,18 @@ def _row(
     about = (point.over, point.workers, point.scaling, point.network, point.batch_size)
     if point.case is None:
         name = f"{point.workers} {in_words(point.over)}, {point.scaling}"
-        return ScalingRow(*about, Figures(name, {}, "not measured", point.problem))
+        return ScalingRow(*about, figures=Figures(name, {}, "not measured", point.problem))
     rate, processes = _rate(point, by_case)
     speed_up = scaling.ratio(rate, one) if rate and one else None
     if speed_up is not None and point.workers == 1:
         speed_up = Share(1.0)
     return ScalingRow(
         *about,
-        figures[point.case.id],
-        speed_up,
-        speed_up and speed_up.over(point.workers),
-        processes,
-        scaling.lagging(seen.per_rank for seen in _accepted(by_case[point.case.id])),
+        figures=figures[point.case.id],
+        speed_up=speed_up,
+        efficiency=speed_up and speed_up.over(point.workers),
+        processes=processes,
+        stragglers=scaling.lagging(seen.per_rank for seen in _accepted(by_case[point.case.id])),
     )
 
 
@@ -197,79 +197,12 @@ def _accepted(record: Record) -> list[Measurement]:
 
 
 @dataclass(frozen=True)
-class Curve:
-    """The rows of one way to have more workers, and the law that fits them or why none does."""
-
-    over: str
-    scaling: str
-    label: str
-    rows: list[ScalingRow]
-    """Those that were measured, and one worker with them."""
-    law: Law | str
-
-    @property
-    def most(self) -> int:
-        """The largest number of workers."""
-        return max((row.workers for row in self.rows), default=1)
-
-
-def curves_of(rows: Sequence[ScalingRow]) -> list[Curve]:
-    """Return the curves of rows that were measured: one for each network, batch and way."""
-    groups: dict[tuple[object, ...], list[ScalingRow]] = {}
-    for row in rows:
-        if row.speed_up is not None:
-            key = (row.over, row.scaling, row.network, row.batch_size)
-            groups.setdefault(key, []).append(row)
-    varied = _varied(rows)
-    return [
-        Curve(group[0].over, group[0].scaling, _label(group[0], varied), group, _law(group))
-        for group in groups.values()
-    ]
-
-
-def _varied(rows: Sequence[ScalingRow]) -> list[str]:
-    """Return which of network and batch the curves differ in."""
-    return [name for name in ("network", "batch_size") if len({getattr(r, name) for r in rows}) > 1]
-
-
-def _label(row: ScalingRow, varied: Sequence[str]) -> str:
-    about = [row.network] if "network" in varied else []
-    about += [f"b{row.batch_size}"] if "batch_size" in varied else []
-    return " ".join([*about, in_words(row.over), row.scaling])
-
-
-def _law(rows: Sequence[ScalingRow]) -> Law | str:
-    """Fit the law of the curve's kind; the same work takes as long as its throughput is low."""
-    rates = {row.workers: row.speed_up.value for row in rows if row.speed_up is not None}
-    if rows[0].scaling == STRONG:
-        return scaling.amdahl({n: 1 / rate for n, rate in rates.items()})
-    return scaling.gustafson(rates)
-
-
-def law_line(curve: Curve) -> str:
-    """Say what a curve's law is, and what it expects of twice as many workers."""
-    law = curve.law
-    if isinstance(law, str):
-        return f"{curve.label}: {law}"
-    low, high = law.interval
-    more = 2 * curve.most
-    least, most = law.speed_ups(more)
-    words = f"{curve.label}: {law.name}: serial fraction {law.serial:.2%} "
-    words += f"(95% interval {low:.2%} to {high:.2%}, {law.points} points); "
-    words += f"{more} {in_words(curve.over)} would give {law.speed_up(more):.2f}x "
-    words += f"({least:.2f} to {most:.2f})"
-    if law.name == scaling.AMDAHL and law.serial > 0:
-        words += f", and no number more than {number(1 / law.serial, '.3g')}x"
-    return f"{words}; {law.remark}" if law.remark else words
-
-
-@dataclass(frozen=True)
 class Next:
     """What the law foretells of twice as many workers."""
 
     workers: int
     speed_up: float
-    interval: tuple[float, float] | None
+    interval: tuple[float, float]
     """95% interval of the speed-up."""
 
 
@@ -285,13 +218,67 @@ class FittedLaw:
     """Why none fits."""
     next: Next | None = None
 
+    @property
+    def sentence(self) -> str:
+        """What the law is, and what it expects of twice as many workers."""
+        if self.law is None or self.next is None:
+            return f"{self.curve}: {self.why}"
+        law, (low, high), (least, most) = self.law, self.law.interval, self.next.interval
+        words = f"{self.curve}: {law.name}: serial fraction {law.serial:.2%} "
+        words += f"(95% interval {low:.2%} to {high:.2%}, {law.points} points); "
+        words += f"{self.next.workers} {in_words(self.over)} would give {self.next.speed_up:.2f}x "
+        words += f"({least:.2f} to {most:.2f})"
+        if law.name == scaling.AMDAHL and law.serial > 0:
+            words += f", and no number more than {number(1 / law.serial, '.3g')}x"
+        return f"{words}; {law.remark}" if law.remark else words
 
-def law_of(curve: Curve) -> FittedLaw:
-    """Return a curve's law for a machine to read."""
-    about, law = (curve.label, curve.over, curve.scaling), curve.law
+
+@dataclass(frozen=True)
+class Curve:
+    """One way to have more workers."""
+
+    rows: list[ScalingRow]
+    """Those that were measured, and one worker with them."""
+    fitted: FittedLaw
+
+    @property
+    def most(self) -> int:
+        """The largest number of workers."""
+        return max(row.workers for row in self.rows)
+
+
+def curves_of(rows: Sequence[ScalingRow]) -> list[Curve]:
+    """Return the curves of rows that were measured: one for each network, batch and way."""
+    groups: dict[tuple[object, ...], list[ScalingRow]] = {}
+    for row in rows:
+        if row.speed_up is not None:
+            groups.setdefault(row.curve, []).append(row)
+    varied = _varied(rows)
+    return [Curve(group, _fitted(group, _label(group[0], varied))) for group in groups.values()]
+
+
+def _varied(rows: Sequence[ScalingRow]) -> list[str]:
+    """Return which of network and batch the curves differ in."""
+    return [name for name in ("network", "batch_size") if len({getattr(r, name) for r in rows}) > 1]
+
+
+def _label(row: ScalingRow, varied: Sequence[str]) -> str:
+    about = [row.network] if "network" in varied else []
+    about += [f"b{row.batch_size}"] if "batch_size" in varied else []
+    return " ".join([*about, in_words(row.over), row.scaling])
+
+
+def _fitted(rows: Sequence[ScalingRow], label: str) -> FittedLaw:
+    """Fit the law of a curve's kind; the same work takes as long as its throughput is low."""
+    rates = {row.workers: row.speed_up.value for row in rows if row.speed_up is not None}
+    about = (label, rows[0].over, rows[0].scaling)
+    if rows[0].scaling == STRONG:
+        law = scaling.amdahl({n: 1 / rate for n, rate in rates.items()})
+    else:
+        law = scaling.gustafson(rates)
     if isinstance(law, str):
         return FittedLaw(*about, why=law)
-    more = 2 * curve.most
+    more = 2 * max(rates)
     return FittedLaw(*about, law, next=Next(more, law.speed_up(more), law.speed_ups(more)))
 
 
@@ -316,9 +303,7 @@ def scaling_table(rows: Sequence[ScalingRow]) -> Table:
         "host memory",
         ("device memory", lambda row: mib(row.figures.memory_bytes)),
     )
-    lines = doubts({row.figures.case_id: row.figures for row in rows}.values())
-    for row in rows:
-        lines += [f"{row.figures.case_id}: {lags.in_words}" for lags in row.stragglers]
+    lines = [f"{row.figures.case_id}: {lags.in_words}" for row in rows for lags in row.stragglers]
     if any(row.processes == 1 and row.efficiency and row.efficiency.interval for row in rows):
         lines.append(
             "intervals are of the steps of one process each; processes differ besides, which "
@@ -362,8 +347,8 @@ def efficiency_lines(rows: Sequence[ScalingRow]) -> list[str]:
 
 
 def _size(network: str, rows: Sequence[ScalingRow]) -> str:
-    known = [row.figures.parameters for row in rows if row.network == network]
-    return next((quantity(float(n)) for n in known if n is not None), "")
+    sizes = (CELLS["parameters"](row.figures) for row in rows if row.network == network)
+    return next(filter(None, sizes), "")
 
 
 def _share(row: ScalingRow | None, most: int) -> str:
@@ -433,16 +418,10 @@ def forecast_lines(found: Sequence[Forecast], short: Figures) -> list[str]:
         return []
     headings = (f"from {short.iterations} steps", "predicted", "measured", "error")
     cells = [
-        (f.figure, _amount(f.predicted, f.unit), _amount(f.measured, f.unit), f"{f.error:+.1%}")
+        (f.figure, amount(f.predicted, f.unit), amount(f.measured, f.unit), f"{f.error:+.1%}")
         for f in found
     ]
     return table(headings, cells)
-
-
-def _amount(value: float, unit: str) -> str:
-    if unit == "B":
-        return mib(round(value))
-    return seconds(value) if unit == "s" else f"{value:.2f}"
 
 
 # ---- what follows -------------------------------------------------------------------------
@@ -466,9 +445,7 @@ class Worth:
 def worth(rows: Sequence[ScalingRow]) -> Worth | None:
     """Return what one GPU brings beside the best of the CPU; None where either is not known."""
     cpu = best_of(rows, (THREADS, PROCESSES))
-    gpu = next(
-        (r for r in rows if r.over == GPUS and r.workers == 1 and r.figures.items_per_s), None
-    )
+    gpu = best_of([row for row in rows if row.workers == 1], (GPUS,))
     if cpu is None or gpu is None:
         return None
     fast, slow = gpu.figures.items_per_s or 0.0, cpu.figures.items_per_s or 1.0
@@ -506,7 +483,7 @@ def request_of(row: ScalingRow) -> SchedulerRequest | None:
     threads = row.workers if row.over == THREADS else 1
     if seen.cpus is not None:  # a loader's processes and a rank's helpers are busy besides
         threads = max(threads, math.ceil(seen.cpus / tasks - NEGLIGIBLE))
-    before = CONTEXT_S + (seen.first_step_s or 0.0) + (seen.warmup_s or 0.0)
+    before = OPENING_S + (seen.first_step_s or 0.0) + (seen.warmup_s or 0.0)
     memory_gib = math.ceil(seen.host_memory_bytes * MEMORY_MARGIN / 2**30)
     minutes = math.ceil((before + seen.wall_s) * TIME_MARGIN / 60)
     gpus = row.workers if row.over == GPUS else 0
@@ -517,16 +494,19 @@ def request_of(row: ScalingRow) -> SchedulerRequest | None:
     return SchedulerRequest(seen.case_id, tasks, threads, memory_bytes, minutes * 60, gpus, options)
 
 
-def chosen_row(rows: Sequence[ScalingRow], over: Sequence[str]) -> ScalingRow | None:
-    """Return the fastest row whose workers each still do enough of one's work."""
-    enough = [r for r in rows if r.efficiency is not None and r.efficiency.value >= ENOUGH]
-    return best_of(enough, over)
-
-
 def requests(rows: Sequence[ScalingRow]) -> list[SchedulerRequest]:
-    """Return what a job should ask for, on the CPU and on GPUs, where these were measured."""
-    divided = [row for row in rows if row.scaling == STRONG or row.workers == 1]
-    chosen = (chosen_row(divided, over) for over in ((THREADS, PROCESSES), (GPUS,)))
+    """Return what a job should ask for, on the CPU and on GPUs, where these were measured.
+
+    Each takes as many workers as are fastest, of those that each still do enough of one's work.
+    """
+    enough = [
+        row
+        for row in rows
+        if (row.scaling == STRONG or row.workers == 1)
+        and row.efficiency is not None
+        and row.efficiency.value >= ENOUGH
+    ]
+    chosen = (best_of(enough, over) for over in ((THREADS, PROCESSES), (GPUS,)))
     found = [request_of(row) for row in chosen if row is not None]
     return [request for request in found if request is not None]
 

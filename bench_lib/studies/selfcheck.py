@@ -28,8 +28,6 @@ PROCESSES = 10
 CANDIDATES = 4
 MOST_SPLITS = 1500
 SEED = 1337
-CONTEXT_S = 3.0
-"""Rough time to open a device in a fresh process, its first kernels included."""
 FOUND = 0.9
 """An effect is visible where it is found in this share of the splits."""
 CPU_UNITS, GPU_UNITS = 100, 200_000
@@ -160,19 +158,6 @@ class Selfcheck:
         return self.false == 0 and self.visible is not None and self.is_as_planned
 
 
-def duration_s(case: Case, processes: int, effects: Sequence[float]) -> float:
-    """Return about how long a check takes, before anything is measured.
-
-    ``effects`` are shares of a step.
-    """
-    return processes * (CONTEXT_S + len(effects) * once_s(case))
-
-
-def once_s(case: Case) -> float:
-    """Return about how long a case takes in a context that is open."""
-    return case.sampling.warmup_s + case.sampling.measure_s + 1.0
-
-
 def check(
     device: HeldDevice,
     case: Case,
@@ -275,40 +260,24 @@ def _judged(
     detectable: list[float] = []
     effects = []
     for effect, slowed in samples.items():
-        found = [
-            judge.judge_samples({"": _contrast(clean, old, slowed, new)}, tolerance)[""]
-            for old, new in splits
-        ]
+        found = []
+        for old, new in splits:
+            contrast = Contrast(
+                candidate={name: slowed[name].log_median for name in new},
+                baseline={name: clean[name].log_median for name in old},
+                candidate_probes={name: slowed[name].probe for name in new},
+                baseline_probes={name: clean[name].probe for name in old},
+            )
+            found.append(judge.judge_samples({"": contrast}, tolerance)[""])
         if effect == 0:
             detectable = [v.detectable_effect for v in found if v.detectable_effect is not None]
         statuses = [verdict.status for verdict in found]
         regressed = statuses.count(Status.REGRESSED)
         measured = statistics.median(slowed[n].log_median - clean[n].log_median for n in clean)
-        effects.append(
-            Effect(
-                effect,
-                math.expm1(measured),
-                len(splits),
-                regressed,
-                statuses.count(Status.SUSPECT),
-                regressed / len(splits),
-            )
-        )
+        suspect = statuses.count(Status.SUSPECT)
+        share = regressed / len(splits)
+        effects.append(Effect(effect, math.expm1(measured), len(splits), regressed, suspect, share))
     return effects, statistics.median(detectable)
-
-
-def _contrast(
-    clean: Mapping[str, ProcessSample],
-    old: Sequence[str],
-    slowed: Mapping[str, ProcessSample],
-    new: Sequence[str],
-) -> Contrast:
-    return Contrast(
-        candidate={name: slowed[name].log_median for name in new},
-        baseline={name: clean[name].log_median for name in old},
-        candidate_probes={name: slowed[name].probe for name in new},
-        baseline_probes={name: clean[name].probe for name in old},
-    )
 
 
 def _splits(names: Sequence[str], candidates: int) -> list[Split]:

@@ -17,9 +17,15 @@ from bench_lib.engine.settings import nodeid_of
 from bench_lib.formats import quantity, seconds
 from bench_lib.model import Attempt, Environment, Hardware, Param, Record
 from bench_lib.storage.history import Run
-from bench_lib.studies.cells import CELLS, number, percent, seconds_cell, times
 from bench_lib.studies.compiling import MODES
-from bench_lib.studies.figures import Figures, figures_of
+from bench_lib.studies.figures import (
+    CELLS,
+    Figures,
+    figures_of,
+    percent,
+    seconds_cell,
+    times,
+)
 
 LARGEST = "largest-batch"
 """The exercise that the largest batches are known by, in the history.
@@ -34,7 +40,6 @@ DEPTHS = ("resnet18", "resnet50", "resnet152")
 SHOWN = 5
 MOST_RUNS = 200
 """Runs that are looked through, newest first."""
-GIGA = 1e9
 
 DEFAULT_HISTORY = Path("history")
 
@@ -260,11 +265,6 @@ class _Shelf:
         """The option that has an exercise measure what stands for FP32 here."""
         return "" if self.kind.single == "fp32" else f" --precision {self.kind.single}"
 
-    @property
-    def own_size(self) -> _Shelf:
-        """The shelf of networks that have micro's size themselves."""
-        return self.of(self.kind._replace(pixels=0))
-
     def micro(self, batch: int | str) -> str:
         """Return the flags of ``micro`` that measure and keep a case of this network and task."""
         mode = "training" if self.task == "train" else "inference"
@@ -346,29 +346,26 @@ def _each_once(values: Iterable[Cell]) -> Cell:
 
 
 def _baseline(shelf: _Shelf) -> SheetSection:
-    seen = shelf.find(32)
-    batches = (8, 32, 128, 256)
-    words = f"--batch-sizes {_list(batches)}{shelf.in_single}"
-    sweep = shelf.of_network("batch-sweep", words)
-    warm_up = ""
-    if seen.is_measured:
-        warm_up = f"{seen.warmup_iterations} iterations, {seconds_cell(seen.warmup_s)}"
-    one = SheetBlock(
-        [
-            ("Throughput", _of(seen, "throughput")),
-            ("Memory usage", _of(seen, "memory")),
-            ("Time per iteration", _of(seen, "step")),
-            ("Time per image", _of(seen, "per image")),
-            ("Spread of the iterations", _of(seen, "spread")),
-            ("Warm-up", _cell(seen, warm_up)),
-        ],
-        fill=sweep,
-    )
+    seen, batches = shelf.find(32), (8, 32, 128, 256)
+    sweep = shelf.of_network("batch-sweep", f"--batch-sizes {_list(batches)}{shelf.in_single}")
+    places = {
+        "Throughput": "throughput",
+        "Memory usage": "memory",
+        "Time per iteration": "step",
+        "Time per image": "per image",
+        "Spread of the iterations": "spread",
+        "Warm-up": "warm-up",
+    }
     shown = ("throughput", "memory", "img/s per GB")
-    rows = [_row(shelf.find(batch), shown, str(batch)) for batch in batches]
-    by_batch = SheetBlock(headings=("batch", *shown), rows=rows, fill=sweep)
+    rows = [(str(batch), *_row(shelf.find(batch), shown)) for batch in batches]
     about = f"{shelf.network}, {shelf.kind.single}, batch 32"
-    return SheetSection(f"Exercise 1: one GPU ({about})", [one, by_batch])
+    return SheetSection(
+        f"Exercise 1: one GPU ({about})",
+        [
+            SheetBlock(list(zip(places, _row(seen, places.values()), strict=True)), fill=sweep),
+            SheetBlock([], ("batch", *shown), rows, sweep),
+        ],
+    )
 
 
 def _precisions(shelf: _Shelf) -> SheetSection:
@@ -376,9 +373,8 @@ def _precisions(shelf: _Shelf) -> SheetSection:
     saved: Cell = "-" if single.is_measured and half.is_measured else None
     if single.memory_bytes and half.memory_bytes is not None:
         saved = percent(1 - half.memory_bytes / single.memory_bytes)
-    train = shelf.task == "train"
+    what, error = ("loss", "loss error") if shelf.task == "train" else ("worst output", "max diff")
     both = f"--precisions {shelf.kind.single},fp16"
-    far = percent(half.loss_error, ".2%") if train else number(half.max_abs_diff, ".2g")
     speed = SheetBlock(
         [
             ("FP32 throughput", _of(single, "throughput")),
@@ -387,14 +383,17 @@ def _precisions(shelf: _Shelf) -> SheetSection:
             ("FP32 memory", _of(single, "memory")),
             ("FP16 memory", _of(half, "memory")),
             ("Memory reduction", saved),
-            (f"FP16's {'loss' if train else 'worst output'} away from FP32's", _cell(half, far)),
+            (f"FP16's {what} away from FP32's", _of(half, error)),
         ],
         fill=shelf.of_network("precision", f"--batch-size 32 {both}"),
     )
     largest = {name: shelf.largest(name) for name in ("fp32", "fp16")}
     batches = SheetBlock(
         [
-            *((f"{name.upper()} max batch size", _text(n)) for name, n in largest.items()),
+            *(
+                (f"{name.upper()} max batch size", str(n) if n else None)
+                for name, n in largest.items()
+            ),
             ("Ratio", _over(largest["fp16"], largest["fp32"])),
         ],
         fill=shelf.of_network(LARGEST, both),
@@ -407,23 +406,29 @@ def _operations(shelf: _Shelf) -> SheetSection:
     costly = sorted(single.operations_s.items(), key=lambda item: -item[1])[:SHOWN]
     cells: list[Cell] = [f"{name}: {seconds(time_s)}" for name, time_s in costly]
     cells += [None] * (SHOWN - len(cells))
-    convolutions = {name: _convolutions_s(f) for name, f in (("fp32", single), ("fp16", half))}
-    micro = f"bench-lib micro {shelf.micro(32)} --autograd-profiler"
+    single_s, half_s = _convolutions_s(single), _convolutions_s(half)
     listed_s = sum(single.operations_s.values())
-    share = percent(convolutions["fp32"] / listed_s) if convolutions["fp32"] and listed_s else None
-    in_single = [("Precision", _precision_of(single))]
-    in_single += [(f"{i}.", cell) for i, cell in enumerate(cells, 1)]
-    in_single.append(("Convolutions, of all that is listed", share))
-    in_single.append(("FP32 convolutions", seconds_cell(convolutions["fp32"]) or None))
-    in_half = [
-        ("Precision", _precision_of(half)),
-        ("FP16 convolutions", seconds_cell(convolutions["fp16"]) or None),
-        ("Speed-up", _over(convolutions["fp32"], convolutions["fp16"])),
-    ]
-    return SheetSection(
-        "Exercise 3: slowest operations (batch 32; their own time in a step)",
-        [SheetBlock(in_single, fill=micro), SheetBlock(in_half, fill=f"{micro} --fp16 1")],
+    share = percent(single_s / listed_s) if single_s and listed_s else None
+    micro = f"bench-lib micro {shelf.micro(32)} --autograd-profiler"
+    in_single = SheetBlock(
+        [
+            ("Precision", _precision_of(single)),
+            *((f"{i}.", cell) for i, cell in enumerate(cells, 1)),
+            ("Convolutions, of all that is listed", share),
+            ("FP32 convolutions", seconds_cell(single_s) or None),
+        ],
+        fill=micro,
     )
+    in_half = SheetBlock(
+        [
+            ("Precision", _precision_of(half)),
+            ("FP16 convolutions", seconds_cell(half_s) or None),
+            ("Speed-up", _over(single_s, half_s)),
+        ],
+        fill=f"{micro} --fp16 1",
+    )
+    title = "Exercise 3: slowest operations (batch 32; their own time in a step)"
+    return SheetSection(title, [in_single, in_half])
 
 
 def _precision_of(figures: Figures) -> Cell:
@@ -437,43 +442,27 @@ def _convolutions_s(figures: Figures) -> float | None:
 
 
 def _flops(shelf: _Shelf) -> SheetSection:
-    batches = (16, 32, 64, 128)
+    batches, shown = (16, 32, 64, 128), ("GFLOP a step", "TFLOP/s", "of peak", "FLOP/byte", "bound")
     found = {batch: shelf.find(batch) for batch in batches}
     known = next((each for each in found.values() if each.is_measured), _NOTHING)
-    of_image = ""
-    if known.flops_per_step and known.items_per_step:
-        of_image = f"{known.flops_per_step / known.items_per_step / GIGA:.3g} GFLOP"
-    parameters = "" if known.parameters is None else quantity(known.parameters)
+    of_image = _of(known, "GFLOP an image")
+    if of_image not in (None, "-"):
+        of_image = f"{of_image} GFLOP"
     half = shelf.find(64, "fp16")
-    return SheetSection(
-        "Exercise 4: floating-point operations",
-        [
-            SheetBlock(
-                [
-                    ("Parameters", _cell(known, parameters)),
-                    ("Operations of an image", _cell(known, of_image)),
-                ],
-                (f"batch, {shelf.kind.single}", "GFLOP a step", *OPERATIONS),
-                [_flop_row(batch, figures) for batch, figures in found.items()],
-                shelf.of_network("batch-sweep", f"--batch-sizes {_list(batches)}{shelf.in_single}"),
-            ),
-            SheetBlock(
-                [],
-                (f"batch, {_precision_of(half) or 'fp16'}", "GFLOP a step", *OPERATIONS),
-                [_flop_row(64, half)],
-                shelf.of_network("batch-sweep", "--batch-sizes 64 --precision fp16"),
-            ),
-        ],
+    sweep = f"--batch-sizes {_list(batches)}{shelf.in_single}"
+    in_single = SheetBlock(
+        [("Parameters", _of(known, "parameters")), ("Operations of an image", of_image)],
+        (f"batch, {shelf.kind.single}", *shown),
+        [(str(batch), *_row(seen, shown)) for batch, seen in found.items()],
+        shelf.of_network("batch-sweep", sweep),
     )
-
-
-OPERATIONS = ("TFLOP/s", "of peak", "FLOP/byte", "bound")
-
-
-def _flop_row(batch: int, seen: Figures) -> tuple[Cell, ...]:
-    flops = seen.flops_per_step
-    of_step = _cell(seen, "" if flops is None else f"{flops / GIGA:.4g}")
-    return _row(seen, OPERATIONS, str(batch), of_step)
+    in_half = SheetBlock(
+        [],
+        (f"batch, {_precision_of(half) or 'fp16'}", *shown),
+        [("64", *_row(half, shown))],
+        shelf.of_network("batch-sweep", "--batch-sizes 64 --precision fp16"),
+    )
+    return SheetSection("Exercise 4: floating-point operations", [in_single, in_half])
 
 
 def _scaling(shelf: _Shelf) -> SheetSection:
@@ -496,44 +485,33 @@ def _kind_of(shelf: _Shelf, batch: int) -> _Kind:
 def _scaled(shelf: _Shelf, batch: int, ranks: int, kind: _Kind) -> tuple[Cell, ...]:
     alone = shelf.of(kind).find(batch)
     several = shelf.of(kind).find(batch, ranks=ranks)
-    ideal = None if alone.items_per_s is None else alone.items_per_s * ranks
-    efficiency = (
-        percent(several.items_per_s / ideal, ".1%") if several.items_per_s and ideal else ""
-    )
+    ideal = alone.items_per_s and alone.items_per_s * ranks
+    efficiency = several.items_per_s / ideal if several.items_per_s and ideal else None
     return (
         *(str(batch), str(ranks), str(kind)),
         _of(several, "throughput"),
-        None if ideal is None else f"{quantity(ideal)} {alone.item}/s",
-        efficiency or None,
+        f"{quantity(ideal)} {alone.item}/s" if ideal else None,
+        percent(efficiency, ".1%") or None,
     )
 
 
 def _compilation(shelf: _Shelf) -> SheetSection:
     eager = shelf.find(64)
-    both = f"--batch-size 64 --precisions {shelf.kind.single},fp16"
-    compile_all = shelf.of_network("compile", both)
-    of_depths = f"--networks {','.join(DEPTHS)} --batch-size 64{shelf.in_single}"
-    depth = shelf.own_size.command("depth", of_depths)
-    rows = [
-        _mode(shelf, precision, mode, eager) for precision in ("fp32", "fp16") for mode in MODES
-    ]
-    return SheetSection(
-        "Exercise 6: compilation (batch 64)",
-        [
-            SheetBlock(
-                [],
-                ("precision", "mode", "compiling", "caches", "throughput", "speed-up"),
-                rows,
-                compile_all,
-            ),
-            SheetBlock(
-                [],
-                ("network", "eager", "compiled", "gain"),
-                [_depth(shelf.own_size, name) for name in DEPTHS],
-                depth,
-            ),
-        ],
+    own_size = shelf.of(shelf.kind._replace(pixels=0))  # which these networks have themselves
+    modes = SheetBlock(
+        [],
+        ("precision", "mode", "compiling", "caches", "throughput", "speed-up"),
+        [_mode(shelf, precision, mode, eager) for precision in ("fp32", "fp16") for mode in MODES],
+        shelf.of_network("compile", f"--batch-size 64 --precisions {shelf.kind.single},fp16"),
     )
+    networks = f"--networks {','.join(DEPTHS)} --batch-size 64{shelf.in_single}"
+    depths = SheetBlock(
+        [],
+        ("network", "eager", "compiled", "gain"),
+        [_depth(own_size, name) for name in DEPTHS],
+        own_size.command("depth", networks),
+    )
+    return SheetSection("Exercise 6: compilation (batch 64)", [modes, depths])
 
 
 def _mode(shelf: _Shelf, precision: str, mode: str, eager: Figures) -> tuple[Cell, ...]:
@@ -562,26 +540,20 @@ def _kernels() -> SheetSection:
     )
 
 
-def _cell(seen: Figures, text: str) -> Cell:
-    """Leave a place blank where nothing was measured; a dash is what a measurement lacks."""
-    return text or ("-" if seen.is_measured else None)
-
-
 def _of(seen: Figures, heading: str) -> Cell:
-    """Return what a case's figures put below a heading of the exercises' tables."""
-    return _cell(seen, CELLS[heading](seen))
+    """Return what stands below a heading of the studies' tables.
+
+    A measurement that lacks it has a dash; what was not measured stays blank.
+    """
+    return (CELLS[heading](seen) or "-") if seen.is_measured else None
 
 
-def _row(seen: Figures, headings: Sequence[str], *first: Cell) -> tuple[Cell, ...]:
-    return (*first, *(_of(seen, heading) for heading in headings))
+def _row(seen: Figures, headings: Iterable[str]) -> list[Cell]:
+    return [_of(seen, heading) for heading in headings]
 
 
 def _over(value: float | None, reference: float | None) -> Cell:
     return times(value / reference) if value and reference else None
-
-
-def _text(value: int | None) -> Cell:
-    return None if value is None else str(value)
 
 
 def _list(numbers: Sequence[int]) -> str:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from bench_lib.cases.training import INPUT_ALONE, training_case
-from bench_lib.model import MOST_STEPS_TOLD, Case, Measurement, Param, Record, Training
-from bench_lib.studies.cells import (
+from bench_lib.cases.training import training_case
+from bench_lib.formulas.images import INPUT_ALONE
+from bench_lib.model import MOST_STEPS_TOLD, Case, Param, Record, Training
+from bench_lib.studies.figures import (
+    Figures,
     Table,
-    doubts,
+    mib,
     number,
     percent,
     ratio,
     seconds_cell,
     table_of,
     times,
-    trouble_lines,
 )
-from bench_lib.studies.figures import Figures
 
 LINE = "{} / {}: loss {:.2f}, acc {:.2%}, images / second / gpu: {:.2f}."
 """As the CIFAR-100 script of amd/HPCTrainingExamples (MLExamples/PyTorch_Profiling) prints a step:
@@ -73,14 +73,15 @@ def training_row(what: str, case: Case, seen: Figures) -> TrainingRow:
     """Return a row of one of the three."""
     rate, learnt = seen.items_per_s, seen.training
     images = int(case.params["batch_size"]) * (1 if case.launch.strong else case.launch.ranks)
+    losses, accuracies = (learnt.losses, learnt.accuracies) if learnt else ([], [])
     return TrainingRow(
         what,
         seen,
         images_per_s_per_rank=rate / seen.ranks if rate else None,
-        batch_s=images * seen.item_s if seen.item_s is not None else None,
-        first_loss=learnt.losses[0] if learnt and learnt.losses else None,
-        last_loss=learnt.losses[-1] if learnt and learnt.losses else None,
-        last_accuracy=learnt.accuracies[-1] if learnt and learnt.accuracies else None,
+        batch_s=None if seen.item_s is None else images * seen.item_s,
+        first_loss=losses[0] if losses else None,
+        last_loss=losses[-1] if losses else None,
+        last_accuracy=accuracies[-1] if accuracies else None,
     )
 
 
@@ -105,8 +106,7 @@ COLUMNS = (
 
 def training_table(rows: Sequence[TrainingRow]) -> Table:
     """Return the three figures side by side, and what holds the training back."""
-    figures = [row.figures for row in rows]
-    return table_of(rows, COLUMNS, [*_held_back(rows), *doubts(figures), *_sources(figures)])
+    return table_of(rows, COLUMNS, [*_held_back(rows), *_sources(rows)])
 
 
 def _held_back(rows: Sequence[TrainingRow]) -> list[str]:
@@ -121,8 +121,8 @@ def _held_back(rows: Sequence[TrainingRow]) -> list[str]:
     return [f"{TOGETHER}: {words}"]
 
 
-def _sources(figures: Sequence[Figures]) -> list[str]:
-    learnt = [seen.training for seen in figures if seen.training is not None]
+def _sources(rows: Sequence[TrainingRow | RanksRow]) -> list[str]:
+    learnt = [row.figures.training for row in rows if row.figures.training is not None]
     return [f"data: {source}" for source in dict.fromkeys(each.data for each in learnt)]
 
 
@@ -135,14 +135,10 @@ def step_lines(record: Record) -> list[str]:
     Where several batches come together they share their time; where the steps are many, a line is
     an epoch's and has its last step.
     """
-    seen = [a.measurement for a in record.attempts if a.accepted and a.measurement]
-    if not seen or seen[-1].training is None:
+    accepted = [a.measurement for a in record.attempts if a.accepted and a.measurement]
+    if not accepted or (learnt := accepted[-1].training) is None:
         return []
-    return _lines_of(seen[-1], seen[-1].training, record.case.launch.ranks)
-
-
-def _lines_of(seen: Measurement, learnt: Training, ranks: int) -> list[str]:
-    per_epoch = learnt.steps_per_epoch
+    seen, per_epoch = accepted[-1], learnt.steps_per_epoch
     together = max(1, seen.items_per_step * per_epoch // learnt.samples)
     of_batches = [taken for taken in seen.iteration_s for _ in range(together)]
     epochs = -(-len(of_batches) // per_epoch)
@@ -155,7 +151,8 @@ def _lines_of(seen: Measurement, learnt: Training, ranks: int) -> list[str]:
         else:
             taken = of_batches[step : step + 1]
             place = divmod(step, per_epoch)
-        rate = seen.items_per_step / ranks / statistics.fmean(taken) if taken else 0.0
+        images = seen.items_per_step / record.case.launch.ranks
+        rate = images / statistics.fmean(taken) if taken else 0.0
         lines.append(LINE.format(*place, loss, accuracy, rate))
     return lines
 
@@ -186,23 +183,23 @@ def ranks_rows(cases: Sequence[Case], seen: Sequence[Figures], epochs: int) -> l
     """Return a row for each case of the table; what was not measured knows no ranks itself."""
     pairs = list(zip((case.launch.ranks for case in cases), seen, strict=True))
     alone = next((one for ranks, one in pairs if ranks == 1 and one.is_measured), None)
-    return [_ranks_row(ranks, one, epochs, alone) for ranks, one in pairs]
-
-
-def _ranks_row(ranks: int, seen: Figures, epochs: int, alone: Figures | None) -> RanksRow:
-    learnt, speed_up = seen.training, ratio(seen, alone)
-    return RanksRow(
-        ranks,
-        seen,
-        training_s=seen.wall_s,
-        epoch_s=seen.wall_s / epochs if seen.wall_s is not None else None,
-        images_per_s=seen.items_per_s,
-        training_accuracy=last_epoch(learnt, epochs) if learnt is not None else None,
-        test_accuracy=learnt.test_accuracy if learnt is not None else None,
-        memory_bytes=seen.memory_bytes,
-        speed_up=speed_up,
-        efficiency=speed_up / ranks if speed_up is not None else None,
-    )
+    rows = []
+    for ranks, one in pairs:
+        learnt, speed_up = one.training, ratio(one, alone)
+        row = RanksRow(
+            ranks,
+            one,
+            training_s=one.wall_s,
+            epoch_s=None if one.wall_s is None else one.wall_s / epochs,
+            images_per_s=one.items_per_s,
+            training_accuracy=last_epoch(learnt, epochs) if learnt else None,
+            test_accuracy=learnt.test_accuracy if learnt else None,
+            memory_bytes=one.memory_bytes,
+            speed_up=speed_up,
+            efficiency=speed_up and speed_up / ranks,
+        )
+        rows.append(row)
+    return rows
 
 
 def last_epoch(learnt: Training, epochs: int) -> float | None:
@@ -212,28 +209,21 @@ def last_epoch(learnt: Training, epochs: int) -> float | None:
     return statistics.fmean(last) if last else None
 
 
+RANKS = (
+    ("", lambda row: f"GPU ({row.ranks})"),
+    ("Training time (secs)", lambda row: number(row.training_s, ".2f") or row.figures.status),
+    ("Average time per epoch (secs)", lambda row: number(row.epoch_s, ".2f")),
+    ("Images processed per sec", lambda row: number(row.images_per_s, ".2f")),
+    ("Training accuracy", lambda row: number(row.training_accuracy, ".2f")),
+    ("Test accuracy", lambda row: number(row.test_accuracy, ".2f")),
+    ("Maximum Memory Consumption (MiB)", lambda row: mib(row.memory_bytes).removesuffix(" MiB")),
+    ("Speed-up", lambda row: times(row.speed_up)),
+    ("Efficiency", lambda row: percent(row.efficiency)),
+)
+
+
 def ranks_table(rows: Sequence[RanksRow]) -> Table:
     """Return the table by ranks: a column for each number of GPUs, a row for each figure."""
-    headings = ("", *(f"GPU ({row.ranks})" for row in rows))
-    figures = [row.figures for row in rows]
-    lines = {
-        "Training time (secs)": [
-            number(row.training_s, ".2f") if row.figures.is_measured else row.figures.status
-            for row in rows
-        ],
-        "Average time per epoch (secs)": [number(row.epoch_s, ".2f") for row in rows],
-        "Images processed per sec": [number(row.images_per_s, ".2f") for row in rows],
-        "Training accuracy": [number(row.training_accuracy, ".2f") for row in rows],
-        "Test accuracy": [number(row.test_accuracy, ".2f") for row in rows],
-        "Maximum Memory Consumption (MiB)": [
-            "" if row.memory_bytes is None else f"{row.memory_bytes / 2**20:.0f}" for row in rows
-        ],
-        "Speed-up": [times(row.speed_up) for row in rows],
-        "Efficiency": [percent(row.efficiency) for row in rows],
-    }
-    return Table(
-        headings,
-        [(name, *cells) for name, cells in lines.items()],
-        trouble_lines(figures),
-        [*doubts(figures), *_sources(figures)],
-    )
+    upright = table_of(rows, RANKS, _sources(rows))
+    headings, *lines = zip(upright.headings, *upright.rows, strict=True)
+    return replace(upright, headings=headings, rows=lines)

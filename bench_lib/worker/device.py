@@ -224,8 +224,6 @@ def require_compile(mode: str, device: torch.device) -> None:
 
 def forget_compiled() -> None:
     """Drop what torch.compile remembers; nothing where it was never used."""
-    import sys
-
     if "torch._dynamo" in sys.modules:
         import torch._dynamo
 

@@ -27,8 +27,9 @@ from torch.utils.hooks import RemovableHandle
 
 from bench_lib.model import UserError
 from bench_lib.worker.clock import clock_of
+from bench_lib.worker.measure import timed
 from bench_lib.worker.workloads.flops import count, tensors_in
-from bench_lib.worker.workloads.networks import loss_of, main_output
+from bench_lib.worker.workloads.steps import loss_of, main_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -403,18 +404,9 @@ class _Step:
 
     def timed(self, *, training: bool) -> tuple[float, float | None]:
         """Seconds of the forward pass and, in training, of the backward pass."""
-        output, forward_s = self._timed(self.forward)
-        if not training:
-            return forward_s, None
-        _, backward_s = self._timed(self.loss(output).backward)
-        return forward_s, backward_s
-
-    def _timed(self, part: Callable[[], Any]) -> tuple[Any, float]:
-        self.clock.synchronize()
-        begin = self.clock.now()
-        result = part()
-        self.clock.synchronize()
-        return result, self.clock.now() - begin
+        outputs: list[Any] = []
+        forward_s = timed(self.clock, lambda: outputs.append(self.forward()), 1)
+        return forward_s, timed(self.clock, self.loss(*outputs).backward, 1) if training else None
 
     def flops_by_torch(self) -> Mapping[str, float] | None:
         """Count the forward pass without data; None where that cannot be done."""

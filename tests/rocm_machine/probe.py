@@ -36,12 +36,13 @@ def pin(index):
         return asdict(zygote.context(draws=1).device)
 
 
-def kernels(folder, name):
+def kernels(folder):
     """Read what a profiler left."""
     from bench_lib.backends.amd.rocprof import profilers
 
     profiler = profilers.find()
-    return [asdict(kernel) for kernel in profiler.results(Path(folder), name).kernels]
+    (process,) = profiler.results(Path(folder)).processes
+    return [asdict(kernel) for kernel in process.kernels]
 
 
 def main(what, *arguments):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench_lib.backends.amd import kfd, machine, miopen, models, visible
+from bench_lib.backends.amd import kfd, machine, visible
 from bench_lib.backends.backend import Backend, Build, Software
 from bench_lib.backends.sysfs import ROOT
 from bench_lib.model import Device, Environment, Hardware
@@ -16,6 +16,7 @@ from bench_lib.model import Device, Environment, Hardware
 if TYPE_CHECKING:
     from bench_lib.backends.checks import Check
     from bench_lib.backends.looks import Source
+    from bench_lib.backends.profiler import Profilers
 
 
 class AMD(Backend):
@@ -30,15 +31,15 @@ class AMD(Backend):
         "install amd-smi with the ROCm of this machine, or let the container see /sys"
     )
     unknown = {**Backend.unknown, "rocm": "not installed system-wide"}
-    caches_named = (miopen.NAME, "miopen kernels")
-    tuned_cache = miopen.NAME
+    caches_named = (machine.MIOPEN, "miopen kernels")
+    tuned_cache = machine.MIOPEN
     checks_processes = True
 
     visibility = staticmethod(visible.only)
     is_present = staticmethod(machine.is_present)
     software = staticmethod(machine.software)
-    caches = staticmethod(miopen.caches)
-    part_of_card = staticmethod(models.part_of_card)
+    caches = staticmethod(machine.caches)
+    part_of_card = staticmethod(kfd.part_of_card)
 
     def detect(self, root: Path, environ: Mapping[str, str], *, ask_tools: bool) -> list[Hardware]:
         """List the GPUs that ROCR_ and then HIP_ or CUDA_VISIBLE_DEVICES leave.
@@ -82,7 +83,13 @@ class AMD(Backend):
 
     def conditions(self, environment: Environment, *, cold: bool) -> dict[str, Any]:
         """Add whether MIOpen's database chose kernels, and whether it was filled beforehand."""
-        return {} if cold else miopen.conditions(environment.caches)
+        return {} if cold else machine.conditions(environment.caches)
+
+    def profilers(self) -> Profilers:
+        """Return ROCm's."""
+        from bench_lib.backends.amd.rocprof.profilers import ROCmProfilers
+
+        return ROCmProfilers()
 
     def checks(
         self, root: Path, environ: Mapping[str, str], devices: Sequence[Hardware]

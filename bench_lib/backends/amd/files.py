@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bench_lib.backends.amd import sensors
 from bench_lib.backends.amd.sensors import REASONS, partition, reasons_in
 from bench_lib.backends.looks import Source
-from bench_lib.backends.processes import described
-from bench_lib.backends.sysfs import content, number, text
+from bench_lib.backends.sysfs import content, number, properties, text
 from bench_lib.model import Hardware
+
+NODES = "sys/class/kfd/kfd/topology/nodes"
 
 
 def source(device: Hardware, root: Path) -> Source:
@@ -21,8 +23,7 @@ def source(device: Hardware, root: Path) -> Source:
     load as well, which are not a partition's.
     """
     slot, _, function = (device.bdf or "").rpartition(".")
-    bus = root / "sys/bus/pci/devices"
-    pci = bus / f"{slot}.{function}" if (bus / f"{slot}.{function}").exists() else bus / f"{slot}.0"
+    pci = on_bus(root, slot, function)
     hwmon = next(iter(sorted(pci.glob("hwmon/hwmon*"))), pci / "hwmon")
     labels = {text(path): path for path in sorted(hwmon.glob("temp*_label"))}
     # An MI300 has no edge sensor; where both are, the hottest spot is what throttles.
@@ -31,23 +32,25 @@ def source(device: Hardware, root: Path) -> Source:
     kfd_id, is_whole = number_of(device, root), partition(device) is None
 
     def look(*, with_pids: bool) -> dict[str, Any]:
-        clock_hz = number(hwmon / "freq1_input") if is_whole else None
-        memory_hz = number(hwmon / "freq2_input")
-        power_uw = number(hwmon / "power1_average") or number(hwmon / "power1_input")
-        heat_mc = number(sensor) if sensor else None
-        busy = number(pci / "gpu_busy_percent") if is_whole else None
+        powers = (_part(hwmon / f"power1_{kind}", 1e6) for kind in ("average", "input"))
         return {
-            "clock_mhz": clock_hz / 1e6 if clock_hz is not None else None,
-            "memory_clock_mhz": memory_hz / 1e6 if memory_hz is not None else None,
+            "clock_mhz": _part(hwmon / "freq1_input", 1e6) if is_whole else None,
+            "memory_clock_mhz": _part(hwmon / "freq2_input", 1e6),
             # The second die of an MI250X has no sensor of its own and says 0.
-            "power_w": power_uw / 1e6 if power_uw else None,
-            "temperature_c": heat_mc / 1000 if heat_mc is not None else None,
-            "utilization": busy / 100 if busy is not None else None,
+            "power_w": next(filter(None, powers), None),
+            "temperature_c": _part(sensor, 1e3) if sensor else None,
+            "utilization": _part(pci / "gpu_busy_percent", 100) if is_whole else None,
             **throttling(content(pci / "gpu_metrics")),
             **(processes(kfd_id, root) if with_pids else {}),
         }
 
     return Source("amdgpu", look)
+
+
+def _part(path: Path, of: float) -> float | None:
+    """Read a number of which so many are one of our unit."""
+    found = number(path)
+    return None if found is None else found / of
 
 
 _COUNTERS_AT = {6: 32, 7: 40, 8: 40}
@@ -73,7 +76,7 @@ def throttling(table: bytes) -> dict[str, Any]:
     if at is None or size < at + 24:
         return {}
     ticks, *counts = (None if n == 2**32 - 1 else n for n in struct.unpack_from("<6I", table, at))
-    named = zip(REASONS.values(), counts, strict=True)
+    named = zip(REASONS, counts, strict=True)
     return {"counters": {name: n for name, n in named if n is not None}, "ticks": ticks}
 
 
@@ -81,21 +84,32 @@ def processes(kfd_id: int | None, root: Path) -> dict[str, Any]:
     """List the processes with memory on a device, which KFD counts for each device."""
     if kfd_id is None:
         return {}
-    found = {}
-    for file in (root / "sys/class/kfd/kfd/proc").glob(f"*/vram_{kfd_id}"):
-        used, pid = number(file), file.parent.name
-        if used and pid.isdecimal():
-            found[int(pid)] = described(int(pid), memory=used, proc=root / "proc")
-    return {"pids": list(found), "names": found}
+    files = (root / "sys/class/kfd/kfd/proc").glob(f"*/vram_{kfd_id}")
+    used = ((int(f.parent.name), None, number(f) or 0) for f in files if f.parent.name.isdecimal())
+    return sensors.processes(used, root / "proc")
+
+
+def address(values: Mapping[str, int]) -> tuple[str, int, int]:
+    """Return a node's slot, its function there, and the number of its partition.
+
+    Kernels tell a card's partitions apart in the top four bits or in the function.
+    """
+    location = values.get("location_id", 0)
+    slot = f"{values.get('domain', 0):04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}"
+    return slot, location & 7, location >> 28 or location & 7
+
+
+def on_bus(root: Path, slot: str, function: int | str) -> Path:
+    """Return a device's folder of PCI; a partition's is its card's, which alone is on the bus."""
+    own = root / f"sys/bus/pci/devices/{slot}.{function}"
+    return own if own.exists() else own.with_name(f"{slot}.0")
 
 
 def number_of(device: Hardware, root: Path) -> int | None:
     """Find KFD's number of a device, whose function is its partition."""
-    for node in (root / "sys/class/kfd/kfd/topology/nodes").glob("*"):
-        lines = (text(node / "properties") or "").splitlines()
-        values = dict(line.split() for line in lines if re.fullmatch(r"\w+ \d+", line))
-        domain, location = int(values.get("domain", 0)), int(values.get("location_id", 0))
-        slot = f"{domain:04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}"
-        if location and f"{slot}.{location >> 28 or location & 7}" == device.bdf:
+    for node in (root / NODES).glob("*"):
+        values = properties(node / "properties")
+        slot, _, partition = address(values)
+        if values.get("location_id") and f"{slot}.{partition}" == device.bdf:
             return number(node / "gpu_id")
     return None

@@ -11,10 +11,13 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench_lib.backends.amd.models import identify
-from bench_lib.backends.amd.tools import identity, ids
+from bench_lib.backends import catalogue
+from bench_lib.backends.amd import files
+from bench_lib.backends.amd.tools import identity, written
 from bench_lib.backends.sysfs import number, properties, text, warn_once
 from bench_lib.model import Hardware
+
+PEAKS = Path(__file__).with_name("peaks.toml")
 
 
 def devices(root: Path, tools: Mapping[str, str] | None = None) -> list[Hardware]:
@@ -22,7 +25,7 @@ def devices(root: Path, tools: Mapping[str, str] | None = None) -> list[Hardware
 
     Without a topology ROCm's tools are asked in the environment `tools`, unless it is None.
     """
-    nodes = root / "sys/class/kfd/kfd/topology/nodes"
+    nodes = root / files.NODES
     try:
         numbers = sorted(int(node.name) for node in nodes.iterdir() if node.name.isdecimal())
     except OSError:
@@ -65,16 +68,12 @@ def _device(root: Path, node: Path) -> Hardware | None:
         return None
     version = values.get("gfx_target_version", 0)
     arch = f"gfx{version // 10000}{version // 100 % 100}{version % 100:x}" if version else None
-    location = values.get("location_id", 0)
-    slot = f"{values.get('domain', 0):04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}"
-    # Kernels tell a card's partitions apart in the top four bits or in the function; only
-    # the card itself is on the bus.
-    function = location & 7
-    bus = root / "sys/bus/pci/devices"
-    pci = bus / f"{slot}.{function}" if (bus / f"{slot}.{function}").exists() else bus / f"{slot}.0"
-    pci_id = re.fullmatch(r"(?:0x)?([0-9a-f]{4})", (text(pci / "device") or "").lower())
-    kfd_id = values.get("device_id")
-    compute_partition = ids.mode(text(pci / "current_compute_partition"))
+    slot, function, partition = files.address(values)
+    pci = files.on_bus(root, slot, function)
+    pci_id = catalogue.pci_id(text(pci / "device")) or catalogue.pci_id(
+        f"{values.get('device_id', 0):04x}"
+    )
+    compute_partition = written.mode(text(pci / "current_compute_partition"))
     memory = sum(
         bank.get("size_in_bytes", 0)
         for bank in map(properties, sorted(node.glob("mem_banks/*/properties")))
@@ -90,13 +89,13 @@ def _device(root: Path, node: Path) -> Hardware | None:
             name="",
             key="",
             arch=arch,
-            pci_device_id=pci_id[1] if pci_id else f"{kfd_id:04x}" if kfd_id else None,
-            bdf=f"{slot}.{location >> 28 or function}",
+            pci_device_id=pci_id,
+            bdf=f"{slot}.{partition}",
             uuid=f"GPU-{serial:016x}" if serial else None,
             compute_units=values["simd_count"] // (values.get("simd_per_cu") or 4),
             memory_bytes=memory or None,
             compute_partition=compute_partition,
-            memory_partition=ids.mode(text(pci / "current_memory_partition")),
+            memory_partition=written.mode(text(pci / "current_memory_partition")),
             # The second die of an MI250X has no cap of its own and says 0.
             power_cap_w=next((cap / 1e6 for cap in caps_uw if cap), None),
             clock_policy=_level(pci / "power_dpm_force_performance_level"),
@@ -108,3 +107,30 @@ def _level(path: Path) -> str | None:
     """Read what holds the clocks, as ``auto`` or ``perf_determinism`` (amdgpu_pm.c)."""
     word = text(path) or ""
     return word if re.fullmatch(r"[a-z_]+", word) and word != "unknown" else None
+
+
+def identify(device: Hardware) -> Hardware:
+    """Give a GPU its key, name and peaks."""
+    return catalogue.identify(device, catalogue.read(PEAKS).gpus, by_arch=True)
+
+
+def part_of_card(device: Hardware) -> str | None:
+    """Say whether a device is a die, a partition or the whole of a card."""
+    compute = device.compute_partition
+    modes = ", ".join(filter(None, (compute, device.memory_partition)))
+    if device.key.startswith("mi250x"):
+        return f"{modes or 'GCD'}: one of the two dies of a card"
+    if compute == "SPX":
+        return f"{modes}: the whole card"
+    if compute is None:
+        return modes or None
+    parts = catalogue.PARTITIONS.get(compute) or _parts(device)
+    return f"{modes}: one of {parts} partitions" if parts else modes
+
+
+def _parts(device: Hardware) -> int | None:
+    """Count by their units how many of a device make a card that the catalogue knows."""
+    models = catalogue.read(PEAKS).gpus
+    whole = {m.compute_units for m in models if device.key.startswith(f"{m.key}-")}
+    units = whole.pop() if len(whole) == 1 else None
+    return units // device.compute_units if units and device.compute_units else None

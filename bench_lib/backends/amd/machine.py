@@ -1,4 +1,7 @@
-"""What AMD has installed on this machine: amdgpu, ROCm and its libraries."""
+"""What AMD has on this machine: amdgpu, ROCm, its libraries, and MIOpen's caches.
+
+MIOpen's databases choose kernels; the kernels that it compiled only make first steps quick.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,23 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench_lib.backends.backend import Software
-from bench_lib.backends.folders import describe_folder
+from bench_lib.backends.folders import (
+    describe_folder,
+    hashed,
+    place,
+    searched,
+    state,
+    state_of,
+    walk,
+)
 from bench_lib.backends.sysfs import text
 
 _LIBRARY = re.compile(
     r"lib(MIOpen|hipblaslt|rocblas|rccl|amdhip64|hsa-runtime64)\.so\.(\d+(?:\.\d+)+)"
 )
+
+MIOPEN = "miopen"
+"""The cache of its databases."""
 
 
 def is_present(root: Path) -> bool:
@@ -67,3 +81,25 @@ def _libraries(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
 
 def _as_tuple(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part)
+
+
+def caches(environ: Mapping[str, str]) -> dict[str, str]:
+    """Say how full MIOpen's find and performance databases are, and how many kernels there are."""
+    databases = place(environ, "MIOPEN_USER_DB_PATH", "~/.config/miopen")
+    kernels = place(environ, "MIOPEN_CUSTOM_CACHE_DIR", "~/.cache/miopen")
+    names = re.compile(r".*\.u[fp]?db\.txt")  # a record a line; *.udb.txt was once *.updb.txt
+    others = (".txt", ".udb", ".lock", ".time")  # the folder is often the databases' as well
+    return {
+        MIOPEN: hashed([file for file in walk(databases) if names.fullmatch(file.name)]),
+        "miopen kernels": state(
+            sum(not file.name.endswith(others) for file in walk(kernels)), "file"
+        ),
+    }
+
+
+def conditions(filled: Mapping[str, str]) -> dict[str, str]:
+    """Return whether the database was cold, warm or tuned, by the caches that a run found."""
+    if MIOPEN not in filled:
+        return {}
+    is_tuned = searched(MIOPEN) in filled
+    return {"miopen_cache": "tuned" if is_tuned else state_of(filled[MIOPEN])}

@@ -10,21 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench_lib.backends.amd.sensors import (
-    REASONS,
-    Partition,
-    mean_busy,
-    median,
-    merged,
-    partition,
-    places,
-    reasons_in,
-    told,
-)
-from bench_lib.backends.amd.tools.figures import words
-from bench_lib.backends.looks import BELOW_LIMIT, NothingToldError, Source
-from bench_lib.backends.processes import described
+from bench_lib.backends.amd import sensors
+from bench_lib.backends.amd.sensors import REASONS, Partition, mean_busy, median, told
+from bench_lib.backends.amd.tools.written import words
+from bench_lib.backends.looks import NothingToldError, Source
 from bench_lib.model import Hardware
+
+_RESIDENCIES = tuple(
+    f"{what}_residency_acc" for what in ("prochot", "ppt", "socket_thm", "vr_thm", "hbm_thm")
+)
+_VIOLATIONS = ("prochot_thrm", "ppt_pwr", "socket_thrm", "vr_thrm", "hbm_thrm")
+"""What two of the package's answers call `REASONS`."""
 
 
 def source(device: Hardware, root: Path) -> Source:
@@ -37,13 +33,13 @@ def source(device: Hardware, root: Path) -> Source:
         except (Exception, SystemExit) as error:  # whatever the library makes of this machine
             raise NothingToldError(f"cannot start: {_words(error)}") from error
     gpu = _Gpu(smi)
-    own, card = places(device, [words(gpu.ask("gpu_device_bdf", h)) for h in handles])
-    part = partition(device)
+    own, card = sensors.places(device, [words(gpu.ask("gpu_device_bdf", h)) for h in handles])
+    part = sensors.partition(device)
 
     def look(*, with_pids: bool) -> dict[str, Any]:
         seen = gpu.reading(handles[own], part, rarely=with_pids)
         if own != card:
-            seen = merged(seen, gpu.reading(handles[card], part, rarely=with_pids))
+            seen = sensors.merged(seen, gpu.reading(handles[card], part, rarely=with_pids))
         if with_pids:
             seen |= gpu.processes(handles[own])
         return seen
@@ -126,13 +122,10 @@ class _Gpu:
             clock = median(part.own([told(die, "MHz") for die in dies]))
             busy = _listed(metrics.get("xcp_stats.gfx_busy_inst"))
             load = mean_busy(busy[part.number]) if part.number < len(busy) else None
-        power = self.part("power_info", handle)
-        powers = ("socket_power", "current_socket_power", "average_socket_power")
         return {
             "clock_mhz": clock,
             "memory_clock_mhz": self._clock(handle, "MEM"),
-            # The second die of an MI250X has no sensor of its own and says 0.
-            "power_w": next((w for name in powers if (w := told(power.get(name), "W"))), None),
+            "power_w": sensors.watts(self.part("power_info", handle)),
             "temperature_c": self._heat(handle),
             "utilization": load,
             **self._throttling(handle, metrics, rarely=rarely),
@@ -141,27 +134,23 @@ class _Gpu:
     def processes(self, handle: object) -> dict[str, Any]:
         """List the processes with memory on the device; nothing where that is refused."""
         listed = self.ask("gpu_process_list", handle)
-        if not isinstance(listed, list):
-            return {}
-        found = {}
-        for entry in listed:
+        return sensors.processes(self._using(handle, listed)) if isinstance(listed, list) else {}
+
+    def _using(
+        self, handle: object, listed: list[Any]
+    ) -> Iterator[tuple[int | None, str | None, float | None]]:
+        for each in listed:
             # Up to ROCm 6.1 the list holds handles.
-            about = (
-                entry if isinstance(entry, dict) else self.part("gpu_process_info", handle, entry)
-            )
+            about = each if isinstance(each, dict) else self.part("gpu_process_info", handle, each)
             pid, uses = about.get("pid"), about.get("memory_usage")
             memory = told(uses.get("vram_mem"), "B") if isinstance(uses, dict) else None
-            # A process has every GPU open that it may see, and memory on those that it uses.
-            if isinstance(pid, int) and memory != 0:
-                found[pid] = described(pid, words(about.get("name")), memory)
-        return {"pids": list(found), "names": found}
+            yield pid if isinstance(pid, int) else None, words(about.get("name")), memory
 
     def _clock(self, handle: object, kind: str) -> float | None:
         about = self.part(
             "clock_info", handle, getattr(getattr(self._smi, "AmdSmiClkType", None), kind, None)
         )
-        clocks = (told(about.get(name), "MHz") for name in ("clk", "cur_clk"))
-        return next((clock for clock in clocks if clock is not None), None)
+        return sensors.first((about.get("clk"), about.get("cur_clk")), "MHz")
 
     def _heat(self, handle: object) -> float | None:
         kinds = (kind for kind in self._heats if kind is not None)
@@ -178,16 +167,8 @@ class _Gpu:
         The table of metrics has the counters at once; ``violation_status`` waits 100 ms for
         percentages (amd_smi.cc), so it is asked rarely, and only where the table lacks them.
         """
-        counts = {
-            "prochot": "prochot_residency_acc",
-            "ppt": "ppt_residency_acc",
-            "socket": "socket_thm_residency_acc",
-            "vr": "vr_thm_residency_acc",
-            "hbm": "hbm_thm_residency_acc",
-        }
-        found = {REASONS[kind]: told(metrics.get(name)) for kind, name in counts.items()}
-        if any(count is not None for count in found.values()):
-            counters = {name: count for name, count in found.items() if count is not None}
+        counters = sensors.counted(metrics, _RESIDENCIES)
+        if counters:
             return {"counters": counters, "ticks": told(metrics.get("accumulation_counter"))}
         return (self._violations(handle) if rarely else {}) or self._flags(metrics)
 
@@ -195,30 +176,22 @@ class _Gpu:
         if handle in self._not_counting:
             return {}
         status = self.part("violation_status", handle)
-        fields = {
-            "prochot_thrm": REASONS["prochot"],
-            "ppt_pwr": REASONS["ppt"],
-            "socket_thrm": REASONS["socket"],
-            "vr_thrm": REASONS["vr"],
-            "hbm_thrm": REASONS["hbm"],
-            "gfx_clk_below_host_limit": BELOW_LIMIT,
-        }
-        found = {name: told(status.get(f"acc_{field}")) for field, name in fields.items()}
-        counters = {name: count for name, count in found.items() if count is not None}
+        fields = [f"acc_{field}" for field in (*_VIOLATIONS, "gfx_clk_below_host_limit")]
+        counters = sensors.counted(status, fields)
         if not counters:  # as on MI200, and for good
             self._not_counting.append(handle)
             return {}
-        active = [name for field, name in fields.items() if status.get(f"active_{field}") is True]
+        named = zip(REASONS, _VIOLATIONS, strict=True)
         return {
             "counters": counters,
             "ticks": told(status.get("acc_counter")),
-            "throttle": [name for name in active if name != BELOW_LIMIT],
+            "throttle": [name for name, it in named if status.get(f"active_{it}") is True],
         }
 
     def _flags(self, metrics: dict[str, Any]) -> dict[str, Any]:
         flags = told(metrics.get("indep_throttle_status"))
         if flags is not None:
-            return {"throttle": reasons_in(flags)}
+            return {"throttle": sensors.reasons_in(flags)}
         status = metrics.get("throttle_status")
         return {"throttle": ["throttled"] if status is True or told(status) else []}
 

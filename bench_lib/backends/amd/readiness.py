@@ -96,7 +96,7 @@ def _profiler(environ: Mapping[str, str]) -> Check:
     found = profilers.find(environ)
     if found is None:
         return unknown("profiler", "none of rocprofv3, rocprofv2 and rocprof is on PATH")
-    return good("profiler", " ".join(found.command(["APP"], Path("FOLDER"), "NAME")))
+    return good("profiler", " ".join(found.command(["APP"], Path("FOLDER"))))
 
 
 # --- ROCm's tools against the kernel -----------------------------------------------------
@@ -118,7 +118,7 @@ def disagreements(devices: Sequence[Hardware], environ: Mapping[str, str]) -> li
     tool that does not answer is named with the cause.  Empty where there is no tool.
     """
     said = []
-    for told in identity.separately(environ):
+    for told in identity.answers(environ):
         said += told.remarks
         if not told.gpus and told.remarks:
             continue

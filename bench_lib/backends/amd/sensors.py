@@ -1,24 +1,21 @@
-"""What all ways of looking at an AMD GPU share: places, partitions, reasons."""
+"""What all ways of looking at an AMD GPU share: places, partitions, reasons, processes."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from bench_lib.backends.amd.tools.figures import figure
+from bench_lib.backends import tool
+from bench_lib.backends.amd.tools.written import figure
 from bench_lib.backends.catalogue import PARTITIONS
-from bench_lib.backends.looks import NothingToldError
+from bench_lib.backends.looks import BELOW_LIMIT, COMMAND_TIMEOUT_S, NothingToldError
+from bench_lib.backends.processes import PROC, described
 from bench_lib.model import Hardware
 
-REASONS = {
-    "prochot": "prochot",
-    "ppt": "power cap",
-    "socket": "thermal",
-    "vr": "thermal, regulator",
-    "hbm": "thermal, memory",
-}
+REASONS = ("prochot", "power cap", "thermal", "thermal, regulator", "thermal, memory")
 """What the firmware of MI300 and later counts, in the order of the ``gpu_metrics`` table."""
 
 MOST_DIES = 8
@@ -28,11 +25,40 @@ _KINDS = ("power cap", "current limit", "thermal")
 _UNSUPPORTED = (2.0**32 - 1, float(2**64 - 1))
 
 
+def ask(*command: str) -> str:
+    """Return what a command prints; raises ToolError, soon enough for the next look."""
+    return tool.ask(command, timeout_s=COMMAND_TIMEOUT_S)
+
+
 def told(value: object, unit: str = "") -> float | None:
     """Return a figure in a unit; None for ``N/A`` and for all ones, which mean the same."""
     found = figure(value, unit)
     short = unit != "" and found == 2.0**16 - 1  # a count may well be that
     return None if short or found in _UNSUPPORTED else found
+
+
+def first(values: Iterable[object], unit: str) -> float | None:
+    """Return the first of the values that is told, in a unit."""
+    return next((found for value in values if (found := told(value, unit)) is not None), None)
+
+
+def watts(power: Mapping[str, Any]) -> float | None:
+    """Return the power by the names that versions have for it.
+
+    The second die of an MI250X has no sensor of its own and says 0.
+    """
+    names = ("socket_power", "current_socket_power", "average_socket_power")
+    return next((found for name in names if (found := told(power.get(name), "W"))), None)
+
+
+def counted(table: Mapping[str, Any], fields: Sequence[str]) -> dict[str, float]:
+    """Return the counters that are told, by reason.
+
+    `fields` are what the table calls `REASONS`, in that order, and perhaps `BELOW_LIMIT`.
+    """
+    named = zip((*REASONS, BELOW_LIMIT), fields, strict=False)
+    found = {reason: told(table.get(field)) for reason, field in named}
+    return {reason: count for reason, count in found.items() if count is not None}
 
 
 def reasons_in(flags: float | None) -> list[str]:
@@ -42,6 +68,21 @@ def reasons_in(flags: float | None) -> list[str]:
     """
     word = 0 if flags is None or flags >= 2**64 - 1 else int(flags)
     return [name for n, name in enumerate(_KINDS) if word >> 16 * n & 0xFFFF]
+
+
+def processes(
+    found: Iterable[tuple[int | None, str | None, float | None]], proc: Path = PROC
+) -> dict[str, Any]:
+    """Tell of processes, by their id, name and bytes on the device.
+
+    A process has every GPU open that it may see, and memory on those that it uses.
+    """
+    names = {
+        pid: described(pid, name, memory, proc)
+        for pid, name, memory in found
+        if pid is not None and memory != 0
+    }
+    return {"pids": list(names), "names": names}
 
 
 def places(device: Hardware, listed: Sequence[str | None]) -> tuple[int, int]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bench_lib.backends.amd import commands, files, package
+from bench_lib.backends.amd import files, package
+from bench_lib.backends.amd.tools import amd_smi, rocm_smi
 from bench_lib.backends.looks import NothingToldError, Source, cause_of, tells
 from bench_lib.model import Hardware
 
 WAYS: Mapping[str, Callable[[Hardware, Path], Source]] = {
     "the amdsmi package": package.source,
     "the kernel's files": files.source,
-    "amd-smi": commands.amd_smi_source,
-    "rocm-smi": commands.rocm_smi_source,
+    "amd-smi": amd_smi.source,
+    "rocm-smi": rocm_smi.source,
 }
 """From the cheapest and richest to the last resort."""
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench_lib.backends.backend import Backend, Build, Software
 from bench_lib.backends.cpu import machine
+from bench_lib.backends.looks import Source
 from bench_lib.model import Environment, Hardware
-
-if TYPE_CHECKING:
-    from bench_lib.backends.looks import Source
 
 
 class CPU(Backend):
@@ -35,9 +33,7 @@ class CPU(Backend):
 
     def telemetry(self, device: Hardware, root: Path, ancestor: int) -> Source:
         """Watch in the kernel's files."""
-        from bench_lib.backends.cpu import proc
-
-        return proc.source(root)
+        return machine.source(root)
 
     def conditions(self, environment: Environment, *, cold: bool) -> dict[str, Any]:
         """Add what sets the clocks."""

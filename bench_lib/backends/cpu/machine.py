@@ -1,18 +1,23 @@
-"""The CPU as a device, for machines without any other."""
+"""The CPU as a device: what it is, and how it is watched in the kernel's files."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
+import statistics
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from bench_lib.backends import catalogue
+from bench_lib.backends.looks import Source
 from bench_lib.backends.sysfs import number, text
 from bench_lib.model import Hardware
 
 PEAKS = Path(__file__).with_name("peaks.toml")
+FEW = 8
+"""Every reading of a frequency interrupts that CPU; so many tell enough."""
 
 
 def device(root: Path) -> Hardware:
@@ -26,8 +31,7 @@ def device(root: Path) -> Hardware:
     model = re.search(r"^model name\s*:\s*(\S.*)$", cpuinfo, re.MULTILINE)
     name = model[1].strip() if model else platform.machine() or "unknown"
     memory = re.search(r"^MemTotal:\s*(\d+) kB", text(root / "proc/meminfo") or "", re.MULTILINE)
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
-    usable = affinity(0) if affinity else range(os.cpu_count() or 1)
+    usable = _usable()
     virtual = re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.MULTILINE)
     tflops, gb_per_s = ({}, None) if virtual else _peaks(name, _cores(root, usable))
     return Hardware(
@@ -40,6 +44,11 @@ def device(root: Path) -> Hardware:
         peak_tflops=tflops,
         peak_gb_per_s=gb_per_s,
     )
+
+
+def _usable() -> list[int]:
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
+    return sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
 
 
 def _peaks(name: str, cores: set[tuple[int, str]]) -> tuple[dict[str, float], float | None]:
@@ -73,3 +82,60 @@ def _slug(name: str) -> str:
     noise = r"\((r|tm|c)\)|@.*|\b\d+-core\b|\b(cpu|processor)\b|\bwith radeon.*"
     words = re.sub(noise, " ", name.lower())
     return re.sub(r"[^a-z0-9]+", "-", words).strip("-") or "unknown"
+
+
+# --- watching ----------------------------------------------------------------------------
+
+
+def source(root: Path) -> Source:
+    """Look how busy the CPUs were since last, how fast they are, and whether they got hot."""
+    usable = _usable()
+    folders = [root / f"sys/devices/system/cpu/cpu{n}" for n in usable[:FEW]]
+    names = {f"cpu{n}" for n in usable}
+    last: tuple[int, ...] = (0, 0, 0)
+
+    def look(*, with_pids: bool) -> dict[str, Any]:  # noqa: ARG001 - a CPU has all processes
+        nonlocal last
+        now = _ticks(root, names)
+        total, idle, stolen = (after - before for after, before in zip(now, last, strict=True))
+        known, last = last[0] > 0 and total > 0, now
+        khz = [
+            clock for folder in folders if (clock := number(folder / "cpufreq/scaling_cur_freq"))
+        ]
+        counts = _throttle_counts(folders)
+        return {
+            "utilization": _share(total - idle, total) if known else None,
+            "steal": _share(stolen, total) if known else None,
+            "clock_mhz": statistics.fmean(khz) / 1000 if khz else None,
+            "counters": {} if counts is None else {"thermal": counts},
+        }
+
+    return Source("proc", look)
+
+
+def _ticks(root: Path, names: set[str]) -> tuple[int, int, int]:
+    """Sum up the CPUs' time in all, at rest and stolen, since the machine started."""
+    total = idle = stolen = 0
+    for line in (text(root / "proc/stat") or "").splitlines():
+        name, *fields = line.split() or [""]
+        if name in names and len(fields) >= 5 and all(field.isdecimal() for field in fields):
+            # user nice system idle iowait irq softirq steal; guests are in user already
+            ticks = list(map(int, fields[:8]))
+            total += sum(ticks)
+            idle += ticks[3] + ticks[4]
+            stolen += ticks[7] if len(ticks) > 7 else 0
+    return total, idle, stolen
+
+
+def _throttle_counts(folders: list[Path]) -> int | None:
+    """Count how often cores and their packages were too hot; None where nothing counts it."""
+    cores = [number(folder / "thermal_throttle/core_throttle_count") for folder in folders]
+    packages = [number(folder / "thermal_throttle/package_throttle_count") for folder in folders]
+    told = [count for count in cores if count is not None]
+    # Each CPU of a package tells the same count.
+    told += [max((count for count in packages if count is not None), default=0)]
+    return sum(told) if any(count is not None for count in cores + packages) else None
+
+
+def _share(part: int, whole: int) -> float:
+    return min(max(part / whole, 0.0), 1.0)

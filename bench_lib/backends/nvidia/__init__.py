@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from bench_lib.backends.backend import Backend, Build, Software
 from bench_lib.backends.checks import Check, good, stops, unknown
-from bench_lib.backends.nvidia import devices as nvml_devices
-from bench_lib.backends.nvidia import visible
+from bench_lib.backends.nvidia import devices as listed
 from bench_lib.backends.sysfs import text
 from bench_lib.model import Hardware
 
@@ -22,14 +21,14 @@ class NVIDIA(Backend):
     """GPUs that CUDA runs."""
 
     name = "nvidia"
-    variables = (visible.VARIABLE,)
-    hidden = {visible.VARIABLE: "-1"}
+    variables = (listed.VARIABLE,)
+    hidden = {listed.VARIABLE: "-1"}
     units = "multiprocessors"
     clock = "SM clock"
     telemetry_remedy = "pip install nvidia-ml-py, and see that nvidia-smi answers"
 
-    visibility = staticmethod(visible.only)
-    is_present = staticmethod(nvml_devices.is_present)
+    visibility = staticmethod(listed.only)
+    is_present = staticmethod(listed.is_present)
 
     def detect(self, root: Path, environ: Mapping[str, str], *, ask_tools: bool) -> list[Hardware]:
         """List the GPUs that CUDA_VISIBLE_DEVICES leaves.
@@ -37,7 +36,7 @@ class NVIDIA(Backend):
         Among different models indices mean this order only under CUDA_DEVICE_ORDER=PCI_BUS_ID,
         and a warning says so.
         """
-        return visible.left(nvml_devices.devices(root), environ)
+        return listed.left(listed.devices(root), environ)
 
     def is_arch(self, arch: str) -> bool:
         """Whether an architecture is one of NVIDIA's."""
@@ -69,7 +68,7 @@ class NVIDIA(Backend):
 
     def part_of_card(self, device: Hardware) -> str | None:
         """Say that a device is an instance of a card."""
-        is_instance = device.compute_partition == nvml_devices.INSTANCE
+        is_instance = device.compute_partition == listed.INSTANCE
         return "MIG: an instance of a card" if is_instance else super().part_of_card(device)
 
     def checks(

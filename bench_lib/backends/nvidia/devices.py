@@ -1,4 +1,7 @@
-"""NVIDIA GPUs as NVML lists them, asked in a child because NVML can hang in the driver."""
+"""NVIDIA GPUs as NVML lists them, and the variable by which CUDA hides and renumbers them.
+
+NVML is asked in a child because it can hang in the driver.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,15 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bench_lib.backends import catalogue, tool
 from bench_lib.backends.sysfs import warn_once
 from bench_lib.backends.tool import ToolError, ToolHangError
+from bench_lib.backends.visible import named, word_for
 from bench_lib.model import Hardware
 
 TIMEOUT_S = 20.0
@@ -21,6 +26,8 @@ TIMEOUT_S = 20.0
 INSTANCE = "MIG"
 """The partition mode of a GPU that is divided into instances."""
 PEAKS = Path(__file__).with_name("peaks.toml")
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 _SM_CLOCK = 1
 """NVML_CLOCK_SM (nvml.h)."""
@@ -142,3 +149,37 @@ def _ask(timeout_s: float) -> list[Any]:
         return list(answer["devices"])
     cause = answer.get("error") if isinstance(answer, dict) else None
     raise ToolError(cause or f"the process that asks NVML said {said.strip()[:200]!r}")
+
+
+# --- hidden and renumbered ---------------------------------------------------------------
+
+
+def left(gpus: Sequence[Hardware], environ: Mapping[str, str]) -> list[Hardware]:
+    """Keep what CUDA_VISIBLE_DEVICES leaves, in its order.
+
+    As torch.cuda reads it: an index ends at its last digit, a word that names no device
+    ends the list, a repeated one empties it.
+    """
+    left, value = list(gpus), environ.get(VARIABLE)
+    if value is not None:
+        words = value.split(",")
+        if not value.startswith("GPU-"):
+            indices = (re.match(r"\s*\+?(\d+)", word) for word in words)
+            words = [index[1] if index else "" for index in indices]
+            if environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and len({g.key for g in gpus}) > 1:
+                warn_once(
+                    "this machine has different NVIDIA GPUs and CUDA numbers them by speed; set "
+                    "CUDA_DEVICE_ORDER=PCI_BUS_ID so that CUDA_VISIBLE_DEVICES counts as NVML does"
+                )
+        left = named(words, gpus)
+        if any(device in left[:n] for n, device in enumerate(left)):
+            left = []
+    return [replace(device, index=index) for index, device in enumerate(left)]
+
+
+def only(device: Hardware, environ: Mapping[str, str]) -> dict[str, str]:
+    """Choose the variable that leaves a worker only `device`.
+
+    By uuid where there is one: an index would depend on CUDA_DEVICE_ORDER.
+    """
+    return {VARIABLE: device.uuid or word_for(device, VARIABLE, environ.get(VARIABLE))}

@@ -16,7 +16,7 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
-from bench_lib.report.versus import SideFigures
+from bench_lib.report.versus.rows import SideFigures
 from bench_lib.storage.baselines import BaselineChange
 
 # ---- baselines ----------------------------------------------------------------------------

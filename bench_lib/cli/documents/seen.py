@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from bench_lib.backends.amd.rocprof.counters import KernelCounters
+from bench_lib.backends.profiler import KernelCounters
 from bench_lib.cli.documents import Document
 from bench_lib.cli.page import Machine
 from bench_lib.engine.pairing import PairRow
 from bench_lib.model import Case, Environment, Hardware, Kernel, KernelTable
-from bench_lib.profiling.readings import Answer
+from bench_lib.profiling.answers import Answer
 from bench_lib.slurm.asked import Resources, Task
 from bench_lib.slurm.collecting import TaskOutcome
 from bench_lib.studies.selfcheck import Effect

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from bench_lib.environment import fingerprint
@@ -130,29 +131,33 @@ def align(
     *,
     metric: Metric = metrics.LEADING,
     threshold: float = 0.0,
-    chosen: Callable[[str], bool] = lambda _case_id: True,
+    like: str = "*",
 ) -> Alignment:
-    """Align two sides by case.
+    """Align two sides by case, those whose ids are ``like`` this.
 
-    ``threshold`` is the change, as a fraction, that ``beyond_chance`` is held against; ``chosen``
-    says of an id whether the case counts.
+    ``threshold`` is the change, as a fraction, that ``beyond_chance`` is held against.
     """
-    ours, theirs = ([id_ for id_ in side.ids if chosen(id_)] for side in (a, b))
+    ours, theirs = (fnmatch.filter(side.ids, like) for side in (a, b))
     both = [id_ for id_ in ours if id_ in b.baselines and id_ in a.baselines]
     unmeasured = {
-        id_: _why(id_, a, b)
+        id_: "; ".join(
+            f"{name}: {side.nothing[id_]}"
+            for name, side in (("A", a), ("B", b))
+            if id_ in side.nothing
+        )
         for id_ in dict.fromkeys([*ours, *theirs])
         if id_ in a.nothing or id_ in b.nothing
     }
     known_a, known_b = set(a.ids), set(b.ids)
     gone = [id_ for id_ in ours if id_ not in known_b]
     new = [id_ for id_ in theirs if id_ not in known_a]
+    rows = _rows(both, a, b, metric, threshold)
     return Alignment(
         a,
         b,
         metric,
         threshold,
-        sorted(_rows(both, a, b, metric, threshold), key=_slowest_first),
+        sorted(rows, key=lambda row: math.inf if row.ratio is None else -row.ratio),
         new,
         gone,
         unmeasured,
@@ -160,19 +165,6 @@ def align(
         _environment(both, a, b),
         hardware_difference(a.hardware, b.hardware),
     )
-
-
-def _why(case_id: str, a: SideValues, b: SideValues) -> str:
-    words = [
-        f"{name}: {side.nothing[case_id]}"
-        for name, side in (("A", a), ("B", b))
-        if case_id in side.nothing
-    ]
-    return "; ".join(words)
-
-
-def _slowest_first(row: ComparedRow) -> float:
-    return math.inf if row.ratio is None else -row.ratio
 
 
 def _rows(
@@ -222,22 +214,14 @@ def _alike(before: Baseline, after: Baseline, metric: Metric) -> tuple[_Processe
     way = ways.most_common(1)[0][0]
     old, new = ([p for p in side if p.states.get(metric.name) == way] for side in (old, new))
     common = _devices(old) & _devices(new)
-    here, there = _on(common, old), _on(common, new)
+    here, there = ([p for p in side if _devices([p]) & common] for side in (old, new))
     enough = len(here) >= min(AGREEING, len(old)) and len(there) >= min(AGREEING, len(new))
     return (here, there) if enough else (old, new)
 
 
 def _devices(processes: _Processes) -> set[str]:
-    return {_bare(p.device_uuid) for p in processes if p.device_uuid}
-
-
-def _on(devices: set[str], processes: _Processes) -> _Processes:
-    return [p for p in processes if p.device_uuid and _bare(p.device_uuid) in devices]
-
-
-def _bare(uuid: str) -> str:
-    """Return a uuid without the prefix that NVML writes and torch does not."""
-    return uuid.removeprefix("GPU-")
+    """Return the devices' uuids, without the prefix that NVML writes and torch does not."""
+    return {p.device_uuid.removeprefix("GPU-") for p in processes if p.device_uuid}
 
 
 def _contrast(old: _Processes, new: _Processes, metric: Metric) -> Contrast:
@@ -295,7 +279,8 @@ def _remarks(
         yield from _about(comparison)
     if unlike := judge.differing(after.conditions, before.conditions):
         yield f"under other conditions: {'; '.join(unlike)}"
-    if old and new and not _devices(old) & _devices(new) and _devices(old) and _devices(new):
+    here, there = _devices(old), _devices(new)
+    if here and there and not here & there:
         yield "on other devices"
     yield from _host_bound(before, after, metric)
     yield from _numerics(before, after)
@@ -306,18 +291,11 @@ def _remarks(
 
 
 def _incomparable(before: Baseline, after: Baseline, metric: Metric) -> str:
-    ways = [
-        " and ".join(
-            sorted(
-                {
-                    str(p.states.get(metric.name))
-                    for p in side.processes
-                    if _log(metric, p) is not None
-                }
-            )
-        )
+    told = (
+        {str(p.states.get(metric.name)) for p in side.processes if _log(metric, p) is not None}
         for side in (before, after)
-    ]
+    )
+    ways = [" and ".join(sorted(names)) for names in told]
     if all(ways):
         return f"{metric.name} is not told in the same way: {ways[0]} in A, {ways[1]} in B"
     lacking = " and ".join(name for name, way in zip("AB", ways, strict=True) if not way)
@@ -403,37 +381,29 @@ _HARDWARE = (
 
 
 def hardware_difference(a: Sequence[Hardware], b: Sequence[Hardware]) -> list[str]:
-    """Say in what devices differ, a line each; what either side does not know is no difference."""
-    lines = []
+    """Return in what devices differ, a line each; what either side does not know is left out."""
+    old, new = _traits(a), _traits(b)
+    both = (name for name in old if name in new)
+    return [f"{name} {old[name]} -> {new[name]}" for name in both if old[name] != new[name]]
+
+
+def _traits(devices: Sequence[Hardware]) -> dict[str, str]:
+    """Return what is known of some devices, by its name in words."""
+    found = {}
     for words, name, unit in _HARDWARE:
-        old, new = (_values(getattr(device, name) for device in side) for side in (a, b))
-        if old and new and old != new:
-            lines.append(f"{words} {', '.join(old)}{unit} -> {', '.join(new)}{unit}")
-    peaks = [
-        {name: value for device in side for name, value in device.peak_tflops.items()}
-        for side in (a, b)
-    ]
-    return lines + [
-        f"peak {name} {peaks[0][name]:g} -> {peaks[1][name]:g} TFLOP/s"
-        for name in sorted(peaks[0].keys() & peaks[1].keys())
-        if peaks[0][name] != peaks[1][name]
-    ]
-
-
-def _values(values: Iterable[object]) -> list[str]:
-    found = (f"{v:g}" if isinstance(v, float) else str(v) for v in values if v is not None)
-    return sorted(dict.fromkeys(found))
+        values = (getattr(device, name) for device in devices)
+        told = {f"{v:g}" if isinstance(v, float) else str(v) for v in values if v is not None}
+        if told:
+            found[words] = f"{', '.join(sorted(told))}{unit}"
+    peaks = {name: peak for device in devices for name, peak in device.peak_tflops.items()}
+    return found | {f"peak {name}": f"{peaks[name]:g} TFLOP/s" for name in sorted(peaks)}
 
 
 # --- what a verdict would take -----------------------------------------------------------------
 
 
-def for_a_verdict(found: Alignment) -> list[str]:
+def for_a_verdict(found: Alignment) -> Iterator[str]:
     """Say what ``pytest perf_tests`` would need to judge B by A; nothing is judged here."""
-    return list(_needs(found))
-
-
-def _needs(found: Alignment) -> Iterator[str]:
     a, b = found.a, found.b
     if a.key != b.key:
         yield (

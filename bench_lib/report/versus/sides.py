@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from bench_lib.storage.baselines import BaselineFile
 from bench_lib.storage.history import Run
 
 if TYPE_CHECKING:
-    from bench_lib.storage.archive import Archive
+    from bench_lib.storage.archive import Archive, RunLine
 
 SHOWN = 60
 """Characters of a name that cannot be one."""
@@ -74,17 +74,10 @@ def find(
         )
     finder = _Finder(_Runs(folder), baseline_folder)
     names = [name for name in dict.fromkeys((a, b)) if name != BASELINE]
-    found = {name: _found(finder, name) for name in names}
+    found = {name: finder.side(name) for name in names}
     if BASELINE in (a, b):
         found[BASELINE] = finder.baseline_of(found[b if a == BASELINE else a])
     return found[a], found[b]
-
-
-def _found(finder: _Finder, name: str) -> SideValues:
-    try:
-        return finder.side(name)
-    except OSError as error:  # no file may have such a name
-        raise SideError(f"{name[:SHOWN]!r} cannot be looked for: {error.strerror}") from error
 
 
 class _Runs:
@@ -107,13 +100,11 @@ class _Runs:
             return sorted({run.key for run in archive.runs()})
 
     def newest(self, key: str) -> Run | None:
-        """Return the newest run of a hardware key."""
-        if self._folder is not None:
-            files = history.keys(self._folder).get(key, [])
-            return history.read(files[-1]) if files else None
-        with _archive(self.place) as archive:
-            ids = [run.run_id for run in archive.runs() if run.key == key]
-            return archive.run(ids[-1]) if ids else None
+        """Return the newest run of a hardware key; None where there is none."""
+        if self._folder is None:
+            return self._archived(lambda run: run.key == key)
+        files = history.keys(self._folder).get(key, [])
+        return history.read(files[-1]) if files else None
 
     def find(self, name: str) -> Run:
         """Return a run: ``latest``, its id or the start of one; raises HistoryError."""
@@ -123,12 +114,16 @@ class _Runs:
             return archive.run(name)
 
     def in_file(self, name: str) -> Run:
-        """Return the run of a file of this place; raises HistoryError."""
+        """Return the run of a file of this place; raises SideError and HistoryError."""
+        found = self._archived(lambda run: run.file == name)
+        if found is None:
+            raise SideError(f"{name} is no run's file in {self.place}")
+        return found
+
+    def _archived(self, is_meant: Callable[[RunLine], bool]) -> Run | None:
         with _archive(self.place) as archive:
-            ids = [run.run_id for run in archive.runs() if run.file == name]
-            if not ids:
-                raise SideError(f"{name} is no run's file in {self.place}")
-            return archive.run(ids[0])
+            ids = [run.run_id for run in archive.runs() if is_meant(run)]
+            return archive.run(ids[-1]) if ids else None
 
 
 def _archive(place: str | Path) -> Archive:
@@ -151,12 +146,16 @@ class _Finder:
 
     def side(self, name: str) -> SideValues:
         """Return the side of a name."""
-        path = Path(name)
         if _is_address(name):
             return of_run(name, _at(name))
-        if path.is_dir():
+        path = Path(name)
+        try:
+            is_folder, is_file = path.is_dir(), path.is_file()
+        except OSError as error:  # no file may have such a name
+            raise SideError(f"{name[:SHOWN]!r} cannot be looked for: {error.strerror}") from error
+        if is_folder:
             return of_run(name, _Runs(path).find("latest"))
-        if path.is_file():
+        if is_file:
             return self._of_file(name, path)
         if name == "latest":
             return of_run(name, self.runs.find(name))
@@ -214,19 +213,22 @@ def of_run(name: str, run: Run) -> SideValues:
         return SideValues(name, title, run.key, {}, run_id=run.run_id, problems=problems)
     values: dict[str, Baseline] = {}
     nothing: dict[str, str] = {}
+    failed = set()
     for case_id, record in run.records.items():
         value, why_not = _value(run, record)
-        if value is None:
-            nothing[case_id] = why_not or "nothing measured"
-        else:
+        if value is not None:
             values[case_id] = value
+            continue
+        nothing[case_id] = why_not or "nothing measured"
+        if record.attempts[-1].skipped is None and not all(a.invalid for a in record.attempts):
+            failed.add(case_id)
     return SideValues(
         name,
         title,
         run.key,
         values,
         nothing,
-        frozenset(id_ for id_ in nothing if not _is_excused(run.records[id_])),
+        frozenset(failed),
         run.environments,
         run.hardware,
         run.run_id,
@@ -250,11 +252,6 @@ def _value(run: Run, record: Record) -> tuple[Baseline | None, str | None]:
     return change.new, change.why_not
 
 
-def _is_excused(record: Record) -> bool:
-    """Whether a record without values says nothing of the software."""
-    return record.attempts[-1].skipped is not None or all(a.invalid for a in record.attempts)
-
-
 def of_baselines(name: str, file: BaselineFile, find_run: Callable[[str], Run]) -> SideValues:
     """Return what is accepted of a hardware key as a side; ``find_run`` finds a run by its id."""
     dates = sorted(baseline.accepted.date[:10] for baseline in file.measured.values())
@@ -272,14 +269,8 @@ def of_baselines(name: str, file: BaselineFile, find_run: Callable[[str], Run]) 
 def _cases_accepted(file: BaselineFile, find_run: Callable[[str], Run]) -> dict[str, Case]:
     """Look up cases in the runs that were accepted, as far as these are still there."""
     ids = {run for baseline in file.measured.values() for run in baseline.accepted.run_id.split()}
-    return {
-        case_id: record.case
-        for run in _still_there(sorted(ids), find_run)
-        for case_id, record in run.records.items()
-    }
-
-
-def _still_there(ids: Sequence[str], find_run: Callable[[str], Run]) -> Iterator[Run]:
-    for run_id in ids:
+    cases: dict[str, Case] = {}
+    for run_id in sorted(ids):
         with contextlib.suppress(history.HistoryError):
-            yield find_run(run_id)
+            cases |= {id_: record.case for id_, record in find_run(run_id).records.items()}
+    return cases

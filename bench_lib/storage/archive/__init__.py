@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import os
 import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 import duckdb
@@ -23,12 +21,14 @@ import msgspec
 
 from bench_lib.model import Case, Environment, Status
 from bench_lib.storage import history
-from bench_lib.storage.archive import compacted, originals, tables, views
-from bench_lib.storage.archive.lines import LineRow, named, split
+from bench_lib.storage.archive import months, tables, views
+from bench_lib.storage.archive.lines import LineRow, split, too_large
 from bench_lib.storage.archive.places import HistoryPlace, StoredFile
 from bench_lib.storage.history import HistoryError
 
 T = TypeVar("T")
+ANSWER = "answer.parquet"
+"""In the scratch folder, the only file that a database may write while it answers."""
 AHEAD = dt.timedelta(days=1)
 """A run that began so much later than now has a wrong clock, and would be the newest for ever."""
 
@@ -117,12 +117,7 @@ class Archive:
         """Keep it open."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
 
@@ -142,17 +137,7 @@ class Archive:
 
         Raises HistoryError where there is none, or more than one.
         """
-        where = self.place.address
-        if not self._runs:
-            raise HistoryError(f"no runs in {where}; run pytest perf_tests, or name --history DIR")
-        if run == "latest":
-            return self._runs[-1]
-        found = [line for line in self._runs if line.run_id.startswith(run)]
-        if len(found) == 1:
-            return found[0]
-        ids = ", ".join(line.run_id for line in (found or self._runs)[-5:])
-        what = "is the start of several runs" if found else "is not a run here"
-        raise HistoryError(f"{run!r} {what}; in {where} there is {ids}")
+        return history.chosen(run, [(r.run_id, r) for r in self._runs], self.place.address)
 
     def run(self, run: str) -> history.Run:
         """Return all that is known of a run, named as for ``find``, compacted or not.
@@ -167,7 +152,7 @@ class Archive:
         Those of one month that follow each other come much faster than each by itself.
         """
         for line, data in self._files(lines):
-            yield history.parse(Path(line.path).parent / line.file, data)
+            yield history.unfold(Path(line.path).parent / line.file, data)[0]
 
     def data(self, line: RunLine) -> bytes:
         """Return the bytes of a run's own file, compacted or not; raises HistoryError."""
@@ -176,7 +161,7 @@ class Archive:
     def _files(self, lines: Iterable[RunLine]) -> Iterator[tuple[RunLine, bytes]]:
         for (path, is_month), group in groupby(lines, lambda line: (line.path, line.compacted)):
             of_file = {line.file: line for line in group}
-            for batch in originals.batches({file: line.bytes for file, line in of_file.items()}):
+            for batch in months.batches({file: line.bytes for file, line in of_file.items()}):
                 found = self._held(path, batch) if is_month else {}
                 for file in batch:
                     data = found[file] if is_month else self.place.read(self._entries[file])
@@ -185,9 +170,9 @@ class Archive:
     def _held(self, month: str, files: Sequence[str]) -> dict[str, bytes]:
         place = next(at for at, address in self._address.items() if address == month)
         try:
-            found = originals.held(self._database, place, files)
+            found = months.held(self._database, place, files)
         except duckdb.Error as error:
-            said = str(error).splitlines()[0]
+            said = tables.first_line(error)
             raise HistoryError(f"cannot read {files[0]} in {month}: {said}") from error
         if missing := set(files) - found.keys():
             raise HistoryError(f"{min(missing)} is not whole in {month}")
@@ -216,15 +201,9 @@ class Archive:
     def all_series(self, *, since: str | None = None) -> Iterator[tuple[str, str, list[Point]]]:
         """Yield each case and hardware key, in order, with its values, oldest first."""
         query = f"{_POINTS} AND started >= ? ORDER BY case_id, key, started, file"
-        points: list[Point] = []
-        for row in self._ask(query, [since or ""]):
-            point = _point(row)
-            if points and (points[0].case_id, points[0].key) != (point.case_id, point.key):
-                yield points[0].case_id, points[0].key, points
-                points = []
-            points.append(point)
-        if points:
-            yield points[0].case_id, points[0].key, points
+        points = map(_point, self._ask(query, [since or ""]))
+        for (case_id, key), own in groupby(points, lambda point: (point.case_id, point.key)):
+            yield case_id, key, list(own)
 
     def environments(self, refs: Iterable[str]) -> dict[str, Environment]:
         """Return by reference the environments that are known of those asked for."""
@@ -235,7 +214,7 @@ class Archive:
         found: dict[str, Environment] = {}
         for ref, raw in self._ask(query, [sorted(set(refs))]):
             with contextlib.suppress(msgspec.DecodeError):
-                found[ref] = msgspec.json.decode(raw, type=_EnvironmentLine).environment
+                found[ref] = msgspec.json.decode(raw, type=history.EnvironmentLine).environment
         return found
 
     def query(self, sql: str) -> QueryAnswer:
@@ -246,7 +225,7 @@ class Archive:
         """
 
         def answer() -> QueryAnswer:
-            found = self._select(sql)
+            found = self._database.execute(self._checked(sql))
             return QueryAnswer([about[0] for about in found.description or []], found.fetchall())
 
         return self._answered(answer)
@@ -256,47 +235,32 @@ class Archive:
 
         Raises HistoryError.
         """
+        answer = Path(self._scratch.name) / ANSWER
+        options = "FORMAT parquet, COMPRESSION zstd, USE_TMP_FILE false"
+        to = f"{tables.quoted(str(answer))} ({options})"
 
-        def answer() -> tuple[dict[str, Any], Any]:
-            found = self._select(sql)
-            return {name: kind for name, kind, *_ in found.description or []}, found.fetchnumpy()
+        def write() -> None:
+            self._database.execute(f"COPY ({self._checked(sql)}\n) TO {to}")
 
-        kinds, data = self._answered(answer)
-        columns = ", ".join(f'CAST("{name}" AS {kind}) AS "{name}"' for name, kind in kinds.items())
-        part = path.with_name(f".{path.name}.part")
-        try:
-            # The database that answers queries can write nowhere.
-            with tables.connect(Path(self._scratch.name)) as database:
-                database.execute("SET preserve_insertion_order = true")
-                arrays, chosen = tables.unmasked(data)
-                database.register("found", arrays)
-                database.execute(
-                    f"COPY (SELECT {columns} FROM (SELECT {chosen} FROM found)) "
-                    f"TO {tables.quoted(str(part))} (FORMAT parquet, COMPRESSION zstd)"
-                )
-            part.replace(path)
-        except (duckdb.Error, OSError) as error:
-            part.unlink(missing_ok=True)
-            said = str(error).splitlines()[0]
-            raise HistoryError(f"cannot write {path}: {said}") from error
+        self._answered(write)
+        history.put(path, answer.read_bytes())
 
     def _answered(self, work: Callable[[], T]) -> T:
+        """Do what a query asks for, until an interrupt; raises HistoryError."""
         try:
-            return self._stoppable(lambda: self._past_damage(work))
+            # DuckDB returns to Python, and so to its signals, when it is done.
+            with ThreadPoolExecutor(1) as elsewhere:
+                future = elsewhere.submit(self._past_damage, work)
+                try:
+                    return future.result()
+                except KeyboardInterrupt:
+                    self._database.interrupt()
+                    raise
         except duckdb.Error as error:
             raise HistoryError(f"the query failed: {error}") from error
 
-    def _stoppable(self, work: Callable[[], T]) -> T:
-        # DuckDB returns to Python, and so to its signals, when it is done.
-        with ThreadPoolExecutor(1) as elsewhere:
-            future = elsewhere.submit(work)
-            try:
-                return future.result()
-            except KeyboardInterrupt:
-                self._database.interrupt()
-                raise
-
-    def _select(self, sql: str) -> duckdb.DuckDBPyConnection:
+    def _checked(self, sql: str) -> str:
+        """Return a query that is one SELECT, for which the views are there; raises HistoryError."""
         try:
             sql.encode()  # an argument may be bytes that are no text, for which DuckDB has no words
             statements = duckdb.extract_statements(sql)
@@ -305,9 +269,9 @@ class Archive:
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise HistoryError("a query is one SELECT; it reads the history and never writes it")
         if not self._has_views:
-            views.create(self._database, self._fresh_at, self._compacted)
+            views.create(self._database, self._fresh_at, list(self._address))
             self._has_views = True
-        return self._database.execute(statements[0])
+        return statements[0].query.rstrip("; \n")
 
     def _ask(self, query: str, parameters: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
         def begin() -> tuple[duckdb.DuckDBPyConnection, list[tuple[Any, ...]]]:
@@ -341,19 +305,20 @@ class Archive:
     def _finds_damage(self) -> bool:
         """Read all of the compacted months; return whether one more cannot be read."""
         scratch, files = Path(self._scratch.name), self.place.file_system
-        told = {Path(at).name: compacted.damage(at, scratch, files) for at in self._address}
+        told = {Path(at).name: months.damage(at, scratch, files) for at in self._address}
         found = {name: f"cannot be read: {why}" for name, why in told.items() if why}
         self._damaged |= found
         return bool(found)
 
     def _unreadable(self, error: duckdb.Error) -> HistoryError:
-        return HistoryError(f"cannot read {self.place.address}: {str(error).splitlines()[0]}")
+        return HistoryError(f"cannot read {self.place.address}: {tables.first_line(error)}")
 
     # ---- opening ------------------------------------------------------------------------
 
     def _open(self) -> None:
         for _ in range(3):
-            self._database = tables.connect(Path(self._scratch.name))
+            scratch, files = Path(self._scratch.name), self.place.file_system
+            self._database = tables.connect(scratch, files=files)
             try:
                 self._look()
             except _MovedError:  # somebody compacts: what was a file is in Parquet now
@@ -375,31 +340,34 @@ class Archive:
         database = self._database
         entries = [entry for entry in self.place.entries() if self._can_be_said(entry)]
         self._entries = {entry.name: entry for entry in entries}
-        if self.place.file_system is not None:
-            database.register_filesystem(self.place.file_system)
         tables.create(database, "fresh")
         parquet = self._parquet(entries)
-        unsound = compacted.unsound(database, parquet)
+        unsound = months.unsound(database, parquet)
         self.problems += [
             f"{Path(place).name}: {problem}; {f'{file} in it' if file else 'the row'} is left out"
             for (place, file), problem in unsound.items()
         ]
-        months = self._copies(views.parquet(parquet), unsound) if parquet else []
-        fresh = self._fresh(entries, months)
-        local = self._take_in(fresh)
-        kept = self._count_once([*months, *self._copies("(SELECT *, NULL AS place FROM fresh)")])
+        compacted = self._copies(months.parquet(parquet), unsound) if parquet else []
+        fresh = self._fresh(entries, compacted)
+        local = self.place.local(fresh, Path(self._scratch.name))
+        for entry in fresh:
+            self._take_in(entry, local[entry.name])
+        kept = self._count_once([*compacted, *self._copies("(SELECT *, NULL AS place FROM fresh)")])
         counted = {(copy.place, copy.line.file) for copy in kept if copy.place}
-        aside = {(copy.place, copy.line.file) for copy in months if copy.place}
+        aside = {(copy.place, copy.line.file) for copy in compacted if copy.place}
         aside |= {(place, file) for place, file in unsound if file is not None}
         # What is compacted from now on is not to count a second time.
         aside |= {(place, entry.name) for place in parquet for entry in fresh}
         views.create_known(database, parquet, sorted(aside - counted))
         read = sorted(copy.line.file for copy in kept if copy.place is None)
-        self._drop_but(read)
+        database.execute("DELETE FROM fresh WHERE NOT list_contains(?, file)", [read])
         self._fresh_at = {name: local[name] for name in read}
-        self._compacted = parquet
-        views.lock(database, [*parquet, *(str(local[name]) for name in read)])
-        self._tell_problems()
+        answer = Path(self._scratch.name) / ANSWER
+        views.lock(database, [*parquet, *(str(local[name]) for name in read), str(answer)])
+        told = (
+            "SELECT file, problem FROM known WHERE problem IS NOT NULL ORDER BY started, file, line"
+        )
+        self.problems += [f"{file}: {problem}" for file, problem in self._ask(told)]
         self._runs = [copy.line for copy in sorted(kept, key=lambda copy: copy.order)]
 
     def _can_be_said(self, entry: StoredFile) -> bool:
@@ -411,17 +379,13 @@ class Archive:
 
     def _parquet(self, entries: Sequence[StoredFile]) -> list[str]:
         """Return where compacted files are read that this version reads."""
-        named_so = [e for e in entries if e.name.endswith(".parquet") and e.name[0] != "."]
-        at = self.place.in_parts(named_so, Path(self._scratch.name))
         self._address = {}
-        for entry in named_so:
-            address = at[entry.name]
-            problem = self._damaged.get(entry.name)
-            problem = problem or compacted.problem_of(self._database, address)
-            if problem is None:
-                self._address[address] = entry.address
+        scratch = Path(self._scratch.name)
+        for entry, address, problem in months.found(self._database, self.place, entries, scratch):
+            if why := self._damaged.get(entry.name, problem):
+                self.problems.append(f"{entry.name}: {why}; left out")
             else:
-                self.problems.append(f"{entry.name}: {problem}; left out")
+                self._address[address] = entry.address
         return list(self._address)
 
     def _copies(self, source: str, unsound: Container[tuple[str, str | None]] = ()) -> list[_Copy]:
@@ -452,57 +416,29 @@ class Archive:
         return found
 
     def _fresh(self, entries: Sequence[StoredFile], compacted: Sequence[_Copy]) -> list[StoredFile]:
-        """Return the files of runs that are not compacted as they are now."""
+        """Return the files that are not compacted as they are now."""
         known = {copy.line.file: copy for copy in compacted}
         found = []
         for entry in entries:
             if not entry.name.endswith(".jsonl"):
                 continue
-            try:
-                named(entry.name)
-            except HistoryError as error:
-                self.problems.append(f"{error}; left out")
-                continue
-            if (entry.bytes or 0) > tables.LARGEST:
-                self.problems.append(f"{entry.name}: {too_large(entry.bytes)}; left out")
+            if problem := too_large(entry.bytes):
+                self.problems.append(f"{entry.name}: {problem}; left out")
             elif entry.name not in known or not known[entry.name].is_of(entry):
                 found.append(entry)
         return found
 
-    def _take_in(self, fresh: Sequence[StoredFile]) -> dict[str, Path]:
-        """Read files of runs; returns by name where DuckDB may read them again."""
-        local = self.place.local(fresh, Path(self._scratch.name))
+    def _take_in(self, entry: StoredFile, path: Path) -> None:
+        """Read a run's file; what cannot be read of it is told."""
         try:
-            sources = {
-                local[entry.name]: _about(entry, local[entry.name])
-                for entry in fresh
-                if self._can_be_read(local[entry.name])
-            }
-            whole = {path: row for path, row in sources.items() if _is_plain(path)}
-            odd = tables.take_in(self._database, "fresh", list(whole.items()))
-            for path in sorted({*odd, *(sources.keys() - whole.keys())}):
-                self._read(path, sources[path])
-        except (OSError, duckdb.IOException) as error:
-            if not all(path.exists() for path in local.values()):
-                raise _MovedError from error
-            raise HistoryError(f"cannot read {self.place.address}: {error}") from error
-        return local
-
-    def _can_be_read(self, path: Path) -> bool:
-        try:
-            path.open("rb").close()
-        except PermissionError as error:
-            self.problems.append(f"{path.name}: cannot be read: {error.strerror}; left out")
-            return False
-        return True
-
-    def _read(self, path: Path, about: LineRow) -> None:
-        """Take in a file of which something is odd, with all the care of ``history.read``."""
-        address = Path(self._entries[about.file].address)
-        try:
-            rows = split(address, path.read_bytes(), about.modified_ns)
+            rows = split(Path(entry.address), path.read_bytes(), entry.modified_ns)
+        except FileNotFoundError as error:
+            raise _MovedError from error
+        except OSError as error:
+            self.problems.append(f"{entry.name}: cannot be read: {error.strerror}; left out")
+            return
         except HistoryError as error:
-            self.problems.append(str(error))
+            self.problems.append(f"{error}; left out")
             return
         told = [row for row in rows if _tells(row)]
         for row in told:
@@ -536,18 +472,6 @@ class Archive:
                     )
         return list(kept.values())
 
-    def _drop_but(self, files: Iterable[str]) -> None:
-        """Leave the lines of these files only among the fresh."""
-        self._database.execute(
-            "DELETE FROM fresh WHERE NOT list_contains(?, file)", [sorted(files)]
-        )
-
-    def _tell_problems(self) -> None:
-        query = (
-            "SELECT file, problem FROM known WHERE problem IS NOT NULL ORDER BY started, file, line"
-        )
-        self.problems += [f"{file}: {problem}" for file, problem in self._ask(query)]
-
 
 class _MovedError(Exception):
     """A file that was there is not any more."""
@@ -577,10 +501,6 @@ class _Copy:
         return same_size and entry.modified_ns in (None, self.line.modified_ns)
 
 
-class _EnvironmentLine(msgspec.Struct):
-    environment: Environment
-
-
 _POINTS = (
     "SELECT run, started, case_id, key, device_uuid, log_median, spread, rate, item, "
     "peak_memory_bytes, status, environment FROM known WHERE log_median IS NOT NULL"
@@ -589,48 +509,16 @@ _STATUS: dict[str | None, Status | None] = {None: None, **{s.value: s for s in S
 
 
 def _point(row: Sequence[Any]) -> Point:
-    run, time, case_id, key, uuid, log_median, spread, rate, item, peak, status, environment = row
-    return Point(
-        run,
-        time,
-        case_id,
-        key,
-        uuid,
-        log_median,
-        spread,
-        rate,
-        item,
-        peak,
-        _STATUS.get(status),
-        environment,
-    )
-
-
-def _about(entry: StoredFile, local: Path) -> LineRow:
-    row = named(entry.name)
-    row.bytes, row.modified_ns = local.stat().st_size, entry.modified_ns
-    return row
+    """Return a row of ``_POINTS``, whose columns are in the order of ``Point``."""
+    *known, status, environment = row
+    values = (*known, _STATUS.get(status), environment)
+    return Point(*values)
 
 
 def _tells(row: LineRow) -> bool:
     """Whether a line says something of its run, of a value, of an environment, or of itself."""
     figures = (row.bytes, row.log_median, row.problem)
     return row.kind == "environment" or any(figure is not None for figure in figures)
-
-
-def too_large(size: int | None) -> str:
-    """Say that a file of so many bytes is not read."""
-    return f"of {(size or 0) / 1e6:.0f} MB; no more than {tables.LARGEST / 1e6:.0f} MB are read"
-
-
-def _is_plain(path: Path) -> bool:
-    """Whether a file ends with a whole line, and is short enough to be read with others."""
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        if size > tables.LONGEST_LINE:
-            return False
-        file.seek(max(0, size - 1))
-        return file.read(1) in (b"", b"\n")
 
 
 def _later(time: str, by: dt.timedelta) -> str:

@@ -15,9 +15,8 @@ import duckdb
 from filelock import FileLock, Timeout
 
 from bench_lib.storage import history
-from bench_lib.storage.archive import Archive, compacted, tables, too_large, views
-from bench_lib.storage.archive.lines import COLUMNS, LineRow, split
-from bench_lib.storage.archive.originals import batches, held
+from bench_lib.storage.archive import Archive, months, tables
+from bench_lib.storage.archive.lines import COLUMNS, LineRow, split, too_large
 from bench_lib.storage.history import HistoryError
 
 STILL = dt.timedelta(days=1)
@@ -61,18 +60,16 @@ def compact(folder: Path, *, keep: int, now: dt.datetime | None = None) -> Compa
                 _tell_of_months(folder, there.problems, done)
             counted = {run.file for run in runs}
             going_on = {run.file for run in runs if _goes_on(run.ended, run.modified_ns, still_ns)}
-            kept = {
-                path
-                for paths in history.keys(folder).values()
-                for path in _newest([p for p in paths if p.name not in going_on], keep)
-            }
+            kept: set[Path] = set()
+            for paths in history.keys(folder).values():
+                finished = [path for path in paths if path.name not in going_on]
+                kept.update(finished[max(0, len(finished) - keep) :])
             for month, files in _months(folder).items():
                 spare = [path for path in files if path not in kept and path.name in counted]
                 with _left_where_damaged(folder / f"{month}.parquet", scratch, done) as archive:
                     _remove(archive, spare, scratch, done)
         except duckdb.Error as error:
-            said = str(error).splitlines()[0]
-            raise HistoryError(f"cannot compact {folder}: {said}") from error
+            raise HistoryError(f"cannot compact {folder}: {tables.first_line(error)}") from error
         except OSError as error:
             raise HistoryError(f"cannot compact {folder}: {error.strerror}") from error
     return done
@@ -92,22 +89,8 @@ def restore(folder: Path, run: str) -> Path:
         if not line.compacted:
             return path
         data, modified_ns = archive.data(line), line.modified_ns
-    put(path, data, modified_ns)
+    history.put(path, data, modified_ns)
     return path
-
-
-def put(path: Path, data: bytes, modified_ns: int | None = None) -> None:
-    """Write a file, which is there whole or not at all; raises HistoryError."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        part.write_bytes(data)
-        if modified_ns is not None:
-            os.utime(part, ns=(modified_ns, modified_ns))
-        part.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise HistoryError(f"cannot write {path}: {error.strerror}") from error
 
 
 @contextlib.contextmanager
@@ -138,7 +121,7 @@ def _left_where_damaged(archive: Path, scratch: Path, done: Compaction) -> Itera
     except _NotOursError as error:
         problem = str(error)
     except duckdb.Error:
-        damage = compacted.damage(str(archive), scratch) if archive.exists() else None
+        damage = months.damage(str(archive), scratch) if archive.exists() else None
         if damage is None:
             raise
         problem = f"cannot be read: {damage}"
@@ -164,10 +147,6 @@ def _months(folder: Path) -> dict[str, list[Path]]:
     return dict(sorted(found.items()))
 
 
-def _newest(paths: Sequence[Path], keep: int) -> Sequence[Path]:
-    return paths[max(0, len(paths) - keep) :]
-
-
 def _goes_on(ended: str | None, modified_ns: int | None, still_ns: int) -> bool:
     """Whether somebody may be writing to a run's file.
 
@@ -180,17 +159,18 @@ def _bring_in(
     archive: Path, files: Sequence[Path], still_ns: int, scratch: Path, done: Compaction
 ) -> None:
     """Put what is new of a month into its Parquet file, which is replaced whole."""
-    known = _known(archive)
+    known = _known(archive, scratch)
     changed = [path for path in files if known.get(path.name) != _size_and_time(path)]
     if not changed:
         return
     with _staging() as database:
         new = 0
-        for batch in batches({path: path.stat().st_size for path in changed}):
+        for batch in months.batches({path: path.stat().st_size for path in changed}):
+            names = [path.name for path in batch if path.name in known]
+            before = months.held(database, str(archive), names) if names else {}
             rows: list[LineRow] = []
             for path in batch:
                 try:
-                    before = held(database, str(archive), [path.name]) if path.name in known else {}
                     found = _rows(path, before.get(path.name, b""), still_ns)
                 except HistoryError as error:
                     done.left.append(str(error))
@@ -213,17 +193,14 @@ def _staging() -> Iterator[duckdb.DuckDBPyConnection]:
             yield database
 
 
-def _known(archive: Path) -> dict[str, tuple[int, int]]:
+def _known(archive: Path, scratch: Path) -> dict[str, tuple[int, int]]:
     """Return size and time of the files that are whole in an archive, by name."""
     if not archive.exists():
         return {}
-    with (
-        TemporaryDirectory(prefix="bench-lib-") as folder,
-        contextlib.closing(tables.connect(Path(folder))) as database,
-    ):
-        if problem := compacted.problem_of(database, str(archive)):
+    with contextlib.closing(tables.connect(scratch)) as database:
+        if problem := months.problem_of(database, str(archive)):
             raise _NotOursError(problem)
-        return compacted.files(database, str(archive))
+        return months.files(database, str(archive))
 
 
 def _rows(path: Path, before: bytes, still_ns: int) -> list[LineRow]:
@@ -234,8 +211,8 @@ def _rows(path: Path, before: bytes, still_ns: int) -> list[LineRow]:
     """
     try:
         about = _size_and_time(path)
-        if about[0] > tables.LARGEST:
-            raise HistoryError(f"{path.name}: {too_large(about[0])}")
+        if problem := too_large(about[0]):
+            raise HistoryError(f"{path.name}: {problem}")
         data = path.read_bytes()
     except OSError as error:
         raise HistoryError(f"{path.name}: cannot be read: {error.strerror}") from error
@@ -254,13 +231,13 @@ def _replace(database: duckdb.DuckDBPyConnection, archive: Path, part: Path) -> 
     old = ""
     if archive.exists():
         old = (
-            f"SELECT {columns} FROM {views.parquet([str(archive)])} "
+            f"SELECT {columns} FROM {months.parquet([str(archive)])} "
             "WHERE file NOT IN (SELECT DISTINCT file FROM brought)"
         )
         database.execute("CREATE TABLE brought AS SELECT DISTINCT file FROM staged")
         database.execute(f"INSERT INTO staged {old}")
-    tables.write(database, "staged", part)
-    written = _digests(f"SELECT {columns} FROM {views.parquet([str(part)])}")
+    months.write(database, "staged", part)
+    written = _digests(f"SELECT {columns} FROM {months.parquet([str(part)])}")
     meant = [_digests(f"SELECT {columns} FROM staged"), *([_digests(old)] if old else [])]
     for digests in meant:
         if database.execute(f"{digests} EXCEPT {written}").fetchone() is not None:
@@ -289,13 +266,13 @@ def _settle(path: Path) -> None:
 
 def _remove(archive: Path, files: Sequence[Path], scratch: Path, done: Compaction) -> None:
     """Remove files that are read from an archive just as they are."""
-    known = _known(archive) if files else {}
+    known = _known(archive, scratch) if files else {}
     sure = [path for path in files if known.get(path.name) == _size_and_time(path)]
     if not sure:
         return
     with contextlib.closing(tables.connect(scratch)) as database:
-        for batch in batches({path: known[path.name][0] for path in sure}):
-            found = held(database, str(archive), [path.name for path in batch])
+        for batch in months.batches({path: known[path.name][0] for path in sure}):
+            found = months.held(database, str(archive), [path.name for path in batch])
             for path in batch:
                 data = path.read_bytes()
                 if data == found.get(path.name):

@@ -12,6 +12,7 @@ import hashlib
 import io
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,18 +58,8 @@ class Imported:
     """Names of what the file has no times of."""
 
 
-@dataclass(frozen=True)
-class _Result:
-    """One case of another tool's file."""
-
-    case: Case
-    name: str
-    samples: list[float]
-    """Seconds; one figure for all of them where the file keeps no more."""
-    wall_s: float
-    items: int
-    item: str
-    warnings: list[str]
+_Result = tuple[Case, str, Measurement]
+"""One case of another tool's file, with what it is called there."""
 
 
 @dataclass(frozen=True)
@@ -105,12 +96,13 @@ def bring_in(file: Path, folder: Path, *, key: str | None = None) -> Imported:
     started = found.started.strftime("%Y-%m-%dT%H:%M:%SZ")
     writer = history.Writer(folder, hardware.key, now=started, run_id=run_id)
     reference = writer.environment(found.environment, hardware)
-    tried: dict[str, int] = {}
-    for result in found.results:
-        process = tried.get(result.case.id, 0)
-        tried[result.case.id] = process + 1
-        attempt = _attempt(result, process, started, hardware.key, reference)
-        writer.attempt(result.case, result.name, attempt)
+    tried = Counter[str]()
+    for case, name, seen in found.results:
+        attempt = Attempt(
+            case.id, tried[case.id], started, hardware.key, None, reference, seen, accepted=True
+        )
+        tried[case.id] += 1
+        writer.attempt(case, name, attempt)
     writer.end({}, 0)
     return Imported(writer.path, run_id, len(tried), found.left_out)
 
@@ -138,26 +130,26 @@ def _hardware(file: Path, found: _File, key: str | None) -> Hardware:
     return found.hardware
 
 
-def _attempt(result: _Result, process: int, time: str, key: str, environment: str) -> Attempt:
-    measurement = Measurement(
-        case_id=result.case.id,
+def _measured(
+    case: Case, samples: list[float], items: int, item: str, warnings: Sequence[str]
+) -> Measurement:
+    """Return a measurement of these times in seconds; what the file does not say is None or 0."""
+    return Measurement(
+        case_id=case.id,
         context_id="imported",
         device_uuid=None,
-        iteration_s=result.samples,
-        window_s=(0.0, result.wall_s),
-        wall_s=result.wall_s,
+        iteration_s=samples,
+        window_s=(0.0, sum(samples)),
+        wall_s=sum(samples),
         warmup_s=0.0,
         warmup_iterations=0,
         steady=True,
         first_step_s=0.0,
         enqueue_s=None,
         host_bound=False,
-        items_per_step=result.items,
-        item=result.item,
-        warnings=["imported: nothing is known of warm-up and first step", *result.warnings],
-    )
-    return Attempt(
-        result.case.id, process, time, key, None, environment, measurement, accepted=True
+        items_per_step=items,
+        item=item,
+        warnings=["imported: nothing is known of warm-up and first step", *warnings],
     )
 
 
@@ -217,22 +209,21 @@ def _of_pytest_benchmark(file: Path, text: str) -> _File:
         started = started.astimezone(dt.timezone.utc)
     except (ValueError, OverflowError, RecursionError) as error:
         raise HistoryError(f"{file} is not pytest-benchmark's JSON: {error}") from error
-    machine, commit = document.machine_info, document.commit_info
-    gpu = machine.gpu
-    names = [benchmark.name for benchmark in document.benchmarks]
-    results = [
-        result
-        for benchmark in document.benchmarks
-        if (result := _benchmark(file, benchmark, alone=names.count(benchmark.name) == 1))
-    ]
-    measured = {result.name for result in results}
+    machine, commit, gpu = document.machine_info, document.commit_info, document.machine_info.gpu
+    names = Counter(benchmark.name for benchmark in document.benchmarks)
+    results: list[_Result] = []
+    left_out = []
+    for benchmark in document.benchmarks:
+        if result := _benchmark(file, benchmark, alone=names[benchmark.name] == 1):
+            results.append(result)
+        else:
+            left_out.append(benchmark.fullname or benchmark.name)
     if not results:
         raise HistoryError(f"{file} has no benchmark with times")
+    named = gpu is not None and is_case_id(gpu.key)
     return _File(
         started,
-        Hardware(UNKNOWN, gpu.name, gpu.key, uuid=gpu.uuid)
-        if gpu and is_case_id(gpu.key)
-        else None,
+        Hardware(UNKNOWN, gpu.name, gpu.key, uuid=gpu.uuid) if gpu and named else None,
         Environment(
             python=machine.python_version,
             host=machine.node,
@@ -243,11 +234,7 @@ def _of_pytest_benchmark(file: Path, text: str) -> _File:
             variables={FROM: f"{file.name}, pytest-benchmark {document.version}"},
         ),
         results,
-        [
-            b.fullname or b.name
-            for b in document.benchmarks
-            if (b.fullname or b.name) not in measured
-        ],
+        left_out,
     )
 
 
@@ -264,7 +251,7 @@ def _benchmark(file: Path, benchmark: _Benchmark, *, alone: bool) -> _Result | N
     told = (benchmark.params or {}).get("case")
     case_id = told if is_case_id(told) else as_case_id(benchmark.name if alone else full)
     case = Case(str(case_id), "imported", {"benchmark": full})
-    return _Result(case, full, samples, sum(samples), 1, "step", warnings)
+    return case, full, _measured(case, samples, 1, "step", warnings)
 
 
 def as_case_id(name: str) -> str:
@@ -311,4 +298,4 @@ def _row(where: str, row: Sequence[str]) -> _Result:
     case_id = f"{as_case_id(name)}-b{each}-x{ranks}"
     case = Case(case_id, "imported", {"batch_size": each}, launch=Launch(ranks=ranks))
     warning = "imported: the mean of a step, and no more, was kept"
-    return _Result(case, name, [step_s], step_s, images, "img", [warning])
+    return case, name, _measured(case, [step_s], images, "img", [warning])

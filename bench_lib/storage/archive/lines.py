@@ -1,7 +1,6 @@
 """A run's file line by line: what is kept of each, so that series are found without reading it.
 
-Nothing of the file is left out of its rows: their ``raw`` pieces, joined by line ends, are the
-file again, byte for byte, whatever was in it.
+The ``raw`` pieces of a file's rows, joined by line ends, are the file again, byte for byte.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import contextlib
 import datetime as dt
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -20,47 +20,26 @@ from bench_lib.model import Attempt, Record
 from bench_lib.storage import history
 from bench_lib.verdict.metrics.iterations import spread
 
-COLUMNS = {
-    "file": "VARCHAR",
-    "line": "INTEGER",
-    "raw": "BLOB",
-    "kind": "VARCHAR",
-    "time": "VARCHAR",
-    "run": "VARCHAR",
-    "started": "VARCHAR",
-    "key": "VARCHAR",
-    "case_id": "VARCHAR",
-    "problem": "VARCHAR",
-    "device_uuid": "VARCHAR",
-    "environment": "VARCHAR",
-    "log_median": "DOUBLE",
-    "spread": "DOUBLE",
-    "rate": "DOUBLE",
-    "item": "VARCHAR",
-    "peak_memory_bytes": "BIGINT",
-    "status": "VARCHAR",
-    "bytes": "BIGINT",
-    "modified_ns": "BIGINT",
-    "ended": "VARCHAR",
-    "exit_status": "INTEGER",
-    "cases": "INTEGER",
-    "counts": "VARCHAR",
-}
-"""Of the table of lines, with DuckDB's types."""
+LARGEST = 128 * 2**20
+"""Bytes; a larger file of a run, of tens of thousands of cases, is too much for memory."""
+NOT_JUDGED = "not judged"
+"""Stands for the status of a case without a verdict."""
+Short = int
+"""A number of 32 bits at most."""
 
 
 @dataclass
 class LineRow:
-    """One line; the first also says what is known of the run, some what is known of a case."""
+    """One line; the first also has what is known of the run, some what is known of a case."""
 
     file: str
-    line: int | None = None
+    line: Short | None = None
     raw: bytes | None = None
     kind: str | None = None
     time: str | None = None
     run: str | None = None
     started: str | None = None
-    """When the run began, as the file's name says."""
+    """When the run began, by the file's name."""
     key: str | None = None
     case_id: str | None = None
     problem: str | None = None
@@ -77,20 +56,31 @@ class LineRow:
     peak_memory_bytes: int | None = None
     status: str | None = None
     bytes: int | None = None
-    """On the first line: the file's size, and what follows is known of the whole run."""
+    """On the first line: the file's size.  The fields below are of the whole run too."""
     modified_ns: int | None = None
     ended: str | None = None
-    exit_status: int | None = None
-    cases: int | None = None
+    exit_status: Short | None = None
+    cases: Short | None = None
     counts: str | None = None
     """As JSON, how many cases have each status."""
 
 
+_KINDS = {
+    "str": "VARCHAR",
+    "bytes": "BLOB",
+    "float": "DOUBLE",
+    "int": "BIGINT",
+    "Short": "INTEGER",
+}
+COLUMNS = {item.name: _KINDS[str(item.type).partition(" ")[0]] for item in fields(LineRow)}
+"""Of the table of lines, with DuckDB's types."""
+
+
 _Values = dict[str, dict[str, object]]
-"""By hardware key, columns of a case's value."""
+"""By hardware key, the columns of a case's value."""
 
 
-def named(name: str) -> LineRow:
+def _named(name: str) -> LineRow:
     """Return what the name of a run's file says of it; raises HistoryError."""
     match = history.NAME.fullmatch(name)
     try:
@@ -104,46 +94,46 @@ def named(name: str) -> LineRow:
     return LineRow(name, run=match["run"], started=f"{stamp:%Y-%m-%dT%H:%M:%SZ}", key=match["key"])
 
 
+def too_large(size: int | None) -> str | None:
+    """Say that a file of so many bytes is not read; None where it is."""
+    if size is None or size <= LARGEST:
+        return None
+    return f"of {size / 1e6:.0f} MB; no more than {LARGEST / 1e6:.0f} MB are read"
+
+
 def split(path: Path, data: bytes, modified_ns: int | None) -> list[LineRow]:
-    """Return a row for each line of a run's file; raises HistoryError for a newer schema."""
-    run, told = history.unfold(path, data)
-    about = named(path.name)
+    """Return a row for each line of a run's file.
+
+    Raises HistoryError for another file and for a newer schema.
+    """
+    about = _named(path.name)
+    run, found = history.unfold(path, data)
     waiting = {id_: _values(record) for id_, record in run.records.items()}
-    found = []
-    for one in told:
-        row = LineRow(
-            path.name,
-            one.number,
-            one.raw,
-            run=run.run_id,
-            started=about.started,
-            key=about.key,
-            problem=one.problem,
-        )
+    rows = []
+    for one in found:
+        row = LineRow(path.name, one.number, one.raw, problem=one.problem)
+        row.run, row.started, row.key = run.run_id, about.started, about.key
         if one.line is not None:
-            _tell(row, one.line, run, waiting)
-        found.append(row)
-    first = found[0]
+            _fill(row, one.line, waiting)
+        rows.append(row)
+    first = rows[0]
     first.bytes, first.modified_ns = len(data), modified_ns
-    first.ended, first.exit_status = run.ended, run.exit_status
+    first.ended, first.exit_status = run.ended, _storable(run.exit_status)
     first.cases, first.counts = len(run.records), _as_json(counts(run.records.values()))
-    return found
+    return rows
 
 
-def _tell(row: LineRow, line: history.Line, run: history.Run, waiting: dict[str, _Values]) -> None:
-    """Fill in what a line that was taken in says."""
+def _fill(row: LineRow, line: history.Line, waiting: dict[str, _Values]) -> None:
+    """Fill in what a line says; the first accepted attempt gets the value that waits for it."""
     row.kind, row.time = line.kind, line.time
     match line:
         case history.EnvironmentLine():
             row.environment = line.ref
         case history.AttemptLine():
             row.case_id, row.key = line.case.id, line.attempt.hardware_key
-            value = waiting[row.case_id].pop(row.key, None) if line.attempt.accepted else None
-            if value:
-                status = run.records[row.case_id].status
-                row.status = status.value if status else None
-                for name, figure in value.items():
-                    setattr(row, name, figure)
+            value = waiting[row.case_id].pop(row.key, {}) if line.attempt.accepted else {}
+            for name, figure in value.items():
+                setattr(row, name, figure)
         case history.VerdictLine():
             row.case_id, row.status = line.case_id, line.status.value
         case history.KernelsLine() | history.TunedLine() | history.LaterLine():
@@ -154,35 +144,34 @@ def _tell(row: LineRow, line: history.Line, run: history.Run, waiting: dict[str,
 
 def counts(records: Iterable[Record]) -> dict[str, int]:
     """Return how many records have each status, by its name."""
-    found: dict[str, int] = {}
-    for record in records:
-        name = record.status.value if record.status else NOT_JUDGED
-        found[name] = found.get(name, 0) + 1
-    return found
+    return dict(Counter(_status(record) or NOT_JUDGED for record in records))
 
 
-NOT_JUDGED = "not judged"
+def _status(record: Record) -> str | None:
+    return record.status.value if record.status else None
 
 
 def _as_json(value: object) -> str:
     return msgspec.json.encode(value, order="sorted").decode()
 
 
+def _storable(number: int | None) -> int | None:
+    """Return None for a number beyond 64 bits, which no column holds; the line keeps it."""
+    return None if number is None or abs(number) >= 2**63 else number
+
+
 def _values(record: Record) -> _Values:
     """Return by hardware what a run came to in a case, where it came to something."""
     attempts: dict[str, list[Attempt]] = {}
     for attempt in record.attempts:
-        if attempt.accepted and attempt.measurement and _timed(attempt.measurement.iteration_s):
+        seen = attempt.measurement
+        if attempt.accepted and seen is not None and min(seen.iteration_s) > 0:
             attempts.setdefault(attempt.hardware_key, []).append(attempt)
     values: _Values = {}
     for key, of_key in attempts.items():
         with contextlib.suppress(OverflowError):  # figures beyond what any clock can say
-            values[key] = _value(of_key)
+            values[key] = {"status": _status(record), **_value(of_key)}
     return values
-
-
-def _timed(samples: Sequence[float]) -> bool:
-    return bool(samples) and all(math.isfinite(s) and s > 0 for s in samples)
 
 
 def _value(attempts: Sequence[Attempt]) -> dict[str, object]:
@@ -200,8 +189,5 @@ def _value(attempts: Sequence[Attempt]) -> dict[str, object]:
         "spread": statistics.median(spread(m.iteration_s) for m in measured),
         "rate": statistics.median(rates) if rates else None,
         "item": measured[0].item,
-        "peak_memory_bytes": max(peaks, default=None),
+        "peak_memory_bytes": _storable(max(peaks, default=None)),
     }
-
-
-assert [field.name for field in fields(LineRow)] == list(COLUMNS)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench_lib.storage.history import HistoryError
+from bench_lib.storage.history import HistoryError, put
 
 PROTOCOLS = {"s3": "s3fs", "gs": "gcsfs", "http": "aiohttp", "https": "aiohttp", "memory": ""}
 """Kinds of addresses, and the package that each needs."""
@@ -38,21 +38,17 @@ class HistoryPlace:
         self.address = text
         self.folder: Path | None = None
         """The folder, where it is one of this machine."""
-        self._files: Any = None
+        self.file_system: Any = None
+        """What DuckDB reads the place by; None for a folder."""
         protocol, found, _ = text.partition("://")
         if not found:
             self.folder = Path(address)
         elif protocol in PROTOCOLS:
             self.address = text.rstrip("/")
-            self._files = _file_system(protocol)
+            self.file_system = _file_system(protocol)
         else:
             known = ", ".join(f"{name}://" for name in PROTOCOLS if name != "memory")
             raise HistoryError(f"{text}: runs are kept in folders, or under {known}")
-
-    @property
-    def file_system(self) -> Any:
-        """What DuckDB reads the place by; None for a folder."""
-        return self._files
 
     def entries(self) -> list[StoredFile]:
         """Return all files of the place by name, none where there is no folder.
@@ -62,20 +58,20 @@ class HistoryPlace:
         if self.folder is not None:
             return sorted(_of_folder(self.folder), key=lambda entry: entry.name)
         with self._in_words("read"):
-            self._files.invalidate_cache()
+            self.file_system.invalidate_cache()
             found = self._listed()
             entries = [self._entry(one) for one in found if one.get("type") != "directory"]
             return sorted(entries, key=lambda entry: entry.name)
 
     def _listed(self) -> list[dict[str, Any]]:
         try:
-            return list(self._files.ls(self.address, detail=True))
+            return list(self.file_system.ls(self.address, detail=True))
         except FileNotFoundError:
             kind, _, rest = self.address.partition("://")
             if kind in ("http", "https"):
                 raise
             # A bucket that is there, and nothing under this name yet, is a history of nothing.
-            self._files.ls(f"{kind}://{rest.partition('/')[0]}")
+            self.file_system.ls(f"{kind}://{rest.partition('/')[0]}")
             return []
 
     def _entry(self, one: dict[str, Any]) -> StoredFile:
@@ -92,7 +88,7 @@ class HistoryPlace:
         copies = {entry.name: folder / entry.name for entry in entries}
         if copies:
             with self._in_words("read"):
-                self._files.get(
+                self.file_system.get(
                     [entry.address for entry in entries], [str(path) for path in copies.values()]
                 )
         return copies
@@ -111,18 +107,16 @@ class HistoryPlace:
         with self._in_words("read"):
             if self.folder is not None:
                 return Path(entry.address).read_bytes()
-            return bytes(self._files.cat_file(entry.address))
+            return bytes(self.file_system.cat_file(entry.address))
 
     def write(self, name: str, source: Path) -> None:
         """Put a file there; raises HistoryError."""
         with self._in_words("write to"):
             if self.folder is not None:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                part = self.folder / f".{name}.part"
-                part.write_bytes(source.read_bytes())
-                part.replace(self.folder / name)
+                put(self.folder / name, source.read_bytes())
                 return
-            self._files.put_file(str(source), f"{self.address}/{name}")
+            self.file_system.put_file(str(source), f"{self.address}/{name}")
 
     @contextlib.contextmanager
     def _in_words(self, doing: str) -> Iterator[None]:

@@ -13,9 +13,8 @@ from tempfile import TemporaryDirectory
 import duckdb
 
 from bench_lib.storage import history
-from bench_lib.storage.archive import AHEAD, Archive, compacted, tables
-from bench_lib.storage.archive.compaction import STILL, put
-from bench_lib.storage.archive.originals import batches, held
+from bench_lib.storage.archive import AHEAD, Archive, months, tables
+from bench_lib.storage.archive.compaction import STILL
 from bench_lib.storage.archive.places import HistoryPlace, StoredFile
 from bench_lib.storage.history import HistoryError
 
@@ -99,8 +98,9 @@ def pull(folder: Path, address: str, *, most: int | None, now: dt.datetime | Non
             for name, data in there.read(missing):
                 _keep(ours.folder / name, data, done)
         except duckdb.Error as error:
-            said = str(error).splitlines()[0]
-            raise HistoryError(f"cannot read {place.address}: {said}") from error
+            raise HistoryError(
+                f"cannot read {place.address}: {tables.first_line(error)}"
+            ) from error
     return done
 
 
@@ -122,7 +122,7 @@ def _keep(path: Path, data: bytes, done: Pulled) -> None:
     except OSError as error:
         raise HistoryError(f"cannot write {path}: {error.strerror}") from error
     if same:
-        put(path, data)
+        history.put(path, data)
         done.files.append(path)
     else:
         done.left.append(f"{path.name}: not what is there under its name; left as it is")
@@ -151,14 +151,12 @@ class _Contents:
         self.months: dict[str, StoredFile] = {}
         self.held: dict[str, Mapping[str, int]] = {}
         """By compacted month."""
-        named_so = [e for e in self.entries.values() if e.name.endswith(".parquet")]
-        self._at = place.in_parts(named_so, scratch)
+        self._at: dict[str, str] = {}
         with self._database() as database:
-            for entry in named_so:
-                at = self._at[entry.name]
-                if compacted.problem_of(database, at) is None:
-                    self.months[entry.name] = entry
-                    sizes = compacted.files(database, at)
+            for entry, at, problem in months.found(database, place, self.entries.values(), scratch):
+                if problem is None:
+                    self.months[entry.name], self._at[entry.name] = entry, at
+                    sizes = months.files(database, at)
                     self.held[entry.name] = {name: size for name, (size, _) in sizes.items()}
 
     def files(self) -> dict[str, int]:
@@ -175,25 +173,19 @@ class _Contents:
 
         Raises HistoryError and duckdb.Error.
         """
-        longest, months = self.files(), defaultdict[str, list[str]](list)
+        longest, in_months = self.files(), defaultdict[str, list[str]](list)
         for name in names:
             entry = self.entries.get(name)
             if entry is not None and (entry.bytes or 0) == longest[name]:
                 yield name, self.place.read(entry)
             else:
-                month = next(
-                    m for m, files in self.held.items() if files.get(name) == longest[name]
-                )
-                months[month].append(name)
+                month = next(m for m, held in self.held.items() if held.get(name) == longest[name])
+                in_months[month].append(name)
         with self._database() as database:
-            for month, files in months.items():
-                for batch in batches({name: longest[name] for name in files}):
-                    found = held(database, self._at[month], batch)
+            for month, files in in_months.items():
+                for batch in months.batches({name: longest[name] for name in files}):
+                    found = months.held(database, self._at[month], batch)
                     yield from sorted(found.items())
 
-    @contextlib.contextmanager
-    def _database(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        with contextlib.closing(tables.connect(self.scratch)) as database:
-            if self.place.file_system is not None:
-                database.register_filesystem(self.place.file_system)
-            yield database
+    def _database(self) -> contextlib.closing[duckdb.DuckDBPyConnection]:
+        return contextlib.closing(tables.connect(self.scratch, files=self.place.file_system))

@@ -8,7 +8,8 @@ from pathlib import Path
 import duckdb
 
 from bench_lib.storage.archive.lines import COLUMNS
-from bench_lib.storage.archive.tables import listed, literal, load, quoted, texts
+from bench_lib.storage.archive.months import parquet
+from bench_lib.storage.archive.tables import listed, literal, quoted
 
 VIEWS: dict[str, dict[str, str]] = {
     "points": {
@@ -153,6 +154,16 @@ _SELECTS = {
     "FROM known WHERE kind = 'environment' GROUP BY environment)",
 }
 
+_NO_LINES = (
+    "SELECT NULL::VARCHAR AS run, NULL::TIMESTAMP AS started, NULL::VARCHAR AS file, "
+    "NULL::VARCHAR AS kind, NULL::VARCHAR AS case_id, NULL::VARCHAR AS hardware_key, "
+    "NULL::JSON AS body WHERE false"
+)
+_COMPACTED_LINES = (
+    f"SELECT run, {_STARTED}, file, kind, case_id, key AS hardware_key, "
+    "try_cast(try(decode(raw)) AS JSON) AS body "
+    "FROM known WHERE place IS NOT NULL AND kind IS NOT NULL"
+)
 _FRESH_LINES = """
 SELECT source.run, try_cast(source.started AS TIMESTAMP) AS started, source.file,
     body->>'kind' AS kind, coalesce(body->>'$.case.id', body->>'case_id') AS case_id,
@@ -166,17 +177,6 @@ WHERE json_type(body) = 'OBJECT'
 """
 
 
-def parquet(addresses: Iterable[str], *, numbered: bool = False) -> str:
-    """Return how SQL reads compacted files, each line with the ``place`` that it is from.
-
-    ``numbered`` lines have their ``file_row_number`` too, from 0.
-    """
-    return (
-        f"read_parquet({listed(literal(one) for one in addresses)}, "
-        f"union_by_name = true, filename = 'place', file_row_number = {str(numbered).lower()})"
-    )
-
-
 def create_known(
     database: duckdb.DuckDBPyConnection, compacted: Sequence[str], aside: Sequence[tuple[str, str]]
 ) -> None:
@@ -187,13 +187,10 @@ def create_known(
     columns = ", ".join(COLUMNS)
     parts = [f"SELECT {columns}, NULL::VARCHAR AS place FROM fresh"]
     if compacted:
-        database.execute("CREATE TABLE aside (place VARCHAR, file VARCHAR)")
-        places, files = [place for place, _ in aside], [file for _, file in aside]
-        load(database, "aside", {"place": texts(places), "file": texts(files)})
+        _pairs(database, "aside (place, file)", aside)
         but = " ANTI JOIN aside USING (place, file)" if aside else ""
-        parts.append(
-            f"SELECT {columns}, place FROM {parquet(compacted)}{but} WHERE file IS NOT NULL"
-        )
+        source = f"{parquet(compacted)}{but} WHERE file IS NOT NULL"
+        parts.append(f"SELECT {columns}, place FROM {source}")
     database.execute(f"CREATE VIEW known AS {' UNION ALL '.join(parts)}")
 
 
@@ -201,26 +198,26 @@ def create(
     database: duckdb.DuckDBPyConnection, fresh: Mapping[str, Path], compacted: Sequence[str]
 ) -> None:
     """Make the views that people query, above ``known``; ``fresh`` says where files are read."""
-    parts = []
-    if compacted:
-        parts.append(
-            f"SELECT run, {_STARTED}, file, kind, case_id, key AS hardware_key, "
-            "try_cast(try(decode(raw)) AS JSON) AS body "
-            "FROM known WHERE place IS NOT NULL AND kind IS NOT NULL"
-        )
+    parts = [_COMPACTED_LINES] if compacted else []
     if fresh:
-        database.execute("CREATE TABLE fresh_files (path VARCHAR, file VARCHAR)")
-        at = [str(path) for path in fresh.values()]
-        load(database, "fresh_files", {"path": texts(at), "file": texts(list(fresh))})
+        at = {str(path): name for name, path in fresh.items()}
+        _pairs(database, "fresh_files (path, file)", list(at.items()))
         longest = max(2**24, *(path.stat().st_size for path in fresh.values()))
         paths = listed(map(literal, at))
         parts.append(_FRESH_LINES.format(paths=paths, longest=longest))
-    nothing = "SELECT NULL::VARCHAR AS run, NULL::TIMESTAMP AS started, NULL::VARCHAR AS file, "
-    nothing += "NULL::VARCHAR AS kind, NULL::VARCHAR AS case_id, "
-    nothing += "NULL::VARCHAR AS hardware_key, NULL::JSON AS body WHERE false"
-    database.execute(f"CREATE VIEW lines AS {' UNION ALL '.join(parts) or nothing}")
+    database.execute(f"CREATE VIEW lines AS {' UNION ALL '.join(parts) or _NO_LINES}")
     for name, select in _SELECTS.items():
         database.execute(f"CREATE VIEW {name} AS {select}")
+
+
+def _pairs(
+    database: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple[str, str]]
+) -> None:
+    """Make a table of two columns of text."""
+    columns = [[row[n] for row in rows] for n in (0, 1)]
+    database.execute(
+        f"CREATE TABLE {table} AS SELECT unnest(?::VARCHAR[]), unnest(?::VARCHAR[])", columns
+    )
 
 
 def lock(database: duckdb.DuckDBPyConnection, readable: Iterable[str]) -> None:

@@ -21,12 +21,14 @@ from torchvision.models.swin_transformer import (
     SwinTransformer,
     SwinTransformerBlockV2,
 )
+from torchvision.transforms import v2
 
+from bench_lib.formulas.images import NETWORKS
 from bench_lib.worker.workload import require_known
 from bench_lib.worker.workloads import registry
 
 if TYPE_CHECKING:
-    from bench_lib.worker.workloads.datasets import DataSet
+    from bench_lib.formulas.images import DataSet
 
 AREA = (0.85, 1.0)
 ASPECT = (3 / 4, 4 / 3)
@@ -44,12 +46,9 @@ Augmentation = Callable[[Tensor, int], Tensor]
 # ---- networks -----------------------------------------------------------------------------
 
 
-NETWORKS = ("resnet50", "swin_v2_t", "vit_b_16", "inception_v3", "cnn")
-
-
 def create(name: str, about: DataSet, image_size: int) -> nn.Module:
     """Construct a network with random weights; raises ValueError for a name it does not know."""
-    require_known("network", name, (*NETWORKS, "none"))
+    require_known("network", name, NETWORKS)
     if name == "swin_v2_t":
         return _swin_v2_t(about.classes)
     if name == "cnn":
@@ -122,30 +121,17 @@ def transforms_of(dataset: str) -> Transforms:
 
 
 def _cifar_samples(side: int) -> Any:
-    from torchvision.transforms import v2
-
-    return v2.Compose(
-        [
-            v2.ToImage(),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.RandomHorizontalFlip(),
-            v2.RandomResizedCrop(side, scale=AREA, antialias=False),
-            v2.ColorJitter(JITTER, JITTER, JITTER),
-        ]
-    )
+    crop = v2.RandomResizedCrop(side, scale=AREA, antialias=False)
+    return _samples(v2.RandomHorizontalFlip(), crop, v2.ColorJitter(JITTER, JITTER, JITTER))
 
 
 def _mnist_samples(side: int) -> Any:
-    from torchvision.transforms import v2
+    resize = v2.Resize(side, antialias=False)
+    return _samples(resize, v2.Normalize([MNIST_MEAN], [MNIST_DEVIATION]))
 
-    return v2.Compose(
-        [
-            v2.ToImage(),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.Resize(side, antialias=False),
-            v2.Normalize([MNIST_MEAN], [MNIST_DEVIATION]),
-        ]
-    )
+
+def _samples(*after: Any) -> Any:
+    return v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), *after])
 
 
 def plain(images: Tensor, side: int) -> Tensor:

@@ -7,7 +7,7 @@ graph.  The answer is checked afterwards, element by element, against what it ha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -159,18 +159,15 @@ class Buffers:
                 distances = (seen.double() - expected.double()).abs()[differs]
                 farthest = max(farthest, float(distances.max()))
         elements = self._got.numel() * self._collective.ranks
-        wrong = max(wrong, self._of_all(wrong))
+        of_all = torch.tensor([wrong], device=self._device)
+        dist.all_reduce(of_all)
+        wrong = max(wrong, int(of_all))
         return Numerics(
             finite=wrong == 0,
             max_abs_diff=farthest,
             loss=float(elements - wrong),
             reference_loss=float(elements),
         )
-
-    def _of_all(self, count: int) -> int:
-        counts = torch.tensor([count], device=self._device)
-        dist.all_reduce(counts)
-        return int(counts)
 
     def _allocated(self) -> tuple[Tensor, Tensor]:
         one = self._collective
@@ -196,34 +193,22 @@ class Buffers:
 
     def _expected(self) -> Iterator[tuple[int, Tensor]]:
         """Yield where in the result a stretch begins, and what has to be there."""
-        one, rank = self._collective, self._rank
+        one, parts = self._collective, [[0]]  # the sources of each part of the result
         if one.op in REDUCING:
-            offset = rank * one.count if one.op == "reduce_scatter" else 0
-            for begin, end in _stretches(one.got):
-                yield begin, self._sums(offset + begin, offset + end)
-        elif one.op == "broadcast":
-            for begin, end in _stretches(one.got):
-                yield begin, self._numbers(0, begin, end)
-        else:
-            offset = rank * one.count if one.op == "all_to_all" else 0
-            for source in range(one.ranks):
-                for begin, end in _stretches(one.count):
-                    numbers = self._numbers(source, offset + begin, offset + end)
-                    yield source * one.count + begin, numbers
-
-    def _sums(self, begin: int, end: int) -> Tensor:
-        total = self._numbers(0, begin, end)
-        for rank in range(1, self._collective.ranks):
-            total += self._numbers(rank, begin, end)
-        return total
+            parts = [[*range(one.ranks)]]
+        elif one.op != "broadcast":
+            parts = [[source] for source in range(one.ranks)]
+        own = one.op in ("reduce_scatter", "all_to_all")
+        offset = self._rank * one.count if own else 0
+        length = one.got // len(parts)
+        for number, sources in enumerate(parts):
+            for begin in range(0, length, CHECKED):
+                span = offset + begin, offset + min(begin + CHECKED, length)
+                total = sum(self._numbers(source, *span) for source in sources)
+                yield number * length + begin, cast("Tensor", total)
 
     def _numbers(self, rank: int, begin: int, end: int) -> Tensor:
         """Return what a rank gives from one position to another: small whole numbers."""
         below = max(2, LARGEST_SUM // self._collective.ranks)
         positions = torch.arange(begin, end, device=self._device)
         return (31 * positions + 17 * (positions // 251) + 7 * rank) % below
-
-
-def _stretches(elements: int) -> Iterator[tuple[int, int]]:
-    for begin in range(0, elements, CHECKED):
-        yield begin, min(begin + CHECKED, elements)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from bench_lib.formulas.images import DATASETS, SOURCES, DataSet
 from bench_lib.worker.workload import UnsupportedError, require_known
 
 if TYPE_CHECKING:
@@ -25,31 +26,12 @@ if TYPE_CHECKING:
 
 FOLDER_VARIABLE = "BENCH_LIB_DATA"
 """Names the folder that data sets are in, as torchvision lays them out."""
-SOURCES = ("generated", "files")
 COARSE = 4
 """Points on a side that a class's pattern is drawn through."""
 
 
 class DataError(ValueError):
     """The files of a data set are not what they should be; names the folder and the file."""
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """What is known of a data set beforehand."""
-
-    classes: int
-    side: int
-    channels: int
-    train: int
-    test: int
-
-
-DATASETS = {
-    "cifar100": DataSet(100, 32, 3, 50_000, 10_000),
-    "cifar10": DataSet(10, 32, 3, 50_000, 10_000),
-    "mnist": DataSet(10, 28, 1, 60_000, 10_000),
-}
 
 
 @dataclass(frozen=True)
@@ -70,9 +52,6 @@ class Split:
 class Data:
     """A data set in memory."""
 
-    source: str
-    """``generated`` or ``files``."""
-    classes: int
     train: Split
     test: Split
 
@@ -100,7 +79,7 @@ def generated(name: str, seed: int) -> Data:
     patterns = _patterns(about, seed)
     random = np.random.default_rng(seed)
     train, test = (_drawn(about, patterns, n, random) for n in (about.train, about.test))
-    return Data("generated", about.classes, train, test)
+    return Data(train, test)
 
 
 def _patterns(about: DataSet, seed: int) -> NDArray[np.uint8]:
@@ -135,7 +114,7 @@ def from_files(name: str, folder: Path) -> Data:
         shape = (n, about.side, about.side, about.channels)
         if split.images.shape != shape or split.targets.shape != (n,):
             raise DataError(f"{folder}: {name} has images of shape {split.images.shape}")
-    return Data("files", about.classes, train, test)
+    return Data(train, test)
 
 
 def _cifar(name: str, folder: Path) -> tuple[Split, Split]:

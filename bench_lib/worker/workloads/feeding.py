@@ -193,9 +193,8 @@ class Loader(Feed):
     def __post_init__(self) -> None:
         """Start nothing before the first batch; raises UnsupportedError for too many workers."""
         workers, shape, setting = self.workers, self.shape, self.setting
-        require_workers(workers)
+        self.warnings = accepted(workers)
         self.at_once = max(1, workers)
-        self.warnings = _words_on(workers)
         samples = _Samples(self.split, self.transforms.of_samples(shape.image_size))
         self._sampler: DistributedSampler[Any] = DistributedSampler(
             samples, setting.ranks, setting.rank, seed=self.seed, drop_last=True
@@ -210,7 +209,9 @@ class Loader(Feed):
                 pin_memory=setting.device.type == "cuda",
                 drop_last=True,
                 generator=self._generator,
-                **_of_workers(workers),
+                multiprocessing_context="fork" if workers else None,
+                persistent_workers=workers > 0,
+                prefetch_factor=PREFETCHED if workers else None,
             )
         self._loader: DataLoader[Any] | None = loader
         self.steps_per_epoch = len(self._sampler) // shape.batch_size
@@ -260,7 +261,6 @@ class Loader(Feed):
 
 
 _KINDS: dict[str, type[Feed]] = {"fixed": Fixed, "device": OnDevice, "loader": Loader}
-FEEDS = tuple(_KINDS)
 
 
 @contextlib.contextmanager
@@ -271,29 +271,17 @@ def _quietly() -> Iterator[None]:
         yield
 
 
-def _of_workers(workers: int) -> dict[str, Any]:
-    """Return the DataLoader's arguments that it takes only where it has processes."""
-    if not workers:
-        return {}
-    return {
-        "multiprocessing_context": "fork",
-        "persistent_workers": True,
-        "prefetch_factor": PREFETCHED,
-    }
+def accepted(workers: int) -> list[str]:
+    """Return what there is to say of so many loader processes.
 
-
-def _words_on(workers: int) -> list[str]:
-    if not workers:
-        return ["no loader workers: the process that trains loads too"]
-    cpus = len(os.sched_getaffinity(0))
-    return [f"{workers} loader workers share {cpus} CPUs"] if workers > cpus else []
-
-
-def require_workers(workers: int) -> None:
-    """Raise UnsupportedError for more loader processes than this machine has use for."""
+    Raises UnsupportedError for more of them than this machine has use for.
+    """
     cpus = len(os.sched_getaffinity(0))
     if workers > WORKERS_A_CPU * cpus:
         raise UnsupportedError(
             f"{workers} loader workers on {cpus} CPUs; at most {WORKERS_A_CPU * cpus} are started, "
             f"{WORKERS_A_CPU} a CPU"
         )
+    if not workers:
+        return ["no loader workers: the process that trains loads too"]
+    return [f"{workers} loader workers share {cpus} CPUs"] if workers > cpus else []

@@ -1,4 +1,4 @@
-"""What a network's step computes and moves, counted on an eager twin without running it."""
+"""What a step's operations compute and move, counted without data and without running them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import warnings
 from collections import Counter
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,25 +16,9 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
-from bench_lib.worker.workloads.registry import create_weightless
-from bench_lib.worker.workloads.weights import linear_layers
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
-BATCHES = (2, 4)
-"""Images counted: two points of a line.  Batch norm over one value refuses to train."""
-
-SGD_ELEMENTS = 8
-"""What SGD with momentum moves for each weight.
-
-Unfused it is three operations: momentum times a number, gradient added to it, both added to
-the weight.  Fused under a gradient scaler it is two: gradients are checked in place, then weight,
-gradient and momentum are read and written (ATen's AmpKernels.cu and FusedSgdKernel.cu).
-"""
-ACCUMULATION_ELEMENTS = 3
-"""A gradient that is added to one that is there: both are read, one is written."""
-CONVOLUTIONS = ("convolution", "convolution_backward")
 APART = "apart"
 """Stands for the operation where ``count`` was asked to tell those on some weights apart."""
 
@@ -50,108 +34,34 @@ class Amount:
     other_bytes: float
     """What is no floating-point number, such as a pooling's indices, and has its own size."""
 
+    @property
+    def all_flops(self) -> float:
+        """FLOPs of all operations."""
+        return math.fsum(self.flops.values())
 
-@dataclass(frozen=True)
-class OperationWork:
-    """What a step's eager operations compute and move: so much an image, so much a step.
-
-    Traffic is what operations of their own have to move.  A fused kernel leaves some of it
-    out, a cache holds some of it, and some kernels read their input twice.
-    """
-
-    per_image: Amount
-    per_step: Amount
-    """What does not depend on the batch: reading the weights, writing their gradients."""
-    trained: int
-    """Weights that the optimizer moves; none in inference."""
-
-    def flops(self, batch: int) -> float:
-        """FLOPs of a step of ``batch`` images, the optimizer's left out."""
-        return math.fsum(self.flops_by_operation(batch).values())
-
-    def flops_by_operation(self, batch: int) -> dict[str, float]:
-        """FLOPs of a step of ``batch`` images by operation."""
-        return {
-            name: batch * self.per_image.flops.get(name, 0.0) + self.per_step.flops.get(name, 0.0)
-            for name in {**self.per_image.flops, **self.per_step.flops}
-        }
-
-    def share_of(self, operations: Iterable[str], batch: int) -> float | None:
+    def share_of(self, operations: Iterable[str]) -> float | None:
         """Return what share of the FLOPs some operations do; None where there are none."""
-        return _share_of(operations, self.flops_by_operation(batch))
+        theirs = math.fsum(self.flops.get(name, 0.0) for name in operations)
+        return theirs / self.all_flops if self.all_flops else None
 
-    def traffic_bytes(
-        self,
-        batch: int,
-        itemsize: int,
-        *,
-        stored_itemsize: int | None = None,
-        optimizer_every: int = 1,
-    ) -> float:
-        """Bytes that a step of ``batch`` images reads and writes, the optimizer's included.
+    def moved_bytes(self, itemsize: int) -> float:
+        """Return the bytes read and written where a floating-point number has ``itemsize``.
 
-        A number has ``itemsize`` bytes where it is computed with; where the optimizer updates
-        it, ``stored_itemsize``, which is the same unless told (autocast keeps its weights in
-        FP32).  Where the optimizer moves only in one of ``optimizer_every`` steps, the
-        gradients of the others are added to what is there; this is the mean of all steps.
+        Operations of their own have to move as much.  A fused kernel leaves some of it out, a
+        cache holds some of it, and some kernels read their input twice.
         """
-        elements = batch * self.per_image.elements + self.per_step.elements
-        others = batch * self.per_image.other_bytes + self.per_step.other_bytes
-        added = ACCUMULATION_ELEMENTS * (optimizer_every - 1)
-        updates = self.trained * (SGD_ELEMENTS + added) / optimizer_every
-        return elements * itemsize + others + updates * (stored_itemsize or itemsize)
+        return self.elements * itemsize + self.other_bytes
 
 
 @cache
-def work(name: str, image_size: int, task: str) -> OperationWork | None:
-    """Count a step of a network on a twin that has shapes but no data.
+def counted(step_of: Callable[..., Callable[[], object]], *about: Hashable) -> Amount | None:
+    """Count a step that ``step_of(*about)`` builds on the meta device, once in a process.
 
-    None where torch's counter cannot follow the network.
+    None where torch's counter cannot follow it.
     """
-    training = task == "train"
-    try:
-        model = create_weightless(name, image_size).train(training)
-
-        def step(images: int) -> None:
-            batch = torch.empty(images, 3, image_size, image_size, device="meta")
-            if training:
-                model.zero_grad()
-                _loss(model(batch)).backward()
-            else:
-                with torch.no_grad():
-                    model(batch)
-
-        few, many = (count(partial(step, images)) for images in BATCHES)
-    except (RuntimeError, NotImplementedError):
-        return None
-    per_image = _difference(many, few, 1 / (BATCHES[1] - BATCHES[0]))
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return OperationWork(
-        per_image,
-        per_step=_difference(few, per_image, 1.0, BATCHES[0]),
-        trained=trained if training else 0,
-    )
-
-
-@cache
-def linear_share(name: str, image_size: int) -> float | None:
-    """Return what share of inference's FLOPs linear layers do that can be quantized.
-
-    None as ``work``.
-    """
-    try:
-        model = create_weightless(name, image_size).eval()
-        image = torch.empty(1, 3, image_size, image_size, device="meta")
-        with torch.no_grad():
-            counted = count(lambda: model(image), [m.weight for m in linear_layers(model)])
-    except (RuntimeError, NotImplementedError):
-        return None
-    return _share_of([APART], counted.flops)
-
-
-def _share_of(operations: Iterable[str], flops: Mapping[str, float]) -> float | None:
-    whole = math.fsum(flops.values())
-    return math.fsum(flops.get(name, 0.0) for name in operations) / whole if whole else None
+    with contextlib.suppress(RuntimeError):
+        return count(step_of(*about))
+    return None
 
 
 def count(step: Callable[[], object], apart: Sequence[Tensor] = ()) -> Amount:
@@ -166,29 +76,6 @@ def count(step: Callable[[], object], apart: Sequence[Tensor] = ()) -> Amount:
         warnings.simplefilter("ignore")
         step()
     return Amount(dict(counting.flops), counting.elements, counting.other_bytes)
-
-
-def _loss(output: Any) -> Tensor:
-    """Cross-entropy of all heads against targets that are there at no cost."""
-    heads = [output] if isinstance(output, Tensor) else output
-    heads = [*heads.values()] if isinstance(heads, dict) else heads
-    losses = []
-    for head in heads:
-        if head is not None:
-            target = torch.empty(len(head), *head.shape[2:], dtype=torch.int64, device="meta")
-            losses.append(functional.cross_entropy(head, target))
-    return torch.stack(losses).sum()
-
-
-def _difference(whole: Amount, part: Amount, scale: float, times: int = 1) -> Amount:
-    by_operation = {
-        name: scale * (n - times * part.flops.get(name, 0.0)) for name, n in whole.flops.items()
-    }
-    return Amount(
-        {name: n for name, n in by_operation.items() if n},
-        scale * (whole.elements - times * part.elements),
-        scale * (whole.other_bytes - times * part.other_bytes),
-    )
 
 
 def _convolution_backward_flops(

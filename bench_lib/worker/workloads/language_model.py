@@ -10,31 +10,23 @@ from __future__ import annotations
 import contextlib
 import math
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench_lib.formulas.transformer import SIZES, Size
-from bench_lib.model import Numerics
-from bench_lib.worker.device import (
-    AUTOCAST,
-    STORED,
-    autocast,
-    require_compile,
-    require_memory,
-    set_precision,
-)
-from bench_lib.worker.workload import Setting, Workload, require_known
-from bench_lib.worker.workloads.compilation import Recorded, arguments_of, averaged, compiled
-from bench_lib.worker.workloads.flops import Amount, count
+from bench_lib.formulas.transformer import PARALLEL, SIZES, Size
+from bench_lib.model import TASKS
+from bench_lib.worker.device import AUTOCAST, require_memory
+from bench_lib.worker.workload import Setting, Workload
+from bench_lib.worker.workloads.compilation import arguments_of
+from bench_lib.worker.workloads.flops import Amount, counted
 from bench_lib.worker.workloads.networks import SEED
-from bench_lib.worker.workloads.references import FirstStep, closeness, plain_fp32, twin_step
+from bench_lib.worker.workloads.steps import BuiltNetwork, InferenceStep, Spec, TrainingStep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
 
 LEARNING_RATE = 1e-10
 """AdamW moves every weight by about this much, whatever its gradient: less than the last bit of
@@ -112,25 +104,22 @@ class LanguageModel(nn.Module):
         return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-@dataclass(frozen=True)
-class _Spec:
-    """A case's parameters; raises ValueError for a value that is not known."""
-
-    network: str
-    batch_size: int
-    """Sequences a rank."""
+@dataclass(frozen=True, kw_only=True)
+class _Spec(Spec):
     length: int = 1024
     """Tokens of a sequence."""
     precision: str = "bf16"
-    compile_mode: str = "eager"
     parallel: str = "ddp"
     task: str = "train"
+    known: ClassVar[Mapping[str, Collection[str]]] = {
+        "network": SIZES,
+        "parallel": PARALLEL,
+        "task": TASKS,
+    }
 
     def __post_init__(self) -> None:
         """Refuse what is not known, and sequences that are too long."""
-        require_known("network", self.network, SIZES)
-        require_known("parallel", self.parallel, ("ddp", "fsdp2"))
-        require_known("task", self.task, ("infer", "train"))
+        super().__post_init__()
         if self.length > self.size.context:
             raise ValueError(
                 f"length is {self.length}, and {self.network} has {self.size.context} positions"
@@ -141,15 +130,6 @@ class _Spec:
         """How large the network is."""
         return SIZES[self.network]
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """What weights are kept in."""
-        return STORED.get(self.precision, torch.float32)
-
-    def is_divided(self, setting: Setting) -> bool:
-        """Whether ranks share the weights; one rank has nobody to share them with."""
-        return self.parallel == "fsdp2" and setting.ranks > 1
-
 
 def language_model(setting: Setting, **params: Any) -> Workload:
     """Build one step: ``infer`` (all logits) or ``train`` (forward, loss, backward, AdamW).
@@ -158,33 +138,52 @@ def language_model(setting: Setting, **params: Any) -> Workload:
     UnsupportedError where the device cannot do it, or has not the memory for the weights.
     """
     spec = _Spec(**params)
-    set_precision(spec.precision, setting.device)
-    require_compile(spec.compile_mode, setting.device)
-    kept = spec.size.parameters * spec.dtype.itemsize * (STATES if spec.task == "train" else 1)
-    if spec.is_divided(setting):
-        kept //= setting.ranks
-    require_memory("the weights and what training keeps of them", kept, setting)
-    kind = _Training if spec.task == "train" else _Inference
-    return kind(spec, setting).workload()
+    built = _Tokens(spec, setting)
+    if spec.task == "infer":
+        return InferenceStep(built).workload()
+    training = TrainingStep(built)
+    parts: dict[str, Callable[[], object]] = {
+        "forward": training.forward,
+        "backward": training.backward,
+        "optimizer": training.optimize,
+    }
+    return training.workload(
+        portions={} if training.recorded is not None else parts,
+        # Where weights are divided, every part gathers or sends them.
+        waits=tuple(parts) if built.divided else ("backward",),
+    )
 
 
-class _Case:
-    """What inference and training share: the model, its tokens, and its FP32 twin."""
+class _Tokens(BuiltNetwork):
+    spec: _Spec
+    item = "token"
 
     def __init__(self, spec: _Spec, setting: Setting) -> None:
-        self.spec = spec
-        self.setting = setting
-        self.device = setting.device
-        self.model = self._fresh().to(spec.dtype)
-        self.divided = spec.is_divided(setting)
+        super().__init__(spec, setting)
+        trains = spec.task == "train"
+        # Ranks may divide the weights; one rank has nobody to share them with.
+        self.divided = spec.parallel == "fsdp2" and setting.ranks > 1
+        self.parameters = spec.size.parameters
+        weights = self.parameters * spec.dtype.itemsize
+        part = weights // (setting.ranks if self.divided else 1)
+        needed = part * (STATES if trains else 1)
+        require_memory("the weights and what training keeps of them", needed, setting)
+        self.model = self.twin().to(spec.dtype)
         numbers = self._numbers()
-        self.tokens, self.targets = numbers[:, :-1].contiguous(), numbers[:, 1:].contiguous()
-        self.weights_bytes = sum(p.nbytes for p in self.model.parameters())
+        self.input, self.targets = numbers[:, :-1].contiguous(), numbers[:, 1:].contiguous()
+        self.items = spec.batch_size * spec.length
+        self.compared = 1  # all logits of a twin may not fit
+        self.update_elements = ADAMW_ELEMENTS if trains else 0
+        if trains:
+            # Weights are read, and they and two moments are read and written where they are kept.
+            self.least_bytes = weights + 5 * part + 2 * self.input.nbytes
+        else:
+            logits = self.items * spec.size.vocabulary * spec.itemsize
+            self.least_bytes = weights + self.input.nbytes + logits
         if self.divided:
             divide(self.model, spec.precision, spec.compile_mode, self.device, setting.ranks)
 
-    def _fresh(self) -> LanguageModel:
-        """Build the same FP32 weights each time it is called."""
+    def twin(self) -> LanguageModel:
         torch.manual_seed(SEED)
         with self.device:
             model = LanguageModel(self.spec.size)
@@ -196,70 +195,56 @@ class _Case:
         shape = (spec.batch_size, spec.length + 1)
         return torch.randint(spec.size.vocabulary, shape, device=self.device, generator=generator)
 
-    def compile(self, model: nn.Module) -> nn.Module:
-        return model if self.divided else compiled(model, self.spec.compile_mode)
+    def loss_by(self, network: nn.Module, given: Tensor, targets: Tensor) -> Tensor:
+        loss: Tensor = network(given, targets)
+        return loss
 
-    def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        if self.divided:  # FSDP2 gathers weights in the shorter precision
-            return contextlib.nullcontext()
-        return autocast(self.spec.precision, self.device)
+    def loss_of(self, answer: Tensor) -> Tensor:
+        return functional.cross_entropy(answer.flatten(0, 1).float(), self.targets.flatten())
 
-    def described(self, step: Callable[[], object], **more: Any) -> Workload:
-        spec = self.spec
-        return Workload(
-            step=step,
-            items_per_step=spec.batch_size * spec.length,
-            item="token",
-            compiled=spec.compile_mode != "eager",
-            parameters=spec.size.parameters,
-            flops_per_step=self._flops,
-            traffic_bytes_per_step=self._traffic,
-            layers=lambda: None if self.divided else (self.model, self.tokens),
-            **more,
+    def optimizer(self) -> torch.optim.Optimizer:
+        on_gpu = self.device.type == "cuda"
+        return torch.optim.AdamW(
+            self.model.parameters(),
+            lr=LEARNING_RATE,
+            fused=on_gpu or None,
+            capturable=on_gpu and self.spec.compile_mode == "graph",
         )
 
-    def _amount(self) -> Amount | None:
+    def averaged(self) -> nn.Module:
+        return self.model if self.divided else super().averaged()
+
+    def compiled(self, model: nn.Module) -> nn.Module:
+        return model if self.divided else super().compiled(model)
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        # FSDP2 itself gathers weights in the shorter precision.
+        return contextlib.nullcontext() if self.divided else super().autocast()
+
+    def layers(self) -> tuple[nn.Module, Tensor] | None:
+        return None if self.divided else super().layers()
+
+    def counted(self) -> Amount | None:
         spec = self.spec
-        return amount(spec.size, spec.batch_size, spec.length, spec.task)
+        return counted(weightless_step, spec.size, spec.batch_size, spec.length, spec.task)
 
-    def _flops(self) -> float:
-        counted, spec = self._amount(), self.spec
-        if counted is not None:
-            return math.fsum(counted.flops.values())
+    def flops(self) -> float:
+        spec, found = self.spec, super().flops()
         forward = spec.size.forward_flops(spec.batch_size, spec.length)
-        return 3 * forward if spec.task == "train" else forward
+        return (3 * forward if spec.task == "train" else forward) if found is None else found
 
-    def _traffic(self) -> float | None:
-        """Return what eager operations move; nobody counts the copies of gathered weights."""
-        counted, spec = self._amount(), self.spec
-        if counted is None or self.divided:
-            return None
-        itemsize = AUTOCAST.get(spec.precision, spec.dtype).itemsize
-        updates = ADAMW_ELEMENTS * self.weights_bytes if spec.task == "train" else 0
-        return counted.elements * itemsize + counted.other_bytes + updates
+    def traffic(self) -> float | None:
+        return None if self.divided else super().traffic()  # nobody counts the gathering
 
 
-@cache
-def amount(size: Size, batch_size: int, length: int, task: str) -> Amount | None:
-    """Count an eager step without its optimizer on a twin that has shapes but no data.
-
-    None where torch's counter cannot follow it.
-    """
-    try:
-        with torch.device("meta"):
-            model = LanguageModel(size)
-            tokens = torch.empty(batch_size, length, dtype=torch.int64)
-
-            def step() -> None:
-                if task == "train":
-                    model(tokens, tokens).backward()
-                else:
-                    with torch.no_grad():
-                        model(tokens)
-
-            return count(step)
-    except (RuntimeError, NotImplementedError):
-        return None
+def weightless_step(size: Size, batch_size: int, length: int, task: str) -> Callable[[], object]:
+    """Return an eager step that has shapes but no data, the optimizer's left out."""
+    with torch.device("meta"):
+        model = LanguageModel(size)
+        tokens = torch.empty(batch_size, length, dtype=torch.int64)
+    if task == "infer":
+        return torch.no_grad()(lambda: model(tokens))
+    return lambda: model(tokens, tokens).backward()
 
 
 def divide(
@@ -282,115 +267,3 @@ def divide(
             block.compile(**arguments_of(mode, ""))
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
-
-
-class _Inference(_Case):
-    def __init__(self, spec: _Spec, setting: Setting) -> None:
-        super().__init__(spec, setting)
-        self.forward: nn.Module | None = self.compile(self.model)
-        self.recorded = Recorded(self.answer) if spec.compile_mode == "graph" else None
-        self.step = self.recorded or self.answer
-
-    def answer(self) -> Any:
-        assert self.forward is not None
-        with torch.no_grad(), self.autocast():
-            return self.forward(self.tokens)
-
-    def workload(self) -> Workload:
-        spec = self.spec
-        logits = spec.batch_size * spec.length * spec.size.vocabulary
-        itemsize = AUTOCAST.get(spec.precision, spec.dtype).itemsize
-        return self.described(
-            self.step,
-            least_bytes_per_step=self.weights_bytes + self.tokens.nbytes + logits * itemsize,
-            numerics=self.numerics,
-            loss=self._loss,
-        )
-
-    def _loss(self) -> Tensor:
-        logits = cast("Tensor", self.step())
-        return functional.cross_entropy(logits.flatten(0, 1).float(), self.targets.flatten())
-
-    def numerics(self) -> Numerics:
-        """Hold the first sequence's logits against the twin's; of all they may not fit."""
-        logits = cast("Tensor", self.step())
-        finite = bool(torch.isfinite(logits).all())
-        answer = logits[:1].float()
-        del logits
-        if self.recorded is not None:
-            answer = answer.clone()
-            self.recorded.release()
-        self.forward = None
-        del self.model
-        with plain_fp32(), torch.no_grad():
-            reference = self._fresh()(self.tokens[:1])
-        return closeness(answer, reference, finite=finite)
-
-
-class _Training(_Case):
-    def __init__(self, spec: _Spec, setting: Setting) -> None:
-        super().__init__(spec, setting)
-        is_gpu = self.device.type == "cuda"
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(),
-            lr=LEARNING_RATE,
-            fused=is_gpu or None,
-            capturable=is_gpu and spec.compile_mode == "graph",
-        )
-        self.run = self.compile(self.model if self.divided else averaged(self.model, setting))
-        self.recorded = None
-        if spec.compile_mode == "graph":
-            self.recorded = Recorded(self.step, self.note_first_step)
-        self.loss: Tensor | None = None
-        self.first = FirstStep()
-
-    def step(self) -> None:
-        self.forward()
-        self.backward()
-        self.optimizer.step()
-
-    def forward(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
-        with self.autocast():
-            self.loss = self.run(self.tokens, self.targets)
-
-    def backward(self) -> None:
-        assert self.loss is not None
-        self.loss.backward()
-        self.loss = self.loss.detach()
-
-    def note_first_step(self) -> None:
-        self.first.note(self.loss, self.model, self.setting.ranks)
-
-    def workload(self) -> Workload:
-        # Weights are read, and they and two moments are read and written where they are kept.
-        kept = self.weights_bytes // (self.setting.ranks if self.divided else 1)
-        parts: dict[str, Callable[[], object]] = {
-            "forward": self.forward,
-            "backward": self.backward,
-            "optimizer": self.optimizer.step,
-        }
-        return self.described(
-            self.recorded or self.step,
-            least_bytes_per_step=self.weights_bytes + 5 * kept + 2 * self.tokens.nbytes,
-            first_step_done=self.note_first_step,
-            portions={} if self.recorded is not None else parts,
-            # Where weights are divided, every part gathers or sends them.
-            waits=tuple(parts) if self.divided else ("backward",),
-            numerics=self.numerics,
-            loss=lambda: self.loss,
-        )
-
-    def numerics(self) -> Numerics:
-        last = math.nan if self.loss is None else float(self.loss)
-        if self.recorded is not None:
-            self.recorded.release()
-        del self.run, self.model, self.optimizer, self.loss
-        loss, norm = self._reference()
-        return self.first.beside((loss, norm if self.setting.ranks == 1 else None), last)
-
-    def _reference(self) -> tuple[float | None, float | None]:
-        """First loss and gradient norm of FP32 eager; None where the memory is too small."""
-        with plain_fp32():
-            twin = self._fresh()
-            return twin_step(twin, lambda: twin(self.tokens, self.targets))

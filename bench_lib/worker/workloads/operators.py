@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from bench_lib.formulas.operation import TRANSFERS, Operation
 from bench_lib.model import Numerics
-from bench_lib.worker.device import USABLE, memory_bytes, set_precision
+from bench_lib.worker.device import STORED, USABLE, layout_of, memory_bytes, set_precision
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads.references import cosine
 
@@ -41,12 +41,6 @@ EDGES = 128
 one by one."""
 CALM = 1e-4
 """Scale of what is added in place again and again, so that fp16 does not overflow."""
-DTYPES = {
-    "fp32": torch.float32,
-    "tf32": torch.float32,
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-}
 
 
 def operator(setting: Setting, **params: Any) -> Workload:
@@ -64,8 +58,7 @@ def operator(setting: Setting, **params: Any) -> Workload:
     fresh = _Fresh(operation, device, setting.rank)
     wanted = sets_wanted(operation, device)
     count = sets_that_fit(operation, wanted, total, host) if operation.rotate else 1
-    family = _FAMILIES[operation.family]
-    calls = [family(operation, fresh) for _ in range(count)]
+    calls = [call_of(operation, fresh) for _ in range(count)]
     lasts = device.type != "cuda" or wanted <= FEW_SETS
     per_step = 1 if lasts else count if operation.rotate else wanted
     amounts = operation.amounts
@@ -200,14 +193,20 @@ def _tell(error: RuntimeError) -> None:
 # ---- operands -------------------------------------------------------------------------------
 
 
+def _wider(dtype: torch.dtype) -> torch.dtype:
+    """Return what results are held against."""
+    return torch.float64 if dtype == torch.float32 else torch.float32
+
+
 class _Fresh:
     """Makes operands: random numbers, the same in every process."""
 
     def __init__(self, operation: Operation, device: torch.device, rank: int) -> None:
         self.device = device
-        fp8 = operation.precision == "fp8"
-        self.dtype = fp8_dtype(device) if fp8 else DTYPES[operation.precision]
-        self.wide = torch.float64 if self.dtype == torch.float32 else torch.float32
+        self.dtype = STORED.get(operation.precision, torch.float32)
+        if operation.precision == "fp8":
+            self.dtype = fp8_dtype(device)
+        self.wide = _wider(self.dtype)
         self._generator = torch.Generator(device).manual_seed(SEED + rank)
         self._tables: Iterator[Tensor] | None = None
 
@@ -254,22 +253,25 @@ class _Function:
 
     inputs: tuple[Tensor, ...]
     compute: Callable[..., Tensor]
-    wide: torch.dtype
+    layout: torch.memory_format = torch.contiguous_format
+    """Of the result, and so of its gradient."""
     ends: tuple[int, ...] = ()
     """Inputs of which the first and the last of the batch are enough, one after the other, with
     the results' and gradients' there; none takes all."""
     exact: Callable[..., Tensor] | None = None
     """Computes the reference, where that is another function."""
 
+    @property
+    def wide(self) -> torch.dtype:
+        return _wider(self.inputs[0].dtype)
+
     def forward(self) -> OperatorCall:
         compute, inputs = self.compute, self.inputs
         return OperatorCall(lambda: compute(*inputs), self._answers)
 
     def backward(self, gradient: Tensor) -> OperatorCall:
-        return OperatorCall(
-            _Backward(self.compute, self.inputs, gradient),
-            lambda: self._gradients(gradient),
-        )
+        again = _Backward(self.compute, self.inputs, gradient)
+        return OperatorCall(again, lambda: self._gradients(gradient))
 
     def _answers(self) -> Pairs:
         exact = self.exact or self.compute
@@ -323,7 +325,7 @@ class _Backward:
         return torch.autograd.grad(self._output, self._inputs, self._gradient, retain_graph=True)
 
 
-def _binary(o: Operation, fresh: _Fresh) -> OperatorCall:
+def _binary(o: Operation, fresh: _Fresh) -> OperatorCall | _Function:
     first, second = fresh.normal(o.sizes), fresh.normal(o.sizes2)
     if o.function in ("div", "mul") and o.is_in_place:  # by 1 or -1, again and again
         second.ge_(0).mul_(2).sub_(1)
@@ -337,24 +339,24 @@ def _binary(o: Operation, fresh: _Fresh) -> OperatorCall:
     compute = getattr(torch, o.op)
     if o.op == "eq":  # of random numbers none are, and a cosine with nothing is nothing
         return OperatorCall(lambda: compute(first, second))
-    return _Function((first, second), compute, fresh.wide).forward()
+    return _Function((first, second), compute)
 
 
-def _unary(o: Operation, fresh: _Fresh) -> OperatorCall:
+def _unary(o: Operation, fresh: _Fresh) -> OperatorCall | _Function:
     operand = fresh.normal(o.sizes)
     if o.function == "sqrt":
         operand = operand.abs_()
     if o.is_in_place:
         return OperatorCall(getattr(operand, o.op))
-    return _Function((operand,), getattr(torch, o.op), fresh.wide).forward()
+    return _Function((operand,), getattr(torch, o.op))
 
 
-def _reduction(o: Operation, fresh: _Fresh) -> OperatorCall:
+def _reduction(o: Operation, fresh: _Fresh) -> OperatorCall | _Function:
     compute = getattr(torch, o.op)
     operand = fresh.normal(o.sizes)
     if o.op in ("prod", "argmax", "argmin"):  # zero nearly always; an index is near to nothing
         return OperatorCall(lambda: compute(operand))
-    return _Function((operand,), lambda x: compute(x).reshape(1), fresh.wide).forward()
+    return _Function((operand,), lambda x: compute(x).reshape(1))
 
 
 def _sparse(o: Operation, fresh: _Fresh) -> OperatorCall:
@@ -405,7 +407,7 @@ def _fp8_product(device: torch.device) -> Callable[..., Tensor]:
     return product
 
 
-def _sdpa(o: Operation, fresh: _Fresh) -> OperatorCall:
+def _sdpa(o: Operation, fresh: _Fresh) -> _Function:
     tensors = (fresh.normal(o.sizes), fresh.normal(o.sizes), fresh.normal(o.sizes))
 
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -417,12 +419,11 @@ def _sdpa(o: Operation, fresh: _Fresh) -> OperatorCall:
         mask = earlier if o.causal else None
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
-    function = _Function(tensors, attention, fresh.wide, ends=(0, 1, 2), exact=exact)
-    return _either(o, fresh, function)
+    return _Function(tensors, attention, ends=(0, 1, 2), exact=exact)
 
 
-def _conv2d(o: Operation, fresh: _Fresh) -> OperatorCall:
-    layout = _memory_format(o)
+def _conv2d(o: Operation, fresh: _Fresh) -> _Function:
+    layout = layout_of(o.memory_format)
     image = fresh.normal(o.sizes, layout=layout)
     weight = fresh.normal(o.sizes2, layout=layout).mul_(1 / math.sqrt(math.prod(o.sizes2[1:])))
 
@@ -431,12 +432,11 @@ def _conv2d(o: Operation, fresh: _Fresh) -> OperatorCall:
 
     # The weight's gradient is of all images.
     ends = () if o.is_backward else (0,)
-    function = _Function((image, weight), convolution, fresh.wide, ends=ends)
-    return _either(o, fresh, function, layout)
+    return _Function((image, weight), convolution, layout, ends)
 
 
-def _batch_norm(o: Operation, fresh: _Fresh) -> OperatorCall:
-    layout = _memory_format(o)
+def _batch_norm(o: Operation, fresh: _Fresh) -> _Function:
+    layout = layout_of(o.memory_format)
     image = fresh.normal(o.sizes, layout=layout)
     channels = (o.sizes[1],)
     gain, shift = fresh.normal(channels, torch.float32), fresh.normal(channels, torch.float32)
@@ -444,23 +444,17 @@ def _batch_norm(o: Operation, fresh: _Fresh) -> OperatorCall:
     def batch_norm(image: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
         return functional.batch_norm(image, None, None, gain, shift, training=True)
 
-    return _either(o, fresh, _Function((image, gain, shift), batch_norm, fresh.wide), layout)
+    return _Function((image, gain, shift), batch_norm, layout)
 
 
-def _softmax(o: Operation, fresh: _Fresh) -> OperatorCall:
-    def softmax(x: Tensor) -> Tensor:
-        return functional.softmax(x, dim=-1)
-
-    return _either(o, fresh, _Function((fresh.normal(o.sizes),), softmax, fresh.wide))
+def _softmax(o: Operation, fresh: _Fresh) -> _Function:
+    return _Function((fresh.normal(o.sizes),), lambda x: functional.softmax(x, dim=-1))
 
 
-def _embedding(o: Operation, fresh: _Fresh) -> OperatorCall:
+def _embedding(o: Operation, fresh: _Fresh) -> _Function:
     indices = fresh.whole(o.sizes[0], o.sizes2)
 
-    def embedding(table: Tensor) -> Tensor:
-        return functional.embedding(indices, table)
-
-    return _either(o, fresh, _Function((fresh.table(o),), embedding, fresh.wide))
+    return _Function((fresh.table(o),), lambda table: functional.embedding(indices, table))
 
 
 def _copy(o: Operation, fresh: _Fresh) -> OperatorCall:
@@ -474,23 +468,7 @@ def _copy(o: Operation, fresh: _Fresh) -> OperatorCall:
     return OperatorCall(lambda: target.copy_(source, non_blocking=True))
 
 
-def _memory_format(o: Operation) -> torch.memory_format:
-    return torch.channels_last if o.memory_format == "nhwc" else torch.contiguous_format
-
-
-def _either(
-    o: Operation,
-    fresh: _Fresh,
-    function: _Function,
-    layout: torch.memory_format = torch.contiguous_format,
-) -> OperatorCall:
-    """Return the forward pass, or the backward one with a random gradient of its own."""
-    if not o.is_backward:
-        return function.forward()
-    return function.backward(fresh.normal(o.output, layout=layout))
-
-
-_FAMILIES: dict[str, Callable[[Operation, _Fresh], OperatorCall]] = {
+_FAMILIES: dict[str, Callable[[Operation, _Fresh], OperatorCall | _Function]] = {
     "binary": _binary,
     "unary": _unary,
     "reduction": _reduction,
@@ -504,6 +482,16 @@ _FAMILIES: dict[str, Callable[[Operation, _Fresh], OperatorCall]] = {
     "copy": _copy,
     "transfer": _copy,
 }
+
+
+def call_of(operation: Operation, fresh: _Fresh) -> OperatorCall:
+    """Return one call on operands of its own; a backward pass has a random gradient, too."""
+    made = _FAMILIES[operation.family](operation, fresh)
+    if isinstance(made, OperatorCall):
+        return made
+    if not operation.is_backward:
+        return made.forward()
+    return made.backward(fresh.normal(operation.output, layout=made.layout))
 
 
 # ---- numerics -------------------------------------------------------------------------------
@@ -528,55 +516,47 @@ def _compared(pairs: Pairs, *, is_backward: bool) -> Numerics:
     A cosine is blind to scale, and of a single number it is 1 or -1: so the norms, or the
     numbers themselves, are told as a training step's losses or norms of gradients are.
     """
-    seen = [_Distance.between(answer, reference) for answer, reference in pairs]
+    seen = [_distance(answer, reference) for answer, reference in pairs]
     cosines = [one.cosine for one in seen if one.cosine is not None]
-    farthest = max(seen, key=lambda one: one.relative)
-    numerics = Numerics(
+    farthest = max(seen, key=_apart)
+    together = replace(
+        farthest,
         finite=all(one.finite for one in seen),
-        max_abs_diff=max(one.max_abs_diff for one in seen),
+        max_abs_diff=max(one.max_abs_diff or 0.0 for one in seen),
         cosine=min(cosines, default=None),
     )
-    size, expected = farthest.size, farthest.expected
-    if is_backward:
-        return replace(numerics, grad_norm=size, reference_grad_norm=expected)
-    return replace(numerics, loss=size, reference_loss=expected)
+    if not is_backward:
+        return together
+    return replace(
+        together,
+        loss=None,
+        reference_loss=None,
+        grad_norm=farthest.loss,
+        reference_grad_norm=farthest.reference_loss,
+    )
 
 
-@dataclass(frozen=True)
-class _Distance:
-    """How far a result is from its reference."""
+def _distance(answer: Tensor, reference: Tensor) -> Numerics:
+    """Return how far a result is from its reference; their sizes stand as losses."""
+    answer = answer.detach().flatten().double()
+    reference = reference.detach().flatten().double()
+    is_one = answer.numel() == 1
+    size, expected = (
+        float(each if is_one else torch.linalg.vector_norm(each)) for each in (answer, reference)
+    )
+    finite = bool(torch.isfinite(answer).all())
+    return Numerics(
+        finite=finite,
+        max_abs_diff=float((answer - reference).abs().max()),
+        cosine=cosine(answer, reference) if finite and expected and not is_one else None,
+        loss=size,
+        reference_loss=expected,
+    )
 
-    finite: bool
-    max_abs_diff: float
-    cosine: float | None
-    """Of more than one number, not all zero and none without end."""
-    size: float
-    """Norm of the result; of a single number itself."""
-    expected: float
 
-    @classmethod
-    def between(cls, answer: Tensor, reference: Tensor) -> _Distance:
-        answer = answer.detach().flatten().double()
-        reference = reference.detach().flatten().double()
-        is_one = answer.numel() == 1
-        size, expected = (
-            float(each if is_one else torch.linalg.vector_norm(each))
-            for each in (answer, reference)
-        )
-        finite, found = bool(torch.isfinite(answer).all()), None
-        if finite and expected and not is_one:
-            found = cosine(answer, reference)
-        return cls(
-            finite=finite,
-            max_abs_diff=float((answer - reference).abs().max()),
-            cosine=found,
-            size=size,
-            expected=expected,
-        )
-
-    @property
-    def relative(self) -> float:
-        """How far the sizes are apart, of what is expected; the farthest where that is NaN."""
-        apart = abs(self.size - self.expected)
-        relative = apart / abs(self.expected) if self.expected else apart
-        return math.inf if math.isnan(relative) else relative
+def _apart(seen: Numerics) -> float:
+    """Return how far the sizes are apart, of what is expected; NaN is the farthest."""
+    size, expected = seen.loss or 0.0, seen.reference_loss or 0.0
+    apart = abs(size - expected)
+    relative = apart / abs(expected) if expected else apart
+    return math.inf if math.isnan(relative) else relative

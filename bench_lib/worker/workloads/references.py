@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,7 +12,7 @@ from torch.nn import functional
 from bench_lib.model import Numerics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
 @contextlib.contextmanager
@@ -35,43 +33,6 @@ def gradients_norm(model: nn.Module) -> float:
     """Return the 2-norm of all gradients together."""
     gradients = [p.grad.float() for p in model.parameters() if p.grad is not None]
     return float(torch.linalg.vector_norm(torch.stack([g.norm() for g in gradients])))
-
-
-@dataclass
-class FirstStep:
-    """What the very first step of a training came to."""
-
-    loss: float = math.nan
-    grad_norm: float | None = None
-
-    def note(self, loss: Tensor | None, model: nn.Module, ranks: int) -> None:
-        """Keep the scalar loss of a step that has gone backward; nothing after the first."""
-        if not math.isnan(self.loss):
-            return  # a step that is recorded was noted before that, which takes some steps more
-        assert loss is not None
-        self.loss = float(loss)
-        if ranks == 1:  # several ranks average theirs; the twin is one rank's
-            self.grad_norm = gradients_norm(model)
-
-    def beside(self, twin: tuple[float | None, float | None], last: float) -> Numerics:
-        """Return it beside what ``twin_step`` told; ``last`` is the loss of the last step."""
-        return Numerics(
-            finite=math.isfinite(self.loss) and math.isfinite(last),
-            loss=self.loss,
-            reference_loss=twin[0],
-            grad_norm=self.grad_norm,
-            reference_grad_norm=twin[1],
-        )
-
-
-def twin_step(twin: nn.Module, loss: Callable[[], Tensor]) -> tuple[float | None, float | None]:
-    """Return a step's loss and its gradients' 2-norm; None where the memory is too small."""
-    try:
-        value = loss()
-        value.backward()
-    except torch.OutOfMemoryError:
-        return None, None
-    return float(value.detach()), gradients_norm(twin)
 
 
 def closeness(answer: Tensor, reference: Tensor, *, finite: bool) -> Numerics:

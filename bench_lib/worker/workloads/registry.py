@@ -69,7 +69,7 @@ def networks() -> dict[str, Network]:
     for name, ours in _ours().items():
         if name in found:
             raise ValueError(f"{name} is a network of torchvision; give ours another name")
-        found[name] = Network(name, "classification", ours.image_size, CLASSES)
+        found[name] = Network(name, "classification", ours.IMAGE_SIZE, CLASSES)
     return found
 
 
@@ -102,18 +102,19 @@ def create(name: str, image_size: int, **arguments: Any) -> nn.Module:
     Raises ValueError for an unknown name, and whatever torchvision raises for a size that the
     network cannot take.
     """
-    network = networks().get(name)
-    if network is None:
+    known = networks().get(name)
+    if known is None:
         raise ValueError(f"torchvision {torchvision.__version__} has no network {name!r}")
     if name in _ours():
-        return _ours()[name].construct()
+        network: nn.Module = getattr(_ours()[name], name)()
+        return network
     arguments["weights"] = None
-    if network.kind == "segmentation":
+    if known.kind == "segmentation":
         arguments["weights_backbone"] = None
     if name in ("googlenet", "inception_v3"):
         # Their own initialisation draws from a truncated normal, which takes seconds.
         arguments["init_weights"] = False
-    if image_size != network.image_size:
+    if image_size != known.image_size:
         if name.startswith("vit_"):
             arguments["image_size"] = image_size
         elif name.startswith("maxvit_"):

@@ -8,47 +8,43 @@ accuracies stay on the device until the measured stretch is over.
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from bench_lib.formulas.images import (
+    DATASETS,
+    FEEDS,
+    INPUT_ALONE,
+    MODES,
+    PRECISIONS,
+    SEED,
+    DataSet,
+    own_side,
+)
 from bench_lib.model import MEMORY_FORMATS, MOST_STEPS_TOLD, Training
 from bench_lib.worker.caches import told
-from bench_lib.worker.device import (
-    STORED,
-    autocast,
-    gradient_scaler,
-    layout_of,
-    require_compile,
-    set_precision,
-    update,
-)
-from bench_lib.worker.workload import Setting, Workload, require_known
+from bench_lib.worker.device import layout_of, require_compile, set_precision
+from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads import cifar, datasets
-from bench_lib.worker.workloads.compilation import Recorded, averaged, compiled, records_graphs
-from bench_lib.worker.workloads.feeding import FEEDS, Feed, Shape, feed_of, on_device
-from bench_lib.worker.workloads.flops import count
-from bench_lib.worker.workloads.networks import loss_of, main_output
-from bench_lib.worker.workloads.references import FirstStep, plain_fp32, twin_step
+from bench_lib.worker.workloads.compilation import Recorded, averaged
+from bench_lib.worker.workloads.feeding import Feed, Shape, feed_of, on_device
+from bench_lib.worker.workloads.flops import Amount, counted
+from bench_lib.worker.workloads.steps import BuiltNetwork, Spec, TrainingStep, loss_of, main_output
 from bench_lib.worker.workloads.weights import settle, stored, stored_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
 
     from bench_lib.model import Numerics
 
-PRECISIONS = ("fp32", "tf32", "tf32-conv", "bf16", "amp-fp16", "amp-bf16")
-MODES = (
-    *("eager", "graph", "default", "reduce-overhead", "max-autotune"),
-    "max-autotune-no-cudagraphs",
-)
 OPTIMIZERS = {"cifar100": "adam", "cifar10": "sgd", "mnist": "adadelta"}
 """Adam with its defaults, as in amd/HPCTrainingExamples' CIFAR-100 script; SGD with momentum; the
-Adadelta of PyTorch's MNIST example.  Each at one learning rate throughout."""
+Adadelta of PyTorch's MNIST example."""
+RATES = {"adam": 1e-3, "sgd": 0.01, "adadelta": 1.0}
 STATES = {"adam": 2, "sgd": 1, "adadelta": 2}
 """Numbers that an optimizer keeps for each weight."""
 UNMOVED = 1e-8
@@ -63,49 +59,40 @@ CAPACITY = 2**16
 """Steps that losses are kept of where nothing says how many there will be."""
 
 
-@dataclass(frozen=True)
-class _Spec:
-    """A case's parameters; raises ValueError for a value that is not known."""
-
+@dataclass(frozen=True, kw_only=True)
+class _Spec(Spec):
     dataset: str
-    network: str
-    """``none`` is the input alone."""
-    batch_size: int
-    """Images a rank."""
     feed: str
-    precision: str = "fp32"
     memory_format: str = "nchw"
     image_size: int = 0
     """Height and width in pixels; 0 is the network's own for this data set."""
-    compile_mode: str = "eager"
     workers: int = 0
     epochs: int = 0
     """With some, the measured stretch is so many whole epochs from fresh weights, and the test
     images are looked at afterwards."""
     data: str = "generated"
-    seed: int = 1337
+    seed: int = SEED
 
-    def __post_init__(self) -> None:
-        """Refuse what is not known."""
-        require_known("dataset", self.dataset, datasets.DATASETS)
-        require_known("precision", self.precision, PRECISIONS)
-        require_known("memory_format", self.memory_format, MEMORY_FORMATS)
-        require_known("compile_mode", self.compile_mode, MODES)
-        require_known("feed", self.feed, FEEDS)
+    known: ClassVar[Mapping[str, Collection[str]]] = {
+        "dataset": DATASETS,
+        "precision": PRECISIONS,
+        "memory_format": MEMORY_FORMATS,
+        "compile_mode": MODES,
+        "feed": FEEDS,
+    }
 
     @property
-    def about(self) -> datasets.DataSet:
+    def about(self) -> DataSet:
         """What is known of the data set beforehand."""
-        return datasets.DATASETS[self.dataset]
+        return DATASETS[self.dataset]
 
     @property
     def shape(self) -> Shape:
         """What the network takes."""
-        own = 299 if self.network == "inception_v3" else self.about.side
         return Shape(
             self.batch_size,
-            self.image_size or own,
-            STORED.get(self.precision, torch.float32),
+            self.image_size or own_side(self.dataset, self.network),
+            self.dtype,
             layout_of(self.memory_format),
         )
 
@@ -121,12 +108,12 @@ def training(setting: Setting, **params: Any) -> Workload:
     set_precision(spec.precision, setting.device)
     require_compile(spec.compile_mode, setting.device)
     data = datasets.load(spec.dataset, spec.data, spec.seed)
-    transforms = cifar.transforms_of(spec.dataset)
     more = {"seed": spec.seed, "workers": spec.workers}
-    source = feed_of(spec.feed, data, transforms, spec.shape, setting, **more)
-    if spec.network == "none":
-        return _input_alone(spec, setting, source)
-    return Trainer(spec, setting, data, transforms, source).workload()
+    transforms = cifar.transforms_of(spec.dataset)
+    feed = feed_of(spec.feed, data, transforms, spec.shape, setting, **more)
+    if spec.network == INPUT_ALONE:
+        return _input_alone(spec, setting, feed)
+    return Trainer(_Images(spec, setting, feed), feed, data.test).workload()
 
 
 def _input_alone(spec: _Spec, setting: Setting, feed: Feed) -> Workload:
@@ -149,50 +136,31 @@ def _input_alone(spec: _Spec, setting: Setting, feed: Feed) -> Workload:
     )
 
 
-class Trainer:
-    """A network that learns from a feed, on one rank."""
+class _Images(BuiltNetwork):
+    """A network for small images, and the batch that it was given last."""
 
-    def __init__(
-        self,
-        spec: _Spec,
-        setting: Setting,
-        data: datasets.Data,
-        transforms: cifar.Transforms,
-        feed: Feed,
-    ) -> None:
-        """Build the network, its optimizer, and what the step will need."""
-        self.spec, self.setting, self.data = spec, setting, data
-        self.device = setting.device
-        self.transforms, self.feed = transforms, feed
+    spec: _Spec
+
+    def __init__(self, spec: _Spec, setting: Setting, feed: Feed) -> None:
+        super().__init__(spec, setting)
         self.learns = spec.feed != "fixed"
+        self.at_once = 1 if spec.epochs else feed.at_once
+        self.items = spec.batch_size * self.at_once
+        self.warnings = feed.warnings
         self.model = self._fresh_model()
         self.fresh = {name: value.cpu().clone() for name, value in self.model.state_dict().items()}
-        self.scaler = gradient_scaler(spec.precision, self.device)
-        self.fresh_scaler = self.scaler.state_dict() if self.scaler is not None else {}
-        self.optimizer = self._optimizer()
-        self.graphed = spec.compile_mode == "graph"
+        self.parameters = sum(weight.numel() for weight in self.model.parameters())
+        # Weights and what the optimizer keeps are read and written, the input is read.
+        kept = 2 + 2 * STATES[OPTIMIZERS[spec.dataset]]
+        state = sum(stored_bytes(weight) for weight in self.model.parameters())
+        images = spec.batch_size * spec.about.channels * spec.shape.image_size**2
+        self.least_bytes = self.at_once * (kept * state + images * spec.dtype.itemsize)
+        self.input, self.targets = (torch.empty(0) for _ in range(2))
         # DDP keeps nodes of autograd, which work on the stream that they were made on.
-        alone = setting.ranks == 1 or not self.graphed
+        alone = setting.ranks == 1 or spec.compile_mode != "graph"
         self.side = None if alone else torch.cuda.Stream()
-        self.forward = compiled(self._parallel(), spec.compile_mode)
-        self.records_graphs = records_graphs(spec.compile_mode)
-        self.at_once = 1 if spec.epochs else feed.at_once
-        self.steps = spec.epochs * feed.steps_per_epoch or None
-        self.learnt = _Learnt(max(self.steps or 0, CAPACITY), self.device)
-        self.images, self.targets = (torch.empty(0) for _ in range(2))
-        self.loss: Tensor | None = None
-        self.first: FirstStep | None = None
-        self.recorded: Recorded | None = None
-        if self.graphed:
-            if self.side is not None:
-                self._warm_up_ranks(self.side)
-            self.recorded = Recorded(self._train_once, self._note_first, self.side)
-        self.train_once: Callable[[], object] = self.recorded or self._train_once
-
-    # ---- building -------------------------------------------------------------------------
 
     def _fresh_model(self) -> nn.Module:
-        """Build the same weights each time it is called."""
         spec = self.spec
         torch.manual_seed(spec.seed)
         with self.device:
@@ -200,26 +168,30 @@ class Trainer:
         model = model.to(self.device)
         shape = (SETTLED_ON, spec.about.channels, spec.shape.image_size, spec.shape.image_size)
         settle(model, torch.rand(shape, device=self.device))
-        model = stored(model, spec.precision, spec.shape.dtype)
+        model = stored(model, spec.precision, spec.dtype)
         return model.train().to(memory_format=spec.shape.layout)
 
-    def _optimizer(self) -> torch.optim.Optimizer:
+    def twin(self) -> nn.Module:
+        spec = self.spec
+        with self.device:
+            twin = cifar.create(spec.network, spec.about, spec.shape.image_size)
+        twin.load_state_dict(self.fresh)
+        return twin.to(self.device).train()
+
+    def optimizer(self) -> torch.optim.Optimizer:
         weights = self.model.parameters()
         on_gpu = self.device.type == "cuda"
         # Fused, or else capturable: what asks the device whether a gradient overflowed waits.
         fused = True if on_gpu or self.scaler is not None else None
         kind = OPTIMIZERS[self.spec.dataset]
+        rate = RATES[kind] if self.learns else UNMOVED
         if kind == "sgd":
-            rate = 0.01 if self.learns else UNMOVED
             return torch.optim.SGD(weights, lr=rate, momentum=0.9, fused=fused)
         if kind == "adadelta":
-            rate = 1.0 if self.learns else UNMOVED
             return torch.optim.Adadelta(weights, lr=rate, capturable=on_gpu)
-        rate = 1e-3 if self.learns else UNMOVED
         return torch.optim.Adam(weights, lr=rate, fused=fused, capturable=on_gpu)
 
-    def _parallel(self) -> nn.Module:
-        """Return the network as it is trained: of several ranks each averages with the others."""
+    def averaged(self) -> nn.Module:
         # Each rank's batch norms keep what they saw: none of it is needed to train.
         apart = {"broadcast_buffers": False}
         if self.side is None:
@@ -231,59 +203,90 @@ class Trainer:
         with _on(self.side):
             return averaged(self.model, self.setting, process_group=group, **apart)
 
-    def _warm_up_ranks(self, side: torch.cuda.Stream) -> None:
-        with _on(side):
-            for _ in range(DDP_STEPS):
-                self.feed.fetch()
-                self._train_once()
-        self.rewind()
+    def counted(self) -> Amount | None:
+        spec = self.spec
+        side = spec.shape.image_size
+        return counted(weightless_step, spec.network, spec.about, side, spec.batch_size)
+
+    def flops(self) -> float | None:
+        found = super().flops()
+        return None if found is None else self.at_once * found
+
+    def traffic(self) -> float | None:
+        return None  # nobody counts what the feed and the optimizer move
+
+    def layers(self) -> None:
+        return None
+
+
+def weightless_step(
+    network: str, about: DataSet, side: int, batch_size: int
+) -> Callable[[], object]:
+    """Return an eager step that has shapes but no data, the optimizer's left out."""
+    with torch.device("meta"):
+        model = cifar.create(network, about, side).train()
+        images = torch.empty(batch_size, about.channels, side, side)
+        targets = torch.empty(batch_size, dtype=torch.int64)
+    return lambda: loss_of(model(images), targets).backward()
+
+
+class Trainer(TrainingStep):
+    """A network that learns from a feed, on one rank."""
+
+    built: _Images
+
+    def __init__(self, built: _Images, feed: Feed, test: datasets.Split) -> None:
+        """Build what the step will need; several ranks that record it warm up before."""
+        spec, scaler = built.spec, built.scaler
+        self.spec, self.feed, self.test = spec, feed, test
+        self.fresh_scaler = {} if scaler is None else scaler.state_dict()
+        self.steps = spec.epochs * feed.steps_per_epoch or None
+        self.learnt = _Learnt(max(self.steps or 0, CAPACITY), built.device)
+        self.first_batch: tuple[Tensor, Tensor] | None = None
+        super().__init__(built)
+        if self.recorded is not None and built.side is not None:
+            with _on(built.side):
+                for _ in range(DDP_STEPS):
+                    feed.fetch()
+                    self.train_once()
+            self.rewind()
+
+    def record(self) -> Recorded:
+        """Return the device's part of a step, which becomes a graph."""
+        return Recorded(self.train_once, self.note_first_step, self.built.side)
 
     # ---- a step ---------------------------------------------------------------------------
 
     def step(self) -> None:
         """Train on the next batch, or on as many as come at once."""
-        for _ in range(self.at_once):
+        train_once = self.recorded or self.train_once
+        for _ in range(self.built.at_once):
             self.feed.fetch()
-            self.train_once()
+            train_once()
             self.learnt.steps += 1
-            if self.first is None:
-                self._note_first()
+            self.note_first_step()
+
+    def train_once(self) -> None:
+        """Do the device's part of a step."""
+        self.take()
+        super().step()
 
     def load(self) -> None:
         """Do the first part of a step: the next batch, as the network takes it."""
         self.feed.fetch()
-        self._load()
+        self.take()
 
-    def _train_once(self) -> None:
-        self._load()
-        self._go_forward()
-        self._go_backward()
-        self._optimize()
+    def take(self) -> None:
+        """Do the device's part of loading."""
+        self.built.input, self.built.targets = self.feed.batch()
 
-    def _load(self) -> None:
-        self.images, self.targets = self.feed.batch()
-
-    def _go_forward(self) -> None:
-        if self.records_graphs:
-            torch.compiler.cudagraph_mark_step_begin()
-        self.optimizer.zero_grad(set_to_none=True)
-        with self._autocast():
-            output = self.forward(self.images)
-            self.loss = loss_of(output, self.targets)
-        if self.learns:
-            self.learnt.note(self.loss, main_output(output), self.targets)
-
-    def _go_backward(self) -> None:
-        assert self.loss is not None
-        loss = self.loss if self.scaler is None else self.scaler.scale(self.loss)
-        loss.backward()
-        self.loss = self.loss.detach()
-
-    def _optimize(self) -> None:
-        update(self.optimizer, self.scaler)
-
-    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        return autocast(self.spec.precision, self.device)
+    def compute_loss(self) -> Tensor:
+        """Return the loss, a scalar, and write down what was learnt."""
+        output = self.run(self.built.input)
+        loss = loss_of(output, self.built.targets)
+        if self.built.learns:
+            self.learnt.note(loss, main_output(output), self.built.targets)
+        return loss
 
     # ---- before and after the measured stretch --------------------------------------------
 
@@ -293,87 +296,66 @@ class Trainer:
         Everything stays where it is in memory, because a graph refers to it.
         """
         with torch.no_grad():
-            for name, value in self.model.state_dict().items():
-                value.copy_(self.fresh[name])
+            for name, value in self.built.model.state_dict().items():
+                value.copy_(self.built.fresh[name])
             for state in self.optimizer.state.values():
                 for value in state.values():
                     if isinstance(value, Tensor):
                         value.zero_()
-        if self.scaler is not None:
-            self.scaler.load_state_dict(self.fresh_scaler)
+        if self.built.scaler is not None:
+            self.built.scaler.load_state_dict(self.fresh_scaler)
         self.learnt.rewind()
         self.feed.rewind()
-        torch.manual_seed(self.spec.seed + self.setting.rank)
+        torch.manual_seed(self.spec.seed + self.built.setting.rank)
 
     def told(self) -> Training | None:
         """Return what was learnt since ``rewind``; None where one batch is all there is."""
-        if not self.learns:
+        if not self.built.learns:
             return None
         losses, accuracies = self.learnt.told(self.feed.steps_per_epoch)
-        tested = self._tested() if self.spec.epochs else None
-        together = self.spec.batch_size * self.setting.ranks
+        accuracy, samples = self._tested() if self.spec.epochs else (None, None)
         return Training(
-            data=self.data.source,
-            samples=self.feed.steps_per_epoch * together,
+            data=self.spec.data,
+            samples=self.feed.steps_per_epoch * self.spec.batch_size * self.built.setting.ranks,
             steps_per_epoch=self.feed.steps_per_epoch,
             losses=losses,
             accuracies=accuracies,
-            test_accuracy=None if tested is None else tested[0],
-            test_samples=None if tested is None else tested[1],
+            test_accuracy=accuracy,
+            test_samples=samples,
         )
 
     def _tested(self) -> tuple[float, int]:
         """Return the share of this rank's test images that are right, and their number."""
-        images, targets = on_device(self.data.test, self.device)
-        rank, ranks, shape = self.setting.rank, self.setting.ranks, self.spec.shape
-        images, targets = images[rank::ranks], targets[rank::ranks]
-        right = torch.zeros((), dtype=torch.int64, device=self.device)
-        self.model.eval()
-        with torch.no_grad(), self._autocast():
+        model, setting, shape = self.built.model, self.built.setting, self.spec.shape
+        images, targets = on_device(self.test, setting.device)
+        images, targets = (each[setting.rank :: setting.ranks] for each in (images, targets))
+        right = torch.zeros((), dtype=torch.int64, device=setting.device)
+        model.eval()
+        with torch.no_grad(), self.built.autocast():
             for batch, answers in zip(images.split(TESTED), targets.split(TESTED), strict=True):
-                seen = self.transforms.plain(batch, shape.image_size)
+                seen = self.feed.transforms.plain(batch, shape.image_size)
                 seen = seen.to(shape.dtype, memory_format=shape.layout)
-                right += (main_output(self.model(seen)).argmax(1) == answers).sum()
-        self.model.train()
+                right += (main_output(model(seen)).argmax(1) == answers).sum()
+        model.train()
         return int(right) / len(targets), len(targets)
 
     # ---- numerics -------------------------------------------------------------------------
 
-    def _note_first(self) -> None:
-        """Keep the first step's batch and what came of it, for FP32's answer to the same."""
-        if self.first is not None:
-            return
-        self.first = FirstStep()
-        self.first.note(self.loss, self.model, self.setting.ranks)
-        self.first_batch = self.images.cpu(), self.targets.cpu()
+    def note_first_step(self) -> None:
+        """Keep the first step's batch too, for FP32's answer to the same."""
+        if self.first_batch is None:
+            super().note_first_step()
+            self.first_batch = self.built.input.cpu(), self.built.targets.cpu()
 
     def numerics(self) -> Numerics | None:
         """Return the first step beside FP32 eager's; alone where a network draws lots."""
-        if self.first is None or self.loss is None:
+        if self.first_batch is None or self.loss is None:
             return None
-        last = float(self.loss)
-        twin: tuple[float | None, float | None] = (None, None)
-        if not _draws_lots(self.model):
-            self._release()
-            twin = self._reference()
-        return self.first.beside(twin, last)
-
-    def _reference(self) -> tuple[float | None, float | None]:
-        """First loss and gradient norm of FP32 eager; None where the memory is too small."""
-        with plain_fp32():
-            with self.device:
-                twin = cifar.create(self.spec.network, self.spec.about, self.spec.shape.image_size)
-            twin.load_state_dict(self.fresh)
-            twin.to(self.device).train()
-            images, targets = (each.to(self.device) for each in self.first_batch)
-            images = images.float().contiguous()
-            return twin_step(twin, lambda: loss_of(twin(images), targets))
-
-    def _release(self) -> None:
-        """Give back what only a step needs."""
-        if self.recorded is not None:
-            self.recorded.release()
-        del self.forward, self.model, self.optimizer, self.loss
+        if _draws_lots(self.built.model):
+            return self.beside((None, None), float(self.loss))
+        device = self.built.device
+        self.built.input, self.built.targets = (each.to(device) for each in self.first_batch)
+        return super().numerics()
 
     def close(self) -> None:
         """End the feed, and the graph before the ranks part: it holds their communication."""
@@ -381,53 +363,23 @@ class Trainer:
         if self.recorded is not None:
             self.recorded.release()
 
-    def flops(self) -> float | None:
-        """Count the FLOPs of one call of ``step`` on this rank; None where torch cannot."""
-        spec = self.spec
-        try:
-            with torch.device("meta"):
-                twin = cifar.create(spec.network, spec.about, spec.shape.image_size).train()
-                side = spec.shape.image_size
-                images = torch.empty(spec.batch_size, spec.about.channels, side, side)
-                targets = torch.empty(spec.batch_size, dtype=torch.int64)
-            amount = count(lambda: loss_of(twin(images), targets).backward())
-        except (RuntimeError, NotImplementedError):
-            return None
-        return self.at_once * math.fsum(amount.flops.values())
-
-    # ---- all of it ------------------------------------------------------------------------
-
-    def workload(self) -> Workload:
+    def workload(self, **about: Any) -> Workload:
         """Return the step and what is known of it."""
-        spec, is_eager = self.spec, self.spec.compile_mode == "eager"
-        kept = 2 + 2 * STATES[OPTIMIZERS[spec.dataset]]
-        state = sum(stored_bytes(weight) for weight in self.model.parameters())
-        pixels = spec.about.channels * spec.shape.image_size**2
         portions: dict[str, Callable[[], object]] = {
             "load": self.load,
-            "forward": self._go_forward,
-            "backward": self._go_backward,
-            "optimizer": self._optimize,
+            "forward": self.forward,
+            "backward": self.backward,
+            "optimizer": self.optimize,
         }
-        return Workload(
+        return super().workload(
             step=self.step,
-            items_per_step=spec.batch_size * self.at_once,
-            item="img",
-            compiled=not is_eager,
-            parameters=sum(weight.numel() for weight in self.model.parameters()),
-            # Weights and what the optimizer keeps are read and written, the input is read.
-            least_bytes_per_step=self.at_once
-            * (kept * state + spec.batch_size * pixels * spec.shape.dtype.itemsize),
-            flops_per_step=self.flops,
             steps=self.steps,
-            rewind=self.rewind if self.learns else self.feed.rewind,
-            portions=portions if is_eager else {},
+            rewind=self.rewind if self.built.learns else self.feed.rewind,
+            portions=portions if self.spec.compile_mode == "eager" else {},
             fed_by_host=self.feed.fed_by_host,
             training=self.told,
             close=self.close,
-            numerics=self.numerics,
-            loss=lambda: self.loss,
-            warnings=self.feed.warnings,
+            **about,
         )
 
 

@@ -13,18 +13,24 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from glob import escape
 from pathlib import Path
 
+from bench_lib.backends.amd.rocprof import counters as hardware_counters
 from bench_lib.backends.amd.rocprof import results, tables
-from bench_lib.backends.amd.rocprof.results import Files, Results
+from bench_lib.backends.amd.rocprof.results import Files
+from bench_lib.backends.profiler import Counters, Results, Run
 from bench_lib.backends.tool import ToolError, ask
+from bench_lib.model import Hardware, Kernel
 
 TOOLS = ("rocprofv3", "rocprofv2", "rocprof", "rocprof-compute")
 TRACERS = TOOLS[:3]
 """The newest first."""
+NEWEST = "rocm"
+"""Stands for the newest of the tracers that is installed."""
+NAME = "case"
+"""How the files of a run begin."""
 PACKAGES = {
     "rocprofv3": "rocprofiler-sdk",
     "rocprofv2": "rocprofiler",
@@ -40,30 +46,19 @@ FIRST_WITH_BLOCKS = (7, 0)
 SPEED_OF_LIGHT = "2"
 """The part of rocprof-compute's report with all that bench-lib reads."""
 VERSION_TIMEOUT_S = 5.0
-_V3_FILE = re.compile(
-    r"(?P<who>.*?)_?(?P<what>kernel_trace|kernel_stats|memory_copy_trace|marker_api_trace)\.csv"
-    r"|(?P<whose>.*?)_?results\.db"
-)
+ANALYSIS_TIMEOUT_S = 300.0
+"""rocprof-compute takes minutes to import what it prints with."""
+_V3_FILE = re.compile(rf"{NAME}_(?:(\d+)_)?(.+)")
 _V3_KINDS = {
-    "kernel_trace": "kernels",
-    "kernel_stats": "statistics",
-    "memory_copy_trace": "copies",
-    "marker_api_trace": "markers",
-    None: "databases",
+    "kernel_trace.csv": "kernels",
+    "kernel_stats.csv": "statistics",
+    "memory_copy_trace.csv": "copies",
+    "marker_api_trace.csv": "markers",
+    "results.db": "databases",
 }
 _HOST_CALL = re.compile(r"(__)?hip[A-Z]\w*|hsa_\w+")
 _RELEASE = re.compile(r"\s*(\d{1,4}(?:\.\d{1,4}){1,2})")
 _ROCM_TOLD = re.compile(r"(?i)rocm[ _]version\W+(\d{1,4}(?:\.\d{1,4}){1,2})")
-_OWN_VERSION = re.compile(r"(?mi)^\W*(?!rocm|system)[\w-]*\s*version\W+(\d+(?:\.\d+)+)")
-
-
-@dataclass(frozen=True)
-class KernelStatistics:
-    """What all calls of one kernel took."""
-
-    name: str
-    calls: int
-    total_ns: float
 
 
 @dataclass(frozen=True)
@@ -76,129 +71,120 @@ class Profiler:
     rocm: tuple[int, ...] | None = None
     """The release that it belongs to; None where that is not known, and taken for a new one."""
 
-    def version(self, environ: Mapping[str, str] = os.environ) -> str | None:
-        """Ask for its own version; None where it does not tell, as rocprofv3 before ROCm 7.0."""
-        try:
-            said = ask([self.path, "--version"], timeout_s=VERSION_TIMEOUT_S, environ=environ)
-        except ToolError:
-            return None
-        # rocprofv3 tells two, and that of ROCm is not its own.
-        found = _OWN_VERSION.search(said)
-        return found[1] if found else None
+    @property
+    def always_counts(self) -> bool:
+        """Whether every run collects counters, as rocprof-compute's do."""
+        return self.tool == "rocprof-compute"
 
     def command(
-        self,
-        app: Sequence[str],
-        folder: Path,
-        name: str,
-        *,
-        counters: Sequence[str] = (),
+        self, app: Sequence[str], folder: Path, *, counters: Sequence[str] = ()
     ) -> list[str]:
         """Return the words that run ``app`` and leave what its kernels did in ``folder``.
 
-        Files there begin with ``name``, each process's with its own.  With ``counters``, which
-        have to fit in one pass (``counters.passes``), these are collected and no traces;
-        rocprof-compute collects what it wants in any case.  Needs ``prepare`` before it runs.
+        With ``counters``, which have to fit in one pass (``counters.passes``), these are
+        collected and no traces; rocprof-compute collects what it wants in any case.  Needs
+        ``prepare`` before it runs.
         """
         if self.tool == "rocprof-compute":
             blocks = ["-b", SPEED_OF_LIGHT] if self._since(FIRST_WITH_BLOCKS) else []
-            where = ["-n", name, "-p", str(folder / name)]
+            where = ["-n", NAME, "-p", str(folder / NAME)]
             return [self.path, "profile", *where, *blocks, "--no-roof", "--", *app]
         if self.tool == "rocprofv3":
             # Ranks would write over each other's files without the process in the name; what
             # it writes by itself is CSV before ROCm 7.0 and a database since.
-            words = ["--output-format", "csv", "-d", str(folder), "-o", f"{name}_%pid%"]
-            return [self.path, *self._asked_v3(folder, name, counters), *words, "--", *app]
+            words = ["--output-format", "csv", "-d", str(folder), "-o", f"{NAME}_%pid%"]
+            return [self.path, *self._asked_v3(folder, counters), *words, "--", *app]
         if self.tool == "rocprofv2":
             asked = ["--kernel-trace", "--roctx-trace"]
-            words = ["--plugin", "file", "-d", str(folder), "-o", name]
+            words = ["--plugin", "file", "-d", str(folder), "-o", NAME]
         else:
             asked = ["--stats"]
-            words = ["-o", str(folder / f"{name}.csv")]
+            words = ["-o", str(folder / f"{NAME}.csv")]
         if counters:
             timed = ["--timestamp", "on"] if self.tool == "rocprof" else []
-            asked = ["-i", str(_counter_file(folder, name)), *timed]
+            asked = ["-i", str(_counter_file(folder)), *timed]
         return [self.path, *asked, *words, *app]
 
-    def prepare(self, folder: Path, name: str, *, counters: Sequence[str] = ()) -> None:
+    def prepare(self, folder: Path, *, counters: Sequence[str] = ()) -> None:
         """Make the folder, and the file of counters that some versions read; raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         if counters and self.tool != "rocprof-compute":
             # rocprofv2 writes counters into a folder of the pass, and makes none.
             if self.tool == "rocprofv2":
                 (folder / "pmc_1").mkdir(exist_ok=True)
-            line = f"pmc: {' '.join(counters)}\n"
-            _counter_file(folder, name).write_text(line, encoding="utf-8")
+            _counter_file(folder).write_text(f"pmc: {' '.join(counters)}\n", encoding="utf-8")
 
-    def analysis(self, folder: Path, name: str) -> list[str]:
-        """Return the words with which rocprof-compute prints what ``counters.parse`` reads.
-
-        Raises ToolError where nothing was collected, and for any other tool.
-        """
-        if self.tool != "rocprof-compute":
-            raise ToolError(f"{self.tool} has no analysis; rocprof-compute has")
-        return [
-            *(self.path, "analyze", "-p", str(self._workload(folder, name))),
-            *("-b", SPEED_OF_LIGHT),
-        ]
-
-    def counted(self, folder: Path, name: str) -> list[Path]:
-        """Return the files with counters that a run left, for ``counters.read``.
-
-        Raises ToolError where there is none.
-        """
-        if self.tool == "rocprof-compute":
-            return [self._workload(folder, name) / "pmc_perf.csv"]
-        pattern = {
-            "rocprofv3": f"{escape(name)}_*counter_collection.csv",
-            "rocprofv2": f"results_{escape(name)}.csv",
-        }.get(self.tool, f"{escape(name)}.csv")
-        if found := sorted(folder.rglob(pattern)):
-            return found
-        raise ToolError(self._nothing(folder, "counters"))
-
-    def results(self, folder: Path, name: str, within: str | None = None) -> Results:
+    def results(self, folder: Path, within: str | None = None) -> Results:
         """Read what a run of ``command`` left, of every process.
 
         ``within`` is the name of the ROCTX ranges that are to count, as in ``results.read``.
         Raises ToolError where there is nothing, or what there is makes no sense.
         """
-        files = self._files(folder, name)
+        files = self._files(folder)
         if not files:
             raise ToolError(self._nothing(folder, "statistics of kernels"))
         return results.read(files, within, self.tool)
 
+    def counters(
+        self, folder: Path, device: Hardware, run: Run, say: Callable[[str], None]
+    ) -> Counters:
+        """Return what counters tell of a device, from as many more runs as they need.
+
+        rocprof-compute has counted in the run into ``folder`` already.  Raises ToolError.
+        """
+        if self.tool == "rocprof-compute":
+            say("analyse the counters")
+            words = [self.path, "analyze", "-p", str(self._workload(folder)), "-b", SPEED_OF_LIGHT]
+            return hardware_counters.parse(ask(words, timeout_s=ANALYSIS_TIMEOUT_S))
+        files: list[Path] = []
+        needed = hardware_counters.passes(device.arch or "", self.rocm)
+        for number, asked in enumerate(needed, 1):
+            into = folder / f"counters-{number}"
+            run(f"counters, run {number} of {len(needed)}", into, asked)
+            files += self._counted(into)
+        return hardware_counters.read(files, peak_gb_s=device.peak_gb_per_s)
+
+    def _counted(self, folder: Path) -> list[Path]:
+        """Return the files with counters that a run left."""
+        pattern = {
+            "rocprofv3": f"{NAME}_*counter_collection.csv",
+            "rocprofv2": f"results_{NAME}.csv",
+        }.get(self.tool, f"{NAME}.csv")
+        if found := sorted(folder.rglob(pattern)):
+            return found
+        raise ToolError(self._nothing(folder, "counters"))
+
     def _since(self, release: tuple[int, ...]) -> bool:
         return self.rocm is None or self.rocm >= release
 
-    def _asked_v3(self, folder: Path, name: str, counters: Sequence[str]) -> list[str]:
+    def _asked_v3(self, folder: Path, counters: Sequence[str]) -> list[str]:
         if not counters:
             return ["--stats", "--kernel-trace", "--marker-trace", "--memory-copy-trace"]
         if self._since(FIRST_WITH_PMC):
             return ["--pmc", *counters]
-        return ["-i", str(_counter_file(folder, name))]
+        return ["-i", str(_counter_file(folder))]
 
-    def _files(self, folder: Path, name: str) -> list[Files]:
+    def _files(self, folder: Path) -> list[Files]:
         if self.tool == "rocprofv3":
-            return list(_of_v3(folder, name))
+            return list(_of_v3(folder))
         if self.tool == "rocprofv2":
             # It puts its own words before the name, and a number where there is none.
-            traces = [p for p in sorted(folder.glob(f"*{escape(name)}*.csv")) if _is_trace(p)]
-            markers = sorted(folder.glob(f"roctx_trace_*{escape(name)}*.csv"))
-            copies = sorted(folder.glob(f"async_copy_trace_*{escape(name)}*.csv"))
+            traces = [p for p in sorted(folder.glob(f"*{NAME}*.csv")) if _is_trace(p)]
+            markers = sorted(folder.glob(f"roctx_trace_*{NAME}*.csv"))
+            copies = sorted(folder.glob(f"async_copy_trace_*{NAME}*.csv"))
             return [Files("", kernels=traces, copies=copies, markers=markers)] if traces else []
         if self.tool == "rocprof-compute":
-            return [Files("", kernels=[self._workload(folder, name) / "pmc_perf.csv"])]
-        traces = [p for p in [folder / f"{name}.csv"] if _is_trace(p)]
-        statistics = [p for p in [folder / f"{name}.stats.csv"] if p.is_file()]
+            return [Files("", kernels=[self._workload(folder) / "pmc_perf.csv"])]
+        traces = [p for p in [folder / f"{NAME}.csv"] if _is_trace(p)]
+        statistics = [p for p in [folder / f"{NAME}.stats.csv"] if p.is_file()]
         found = Files("", kernels=traces, statistics=statistics)
         return [found] if traces or statistics else []
 
-    def _workload(self, folder: Path, name: str) -> Path:
+    def _workload(self, folder: Path) -> Path:
         """Find the folder of a workload, which may lie in one of the device's name."""
-        found = sorted((folder / name).rglob("pmc_perf.csv"))
+        found = sorted((folder / NAME).rglob("pmc_perf.csv"))
         if not found:
-            raise ToolError(self._nothing(folder / name, "counters"))
+            raise ToolError(self._nothing(folder / NAME, "counters"))
         return found[0].parent
 
     def _nothing(self, folder: Path, what: str) -> str:
@@ -222,10 +208,11 @@ def find(environ: Mapping[str, str] = os.environ, tool: str | None = None) -> Pr
     return None
 
 
-def require(tool: str | None = None, environ: Mapping[str, str] = os.environ) -> Profiler:
+def require(name: str = NEWEST, environ: Mapping[str, str] = os.environ) -> Profiler:
     """Return a profiler; ToolError with what to install where there is none."""
-    if tool is not None and tool not in TOOLS:
-        raise ToolError(f"no profiler {tool!r}; there are {', '.join(TOOLS)}")
+    if name not in (NEWEST, *TOOLS):
+        raise ToolError(f"no profiler {name!r}; there are {', '.join(TOOLS)}")
+    tool = None if name == NEWEST else name
     found = find(environ, tool)
     if found is not None:
         return found
@@ -239,7 +226,7 @@ def require(tool: str | None = None, environ: Mapping[str, str] = os.environ) ->
     )
 
 
-def read_with_problems(path: Path) -> tuple[list[KernelStatistics], list[str]]:
+def read(path: Path) -> tuple[list[Kernel], list[str]]:
     """Read what kernels took, the longest first, from statistics or from a trace of calls.
 
     Columns are found by their names, in any order.  Beside the kernels it tells in sentences what
@@ -253,46 +240,45 @@ def read_with_problems(path: Path) -> tuple[list[KernelStatistics], list[str]]:
     else:
         files = Files(statistics=[path])
     found = results.read([files], None, "the profiler")
-    each = [(k.name, round(k.calls), float(round(k.total_s * 1e9))) for k in found.kernels]
-    if 2 * sum(bool(_HOST_CALL.fullmatch(name)) for name, *_ in each) > len(each):
+    kernels = [kernel for process in found.processes for kernel in process.kernels]
+    if 2 * sum(bool(_HOST_CALL.fullmatch(kernel.name)) for kernel in kernels) > len(kernels):
         raise ToolError(
             f"{path.name} is about the host's calls of HIP and HSA, not about kernels; "
             "rocprofv3 --stats --kernel-trace leaves those in kernel_stats.csv"
         )
-    return [KernelStatistics(*kernel) for kernel in each], found.problems
+    return kernels, found.problems
 
 
-def _of_v3(folder: Path, name: str) -> Iterator[Files]:
-    """Yield each process's files; without a name those of any, in the host's folder."""
+class ROCmProfilers:
+    """What ``Backend.profilers`` returns."""
+
+    names = (NEWEST, *TOOLS)
+    source = "rocprof"
+    require = staticmethod(require)
+    read = staticmethod(read)
+
+
+def _of_v3(folder: Path) -> Iterator[Files]:
+    """Yield each process's files."""
     found: dict[tuple[Path, str], Files] = {}
     for path in sorted(folder.rglob("*")):
         match = _V3_FILE.fullmatch(path.name)
-        who = (match["who"] or match["whose"] or "") if match else ""
-        label = _label(who, name)
-        if match is None or label is None:
-            continue
-        files = found.setdefault((path.parent, who), Files(label))
-        getattr(files, _V3_KINDS[match["what"]]).append(path)
+        if match is not None and match[2] in _V3_KINDS:
+            pid = match[1] or ""
+            files = found.setdefault((path.parent, pid), Files(pid))
+            getattr(files, _V3_KINDS[match[2]]).append(path)
     for files in found.values():
         if files.kernels or files.statistics:
             files.databases.clear()  # what was asked for is there
         yield files
 
 
-def _label(who: str, name: str) -> str | None:
-    """Return the process that a file's name tells; None for another application's file."""
-    if not name:
-        return who
-    match = re.fullmatch(rf"{re.escape(name)}(?:_(\d+))?", who)
-    return match[1] or "" if match else None
-
-
 def _is_trace(path: Path) -> bool:
     return any(column in results.KERNEL for column in tables.columns_of(path))
 
 
-def _counter_file(folder: Path, name: str) -> Path:
-    return folder / f"{name}_counters.txt"
+def _counter_file(folder: Path) -> Path:
+    return folder / f"{NAME}_counters.txt"
 
 
 def _programs(environ: Mapping[str, str]) -> str:

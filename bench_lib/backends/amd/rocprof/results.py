@@ -7,101 +7,32 @@ ROCm/rocprofiler at 7fa81399, and rocprof, bin/tblextr.py there, write.
 
 from __future__ import annotations
 
+import json
 import sys
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench_lib.backends.amd.rocprof import rocpd, tables
+from bench_lib.backends.amd.rocprof import tables
+from bench_lib.backends.amd.rocprof.tables import Span
+from bench_lib.backends.profiler import ProfiledProcess, Results
 from bench_lib.model import Kernel, KernelCall
 
 MOST_CALLS = 1_000_000
-"""Of a process whose begin and end are kept one by one; all of them are in the totals."""
+"""Of a process whose begin and end are kept one by one; the totals have all calls."""
 
 KERNEL = ("Kernel_Name", "KernelName")
 BEGIN = ("Start_Timestamp", "BeginNs")
 END = ("End_Timestamp", "EndNs", "Stop_Timestamp")
-
+DIRECTION = ("Direction", "Operation")
 STATISTICS = (("Name",), ("Calls",), ("TotalDurationNs",))
 
-Span = tuple[str, int, int]
-"""Name, begin and end in nanoseconds."""
+_COPIES = {"host to device": "HtoD", "device to host": "DtoH", "device to device": "DtoD"}
+"""Directions in the words of torch's profiler, so that profiles can be compared."""
+
 Window = tuple[int, int]
-Inside = Callable[[int], bool]
-
-
-@dataclass(frozen=True)
-class Copy:
-    """All copies of memory in one direction."""
-
-    direction: str
-    """``host to device``, ``device to host``, ``device to device``."""
-    calls: int
-    total_s: float
-    bytes: int | None = None
-    """All together; None where the profiler does not tell, as none does in CSV."""
-
-
-@dataclass(frozen=True)
-class ProfiledProcess:
-    """What one process had the device do, inside the ranges that count."""
-
-    label: str
-    """Its id where the profiler tells it, else empty."""
-    kernels: list[Kernel]
-    """Calls and time of all the ranges together, the longest first."""
-    copies: list[Copy] = field(default_factory=list)
-    calls: list[KernelCall] = field(default_factory=list)
-    """Each kernel's call in the order they began; empty where there are only statistics."""
-    ranges: int = 0
-    """How many ranges counted; none where everything did."""
-
-
-@dataclass(frozen=True)
-class Results:
-    """What an application's processes had their devices do."""
-
-    processes: list[ProfiledProcess]
-    problems: list[str] = field(default_factory=list)
-    """Sentences for whoever reads the results: what is missing, and why."""
-
-    @property
-    def kernels(self) -> list[Kernel]:
-        """Those of all processes together, the longest first."""
-        totals: dict[str, tuple[float, float]] = {}
-        for kernel in (kernel for process in self.processes for kernel in process.kernels):
-            calls, total = totals.get(kernel.name, (0.0, 0.0))
-            totals[kernel.name] = calls + kernel.calls, total + kernel.total_s
-        return _longest_first(Kernel(name, *each) for name, each in totals.items())
-
-    @property
-    def copies(self) -> list[Copy]:
-        """Those of all processes together, the longest first."""
-        found: dict[str, list[Copy]] = {}
-        for copy in (copy for process in self.processes for copy in process.copies):
-            found.setdefault(copy.direction, []).append(copy)
-        together = [
-            Copy(
-                direction,
-                sum(copy.calls for copy in each),
-                sum(copy.total_s for copy in each),
-                _known_sum(copy.bytes for copy in each),
-            )
-            for direction, each in found.items()
-        ]
-        return sorted(together, key=lambda copy: -copy.total_s)
-
-    @property
-    def calls(self) -> list[KernelCall]:
-        """Those of the process whose kernels took longest."""
-        busiest = max(
-            self.processes,
-            key=lambda process: sum(kernel.total_s for kernel in process.kernels),
-            default=None,
-        )
-        return busiest.calls if busiest else []
 
 
 @dataclass
@@ -129,9 +60,8 @@ def read(files: Iterable[Files], within: str | None, tool: str) -> Results:
     the application has to synchronize before both.  Without such a range everything counts,
     and ``problems`` tells.  Raises ToolError where a file makes no sense.
     """
-    problems: list[str] = []
     there = list(files)
-    problems += [_told_of(path) for each in there for path in each.databases]
+    problems = [_told_of(path) for each in there for path in each.databases]
     marked = [list(_ranges(each, problems)) if within else [] for each in there]
     windows = [[span[1:] for span in spans if span[0] == within] for spans in marked]
     if within and not any(windows):
@@ -143,8 +73,9 @@ def read(files: Iterable[Files], within: str | None, tool: str) -> Results:
         for each, found in zip(there, windows, strict=True)
         if found or not any(windows)
     ]
-    processes = [process for process in counted if process.kernels or process.copies]
-    if not any(process.kernels for process in processes):
+    processes = [process for process in counted if process.kernels]
+    ran = [kernel for process in processes for kernel in process.kernels]
+    if all(kernel.name.startswith("Memcpy ") for kernel in ran):
         where = f" inside {within!r}" if any(windows) else ""
         problems.append(f"{tool} saw no kernel{where}: nothing ran on a GPU there")
     return Results(processes, list(dict.fromkeys(problems)))
@@ -155,39 +86,35 @@ def plain(name: str) -> str:
     return name.strip().removesuffix(" [clone .kd]").removesuffix(".kd")
 
 
-def _span(name: str, begin: str, end: str) -> Span:
-    return name, *tables.span(begin, end)
-
-
-def _kernel(name: str, begin: str, end: str) -> Span:
-    # Millions of calls have a few hundred names.
-    return _span(sys.intern(plain(name)), begin, end)
-
-
 def _process(files: Files, windows: Sequence[Window], problems: list[str]) -> ProfiledProcess:
-    inside = _inside(windows)
     calls: Counter[str] = Counter()
     ns: Counter[str] = Counter()
     spans: list[Span] = []
-    for name, begin, end in _kernels(files, problems):
-        if inside(begin):
-            calls[name] += 1
-            ns[name] += end - begin
+    for name, begin, end in _work(files, problems):
+        if not windows or any(first <= begin <= last for first, last in windows):
+            # Millions of calls have a few hundred names.
+            known = sys.intern(name)
+            calls[known] += 1
+            ns[known] += end - begin
             if len(spans) < MOST_CALLS:
-                spans.append((name, begin, end))
+                spans.append((known, begin, end))
     if calls.total() > MOST_CALLS:
         problems.append(f"gaps and spread are those of the first {MOST_CALLS} kernels")
     for path in files.statistics if not files.traced else []:
         for name, times, total in tables.rows(path, STATISTICS, _stated, problems):
             calls[name] += times
             ns[name] += total
-    return ProfiledProcess(
-        files.label,
-        _longest_first(Kernel(name, calls[name], ns[name] / 1e9) for name in calls),
-        _copies(files, inside, problems),
-        _calls(spans),
-        len(windows),
-    )
+    kernels = [Kernel(name, calls[name], ns[name] / 1e9) for name, _ in ns.most_common()]
+    each = _calls(spans) if files.traced else []
+    return ProfiledProcess(files.label, kernels, each, len(windows))
+
+
+def _work(files: Files, problems: list[str]) -> Iterator[Span]:
+    """Yield kernels and then copies, in torch's words."""
+    for name, begin, end in _spans(files, files.kernels, KERNEL, tables.KERNELS, problems):
+        yield plain(name), begin, end
+    for name, begin, end in _spans(files, files.copies, DIRECTION, tables.COPIES, problems):
+        yield f"Memcpy {_direction(name)}", begin, end
 
 
 def _calls(spans: list[Span]) -> list[KernelCall]:
@@ -198,63 +125,24 @@ def _calls(spans: list[Span]) -> list[KernelCall]:
     ]
 
 
-def _copies(files: Files, inside: Inside, problems: list[str]) -> list[Copy]:
-    found: dict[str, list[tuple[int, int | None]]] = {}
-    for name, begin, end, size in _copy_spans(files, problems):
-        if inside(begin):
-            found.setdefault(_direction(name), []).append((end - begin, size))
-    copies = [
-        Copy(
-            direction,
-            len(each),
-            sum(ns for ns, _ in each) / 1e9,
-            _known_sum(size for _, size in each),
-        )
-        for direction, each in found.items()
-    ]
-    return sorted(copies, key=lambda copy: -copy.total_s)
-
-
 def _direction(name: str) -> str:
-    """Return ``host to device`` of MEMORY_COPY_HOST_TO_DEVICE, and other words as they are."""
-    return name.removeprefix("MEMORY_COPY_").replace("_", " ").strip().lower() or "not told"
+    """Return ``HtoD`` of MEMORY_COPY_HOST_TO_DEVICE, and other words as they are."""
+    words = name.removeprefix("MEMORY_COPY_").replace("_", " ").strip().lower()
+    return _COPIES.get(words, words or "not told")
 
 
-def _inside(windows: Sequence[Window]) -> Inside:
-    """Return what tells whether a moment is in one of the windows, which may overlap."""
-    if not windows:
-        return lambda _: True
-    begins: list[int] = []
-    ends: list[int] = []
-    for begin, end in sorted(windows):
-        if ends and begin <= ends[-1]:
-            ends[-1] = max(ends[-1], end)
-        else:
-            begins.append(begin)
-            ends.append(end)
-
-    def inside(moment: int) -> bool:
-        at = bisect_right(begins, moment) - 1
-        return at >= 0 and moment <= ends[at]
-
-    return inside
-
-
-def _kernels(files: Files, problems: list[str]) -> Iterator[Span]:
-    for path in files.kernels:
-        yield from tables.rows(path, [KERNEL, BEGIN, END], _kernel, problems)
+def _spans(
+    files: Files, paths: Sequence[Path], name: tuple[str, ...], query: str, problems: list[str]
+) -> Iterator[Span]:
+    """Yield the spans in CSV files, whose names have the column ``name``, and in databases."""
+    for path in paths:
+        yield from tables.rows(path, [name, BEGIN, END], _span, problems)
     for path in files.databases:
-        for name, begin, end in rocpd.kernels(path):
-            yield plain(name), begin, end
+        yield from tables.stored(path, query)
 
 
-def _copy_spans(files: Files, problems: list[str]) -> Iterator[tuple[str, int, int, int | None]]:
-    for path in files.copies:
-        columns = [("Direction", "Operation"), BEGIN, END]
-        for span in tables.rows(path, columns, _span, problems):
-            yield *span, None
-    for path in files.databases:
-        yield from rocpd.copies(path)
+def _span(name: str, begin: str, end: str) -> Span:
+    return name, *tables.span(begin, end)
 
 
 def _ranges(files: Files, problems: list[str]) -> Iterator[Span]:
@@ -264,7 +152,9 @@ def _ranges(files: Files, problems: list[str]) -> Iterator[Span]:
         else:
             yield from tables.rows(path, [("Function",), BEGIN, END], _span, problems)
     for path in files.databases:
-        yield from rocpd.ranges(path)
+        for about, begin, end in tables.stored(path, tables.RANGES):
+            with suppress(ValueError, TypeError, KeyError, RecursionError):
+                yield str(json.loads(about)["message"]), begin, end
 
 
 def _pushed_and_popped(path: Path, problems: list[str]) -> Iterator[Span]:
@@ -284,15 +174,6 @@ def _pushed_and_popped(path: Path, problems: list[str]) -> Iterator[Span]:
 
 def _stated(name: str, calls: str, total: str) -> tuple[str, int, int]:
     return plain(name), round(tables.number(calls)), tables.nanoseconds(total)
-
-
-def _known_sum(sizes: Iterable[int | None]) -> int | None:
-    known = [size for size in sizes if size is not None]
-    return sum(known) if known else None
-
-
-def _longest_first(kernels: Iterable[Kernel]) -> list[Kernel]:
-    return sorted(kernels, key=lambda kernel: -kernel.total_s)
 
 
 def _told_of(database: Path) -> str:

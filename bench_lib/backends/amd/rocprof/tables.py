@@ -1,23 +1,49 @@
-"""CSV files of ROCm's profilers, read by the names of their columns."""
+"""Files of ROCm's profilers: CSV, read by the names of its columns, and databases.
+
+rocprofv3 writes a database since ROCm 7.0 where it is not told to write CSV.  Tables and columns
+are those of ROCm/rocm-systems, projects/rocprofiler-sdk/source/share/rocprofiler-sdk-rocpd/
+rocpd_tables.sql and rocpd_views.sql at 1b1610fc2b2a: a table's name ends in an identifier of the
+run, and a view has the name without it.
+"""
 
 from __future__ import annotations
 
 import csv
 import itertools
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
-from bench_lib.backends.amd.rocprof import rocpd
 from bench_lib.backends.tool import ToolError
 
 T = TypeVar("T")
+
+Span = tuple[str, int, int]
+"""Name, begin and end in nanoseconds."""
 
 DATABASE = b"SQLite format 3\0"
 """What a database of rocprofv3 begins with."""
 LARGEST = 1e30
 """Of anything that a profiler counts."""
 LONGEST_NUMBER = 30
+
+KERNELS = """
+SELECT S.display_name, K."start", K."end" FROM rocpd_kernel_dispatch K
+JOIN rocpd_info_kernel_symbol S ON S.id = K.kernel_id AND S.guid = K.guid
+"""
+COPIES = """
+SELECT S.string, M."start", M."end" FROM rocpd_memory_copy M
+JOIN rocpd_string S ON S.id = M.name_id AND S.guid = M.guid
+"""
+RANGES = """
+SELECT E.extdata, R."start", R."end" FROM rocpd_region R
+JOIN rocpd_event E ON E.id = R.event_id AND E.guid = R.guid
+JOIN rocpd_string C ON C.id = E.category_id AND C.guid = E.guid
+WHERE C.string LIKE 'MARKER%'
+"""
+"""Queries of a database; a range's name is the ``message`` in a JSON object."""
 
 
 def rows(
@@ -34,7 +60,7 @@ def rows(
     file cannot be read, a column is missing, or ``take`` raises ValueError for any other row.
     """
     if is_database(path):
-        raise ToolError(f"{path.name} is a database and no CSV; {rocpd.remedy(path)}")
+        raise ToolError(f"{path.name} is a database and no CSV; {_remedy(path)}")
     try:
         torn = _ends_within_a_line(path)
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
@@ -128,3 +154,32 @@ def _ends_within_a_line(path: Path) -> bool:
         size = file.seek(0, 2)
         file.seek(max(0, size - 1))
         return file.read(1) not in (b"", b"\n", b"\r")
+
+
+# --- databases ---------------------------------------------------------------------------
+
+
+def stored(path: Path, query: str) -> Iterator[Span]:
+    """Yield the spans that one of the queries above finds in a database; raises ToolError."""
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            database.text_factory = lambda text: text.decode("utf-8", "replace")
+            for name, begin, end in database.execute(query):
+                if not (isinstance(begin, int) and isinstance(end, int) and 0 <= begin <= end):
+                    raise ToolError(
+                        f"{path.name} cannot be read: {begin!r} to {end!r} is no stretch of time"
+                    )
+                yield str(name), begin, end
+    except (sqlite3.Error, ValueError, OverflowError) as error:
+        # Of a torn one even the words of an error may be no text.
+        raise ToolError(
+            f"{path.name} is a database that cannot be read ({error}); {_remedy(path)}"
+        ) from error
+
+
+def _remedy(path: Path) -> str:
+    """Return how to come by CSV instead of a database."""
+    return (
+        f"profile again with --output-format csv, or run: rocpd convert -i {path} "
+        "--output-format csv"
+    )

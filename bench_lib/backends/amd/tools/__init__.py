@@ -1,6 +1,5 @@
-"""What ROCm's own tools say, in this project's words and units.
+"""What ROCm's own tools say, in this project's words and units: a module for each.
 
-Everything here may be missing, hang, be refused or print garbage; each of these is a
-`ToolError` with its cause or a figure that is None, never more.  Nothing here imports torch
-or opens a device.
+A tool may be missing, hang, be refused or print garbage.  That is a `ToolError` with its cause,
+or a figure that is None.
 """

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
-from bench_lib.backends.amd.tools import ids
-from bench_lib.backends.amd.tools.figures import figure, whole
+from bench_lib.backends.amd import sensors
+from bench_lib.backends.amd.sensors import MOST_DIES, REASONS, Partition, mean_busy, median, told
+from bench_lib.backends.amd.tools import written
+from bench_lib.backends.amd.tools.written import figure, whole, words
+from bench_lib.backends.looks import Source
 from bench_lib.backends.tool import ToolError, parse
 from bench_lib.model import Hardware
 
@@ -48,63 +53,53 @@ def identities(
 
     In HIP's order, which is that of KFD's nodes, where ``list`` tells it.
     """
-    told = [_by_number(answer) for answer in (static, listed, partitions)]
-    numbers = sorted({number for answer in told for number in answer})
+    found = [{_number(entry): entry for entry in each} for each in (static, listed, partitions)]
+    numbers = sorted({number for each in found for number in each if number is not None})
     # One that is missing in a single answer still counts: HIP numbers the others after it.
-    gpus = [[answer.get(number, {}) for answer in told] for number in numbers]
-    order = _order([listed for _, listed, _ in gpus])
-    return [_identity(*gpus[position]) for position in order]
+    gpus = [tuple(each.get(number, {}) for each in found) for number in numbers]
+    order = ([whole(gpu[1].get(name)) for gpu in gpus] for name in ("node_id", "hip_id"))
+    return [_identity(*gpu) for gpu in written.in_order(gpus, *order)]
 
 
-def _by_number(answer: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    numbered = ((whole(entry.get("gpu", entry.get("gpu_id"))), entry) for entry in answer)
-    return {number: entry for number, entry in numbered if number is not None}
-
-
-def _order(listed: Sequence[dict[str, Any]]) -> list[int]:
-    """Return positions by the first number that all GPUs have, each its own."""
-    positions = range(len(listed))
-    for name in ("node_id", "hip_id"):
-        keys = [whole(entry.get(name)) for entry in listed]
-        known = [key for key in keys if key is not None]
-        if len(set(known)) == len(listed):
-            return sorted(positions, key=known.__getitem__)
-    return list(positions)
+def _number(entry: dict[str, Any]) -> int | None:
+    return whole(entry.get("gpu", entry.get("gpu_id")))
 
 
 def _identity(static: dict[str, Any], listed: dict[str, Any], current: dict[str, Any]) -> Hardware:
     asic, limit, vram = (section(static, name) for name in ("asic", "limit", "vram"))
     # `static -p` has a section for what `partition -c` has on its own.
     parts = (section(static, "partition"), {**current, **section(current, "partition")})
-    compute = _told(
-        ids.mode,
+    compute = _first(
+        written.mode,
         *(part.get("accelerator_partition", part.get("compute_partition")) for part in parts),
         current.get("accelerator_type"),
     )
-    number = _told(whole, *(part.get("partition_id") for part in (listed, *parts)))
+    number = _first(whole, *(part.get("partition_id") for part in (listed, *parts)))
     is_card = compute in (None, "SPX")
     return Hardware(
         vendor="amd",
         name="",
         key="",
-        arch=ids.arch(asic.get("target_graphics_version")),
-        pci_device_id=ids.pci_id(asic.get("device_id")),
-        bdf=_told(
-            lambda address: ids.bdf(address, number),
+        arch=written.arch(asic.get("target_graphics_version")),
+        pci_device_id=written.pci_id(asic.get("device_id")),
+        bdf=_first(
+            lambda address: written.bdf(address, number),
             section(static, "bus").get("bdf"),
             listed.get("bdf"),
         ),
         # The serial number is the card's; a partition has a unique id of its own.
-        uuid=_told(ids.uuid, listed.get("hip_uuid"), asic.get("asic_serial") if is_card else None),
+        uuid=_first(
+            written.uuid, listed.get("hip_uuid"), asic.get("asic_serial") if is_card else None
+        ),
         compute_units=whole(asic.get("num_compute_units")) or None,
         # The first partition is said to have all the card's memory.
         memory_bytes=_bytes(vram.get("size", vram.get("vram_size_mb"))) if is_card else None,
         compute_partition=compute,
-        memory_partition=_told(
-            ids.mode, *(part.get("memory_partition", part.get("memory")) for part in parts)
+        memory_partition=_first(
+            written.mode, *(part.get("memory_partition", part.get("memory")) for part in parts)
         ),
         # The cap in force, and not `max_power`, which is the highest that can be set.
-        power_cap_w=_told(
+        power_cap_w=_first(
             _watts,
             limit.get("socket_power"),
             section(limit, "ppt0").get("socket_power_limit"),
@@ -113,7 +108,7 @@ def _identity(static: dict[str, Any], listed: dict[str, Any], current: dict[str,
     )
 
 
-def _told(read: Callable[[object], T | None], *values: object) -> T | None:
+def _first(read: Callable[[object], T | None], *values: object) -> T | None:
     """Return the first of the values that says something to ``read``."""
     return next((said for said in map(read, values) if said is not None), None)
 
@@ -124,3 +119,91 @@ def _watts(value: object) -> float | None:
 
 def _bytes(value: object) -> int | None:
     return int(figure(value, "B") or 0) or None
+
+
+# --- watching ----------------------------------------------------------------------------
+
+_COUNTED = ("prochot", "ppt", "socket_thermal", "vr_thermal", "hbm_thermal")
+"""What ``amd-smi metric`` calls `REASONS`."""
+
+
+def source(device: Hardware, _root: Path) -> Source:
+    """Look through ``amd-smi``; raises ToolError or NothingToldError where it does not work."""
+    listed = _asked("list")
+    spots = sensors.places(device, [words(entry.get("bdf")) for entry in listed])
+    own, card = (_number(listed[spot]) for spot in spots)
+    asked = [str(number) for number in dict.fromkeys((own, card))]
+    part = sensors.partition(device)
+    lists_processes = True
+
+    def look(*, with_pids: bool) -> dict[str, Any]:
+        nonlocal lists_processes
+        about = {_number(entry): entry for entry in _asked("metric", "-g", *asked)}
+        if own not in about:
+            raise ToolError(f"amd-smi metric does not tell of GPU {own}")
+        seen = sensors.merged(*(_reading(about.get(which, {}), part) for which in (own, card)))
+        if with_pids and lists_processes:
+            try:
+                entries = _asked("process", "-g", str(own))
+                seen |= sensors.processes(_processes(e for e in entries if _number(e) == own))
+            except ToolError:  # a hang costs seconds each time
+                lists_processes = False
+        return seen
+
+    return Source("amd-smi", look, is_command=True)
+
+
+def _asked(*command: str) -> list[dict[str, Any]]:
+    return entries(sensors.ask("amd-smi", *command, "--json"))
+
+
+def _reading(entry: dict[str, Any], part: Partition | None) -> dict[str, Any]:
+    """Read one entry of ``amd-smi metric``; clock and load are the partition's, if it has one."""
+    clocks, power, heat, usage, throttle = (
+        section(entry, name) for name in ("clock", "power", "temperature", "usage", "throttle")
+    )
+    if part is None:
+        # An MI300X has a clock for each of its eight dies.
+        clock = _clock(clocks, "gfx")
+        load = mean_busy([usage.get("gfx_activity")])
+    else:
+        dies = (section(clocks, f"gfx_{n}") for n in range(MOST_DIES))
+        clock = median(part.own([_speed(die) for die in dies]))
+        load = mean_busy(section(usage, "gfx_busy_inst").get(f"xcp_{part.number}"))
+    named = zip(REASONS, _COUNTED, strict=True)
+    held = [name for name, it in named if throttle.get(f"{it}_violation_status") == "ACTIVE"]
+    if not held and words(power.get("throttle_status")) == "THROTTLED":
+        held = ["throttled"]
+    counters = [f"{name}_accumulated" for name in (*_COUNTED, "gfx_clk_below_host_limit")]
+    return {
+        "clock_mhz": clock,
+        "memory_clock_mhz": _clock(clocks, "mem"),
+        "power_w": sensors.watts(power),
+        "temperature_c": sensors.first(map(heat.get, ("hotspot", "junction", "edge")), "C"),
+        "utilization": load,
+        "counters": sensors.counted(throttle, counters),
+        "ticks": told(throttle.get("accumulation_counter")),
+        "throttle": held,
+    }
+
+
+def _clock(clocks: dict[str, Any], kind: str) -> float | None:
+    named = (section(clocks, name) for name in clocks if re.fullmatch(rf"{kind}(_\d+)?", name))
+    return median(_speed(clock) for clock in named)
+
+
+def _speed(clock: dict[str, Any]) -> float | None:
+    return told(clock.get("clk", clock.get("cur_clk")), "MHz")
+
+
+def _processes(
+    entries: Iterable[dict[str, Any]],
+) -> Iterator[tuple[int | None, str | None, float | None]]:
+    for entry in entries:
+        listed = entry.get("process_list")
+        for item in listed if isinstance(listed, list) else []:
+            about = section(item, "process_info") if isinstance(item, dict) else {}
+            memory = told(section(about, "memory_usage").get("vram_mem"), "B")
+            if memory is None:
+                memory = told(about.get("mem_usage", about.get("mem")), "B") or None
+            yield whole(about.get("pid")), words(about.get("name")), memory

@@ -6,7 +6,6 @@ and where they contradict it, that is said and changes nothing.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,16 +13,9 @@ from typing import Any
 
 from bench_lib.backends import tool
 from bench_lib.backends.amd.tools import amd_smi, rocm_smi, rocminfo
+from bench_lib.backends.catalogue import MEMORY_TOLERANCE
 from bench_lib.backends.tool import ToolError, ToolHangError
 from bench_lib.model import Hardware
-
-_KEYED = ("pci_device_id", "arch", "compute_units", "memory_bytes")
-"""What every GPU's key may rest on."""
-
-_MODES = ("compute_partition", "memory_partition")
-"""What the key rests on as well, of GPUs that can be divided."""
-
-_FIGURES = (*_KEYED, *_MODES, "bdf", "uuid", "power_cap_w")
 
 _WORDS = {
     "pci_device_id": "PCI device id",
@@ -33,9 +25,10 @@ _WORDS = {
     "compute_partition": "compute partition",
     "memory_partition": "memory partition",
 }
-
-_MEMORY_TOLERANCE = 0.03
-"""Tools differ by what driver and firmware keep for themselves."""
+"""What a GPU's key may rest on."""
+_MODES = ("compute_partition", "memory_partition")
+"""Known only of GPUs that can be divided."""
+_FIGURES = (*_WORDS, "bdf", "uuid", "power_cap_w")
 
 _APU = "74a0"
 """MI300A: how much of the memory that it shares with the host is its own, is a setting."""
@@ -74,13 +67,13 @@ class ToolAnswer:
     """Why a tool that is installed said less than it could, and where two disagree."""
 
 
-def identities(environ: Mapping[str, str] = os.environ) -> ToolAnswer:
+def identities(environ: Mapping[str, str]) -> ToolAnswer:
     """Ask amd-smi, then rocminfo and rocm-smi for what is still open that a key may need.
 
     Nothing is said and nothing started where none of them is on PATH.
     """
     believed, gpus, remarks = ToolAnswer(""), list[Hardware](), list[str]()
-    for told in _each(environ):
+    for told in answers(environ):
         remarks += told.remarks
         if not gpus:
             believed, gpus = told, told.gpus
@@ -92,27 +85,22 @@ def identities(environ: Mapping[str, str] = os.environ) -> ToolAnswer:
     return ToolAnswer(believed.tool, gpus, remarks)
 
 
-def separately(environ: Mapping[str, str] = os.environ) -> list[ToolAnswer]:
-    """Ask every tool that is on PATH, and leave what each says apart."""
-    return list(_each(environ))
-
-
 def differences(one: Hardware, other: Hardware) -> list[tuple[str, str, str]]:
     """Say in which figures that a key rests on two descriptions differ, with both values.
 
     What either does not know is not compared.
     """
     found = []
-    for name in (*_KEYED, *_MODES):
+    for name, word in _WORDS.items():
         a, b = getattr(one, name), getattr(other, name)
         if a is None or b is None or a == b:
             continue
         if name == "memory_bytes":
             is_apu = _APU in (one.pci_device_id, other.pci_device_id)
-            if is_apu or max(a, b) <= min(a, b) * (1 + _MEMORY_TOLERANCE):
+            if is_apu or max(a, b) <= min(a, b) * (1 + MEMORY_TOLERANCE):
                 continue
             a, b = (f"{size / 2**30:.1f} GiB" for size in (a, b))
-        found.append((_WORDS[name], str(a), str(b)))
+        found.append((word, str(a), str(b)))
     return found
 
 
@@ -140,8 +128,8 @@ def counterparts(gpus: Sequence[Hardware], others: Sequence[Hardware]) -> list[H
     return found
 
 
-def _each(environ: Mapping[str, str]) -> Iterator[ToolAnswer]:
-    """Ask one tool after another, as far as the caller goes on asking for them."""
+def answers(environ: Mapping[str, str]) -> Iterator[ToolAnswer]:
+    """Ask the tools on PATH one after another, as far as the caller goes on."""
     for name, read in (("amd-smi", _amd_smi), ("rocminfo", _rocminfo), ("rocm-smi", _rocm_smi)):
         path = shutil.which(name, path=environ.get("PATH"))
         if path is None:
@@ -224,7 +212,7 @@ def _rocm_smi(ask: Ask, _remarks: list[str]) -> list[Hardware]:
 def _open(gpus: Sequence[Hardware], environ: Mapping[str, str]) -> bool:
     """Whether a key may need what is not known yet, or a variable names GPUs by uuid."""
     by_uuid = any("GPU-" in environ.get(name, "").upper() for name in _HIDING)
-    needed = (*_KEYED, "uuid") if by_uuid else _KEYED
+    needed = [name for name in _WORDS if name not in _MODES] + ["uuid"] * by_uuid
     return _modes_open(gpus) or any(getattr(gpu, name) is None for gpu in gpus for name in needed)
 
 
@@ -240,14 +228,10 @@ def _modes_open(gpus: Sequence[Hardware]) -> bool:
 def _completed(gpus: Sequence[Hardware], others: Sequence[Hardware]) -> list[Hardware]:
     """Fill in what the others know and these do not."""
     return [
-        gpu
-        if other is None
-        else replace(
+        replace(
             gpu,
             **{
-                name: getattr(other, name)
-                for name in _FIGURES
-                if getattr(gpu, name) is None and getattr(other, name) is not None
+                name: getattr(other or gpu, name) for name in _FIGURES if getattr(gpu, name) is None
             },
         )
         for gpu, other in zip(gpus, counterparts(gpus, others), strict=True)

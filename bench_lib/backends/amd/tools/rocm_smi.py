@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from bench_lib.backends.amd.tools import ids
-from bench_lib.backends.amd.tools.figures import figure, whole
+from bench_lib.backends.amd import files, sensors
+from bench_lib.backends.amd.sensors import Partition, mean_busy, told
+from bench_lib.backends.amd.tools import written
+from bench_lib.backends.amd.tools.written import figure, whole, words
+from bench_lib.backends.looks import Source
 from bench_lib.backends.tool import ToolError, parse
 from bench_lib.model import Hardware
 
@@ -30,11 +35,6 @@ def cards(text: str) -> dict[int, dict[str, str]]:
     return found
 
 
-def first(card: Mapping[str, str], *names: str) -> str | None:
-    """Return the first field that the card has of these names, in lower case."""
-    return next((card[name] for name in names if name in card), None)
-
-
 def identities(text: str) -> list[Hardware]:
     """Describe the cards in the order of KFD's nodes, which is HIP's, where all tell theirs.
 
@@ -42,36 +42,75 @@ def identities(text: str) -> list[Hardware]:
     """
     found = [card for _, card in sorted(cards(text).items())]
     nodes = [whole(card.get("node id")) for card in found]
-    known = [node for node in nodes if node is not None]
-    if len(set(known)) == len(found):
-        found = [card for _, card in sorted(zip(known, found, strict=True), key=lambda p: p[0])]
-    gpus = [_identity(card) for card in found]
+    gpus = [_identity(card) for card in written.in_order(found, nodes)]
     # Some kernels tell partitions apart in bits of the address that rocm-smi leaves out.
     addresses = [gpu.bdf for gpu in gpus]
     return [
         gpu
         if gpu.compute_partition in (None, "SPX") or addresses.count(gpu.bdf) == 1
-        else replace(gpu, bdf=ids.bdf(gpu.bdf, addresses[:position].count(gpu.bdf)))
+        else replace(gpu, bdf=written.bdf(gpu.bdf, addresses[:position].count(gpu.bdf)))
         for position, gpu in enumerate(gpus)
     ]
 
 
 def _identity(card: Mapping[str, str]) -> Hardware:
-    compute = ids.mode(card.get("compute partition"))
+    compute = written.mode(card.get("compute partition"))
     memory = figure(card.get("vram total memory (b)"), "B") or 0.0
     return Hardware(
         vendor="amd",
         name="",
         key="",
-        arch=ids.arch(card.get("gfx version")),
+        arch=written.arch(card.get("gfx version")),
         # `Card model` is the subsystem's id in some versions.
-        pci_device_id=ids.pci_id(first(card, "device id", "gpu id")),
-        bdf=ids.bdf(card.get("pci bus")),
-        uuid=ids.uuid(card.get("unique id")),
+        pci_device_id=written.pci_id(card.get("device id", card.get("gpu id"))),
+        bdf=written.bdf(card.get("pci bus")),
+        uuid=written.uuid(card.get("unique id")),
         # The first partition is said to have all the card's memory.
         memory_bytes=int(memory) or None if compute in (None, "SPX") else None,
         compute_partition=compute,
-        memory_partition=ids.mode(card.get("memory partition")),
+        memory_partition=written.mode(card.get("memory partition")),
         # Called the highest, but it is the cap in force (rsmi_dev_power_cap_get).
         power_cap_w=figure(card.get("max graphics package power (w)"), "W") or None,
     )
+
+
+# --- watching ----------------------------------------------------------------------------
+
+_SHOWN = ("--showbus", "--showclocks", "--showpower", "--showtemp", "--showuse", "--json")
+_POWERS = ("average", "current socket")
+
+
+def source(device: Hardware, root: Path) -> Source:
+    """Look through ``rocm-smi``; raises ToolError or NothingToldError where it does not work."""
+    kfd_id, part = files.number_of(device, root), sensors.partition(device)
+
+    def look(*, with_pids: bool) -> dict[str, Any]:
+        there = list(cards(sensors.ask("rocm-smi", *_SHOWN)).values())
+        spots = sensors.places(device, [words(card.get("pci bus")) for card in there])
+        seen = sensors.merged(*(_reading(there[spot], part) for spot in spots))
+        return seen | (files.processes(kfd_id, root) if with_pids else {})
+
+    return Source("rocm-smi", look, is_command=True)
+
+
+def _reading(card: dict[str, str], part: Partition | None) -> dict[str, Any]:
+    """Read one card, whose words differ between versions.
+
+    It knows the clock and the load of whole cards only, so a partition has none.
+    """
+
+    def clock(kind: str) -> float | None:
+        speed = told(card.get(f"{kind} clock speed"), "MHz")
+        # "1" or, without a speed, "1 (2100Mhz)"
+        level = re.search(r"\(.*\)", card.get(f"{kind} clock level", ""))
+        return told(level[0], "MHz") if speed is None and level is not None else speed
+
+    powers = (card.get(f"{which} graphics package power (w)") for which in _POWERS)
+    heats = (card.get(f"temperature (sensor {name}) (c)") for name in ("junction", "edge"))
+    return {
+        "clock_mhz": clock("sclk") if part is None else None,
+        "memory_clock_mhz": clock("mclk"),
+        "power_w": sensors.first(powers, "W") or None,
+        "temperature_c": sensors.first(heats, "C"),
+        "utilization": mean_busy([card.get("gpu use (%)")]) if part is None else None,
+    }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from bench_lib.backends.amd.tools import ids
-from bench_lib.backends.amd.tools.figures import figure, whole
+from bench_lib.backends.amd.tools import written
+from bench_lib.backends.amd.tools.written import figure, whole
 from bench_lib.backends.tool import ToolError
 from bench_lib.model import Hardware
 
@@ -35,11 +35,7 @@ def identities(text: str) -> list[Hardware]:
         if about.get("Device Type") == "GPU"
     ]
     nodes = [_number(about, "Node") for about, _ in gpus]
-    known = [node for node in nodes if node is not None]
-    order = list(range(len(gpus)))
-    if len(set(known)) == len(gpus):
-        order.sort(key=known.__getitem__)
-    return [_identity(*gpus[position]) for position in order]
+    return [_identity(*gpu) for gpu in written.in_order(gpus, nodes)]
 
 
 def _identity(about: dict[str, str], agent: str) -> Hardware:
@@ -50,9 +46,9 @@ def _identity(about: dict[str, str], agent: str) -> Hardware:
         vendor="amd",
         name="",
         key="",
-        arch=ids.arch(about.get("Name")) or (ids.arch(isa[1]) if isa else None),
-        pci_device_id=ids.pci_id(_number(about, "Chip ID")),
-        uuid=ids.uuid(about.get("Uuid")),
+        arch=written.arch(about.get("Name")) or (written.arch(isa[1]) if isa else None),
+        pci_device_id=written.pci_id(_number(about, "Chip ID")),
+        uuid=written.uuid(about.get("Uuid")),
         compute_units=_number(about, "Compute Unit") or None,
         memory_bytes=int(max(pools, default=0)) or None,
     )

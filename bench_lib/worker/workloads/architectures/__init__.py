@@ -8,39 +8,24 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 from bench_lib.worker.workloads.architectures.layers import CLASSES
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import nn
-
-__all__ = ["CLASSES", "Architecture", "architectures"]
+__all__ = ["CLASSES", "architectures"]
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """A network of this package."""
-
-    construct: Callable[[], nn.Module]
-    image_size: int
-    """Height and width of its input in pixels."""
-
-
-def architectures() -> dict[str, Architecture]:
-    """Return every network of this package by name; AttributeError without an IMAGE_SIZE."""
+def architectures() -> dict[str, ModuleType]:
+    """Return every network's module by name; AttributeError without an IMAGE_SIZE."""
     found = {}
     for about in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{about.name}")
-        if construct := getattr(module, about.name, None):
+        if hasattr(module, about.name):
             size = getattr(module, "IMAGE_SIZE", None)
             if not isinstance(size, int):
                 raise AttributeError(
                     f"{module.__file__}: IMAGE_SIZE is {size!r}; it has to be the height and width "
                     "of the input in pixels"
                 )
-            found[about.name] = Architecture(construct, size)
+            found[about.name] = module
     return found

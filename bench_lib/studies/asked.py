@@ -1,13 +1,52 @@
-"""Lists as people type them: ``fp32,fp16`` and ``8,32,128``."""
+"""What is asked of a study: lists as people type them, and the cases that these make."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from bench_lib.cases.axes import LARGEST, one_of
-from bench_lib.model import UserError
+from bench_lib.cases.axes import LARGEST, case_of, network_axes, one_of
+from bench_lib.model import Case, Param, Sampling, UserError
+
+TIME_LIMIT_S = 300.0
+TUNING_LIMIT_S = 1200.0
+"""Of what tries many kernels before it takes one."""
+OPENING_S = 3.0
+"""Rough time to open a device in a fresh process, its first kernels included."""
+
+
+@dataclass(frozen=True)
+class Template:
+    """What the cases of an exercise have in common."""
+
+    sizes: Mapping[str, int]
+    """Of images in pixels, by network."""
+    values: Mapping[str, Param]
+    sampling: Sampling = field(default_factory=Sampling)
+    time_limit_s: float | None = None
+    """None takes what the mode needs."""
+
+    def case(self, **values: Param) -> Case:
+        """Return the case with these values; raises UserError where they cannot be meant."""
+        chosen = {**self.values, **values}
+        own_size = self.sizes.get(str(chosen.get("network")))
+        if chosen.get("image_size") == own_size:  # the same case by another name
+            chosen.pop("image_size", None)
+        tuning = str(chosen.get("compile_mode", "")).startswith("max-autotune")
+        limit = self.time_limit_s or (TUNING_LIMIT_S if tuning else TIME_LIMIT_S)
+        base = Case("", "", sampling=self.sampling, time_limit_s=limit)
+        return case_of(network_axes(self.sizes), chosen, base)
+
+
+def least_s(cases: Sequence[Case], times: int = 1) -> float:
+    """Return about how long cases take, each so often in one fresh process.
+
+    That is the least: for those whose steps are short, none compiled.
+    """
+    each = (case.sampling.warmup_s + case.sampling.measure_s + 1.0 for case in cases)
+    return OPENING_S + times * sum(each)
 
 
 def names_in(text: str, option: str, kind: str, known: Sequence[str]) -> list[str]:

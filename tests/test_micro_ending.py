@@ -8,10 +8,11 @@ import pytest
 from builders import make_hardware
 
 from bench_lib.launch.faults import LaunchError
-from bench_lib.micro import beside as module
-from bench_lib.micro.beside import NOBODY, beside
+from bench_lib.micro import ending
+from bench_lib.micro.ending import companion
 
 GPU = make_hardware(index=2)
+CPU = make_hardware(vendor="cpu", key="cpu")
 
 
 class Zygote:
@@ -47,22 +48,22 @@ class Zygote:
 def _stand_in(monkeypatch):
     Zygote.made, Zygote.goes_on, Zygote.trouble = [], threading.Event(), None
     Zygote.goes_on.set()
-    monkeypatch.setattr(module, "Zygote", Zygote)
+    monkeypatch.setattr(ending, "Zygote", Zygote)
 
 
 def test_it_is_started_while_something_else_is_done():
     """It imports torch, and so does whoever wants it."""
     Zygote.goes_on.clear()
-    with beside(GPU):
+    with companion(GPU, 1):
         Zygote.goes_on.set()
 
 
 def test_it_gets_the_device_and_is_ours():
     """Its process has the device open, which is no stranger then."""
-    with beside(GPU) as other:
+    with companion(GPU, 1) as other:
         assert other.pids == []
-        other.give_way()
-        other.give_way()
+        other.run()
+        other.run()
         assert other.pids == [4000]
         (zygote,) = Zygote.made
         assert zygote.turns == 2
@@ -75,8 +76,8 @@ def test_it_gets_the_device_and_is_ours():
 def test_one_that_cannot_start_costs_nothing():
     """Everything is measured as it is then."""
     Zygote.trouble = LaunchError("no torch there")
-    with beside(GPU) as other:
-        other.give_way()
+    with companion(GPU, 1) as other:
+        other.run()
         assert other.pids == []
 
 
@@ -85,7 +86,7 @@ def test_what_fails_meanwhile_leaves_nobody():
     Zygote.goes_on.clear()
 
     def fail():
-        with beside(GPU):
+        with companion(GPU, 1):
             Zygote.goes_on.set()
             raise ValueError("planted")
 
@@ -94,7 +95,16 @@ def test_what_fails_meanwhile_leaves_nobody():
     assert [zygote.closed for zygote in Zygote.made] == [True]
 
 
-def test_nobody_takes_no_turn():
-    """On a CPU there is no other."""
-    NOBODY.give_way()
-    assert NOBODY.pids == []
+@pytest.mark.parametrize(("device", "ranks"), [(GPU, 2), (CPU, 1)])
+def test_several_ranks_and_a_cpu_have_none(device, ranks):
+    """Nothing is started."""
+    with companion(device, ranks) as other:
+        assert other is None
+    assert Zygote.made == []
+
+
+def test_a_profiled_process_has_none(monkeypatch):
+    """It would be profiled too."""
+    monkeypatch.setattr(ending, "external_profiler", lambda: "ROCPROFILER_LIBRARY")
+    with companion(GPU, 1) as other:
+        assert other is None

@@ -1,23 +1,133 @@
-"""What a night tells beside its verdicts: one axis against another, where it has such cases.
+"""What a page draws: the history of each case, and one axis of the night's cases against another.
 
-Each comparison is a figure's data and the same as a table, for readers who see no figure.
+A history is small arrays of numbers that a browser draws when asked.  A comparison is a figure's
+data and the same as a table, for readers who see no figure.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+import statistics
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bench_lib.formats import quantity
 from bench_lib.formulas import roofline
-from bench_lib.model import COMPILE_MODES, PRECISIONS
-from bench_lib.report.night import NightCase
+from bench_lib.model import COMPILE_MODES, PRECISIONS, Environment
+from bench_lib.report.findings import OWN
+from bench_lib.report.night import NightCase, differences
+from bench_lib.verdict import metrics
 
+if TYPE_CHECKING:
+    from bench_lib.storage.archive import Point
+
+AnyKey = TypeVar("AnyKey", bound=Hashable)
+DIGITS = 5
+"""Of each figure in a plot: more than any eye sees."""
 MOST_ROWS = 24
 """Of a figure; the largest differences are shown and the rest is counted."""
 MOST_LINES = 8
+MOST_TABLE = 200
+"""Rows of the roofline's table; the figure has all."""
+
+
+def rounded(value: float) -> float:
+    """Return a number of any unit with ``DIGITS`` digits."""
+    return float(f"{value:.{DIGITS}g}")
+
+
+# --- histories -----------------------------------------------------------------------------
+
+
+class Series:
+    """The histories of many cases, written small."""
+
+    def __init__(self, environments: Mapping[str, Environment]) -> None:
+        """Begin with nothing; ``environments`` is by reference what points were measured in."""
+        self._environments = environments
+        self._runs: dict[tuple[str, str], int] = {}
+        self._walks: dict[tuple[int, ...], int] = {}
+        self._words: dict[tuple[str, ...], int] = {}
+        self._differences: dict[tuple[str, str], tuple[str, ...]] = {}
+
+    def of(self, entry: NightCase) -> dict[str, Any]:
+        """Return one entry's history; what there is none of is not there.
+
+        ``y`` is microseconds, ``w`` says whose run each is of, ``s`` which nights were not OK,
+        ``e`` where the environment changed, ``m`` the change points, ``b`` the baseline.
+        """
+        points = [point for point in entry.points if math.isfinite(point.log_median)]
+        walk = tuple(_place(self._runs, (point.run_id, point.time)) for point in points)
+        accepted = entry.baseline.accepted if entry.baseline else None
+        told = {
+            "y": [rounded(math.exp(point.log_median) * 1e6) for point in points],
+            "w": _place(self._walks, walk),
+            "s": [
+                [at, point.status.value]
+                for at, point in enumerate(points)
+                if point.status is not None and point.status.value != "OK"
+            ],
+            "e": self._changes(points),
+            "m": [
+                [moved.time, rounded(moved.step.ratio), *map(rounded, moved.step.interval)]
+                for moved in entry.moved
+            ],
+            "b": band(entry),
+            "a": accepted and accepted.date and [accepted.date, accepted.reason],
+        }
+        return {name: value for name, value in told.items() if value or name == "w"}
+
+    def _changes(self, points: Sequence[Point]) -> list[list[int]]:
+        """Return where the environment changed, but for the project's own code, and how."""
+        found = []
+        for at, (before, after) in enumerate(itertools.pairwise(points), 1):
+            if before.environment != after.environment and (words := self._said(before, after)):
+                found.append([at, _place(self._words, words)])
+        return found
+
+    def _said(self, before: Point, after: Point) -> tuple[str, ...]:
+        pair = before.environment, after.environment
+        if pair not in self._differences:
+            words = differences(self._environments, before, after)
+            others = [word for word in words if not word.startswith(OWN)]
+            self._differences[pair] = tuple(words) if others else ()
+        return self._differences[pair]
+
+    def shared(self) -> dict[str, Any]:
+        """Return what the histories refer to; to be asked for when all of them are written."""
+        return {
+            "runs": list(self._runs),
+            "walks": list(self._walks),
+            "words": list(self._words),
+        }
+
+
+def _place(places: dict[AnyKey, int], thing: AnyKey) -> int:
+    """Return the place of a thing in the order in which things were first asked for."""
+    return places.setdefault(thing, len(places))
+
+
+def band(entry: NightCase) -> list[float] | None:
+    """Return the baseline's lower bound, middle and upper bound in microseconds.
+
+    The bounds are what the verdict on the latency tolerated, else what the case does.
+    """
+    if entry.baseline is None or not entry.baseline.processes:
+        return None
+    middle = statistics.fmean(process.log_median for process in entry.baseline.processes)
+    verdicts = (
+        v for v in entry.record.verdicts if metrics.of(v.metric) is metrics.LEADING and v.tolerance
+    )
+    told = next((v.tolerance for v in verdicts if v.against == "pinned"), None)
+    bound = 1 + max(0.0, told or entry.record.case.limits.tolerance)
+    middle_us = math.exp(middle) * 1e6
+    return [rounded(middle_us / bound), rounded(middle_us), rounded(middle_us * bound)]
+
+
+# --- comparisons ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -43,7 +153,6 @@ class _Shown:
 
     entry: NightCase
     rate: float
-    step_s: float
     axes: dict[str, Any] = field(default_factory=dict)
 
     def but(self, *axes: str) -> tuple[Hashable, ...]:
@@ -52,8 +161,13 @@ class _Shown:
 
     def label(self, *axes: str) -> str:
         """Name it without some axes."""
-        kept = {name: value for name, value in self.axes.items() if name not in axes}
-        return _label(kept)
+        words = [str(self.axes.get("network") or self.axes["workload"])]
+        if "batch_size" in self.axes and "batch_size" not in axes:
+            words.append(f"b{self.axes['batch_size']}")
+        for name, value in self.axes.items():
+            if name not in {*axes, *_SAID} and (name, value) not in _USUAL:
+                words.append(value if isinstance(value, str) else f"{name} {value}")
+        return " ".join(words)
 
 
 def comparisons(entries: Iterable[NightCase]) -> list[Chart]:
@@ -71,8 +185,8 @@ def comparisons(entries: Iterable[NightCase]) -> list[Chart]:
 
 
 def _shown(entry: NightCase) -> _Shown | None:
-    case, rate, step_s = entry.record.case, entry.rate, entry.step_s
-    if not (rate and step_s and 0 < rate < math.inf and 0 < step_s < math.inf):
+    case, figures = entry.record.case, entry.figures
+    if figures is None or not (0 < figures.rate < math.inf and 0 < figures.median_s < math.inf):
         return None
     axes: dict[str, Any] = {
         "workload": case.workload,
@@ -83,19 +197,7 @@ def _shown(entry: NightCase) -> _Shown | None:
         "threads": case.launch.threads,
         "hardware": entry.hardware.key,
     }
-    return _Shown(entry, rate, step_s, axes)
-
-
-def _label(axes: dict[str, Any]) -> str:
-    """Name a family of cases by what its members share."""
-    words = [str(axes.get("network") or axes["workload"])]
-    if "batch_size" in axes:
-        words.append(f"b{axes['batch_size']}")
-    for name, value in axes.items():
-        if name in _SAID or (name, value) in _USUAL:
-            continue
-        words.append(value if isinstance(value, str) else f"{name} {value}")
-    return " ".join(words)
+    return _Shown(entry, figures.rate, axes)
 
 
 _SAID = {"workload", "network", "batch_size", "hardware"}
@@ -110,16 +212,17 @@ _USUAL = {
 }
 
 
-def _families(shown: Iterable[_Shown], *axes: str) -> dict[tuple[Hashable, ...], list[_Shown]]:
+def _families(shown: Iterable[_Shown], *axes: str) -> list[list[_Shown]]:
+    """Return the groups of cases that differ in these axes and in nothing else."""
     families: dict[tuple[Hashable, ...], list[_Shown]] = {}
     for one in shown:
         if axes[0] in one.axes:
             families.setdefault(one.but(*axes), []).append(one)
-    return {
-        rest: members
-        for rest, members in families.items()
+    return [
+        members
+        for members in families.values()
         if len({tuple(one.axes.get(axis) for axis in axes) for one in members}) > 1
-    }
+    ]
 
 
 def _precisions(shown: Sequence[_Shown], group: str) -> Chart | None:
@@ -141,7 +244,7 @@ _Rows = list[tuple[str, dict[str, float]]]
 def _speed_ups(shown: Sequence[_Shown], axis: str, bases: Sequence[str]) -> _Rows:
     """Hold the rates of an axis's values against that of a base, family by family."""
     rows = []
-    for members in _families(shown, axis).values():
+    for members in _families(shown, axis):
         by_value = {str(one.axes[axis]): one for one in members}
         base = next((value for value in bases if value in by_value), None)
         if base is None:
@@ -159,23 +262,15 @@ def _ordered(order: Sequence[str]) -> Callable[[str], tuple[int, str]]:
 
 
 def _hardware(shown: Sequence[_Shown]) -> Chart | None:
-    keys = sorted({one.axes["hardware"] for one in shown})
-    if len(keys) < 2:
+    """Hold every kind of hardware against the one that shares most cases with others."""
+    members = [one for family in _families(shown, "hardware") for one in family]
+    counts = Counter(str(one.axes["hardware"]) for one in members)
+    if not counts:
         return None
-    families = _families(shown, "hardware")
-    counts = {
-        k: sum(any(o.axes["hardware"] == k for o in m) for m in families.values()) for k in keys
-    }
-    base = max(keys, key=lambda key: (counts[key], key))
-    rows = []
-    for members in families.values():
-        by_key = {one.axes["hardware"]: one for one in members}
-        if base in by_key:
-            against = by_key[base].rate
-            ratios = {k: one.rate / against for k, one in by_key.items() if k != base}
-            rows.append((members[0].label("hardware"), ratios))
+    base = max(counts, key=lambda key: (counts[key], key))
     note = f"Throughput as a multiple of that on {base}; further right is faster."
-    return _dots(rows, "Hardware against hardware", "", note, keys)
+    rows = _speed_ups(shown, "hardware", (base,))
+    return _dots(rows, "Hardware against hardware", "", note, sorted(counts))
 
 
 def _dots(rows: _Rows, title: str, group: str, note: str, order: Sequence[str]) -> Chart | None:
@@ -191,7 +286,7 @@ def _dots(rows: _Rows, title: str, group: str, note: str, order: Sequence[str]) 
             {
                 "name": value,
                 "at": [i for i, (_, ratios) in enumerate(kept) if value in ratios],
-                "x": [_short(ratios[value]) for _, ratios in kept if value in ratios],
+                "x": [rounded(ratios[value]) for _, ratios in kept if value in ratios],
             }
             for value in values
         ],
@@ -209,7 +304,7 @@ def _batches(shown: Sequence[_Shown], group: str) -> Chart | None:
     families = _families([one for one in sized if not one.axes["strong"]], "batch_size")
     lines = {
         members[0].label("batch_size"): [(one.axes["batch_size"], one.rate) for one in members]
-        for members in families.values()
+        for members in families
     }
     note = "Throughput by batch size; where it no longer rises the device is full."
     return _lines(lines, group, "Batch sweep", note, ("batch size", "items a second"))
@@ -222,7 +317,7 @@ def _is_size(value: object) -> bool:
 
 def _scaling(shown: Sequence[_Shown], group: str) -> Chart | None:
     lines = {}
-    for members in _families(shown, "ranks", "strong").values():
+    for members in _families(shown, "ranks", "strong"):
         for strong in (False, True):
             kind = [o for o in members if o.axes["ranks"] == 1 or o.axes["strong"] is strong]
             ordered = sorted(kind, key=lambda one: one.axes["ranks"])
@@ -253,7 +348,7 @@ def _lines(
         "y": axes[1],
         "ideal": ideal,
         "series": [
-            {"name": name, "x": [x for x, _ in points], "y": [_short(y) for _, y in points]}
+            {"name": name, "x": [x for x, _ in points], "y": [rounded(y) for _, y in points]}
             for name, points in kept.items()
         ],
     }
@@ -279,16 +374,19 @@ def _roofline(shown: Sequence[_Shown], group: str) -> Chart | None:
     if not places:
         return None
     peaks = {at.precision: at.peak_flops_per_s for _, at in places if at.peak_flops_per_s}
-    precisions = sorted({at.precision for _, at in places}, key=_ordered(PRECISIONS))
+    by_precision: dict[str, list[tuple[_Shown, roofline.Roofline]]] = {}
+    for one, at in places:
+        by_precision.setdefault(at.precision, []).append((one, at))
+    precisions = sorted(by_precision, key=_ordered(PRECISIONS))
     figure = {
         "bandwidth": places[0][1].peak_bytes_per_s,
         "peaks": [[name, peaks[name]] for name in precisions if name in peaks],
         "series": [
             {
                 "name": name,
-                "x": [_short(at.intensity or 0) for _, at in places if at.precision == name],
-                "y": [_short(at.flops_per_s or 0) for _, at in places if at.precision == name],
-                "text": [one.entry.record.case.id for one, at in places if at.precision == name],
+                "x": [rounded(at.intensity or 0) for _, at in by_precision[name]],
+                "y": [rounded(at.flops_per_s or 0) for _, at in by_precision[name]],
+                "text": [one.entry.record.case.id for one, _ in by_precision[name]],
             }
             for name in precisions
         ],
@@ -310,11 +408,3 @@ def _roofline(shown: Sequence[_Shown], group: str) -> Chart | None:
     return Chart(
         "roofline", "Roofline", note, group, figure, headings, rows, len(table) - len(rows)
     )
-
-
-MOST_TABLE = 200
-"""Rows of the roofline's table; the figure has all."""
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.4g}")

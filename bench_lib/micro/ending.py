@@ -1,0 +1,219 @@
+"""What the first rank does for all: lends a companion, then prints, keeps, writes and judges."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench_lib import backends
+from bench_lib.engine.engine import Engine, opened
+from bench_lib.engine.processes import Companion
+from bench_lib.engine.settings import PLANNED, Settings
+from bench_lib.engine.suite import Suite
+from bench_lib.formulas import roofline
+from bench_lib.launch import launchers
+from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.zygote import Zygote
+from bench_lib.micro import lines
+from bench_lib.micro.files import append_row, write_json
+from bench_lib.micro.flags import MicroOptions
+from bench_lib.micro.output import Output
+from bench_lib.micro.places import RankPlace
+from bench_lib.micro.session import RankSeen
+from bench_lib.model import Hardware, Measurement, UserError
+from bench_lib.report import console
+from bench_lib.worker.profiling import external_profiler
+from bench_lib.worker.zygote import PRELOAD_VARIABLE
+
+
+@contextlib.contextmanager
+def companion(device: Hardware, ranks: int) -> Iterator[Companion | None]:
+    """Lend the process that uses a GPU before the measured stretch, as in the suite.
+
+    It imports torch while we do.  Without it a case would not be in the state of its baseline
+    (docs/architecture.md).  None for several ranks, a CPU, and a process that is profiled.
+    """
+    if not backends.is_gpu(device) or ranks > 1 or external_profiler() is not None:
+        yield None
+        return
+    variables = {**backends.visibility(device), PRELOAD_VARIABLE: "no"}
+    with ThreadPoolExecutor(1) as starter:
+        started = starter.submit(Zygote, environment=variables)
+        try:
+            yield Companion(lambda: started.result().context(draws=1))
+        finally:
+            with contextlib.suppress(LaunchError):
+                started.result().close()
+
+
+@contextlib.contextmanager
+def keeping(
+    options: MicroOptions, place: RankPlace, device: Hardware, say: Callable[[str], None]
+) -> Iterator[Engine | None]:
+    """Open the history and watch the device, before anything is measured; None without history.
+
+    Raises HistoryError, BaselineError and DeviceBusyError.
+    """
+    if options.history is None:
+        yield None
+        return
+    with contextlib.ExitStack() as stack:
+        if not options.history.exists():
+            stack.callback(_remove_if_empty, options.history)
+        settings = Settings(
+            history=options.history,
+            baselines=options.baselines,
+            command="micro",
+            judged=options.judge,
+            # Ranks that somebody else started cannot be started anew from one of them.
+            planned=PLANNED if place.ranks == 1 else 1,
+            launcher=launchers.who_am_i(os.environ).launcher or launchers.DEFAULT,
+            say=say,
+        )
+        yield stack.enter_context(opened(device, settings))
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+@dataclass
+class Ending:
+    """What the first rank does for all ranks once they are measured.
+
+    Each step is done whatever becomes of the others, so that no measurement is lost.
+    """
+
+    options: MicroOptions
+    device: Hardware
+    engine: Engine | None
+    """Keeps and judges; None without ``--history``."""
+    companion: Companion | None
+    say: Callable[[str], None]
+    trouble: list[str] = field(default_factory=list)
+    """What went wrong."""
+    began_s: float = field(default_factory=time.monotonic)
+
+    def conclude(self, seen: RankSeen) -> bool:
+        """Print, keep, write and judge; returns whether the case passes."""
+        folded, options = seen.folded, self.options
+        result = lines.result(options, seen.place, folded)
+        if seen.place.is_rank:
+            self.say("\n".join(lines.overall_summary(options, seen.place, folded)))
+        params = seen.case.params
+        precision, mode = str(params["precision"]), str(params["compile_mode"])
+        placed = roofline.place(folded, self.device, precision, mode)
+        below = lines.performance(
+            options,
+            folded,
+            seen.measured,
+            precision=f"{options.dtype.partition(':')[0]} ({precision})",
+            classes=seen.classes,
+            auxiliary=seen.auxiliary,
+            roofline=placed,
+        )
+        self.say("\n".join(["", *below]))
+        with self._going_on():
+            self.keep(seen)
+        self._write(result)
+        passes = True
+        if self.engine is not None and self.engine.suite.records:
+            with self._going_on():
+                passes = self.engine.conclude()
+            self.say("\n".join(standing(self.engine.suite)))
+        if options.json:
+            self._print_json(seen, folded, result, placed)
+        return passes
+
+    def keep(self, seen: RankSeen) -> None:
+        """Write down what the ranks measured; raises HistoryError.
+
+        Raises UserError where it was another device.
+        """
+        if self.engine is None:
+            return
+        if differing := backends.confirm(self.device, seen.device):
+            raise UserError(f"this ran on another device than {self.device.key}: {differing[0]}")
+        about = seen.outcomes[0]
+        others = [] if self.companion is None else self.companion.pids
+        outcome = self.engine.held.take_in(
+            seen.case,
+            seen.folded,
+            began_s=self.began_s,
+            versions={**about["versions"], "cudnn": about["cudnn"]},
+            threads=about["threads"],
+            pids=[*(int(outcome["pid"]) for outcome in seen.outcomes), *others],
+        )
+        self.engine.note(outcome)
+
+    def _write(self, result: dict[str, Any]) -> None:
+        options = self.options
+        if options.result is not None:
+            with self._going_on():
+                write_json(options.result, result)
+        with self._going_on():
+            odd = append_row(options.csv, result)
+            self.say(f"Benchmark result saved to {options.csv_name}")
+            if odd is not None:
+                self.say(f"NOTE: {odd}")
+
+    @contextlib.contextmanager
+    def _going_on(self) -> Iterator[None]:
+        try:
+            yield
+        except UserError as error:
+            self.trouble.append(str(error))
+
+    def _print_json(
+        self,
+        seen: RankSeen,
+        folded: Measurement,
+        result: dict[str, Any],
+        placed: roofline.Roofline,
+    ) -> None:
+        kept = self.engine is not None and self.engine.suite.records
+        record = self.engine.suite.records[seen.case.id] if self.engine and kept else None
+        told: dict[str, Any] = {
+            "case": seen.case,
+            "dtype": self.options.dtype,
+            "result": result,
+            "measurement": folded,
+            "device": seen.device,
+            "roofline": placed,
+            "iterations": seen.measured,
+            "warmup": seen.warmup,
+            "remarks": self.options.remarks,
+            "status": record.status if record else None,
+            "verdicts": record.verdicts if record else [],
+            "history": str(self.engine.suite.writer.path) if self.engine else None,
+        }
+        text = msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
+        output = Output(sys.stdout)
+        output.write(f"{text}\n")
+        if output.trouble is not None:
+            self.trouble.append(output.trouble)
+
+
+def standing(suite: Suite) -> list[str]:
+    """Say how the case stands and where it is kept, without the summary's own warnings."""
+    kept = [f"History: {suite.writer.path}"]
+    record = next(iter(suite.records.values()))
+    if record.status is None:
+        return kept
+    measured = [a.measurement for a in record.attempts if a.measurement]
+    said = {f"{record.case.id}: warning: {text}" for text in measured[0].warnings}
+    words = [w for w in console.explanations([record], every=True) if w not in said]
+    processes = len({attempt.process for attempt in record.attempts})
+    if processes > 1:
+        words.append(f"The summary above is of the first process of {processes}")
+    return [f"Verdict: {record.status.value}", *words, *kept]

@@ -1,0 +1,208 @@
+"""What every form of a report says of a night: since when a case fails, and what there is to do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bench_lib import backends
+from bench_lib.environment.fingerprint import difference
+from bench_lib.formats import many, on_one_line
+from bench_lib.model import Status
+from bench_lib.report.night import Moved, Night, NightCase
+from bench_lib.verdict.severity import FAILING
+from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
+
+if TYPE_CHECKING:
+    from bench_lib.storage.archive import Point
+
+OWN = ("commit ", "checkout ")
+"""How a change of the project's own code begins. That changes every night."""
+MOST_CHANGES = 200
+"""Characters of a line on what changed in the environment."""
+MOST_REASON = 300
+MOST_COMMON_REASON = 240
+LEAST_CASES = 2
+"""Cases of one device that have to go wrong before the device is suspected."""
+BY_HARDWARE = (Status.ERROR, Status.INVALID)
+
+
+# --- a failure ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Onset:
+    """When a case began to fail, as far as its history tells."""
+
+    since: str
+    """In words: ``2026-11-18 (+8.0%)``, ``2026-11-18 or before``; empty if unknown."""
+    moved: Moved | None
+    """The change point that it began with."""
+    last_good: Point | None
+    """The last earlier night that was OK; None where there is a change point."""
+    changes: list[str]
+    """What changed in the environment at the change point, else since the last OK night.
+
+    Changes of the project's own code come last.
+    """
+
+
+def onset(night: Night, entry: NightCase) -> Onset:
+    """Return since when a case fails, and what changed in the environment there."""
+    if (moved := entry.slower_since) is not None:
+        words = f"{moved.time[:10]} ({moved.step.ratio - 1:+.1%})"
+        return Onset(words, moved, None, own_last(moved.environment))
+    failing = _failing(entry)
+    good = entry.last_good
+    before = night.environments.get(good.environment) if good else None
+    after = night.environments.get(failing[0].environment) if failing else entry.environment
+    changes = difference(before, after) if before and after else []
+    return Onset(_since(entry, failing), None, good, own_last(changes))
+
+
+def _failing(entry: NightCase) -> list[Point]:
+    """Return the last points, as far back as all of them fail; oldest first."""
+    found: list[Point] = []
+    for point in reversed(entry.points):
+        if point.status not in FAILING:
+            break
+        found.insert(0, point)
+    return found
+
+
+def _since(entry: NightCase, failing: list[Point]) -> str:
+    if failing:
+        # Without an older point nobody knows how it was before.
+        return failing[0].time[:10] + (" or before" if len(failing) == len(entry.points) else "")
+    if entry.points and entry.points[-1].run_id != entry.run_id:
+        return f"measured last on {entry.points[-1].time[:10]}"
+    return ""
+
+
+def own_last(changes: Iterable[str]) -> list[str]:
+    """Order changes so that those of the project's own code come last."""
+    return sorted(changes, key=lambda words: words.startswith(OWN))
+
+
+def in_words(night: Night, entry: NightCase) -> str:
+    """Return a failure in one line: what, where, by how much, since when, what changed, and why."""
+    verdict, status = entry.verdict, entry.status
+    words = f"{entry.record.case.id} on {device(night, entry)}: {status.value if status else ''}"
+    if verdict is not None and verdict.ratio is not None:
+        low_high = " to ".join(f"{bound:.3f}" for bound in verdict.interval or ())
+        words += f", {verdict.ratio:.3f} times {verdict.metric}"
+        words += f" ({low_high})" if low_high else ""
+    began = onset(night, entry)
+    if began.since:
+        words += ", " if began.since.startswith("measured") else ", since "
+        words += began.since
+    if began.last_good is not None and status is Status.REGRESSED:
+        words += f", last OK {began.last_good.time[:10]}"
+    if began.changes:
+        words += f", with {on_one_line('; '.join(began.changes), MOST_CHANGES)}"
+    elif began.moved or began.last_good:
+        words += ", with no change known in the environment"
+    return f"{words}: {reason(entry)}"
+
+
+def reason(entry: NightCase) -> str:
+    """Return why a case has its status, in one line of at most MOST_REASON characters."""
+    return on_one_line(entry.verdict.reason if entry.verdict else "", MOST_REASON)
+
+
+def device(night: Night, entry: NightCase) -> str:
+    """Return a case's hardware key, with its device where the night has several of that key."""
+    here = entry.hardware
+    if len(night.devices[here.key]) < 2:
+        return here.key
+    return f"{here.key}, GPU {here.index}" + (f" ({here.bdf})" if here.bdf else "")
+
+
+# --- what there is to do -----------------------------------------------------------------------
+
+
+def hints(night: Night) -> list[str]:
+    """Return a line for each thing to do, with a command where one does it."""
+    told = list(night.absent)
+    by_key: dict[str, list[NightCase]] = {}
+    for entry in night.entries:
+        by_key.setdefault(entry.hardware.key, []).append(entry)
+    for tell in (_on_devices, _on_blind, _on_unlike, _on_new):
+        for key, entries in by_key.items():
+            told += [f"{key}: {words}" for words in tell(entries)]
+    return [*told, *_on_torn(night)]
+
+
+def _on_devices(entries: Iterable[NightCase]) -> Iterator[str]:
+    """Name the devices on which nothing worked, if something worked on others."""
+    by_device: dict[str | None, list[NightCase]] = {}
+    for entry in entries:
+        # A case of several ranks says nothing of one device.
+        if entry.record.case.launch.ranks == 1:
+            by_device.setdefault(entry.hardware.uuid, []).append(entry)
+    bad = [held for held in by_device.values() if _is_broken(held)]
+    if len(by_device) < 2 or len(bad) == len(by_device):
+        return
+    for held in bad:
+        words = " and ".join(sorted({e.status.value for e in held if e.status}))
+        where = held[0].hardware
+        ids = ", ".join(filter(None, (where.bdf, where.uuid)))
+        named = f"GPU {where.index} ({ids})"
+        yield f"all {len(held)} cases on {named} are {words}: look at that device first"
+
+
+def _is_broken(entries: list[NightCase]) -> bool:
+    return len(entries) >= LEAST_CASES and all(entry.status in BY_HARDWARE for entry in entries)
+
+
+def _on_blind(entries: Iterable[NightCase]) -> Iterator[str]:
+    """Say where nobody watched the GPUs."""
+    watched = [
+        attempt.telemetry is not None
+        for entry in entries
+        if backends.is_gpu(entry.hardware)
+        for attempt in entry.record.attempts
+        if attempt.measurement is not None
+    ]
+    if watched and not any(watched):
+        yield (
+            "no telemetry this night, so that nobody knows whether GPUs were shared, hot or held "
+            "back: bench-lib env says why"
+        )
+
+
+def _on_unlike(entries: Iterable[NightCase]) -> Iterator[str]:
+    """Give the commonest reason for INCOMPARABLE and for INVALID cases."""
+    entries = list(entries)
+    for status in (Status.INCOMPARABLE, Status.INVALID):
+        reasons = Counter(e.verdict.reason for e in entries if e.status is status and e.verdict)
+        for why, count in reasons.most_common(1):
+            total = reasons.total()
+            more = "" if count == total else f" ({count} of them)"
+            words = f"{many(total, 'case')} {status.value}: "
+            words += on_one_line(why, MOST_COMMON_REASON) + more
+            if status is Status.INCOMPARABLE:
+                words += "; set that back, or accept values measured so: bench-lib baseline record"
+            yield words
+
+
+def _on_new(entries: Iterable[NightCase]) -> Iterator[str]:
+    """Say how cases without a baseline get one."""
+    held = [entry for entry in entries if entry.status is Status.NO_BASELINE]
+    few = any(len({m.process for m in e.record.attempts}) < LEAST_PROCESSES for e in held)
+    for run_id, count in Counter(entry.run_id for entry in held).items():
+        do = "record" if few else f"accept --run {run_id}"
+        words = f"{many(count, 'case')} without a baseline"
+        yield f"{words}: bench-lib baseline {do} --reason 'first baseline'"
+
+
+def _on_torn(night: Night) -> Iterator[str]:
+    """Say how to look at the measurements of a run that was killed."""
+    for run in night.unfinished:
+        # An interrupted run has judged what it had; and a later run's case may count instead.
+        own = (e for e in night.entries if e.run_id == run.run_id and e.status is None)
+        if unjudged := sum(bool(entry.accepted) for entry in own):
+            words = f"{many(unjudged, 'case')} of run {run.run_id} with measurements and no verdict"
+            yield f"{run.key}: {words}: bench-lib compare baseline {run.run_id}"

@@ -1,0 +1,358 @@
+"""Steps of networks: what inference and training of every kind of network have in common.
+
+A kind of network says in a ``BuiltNetwork`` what it is and what its loss is.  ``InferenceStep`` and
+``TrainingStep`` run it, and hold it against FP32 eager.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bench_lib.model import Numerics
+from bench_lib.worker.device import (
+    AUTOCAST,
+    STORED,
+    autocast,
+    gradient_scaler,
+    require_compile,
+    set_precision,
+    update,
+)
+from bench_lib.worker.workload import Setting, Workload, require_known
+from bench_lib.worker.workloads.compilation import Recorded, averaged, compiled, records_graphs
+from bench_lib.worker.workloads.references import closeness, gradients_norm, plain_fp32
+
+if TYPE_CHECKING:
+    from bench_lib.worker.workloads.flops import Amount
+
+HEADS = {1: 0.4, 2: 0.3}
+"""What each auxiliary head's loss counts, by how many there are: as Inception v3's and GoogLeNet's
+papers have it."""
+
+
+def main_output(output: Any) -> Tensor:
+    """Return the tensor, of any shape, that the network is for, without its auxiliary heads."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, dict):
+        return cast("Tensor", output["out"])
+    return cast("Tensor", output[0])
+
+
+def loss_of(output: Any, target: Tensor) -> Tensor:
+    """Cross-entropy, a scalar, auxiliary heads weighted as in their papers (0.3 and 0.4).
+
+    Targets are (n,), of segmentation (n, height, width).
+    """
+    loss = functional.cross_entropy(main_output(output), target)
+    if isinstance(output, (Tensor, dict)):
+        return loss
+    auxiliary = [head for head in output[1:] if head is not None]
+    for head in auxiliary:
+        loss = loss + HEADS[len(auxiliary)] * functional.cross_entropy(head, target)
+    return loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """A case's parameters; raises ValueError for a value that is not known."""
+
+    network: str
+    batch_size: int
+    """Images or sequences a rank."""
+    precision: str = "fp32"
+    compile_mode: str = "eager"
+    compile_options: str = ""
+    known: ClassVar[Mapping[str, Collection[str]]] = {}
+    """What each parameter may be, where that is a list."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is not known."""
+        for name, values in self.known.items():
+            require_known(name, getattr(self, name), values)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What weights are kept in."""
+        return STORED.get(self.precision, torch.float32)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a number where it is computed with."""
+        return AUTOCAST.get(self.precision, self.dtype).itemsize
+
+
+class BuiltNetwork:
+    """A network with its input, as a kind of network builds it on one rank."""
+
+    model: nn.Module
+    """In the case's precision and not compiled; gone when numerics begin."""
+    input: Tensor
+    """(batch, ...)."""
+    targets: Tensor
+    """(batch, ...)."""
+    parameters: int
+    items: int
+    """In a step."""
+    item = "img"
+    least_bytes: int
+    """What a step has to read and write in any case."""
+    update_elements = 0.0
+    """Numbers that the optimizer moves for each weight in a step."""
+
+    def __init__(self, spec: Spec, setting: Setting) -> None:
+        """Set torch's switches; raises UnsupportedError for what the device cannot do."""
+        set_precision(spec.precision, setting.device)
+        require_compile(spec.compile_mode, setting.device)
+        self.spec = spec
+        self.setting = setting
+        self.device = setting.device
+        self.scaler = gradient_scaler(spec.precision, setting.device)
+        self.compared = spec.batch_size
+        """Of how many of the batch an answer is compared, at most."""
+        self.warnings: list[str] = []
+
+    def twin(self) -> nn.Module:
+        """Build the network in FP32, with the weights that it began with."""
+        raise NotImplementedError
+
+    def beginning(self, n: int) -> Tensor:
+        """Return the first ``n`` of the input as the twin takes it, (n, ...)."""
+        given = self.input[:n]
+        return given.float().contiguous() if given.is_floating_point() else given
+
+    def loss_by(self, network: nn.Module, given: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss, a scalar, of a network's answer to what it is given, (n, ...)."""
+        return loss_of(network(given), targets)
+
+    def loss_of(self, answer: Tensor) -> Tensor:
+        """Return the loss, a scalar, of an answer in inference, (n, ...)."""
+        raise NotImplementedError
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Return what trains the model."""
+        raise NotImplementedError
+
+    def averaged(self) -> nn.Module:
+        """Return what is trained: the model, with several ranks averaging its gradients."""
+        return averaged(self.model, self.setting)
+
+    def compiled(self, model: nn.Module) -> nn.Module:
+        """Return what runs the model in the case's mode."""
+        return compiled(model, self.spec.compile_mode, self.spec.compile_options)
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """Return what forward passes run in."""
+        return autocast(self.spec.precision, self.device)
+
+    def counted(self) -> Amount | None:
+        """Count an eager step without its optimizer; None where torch cannot."""
+        raise NotImplementedError
+
+    def flops(self) -> float | None:
+        """Return the FLOPs of a step on this rank."""
+        amount = self.counted()
+        return None if amount is None else amount.all_flops
+
+    def traffic(self) -> float | None:
+        """Return the bytes that a step's eager operations move, the optimizer's included."""
+        amount = self.counted()
+        if amount is None:
+            return None
+        updates = self.update_elements * self.parameters * self.spec.dtype.itemsize
+        return amount.moved_bytes(self.spec.itemsize) + updates
+
+    def reduced_flops_share(self) -> float | None:
+        """As ``Workload.reduced_flops_share``."""
+        return None
+
+    def layers(self) -> tuple[nn.Module, Tensor] | None:
+        """Return the network as it is without compiling, and its input, (batch, ...)."""
+        return self.model, self.input
+
+
+class InferenceStep:
+    """Forward passes of a network."""
+
+    def __init__(self, built: BuiltNetwork) -> None:
+        """Prepare the first step; nothing runs yet."""
+        self.built = built
+        self.run = built.compiled(built.model)
+        is_graph = built.spec.compile_mode == "graph"
+        self.recorded = Recorded(self.answer) if is_graph else None
+        self.step = self.recorded or self.answer
+
+    def answer(self) -> Any:
+        """Do one step; returns what the network does."""
+        with torch.no_grad(), self.built.autocast():
+            return self.run(self.built.input)
+
+    def workload(self) -> Workload:
+        """Return the step and what is known of it."""
+        return _workload(
+            self.built,
+            step=self.step,
+            numerics=self.numerics,
+            loss=lambda: self.built.loss_of(main_output(self.step())),
+        )
+
+    def numerics(self) -> Numerics:
+        """Hold an answer against FP32 eager's; frees what the step needs."""
+        answer = main_output(self.step())
+        finite = bool(torch.isfinite(answer).all())
+        answer = answer[: self.built.compared].float().cpu()
+        if self.recorded is not None:
+            self.recorded.release()
+        del self.run, self.built.model
+        reference = self._reference()
+        return closeness(answer[: len(reference)], reference, finite=finite)
+
+    def _reference(self) -> Tensor:
+        """Return the twin's answer to as much of the input as the memory holds."""
+        n = self.built.compared
+        with plain_fp32(), torch.no_grad():
+            twin = self.built.twin()
+            while True:
+                try:
+                    return main_output(twin(self.built.beginning(n))).cpu()
+                except torch.OutOfMemoryError:  # noqa: PERF203 - each try is another batch
+                    if n == 1:
+                        raise
+                    n //= 2
+                    torch.cuda.empty_cache()
+
+
+class TrainingStep:
+    """Steps in which a network learns: forward, loss, backward, optimizer."""
+
+    def __init__(self, built: BuiltNetwork, optimizer_every: int = 1) -> None:
+        """Prepare the first step; the optimizer uses the gradients of so many together."""
+        spec = built.spec
+        self.built = built
+        self.optimizer_every = optimizer_every
+        self.optimizer = built.optimizer()
+        self.run = built.compiled(built.averaged())
+        self.records_graphs = records_graphs(spec.compile_mode, spec.compile_options)
+        self.recorded = self.record() if spec.compile_mode == "graph" else None
+        self.gathered = 0
+        """Steps whose gradients are added up and not used yet."""
+        self.loss: Tensor | None = None
+        """Of the last step."""
+        self.first_loss = math.nan
+        self.first_norm: float | None = None
+        """Of all gradients of the first step; None where ranks average them."""
+
+    def record(self) -> Recorded:
+        """Return the step that becomes a graph."""
+        return Recorded(self.step, self.note_first_step)
+
+    def step(self) -> None:
+        """Do one step."""
+        self.forward()
+        self.backward()
+        self.optimize()
+
+    def forward(self) -> None:
+        """Do the first part of a step, the loss included."""
+        if self.records_graphs:
+            torch.compiler.cudagraph_mark_step_begin()
+        if self.gathered == 0:
+            self.optimizer.zero_grad(set_to_none=True)
+        with self.built.autocast():
+            self.loss = self.compute_loss()
+
+    def compute_loss(self) -> Tensor:
+        """Return the loss, a scalar, of the step's input."""
+        return self.built.loss_by(self.run, self.built.input, self.built.targets)
+
+    def backward(self) -> None:
+        """Do the second part."""
+        assert self.loss is not None
+        scaler = self.built.scaler
+        (self.loss if scaler is None else scaler.scale(self.loss)).backward()
+        self.loss = self.loss.detach()
+
+    def optimize(self) -> None:
+        """Do the last part."""
+        self.gathered = (self.gathered + 1) % self.optimizer_every
+        if self.gathered == 0:
+            update(self.optimizer, self.built.scaler)
+
+    def note_first_step(self) -> None:
+        """Keep what the very first step came to; a graph is recorded after some more."""
+        if self.loss is None or not math.isnan(self.first_loss):
+            return
+        self.first_loss = float(self.loss)
+        if self.built.setting.ranks == 1:
+            self.first_norm = gradients_norm(self.built.model)
+
+    def workload(self, **about: Any) -> Workload:
+        """Return the step and what is known of it, ``about`` besides the usual."""
+        return _workload(
+            self.built,
+            step=about.pop("step", self.recorded or self.step),
+            first_step_done=self.note_first_step,
+            numerics=self.numerics,
+            loss=lambda: self.loss,
+            **about,
+        )
+
+    def numerics(self) -> Numerics | None:
+        """Return the first step beside FP32 eager's; frees what a step needs."""
+        last = math.nan if self.loss is None else float(self.loss)
+        self.release()
+        return self.beside(self._reference(), last)
+
+    def release(self) -> None:
+        """Give back what only a step needs."""
+        if self.recorded is not None:
+            self.recorded.release()
+        del self.run, self.built.model, self.optimizer, self.loss
+
+    def beside(self, reference: tuple[float | None, float | None], last: float) -> Numerics:
+        """Return the first step beside its reference; ``last`` is the loss of the last step."""
+        loss, norm = reference
+        return Numerics(
+            finite=math.isfinite(self.first_loss) and math.isfinite(last),
+            loss=self.first_loss,
+            reference_loss=loss,
+            grad_norm=self.first_norm,
+            reference_grad_norm=None if self.first_norm is None else norm,
+        )
+
+    def _reference(self) -> tuple[float | None, float | None]:
+        """First loss and gradient norm of FP32 eager; None where the memory is too small."""
+        built = self.built
+        given, targets = built.beginning(built.spec.batch_size), built.targets
+        with plain_fp32():
+            twin = built.twin()
+            try:
+                loss = built.loss_by(twin, given, targets)
+                loss.backward()
+            except torch.OutOfMemoryError:
+                return None, None
+            return float(loss.detach()), gradients_norm(twin)
+
+
+def _workload(built: BuiltNetwork, **about: Any) -> Workload:
+    return Workload(
+        items_per_step=built.items,
+        item=built.item,
+        compiled=built.spec.compile_mode != "eager",
+        parameters=built.parameters,
+        least_bytes_per_step=built.least_bytes,
+        flops_per_step=built.flops,
+        traffic_bytes_per_step=built.traffic,
+        reduced_flops_share=built.reduced_flops_share,
+        layers=built.layers,
+        warnings=built.warnings,
+        **about,
+    )
