@@ -57,8 +57,17 @@ class Keeping:
         return {case_id: case.limits for case_id, case in cases.items()}
 
 
+@dataclass(frozen=True)
+class Written:
+    """Where the run of one device is kept."""
+
+    hardware_key: str
+    history: str | None
+    """Its file; null where nothing was measured."""
+
+
 class Measuring:
-    """One command on one device: its cases are measured, and then told."""
+    """What one command measures, on one device after the other, and then tells."""
 
     def __init__(
         self,
@@ -72,14 +81,16 @@ class Measuring:
         Workers have ``variables`` in their environment.
         """
         self.device = device
-        self._variables = variables or {}
+        """That cases are measured on from now on."""
         self.figures: dict[str, Figures] = {}
         """By case, of the processes that a verdict was made of too."""
+        self.records: list[Record] = []
+        self.written: list[Written] = []
+        """By device."""
         self._name = name
         self._keeping = keeping
-        self._records: list[Record] = []
-        self._passes = False
-        self._path: Path | None = None
+        self._variables = variables or {}
+        self._passes = True
 
     def figures_of_all(
         self,
@@ -95,7 +106,7 @@ class Measuring:
         every case at once.  With ``together`` the ranks of all are started once.
         """
         with self.engine() as engine:
-            self._announce(cases, words)
+            self.announce(cases, words)
             if together:
                 engine.held.expect(cases)
             for number, case in enumerate(cases, 1):
@@ -124,12 +135,15 @@ class Measuring:
         )
         with leaving_when_told(), opened(self.device, settings) as engine:
             yield engine
-            self._passes = engine.conclude(needs_figures=True)
-            self._records = list(engine.suite.records.values())
-            self._path = engine.suite.writer.path if self._records else None
-        self.figures = {record.case.id: figures_of(record, self.device) for record in self._records}
+            self._passes &= engine.conclude(needs_figures=True)
+        found = list(engine.suite.records.values())
+        path = str(engine.suite.writer.path) if found else None
+        self.written.append(Written(self.device.key, path))
+        self.records += found
+        self.figures |= {record.case.id: figures_of(record, self.device) for record in found}
 
-    def _announce(self, cases: Sequence[Case], words: str) -> None:
+    def announce(self, cases: Sequence[Case], words: str = "") -> None:
+        """Say what is measured and about how long it takes, with ``words`` added to that."""
         from bench_lib.studies.asked import least_s
 
         seconds = round(least_s(cases))
@@ -144,29 +158,35 @@ class Measuring:
         if not self._keeping.json:
             print(line, flush=True)
 
-    def tell(self, rows: Sequence[Any], table: Table, **more: Any) -> NoReturn:
-        """Print the results, as JSON with ``more`` beside the rows; leave with the exit status."""
+    def tell(
+        self, rows: Sequence[Any], table: Table, *, passes: bool = True, **more: Any
+    ) -> NoReturn:
+        """Print the results, as JSON with ``more`` beside the rows; leave with the exit status.
+
+        That is 1 where the judge, or the command with ``passes``, says so.
+        """
         from bench_lib.report.console import explanations
 
         judged = self._keeping.judge
+        path = self.written[-1].history
         if self._keeping.json:
             from bench_lib.cli.documents.measured import BY_NAME, JudgedCase
 
-            verdicts = [JudgedCase(r.case.id, r.status, r.verdicts) for r in self._records]
+            verdicts = [JudgedCase(r.case.id, r.status, r.verdicts) for r in self.records]
             print_json(
                 BY_NAME[self._name](
                     hardware_key=self.device.key,
                     rows=rows,
                     judged=verdicts if judged else None,
-                    history=None if self._path is None else str(self._path),
+                    history=path,
                     **more,
                 )
             )
         else:
             print_tables(table.headings, table.rows, keys=table.keys)
             trouble = [] if judged else table.trouble
-            for line in ["", *trouble, *table.lines, *explanations(self._records, every=judged)]:
+            for line in ["", *trouble, *table.lines, *explanations(self.records, every=judged)]:
                 print(line)
-            if self._path is not None:
-                print(f"written to {self._path}")
-        raise typer.Exit(0 if self._passes else 1)
+            if path is not None:
+                print(f"written to {path}")
+        raise typer.Exit(0 if passes and self._passes else 1)

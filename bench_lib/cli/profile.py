@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ from bench_lib.cli.output import (
     Matrix,
     say,
 )
-from bench_lib.cli.reading import is_compacted
+from bench_lib.cli.reading import is_compacted, meant
 from bench_lib.formats import printable
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.model import UserError
@@ -137,8 +136,7 @@ def _find(case_id: str, matrix: Path, folder: Path) -> Case:
         return known[case_id]
     if (kept := _kept(case_id, folder)) is not None:
         return kept
-    near = difflib.get_close_matches(case_id, known, n=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else "name another with --matrix FILE"
+    hint = meant(case_id, known) or "name another with --matrix FILE"
     raise UserError(f"no case {case_id!r} in {matrix}, nor in a run in {folder}; {hint}")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,17 @@ def cases_of(matrix: Path) -> dict[str, Case]:
 
     tiers = read_matrix(matrix, tables(network_sizes()))
     return {case.id: case for cases in tiers.values() for case in cases}
+
+
+def near(case_id: str, known: Iterable[str]) -> list[str]:
+    """Return up to three ids that look like one."""
+    return difflib.get_close_matches(case_id, sorted(known), n=3)
+
+
+def meant(case_id: str, known: Iterable[str]) -> str:
+    """Ask whether an id like this one was meant; empty where none is like it."""
+    found = near(case_id, known)
+    return f"did you mean {' or '.join(found)}?" if found else ""
 
 
 def is_compacted(folder: Path) -> bool:

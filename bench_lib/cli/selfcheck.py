@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench_lib.cli.output import DEFAULT_MATRIX, Json, Matrix, print_json, print_table, say, writing
-from bench_lib.cli.reading import cases_of
+from bench_lib.cli.reading import cases_of, near
 from bench_lib.cli.tolerance import tolerance_of
 from bench_lib.model import UserError
 
@@ -157,12 +157,10 @@ def _minutes(seconds: float) -> str:
 
 
 def _case(path: Path, case_id: str) -> Case:
-    import difflib
-
     cases = cases_of(path)
     if case_id not in cases:
-        near = difflib.get_close_matches(case_id, cases, n=3) or sorted(cases)[:3]
-        raise UserError(f"{path} has no case {case_id!r}; it has {', '.join(near)} ...")
+        some = near(case_id, cases) or sorted(cases)[:3]
+        raise UserError(f"{path} has no case {case_id!r}; it has {', '.join(some)} ...")
     return cases[case_id]
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bench_lib.cli.documents import Document
+from bench_lib.cli.measuring import Written
 from bench_lib.model import Status, Verdict
 from bench_lib.studies.batches import LargestRow, SweepRow
 from bench_lib.studies.collectives import CollectiveRow
@@ -118,14 +119,6 @@ class Cifar10Table(Measured):
 
     command: Literal["train cifar10-table"] = "train cifar10-table"
     rows: list[RanksRow]
-
-
-@dataclass(frozen=True)
-class Written:
-    """Where the run of one device is kept."""
-
-    hardware_key: str
-    history: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
