@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench_lib.cli.documents import filled
+from bench_lib.cli.options import share_of
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
@@ -79,7 +79,7 @@ def compare(
     if metric not in known:
         why = f"{metric!r} is none of {', '.join(known)}"
         raise typer.BadParameter(why, param_hint="--metric")
-    threshold = 0.0 if fail_on is None else _share_of(fail_on)
+    threshold = 0.0 if fail_on is None else share_of(fail_on, "--fail-on", most=1.0, zero=True)
     side_a, side_b = sides.find(a, b, folder=history, baseline_folder=baselines)
     found = rows.align(
         side_a,
@@ -95,19 +95,6 @@ def compare(
     else:
         _print(found)
     raise typer.Exit(_status(found, gates=fail_on is not None))
-
-
-def _share_of(text: str) -> float:
-    """Return the share that ``2%`` or ``0.02`` stands for."""
-    try:
-        value = float(text.strip().removesuffix("%"))
-    except ValueError:
-        value = math.nan
-    share = value / 100 if text.strip().endswith("%") else value
-    if not 0 <= share < 1:
-        why = f"{text!r} is no share; write it as 2% or 0.02"
-        raise typer.BadParameter(why, param_hint="--fail-on")
-    return share
 
 
 def _status(found: Alignment, *, gates: bool) -> int:

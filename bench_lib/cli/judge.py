@@ -14,8 +14,8 @@ import typer
 
 from bench_lib.cli.documents import filled
 from bench_lib.cli.ending import answering
+from bench_lib.cli.options import share_of
 from bench_lib.cli.output import Json, print_json, print_table
-from bench_lib.cli.tolerance import tolerance_of
 from bench_lib.formats import shortened
 from bench_lib.model import Status, UserError, Verdict
 
@@ -45,7 +45,7 @@ def judge(
     number or text, "iteration_s": [seconds, ...]}; also "probe": {name: number}, costs that
     may tell why processes differ, and "slow": share, of a planted delay.
     """
-    share = tolerance_of(tolerance)
+    share = share_of(tolerance, "--tolerance")
     samples = _read(file)
     verdicts = _verdicts(samples, share)
     status = _exit_status(samples, verdicts)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench_lib.cli.options import share_of
 from bench_lib.cli.output import DEFAULT_MATRIX, Json, Matrix, print_json, print_table, say, writing
 from bench_lib.cli.reading import cases_of, near
-from bench_lib.cli.tolerance import tolerance_of
 from bench_lib.model import UserError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def selfcheck(
 
     if contexts:
         _refuse_what_is_for_delays(words)
-    share = tolerance_of(tolerance)
+    share = share_of(tolerance, "--tolerance")
     if output is not None and output.is_dir():
         raise UserError(f"--output {output} is a folder; name a file in it")
     if output is not None and not output.absolute().parent.is_dir():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench_lib.cases.axes import one_of
+from bench_lib.cli import documents
 from bench_lib.cli.output import (
     DEFAULT_HISTORY,
     HardwareKey,
@@ -26,7 +27,7 @@ from bench_lib.model import TASKS, UserError
 if TYPE_CHECKING:
     from bench_lib.model import Param
     from bench_lib.storage.history import Run
-    from bench_lib.studies.sheet import Cell, KeptCase, Sheet, SheetBlock, SheetSection
+    from bench_lib.studies.sheet import Cell, KeptCase, Sheet, SheetBlock
 
 BLANK = "__________"
 WIDE, THIN = "=" * 80, "-" * 80
@@ -61,19 +62,11 @@ def sheet(
     if filled.is_blank:
         say(f"{_why_blank(exercise.tasks_of(kept, network), filled, history)}; the sheet is blank")
     if json:
-        from bench_lib.cli.documents import measured
+        from bench_lib.cli.documents.measured import SheetDocument
 
-        print_json(
-            measured.SheetDocument(
-                hardware_key=filled.key,
-                network=filled.network,
-                task=filled.task,
-                head=filled.head,
-                sections=filled.sections,
-            )
-        )
+        print_json(documents.filled(SheetDocument, filled, hardware_key=filled.key))
         return
-    for line in _as_markdown(filled) if markdown else _as_text(filled):
+    for line in _lines(filled, markdown=markdown):
         print(line)
 
 
@@ -127,60 +120,39 @@ def _why_blank(tasks: Collection[Param], sheet: Sheet, history: Path) -> str:
     return f"none of the guide's cases of {sheet.network}, {sheet.task}, {where}"
 
 
-def _as_text(sheet: Sheet) -> Iterator[str]:
-    yield from (WIDE, f"Benchmark workshop results: {sheet.network}, {sheet.task}", WIDE)
-    yield from _text_lines(sheet.head)
+def _lines(sheet: Sheet, *, markdown: bool) -> Iterator[str]:
+    title = f"Benchmark workshop results: {sheet.network}, {sheet.task}"
+    yield from (f"# {as_markdown(title)}", "") if markdown else (WIDE, title, WIDE)
+    yield from _labelled(sheet.head, markdown=markdown)
     for section in sheet.sections:
-        yield from ("", section.title, THIN)
+        heading = f"## {as_markdown(section.title)}"
+        yield from ("", heading, "") if markdown else ("", section.title, THIN)
         for number, block in enumerate(section.blocks):
             yield from [""] if number else []
-            yield from _text_block(block)
-        yield from _below(section, "  ")
+            yield from _block(block, markdown=markdown)
+        if section.note:
+            yield from ("", section.note)
+        if section.fill:
+            yield from ("", "What fills the blanks:", "")
+            yield from (f"{'    ' if markdown else '  '}{command}" for command in section.fill)
 
 
-def _text_block(block: SheetBlock) -> Iterator[str]:
+def _block(block: SheetBlock, *, markdown: bool) -> Iterator[str]:
     from bench_lib.report.console import table
 
-    yield from _text_lines(block.lines)
+    yield from _labelled(block.lines, markdown=markdown)
     if block.rows:
         yield from [""] if block.lines else []
-        yield from table(block.headings, [_shown(row) for row in block.rows], 10_000)
+        rows = [[BLANK if cell is None else cell for cell in row] for row in block.rows]
+        if markdown:
+            yield from markdown_table(block.headings, rows)
+        else:
+            yield from table(block.headings, rows, 10_000)
 
 
-def _text_lines(lines: Sequence[tuple[str, Cell]]) -> list[str]:
+def _labelled(lines: Sequence[tuple[str, Cell]], *, markdown: bool) -> list[str]:
     width = max((len(label) for label, _ in lines), default=0) + 2
-    return [f"{label + ':':<{width}}{_place(value)}" for label, value in lines]
-
-
-def _as_markdown(sheet: Sheet) -> Iterator[str]:
-    yield from (f"# Benchmark workshop results: {as_markdown(sheet.network)}, {sheet.task}", "")
-    yield from _markdown_lines(sheet.head)
-    for section in sheet.sections:
-        yield from ("", f"## {as_markdown(section.title)}", "")
-        for number, block in enumerate(section.blocks):
-            yield from [""] if number else []
-            yield from _markdown_lines(block.lines)
-            if block.rows:
-                yield from [""] if block.lines else []
-                yield from markdown_table(block.headings, [_shown(row) for row in block.rows])
-        yield from _below(section, "    ")
-
-
-def _markdown_lines(lines: Sequence[tuple[str, Cell]]) -> list[str]:
-    return [f"- {as_markdown(label)}: {as_markdown(_place(value))}" for label, value in lines]
-
-
-def _below(section: SheetSection, indent: str) -> Iterator[str]:
-    if section.note:
-        yield from ("", section.note)
-    if section.fill:
-        yield from ("", "What fills the blanks:", "")
-        yield from (f"{indent}{command}" for command in section.fill)
-
-
-def _shown(row: Sequence[Cell]) -> list[str]:
-    return [_place(cell) for cell in row]
-
-
-def _place(value: Cell) -> str:
-    return BLANK if value is None else value
+    told = [(label, BLANK if value is None else value) for label, value in lines]
+    if markdown:
+        return [f"- {as_markdown(label)}: {as_markdown(value)}" for label, value in told]
+    return [f"{label + ':':<{width}}{value}" for label, value in told]
