@@ -8,20 +8,22 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import importlib
 import inspect
 import json
+import pkgutil
 import re
 import textwrap
 import types
 import typing
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from bench_lib.cli.documents import Document, kept, measured, seen
+import bench_lib.cli
+from bench_lib.cli.output import Document
 from bench_lib.model import (
     SCHEMA,
     Accepted,
@@ -42,24 +44,24 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # ---- files that are read without a type of their own --------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredCase:
     """The values of one case; what is empty is left out."""
 
     provenance: Literal["measured", "published"] = "measured"
-    processes: list[ProcessSummary] = field(default_factory=list)
+    processes: list[ProcessSummary] = dataclasses.field(default_factory=list)
     """Of what was measured."""
     accepted: Accepted | None = None
     """Who says that these are the values to hold against, where they were measured."""
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = dataclasses.field(default_factory=Limits)
     """``spread`` alone; the others are the matrix's."""
-    conditions: dict[str, Any] = field(default_factory=dict)
+    conditions: dict[str, Any] = dataclasses.field(default_factory=dict)
     """What has to be equal for a comparison to mean anything."""
     published: Published | None = None
     kernels: KernelTable | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class BaselinesFile:
     """The baselines of one hardware key."""
 
@@ -68,15 +70,15 @@ class BaselinesFile:
     """The hardware key, as the file's name has it."""
     hardware: Hardware | None = None
     """The device of the last run that was accepted."""
-    environments: dict[str, Environment] = field(default_factory=dict)
+    environments: dict[str, Environment] = dataclasses.field(default_factory=dict)
     """By reference, those that processes name."""
-    cases: dict[str, StoredCase] = field(default_factory=dict)
+    cases: dict[str, StoredCase] = dataclasses.field(default_factory=dict)
     """By case id."""
-    quarantine: dict[str, Quarantine] = field(default_factory=dict)
+    quarantine: dict[str, Quarantine] = dataclasses.field(default_factory=dict)
     """By case id."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplesLine:
     """One process of one case, for ``bench-lib judge``."""
 
@@ -86,7 +88,7 @@ class SamplesLine:
     """Names the process; processes of one case have different ones."""
     iteration_s: list[float]
     """Time of each iteration in seconds, finite and above zero."""
-    probe: dict[str, float] = field(default_factory=dict)
+    probe: dict[str, float] = dataclasses.field(default_factory=dict)
     """Costs that the case has no part in, by name, which may tell why processes differ; each in a
     unit of its own."""
     slow: float | None = None
@@ -120,13 +122,16 @@ def schemas() -> dict[str, dict[str, Any]]:
 
 def documents() -> list[type[Document]]:
     """Return the types of all that ``--json`` prints."""
-    modules = (kept, measured, seen)
-    declared = [each for module in modules for each in vars(module).values()]
-    return [
-        each
-        for each in declared
-        if isinstance(each, type) and issubclass(each, Document) and command_of(each)
-    ]
+    for module in pkgutil.iter_modules(bench_lib.cli.__path__):
+        if module.name != "__main__":
+            importlib.import_module(f"bench_lib.cli.{module.name}")
+    return [each for each in _below(Document) if command_of(each)]
+
+
+def _below(kind: type[Document]) -> Iterator[type[Document]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _below(each)
 
 
 def command_of(document: type[Document]) -> str:
@@ -171,7 +176,7 @@ def _lines() -> dict[str, Any]:
 
 def _described(about: type) -> dict[str, Any]:
     """Return msgspec's schema, each property with what the code says of it."""
-    schema = msgspec.json.schema(about)
+    schema = msgspec.json.schema(about, schema_hook=lambda _path: {"type": "string"})
     named = {each.__name__: each for each in _types(about)}
     for name, what in schema["$defs"].items():
         if name not in named:

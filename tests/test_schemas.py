@@ -28,7 +28,7 @@ from documents import document_in, schema_writer, validator
 from scripts import script
 
 import bench_lib.cli
-from bench_lib.cli.documents import Document
+from bench_lib.cli.output import Document
 from bench_lib.model import Kernel, KernelTable, Quarantine, Status
 from bench_lib.profiling.store import Profile, keep
 from bench_lib.storage import baselines

@@ -216,7 +216,7 @@ def _compare(
     advice = _next_steps(rows, engine, folder)
     runs = {name: suite.writer for name, suite in engine.suites.items()}
     if json:
-        from bench_lib.cli.documents.seen import Ab
+        from bench_lib.cli.documents import Ab
 
         print_json(
             Ab(

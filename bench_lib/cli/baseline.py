@@ -10,13 +10,13 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
 from bench_lib.cli import reading
-from bench_lib.cli.documents import filled
 from bench_lib.cli.ending import INTERRUPTED
 from bench_lib.cli.group import branch
 from bench_lib.cli.output import (
@@ -24,16 +24,26 @@ from bench_lib.cli.output import (
     DEFAULT_HISTORY,
     DEFAULT_MATRIX,
     BaselinesDir,
+    Document,
     HardwareKey,
     HistoryDir,
     HistoryPlace,
     Json,
     Matrix,
+    filled,
     one_form,
     print_json,
     print_table,
 )
-from bench_lib.model import ID_RULE, Baseline, Published, Quarantine, UserError, is_case_id
+from bench_lib.model import (
+    ID_RULE,
+    Baseline,
+    Hardware,
+    Published,
+    Quarantine,
+    UserError,
+    is_case_id,
+)
 
 if TYPE_CHECKING:
     from bench_lib.storage.baselines import BaselineFile
@@ -51,6 +61,45 @@ Force = Annotated[
 Markdown = Annotated[
     bool, typer.Option("--markdown", help="Print Markdown for a pull request's description.")
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Excused(Quarantine):
+    """A case in quarantine."""
+
+    over: bool
+    """Whether its last day is past, so that it fails again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineShow(Document):
+    """The accepted values of one hardware key."""
+
+    command: Literal["baseline show"] = "baseline show"
+    hardware_key: str
+    device: Hardware | None
+    """As the last run that was accepted saw it."""
+    cases: dict[str, Baseline]
+    """By case id: what was measured and accepted."""
+    published: dict[str, Published]
+    """By case id: what somebody published, where nothing is accepted."""
+    quarantine: dict[str, Excused]
+    """By case id."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineQuarantine(Document):
+    """A case that was put into quarantine, or taken out of it."""
+
+    command: Literal["baseline quarantine"] = "baseline quarantine"
+    hardware_key: str
+    path: str
+    """The baseline file."""
+    case_id: str
+    quarantine: Quarantine | None
+    """Null where it was lifted."""
+    near: list[str]
+    """Ids like this one, where nobody knows the case (``--unknown``): perhaps one was meant."""
 
 
 @app.command()
@@ -73,8 +122,6 @@ def show(
     chosen, published, excused = like(file.measured), like(file.published), like(file.quarantines)
     over = {k for k, v in excused.items() if not files.in_force(v, utc_today())}
     if json:
-        from bench_lib.cli.documents.kept import BaselineShow, Excused
-
         about = {k: filled(Excused, v, over=k in over) for k, v in excused.items()}
         print_json(
             BaselineShow(
@@ -156,12 +203,10 @@ def diff(
 ) -> None:
     """Show what accepting a run would change, and what speaks against it."""
     one_form(json=json, markdown=markdown)
-    from bench_lib.cli.proposals import Proposal
+    from bench_lib.cli.proposals import BaselineDiff, Proposal
 
     found = Proposal(run, history, baselines, case, "diff")
     if json:
-        from bench_lib.cli.documents.kept import BaselineDiff
-
         print_json(found.document(BaselineDiff))
     else:
         found.print_changes(markdown=markdown)
@@ -181,14 +226,12 @@ def accept(
 ) -> None:
     """Make a run's values, or several runs' together, the ones to hold against."""
     one_form(json=json, markdown=markdown)
-    from bench_lib.cli.proposals import Proposal
+    from bench_lib.cli.proposals import BaselineAccept, Proposal
 
     _require(reason)
     found = Proposal(run, history, baselines, case, reason)
     found.accept(force=force)
     if json:
-        from bench_lib.cli.documents.kept import BaselineAccept
-
         path, accepted = str(found.file.path), len(found.taken)
         print_json(
             found.document(BaselineAccept, path=path, accepted=accepted, refused=found.refused)
@@ -307,8 +350,6 @@ def quarantine(
         path = files.set_quarantine(file, case, new, device if device.key == file.key else None)
     near = reading.near(case, file.measured) if unknown and case not in file.measured else []
     if json:
-        from bench_lib.cli.documents.kept import BaselineQuarantine
-
         print_json(
             BaselineQuarantine(
                 hardware_key=file.key, path=str(path), case_id=case, quarantine=new, near=near

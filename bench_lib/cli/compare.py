@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli.documents import filled
 from bench_lib.cli.options import share_of
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
@@ -16,6 +15,7 @@ from bench_lib.cli.output import (
     BaselinesDir,
     HistoryDir,
     Json,
+    filled,
     one_form,
     print_json,
     print_table,
@@ -23,7 +23,7 @@ from bench_lib.cli.output import (
 from bench_lib.formats import amount, many
 
 if TYPE_CHECKING:
-    from bench_lib.cli.documents.kept import Compare, ComparedCase, ComparedSide
+    from bench_lib.cli.documents import Compare, ComparedCase, ComparedSide
     from bench_lib.report.versus.rows import Alignment, ComparedRow, SideFigures
     from bench_lib.report.versus.sides import SideValues
     from bench_lib.verdict.metrics import Metric
@@ -116,7 +116,7 @@ def _status(found: Alignment, *, gates: bool) -> int:
 
 def as_document(found: Alignment) -> Compare:
     """Return the document that ``--json`` prints."""
-    from bench_lib.cli.documents.kept import Compare, Renamed
+    from bench_lib.cli.documents import Compare, Renamed
     from bench_lib.report.versus.rows import for_a_verdict
 
     return filled(
@@ -134,13 +134,13 @@ def as_document(found: Alignment) -> Compare:
 
 
 def _side(side: SideValues) -> ComparedSide:
-    from bench_lib.cli.documents.kept import ComparedSide
+    from bench_lib.cli.documents import ComparedSide
 
     return filled(ComparedSide, side, hardware_key=side.key, run=side.run_id)
 
 
 def _case(row: ComparedRow) -> ComparedCase:
-    from bench_lib.cli.documents.kept import ComparedCase, ComparedProcesses
+    from bench_lib.cli.documents import ComparedCase, ComparedProcesses
 
     return filled(
         ComparedCase,

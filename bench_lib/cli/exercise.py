@@ -270,7 +270,6 @@ app.command("sheet")(sheet)
 
 
 def _precisions(text: str | None) -> list[str]:
-
     return [] if text is None else names_in(text, "--precisions", "precision", PRECISIONS)
 
 

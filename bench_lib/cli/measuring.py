@@ -170,7 +170,7 @@ class Measuring:
         judged = self._keeping.judge
         path = self.written[-1].history
         if self._keeping.json:
-            from bench_lib.cli.documents.measured import BY_NAME, JudgedCase
+            from bench_lib.cli.documents import BY_NAME, JudgedCase
 
             verdicts = [JudgedCase(r.case.id, r.status, r.verdicts) for r in self.records]
             print_json(

@@ -132,7 +132,6 @@ def ops(
 
 
 def _sampling(iterations: int, warmup: int) -> Sampling:
-
     if problem := positive("--num-iters")(iterations):
         raise UserError(problem)
     if iterations > MOST_ITERATIONS:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench_lib.cli.ending import complain, leaving_when_told
-from bench_lib.cli.kernels import tell, tell_changes
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
@@ -100,6 +99,8 @@ def profile(
         look = _look(
             found, folder, tool, say, steps=steps or STEPS, stacks=stacks, counted=counters
         )
+        from bench_lib.cli.kernels import tell
+
         say("told")
         tell(look, top, json=json)
 
@@ -264,6 +265,7 @@ def _compare(
     json: bool,
 ) -> None:
     from bench_lib.backends import detect
+    from bench_lib.cli.kernels import tell_changes
     from bench_lib.profiling import store
 
     key = detect()[0].key if store.BASELINE in sides else None

@@ -6,13 +6,12 @@ import getpass
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from bench_lib.cli import reading
-from bench_lib.cli.documents import filled
-from bench_lib.cli.output import as_markdown, markdown_table, print_table
+from bench_lib.cli.output import Document, as_markdown, filled, markdown_table, print_table
 from bench_lib.environment.fingerprint import difference
 from bench_lib.formats import seconds
 from bench_lib.model import Accepted, Baseline, UserError
@@ -25,6 +24,46 @@ from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
 
 HEADINGS = ("case", "old", "new", "ratio", "95% interval")
 Told = TypeVar("Told")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposed(BaselineChange):
+    """What accepting a run would change of one case, or has changed."""
+
+    ratio: float | None
+    """New over old; above 1 is slower."""
+    interval: tuple[float, float] | None
+    """95% interval of the ratio."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProposalDocument(Document):
+    """What accepting a run would change, or has changed."""
+
+    hardware_key: str
+    changes: list[Proposed]
+    environment: list[str]
+    """What besides the values is not as it was, in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineDiff(ProposalDocument):
+    """What accepting a run would change."""
+
+    command: Literal["baseline diff"] = "baseline diff"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineAccept(ProposalDocument):
+    """What was accepted."""
+
+    command: Literal["baseline accept"] = "baseline accept"
+    path: str
+    """The baseline file."""
+    accepted: int
+    """How many cases."""
+    refused: list[str]
+    """Ids of cases that something speaks against."""
 
 
 class Proposal:
@@ -107,8 +146,6 @@ class Proposal:
 
     def document(self, kind: Callable[..., Told], **more: Any) -> Told:
         """Return the document that ``--json`` prints."""
-        from bench_lib.cli.documents.kept import Proposed
-
         changes = []
         for change in self.changes:
             ratio, interval = _ratio(change)

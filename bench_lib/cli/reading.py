@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench_lib.cli.documents import filled
+from bench_lib.cli.output import filled
 
 if TYPE_CHECKING:
-    from bench_lib.cli.documents.kept import Listed
     from bench_lib.model import Case
     from bench_lib.storage.archive import RunLine
     from bench_lib.storage.history import Run
@@ -23,6 +23,34 @@ def cases_of(matrix: Path) -> dict[str, Case]:
 
     tiers = read_matrix(matrix, tables(network_sizes()))
     return {case.id: case for cases in tiers.values() for case in cases}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunAbout:
+    """What every document says of a run."""
+
+    run: str
+    """Its id."""
+    path: str
+    """The file that it is read from."""
+    hardware_key: str
+    started: str
+    """UTC, ISO 8601."""
+    ended: str | None
+    """Null of a run that was interrupted, or goes on."""
+    finished: bool
+    exit_status: int | None
+    cases: int
+    counts: dict[str, int]
+    """How many cases have each status."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed(RunAbout):
+    """One run in a line."""
+
+    compacted: bool
+    """Whether it is read from Parquet."""
 
 
 def near(case_id: str, known: Iterable[str]) -> list[str]:
@@ -79,7 +107,5 @@ def _file_of(name: str, folder: Path) -> Path | None:
 
 def listed(run: RunLine) -> Listed:
     """Return a run in a line, as ``--json`` prints it."""
-    from bench_lib.cli.documents.kept import Listed
-
     finished = run.ended is not None
     return filled(Listed, run, run=run.run_id, hardware_key=run.key, finished=finished)

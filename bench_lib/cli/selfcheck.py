@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench_lib.cli.options import share_of
-from bench_lib.cli.output import DEFAULT_MATRIX, Json, Matrix, print_json, print_table, say, writing
+from bench_lib.cli.output import (
+    DEFAULT_MATRIX,
+    Json,
+    Matrix,
+    filled,
+    print_json,
+    print_table,
+    say,
+    writing,
+)
 from bench_lib.cli.reading import cases_of, near
 from bench_lib.model import UserError
 
@@ -243,10 +252,10 @@ def _answer(found: Selfcheck) -> str:
 
 
 def _print_json(found: Selfcheck, key: str) -> None:
-    from bench_lib.cli.documents import filled, seen
+    from bench_lib.cli.documents import SelfcheckDocument
 
     about = {"case_id": found.case.id, "hardware_key": key, "detectable_effect": found.detectable}
-    print_json(filled(seen.SelfcheckDocument, found, **about))
+    print_json(filled(SelfcheckDocument, found, **about))
 
 
 # ---- contexts ---------------------------------------------------------------------------
@@ -316,16 +325,16 @@ def _explained(spread: Spread) -> str:
 
 
 def _print_contexts_json(found: ContextsFound, key: str) -> None:
-    from bench_lib.cli.documents import filled, seen
+    from bench_lib.cli import documents
 
-    def told(spread: Spread) -> seen.ContextSpread:
-        return filled(seen.ContextSpread, spread, contexts=len(spread.contexts))
+    def told(spread: Spread) -> documents.ContextSpread:
+        return filled(documents.ContextSpread, spread, contexts=len(spread.contexts))
 
     print_json(
-        seen.SelfcheckContexts(
+        documents.SelfcheckContexts(
             hardware_key=key,
             cases=[
-                seen.ContextCase(
+                documents.ContextCase(
                     case_id=case_id,
                     change=found.change(case_id),
                     kinds={kind: told(spread) for kind, spread in by_kind.items()},

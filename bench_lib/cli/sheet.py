@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench_lib.cases.axes import one_of
-from bench_lib.cli import documents
 from bench_lib.cli.output import (
     DEFAULT_HISTORY,
     HardwareKey,
     HistoryDir,
     Json,
     as_markdown,
+    filled,
     markdown_table,
     one_form,
     print_json,
@@ -58,15 +58,15 @@ def sheet(
     if hardware is not None and key not in known:
         there = f"there is {', '.join(known)}" if known else "there are no runs at all"
         raise UserError(f"no runs on {key} in {history}; {there}")
-    filled = exercise.fill(kept, key, network, task, history)
-    if filled.is_blank:
-        say(f"{_why_blank(exercise.tasks_of(kept, network), filled, history)}; the sheet is blank")
+    found = exercise.fill(kept, key, network, task, history)
+    if found.is_blank:
+        say(f"{_why_blank(exercise.tasks_of(kept, network), found, history)}; the sheet is blank")
     if json:
-        from bench_lib.cli.documents.measured import SheetDocument
+        from bench_lib.cli.documents import SheetDocument
 
-        print_json(documents.filled(SheetDocument, filled, hardware_key=filled.key))
+        print_json(filled(SheetDocument, found, hardware_key=found.key))
         return
-    for line in _lines(filled, markdown=markdown):
+    for line in _lines(found, markdown=markdown):
         print(line)
 
 
