@@ -17,6 +17,7 @@ from bench_lib.cli.output import (
     HistoryDir,
     Json,
     Matrix,
+    duration,
     print_json,
     print_table,
     say,
@@ -201,7 +202,7 @@ def _compare(
     least, longest = (comparing.expected_s(cases, n, known) for n in (pairs, most_pairs))
     say(
         f"{len(cases)} case{'s' if len(cases) > 1 else ''} on {device.key} in {pairs} pairs, "
-        f"about {_duration(least)}; up to {most_pairs} pairs, {_duration(longest)}, where "
+        f"about {duration(least)}; up to {most_pairs} pairs, {duration(longest)}, where "
         "something looks different"
     )
     with opened(device, settings) as engine:
@@ -243,10 +244,6 @@ def _compare(
     if pairing.fails(rows) or stopped:
         raise typer.Exit(1)
     raise typer.Exit(2 if pairing.judged_nothing(rows) else 0)
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _in_brief(side: Side, environment: Environment) -> str:

@@ -9,7 +9,7 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
@@ -29,6 +29,7 @@ from bench_lib.cli.output import (
     HistoryDir,
     HistoryPlace,
     Json,
+    Markdown,
     Matrix,
     filled,
     one_form,
@@ -57,9 +58,6 @@ Cases = Annotated[str, typer.Option(metavar="GLOB", help="Only cases like this."
 Reason = Annotated[str, typer.Option(help="Why these are the values to hold.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Take noisy, doubtful or slower values too; say why.")
-]
-Markdown = Annotated[
-    bool, typer.Option("--markdown", help="Print Markdown for a pull request's description.")
 ]
 
 
@@ -371,7 +369,12 @@ def _require_known(case: str, file: BaselineFile, matrix: Path, history: str) ->
     """
     known: set[str] = set()
     unreadable: list[UserError] = []
-    for tell in _places(file, matrix, history):
+    places: list[Callable[[], Iterable[str]]] = [
+        lambda: (*file.baselines, *file.quarantines),
+        lambda: reading.cases_of(matrix),
+        lambda: _tried(history),
+    ]
+    for tell in places:
         try:
             known.update(tell())
         except UserError as error:
@@ -385,18 +388,6 @@ def _require_known(case: str, file: BaselineFile, matrix: Path, history: str) ->
         f"no case {case!r} in {file.path}, in {matrix}, nor in a run in {history}; "
         f"{' '.join(filter(None, hints))}"
     )
-
-
-def _places(
-    file: BaselineFile, matrix: Path, history: str
-) -> Iterator[Callable[[], Iterable[str]]]:
-    """Yield what tells the ids that each place knows, the quickest first."""
-    yield lambda: (*file.baselines, *file.quarantines)
-    if matrix != DEFAULT_MATRIX or matrix.is_file():
-        from bench_lib.cases.matrix import cases_in
-
-        yield lambda: cases_in(matrix)
-    yield lambda: _tried(history)
 
 
 def _tried(history: str) -> list[str]:

@@ -15,6 +15,7 @@ from bench_lib.cli.output import (
     BaselinesDir,
     HistoryDir,
     Json,
+    Markdown,
     filled,
     one_form,
     print_json,
@@ -60,9 +61,7 @@ def compare(
     history: HistoryDir = DEFAULT_HISTORY,
     baselines: BaselinesDir = DEFAULT_BASELINES,
     json: Json = False,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print Markdown for a pull request.")
-    ] = False,
+    markdown: Markdown = False,
 ) -> None:
     """Show how B differs from A, case by case, slowest first; nothing is judged.
 

@@ -187,7 +187,17 @@ def _print_counters(look: CaseProfile) -> None:
 def tell_changes(sides: tuple[str, str], found: ProfileComparison, top: int, *, json: bool) -> None:
     """Print what changed from one profile to another, ``top`` changes of it."""
     if json:
-        print_json(_diff_document(sides, found))
+        diff = found.diff
+        print_json(
+            filled(
+                ProfileDiff,
+                found,
+                before=_side(sides[0], found.before, diff.before_s),
+                after=_side(sides[1], found.after, diff.after_s),
+                delta_s=diff.delta_s,
+                changes=[filled(KernelChange, c, share=diff.share(c)) for c in diff.changes],
+            )
+        )
         return
     _print_changes(found, top)
     print()
@@ -244,18 +254,6 @@ def _difference(delta_s: float) -> str:
 def _calls(change: KernelDifference) -> str:
     each = [f"{k.calls:.4g}" if k else "0" for k in (change.before, change.after)]
     return " → ".join(dict.fromkeys(each))
-
-
-def _diff_document(sides: tuple[str, str], found: ProfileComparison) -> ProfileDiff:
-    diff = found.diff
-    return filled(
-        ProfileDiff,
-        found,
-        before=_side(sides[0], found.before, diff.before_s),
-        after=_side(sides[1], found.after, diff.after_s),
-        delta_s=diff.delta_s,
-        changes=[filled(KernelChange, each, share=diff.share(each)) for each in diff.changes],
-    )
 
 
 def _side(source: str, profile: stored.Profile, total_s: float) -> ProfileSide:

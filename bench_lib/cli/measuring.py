@@ -18,6 +18,7 @@ from bench_lib.cli.output import (
     BaselinesDir,
     HistoryDir,
     Json,
+    duration,
     print_json,
     print_tables,
     say,
@@ -51,8 +52,6 @@ class Keeping:
 
     def limits(self) -> dict[str, Limits]:
         """Return the limits of the matrix's cases; raises MatrixError."""
-        if self.matrix is None and not DEFAULT_MATRIX.exists():
-            return {}
         cases = cases_of(self.matrix or DEFAULT_MATRIX)
         return {case_id: case.limits for case_id, case in cases.items()}
 
@@ -146,11 +145,9 @@ class Measuring:
         """Say what is measured and about how long it takes, with ``words`` added to that."""
         from bench_lib.studies.asked import least_s
 
-        seconds = round(least_s(cases))
-        least = f"{seconds} s" if seconds < 90 else f"{round(seconds / 60)} min"
         count = f"{len(cases)} case{'s' if len(cases) > 1 else ''}"
         limit = max(case.time_limit_s for case in cases)
-        on = f"{count} on {self.device.key}: {least} or more{words}"
+        on = f"{count} on {self.device.key}: {duration(least_s(cases))} or more{words}"
         say(f"{on}; a case is given up after {limit:g} s")
 
     def say_apart(self, line: str = "") -> None:

@@ -17,6 +17,9 @@ import typer
 from bench_lib.model import UserError
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
+Markdown = Annotated[
+    bool, typer.Option("--markdown", help="Print Markdown, as for a pull request.")
+]
 HistoryDir = Annotated[Path, typer.Option(metavar="DIR", help="Folder that runs are kept in.")]
 BaselinesDir = Annotated[Path, typer.Option(metavar="DIR", help="Folder of baseline files.")]
 HistoryPlace = Annotated[
@@ -65,6 +68,11 @@ def print_json(document: Document) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     sys.stdout.write(text.decode() + "\n")
+
+
+def duration(seconds: float) -> str:
+    """Return about how long something takes, in seconds or whole minutes."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

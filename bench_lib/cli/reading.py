@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench_lib.cli.output import filled
+from bench_lib.cli.output import DEFAULT_MATRIX, filled
 
 if TYPE_CHECKING:
     from bench_lib.model import Case
@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 
 def cases_of(matrix: Path) -> dict[str, Case]:
-    """Return the cases of all tiers by their ids; raises MatrixError."""
-    from bench_lib.cases.matrix import read_matrix, tables
-    from bench_lib.launch.catalogue import network_sizes
+    """Return the cases of all tiers by id; none where the default matrix is not there.
 
-    tiers = read_matrix(matrix, tables(network_sizes()))
-    return {case.id: case for cases in tiers.values() for case in cases}
+    To ask a worker which networks there are would take as long as importing torchvision.  Raises
+    MatrixError.
+    """
+    from bench_lib.cases.matrix import cases_in
+
+    return {} if matrix == DEFAULT_MATRIX and not matrix.is_file() else cases_in(matrix)
 
 
 @dataclass(frozen=True, kw_only=True)

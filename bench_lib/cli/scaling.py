@@ -13,7 +13,7 @@ from bench_lib.cases.axes import case_of, count, positive
 from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import DEFAULT_MATRIX, say
-from bench_lib.cli.reading import cases_of, meant
+from bench_lib.cli.reading import meant
 from bench_lib.model import TASKS, Case, Hardware, Param, Record, Sampling, UserError
 from bench_lib.studies.asked import Template, above_zero, names_in, numbers_in
 
@@ -178,11 +178,11 @@ def _network(name: str, batch: int, sizes: Mapping[str, int], asked: ScalingOpti
 
 def _of_matrix(case_id: str, asked: ScalingOptions, matrix: Path) -> Subject:
     """Return a case of the matrix, whatever its ranks; raises UserError where it is not there."""
-    from bench_lib.cases.matrix import tables
+    from bench_lib.cases.matrix import cases_in, tables
     from bench_lib.launch.catalogue import network_sizes
     from bench_lib.studies.scaling import Subject
 
-    cases = cases_of(matrix)
+    cases = cases_in(matrix)
     if case_id not in cases:
         words = [f"scaling {case_id}: there is mnist, network, or a case in {matrix}"]
         words += filter(None, [meant(case_id, [*cases, MNIST, NETWORK])])

@@ -13,13 +13,14 @@ from bench_lib.cli.output import (
     DEFAULT_MATRIX,
     Json,
     Matrix,
+    duration,
     filled,
     print_json,
     print_table,
     say,
     writing,
 )
-from bench_lib.cli.reading import cases_of, near
+from bench_lib.cli.reading import near
 from bench_lib.model import UserError
 
 if TYPE_CHECKING:
@@ -79,8 +80,11 @@ def selfcheck(
     with --contexts nothing is judged.
     """
     from bench_lib import backends
+    from bench_lib.engine.engine import opened
+    from bench_lib.engine.settings import Settings
+    from bench_lib.studies import selfcheck as check
+    from bench_lib.studies.asked import least_s
     from bench_lib.studies.contexts import as_lines
-    from bench_lib.studies.selfcheck import as_samples
 
     if contexts:
         _refuse_what_is_for_delays(words)
@@ -100,15 +104,27 @@ def selfcheck(
     network = _network(
         matrix, case or (DEFAULT_GPU_CASE if backends.is_gpu(device) else DEFAULT_CPU_CASE)
     )
-    found = _checked(
-        device,
-        network,
-        planted,
-        processes=processes or PROCESSES,
-        candidates=candidates,
-        tolerance=share,
+    number = processes or PROCESSES
+    about_s = (number + 1) * least_s([network], len(planted))
+    say(
+        f"{network.id} on {device.key}: {number} fresh processes, each clean and with "
+        f"{', '.join(f'{e:.1%}' for e in planted if e)} planted; about {duration(about_s)}"
     )
-    _keep(output, as_samples(found))
+    with opened(device, Settings(judged=False, say=say)) as engine:
+        try:
+            found = check.check(
+                engine.held,
+                network,
+                on_gpu=backends.is_gpu(device),
+                effects=planted,
+                processes=number,
+                candidates=candidates,
+                tolerance=share,
+                say=say,
+            )
+        except ValueError as error:
+            raise UserError(str(error)) from error
+    _keep(output, check.as_samples(found))
     (_print_json if json else _print)(found, device.key)
     raise typer.Exit(0 if found.holds else 1)
 
@@ -125,48 +141,10 @@ def _refuse_what_is_for_delays(words: typer.Context) -> None:
 # ---- delays -----------------------------------------------------------------------------
 
 
-def _checked(
-    device: Hardware,
-    case: Case,
-    effects: Sequence[float],
-    *,
-    processes: int,
-    candidates: int,
-    tolerance: float,
-) -> Selfcheck:
-    from bench_lib import backends
-    from bench_lib.engine.engine import opened
-    from bench_lib.engine.settings import Settings
-    from bench_lib.studies import selfcheck as check
-    from bench_lib.studies.asked import least_s
-
-    about_s = (processes + 1) * least_s([case], len(effects))
-    say(
-        f"{case.id} on {device.key}: {processes} fresh processes, each clean and with "
-        f"{', '.join(f'{e:.1%}' for e in effects if e)} planted; about {_minutes(about_s)}"
-    )
-    with opened(device, Settings(judged=False, say=say)) as engine:
-        try:
-            return check.check(
-                engine.held,
-                case,
-                on_gpu=backends.is_gpu(device),
-                effects=effects,
-                processes=processes,
-                candidates=candidates,
-                tolerance=tolerance,
-                say=say,
-            )
-        except ValueError as error:
-            raise UserError(str(error)) from error
-
-
-def _minutes(seconds: float) -> str:
-    return f"{max(1, round(seconds / 60))} min"
-
-
 def _case(path: Path, case_id: str) -> Case:
-    cases = cases_of(path)
+    from bench_lib.cases.matrix import cases_in
+
+    cases = cases_in(path)
     if case_id not in cases:
         some = near(case_id, cases) or sorted(cases)[:3]
         raise UserError(f"{path} has no case {case_id!r}; it has {', '.join(some)} ...")
@@ -286,7 +264,7 @@ def _compared(device: Hardware, cases: Sequence[Case], number: int) -> ContextsF
     about_s = number * len(kinds) * least_s(cases)
     say(
         f"{', '.join(case.id for case in cases)} on {device.key}: {number} fresh contexts"
-        f"{', and as many chosen ones' if len(kinds) > 1 else ''}; about {_minutes(about_s)}"
+        f"{', and as many chosen ones' if len(kinds) > 1 else ''}; about {duration(about_s)}"
     )
     sides = {kind: Side(environment={CONTEXTS_VARIABLE: kind}) for kind in kinds}
     with opened(device, Settings(judged=False, sides=sides, say=say)) as engine:

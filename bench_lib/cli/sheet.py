@@ -14,6 +14,7 @@ from bench_lib.cli.output import (
     HardwareKey,
     HistoryDir,
     Json,
+    Markdown,
     as_markdown,
     filled,
     markdown_table,
@@ -39,9 +40,7 @@ def sheet(
     task: Annotated[str, typer.Option(help=" or ".join(TASKS))] = "infer",
     hardware: HardwareKey = None,
     history: HistoryDir = DEFAULT_HISTORY,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print Markdown instead of text.")
-    ] = False,
+    markdown: Markdown = False,
     json: Json = False,
 ) -> None:
     """Fill the guide's results sheet from the history."""
