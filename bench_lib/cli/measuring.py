@@ -52,7 +52,9 @@ class Keeping:
 
     def limits(self) -> dict[str, Limits]:
         """Return the limits of the matrix's cases; raises MatrixError."""
-        cases = cases_of(self.matrix or DEFAULT_MATRIX)
+        from bench_lib.cases.matrix import cases_in
+
+        cases = cases_in(self.matrix) if self.matrix else cases_of(DEFAULT_MATRIX)
         return {case_id: case.limits for case_id, case in cases.items()}
 
 

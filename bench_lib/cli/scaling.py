@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from bench_lib.cases.axes import case_of, count, positive
+from bench_lib.cases.axes import LARGEST, case_of
 from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import DEFAULT_MATRIX, say
@@ -42,11 +42,11 @@ class ScalingOptions:
     ranks: Annotated[
         str | None, typer.Option(help="Of a network or case, as in 1,2,4 (default: up to all).")
     ] = None
-    at_most: Annotated[int | None, typer.Option(help="Most workers (default: the machine's).")] = (
-        None
-    )
+    at_most: Annotated[
+        int | None, typer.Option(min=1, max=LARGEST, help="Most workers (default: the machine's).")
+    ] = None
     batch_size: Annotated[
-        int | None, typer.Option(help=f"Of one worker (default: {BATCH_SIZE}).")
+        int | None, typer.Option(min=1, max=LARGEST, help=f"Of one worker (default: {BATCH_SIZE}).")
     ] = None
     batch_sizes: Annotated[str | None, typer.Option(help="Several, as in 16,64,256.")] = None
     network: Annotated[str | None, typer.Option(help="A network of torchvision.")] = None
@@ -57,15 +57,19 @@ class ScalingOptions:
         str | None, typer.Option(help=f"Of a network: {' or '.join(TASKS)} (train).")
     ] = None
     epochs: Annotated[
-        int | None, typer.Option(help="Of mnist (default: 1); 0 measures some steps.")
+        int | None,
+        typer.Option(min=0, max=LARGEST, help="Of mnist (default: 1); 0 measures some steps."),
     ] = None
-    workers: Annotated[int | None, typer.Option(help="Of mnist's loader (default: 0, none).")] = (
-        None
-    )
+    workers: Annotated[
+        int | None, typer.Option(min=0, max=LARGEST, help="Of mnist's loader (default: 0, none).")
+    ] = None
     weak: Annotated[bool, typer.Option("--weak", help="Each worker has as much to do.")] = False
     strong: Annotated[bool, typer.Option("--strong", help="The work of one is divided.")] = False
     both: Annotated[bool, typer.Option("--both", help="Strong and weak.")] = False
-    processes: Annotated[int, typer.Option(help="Fresh processes that measure each point.")] = 1
+    processes: Annotated[
+        int,
+        typer.Option(min=1, max=MOST_PROCESSES, help="Fresh processes that measure each point."),
+    ] = 1
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the curves.")] = None
     time_limit: Annotated[float | None, typer.Option(help="Seconds for a case.")] = None
 
@@ -122,15 +126,6 @@ def _check(what: str, asked: ScalingOptions) -> None:
     if wrong := [_flag(name) for name in given if name in _OF_SOME.difference(known)]:
         takes = ", ".join(map(_flag, (*known, "batch_size")))
         raise UserError(f"{', '.join(wrong)}: scaling {what} takes {takes}")
-    rules = {
-        **dict.fromkeys(("at_most", "batch_size", "processes"), positive),
-        **dict.fromkeys(("epochs", "workers"), count),
-    }
-    for name, rule in rules.items():
-        if name in given and (problem := rule(_flag(name))(getattr(asked, name))):
-            raise UserError(problem)
-    if asked.processes > MOST_PROCESSES:
-        raise UserError(f"--processes is {asked.processes}; at most {MOST_PROCESSES} are taken")
     if asked.weak + asked.strong + asked.both > 1:
         raise UserError("--weak, --strong and --both are three ways; choose one")
     if asked.time_limit is not None:
