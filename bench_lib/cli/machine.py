@@ -1,4 +1,4 @@
-"""What ``bench-lib env`` finds on a machine, and a page of it: sections of aligned rows."""
+"""What ``bench-lib env`` finds on a machine, and the page that shows it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Machine(Document):
 
 
 def examine(baselines: Path) -> Machine:
-    """Look at this machine, and have a worker start on it; ``baselines`` is their folder."""
+    """Look at this machine and start a worker on it; ``baselines`` is the folder of their files."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         devices = backends.detect()

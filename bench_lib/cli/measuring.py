@@ -1,4 +1,4 @@
-"""What commands that measure share: measuring, keeping, judging, and telling what came of it."""
+"""What commands that measure share: their options, the measuring, and how they end."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Written:
 
 
 class Measuring:
-    """What one command measures, on one device after the other, and then tells."""
+    """One command's measurements, on one device after the other, and how it prints them."""
 
     def __init__(
         self,
@@ -82,12 +82,12 @@ class Measuring:
         Workers have ``variables`` in their environment.
         """
         self.device = device
-        """That cases are measured on from now on."""
+        """The device of the next measurements."""
         self.figures: dict[str, Figures] = {}
-        """By case, of the processes that a verdict was made of too."""
+        """By case, from the processes that are judged."""
         self.records: list[Record] = []
         self.written: list[Written] = []
-        """By device."""
+        """One entry per device, in order."""
         self._name = name
         self._keeping = keeping
         self._variables = variables or {}
@@ -103,8 +103,8 @@ class Measuring:
     ) -> list[Figures]:
         """Measure cases, judge them where that was asked for, and return their figures.
 
-        ``words`` are added to how long that takes.  Unless JSON is printed, ``each`` is told of
-        every case at once.  With ``together`` the ranks of all are started once.
+        ``words`` follow the expected duration.  Unless JSON is printed, ``each`` gets every
+        record as soon as it is measured.  With ``together`` the ranks of all cases start once.
         """
         with self.engine() as engine:
             self.announce(cases, words)
@@ -119,7 +119,7 @@ class Measuring:
 
     @contextlib.contextmanager
     def engine(self) -> Iterator[Engine]:
-        """Open what measures; what it noted is judged and in figures afterwards."""
+        """Open the engine; at the end judge what it recorded, and keep its figures."""
         from bench_lib.engine.engine import opened
         from bench_lib.engine.settings import Settings, Side
         from bench_lib.studies.figures import figures_of
@@ -153,16 +153,16 @@ class Measuring:
         say(f"{on}; a case is given up after {limit:g} s")
 
     def say_apart(self, line: str = "") -> None:
-        """Print a line of the answer, which JSON has no place for."""
+        """Print a line, unless JSON is printed."""
         if not self._keeping.json:
             print(line, flush=True)
 
     def tell(
         self, rows: Sequence[Any], table: Table, *, passes: bool = True, **more: Any
     ) -> NoReturn:
-        """Print the results, as JSON with ``more`` beside the rows; leave with the exit status.
+        """Print the results and leave with the exit status; JSON has ``more`` beside the rows.
 
-        That is 1 where the judge, or the command with ``passes``, says so.
+        The status is 1 if a case fails, or if ``passes`` is false.
         """
         from bench_lib.report.console import explanations
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def cases_of(matrix: Path) -> dict[str, Case]:
     """Return the cases of all tiers by id; none where the default matrix is not there.
 
-    To ask a worker which networks there are would take as long as importing torchvision.  Raises
-    MatrixError.
+    This asks no worker which networks exist, which would take as long as importing torchvision.
+    Raises MatrixError.
     """
     from bench_lib.cases.matrix import cases_in
 
