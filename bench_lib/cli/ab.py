@@ -187,7 +187,7 @@ def _compare(
     from bench_lib.engine import pace, pairing
     from bench_lib.engine.engine import opened
     from bench_lib.engine.settings import Settings
-    from bench_lib.formats import shortened
+    from bench_lib.formats import many, shortened
     from bench_lib.studies import ab as comparing
 
     settings = Settings(
@@ -201,7 +201,7 @@ def _compare(
     known = pace.Pace(pace.past(folder, device.key))
     least, longest = (comparing.expected_s(cases, n, known) for n in (pairs, most_pairs))
     say(
-        f"{len(cases)} case{'s' if len(cases) > 1 else ''} on {device.key} in {pairs} pairs, "
+        f"{many(len(cases), 'case')} on {device.key} in {pairs} pairs, "
         f"about {duration(least)}; up to {most_pairs} pairs, {duration(longest)}, where "
         "something looks different"
     )

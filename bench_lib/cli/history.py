@@ -27,7 +27,7 @@ from bench_lib.cli.output import (
     writing,
 )
 from bench_lib.cli.reading import Listed, RunAbout
-from bench_lib.formats import printable
+from bench_lib.formats import many, printable
 from bench_lib.model import Environment, Hardware, Record, UserError
 
 if TYPE_CHECKING:
@@ -280,9 +280,9 @@ def compact(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> Non
             )
         )
         return
-    print(f"{_several(done.written, 'run')} written to Parquet and read back")
+    print(f"{many(done.written, 'run')} written to Parquet and read back")
     freed = f", {done.bytes_removed / 1e6:.1f} MB" if done.removed else ""
-    print(f"{_several(len(done.removed), 'file')} removed, being in Parquet{freed}")
+    print(f"{many(len(done.removed), 'file')} removed, being in Parquet{freed}")
     for reason in done.left:
         print(f"! {reason}")
 
@@ -317,7 +317,7 @@ def import_files(
 
     for file in files:
         done = bring_in(file, history, key=hardware)
-        print(f"run {done.run_id}: {_several(done.cases, 'case')} from {file}")
+        print(f"run {done.run_id}: {many(done.cases, 'case')} from {file}")
         print(done.path)
         for name in done.left_out:
             print(f"! {name}: no times in the file; left out")
@@ -334,9 +334,7 @@ def push(
 
     done = upload(history, address)
     were = "was" if done.there == 1 else "were"
-    print(
-        f"{_several(len(done.files), 'file')} uploaded; {_several(done.there, 'run')} {were} there"
-    )
+    print(f"{many(len(done.files), 'file')} uploaded; {many(done.there, 'run')} {were} there")
     for name in done.going_on:
         print(f"! {name}: not finished, and written to within a day; left for later")
     for reason in _unread(history):
@@ -370,13 +368,9 @@ def pull(
 
     done = fetch(history, address, most=None if everything else MOST_RUNS)
     were = "was" if done.here == 1 else "were"
-    print(f"{_several(len(done.files), 'file')} fetched; {_several(done.here, 'run')} {were} here")
+    print(f"{many(len(done.files), 'file')} fetched; {many(done.here, 'run')} {were} here")
     for reason in done.left:
         print(f"! {reason}")
-
-
-def _several(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _print_schema(*, json: bool) -> None:

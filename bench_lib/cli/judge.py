@@ -16,7 +16,7 @@ import typer
 from bench_lib.cli.ending import answering
 from bench_lib.cli.options import share_of
 from bench_lib.cli.output import Document, Json, filled, print_json, print_table
-from bench_lib.formats import shortened
+from bench_lib.formats import many, shortened
 from bench_lib.model import Status, UserError, Verdict
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _print(file: str, samples: Samples, verdicts: Mapping[str, Verdict]) -> None
     counts = Counter(verdict.status.value for _, verdict in ordered)
     if counts:
         words = ", ".join(f"{number} {status}" for status, number in counts.items())
-        print(f"\n{len(rows)} case{'s' if len(rows) > 1 else ''}: {words}")
+        print(f"\n{many(len(rows), 'case')}: {words}")
     name = "standard input" if file == "-" else file
     _print_some([f"{name}: {problem}" for problem in _problems(samples)], f"{name}: ")
     _print_some([f"{name}: note: {note}" for note in samples.notes], f"{name}: note: ")

@@ -17,6 +17,7 @@ from bench_lib.backends.checks import Check, other_processes
 from bench_lib.cli.output import Document
 from bench_lib.engine import telemetry
 from bench_lib.environment import fingerprint, readiness
+from bench_lib.formats import many
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.zygote import Zygote
 from bench_lib.model import Environment, Hardware
@@ -405,5 +406,5 @@ def _conclusion(checks: Sequence[Check]) -> str:
     if failed:
         return f"The suite cannot run here; mend first: {', '.join(failed)}."
     if warned:
-        return f"The suite can run here; {warned} warning{'s' * (warned > 1)} above."
+        return f"The suite can run here; {many(warned, 'warning')} above."
     return "The suite can run here."

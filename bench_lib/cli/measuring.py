@@ -24,6 +24,7 @@ from bench_lib.cli.output import (
     say,
 )
 from bench_lib.cli.reading import cases_of
+from bench_lib.formats import many
 
 if TYPE_CHECKING:
     from bench_lib.engine.engine import Engine
@@ -147,9 +148,9 @@ class Measuring:
         """Say what is measured and about how long it takes, with ``words`` added to that."""
         from bench_lib.studies.asked import least_s
 
-        count = f"{len(cases)} case{'s' if len(cases) > 1 else ''}"
         limit = max(case.time_limit_s for case in cases)
-        on = f"{count} on {self.device.key}: {duration(least_s(cases))} or more{words}"
+        count, least = many(len(cases), "case"), duration(least_s(cases))
+        on = f"{count} on {self.device.key}: {least} or more{words}"
         say(f"{on}; a case is given up after {limit:g} s")
 
     def say_apart(self, line: str = "") -> None:
