@@ -1337,7 +1337,7 @@ def test_runs_are_listed_with_how_they_ended(cli, history):
         ),
         (
             f"! history/{three.name}, line 1: schema 9 is newer than 1, the newest that this "
-            "version of bench-lib reads; upgrade bench-lib"
+            "version of bench-lib reads; upgrade bench-lib; left out"
         ),
         f"! {two.name}: line 5 is torn: the run was killed while writing it",
     ]
