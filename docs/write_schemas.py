@@ -8,50 +8,130 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import importlib
 import inspect
 import json
+import pkgutil
 import re
 import textwrap
 import types
 import typing
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from bench_lib.cli.documents import Document, files, kept, measured, seen
+import bench_lib.cli
+from bench_lib.cli.output import Document
+from bench_lib.model import (
+    SCHEMA,
+    Accepted,
+    Environment,
+    Hardware,
+    KernelTable,
+    Limits,
+    ProcessSummary,
+    Published,
+    Quarantine,
+)
 from bench_lib.profiling.store import Profile
+from bench_lib.storage import history
 
 FOLDER = Path(__file__).with_name("schemas")
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-FILES = {
-    "baselines-file": files.BaselinesFile,
-    "history-line": files.LINES,
-    "kernels-file": Profile,
-    "samples-line": files.SamplesLine,
-}
-"""What is in files; by the schema's name."""
+
+# ---- files that are read without a type of their own --------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StoredCase:
+    """The values of one case; what is empty is left out."""
+
+    provenance: Literal["measured", "published"] = "measured"
+    processes: list[ProcessSummary] = dataclasses.field(default_factory=list)
+    """Of what was measured."""
+    accepted: Accepted | None = None
+    """Who says that these are the values to hold against, where they were measured."""
+    limits: Limits = dataclasses.field(default_factory=Limits)
+    """``spread`` alone; the others are the matrix's."""
+    conditions: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What has to be equal for a comparison to mean anything."""
+    published: Published | None = None
+    kernels: KernelTable | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BaselinesFile:
+    """The baselines of one hardware key."""
+
+    schema: Literal[2]
+    key: str
+    """The hardware key, as the file's name has it."""
+    hardware: Hardware | None = None
+    """The device of the last run that was accepted."""
+    environments: dict[str, Environment] = dataclasses.field(default_factory=dict)
+    """By reference, those that processes name."""
+    cases: dict[str, StoredCase] = dataclasses.field(default_factory=dict)
+    """By case id."""
+    quarantine: dict[str, Quarantine] = dataclasses.field(default_factory=dict)
+    """By case id."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SamplesLine:
+    """One process of one case, for ``bench-lib judge``."""
+
+    case: str
+    role: Literal["baseline", "candidate"]
+    process: int | str
+    """Names the process; processes of one case have different ones."""
+    iteration_s: list[float]
+    """Time of each iteration in seconds, finite and above zero."""
+    probe: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Costs that the case has no part in, by name, which may tell why processes differ; each in a
+    unit of its own."""
+    slow: float | None = None
+    """Share of a step that was planted as a delay."""
+
+
+# ---- the schemas --------------------------------------------------------------------------
+
+
+@functools.cache
+def lines() -> dict[str, type[history.Line]]:
+    """Return the types of a run's lines, by kind."""
+    known = {each.__name__: each for each in history.Line.__subclasses__()}
+    del known[history.LaterLine.__name__]
+    return {name.removesuffix("Line").lower(): each for name, each in known.items()}
 
 
 @functools.cache
 def schemas() -> dict[str, dict[str, Any]]:
     """Return every schema by its file's name."""
     found = {f"{name_of(each)}.json": _printed(each) for each in documents()}
-    for name, about in FILES.items():
-        found[f"{name}.json"] = _stored(about)
+    for name, about in (
+        ("baselines-file", BaselinesFile),
+        ("kernels-file", Profile),
+        ("samples-line", SamplesLine),
+    ):
+        found[f"{name}.json"] = {"$schema": DIALECT, **_described(about)}
+    found["history-line.json"] = _lines()
     return dict(sorted(found.items()))
 
 
 def documents() -> list[type[Document]]:
     """Return the types of all that ``--json`` prints."""
-    modules = (kept, measured, seen)
-    declared = [each for module in modules for each in vars(module).values()]
-    return [
-        each
-        for each in declared
-        if isinstance(each, type) and issubclass(each, Document) and command_of(each)
-    ]
+    for module in pkgutil.iter_modules(bench_lib.cli.__path__):
+        if module.name != "__main__":
+            importlib.import_module(f"bench_lib.cli.{module.name}")
+    return [each for each in _below(Document) if command_of(each)]
+
+
+def _below(kind: type[Document]) -> Iterator[type[Document]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _below(each)
 
 
 def command_of(document: type[Document]) -> str:
@@ -75,24 +155,34 @@ def _printed(document: type[Document]) -> dict[str, Any]:
     return {"$schema": DIALECT, "title": title if "--" in title else f"{title} --json", **about}
 
 
-def _stored(about: Any) -> dict[str, Any]:
-    """Return the schema of what is in a file; of several types, each line is of one."""
-    if not isinstance(about, tuple):
-        return {"$schema": DIALECT, **_described(about)}
-    each = [_described(one) for one in about]
-    defs = {name: what for one in each for name, what in one["$defs"].items()}
-    return {"$schema": DIALECT, "oneOf": [{"$ref": one["$ref"]} for one in each], "$defs": defs}
+def _lines() -> dict[str, Any]:
+    """Return the schema of a run's lines, each of which is of one kind."""
+    each = {kind: _described(about) for kind, about in lines().items()}
+    defs = {name: what for one in each.values() for name, what in one["$defs"].items()}
+    for kind, about in lines().items():
+        line = defs[about.__name__]
+        head = {"schema": {"const": SCHEMA}, "kind": {"const": kind}}
+        line["properties"] = {
+            **head,
+            **{k: v for k, v in line["properties"].items() if k != "kind"},
+        }
+        line["required"] = ["schema", *line["required"]]
+    return {
+        "$schema": DIALECT,
+        "oneOf": [{"$ref": one["$ref"]} for one in each.values()],
+        "$defs": defs,
+    }
 
 
 def _described(about: type) -> dict[str, Any]:
     """Return msgspec's schema, each property with what the code says of it."""
-    schema = msgspec.json.schema(about)
+    schema = msgspec.json.schema(about, schema_hook=lambda _path: {"type": "string"})
     named = {each.__name__: each for each in _types(about)}
     for name, what in schema["$defs"].items():
         if name not in named:
             continue
         told, properties = _docstrings(named[name]), what["properties"]
-        what["properties"] = {f.name: properties[f.name] for f in dataclasses.fields(named[name])}
+        what["properties"] = {field: properties[field] for field in _fields(named[name])}
         for field, of_field in properties.items():
             of_field.pop("default", None)
             if field in told:
@@ -102,9 +192,9 @@ def _described(about: type) -> dict[str, Any]:
 
 
 def _types(about: Any, known: dict[type, None] | None = None) -> dict[type, None]:
-    """Return a dataclass and all that its fields name."""
+    """Return a type with fields and all that these name."""
     known = {} if known is None else known
-    if dataclasses.is_dataclass(about) and isinstance(about, type):
+    if isinstance(about, type) and _fields(about):
         if about not in known:
             known[about] = None
             for hint in typing.get_type_hints(about).values():
@@ -115,12 +205,20 @@ def _types(about: Any, known: dict[type, None] | None = None) -> dict[type, None
     return known
 
 
+def _fields(about: type) -> tuple[str, ...]:
+    """Return the names of a type's fields; nothing of one that has none."""
+    if dataclasses.is_dataclass(about):
+        return tuple(field.name for field in dataclasses.fields(about))
+    is_struct = issubclass(about, msgspec.Struct) and about is not msgspec.Struct
+    return about.__struct_fields__ if is_struct else ()
+
+
 @functools.cache
 def _docstrings(about: type) -> dict[str, str]:
     """Return what stands below each field of a class, and of those it is made from."""
     found: dict[str, str] = {}
     for each in reversed(about.__mro__):
-        if dataclasses.is_dataclass(each):
+        if _fields(each):
             found |= dict(_below_fields(each))
     return found
 

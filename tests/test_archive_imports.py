@@ -129,7 +129,7 @@ def test_a_benchmark_without_times_is_left_out_by_name(tmp_path):
 
 def test_what_was_exported_comes_back_under_its_own_key_and_ids(tmp_path):
     """The file says which GPU it was."""
-    exported = as_pytest_benchmark(read(write_run(tmp_path / "a", [make_record()])))
+    exported = json.loads(as_pytest_benchmark(read(write_run(tmp_path / "a", [make_record()]))))
     done = bring_in(write(tmp_path / "run.json", exported), tmp_path / "b")
     run = read(done.path)
     assert (run.key, list(run.records)) == ("mi300x", [CASE_ID])

@@ -33,7 +33,7 @@ import bench_lib
 from bench_lib import backends
 from bench_lib.backends.amd import readiness as readiness_of_amd
 from bench_lib.backends.checks import Check
-from bench_lib.cli import env as env_command
+from bench_lib.cli import machine as examined
 from bench_lib.engine import telemetry
 from bench_lib.environment import fingerprint, readiness
 from bench_lib.model import Status
@@ -219,7 +219,7 @@ def somewhere(monkeypatch):
     monkeypatch.setattr(telemetry, "look_once", lambda device: here["looks"][device.index])
     monkeypatch.setattr(readiness, "checks", lambda devices: here["checks"])
     monkeypatch.setattr(fingerprint, "collect", make_environment)
-    monkeypatch.setattr(env_command, "_worker_versions", lambda _: here["worker"])
+    monkeypatch.setattr(examined, "_worker_versions", lambda _: here["worker"])
     return here
 
 
@@ -1337,7 +1337,7 @@ def test_runs_are_listed_with_how_they_ended(cli, history):
         ),
         (
             f"! history/{three.name}, line 1: schema 9 is newer than 1, the newest that this "
-            "version of bench-lib reads; upgrade bench-lib"
+            "version of bench-lib reads; upgrade bench-lib; left out"
         ),
         f"! {two.name}: line 5 is torn: the run was killed while writing it",
     ]

@@ -9,8 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from bench_lib.cli.documents import filled
 from bench_lib.cli.options import grouped
+from bench_lib.cli.output import filled
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import pytest
 from builders import make_environment, make_hardware
 
 from bench_lib.backends.checks import Check
-from bench_lib.cli.page import WIDTH, DeviceLook, Machine, Reference, page
+from bench_lib.cli.machine import WIDTH, DeviceLook, Machine, Reference, page
 from bench_lib.model import Hardware
 
 FIGURES = {
@@ -33,7 +33,15 @@ def machine(*devices: Hardware, **fields) -> Machine:
     references = {d.key: Reference(f"baselines/{d.key}.json") for d in devices}
     seen = [DeviceLook(FIGURES)] * len(devices)
     return replace(
-        Machine(list(devices), references, seen, make_environment(), [GOOD], fit=True), **fields
+        Machine(
+            devices=list(devices),
+            baselines=references,
+            telemetry=seen,
+            environment=make_environment(),
+            checks=[GOOD],
+            fit=True,
+        ),
+        **fields,
     )
 
 

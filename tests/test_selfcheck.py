@@ -514,7 +514,7 @@ def test_contexts_of_a_cpu_are_of_one_kind(command):
     assert row.split()[0] == "resnet18-b4-fp32-96px-eager-infer"
     assert probes.startswith("host_us 12")
     assert conclusion.startswith("cpu-2c: contexts differ by 0.0")
-    assert "12 fresh contexts; about 1 min" in err
+    assert "12 fresh contexts; about 59 s" in err
     assert [each.told for each in Machines.made] == [["any"]]
 
 

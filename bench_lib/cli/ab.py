@@ -17,6 +17,7 @@ from bench_lib.cli.output import (
     HistoryDir,
     Json,
     Matrix,
+    duration,
     print_json,
     print_table,
     say,
@@ -186,7 +187,7 @@ def _compare(
     from bench_lib.engine import pace, pairing
     from bench_lib.engine.engine import opened
     from bench_lib.engine.settings import Settings
-    from bench_lib.formats import shortened
+    from bench_lib.formats import many, shortened
     from bench_lib.studies import ab as comparing
 
     settings = Settings(
@@ -201,8 +202,8 @@ def _compare(
     known = pace.Pace(pace.past(folder, device.key))
     least, longest = (comparing.expected_s(cases, n, known) for n in (pairs, most_pairs))
     say(
-        f"{len(cases)} case{'s' if len(cases) > 1 else ''} on {device.key} in {pairs} pairs, "
-        f"about {_duration(least)}; up to {most_pairs} pairs, {_duration(longest)}, where "
+        f"{many(len(cases), 'case')} on {device.key} in {pairs} pairs, "
+        f"about {duration(least)}; up to {most_pairs} pairs, {duration(longest)}, where "
         "something looks different"
     )
     with opened(device, settings) as engine:
@@ -217,7 +218,7 @@ def _compare(
     advice = _next_steps(rows, engine, folder)
     runs = {name: suite.writer for name, suite in engine.suites.items()}
     if json:
-        from bench_lib.cli.documents.seen import Ab
+        from bench_lib.cli.documents import Ab
 
         print_json(
             Ab(
@@ -244,10 +245,6 @@ def _compare(
     if pairing.fails(rows) or stopped:
         raise typer.Exit(1)
     raise typer.Exit(2 if pairing.judged_nothing(rows) else 0)
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _in_brief(side: Side, environment: Environment) -> str:

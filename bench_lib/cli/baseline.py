@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fnmatch
 import shlex
 import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
-from bench_lib.cli import proposals
+from bench_lib.cli import reading
 from bench_lib.cli.ending import INTERRUPTED
 from bench_lib.cli.group import branch
 from bench_lib.cli.output import (
@@ -24,21 +24,33 @@ from bench_lib.cli.output import (
     DEFAULT_HISTORY,
     DEFAULT_MATRIX,
     BaselinesDir,
+    Document,
     HardwareKey,
     HistoryDir,
     HistoryPlace,
     Json,
+    Markdown,
     Matrix,
+    filled,
     one_form,
     print_json,
     print_table,
 )
-from bench_lib.model import ID_RULE, Baseline, Published, Quarantine, UserError, is_case_id
+from bench_lib.model import (
+    ID_RULE,
+    Baseline,
+    Hardware,
+    Published,
+    Quarantine,
+    UserError,
+    is_case_id,
+)
 
 if TYPE_CHECKING:
     from bench_lib.storage.baselines import BaselineFile
 
 app = branch("baseline")
+Kind = TypeVar("Kind")
 Runs = Annotated[
     list[str], typer.Option(metavar="RUN", help="A run's id or its start, latest, or a file.")
 ]
@@ -47,9 +59,45 @@ Reason = Annotated[str, typer.Option(help="Why these are the values to hold.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Take noisy, doubtful or slower values too; say why.")
 ]
-Markdown = Annotated[
-    bool, typer.Option("--markdown", help="Print Markdown for a pull request's description.")
-]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Excused(Quarantine):
+    """A case in quarantine."""
+
+    over: bool
+    """Whether its last day is past, so that it fails again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineShow(Document):
+    """The accepted values of one hardware key."""
+
+    command: Literal["baseline show"] = "baseline show"
+    hardware_key: str
+    device: Hardware | None
+    """As the last run that was accepted saw it."""
+    cases: dict[str, Baseline]
+    """By case id: what was measured and accepted."""
+    published: dict[str, Published]
+    """By case id: what somebody published, where nothing is accepted."""
+    quarantine: dict[str, Excused]
+    """By case id."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineQuarantine(Document):
+    """A case that was put into quarantine, or taken out of it."""
+
+    command: Literal["baseline quarantine"] = "baseline quarantine"
+    hardware_key: str
+    path: str
+    """The baseline file."""
+    case_id: str
+    quarantine: Quarantine | None
+    """Null where it was lifted."""
+    near: list[str]
+    """Ids like this one, where nobody knows the case (``--unknown``): perhaps one was meant."""
 
 
 @app.command()
@@ -65,15 +113,14 @@ def show(
     from bench_lib.storage import baselines as files
     from bench_lib.storage.history import utc_today
 
+    def like(by_case: Mapping[str, Kind]) -> dict[str, Kind]:
+        return {id_: by_case[id_] for id_ in sorted(by_case) if fnmatch.fnmatchcase(id_, case)}
+
     file = files.load(baselines, hardware or detect()[0].key)
-    chosen = {k: v for k, v in file.measured.items() if fnmatch.fnmatchcase(k, case)}
-    published = {k: v for k, v in file.published.items() if fnmatch.fnmatchcase(k, case)}
-    excused = {k: v for k, v in file.quarantines.items() if fnmatch.fnmatchcase(k, case)}
+    chosen, published, excused = like(file.measured), like(file.published), like(file.quarantines)
     over = {k for k, v in excused.items() if not files.in_force(v, utc_today())}
     if json:
-        from bench_lib.cli.documents.kept import BaselineShow, Excused
-
-        about = {k: Excused(**dataclasses.asdict(v), over=k in over) for k, v in excused.items()}
+        about = {k: filled(Excused, v, over=k in over) for k, v in excused.items()}
         print_json(
             BaselineShow(
                 hardware_key=file.key,
@@ -83,39 +130,23 @@ def show(
                 quarantine=about,
             )
         )
-        raise typer.Exit(0 if chosen or published or excused else 1)
-    if not chosen and not published:
-        known = _keys_with_baselines(baselines, file.key)
-        there = f"; there are baselines of {', '.join(known)}" if known else ""
-        print(f"no baselines of {file.key} in {baselines}{there}")
-    accepted = [
-        (
-            id_,
-            proposals.median(b),
-            str(len(b.processes)),
-            _spread(b),
-            b.accepted.date[:10],
-            b.accepted.reason,
-        )
-        for id_, b in sorted(chosen.items())
-    ]
-    print_table(("case", "median", "processes", "between", "accepted", "reason"), accepted)
-    for id_, b in sorted(chosen.items()):
-        if b.accepted.in_spite_of is not None:
-            print(f"{id_}: in spite of: {b.accepted.in_spite_of}")
-    if published:
-        if chosen:
+    else:
+        if not chosen and not published:
+            known = _keys_with_baselines(baselines, file.key)
+            there = f"; there are baselines of {', '.join(known)}" if known else ""
+            print(f"no baselines of {file.key} in {baselines}{there}")
+        _print_accepted(chosen)
+        if published:
+            print("\n" * bool(chosen), end="")
+            _print_published(published)
+        if excused:
             print()
-        _print_published(published)
-    if excused:
-        print()
-    rows = [
-        (id_, q.until, "over" if id_ in over else "holds", q.reason)
-        for id_, q in sorted(excused.items())
-    ]
-    print_table(("in quarantine", "until", "state", "reason"), rows)
-    if not chosen and not published and not excused:
-        raise typer.Exit(1)
+        rows = [
+            (id_, q.until, "over" if id_ in over else "holds", q.reason)
+            for id_, q in excused.items()
+        ]
+        print_table(("in quarantine", "until", "state", "reason"), rows)
+    raise typer.Exit(0 if chosen or published or excused else 1)
 
 
 def _keys_with_baselines(folder: Path, but: str) -> list[str]:
@@ -129,14 +160,28 @@ def _keys_with_baselines(folder: Path, but: str) -> list[str]:
     return keys
 
 
+def _print_accepted(chosen: Mapping[str, Baseline]) -> None:
+    from bench_lib.cli.proposals import logs, median
+
+    rows = []
+    for id_, each in chosen.items():
+        spread = f"{statistics.stdev(logs(each)):.2%}" if len(each.processes) > 1 else "-"
+        when, why = each.accepted.date[:10], each.accepted.reason
+        rows.append((id_, median(each), str(len(each.processes)), spread, when, why))
+    print_table(("case", "median", "processes", "between", "accepted", "reason"), rows)
+    for id_, each in chosen.items():
+        if each.accepted.in_spite_of is not None:
+            print(f"{id_}: in spite of: {each.accepted.in_spite_of}")
+
+
 def _print_published(published: Mapping[str, Published]) -> None:
     rows = []
-    for id_, figure in sorted(published.items()):
+    for id_, figure in published.items():
         low, high = figure.low, figure.high
         between = "" if low is None or high is None else f"{low:.5g} to {high:.5g}"
         rows.append((id_, f"{figure.rate:.5g} {figure.item}/s", between))
     print_table(("published, not judged by", "rate", "range"), rows)
-    for id_, figure in sorted(published.items()):
+    for id_, figure in published.items():
         print(f"{id_}: {figure.caveat}; source: {figure.source}")
     print(
         "to measure them, on that hardware: "
@@ -156,15 +201,13 @@ def diff(
 ) -> None:
     """Show what accepting a run would change, and what speaks against it."""
     one_form(json=json, markdown=markdown)
-    file, runs, changes = proposals.proposal(run, history, baselines, case, "diff")
-    around = proposals.changes_around(changes, file, runs)
-    if json:
-        from bench_lib.cli.documents.kept import BaselineDiff
+    from bench_lib.cli.proposals import BaselineDiff, Proposal
 
-        about = [proposals.as_document(change) for change in changes]
-        print_json(BaselineDiff(hardware_key=file.key, changes=about, environment=around))
+    found = Proposal(run, history, baselines, case, "diff")
+    if json:
+        print_json(found.document(BaselineDiff))
     else:
-        proposals.print_changes(changes, around, markdown=markdown)
+        found.print_changes(markdown=markdown)
 
 
 @app.command()
@@ -181,28 +224,20 @@ def accept(
 ) -> None:
     """Make a run's values, or several runs' together, the ones to hold against."""
     one_form(json=json, markdown=markdown)
-    _require(reason)
-    file, runs, changes = proposals.proposal(run, history, baselines, case, reason)
-    taken = proposals.take(file, runs, changes, force=force)
-    shown = [taken.get(change.case_id, change) for change in changes]
-    around = proposals.changes_around(shown, file, runs)
-    if json:
-        from bench_lib.cli.documents.kept import BaselineAccept
+    from bench_lib.cli.proposals import BaselineAccept, Proposal
 
+    _require(reason)
+    found = Proposal(run, history, baselines, case, reason)
+    found.accept(force=force)
+    if json:
+        path, accepted = str(found.file.path), len(found.taken)
         print_json(
-            BaselineAccept(
-                hardware_key=file.key,
-                path=str(file.path),
-                accepted=len(taken),
-                refused=proposals.refused(changes, taken),
-                changes=[proposals.as_document(change) for change in shown],
-                environment=around,
-            )
+            found.document(BaselineAccept, path=path, accepted=accepted, refused=found.refused)
         )
     else:
-        proposals.print_changes(shown, around, markdown=markdown)
-        proposals.print_taken(file, runs, changes, taken)
-    raise typer.Exit(0 if taken else 1)
+        found.print_changes(markdown=markdown)
+        found.print_taken()
+    raise typer.Exit(0 if found.taken else 1)
 
 
 @app.command()
@@ -223,22 +258,15 @@ def record(
     with 1 where nothing could be accepted, or where a test failed; the others are accepted all
     the same.
     """
+    from bench_lib.cli.proposals import Proposal
     from bench_lib.storage import history as runs
     from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
 
     _require(reason)
     before = set(runs.files(history))
-    folders = ["--perf-history", str(history), "--perf-baselines", str(baselines)]
-    looks = ["--perf-kernels", "all"]
-    words = [
-        "perf_tests",
-        "--perf-processes",
-        str(LEAST_PROCESSES),
-        *looks,
-        *folders,
-        *(more or []),
-    ]
-    status = _pytest(words)
+    words = ["perf_tests", "--perf-processes", str(LEAST_PROCESSES), "--perf-kernels", "all"]
+    words += ["--perf-history", str(history), "--perf-baselines", str(baselines)]
+    status = _pytest([*words, *(more or [])])
     if status == INTERRUPTED:
         raise KeyboardInterrupt("nothing was accepted")
     if status not in (0, 1):
@@ -251,16 +279,14 @@ def record(
             f"others ran meanwhile ({', '.join(new)}); accept one: "
             "bench-lib baseline accept --run RUN"
         )
-    file, measured, changes = proposals.proposal(new, history, baselines, "*", reason)
-    changes = [proposals.with_all_processes(change, LEAST_PROCESSES) for change in changes]
-    taken = proposals.take(file, measured, changes, force=force)
-    shown = [taken.get(change.case_id, change) for change in changes]
+    found = Proposal(new, history, baselines, "*", reason)
+    found.accept(force=force, processes=LEAST_PROCESSES)
     print()
-    proposals.print_changes(shown, proposals.changes_around(shown, file, measured), markdown=False)
-    proposals.print_taken(file, measured, changes, taken)
-    if taken:
-        print(f"next: commit {file.path}")
-    raise typer.Exit(0 if taken and status == 0 else 1)
+    found.print_changes()
+    found.print_taken()
+    if found.taken:
+        print(f"next: commit {found.file.path}")
+    raise typer.Exit(0 if found.taken and status == 0 else 1)
 
 
 def _pytest(words: Sequence[str]) -> int:
@@ -300,6 +326,7 @@ def quarantine(
     is refused.
     """
     from bench_lib.backends import detect
+    from bench_lib.cli.proposals import who
     from bench_lib.storage import baselines as files
     from bench_lib.storage.history import utc_now
 
@@ -317,12 +344,10 @@ def quarantine(
             raise UserError(f"{missing} is missing; a quarantine has a last day and a reason")
         if not unknown and is_case_id(case):
             _require_known(case, file, matrix, history)
-        new = Quarantine(reason.strip(), until, utc_now(), proposals.who())
+        new = Quarantine(reason.strip(), until, utc_now(), who())
         path = files.set_quarantine(file, case, new, device if device.key == file.key else None)
-    near = _near(case, file.measured) if unknown and case not in file.measured else []
+    near = reading.near(case, file.measured) if unknown and case not in file.measured else []
     if json:
-        from bench_lib.cli.documents.kept import BaselineQuarantine
-
         print_json(
             BaselineQuarantine(
                 hardware_key=file.key, path=str(path), case_id=case, quarantine=new, near=near
@@ -344,7 +369,12 @@ def _require_known(case: str, file: BaselineFile, matrix: Path, history: str) ->
     """
     known: set[str] = set()
     unreadable: list[UserError] = []
-    for tell in _places(file, matrix, history):
+    places: list[Callable[[], Iterable[str]]] = [
+        lambda: (*file.baselines, *file.quarantines),
+        lambda: reading.cases_of(matrix),
+        lambda: _tried(history),
+    ]
+    for tell in places:
         try:
             known.update(tell())
         except UserError as error:
@@ -353,24 +383,11 @@ def _require_known(case: str, file: BaselineFile, matrix: Path, history: str) ->
             return
     if unreadable:
         raise unreadable[0]
-    near = _near(case, known)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    hints = [reading.meant(case, known), "with --unknown it is taken as it is"]
     raise UserError(
-        f"no case {case!r} in {file.path}, in {matrix}, nor in a run in {history}; {hint}"
-        "with --unknown it is taken as it is"
+        f"no case {case!r} in {file.path}, in {matrix}, nor in a run in {history}; "
+        f"{' '.join(filter(None, hints))}"
     )
-
-
-def _places(
-    file: BaselineFile, matrix: Path, history: str
-) -> Iterator[Callable[[], Iterable[str]]]:
-    """Yield what tells the ids that each place knows, the quickest first."""
-    yield lambda: (*file.baselines, *file.quarantines)
-    if matrix != DEFAULT_MATRIX or matrix.is_file():
-        from bench_lib.cases.matrix import cases_in
-
-        yield lambda: cases_in(matrix)
-    yield lambda: _tried(history)
 
 
 def _tried(history: str) -> list[str]:
@@ -382,17 +399,6 @@ def _tried(history: str) -> list[str]:
         return [case_id for (case_id,) in archive.query(tried).rows]
 
 
-def _near(case: str, known: Iterable[str]) -> list[str]:
-    import difflib
-
-    return difflib.get_close_matches(case, sorted(known), n=3)
-
-
 def _require(reason: str) -> None:
     if not reason.strip():
         raise UserError("--reason is empty; say why these values are right")
-
-
-def _spread(baseline: Baseline) -> str:
-    logs = proposals.logs(baseline)
-    return f"{statistics.stdev(logs):.2%}" if len(logs) > 1 else "-"

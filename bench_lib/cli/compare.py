@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli.documents import filled
+from bench_lib.cli.options import share_of
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
     BaselinesDir,
     HistoryDir,
     Json,
+    Markdown,
+    filled,
     one_form,
     print_json,
     print_table,
@@ -23,7 +24,7 @@ from bench_lib.cli.output import (
 from bench_lib.formats import amount, many
 
 if TYPE_CHECKING:
-    from bench_lib.cli.documents.kept import Compare, ComparedCase, ComparedSide
+    from bench_lib.cli.documents import Compare, ComparedCase, ComparedSide
     from bench_lib.report.versus.rows import Alignment, ComparedRow, SideFigures
     from bench_lib.report.versus.sides import SideValues
     from bench_lib.verdict.metrics import Metric
@@ -60,9 +61,7 @@ def compare(
     history: HistoryDir = DEFAULT_HISTORY,
     baselines: BaselinesDir = DEFAULT_BASELINES,
     json: Json = False,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print Markdown for a pull request.")
-    ] = False,
+    markdown: Markdown = False,
 ) -> None:
     """Show how B differs from A, case by case, slowest first; nothing is judged.
 
@@ -79,7 +78,7 @@ def compare(
     if metric not in known:
         why = f"{metric!r} is none of {', '.join(known)}"
         raise typer.BadParameter(why, param_hint="--metric")
-    threshold = 0.0 if fail_on is None else _share_of(fail_on)
+    threshold = 0.0 if fail_on is None else share_of(fail_on, "--fail-on", most=1.0, zero=True)
     side_a, side_b = sides.find(a, b, folder=history, baseline_folder=baselines)
     found = rows.align(
         side_a,
@@ -95,19 +94,6 @@ def compare(
     else:
         _print(found)
     raise typer.Exit(_status(found, gates=fail_on is not None))
-
-
-def _share_of(text: str) -> float:
-    """Return the share that ``2%`` or ``0.02`` stands for."""
-    try:
-        value = float(text.strip().removesuffix("%"))
-    except ValueError:
-        value = math.nan
-    share = value / 100 if text.strip().endswith("%") else value
-    if not 0 <= share < 1:
-        why = f"{text!r} is no share; write it as 2% or 0.02"
-        raise typer.BadParameter(why, param_hint="--fail-on")
-    return share
 
 
 def _status(found: Alignment, *, gates: bool) -> int:
@@ -129,7 +115,7 @@ def _status(found: Alignment, *, gates: bool) -> int:
 
 def as_document(found: Alignment) -> Compare:
     """Return the document that ``--json`` prints."""
-    from bench_lib.cli.documents.kept import Compare, Renamed
+    from bench_lib.cli.documents import Compare, Renamed
     from bench_lib.report.versus.rows import for_a_verdict
 
     return filled(
@@ -147,13 +133,13 @@ def as_document(found: Alignment) -> Compare:
 
 
 def _side(side: SideValues) -> ComparedSide:
-    from bench_lib.cli.documents.kept import ComparedSide
+    from bench_lib.cli.documents import ComparedSide
 
     return filled(ComparedSide, side, hardware_key=side.key, run=side.run_id)
 
 
 def _case(row: ComparedRow) -> ComparedCase:
-    from bench_lib.cli.documents.kept import ComparedCase, ComparedProcesses
+    from bench_lib.cli.documents import ComparedCase, ComparedProcesses
 
     return filled(
         ComparedCase,

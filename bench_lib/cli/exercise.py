@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cases.axes import positive
+from bench_lib.cases.axes import LARGEST
 from bench_lib.cli.group import branch
 from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
@@ -53,7 +53,8 @@ class Common:
         str, typer.Option(help="Of what is compiled, as in freezing,a=1.")
     ] = ""
     iterations: Annotated[
-        int | None, typer.Option(help="Measured iterations (default: 20 to 200, by time).")
+        int | None,
+        typer.Option(min=1, max=LARGEST, help="Measured iterations (default: 20 to 200, by time)."),
     ] = None
     time_limit: Annotated[
         float | None, typer.Option(help="Seconds for a case (default: 300; max-autotune 1200).")
@@ -66,8 +67,6 @@ class Common:
 
         sampling = Sampling()
         if self.iterations is not None:
-            if problem := positive("--iterations")(self.iterations):
-                raise UserError(problem)
             sampling = Sampling(iterations=self.iterations, max_iterations=self.iterations)
         if self.time_limit is not None:
             above_zero(self.time_limit, "--time-limit", "a time in seconds")
@@ -112,7 +111,9 @@ def largest_batch(
     network: Network,
     *,
     precisions: Precisions = None,
-    at_most: Annotated[int | None, typer.Option(help="No batch above this is tried.")] = None,
+    at_most: Annotated[
+        int | None, typer.Option(min=1, max=LARGEST, help="No batch above this is tried.")
+    ] = None,
     resolution: Annotated[
         float,
         typer.Option(
@@ -130,8 +131,6 @@ def largest_batch(
 
     if not 0 <= resolution <= 50:
         raise UserError(f"--resolution {resolution:g}: from 0 to 50 percent")
-    if at_most is not None and (problem := positive("--at-most")(at_most)):
-        raise UserError(problem)
     session = Session("largest-batch", common, network=network, compile_mode=mode)
     device = session.device
     if not backends.is_gpu(device) and at_most is None:
@@ -270,7 +269,6 @@ app.command("sheet")(sheet)
 
 
 def _precisions(text: str | None) -> list[str]:
-
     return [] if text is None else names_in(text, "--precisions", "precision", PRECISIONS)
 
 

@@ -1,20 +1,25 @@
-"""Runs in other tools' forms."""
+"""Runs and answers in other tools' forms."""
 
 from __future__ import annotations
 
+import csv
+import datetime as dt
+import json
 import statistics
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, TextIO
 
 from bench_lib.model import UserError
 
 if TYPE_CHECKING:
     from bench_lib.model import Measurement, Record
-    from bench_lib.storage.archive import Archive
+    from bench_lib.storage.archive import Archive, QueryAnswer
     from bench_lib.storage.history import Run
 
 
-def as_pytest_benchmark(run: Run) -> dict[str, Any]:
-    """Return a run as the document that ``pytest-benchmark compare`` reads.
+def as_pytest_benchmark(run: Run) -> str:
+    """Return a run as the JSON that ``pytest-benchmark compare`` reads.
 
     The first accepted attempt of each case is shown, as in the live table.
     """
@@ -35,7 +40,7 @@ def as_pytest_benchmark(run: Run) -> dict[str, Any]:
         measured = [a.measurement for a in record.attempts if a.accepted and a.measurement]
         if measured:
             benchmarks.append(_benchmark(record, measured[0]))
-    return {
+    document = {
         "machine_info": machine,
         "commit_info": {
             "id": environment.commit if environment else None,
@@ -49,6 +54,7 @@ def as_pytest_benchmark(run: Run) -> dict[str, Any]:
         "datetime": run.started,
         "version": __version__,
     }
+    return json.dumps(document, indent=2) + "\n"
 
 
 def _benchmark(record: Record, measurement: Measurement) -> dict[str, Any]:
@@ -107,3 +113,25 @@ def query_of(archive: Archive, table: str, run: str | None) -> str:
         return "SELECT * FROM environments ORDER BY ref"
     of_run = "" if run is None else f"WHERE run = {quoted(archive.find(run).run_id)}"
     return f"SELECT * FROM {table} {of_run} ORDER BY ALL"  # noqa: S608 - a table of ours
+
+
+def write_csv(found: QueryAnswer, file: TextIO) -> None:
+    """Write the answer to a query as CSV, with a header."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(found.columns)
+    writer.writerows([[plain(value) for value in row] for row in found.rows])
+
+
+def plain(value: object) -> object:
+    """Return a value as JSON and CSV have it."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, dt.datetime):
+        return f"{value.isoformat()}Z" if value.tzinfo is None else value.isoformat()
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return str(value)

@@ -2,39 +2,101 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bench_lib.cli.documents import filled
+from bench_lib.cli import reading
+from bench_lib.cli.export import as_pytest_benchmark, plain, query_of, write_csv
 from bench_lib.cli.group import branch
 from bench_lib.cli.output import (
     DEFAULT_HISTORY,
+    Document,
     HistoryDir,
     HistoryPlace,
     Json,
+    filled,
     one_form,
     print_json,
     print_table,
     writing,
 )
-from bench_lib.formats import printable
-from bench_lib.model import UserError
+from bench_lib.cli.reading import Listed, RunAbout
+from bench_lib.formats import many, printable
+from bench_lib.model import Environment, Hardware, Record, UserError
 
 if TYPE_CHECKING:
-    from bench_lib.model import Hardware, Measurement, Record
-    from bench_lib.storage.archive import QueryAnswer
+    from bench_lib.model import Measurement
     from bench_lib.storage.history import Run
 
 app = branch("history")
 RunName = Annotated[str, typer.Argument(help="A run's id or its start, latest, or a file.")]
 HERE = str(DEFAULT_HISTORY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryList(Document):
+    """All runs, oldest first."""
+
+    command: Literal["history list"] = "history list"
+    runs: list[Listed]
+    problems: list[str]
+    """What cannot be read, in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryShow(RunAbout, Document):
+    """All that one run knows."""
+
+    command: Literal["history show"] = "history show"
+    environments: dict[str, Environment]
+    """By reference."""
+    caches: dict[str, str]
+    """How full the caches were at its end."""
+    devices: list[Hardware]
+    records: list[Record]
+    problems: list[str]
+    """What of it cannot be read, in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryQuery(Document):
+    """The answer to a query."""
+
+    command: Literal["history query"] = "history query"
+    columns: list[str]
+    rows: list[list[Any]]
+    """Values in the order of the columns."""
+    problems: list[str]
+    """What of the history cannot be read, in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistorySchema(Document):
+    """The tables that a query may ask for."""
+
+    command: Literal["history query --schema"] = "history query --schema"
+    tables: dict[str, dict[str, str]]
+    """By table and column, what the column holds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryCompact(Document):
+    """What became of the runs of a folder."""
+
+    command: Literal["history compact"] = "history compact"
+    written: int
+    """Runs that are in Parquet and were not before."""
+    removed: list[str]
+    """Files that are only in Parquet now."""
+    removed_bytes: int
+    left: list[str]
+    """Files that were left as they are, with the reason."""
 
 
 @app.command("list")
@@ -45,10 +107,9 @@ def list_runs(*, history: HistoryPlace = HERE, json: Json = False) -> None:
     with Archive(history) as archive:
         found, problems = archive.runs(), archive.problems
     if json:
-        from bench_lib.cli.documents.kept import HistoryList
-        from bench_lib.cli.reading import listed
-
-        print_json(HistoryList(runs=[listed(run) for run in found], problems=list(problems)))
+        print_json(
+            HistoryList(runs=[reading.listed(run) for run in found], problems=list(problems))
+        )
         raise typer.Exit(0 if found else 1)
     rows = [
         (
@@ -73,12 +134,10 @@ def list_runs(*, history: HistoryPlace = HERE, json: Json = False) -> None:
 @app.command()
 def show(run: RunName, *, history: HistoryPlace = HERE, json: Json = False) -> None:
     """Show one run: every case with its verdicts and the reasons for them."""
-    from bench_lib.cli import reading
     from bench_lib.report import console
 
     found = reading.run(run, history)
     if json:
-        from bench_lib.cli.documents.kept import HistoryShow
         from bench_lib.storage.archive.lines import counts
 
         print_json(
@@ -138,13 +197,11 @@ def query(
         found = archive.query(sql)
         problems = archive.problems
     if json:
-        from bench_lib.cli.documents.kept import HistoryQuery
-
-        rows = [[_plain(value) for value in row] for row in found.rows]
+        rows = [[plain(value) for value in row] for row in found.rows]
         print_json(HistoryQuery(columns=found.columns, rows=rows, problems=list(problems)))
         return
     if as_csv:
-        _write_csv(found, sys.stdout)
+        write_csv(found, sys.stdout)
     else:
         print_table(found.columns, [[_cell(value) for value in row] for row in found.rows])
     for problem in problems:
@@ -178,26 +235,28 @@ def export(
     if pytest_benchmark:
         if run is None:
             raise UserError("name the run to export: its id, or latest")
-        from bench_lib.cli import reading
-
-        _export_run(reading.run(run, history), output)
+        text = as_pytest_benchmark(reading.run(run, history))
+        if output is None:
+            print(text, end="")
+            return
+        with writing(output):
+            output.write_text(text)
         return
     if as_parquet and output is None:
         raise UserError("Parquet is not for the terminal; name a file with --output")
-    from bench_lib.cli import export as forms
     from bench_lib.storage.archive import Archive
 
     with Archive(history) as archive:
-        asked = forms.query_of(archive, table, run)
+        asked = query_of(archive, table, run)
         for problem in archive.problems:
             print(f"bench-lib: {problem}", file=sys.stderr)
         if as_parquet and output is not None:
             archive.write_parquet(asked, output)
         elif output is None:
-            _write_csv(archive.query(asked), sys.stdout)
+            write_csv(archive.query(asked), sys.stdout)
         else:
             with writing(output), output.open("w", newline="") as file:
-                _write_csv(archive.query(asked), file)
+                write_csv(archive.query(asked), file)
 
 
 @app.command()
@@ -212,8 +271,6 @@ def compact(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> Non
 
     done = bring_in(history, keep=MOST_RUNS)
     if json:
-        from bench_lib.cli.documents.kept import HistoryCompact
-
         print_json(
             HistoryCompact(
                 written=done.written,
@@ -223,9 +280,9 @@ def compact(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> Non
             )
         )
         return
-    print(f"{_several(done.written, 'run')} written to Parquet and read back")
+    print(f"{many(done.written, 'run')} written to Parquet and read back")
     freed = f", {done.bytes_removed / 1e6:.1f} MB" if done.removed else ""
-    print(f"{_several(len(done.removed), 'file')} removed, being in Parquet{freed}")
+    print(f"{many(len(done.removed), 'file')} removed, being in Parquet{freed}")
     for reason in done.left:
         print(f"! {reason}")
 
@@ -260,7 +317,7 @@ def import_files(
 
     for file in files:
         done = bring_in(file, history, key=hardware)
-        print(f"run {done.run_id}: {_several(done.cases, 'case')} from {file}")
+        print(f"run {done.run_id}: {many(done.cases, 'case')} from {file}")
         print(done.path)
         for name in done.left_out:
             print(f"! {name}: no times in the file; left out")
@@ -277,9 +334,7 @@ def push(
 
     done = upload(history, address)
     were = "was" if done.there == 1 else "were"
-    print(
-        f"{_several(len(done.files), 'file')} uploaded; {_several(done.there, 'run')} {were} there"
-    )
+    print(f"{many(len(done.files), 'file')} uploaded; {many(done.there, 'run')} {were} there")
     for name in done.going_on:
         print(f"! {name}: not finished, and written to within a day; left for later")
     for reason in _unread(history):
@@ -313,68 +368,26 @@ def pull(
 
     done = fetch(history, address, most=None if everything else MOST_RUNS)
     were = "was" if done.here == 1 else "were"
-    print(f"{_several(len(done.files), 'file')} fetched; {_several(done.here, 'run')} {were} here")
+    print(f"{many(len(done.files), 'file')} fetched; {many(done.here, 'run')} {were} here")
     for reason in done.left:
         print(f"! {reason}")
-
-
-def _several(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def _export_run(run: Run, output: Path | None) -> None:
-    import json
-
-    from bench_lib.cli.export import as_pytest_benchmark
-
-    text = json.dumps(as_pytest_benchmark(run), indent=2) + "\n"
-    if output is None:
-        print(text, end="")
-        return
-    with writing(output):
-        output.write_text(text)
-
-
-def _write_csv(found: QueryAnswer, file: TextIO) -> None:
-    import csv
-
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(found.columns)
-    writer.writerows([[_plain(value) for value in row] for row in found.rows])
 
 
 def _print_schema(*, json: bool) -> None:
     from bench_lib.storage.archive.views import VIEWS
 
     if json:
-        from bench_lib.cli.documents.kept import HistorySchema
-
         print_json(HistorySchema(tables=VIEWS))
         return
     rows = [(view, name, what) for view, columns in VIEWS.items() for name, what in columns.items()]
     print_table(("table", "column", "holds"), rows)
 
 
-def _plain(value: object) -> object:
-    """Return a value as JSON and CSV have it."""
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, dt.datetime):
-        return f"{value.isoformat()}Z" if value.tzinfo is None else value.isoformat()
-    if isinstance(value, Decimal):
-        return float(value)
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return str(value)
-
-
 def _cell(value: object) -> str:
     """Return a value as a table for people has it."""
     if value is None:
         return ""
-    return f"{value:.6g}" if isinstance(value, float) else " ".join(str(_plain(value)).split())
+    return f"{value:.6g}" if isinstance(value, float) else " ".join(str(plain(value)).split())
 
 
 def _filled(run: Run) -> list[str]:

@@ -7,16 +7,16 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bench_lib.cli.documents import filled
 from bench_lib.cli.ending import answering
-from bench_lib.cli.output import Json, print_json, print_table
-from bench_lib.cli.tolerance import tolerance_of
-from bench_lib.formats import shortened
+from bench_lib.cli.options import share_of
+from bench_lib.cli.output import Document, Json, filled, print_json, print_table
+from bench_lib.formats import many, shortened
 from bench_lib.model import Status, UserError, Verdict
 
 if TYPE_CHECKING:
@@ -25,6 +25,35 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 """Problems, and notes, that are printed; with --json all of them."""
+
+
+@dataclass(frozen=True)
+class JudgedTimings:
+    """One case's verdict."""
+
+    case_id: str
+    status: Status
+    metric: str
+    ratio: float | None
+    """Candidate over baseline; above 1 is slower."""
+    interval: tuple[float, float] | None
+    """95% interval of the ratio."""
+    tolerance: float | None
+    """Share."""
+    detectable_effect: float | None
+    """Smallest slow-down that would be called nine times in ten, as a fraction."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judge(Document):
+    """A verdict for each case, in the order of the file."""
+
+    command: Literal["judge"] = "judge"
+    verdicts: list[JudgedTimings]
+    problems: list[str]
+    """What of the file cannot be judged, in words."""
+    notes: list[str]
 
 
 def judge(
@@ -45,7 +74,7 @@ def judge(
     number or text, "iteration_s": [seconds, ...]}; also "probe": {name: number}, costs that
     may tell why processes differ, and "slow": share, of a planted delay.
     """
-    share = tolerance_of(tolerance)
+    share = share_of(tolerance, "--tolerance")
     samples = _read(file)
     verdicts = _verdicts(samples, share)
     status = _exit_status(samples, verdicts)
@@ -133,8 +162,6 @@ def _problems(samples: Samples) -> list[str]:
 
 
 def _print_json(samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
-    from bench_lib.cli.documents.kept import Judge, JudgedTimings
-
     print_json(
         Judge(
             verdicts=[
@@ -166,7 +193,7 @@ def _print(file: str, samples: Samples, verdicts: Mapping[str, Verdict]) -> None
     counts = Counter(verdict.status.value for _, verdict in ordered)
     if counts:
         words = ", ".join(f"{number} {status}" for status, number in counts.items())
-        print(f"\n{len(rows)} case{'s' if len(rows) > 1 else ''}: {words}")
+        print(f"\n{many(len(rows), 'case')}: {words}")
     name = "standard input" if file == "-" else file
     _print_some([f"{name}: {problem}" for problem in _problems(samples)], f"{name}: ")
     _print_some([f"{name}: note: {note}" for note in samples.notes], f"{name}: note: ")

@@ -5,19 +5,19 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Literal
 
-from bench_lib.cli.documents import filled
-from bench_lib.cli.output import print_json, print_tables
+from bench_lib.backends.profiler import KernelCounters
+from bench_lib.cli.output import Document, filled, print_json, print_tables
+from bench_lib.engine.profiles import CaseProfile, ProfiledWork
 from bench_lib.formats import seconds
-
-if TYPE_CHECKING:
-    from bench_lib.cli.documents.seen import ProfileDiff, ProfileSide
-    from bench_lib.engine.profiles import CaseProfile, ProfiledWork
-    from bench_lib.model import Kernel, KernelTable
-    from bench_lib.profiling import store as stored
-    from bench_lib.profiling.kernels import KernelDifference
-    from bench_lib.profiling.store import ProfileComparison
+from bench_lib.model import Case, Environment, Kernel, KernelTable
+from bench_lib.profiling import store as stored
+from bench_lib.profiling.kernels import KernelDifference
+from bench_lib.profiling.names import REST, role, short
+from bench_lib.profiling.store import ProfileComparison
+from bench_lib.profiling.traces import HOST_SOURCE
 
 LEAST_NAME = 24
 """Characters of a kernel's name that are shown however narrow the terminal."""
@@ -25,13 +25,79 @@ WIDTH = 100
 """Of a table where the output is no terminal."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProfileDocument(Document):
+    """A case's step, by kernel."""
+
+    command: Literal["profile"] = "profile"
+    case: Case
+    hardware_key: str
+    environment: Environment
+    tool: str
+    folder: str
+    """Where everything is kept."""
+    peak_memory_bytes: int | None
+    ranks: list[ProfiledWork]
+    counters: list[KernelCounters]
+    files: dict[str, str]
+    """By what it is."""
+    problems: list[str]
+    """What is missing, in words."""
+
+
+@dataclass(frozen=True)
+class ProfileSide:
+    """One of two profiles."""
+
+    source: str
+    """As it was asked for."""
+    case_id: str | None
+    hardware_key: str | None
+    tool: str
+    steps: int
+    time: str
+    """UTC, ISO 8601; empty where it is not known."""
+    total_s: float
+    """All kernels of a step."""
+
+
+@dataclass(frozen=True)
+class KernelChange:
+    """One kernel, or what took its place; times and calls are of one step."""
+
+    name: str
+    kind: str
+    role: str
+    before: Kernel | None
+    after: Kernel | None
+    before_kernels: list[Kernel]
+    """What ``before`` is the sum of; empty where that is one kernel."""
+    after_kernels: list[Kernel]
+    delta_s: float
+    share: float | None
+    """Of all that went the same way."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileDiff(Document):
+    """What changed from one profile to another."""
+
+    command: Literal["profile --diff"] = "profile --diff"
+    before: ProfileSide
+    after: ProfileSide
+    delta_s: float
+    reason: str
+    """What explains it, in words."""
+    remarks: list[str]
+    changes: list[KernelChange]
+    """The largest first."""
+
+
 def tell(look: CaseProfile, top: int, *, json: bool) -> None:
     """Print what a look into a case saw, ``top`` kernels of each rank."""
     if json:
-        from bench_lib.cli.documents.seen import ProfileDocument, ProfiledRank
-
-        ranks = [filled(ProfiledRank, seen) for seen in look.seen]
-        print_json(filled(ProfileDocument, look, hardware_key=look.hardware.key, ranks=ranks))
+        about = {"hardware_key": look.hardware.key, "ranks": look.seen}
+        print_json(filled(ProfileDocument, look, **about))
         return
     for number, seen in enumerate(look.seen):
         print("\n" * (number > 0) + _title(look, seen))
@@ -65,14 +131,10 @@ def _title(look: CaseProfile, seen: ProfiledWork) -> str:
 
 
 def _is_host(kernels: KernelTable) -> bool:
-    from bench_lib.profiling.traces import HOST_SOURCE
-
     return kernels.source == HOST_SOURCE
 
 
 def _print_kernels(kernels: KernelTable, top: int) -> None:
-    from bench_lib.profiling.names import REST, role, short
-
     whole = sum(kernel.total_s for kernel in kernels.kernels)
     named = [kernel for kernel in kernels.kernels if kernel.name != REST]
     first = "operation" if _is_host(kernels) else "kernel"
@@ -112,8 +174,6 @@ def _cut(text: str, width: int) -> str:
 
 
 def _print_counters(look: CaseProfile) -> None:
-    from bench_lib.profiling.names import short
-
     for kernel in look.counters:
         for metric in kernel.metrics:
             name = f"{short(kernel.name)}: " if kernel.name else ""
@@ -127,7 +187,17 @@ def _print_counters(look: CaseProfile) -> None:
 def tell_changes(sides: tuple[str, str], found: ProfileComparison, top: int, *, json: bool) -> None:
     """Print what changed from one profile to another, ``top`` changes of it."""
     if json:
-        print_json(_diff_document(sides, found))
+        diff = found.diff
+        print_json(
+            filled(
+                ProfileDiff,
+                found,
+                before=_side(sides[0], found.before, diff.before_s),
+                after=_side(sides[1], found.after, diff.after_s),
+                delta_s=diff.delta_s,
+                changes=[filled(KernelChange, c, share=diff.share(c)) for c in diff.changes],
+            )
+        )
         return
     _print_changes(found, top)
     print()
@@ -137,7 +207,6 @@ def tell_changes(sides: tuple[str, str], found: ProfileComparison, top: int, *, 
 
 
 def _print_changes(found: ProfileComparison, top: int) -> None:
-
     changes = [change for change in found.diff.changes if change.delta_s]
     rows = [row for change in changes[:top] for row in _rows(change, found)]
     what = found.diff.what
@@ -175,12 +244,10 @@ def _rows(change: KernelDifference, found: ProfileComparison) -> Iterator[tuple[
 
 
 def _time(kernel: Kernel | None) -> str:
-
     return "-" if kernel is None else seconds(kernel.total_s)
 
 
 def _difference(delta_s: float) -> str:
-
     return f"{'-' if delta_s < 0 else '+'}{seconds(abs(delta_s))}"
 
 
@@ -189,23 +256,7 @@ def _calls(change: KernelDifference) -> str:
     return " → ".join(dict.fromkeys(each))
 
 
-def _diff_document(sides: tuple[str, str], found: ProfileComparison) -> ProfileDiff:
-    from bench_lib.cli.documents.seen import KernelChange, ProfileDiff
-
-    diff = found.diff
-    return filled(
-        ProfileDiff,
-        found,
-        before=_side(sides[0], found.before, diff.before_s),
-        after=_side(sides[1], found.after, diff.after_s),
-        delta_s=diff.delta_s,
-        changes=[filled(KernelChange, each, share=diff.share(each)) for each in diff.changes],
-    )
-
-
 def _side(source: str, profile: stored.Profile, total_s: float) -> ProfileSide:
-    from bench_lib.cli.documents.seen import ProfileSide
-
     return filled(
         ProfileSide,
         profile.kernels,

@@ -1,4 +1,4 @@
-"""What commands that measure share: measuring, keeping, judging, and telling what came of it."""
+"""What commands that measure share: their options, the measuring, and how they end."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from bench_lib.cli.output import (
     BaselinesDir,
     HistoryDir,
     Json,
+    duration,
     print_json,
     print_tables,
     say,
 )
 from bench_lib.cli.reading import cases_of
+from bench_lib.formats import many
 
 if TYPE_CHECKING:
     from bench_lib.engine.engine import Engine
@@ -51,14 +53,23 @@ class Keeping:
 
     def limits(self) -> dict[str, Limits]:
         """Return the limits of the matrix's cases; raises MatrixError."""
-        if self.matrix is None and not DEFAULT_MATRIX.exists():
-            return {}
-        cases = cases_of(self.matrix or DEFAULT_MATRIX)
+        from bench_lib.cases.matrix import cases_in
+
+        cases = cases_in(self.matrix) if self.matrix else cases_of(DEFAULT_MATRIX)
         return {case_id: case.limits for case_id, case in cases.items()}
 
 
+@dataclass(frozen=True)
+class Written:
+    """Where the run of one device is kept."""
+
+    hardware_key: str
+    history: str | None
+    """Its file; null where nothing was measured."""
+
+
 class Measuring:
-    """One command on one device: its cases are measured, and then told."""
+    """One command's measurements, on one device after the other, and how it prints them."""
 
     def __init__(
         self,
@@ -72,14 +83,16 @@ class Measuring:
         Workers have ``variables`` in their environment.
         """
         self.device = device
-        self._variables = variables or {}
+        """The device of the next measurements."""
         self.figures: dict[str, Figures] = {}
-        """By case, of the processes that a verdict was made of too."""
+        """By case, from the processes that are judged."""
+        self.records: list[Record] = []
+        self.written: list[Written] = []
+        """One entry per device, in order."""
         self._name = name
         self._keeping = keeping
-        self._records: list[Record] = []
-        self._passes = False
-        self._path: Path | None = None
+        self._variables = variables or {}
+        self._passes = True
 
     def figures_of_all(
         self,
@@ -91,11 +104,11 @@ class Measuring:
     ) -> list[Figures]:
         """Measure cases, judge them where that was asked for, and return their figures.
 
-        ``words`` are added to how long that takes.  Unless JSON is printed, ``each`` is told of
-        every case at once.  With ``together`` the ranks of all are started once.
+        ``words`` follow the expected duration.  Unless JSON is printed, ``each`` gets every
+        record as soon as it is measured.  With ``together`` the ranks of all cases start once.
         """
         with self.engine() as engine:
-            self._announce(cases, words)
+            self.announce(cases, words)
             if together:
                 engine.held.expect(cases)
             for number, case in enumerate(cases, 1):
@@ -107,7 +120,7 @@ class Measuring:
 
     @contextlib.contextmanager
     def engine(self) -> Iterator[Engine]:
-        """Open what measures; what it noted is judged and in figures afterwards."""
+        """Open the engine; at the end judge what it recorded, and keep its figures."""
         from bench_lib.engine.engine import opened
         from bench_lib.engine.settings import Settings, Side
         from bench_lib.studies.figures import figures_of
@@ -124,49 +137,56 @@ class Measuring:
         )
         with leaving_when_told(), opened(self.device, settings) as engine:
             yield engine
-            self._passes = engine.conclude(needs_figures=True)
-            self._records = list(engine.suite.records.values())
-            self._path = engine.suite.writer.path if self._records else None
-        self.figures = {record.case.id: figures_of(record, self.device) for record in self._records}
+            self._passes &= engine.conclude(needs_figures=True)
+        found = list(engine.suite.records.values())
+        path = str(engine.suite.writer.path) if found else None
+        self.written.append(Written(self.device.key, path))
+        self.records += found
+        self.figures |= {record.case.id: figures_of(record, self.device) for record in found}
 
-    def _announce(self, cases: Sequence[Case], words: str) -> None:
+    def announce(self, cases: Sequence[Case], words: str = "") -> None:
+        """Say what is measured and about how long it takes, with ``words`` added to that."""
         from bench_lib.studies.asked import least_s
 
-        seconds = round(least_s(cases))
-        least = f"{seconds} s" if seconds < 90 else f"{round(seconds / 60)} min"
-        count = f"{len(cases)} case{'s' if len(cases) > 1 else ''}"
         limit = max(case.time_limit_s for case in cases)
+        count, least = many(len(cases), "case"), duration(least_s(cases))
         on = f"{count} on {self.device.key}: {least} or more{words}"
         say(f"{on}; a case is given up after {limit:g} s")
 
     def say_apart(self, line: str = "") -> None:
-        """Print a line of the answer, which JSON has no place for."""
+        """Print a line, unless JSON is printed."""
         if not self._keeping.json:
             print(line, flush=True)
 
-    def tell(self, rows: Sequence[Any], table: Table, **more: Any) -> NoReturn:
-        """Print the results, as JSON with ``more`` beside the rows; leave with the exit status."""
+    def tell(
+        self, rows: Sequence[Any], table: Table, *, passes: bool = True, **more: Any
+    ) -> NoReturn:
+        """Print the results and leave with the exit status; JSON has ``more`` beside the rows.
+
+        The status is 1 if a case fails, or if ``passes`` is false.
+        """
         from bench_lib.report.console import explanations
 
         judged = self._keeping.judge
+        path = self.written[-1].history
         if self._keeping.json:
-            from bench_lib.cli.documents.measured import BY_NAME, JudgedCase
+            from bench_lib.cli.documents import BY_NAME, JudgedCase
 
-            verdicts = [JudgedCase(r.case.id, r.status, r.verdicts) for r in self._records]
+            verdicts = [JudgedCase(r.case.id, r.status, r.verdicts) for r in self.records]
             print_json(
                 BY_NAME[self._name](
                     hardware_key=self.device.key,
                     rows=rows,
                     judged=verdicts if judged else None,
-                    history=None if self._path is None else str(self._path),
+                    history=path,
                     **more,
                 )
             )
         else:
             print_tables(table.headings, table.rows, keys=table.keys)
             trouble = [] if judged else table.trouble
-            for line in ["", *trouble, *table.lines, *explanations(self._records, every=judged)]:
+            for line in ["", *trouble, *table.lines, *explanations(self.records, every=judged)]:
                 print(line)
-            if self._path is not None:
-                print(f"written to {self._path}")
-        raise typer.Exit(0 if self._passes else 1)
+            if path is not None:
+                print(f"written to {path}")
+        raise typer.Exit(0 if passes and self._passes else 1)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cases.axes import LARGEST, positive
+from bench_lib.cases.axes import LARGEST
 from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import say
@@ -50,9 +50,12 @@ def ops(
     run_model_ops: Annotated[
         bool, typer.Option("--run-model-ops", help="Shapes of BERT and DLRM.")
     ] = False,
-    num_iters: Annotated[int, typer.Option(help="Measured steps.")] = 20,
-    num_warmup_iters: Annotated[
-        int, typer.Option(help="Taken; warming up lasts until steps are steady.")
+    num_iters: Annotated[
+        int, typer.Option(min=1, max=MOST_ITERATIONS, help="Measured steps.")
+    ] = 20,
+    num_warmup_iters: Annotated[  # noqa: ARG001 - the tool has it
+        int,
+        typer.Option(min=0, max=LARGEST, help="Taken; warming up lasts until steps are steady."),
     ] = 5,
     enable_profiling: Annotated[
         bool, typer.Option("--enable-profiling", help="The profiler's table of every operator.")
@@ -81,7 +84,6 @@ def ops(
     from bench_lib.cases.operators import operator_case
     from bench_lib.studies.operators import operator_row, operator_table
 
-    sampling = _sampling(num_iters, num_warmup_iters)
     asked = {"shape": input1_dim, "shape2": input2_dim, "precision": dtype, "layout": layout}
     manner: dict[str, Param] = {
         "direction": "bwd" if backward else "",
@@ -114,7 +116,7 @@ def ops(
         values = [_one("add" if op is None else op, op_type, asked, manner, inplace=inplace)]
     if (run_predefined or run_model_ops) and not rotate:
         values = [{**each, "rotate": False} for each in values]
-    base = Case("", "", sampling=sampling)
+    base = Case("", "", sampling=Sampling(iterations=num_iters, max_iterations=num_iters))
     cases = [operator_case(base, **each) for each in values]
     session = Measuring("ops", _device(device), keeping)
 
@@ -129,17 +131,6 @@ def ops(
         session.say_apart(f"\n{case_id}\n{text}")
     session.say_apart()
     session.tell(rows, operator_table(rows), profiles=profiles)
-
-
-def _sampling(iterations: int, warmup: int) -> Sampling:
-
-    if problem := positive("--num-iters")(iterations):
-        raise UserError(problem)
-    if iterations > MOST_ITERATIONS:
-        raise UserError(f"--num-iters is {iterations}; at most {MOST_ITERATIONS} is taken")
-    if not 0 <= warmup <= LARGEST:
-        raise UserError(f"--num-warmup-iters is {warmup}; it has to be 0 or more")
-    return Sampling(iterations=iterations, max_iterations=iterations)
 
 
 def _refuse_empty(flags: Mapping[str, str | None]) -> None:

@@ -1,12 +1,40 @@
-"""Options that several commands have, each declared once as the field of a dataclass."""
+"""Options that several commands have, as fields of a dataclass, and shares as people write them."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import Any, get_type_hints
+
+import typer
+
+MOST = 0.5
+"""A tolerance above this is a slip of the pen."""
+
+
+def share_of(text: str, option: str, *, most: float = MOST, zero: bool = False) -> float:
+    """Return the share that ``1%`` or ``0.01`` stands for, at most ``most`` and above 0.
+
+    With ``zero`` it may be 0 too.  Raises typer.BadParameter, naming the option.
+    """
+    percent = text.strip().endswith("%")
+    try:
+        value = float(text.strip().removesuffix("%"))
+    except ValueError:
+        value = math.nan
+    share = value / 100 if percent else value
+    if 0 < share <= most or (zero and share == 0):
+        return share
+    words = text if percent else f"{text} is {share:.0%}"
+    why = f"{words}; it has to be {'0 or more' if zero else 'above 0'} and at most {most:.0%}"
+    if not math.isfinite(value):
+        why = f"{text!r} is no share; write it as 1% or 0.01"
+    elif not percent and most < value <= 100 * most:
+        why = f"{words}; did you mean {text}%?"
+    raise typer.BadParameter(why, param_hint=option)
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:

@@ -7,18 +7,19 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
 from bench_lib.model import UserError
 
-if TYPE_CHECKING:
-    from bench_lib.cli.documents import Document
-
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
+Markdown = Annotated[
+    bool, typer.Option("--markdown", help="Print Markdown, as for a pull request.")
+]
 HistoryDir = Annotated[Path, typer.Option(metavar="DIR", help="Folder that runs are kept in.")]
 BaselinesDir = Annotated[Path, typer.Option(metavar="DIR", help="Folder of baseline files.")]
 HistoryPlace = Annotated[
@@ -37,18 +38,41 @@ DEFAULT_HISTORY = Path("history")
 DEFAULT_BASELINES = Path("baselines")
 
 
+Told = TypeVar("Told")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """What a command prints with ``--json``."""
+
+    schema: Literal[1] = 1
+    """Another number where a field is gone or means something else; one more field is none."""
+    command: str
+    """Which command printed it."""
+
+
+def filled(kind: Callable[..., Told], source: object, /, **own: Any) -> Told:
+    """Return a document with the fields that ``source`` has by the same names, and its own."""
+    known = fields(kind)  # type: ignore[arg-type]  # a callable that is a dataclass
+    names = {field.name for field in known} - {"schema", "command", *own}
+    return kind(**own, **{name: getattr(source, name) for name in names if hasattr(source, name)})
+
+
 def print_json(document: Document) -> None:
     """Print a document as indented JSON, paths as text, in UTF-8 wherever it goes."""
-    import dataclasses
-
     import msgspec
 
     # msgspec leaves out of what it decoded itself the fields that had their defaults.
-    encoded = msgspec.json.encode(dataclasses.asdict(document), enc_hook=os.fspath)
+    encoded = msgspec.json.encode(asdict(document), enc_hook=os.fspath)
     text = msgspec.json.format(encoded, indent=2)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     sys.stdout.write(text.decode() + "\n")
+
+
+def duration(seconds: float) -> str:
+    """Return about how long something takes, in seconds or whole minutes."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

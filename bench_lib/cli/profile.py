@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench_lib.cli.ending import complain, leaving_when_told
-from bench_lib.cli.kernels import tell, tell_changes
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
@@ -23,7 +21,7 @@ from bench_lib.cli.output import (
     Matrix,
     say,
 )
-from bench_lib.cli.reading import is_compacted
+from bench_lib.cli.reading import cases_of, is_compacted, meant
 from bench_lib.formats import printable
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.model import UserError
@@ -87,7 +85,15 @@ def profile(
     with _ended_with_a_status():
         if diff is not None:
             _refuse_with_diff(output=output, stacks=stacks, counters=counters, tool=tool != TORCH)
-            _compare(diff, case, baselines, steps=steps or 1, top=top, json=json)
+            from bench_lib.backends import detect
+            from bench_lib.cli.kernels import tell_changes
+            from bench_lib.profiling import store
+
+            key = detect()[0].key if store.BASELINE in diff else None
+            changes = store.compare(
+                *diff, folder=baselines, case_id=case, key=key, steps=steps or 1
+            )
+            tell_changes(diff, changes, top, json=json)
             return
         if case is None:
             raise UserError("which case? bench-lib profile CASE, or --diff A B")
@@ -101,6 +107,8 @@ def profile(
         look = _look(
             found, folder, tool, say, steps=steps or STEPS, stacks=stacks, counted=counters
         )
+        from bench_lib.cli.kernels import tell
+
         say("told")
         tell(look, top, json=json)
 
@@ -127,18 +135,12 @@ def _refuse_with_diff(**given: object) -> None:
 
 def _find(case_id: str, matrix: Path, folder: Path) -> Case:
     """Return the case of that id, from the matrix or else the newest run that has it."""
-    from bench_lib.cases.matrix import cases_in
-
-    known: dict[str, Case] = {}
-    if matrix != DEFAULT_MATRIX or matrix.is_file():
-        # To ask a worker beforehand takes as long as importing torchvision.
-        known = cases_in(matrix)
+    known = cases_of(matrix)
     if case_id in known:
         return known[case_id]
     if (kept := _kept(case_id, folder)) is not None:
         return kept
-    near = difflib.get_close_matches(case_id, known, n=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else "name another with --matrix FILE"
+    hint = meant(case_id, known) or "name another with --matrix FILE"
     raise UserError(f"no case {case_id!r} in {matrix}, nor in a run in {folder}; {hint}")
 
 
@@ -251,23 +253,3 @@ def _ended_with_a_status() -> Iterator[None]:
     except (LaunchError, DeviceBusyError, UnprofiledError) as error:
         complain(str(error))
         raise typer.Exit(1) from None
-
-
-# ---- two profiles ----------------------------------------------------------------------
-
-
-def _compare(
-    sides: tuple[str, str],
-    case_id: str | None,
-    folder: Path,
-    *,
-    steps: int,
-    top: int,
-    json: bool,
-) -> None:
-    from bench_lib.backends import detect
-    from bench_lib.profiling import store
-
-    key = detect()[0].key if store.BASELINE in sides else None
-    found = store.compare(*sides, folder=folder, case_id=case_id, key=key, steps=steps)
-    tell_changes(sides, found, top, json=json)

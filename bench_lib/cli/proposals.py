@@ -2,72 +2,202 @@
 
 from __future__ import annotations
 
-import dataclasses
 import getpass
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Literal, TypeVar
 
-from bench_lib.cli.documents import filled
-from bench_lib.cli.output import as_markdown, markdown_table, print_table
+from bench_lib.cli import reading
+from bench_lib.cli.output import Document, as_markdown, filled, markdown_table, print_table
+from bench_lib.environment.fingerprint import difference
 from bench_lib.formats import seconds
-from bench_lib.model import Accepted, Baseline, Environment, UserError
-
-if TYPE_CHECKING:
-    from bench_lib.cli.documents.kept import Proposed
-    from bench_lib.storage.baselines import BaselineChange, BaselineFile
-    from bench_lib.storage.history import Run
+from bench_lib.model import Accepted, Baseline, UserError
+from bench_lib.storage import acceptance
+from bench_lib.storage import baselines as files
+from bench_lib.storage import history as runs
+from bench_lib.storage.baselines import BaselineChange
+from bench_lib.verdict.judge import compare
+from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
 
 HEADINGS = ("case", "old", "new", "ratio", "95% interval")
+Told = TypeVar("Told")
 
 
-def proposal(
-    names: Sequence[str], history: Path, folder: Path, case: str, reason: str
-) -> tuple[BaselineFile, list[Run], list[BaselineChange]]:
-    """Put together what accepting runs would change; raises UserError."""
-    from bench_lib.cli import reading
-    from bench_lib.storage import acceptance
-    from bench_lib.storage import baselines as files
+@dataclass(frozen=True, kw_only=True)
+class Proposed(BaselineChange):
+    """What accepting a run would change of one case, or has changed."""
 
-    runs = [reading.run(name, history) for name in names]
-    if len({run.run_id for run in runs}) < len(runs):
-        raise UserError("two --run name the same run; its processes would count twice")
-    keys = {run.key for run in runs}
-    if len(keys) > 1:
-        raise UserError(
-            f"these runs are of different hardware: {', '.join(sorted(keys))}; accept them apart"
+    ratio: float | None
+    """New over old; above 1 is slower."""
+    interval: tuple[float, float] | None
+    """95% interval of the ratio."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProposalDocument(Document):
+    """What accepting a run would change, or has changed."""
+
+    hardware_key: str
+    changes: list[Proposed]
+    environment: list[str]
+    """What besides the values is not as it was, in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineDiff(ProposalDocument):
+    """What accepting a run would change."""
+
+    command: Literal["baseline diff"] = "baseline diff"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineAccept(ProposalDocument):
+    """What was accepted."""
+
+    command: Literal["baseline accept"] = "baseline accept"
+    path: str
+    """The baseline file."""
+    accepted: int
+    """How many cases."""
+    refused: list[str]
+    """Ids of cases that something speaks against."""
+
+
+class Proposal:
+    """What accepting runs would change of a file of baselines, and what was accepted of it."""
+
+    def __init__(
+        self, names: Sequence[str], history: Path, folder: Path, case: str, reason: str
+    ) -> None:
+        """Read the runs and propose, changing nothing; raises UserError."""
+        self.runs = [reading.run(name, history) for name in names]
+        if len({run.run_id for run in self.runs}) < len(self.runs):
+            raise UserError("two --run name the same run; its processes would count twice")
+        keys = {run.key for run in self.runs}
+        if len(keys) > 1:
+            them = ", ".join(sorted(keys))
+            raise UserError(f"these runs are of different hardware: {them}; accept them apart")
+        devices = [device for run in self.runs for device in run.hardware]
+        if not self.runs[-1].hardware:
+            raise UserError(f"{self.runs[-1].path} measured nothing; there is nothing to accept")
+        if differing := acceptance.mixed_conditions(devices):
+            raise UserError(
+                f"these values were measured under different conditions: {'; '.join(differing)}; "
+                "accept them apart"
+            )
+        self.device = self.runs[-1].hardware[0]
+        self.environments = {k: v for run in self.runs for k, v in run.environments.items()}
+        ids = " ".join(run.run_id for run in self.runs)
+        self.file = files.load(folder, keys.pop())
+        self.changes = acceptance.propose(
+            self.file,
+            {run.run_id: run.records.values() for run in self.runs},
+            self.device,
+            Accepted(ids, reason.strip(), runs.utc_now(), who()),
+            only=case,
+            environments=self.environments,
         )
-    if not runs[-1].hardware:
-        raise UserError(f"{runs[-1].path} measured nothing; there is nothing to accept")
-    if differing := acceptance.mixed_conditions(h for run in runs for h in run.hardware):
-        raise UserError(
-            f"these values were measured under different conditions: {'; '.join(differing)}; "
-            "accept them apart"
-        )
-    file = files.load(folder, keys.pop())
-    changes = acceptance.propose(
-        file,
-        {run.run_id: run.records.values() for run in runs},
-        runs[-1].hardware[0],
-        _accepted(runs, reason),
-        only=case,
-        environments=_environments(runs),
-    )
-    if not changes:
-        raise UserError(f"no case of {', '.join(names)} is like {case!r}")
-    return file, runs, changes
+        self.taken: dict[str, BaselineChange] = {}
+        """What was accepted, by case."""
+        if not self.changes:
+            raise UserError(f"no case of {', '.join(names)} is like {case!r}")
 
+    def accept(self, *, force: bool, processes: int = 0) -> None:
+        """Write the changes that may be written.
 
-def _environments(runs: Sequence[Run]) -> dict[str, Environment]:
-    return {name: environment for run in runs for name, environment in run.environments.items()}
+        A case of fewer than so many processes is refused too, unless ``force`` is given.
+        """
+        self.changes = [_with_all_processes(change, processes) for change in self.changes]
+        chosen = acceptance.taken(self.changes, force=force)
+        self.taken = {change.case_id: change for change in chosen}
+        if chosen:
+            files.write(self.file, chosen, self.device, self.environments)
+        self.changes = [self.taken.get(change.case_id, change) for change in self.changes]
 
+    @property
+    def refused(self) -> list[str]:
+        """Ids of the cases that something speaks against and that were not accepted."""
+        return [c.case_id for c in self.changes if c.against and c.case_id not in self.taken]
 
-def _accepted(runs: Sequence[Run], reason: str) -> Accepted:
-    from bench_lib.storage.history import utc_now
+    @property
+    def around(self) -> list[str]:
+        """What besides the values is not as it was: software, caches, settings; each once."""
+        known = {**self.file.environments, **self.environments}
+        lines: dict[str, None] = {}
+        pairs: dict[tuple[str, str], None] = {}
+        for change in self.changes:
+            if change.old is None or change.new is None:
+                continue
+            before, after = change.old.conditions, change.new.conditions
+            for name in sorted(before.keys() & after.keys()):
+                if before[name] != after[name]:
+                    lines[f"{name} {before[name]} -> {after[name]}"] = None
+            for new in change.new.processes:
+                pairs |= {(old.environment, new.environment): None for old in change.old.processes}
+        for pair in pairs:
+            if all(name in known for name in pair):
+                lines |= dict.fromkeys(difference(*(known[name] for name in pair)))
+        return list(lines)
 
-    return Accepted(" ".join(run.run_id for run in runs), reason.strip(), utc_now(), who())
+    # ---- as it is told --------------------------------------------------------------------
+
+    def document(self, kind: Callable[..., Told], **more: Any) -> Told:
+        """Return the document that ``--json`` prints."""
+        changes = []
+        for change in self.changes:
+            ratio, interval = _ratio(change)
+            changes.append(filled(Proposed, change, ratio=ratio, interval=interval))
+        return kind(hardware_key=self.file.key, changes=changes, environment=self.around, **more)
+
+    def print_changes(self, *, markdown: bool = False) -> None:
+        """Print a row a case, then what is to be said of some, then what changed around them."""
+        remarks = [_remark(change) for change in self.changes]
+        figures = [_figures(change) for change in self.changes]
+        if markdown:
+            words = [": ".join(filter(None, remark)) for remark in remarks]
+            rows = [(*cells, what) for cells, what in zip(figures, words, strict=True)]
+            print("\n".join(markdown_table((*HEADINGS, "remarks"), rows)))
+            if self.around:
+                print("\nChanged in the environment:\n")
+            for line in self.around:
+                print(f"- {as_markdown(line)}")
+            return
+        # Reasons get lines of their own: a terminal's table would cut them off first.
+        rows = [(*cells, what) for cells, (what, _) in zip(figures, remarks, strict=True)]
+        print_table((*HEADINGS, ""), rows)
+        for change, (_, why) in zip(self.changes, remarks, strict=True):
+            if why:
+                print(f"{change.case_id}: {why}")
+        for line in self.around:
+            print(f"environment: {line}")
+
+    def print_taken(self) -> None:
+        """Say how much was accepted, and what somebody who accepts should know."""
+        print(f"\n{len(self.taken)} of {len(self.changes)} cases accepted into {self.file.path}")
+        if self.refused:
+            print(
+                f"{len(self.refused)} refused: measure again, or accept with --force and a "
+                "--reason that explains what speaks against"
+            )
+        for run in self.runs:
+            if not run.finished:
+                print(f"run {run.run_id} is unfinished; it may lack cases")
+        new = [change.new for change in self.taken.values() if change.new]
+        fewest = min((len(each.processes) for each in new), default=LEAST_PROCESSES)
+        if fewest < LEAST_PROCESSES:
+            print(
+                f"some have fewer than five processes ({fewest}), which can hardly tell the "
+                "spread between processes: pytest perf_tests --perf-processes 5"
+            )
+        if any("cold" in each.conditions.values() for each in new):
+            print(
+                "the caches that choose kernels were cold when this run began; on this machine "
+                "they are warm from now on, and the next run would be INCOMPARABLE: record once "
+                "more"
+            )
 
 
 def who() -> str | None:
@@ -78,95 +208,13 @@ def who() -> str | None:
         return None
 
 
-def with_all_processes(change: BaselineChange, needed: int) -> BaselineChange:
+def _with_all_processes(change: BaselineChange, needed: int) -> BaselineChange:
     """Note against a change that some of its processes were spoilt or left out."""
     found = len(change.new.processes) if change.new else needed
     if found >= needed:
         return change
     words = f"{found} of {needed} processes, which can hardly tell the spread between processes"
-    return dataclasses.replace(change, against="; ".join(filter(None, (change.against, words))))
-
-
-def take(
-    file: BaselineFile,
-    runs: Sequence[Run],
-    changes: Sequence[BaselineChange],
-    *,
-    force: bool = False,
-) -> dict[str, BaselineChange]:
-    """Write the changes that may be written; return those, by case."""
-    from bench_lib.storage import acceptance
-    from bench_lib.storage import baselines as files
-
-    taken = {change.case_id: change for change in acceptance.taken(changes, force=force)}
-    if taken:
-        files.write(file, taken.values(), runs[-1].hardware[0], _environments(runs))
-    return taken
-
-
-def refused(changes: Sequence[BaselineChange], taken: Mapping[str, BaselineChange]) -> list[str]:
-    """Return the ids of cases that something speaks against and that were not taken."""
-    return [c.case_id for c in changes if c.against and c.case_id not in taken]
-
-
-def print_taken(
-    file: BaselineFile,
-    runs: Sequence[Run],
-    changes: Sequence[BaselineChange],
-    taken: Mapping[str, BaselineChange],
-) -> None:
-    """Say how much was accepted, and what is to be known of it."""
-    print(f"\n{len(taken)} of {len(changes)} cases accepted into {file.path}")
-    for words in _afterthoughts(runs, list(taken.values()), refused(changes, taken)):
-        print(words)
-
-
-def _afterthoughts(
-    runs: Sequence[Run], taken: Sequence[BaselineChange], refused: Sequence[str]
-) -> list[str]:
-    """Say what somebody who accepts should know, and what to do about it."""
-    words = []
-    if refused:
-        words.append(
-            f"{len(refused)} refused: measure again, or accept with --force and a --reason that "
-            "explains what speaks against"
-        )
-    words += [
-        f"run {run.run_id} is unfinished; it may lack cases" for run in runs if not run.finished
-    ]
-    few = {len(c.new.processes) for c in taken if c.new and len(c.new.processes) < 5}
-    if few:
-        words.append(
-            f"some have fewer than five processes ({min(few)}), which can hardly tell the "
-            "spread between processes: pytest perf_tests --perf-processes 5"
-        )
-    if any(c.new and "cold" in c.new.conditions.values() for c in taken):
-        words.append(
-            "the caches that choose kernels were cold when this run began; on this machine they "
-            "are warm from now on, and the next run would be INCOMPARABLE: record once more"
-        )
-    return words
-
-
-def print_changes(
-    changes: Sequence[BaselineChange], around: Sequence[str], *, markdown: bool
-) -> None:
-    """Print a row a case, then what is to be said of some, then what changed around them."""
-    if markdown:
-        rows = [(*_figures(change), ": ".join(filter(None, _remark(change)))) for change in changes]
-        print("\n".join(markdown_table((*HEADINGS, "remarks"), rows)))
-        if around:
-            print("\nChanged in the environment:\n")
-        for line in around:
-            print(f"- {as_markdown(line)}")
-        return
-    # Reasons get lines of their own: a terminal's table would cut them off first.
-    print_table((*HEADINGS, ""), [(*_figures(change), _remark(change)[0]) for change in changes])
-    for change in changes:
-        if why := _remark(change)[1]:
-            print(f"{change.case_id}: {why}")
-    for line in around:
-        print(f"environment: {line}")
+    return replace(change, against="; ".join(filter(None, (change.against, words))))
 
 
 def _remark(change: BaselineChange) -> tuple[str, str]:
@@ -193,46 +241,12 @@ def _figures(change: BaselineChange) -> tuple[str, ...]:
 
 def _ratio(change: BaselineChange) -> tuple[float | None, tuple[float, float] | None]:
     """Return new over old and its 95% interval, each None where it is not known."""
-    from bench_lib.verdict.judge import compare
-
     if change.new is None or change.old is None or not change.old.processes:
         return None, None
     new, old = logs(change.new), logs(change.old)
     comparison = compare(new, old)
     ratio = math.exp(statistics.fmean(new) - statistics.fmean(old))
     return ratio, comparison.interval() if comparison else None
-
-
-def changes_around(
-    changes: Sequence[BaselineChange], file: BaselineFile, runs: Sequence[Run]
-) -> list[str]:
-    """Say what besides the values is not as it was: software, caches, settings; each once."""
-    from bench_lib.environment.fingerprint import difference
-
-    known = {**file.environments, **_environments(runs)}
-    lines: dict[str, None] = {}
-    pairs: dict[tuple[str, str], None] = {}
-    for change in changes:
-        if change.old is None or change.new is None:
-            continue
-        before, after = change.old.conditions, change.new.conditions
-        for name in sorted(before.keys() & after.keys()):
-            if before[name] != after[name]:
-                lines[f"{name} {before[name]} -> {after[name]}"] = None
-        for new in change.new.processes:
-            pairs |= {(old.environment, new.environment): None for old in change.old.processes}
-    for pair in pairs:
-        if all(name in known for name in pair):
-            lines |= dict.fromkeys(difference(*(known[name] for name in pair)))
-    return list(lines)
-
-
-def as_document(change: BaselineChange) -> Proposed:
-    """Return a change as ``--json`` prints it."""
-    from bench_lib.cli.documents.kept import Proposed
-
-    ratio, interval = _ratio(change)
-    return filled(Proposed, change, ratio=ratio, interval=interval)
 
 
 def logs(baseline: Baseline) -> list[float]:

@@ -2,25 +2,68 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench_lib.cli.documents import filled
+from bench_lib.cli.output import DEFAULT_MATRIX, filled
 
 if TYPE_CHECKING:
-    from bench_lib.cli.documents.kept import Listed
     from bench_lib.model import Case
     from bench_lib.storage.archive import RunLine
     from bench_lib.storage.history import Run
 
 
 def cases_of(matrix: Path) -> dict[str, Case]:
-    """Return the cases of all tiers by their ids; raises MatrixError."""
-    from bench_lib.cases.matrix import read_matrix, tables
-    from bench_lib.launch.catalogue import network_sizes
+    """Return the cases of all tiers by id; none where the default matrix is not there.
 
-    tiers = read_matrix(matrix, tables(network_sizes()))
-    return {case.id: case for cases in tiers.values() for case in cases}
+    This asks no worker which networks exist, which would take as long as importing torchvision.
+    Raises MatrixError.
+    """
+    from bench_lib.cases.matrix import cases_in
+
+    return {} if matrix == DEFAULT_MATRIX and not matrix.is_file() else cases_in(matrix)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunAbout:
+    """What every document says of a run."""
+
+    run: str
+    """Its id."""
+    path: str
+    """The file that it is read from."""
+    hardware_key: str
+    started: str
+    """UTC, ISO 8601."""
+    ended: str | None
+    """Null of a run that was interrupted, or goes on."""
+    finished: bool
+    exit_status: int | None
+    cases: int
+    counts: dict[str, int]
+    """How many cases have each status."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed(RunAbout):
+    """One run in a line."""
+
+    compacted: bool
+    """Whether it is read from Parquet."""
+
+
+def near(case_id: str, known: Iterable[str]) -> list[str]:
+    """Return up to three ids that look like one."""
+    return difflib.get_close_matches(case_id, sorted(known), n=3)
+
+
+def meant(case_id: str, known: Iterable[str]) -> str:
+    """Ask whether an id like this one was meant; empty where none is like it."""
+    found = near(case_id, known)
+    return f"did you mean {' or '.join(found)}?" if found else ""
 
 
 def is_compacted(folder: Path) -> bool:
@@ -66,7 +109,5 @@ def _file_of(name: str, folder: Path) -> Path | None:
 
 def listed(run: RunLine) -> Listed:
     """Return a run in a line, as ``--json`` prints it."""
-    from bench_lib.cli.documents.kept import Listed
-
     finished = run.ended is not None
     return filled(Listed, run, run=run.run_id, hardware_key=run.key, finished=finished)

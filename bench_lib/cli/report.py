@@ -3,30 +3,91 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bench_lib.cli.documents import filled
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
     BaselinesDir,
+    Document,
     HistoryPlace,
     Json,
+    filled,
     print_json,
     print_table,
     say,
     writing,
 )
+from bench_lib.cli.reading import Listed, listed
+from bench_lib.model import Status, Verdict
 
 if TYPE_CHECKING:
-    from bench_lib.cli.documents.kept import NightEntry
     from bench_lib.report.night import Night, NightCase
 
 MOST_LINES = 20
 """Of what was left out; the page and --json have all."""
+
+
+@dataclass(frozen=True)
+class ChangePoint:
+    """A night on which the level of a case changed."""
+
+    run: str
+    """Id of the first run of the new level."""
+    time: str
+    """When that run began, UTC."""
+    ratio: float
+    """New level over old, of times: above 1 is slower."""
+    interval: tuple[float, float]
+    """95% interval of the ratio."""
+    environment: list[str]
+    """What changed in the environment there, in words."""
+
+
+@dataclass(frozen=True)
+class NightEntry:
+    """One case on one hardware key, this night."""
+
+    case_id: str
+    hardware_key: str
+    run: str
+    """Id of the run."""
+    status: Status | None
+    """Null where it was not judged."""
+    failing: bool
+    quarantined: bool
+    median_s: float | None
+    """Median step."""
+    items_per_s: float | None
+    verdicts: list[Verdict]
+    changes: list[str]
+    """What is different in the environment since the baseline, in words."""
+    change_points: list[ChangePoint]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(Document):
+    """The newest night."""
+
+    command: Literal["report"] = "report"
+    sentence: str
+    """The night in one sentence."""
+    started: str
+    """UTC, ISO 8601; empty where there is no run."""
+    ended: str | None
+    counts: dict[str, int]
+    """How many cases have each status."""
+    runs: list[Listed]
+    entries: list[NightEntry]
+    """Failing first."""
+    missing: list[str]
+    """Hardware keys of the days before that no run of this night is of, and their last runs."""
+    left_out: list[str]
+    """What could not be read or shown, in words."""
 
 
 def report(
@@ -92,9 +153,6 @@ def report(
     if markdown is not None:
         _write_markdown(night, None if to_stdout else markdown)
     if json and not to_stdout:
-        from bench_lib.cli.documents.kept import Report
-        from bench_lib.cli.reading import listed
-
         runs, entries = map(listed, night.runs), map(_entry, night.entries)
         print_json(filled(Report, night, runs=[*runs], entries=[*entries]))
     elif not to_stdout:
@@ -160,8 +218,6 @@ def _print(night: Night, written: list[Path]) -> None:
 
 
 def _entry(entry: NightCase) -> NightEntry:
-    from bench_lib.cli.documents.kept import ChangePoint, NightEntry
-
     record, figures = entry.record, entry.figures
     return filled(
         NightEntry,

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from bench_lib.cases.axes import case_of, count, positive
+from bench_lib.cases.axes import LARGEST, case_of
 from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import DEFAULT_MATRIX, say
+from bench_lib.cli.reading import meant
 from bench_lib.model import TASKS, Case, Hardware, Param, Record, Sampling, UserError
 from bench_lib.studies.asked import Template, above_zero, names_in, numbers_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from bench_lib.cli.documents.measured import Written
     from bench_lib.studies.figures import Figures
-    from bench_lib.studies.scaling import Forecast, ScalingPoint, ScalingRow, Subject
+    from bench_lib.studies.scaling import Curve, Forecast, ScalingPoint, ScalingRow, Subject
 
 MNIST, NETWORK = "mnist", "network"
 BATCH_SIZE = 64
@@ -42,11 +42,11 @@ class ScalingOptions:
     ranks: Annotated[
         str | None, typer.Option(help="Of a network or case, as in 1,2,4 (default: up to all).")
     ] = None
-    at_most: Annotated[int | None, typer.Option(help="Most workers (default: the machine's).")] = (
-        None
-    )
+    at_most: Annotated[
+        int | None, typer.Option(min=1, max=LARGEST, help="Most workers (default: the machine's).")
+    ] = None
     batch_size: Annotated[
-        int | None, typer.Option(help=f"Of one worker (default: {BATCH_SIZE}).")
+        int | None, typer.Option(min=1, max=LARGEST, help=f"Of one worker (default: {BATCH_SIZE}).")
     ] = None
     batch_sizes: Annotated[str | None, typer.Option(help="Several, as in 16,64,256.")] = None
     network: Annotated[str | None, typer.Option(help="A network of torchvision.")] = None
@@ -57,15 +57,19 @@ class ScalingOptions:
         str | None, typer.Option(help=f"Of a network: {' or '.join(TASKS)} (train).")
     ] = None
     epochs: Annotated[
-        int | None, typer.Option(help="Of mnist (default: 1); 0 measures some steps.")
+        int | None,
+        typer.Option(min=0, max=LARGEST, help="Of mnist (default: 1); 0 measures some steps."),
     ] = None
-    workers: Annotated[int | None, typer.Option(help="Of mnist's loader (default: 0, none).")] = (
-        None
-    )
+    workers: Annotated[
+        int | None, typer.Option(min=0, max=LARGEST, help="Of mnist's loader (default: 0, none).")
+    ] = None
     weak: Annotated[bool, typer.Option("--weak", help="Each worker has as much to do.")] = False
     strong: Annotated[bool, typer.Option("--strong", help="The work of one is divided.")] = False
     both: Annotated[bool, typer.Option("--both", help="Strong and weak.")] = False
-    processes: Annotated[int, typer.Option(help="Fresh processes that measure each point.")] = 1
+    processes: Annotated[
+        int,
+        typer.Option(min=1, max=MOST_PROCESSES, help="Fresh processes that measure each point."),
+    ] = 1
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the curves.")] = None
     time_limit: Annotated[float | None, typer.Option(help="Seconds for a case.")] = None
 
@@ -94,14 +98,15 @@ def scaling(
 ) -> None:
     """Measure speed-up and efficiency over threads, processes and GPUs; fit the laws of it."""
     _check(what, asked)
-    study = _Study(asked, keeping)
     if what == MNIST:
+        study = _Study(asked, keeping)
         _measure_mnist(study, asked)
     else:
         matrix = keeping.matrix or DEFAULT_MATRIX
         subjects = _networks(asked) if what == NETWORK else [_of_matrix(what, asked, matrix)]
+        study = _Study(asked, keeping)
         _measure_over_ranks(study, subjects, asked)
-    study.tell(what)
+    study.conclude(what)
 
 
 # ---- what is asked ------------------------------------------------------------------------
@@ -121,15 +126,6 @@ def _check(what: str, asked: ScalingOptions) -> None:
     if wrong := [_flag(name) for name in given if name in _OF_SOME.difference(known)]:
         takes = ", ".join(map(_flag, (*known, "batch_size")))
         raise UserError(f"{', '.join(wrong)}: scaling {what} takes {takes}")
-    rules = {
-        **dict.fromkeys(("at_most", "batch_size", "processes"), positive),
-        **dict.fromkeys(("epochs", "workers"), count),
-    }
-    for name, rule in rules.items():
-        if name in given and (problem := rule(_flag(name))(getattr(asked, name))):
-            raise UserError(problem)
-    if asked.processes > MOST_PROCESSES:
-        raise UserError(f"--processes is {asked.processes}; at most {MOST_PROCESSES} are taken")
     if asked.weak + asked.strong + asked.both > 1:
         raise UserError("--weak, --strong and --both are three ways; choose one")
     if asked.time_limit is not None:
@@ -177,22 +173,18 @@ def _network(name: str, batch: int, sizes: Mapping[str, int], asked: ScalingOpti
 
 def _of_matrix(case_id: str, asked: ScalingOptions, matrix: Path) -> Subject:
     """Return a case of the matrix, whatever its ranks; raises UserError where it is not there."""
-    import difflib
-
-    from bench_lib.cases.matrix import read_matrix, tables
+    from bench_lib.cases.matrix import cases_in, tables
     from bench_lib.launch.catalogue import network_sizes
     from bench_lib.studies.scaling import Subject
 
-    workloads = tables(network_sizes())
-    tiers = read_matrix(matrix, workloads)
-    cases = {case.id: case for of_tier in tiers.values() for case in of_tier}
+    cases = cases_in(matrix)
     if case_id not in cases:
-        near = difflib.get_close_matches(case_id, [*cases, MNIST, NETWORK], n=3, cutoff=0.5)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        where = f"there is mnist, network, or a case in {matrix}"
-        raise UserError(f"scaling {case_id}: {where}{hint}")
+        words = [f"scaling {case_id}: there is mnist, network, or a case in {matrix}"]
+        words += filter(None, [meant(case_id, [*cases, MNIST, NETWORK])])
+        raise UserError("; ".join(words))
     base = cases[case_id]
-    axes = {each.workload: each for each in workloads.values()}.get(base.workload)
+    workloads = tables(network_sizes()).values()
+    axes = next((each for each in workloads if each.workload == base.workload), None)
     if axes is None:
         raise UserError(
             f"{case_id} is made by {base.workload}, which says itself what it does with ranks; "
@@ -220,10 +212,9 @@ def _measure_over_ranks(study: _Study, subjects: Sequence[Subject], asked: Scali
     from bench_lib import backends
     from bench_lib.studies.scaling import GPUS, RANKS, WEAK, points, powers_of_two
 
-    devices = backends.detect()
-    is_gpu = backends.is_gpu(devices[0])
-    cores = devices[0].compute_units or 1
-    numbers = powers_of_two(asked.at_most or (len(devices) if is_gpu else cores))
+    is_gpu = backends.is_gpu(study.device)
+    cores = study.device.compute_units or 1
+    numbers = powers_of_two(asked.at_most or (len(study.devices) if is_gpu else cores))
     if asked.ranks is not None:
         chosen = numbers_in(asked.ranks, "--ranks")
         numbers = sorted({1, *(n for n in chosen if asked.at_most is None or n <= asked.at_most)})
@@ -234,7 +225,7 @@ def _measure_over_ranks(study: _Study, subjects: Sequence[Subject], asked: Scali
         for subject in subjects
         for kind in kinds
     ]
-    study.measure(devices[0], [point for curve in curves for point in curve])
+    study.measure(study.device, [point for curve in curves for point in curve])
 
 
 def _measure_mnist(study: _Study, asked: ScalingOptions) -> None:
@@ -243,9 +234,8 @@ def _measure_mnist(study: _Study, asked: ScalingOptions) -> None:
     from bench_lib.cases.training import training_case
     from bench_lib.studies.scaling import GPUS, OVER, STRONG, Subject, points, powers_of_two
 
-    found = backends.detect()
-    gpus = [device for device in found if backends.is_gpu(device)]
-    machine = backends.this_cpu() if gpus else found[0]
+    gpus = [device for device in study.devices if backends.is_gpu(device)]
+    machine = backends.this_cpu() if gpus else study.device
     ways = list(OVER if gpus else OVER[:2])
     if asked.over is not None:
         ways = names_in(asked.over, "--over", "way to have more workers", OVER)
@@ -283,38 +273,37 @@ def _measure_mnist(study: _Study, asked: ScalingOptions) -> None:
 # ---- measuring and telling ----------------------------------------------------------------
 
 
-class _Session(Measuring):
-    """The points on one device."""
+class _Study(Measuring):
+    """Points on one or two devices, measured and then told together."""
 
-    def __init__(self, device: Hardware, keeping: Keeping) -> None:
-        super().__init__("scaling", device, keeping)
-        self.short: Figures | None = None
+    def __init__(self, asked: ScalingOptions, keeping: Keeping) -> None:
+        from bench_lib.backends import detect
 
-    @property
-    def records(self) -> list[Record]:
-        """What was measured."""
-        return self._records
+        self.devices = detect()
+        super().__init__("scaling", self.devices[0], keeping)
+        self._asked = asked
+        self._points: list[ScalingPoint] = []
+        self._short: Figures | None = None
 
-    @property
-    def written(self) -> Written:
-        """Which device, and where its run is kept."""
-        from bench_lib.cli.documents.measured import Written
-
-        path = None if self._path is None else str(self._path)
-        return Written(self.device.key, path)
-
-    def measure(self, cases: Sequence[Case], processes: int, short: Case | None) -> None:
-        """Measure cases in turn, before them ``short`` in a process of its own."""
+    def measure(
+        self, device: Hardware, points: Sequence[ScalingPoint], short: Case | None = None
+    ) -> None:
+        """Measure points on a device, before them ``short`` in a process of its own."""
         from bench_lib.engine.settings import PLANNED
         from bench_lib.studies.figures import figures_of
+        from bench_lib.studies.scaling import cases_of
 
+        self._points += points
+        if not (cases := cases_of(points)):
+            return
+        self.device = device
+        processes = self._asked.processes
         with self.engine() as engine:
-            self._announce(cases, f", {processes} times" if processes > 1 else "")
+            self.announce(cases, f", {processes} times" if processes > 1 else "")
             if short is not None:
                 say(f"some steps of {short.id}, to foretell what it takes")
                 (outcome,) = engine.held.measure_again([short], -1)
-                seen = Record(short, attempts=outcome.attempts)
-                self.short = figures_of(seen, self.device)
+                self._short = figures_of(Record(short, attempts=outcome.attempts), device)
             for number, case in enumerate(cases, 1):
                 say(f"[{number}/{len(cases)}] {case.id}")
                 engine.measure(case)
@@ -323,47 +312,19 @@ class _Session(Measuring):
                 # Its number is none of those that suspicious cases are given.
                 engine.measure_together(cases, PLANNED + nth)
 
-    def join(self, other: _Session) -> None:
-        """Tell of another device's cases too."""
-        self.figures |= other.figures
-        self._records += other._records
-        self._passes &= other._passes
-        say(f"{other.device.key}: written to {other._path}")
+    def conclude(self, what: str) -> NoReturn:
+        """Print what came of it, draw it where that was asked for, and leave.
 
-
-class _Study:
-    """Points on one or two devices, measured and then told together."""
-
-    def __init__(self, asked: ScalingOptions, keeping: Keeping) -> None:
-        self._keeping = keeping
-        self._processes = asked.processes
-        self._plot = asked.plot
-        self._points: list[ScalingPoint] = []
-        self._sessions: list[_Session] = []
-
-    def measure(
-        self, device: Hardware, points: Sequence[ScalingPoint], short: Case | None = None
-    ) -> None:
-        """Measure points on a device; raises UserError where that is nothing on any."""
-        from bench_lib.studies.scaling import cases_of
-
-        self._points += points
-        if cases := cases_of(points):
-            session = _Session(device, self._keeping)
-            session.measure(cases, self._processes, short)
-            self._sessions.append(session)
-
-    def tell(self, what: str) -> NoReturn:
-        """Print what came of it, draw it where that was asked for, and leave."""
+        Raises UserError where nothing was measured on any device.
+        """
         from bench_lib.studies import scaling as exercise
 
-        if not self._sessions:
+        if not self.written:
             problems = dict.fromkeys(point.problem for point in self._points)
             raise UserError(f"scaling {what}: nothing can be measured: {'; '.join(problems)}")
-        session = self._sessions[-1]
-        for other in self._sessions[:-1]:
-            session.join(other)
-        rows = exercise.rows_of(self._points, session.records, session.figures)
+        for other in self.written[:-1]:
+            say(f"{other.hardware_key}: written to {other.history}")
+        rows = exercise.rows_of(self._points, self.records, self.figures)
         curves = exercise.curves_of(rows)
         table = exercise.scaling_table(rows)
         more: dict[str, Any] = {"forecasts": [], "gpu": None, "requests": []}
@@ -373,18 +334,22 @@ class _Study:
             told, more = self._about_the_job(rows)
             sections += told
         lines = [line for section in sections if section for line in (*section, "")]
-        if self._plot is not None and curves:
-            from bench_lib.studies.plot import draw
-
-            devices = " and ".join(each.device.key for each in self._sessions)
-            try:
-                draw(curves, self._plot, f"{_title(what, self._points)} on {devices}")
-                say(f"drawn to {self._plot}")
-            except UserError as error:  # what was measured is told all the same
-                say(f"not drawn: {error}")
+        if self._asked.plot is not None and curves:
+            self._draw(curves, self._asked.plot, what)
         laws = [curve.fitted for curve in curves]
-        written = [each.written for each in self._sessions]
-        session.tell(rows, replace(table, lines=lines), laws=laws, written=written, **more)
+        self.tell(rows, replace(table, lines=lines), laws=laws, written=self.written, **more)
+
+    def _draw(self, curves: Sequence[Curve], plot: Path, what: str) -> None:
+        from bench_lib.studies.plot import draw
+
+        ones = {p.case.id for p in self._points if p.case and p.case.launch.ranks == 1}
+        title = ones.pop() if len(ones) == 1 else what
+        devices = " and ".join(each.hardware_key for each in self.written)
+        try:
+            draw(curves, plot, f"{title} on {devices}")
+            say(f"drawn to {plot}")
+        except UserError as error:  # what was measured is told all the same
+            say(f"not drawn: {error}")
 
     def _about_the_job(self, rows: Sequence[ScalingRow]) -> tuple[list[list[str]], dict[str, Any]]:
         """Return lines on the serial run, forecasts, the GPU's worth and what to ask for."""
@@ -392,20 +357,13 @@ class _Study:
 
         sections: list[list[str]] = []
         serial = next((r.figures for r in rows if r.workers == 1 and r.over != exercise.GPUS), None)
-        short = next((each.short for each in self._sessions if each.short), None)
         found: list[Forecast] = []
         if serial is not None and serial.is_measured:
             sections.append(exercise.portion_lines(serial))
-            if short is not None and short.is_measured:
-                found = exercise.forecasts(short, serial)
-                sections.append(exercise.forecast_lines(found, short))
+            if self._short is not None and self._short.is_measured:
+                found = exercise.forecasts(self._short, serial)
+                sections.append(exercise.forecast_lines(found, self._short))
         gpu = exercise.worth(rows)
         requests = exercise.requests(rows)
         sections.append([*([gpu.in_words] if gpu else []), *exercise.request_lines(requests)])
         return sections, {"forecasts": found, "gpu": gpu, "requests": requests}
-
-
-def _title(what: str, points: Sequence[ScalingPoint]) -> str:
-    """Return what the picture is of: the only case that one worker has, or the command's word."""
-    ones = {point.case.id for point in points if point.case and point.case.launch.ranks == 1}
-    return ones.pop() if len(ones) == 1 else what

@@ -8,9 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli.output import DEFAULT_MATRIX, Json, Matrix, print_json, print_table, say, writing
-from bench_lib.cli.reading import cases_of
-from bench_lib.cli.tolerance import tolerance_of
+from bench_lib.cli.options import share_of
+from bench_lib.cli.output import (
+    DEFAULT_MATRIX,
+    Json,
+    Matrix,
+    duration,
+    filled,
+    print_json,
+    print_table,
+    say,
+    writing,
+)
+from bench_lib.cli.reading import near
 from bench_lib.model import UserError
 
 if TYPE_CHECKING:
@@ -70,12 +80,15 @@ def selfcheck(
     with --contexts nothing is judged.
     """
     from bench_lib import backends
+    from bench_lib.engine.engine import opened
+    from bench_lib.engine.settings import Settings
+    from bench_lib.studies import selfcheck as check
+    from bench_lib.studies.asked import least_s
     from bench_lib.studies.contexts import as_lines
-    from bench_lib.studies.selfcheck import as_samples
 
     if contexts:
         _refuse_what_is_for_delays(words)
-    share = tolerance_of(tolerance)
+    share = share_of(tolerance, "--tolerance")
     if output is not None and output.is_dir():
         raise UserError(f"--output {output} is a folder; name a file in it")
     if output is not None and not output.absolute().parent.is_dir():
@@ -91,15 +104,27 @@ def selfcheck(
     network = _network(
         matrix, case or (DEFAULT_GPU_CASE if backends.is_gpu(device) else DEFAULT_CPU_CASE)
     )
-    found = _checked(
-        device,
-        network,
-        planted,
-        processes=processes or PROCESSES,
-        candidates=candidates,
-        tolerance=share,
+    number = processes or PROCESSES
+    about_s = (number + 1) * least_s([network], len(planted))
+    say(
+        f"{network.id} on {device.key}: {number} fresh processes, each clean and with "
+        f"{', '.join(f'{e:.1%}' for e in planted if e)} planted; about {duration(about_s)}"
     )
-    _keep(output, as_samples(found))
+    with opened(device, Settings(judged=False, say=say)) as engine:
+        try:
+            found = check.check(
+                engine.held,
+                network,
+                on_gpu=backends.is_gpu(device),
+                effects=planted,
+                processes=number,
+                candidates=candidates,
+                tolerance=share,
+                say=say,
+            )
+        except ValueError as error:
+            raise UserError(str(error)) from error
+    _keep(output, check.as_samples(found))
     (_print_json if json else _print)(found, device.key)
     raise typer.Exit(0 if found.holds else 1)
 
@@ -116,53 +141,13 @@ def _refuse_what_is_for_delays(words: typer.Context) -> None:
 # ---- delays -----------------------------------------------------------------------------
 
 
-def _checked(
-    device: Hardware,
-    case: Case,
-    effects: Sequence[float],
-    *,
-    processes: int,
-    candidates: int,
-    tolerance: float,
-) -> Selfcheck:
-    from bench_lib import backends
-    from bench_lib.engine.engine import opened
-    from bench_lib.engine.settings import Settings
-    from bench_lib.studies import selfcheck as check
-    from bench_lib.studies.asked import least_s
-
-    about_s = (processes + 1) * least_s([case], len(effects))
-    say(
-        f"{case.id} on {device.key}: {processes} fresh processes, each clean and with "
-        f"{', '.join(f'{e:.1%}' for e in effects if e)} planted; about {_minutes(about_s)}"
-    )
-    with opened(device, Settings(judged=False, say=say)) as engine:
-        try:
-            return check.check(
-                engine.held,
-                case,
-                on_gpu=backends.is_gpu(device),
-                effects=effects,
-                processes=processes,
-                candidates=candidates,
-                tolerance=tolerance,
-                say=say,
-            )
-        except ValueError as error:
-            raise UserError(str(error)) from error
-
-
-def _minutes(seconds: float) -> str:
-    return f"{max(1, round(seconds / 60))} min"
-
-
 def _case(path: Path, case_id: str) -> Case:
-    import difflib
+    from bench_lib.cases.matrix import cases_in
 
-    cases = cases_of(path)
+    cases = cases_in(path)
     if case_id not in cases:
-        near = difflib.get_close_matches(case_id, cases, n=3) or sorted(cases)[:3]
-        raise UserError(f"{path} has no case {case_id!r}; it has {', '.join(near)} ...")
+        some = near(case_id, cases) or sorted(cases)[:3]
+        raise UserError(f"{path} has no case {case_id!r}; it has {', '.join(some)} ...")
     return cases[case_id]
 
 
@@ -245,10 +230,10 @@ def _answer(found: Selfcheck) -> str:
 
 
 def _print_json(found: Selfcheck, key: str) -> None:
-    from bench_lib.cli.documents import filled, seen
+    from bench_lib.cli.documents import SelfcheckDocument
 
     about = {"case_id": found.case.id, "hardware_key": key, "detectable_effect": found.detectable}
-    print_json(filled(seen.SelfcheckDocument, found, **about))
+    print_json(filled(SelfcheckDocument, found, **about))
 
 
 # ---- contexts ---------------------------------------------------------------------------
@@ -279,7 +264,7 @@ def _compared(device: Hardware, cases: Sequence[Case], number: int) -> ContextsF
     about_s = number * len(kinds) * least_s(cases)
     say(
         f"{', '.join(case.id for case in cases)} on {device.key}: {number} fresh contexts"
-        f"{', and as many chosen ones' if len(kinds) > 1 else ''}; about {_minutes(about_s)}"
+        f"{', and as many chosen ones' if len(kinds) > 1 else ''}; about {duration(about_s)}"
     )
     sides = {kind: Side(environment={CONTEXTS_VARIABLE: kind}) for kind in kinds}
     with opened(device, Settings(judged=False, sides=sides, say=say)) as engine:
@@ -318,16 +303,16 @@ def _explained(spread: Spread) -> str:
 
 
 def _print_contexts_json(found: ContextsFound, key: str) -> None:
-    from bench_lib.cli.documents import filled, seen
+    from bench_lib.cli import documents
 
-    def told(spread: Spread) -> seen.ContextSpread:
-        return filled(seen.ContextSpread, spread, contexts=len(spread.contexts))
+    def told(spread: Spread) -> documents.ContextSpread:
+        return filled(documents.ContextSpread, spread, contexts=len(spread.contexts))
 
     print_json(
-        seen.SelfcheckContexts(
+        documents.SelfcheckContexts(
             hardware_key=key,
             cases=[
-                seen.ContextCase(
+                documents.ContextCase(
                     case_id=case_id,
                     change=found.change(case_id),
                     kinds={kind: told(spread) for kind, spread in by_kind.items()},

@@ -14,7 +14,9 @@ from bench_lib.cli.output import (
     HardwareKey,
     HistoryDir,
     Json,
+    Markdown,
     as_markdown,
+    filled,
     markdown_table,
     one_form,
     print_json,
@@ -26,7 +28,7 @@ from bench_lib.model import TASKS, UserError
 if TYPE_CHECKING:
     from bench_lib.model import Param
     from bench_lib.storage.history import Run
-    from bench_lib.studies.sheet import Cell, KeptCase, Sheet, SheetBlock, SheetSection
+    from bench_lib.studies.sheet import Cell, KeptCase, Sheet, SheetBlock
 
 BLANK = "__________"
 WIDE, THIN = "=" * 80, "-" * 80
@@ -38,9 +40,7 @@ def sheet(
     task: Annotated[str, typer.Option(help=" or ".join(TASKS))] = "infer",
     hardware: HardwareKey = None,
     history: HistoryDir = DEFAULT_HISTORY,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print Markdown instead of text.")
-    ] = False,
+    markdown: Markdown = False,
     json: Json = False,
 ) -> None:
     """Fill the guide's results sheet from the history."""
@@ -57,23 +57,15 @@ def sheet(
     if hardware is not None and key not in known:
         there = f"there is {', '.join(known)}" if known else "there are no runs at all"
         raise UserError(f"no runs on {key} in {history}; {there}")
-    filled = exercise.fill(kept, key, network, task, history)
-    if filled.is_blank:
-        say(f"{_why_blank(exercise.tasks_of(kept, network), filled, history)}; the sheet is blank")
+    found = exercise.fill(kept, key, network, task, history)
+    if found.is_blank:
+        say(f"{_why_blank(exercise.tasks_of(kept, network), found, history)}; the sheet is blank")
     if json:
-        from bench_lib.cli.documents import measured
+        from bench_lib.cli.documents import SheetDocument
 
-        print_json(
-            measured.SheetDocument(
-                hardware_key=filled.key,
-                network=filled.network,
-                task=filled.task,
-                head=filled.head,
-                sections=filled.sections,
-            )
-        )
+        print_json(filled(SheetDocument, found, hardware_key=found.key))
         return
-    for line in _as_markdown(filled) if markdown else _as_text(filled):
+    for line in _lines(found, markdown=markdown):
         print(line)
 
 
@@ -127,60 +119,39 @@ def _why_blank(tasks: Collection[Param], sheet: Sheet, history: Path) -> str:
     return f"none of the guide's cases of {sheet.network}, {sheet.task}, {where}"
 
 
-def _as_text(sheet: Sheet) -> Iterator[str]:
-    yield from (WIDE, f"Benchmark workshop results: {sheet.network}, {sheet.task}", WIDE)
-    yield from _text_lines(sheet.head)
+def _lines(sheet: Sheet, *, markdown: bool) -> Iterator[str]:
+    title = f"Benchmark workshop results: {sheet.network}, {sheet.task}"
+    yield from (f"# {as_markdown(title)}", "") if markdown else (WIDE, title, WIDE)
+    yield from _labelled(sheet.head, markdown=markdown)
     for section in sheet.sections:
-        yield from ("", section.title, THIN)
+        heading = f"## {as_markdown(section.title)}"
+        yield from ("", heading, "") if markdown else ("", section.title, THIN)
         for number, block in enumerate(section.blocks):
             yield from [""] if number else []
-            yield from _text_block(block)
-        yield from _below(section, "  ")
+            yield from _block(block, markdown=markdown)
+        if section.note:
+            yield from ("", section.note)
+        if section.fill:
+            yield from ("", "What fills the blanks:", "")
+            yield from (f"{'    ' if markdown else '  '}{command}" for command in section.fill)
 
 
-def _text_block(block: SheetBlock) -> Iterator[str]:
+def _block(block: SheetBlock, *, markdown: bool) -> Iterator[str]:
     from bench_lib.report.console import table
 
-    yield from _text_lines(block.lines)
+    yield from _labelled(block.lines, markdown=markdown)
     if block.rows:
         yield from [""] if block.lines else []
-        yield from table(block.headings, [_shown(row) for row in block.rows], 10_000)
+        rows = [[BLANK if cell is None else cell for cell in row] for row in block.rows]
+        if markdown:
+            yield from markdown_table(block.headings, rows)
+        else:
+            yield from table(block.headings, rows, 10_000)
 
 
-def _text_lines(lines: Sequence[tuple[str, Cell]]) -> list[str]:
+def _labelled(lines: Sequence[tuple[str, Cell]], *, markdown: bool) -> list[str]:
     width = max((len(label) for label, _ in lines), default=0) + 2
-    return [f"{label + ':':<{width}}{_place(value)}" for label, value in lines]
-
-
-def _as_markdown(sheet: Sheet) -> Iterator[str]:
-    yield from (f"# Benchmark workshop results: {as_markdown(sheet.network)}, {sheet.task}", "")
-    yield from _markdown_lines(sheet.head)
-    for section in sheet.sections:
-        yield from ("", f"## {as_markdown(section.title)}", "")
-        for number, block in enumerate(section.blocks):
-            yield from [""] if number else []
-            yield from _markdown_lines(block.lines)
-            if block.rows:
-                yield from [""] if block.lines else []
-                yield from markdown_table(block.headings, [_shown(row) for row in block.rows])
-        yield from _below(section, "    ")
-
-
-def _markdown_lines(lines: Sequence[tuple[str, Cell]]) -> list[str]:
-    return [f"- {as_markdown(label)}: {as_markdown(_place(value))}" for label, value in lines]
-
-
-def _below(section: SheetSection, indent: str) -> Iterator[str]:
-    if section.note:
-        yield from ("", section.note)
-    if section.fill:
-        yield from ("", "What fills the blanks:", "")
-        yield from (f"{indent}{command}" for command in section.fill)
-
-
-def _shown(row: Sequence[Cell]) -> list[str]:
-    return [_place(cell) for cell in row]
-
-
-def _place(value: Cell) -> str:
-    return BLANK if value is None else value
+    told = [(label, BLANK if value is None else value) for label, value in lines]
+    if markdown:
+        return [f"- {as_markdown(label)}: {as_markdown(value)}" for label, value in told]
+    return [f"{label + ':':<{width}}{value}" for label, value in told]

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bench_lib.cli.options import grouped
-from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, print_json, print_table
+from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, print_json, print_table, say
 from bench_lib.formats import many, printable
 from bench_lib.model import UserError
 
 if TYPE_CHECKING:
-    from bench_lib.cli.documents.seen import Submit
+    from bench_lib.cli.documents import Submit
     from bench_lib.slurm.asked import JobRequest, Task
     from bench_lib.slurm.collecting import Submission, TaskOutcome
     from bench_lib.slurm.job import Got
@@ -101,7 +101,9 @@ def submit(
         _refuse_beside_collect(
             {"slurm": slurm, **vars(wanted), "pytest_arguments": pytest_arguments}
         )
-        _collect(collect, folder, wait=wait, json=json)
+        from bench_lib.slurm.collecting import submission_of
+
+        _collect(submission_of(folder, collect), folder, wait=wait, json=json)
         return
     if not slurm:
         raise UserError("name what to submit to: --slurm; or --collect JOB what was submitted")
@@ -113,7 +115,7 @@ def submit(
     submission = _submit(request, folder, name)
     if wait:
         _say_submitted(submission, folder, to=sys.stderr)
-        _wait_and_collect(submission, folder, json=json)
+        _collect(submission, folder, wait=True, json=json)
     elif json:
         print_json(_as_submitted(submission, folder))
     else:
@@ -189,7 +191,7 @@ def _show(request: JobRequest, history: Path, name: str, *, json: bool) -> None:
 
     script = sbatch_script(request, history / FOLDER / name, _command())
     if json:
-        from bench_lib.cli.documents.seen import SubmitDryRun
+        from bench_lib.cli.documents import SubmitDryRun
 
         print_json(SubmitDryRun(script=script, tasks=list(request.tasks())))
     else:
@@ -235,7 +237,7 @@ def _command() -> list[str]:
 
 
 def _as_submitted(submission: Submission, history: Path) -> Submit:
-    from bench_lib.cli.documents.seen import Submit, SubmittedTask
+    from bench_lib.cli.documents import Submit, SubmittedTask
     from bench_lib.slurm.asked import log_of
     from bench_lib.slurm.collecting import FOLDER
 
@@ -267,36 +269,21 @@ def _where(history: Path) -> str:
     return "" if same else f" --history {shlex.quote(str(history))}"
 
 
-def _collect(job: str, history: Path, *, wait: bool, json: bool) -> None:
-    from bench_lib.slurm.collecting import submission_of
+def _collect(submission: Submission, history: Path, *, wait: bool, json: bool) -> None:
+    """Say what became of each task, in the end where ``wait`` says so; leave with the status."""
+    from bench_lib.slurm import collecting
 
-    submission = submission_of(history, job)
     if wait:
-        _wait_and_collect(submission, history, json=json)
-    else:
-        _tell(submission, history, json=json)
-
-
-def _wait_and_collect(submission: Submission, history: Path, *, json: bool) -> None:
-    from bench_lib.slurm.collecting import wait
-
-    try:
-        wait(submission, history, say=lambda line: print(line, file=sys.stderr, flush=True))
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            f"job {submission.job} goes on; bench-lib submit --collect {submission.job}"
-            f"{_where(history)} asks again, scancel {submission.job} ends it"
-        ) from None
-    _tell(submission, history, json=json)
-
-
-def _tell(submission: Submission, history: Path, *, json: bool) -> None:
-    """Collect what there is, say what became of each task, and leave with the exit status."""
-    from bench_lib.slurm.collecting import collect
-
-    found = collect(submission, history)
+        try:
+            collecting.wait(submission, history, say=say)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"job {submission.job} goes on; bench-lib submit --collect {submission.job}"
+                f"{_where(history)} asks again, scancel {submission.job} ends it"
+            ) from None
+    found = collecting.collect(submission, history)
     if json:
-        from bench_lib.cli.documents.seen import SubmitCollect
+        from bench_lib.cli.documents import SubmitCollect
 
         job, resources = submission.job, submission.resources
         print_json(SubmitCollect(job=job, resources=resources, tasks=list(found)))
@@ -306,7 +293,6 @@ def _tell(submission: Submission, history: Path, *, json: bool) -> None:
 
 
 def _print(found: Sequence[TaskOutcome]) -> None:
-
     for each in found:
         print(f"{each.job_id} ({_part(each.task)}) {each.words}")
         for got in each.got:

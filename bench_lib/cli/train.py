@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cases.axes import one_of, positive
+from bench_lib.cases.axes import LARGEST, one_of
 from bench_lib.cli.group import branch
 from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
@@ -75,8 +75,10 @@ def cifar100(
     ] = "resnet",
     precision: Precision = "float32",
     batch_size: Annotated[int, typer.Option(help="Images a step, per rank.")] = 256,
-    max_steps: Annotated[int, typer.Option(help="Steps that are trained.")] = 20,
-    max_epochs: Annotated[int, typer.Option(help="Epochs at most.")] = 1,
+    max_steps: Annotated[
+        int, typer.Option(min=1, max=LARGEST, help="Steps that are trained.")
+    ] = 20,
+    max_epochs: Annotated[int, typer.Option(min=1, max=LARGEST, help="Epochs at most.")] = 1,
     feed: FeedOption = "loader",
     manner: Manner,
     ranks: Annotated[int, typer.Option(help="Processes, one a GPU.")] = 1,
@@ -91,9 +93,6 @@ def cifar100(
     from bench_lib.formulas.images import DATASETS
     from bench_lib.studies import training
 
-    for flag, value in (("--max-steps", max_steps), ("--max-epochs", max_epochs)):
-        if problem := positive(flag)(value):
-            raise UserError(problem)
     above_zero(time_limit, "--time-limit", "a time in seconds")
     values: dict[str, Param] = {
         "dataset": "cifar100",
@@ -138,7 +137,8 @@ def cifar10_table(
     ] = "resnet50",
     ranks: Annotated[str, typer.Option(help="Numbers of GPUs, a column each.")] = "1,2,4,8,16",
     epochs: Annotated[
-        int | None, typer.Option(help="Whole epochs (default: 10; of Inception 5).")
+        int | None,
+        typer.Option(min=1, max=LARGEST, help="Whole epochs (default: 10; of Inception 5)."),
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Images a step, per GPU.")] = 32,
     precision: Precision = "float32",
@@ -153,8 +153,6 @@ def cifar10_table(
     from bench_lib.studies import training
 
     chosen = EPOCHS.get(network, 10) if epochs is None else epochs
-    if problem := positive("--epochs")(chosen):
-        raise UserError(problem)
     above_zero(time_limit, "--time-limit", "a time in seconds")
     values: dict[str, Param] = {
         "dataset": "cifar10",

@@ -251,7 +251,9 @@ class Line(msgspec.Struct, kw_only=True):
 
     kind: str
     run: str
+    """The run's id."""
     time: str
+    """UTC, ISO 8601."""
 
 
 class LaterLine(Line, kw_only=True):
@@ -261,7 +263,7 @@ class LaterLine(Line, kw_only=True):
 
 
 class EnvironmentLine(Line, kw_only=True):
-    """Where measurements come from."""
+    """Where the attempts that name ``ref`` were made; before them."""
 
     ref: str
     environment: Environment
@@ -298,15 +300,20 @@ class VerdictLine(Line, kw_only=True):
     verdicts: list[Verdict]
     nodeid: str | None = None
     changes: list[str] = []
+    """What is different in the environment since the baseline, in words."""
     quarantine: Quarantine | None = None
     baseline_accepted: str | None = None
+    """When what it was judged by was accepted."""
 
 
 class EndLine(Line, kw_only=True):
-    """The run came to its end."""
+    """The end of a run; one without it was interrupted."""
 
+    counts: dict[str, int] = {}
+    """How many cases have each status."""
     exit_status: int | None = None
     caches: dict[str, str] = {}
+    """How full they were left."""
 
 
 @dataclass

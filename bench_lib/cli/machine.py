@@ -1,18 +1,46 @@
-"""What ``bench-lib env`` knows of a machine, as a page for a person: sections of aligned rows."""
+"""What ``bench-lib env`` finds on a machine, and the page that shows it."""
 
 from __future__ import annotations
 
+import os
 import textwrap
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from bench_lib import backends
 from bench_lib.backends import Backend
-from bench_lib.backends.checks import Check
+from bench_lib.backends.checks import Check, other_processes
+from bench_lib.cli.output import Document
+from bench_lib.engine import telemetry
+from bench_lib.environment import fingerprint, readiness
+from bench_lib.formats import many
+from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.zygote import Zygote
 from bench_lib.model import Environment, Hardware
+from bench_lib.storage.baselines import BaselineError, load, path_of
 
 WIDTH = 100
+MOST_LOOKS = 16
+"""Devices that are looked at, all at the same time; partitions beyond them tell nothing new."""
+
+FIGURES = (
+    "source",
+    "clock_mhz",
+    "memory_clock_mhz",
+    "power_w",
+    "temperature_c",
+    "utilization",
+    "steal",
+    "throttle",
+    "counters",
+    "pids",
+    "names",
+)
+"""What of a look is shown; clocks in MHz, power in W, heat in °C, shares from 0 to 1."""
 Rows = Iterable[tuple[str, str | None]]
 
 
@@ -38,10 +66,11 @@ class DeviceLook:
     cause: str | None = None
 
 
-@dataclass(frozen=True)
-class Machine:
-    """All that ``bench-lib env`` shows."""
+@dataclass(frozen=True, kw_only=True)
+class Machine(Document):
+    """What is here, and whether the suite can run."""
 
+    command: Literal["env"] = "env"
     devices: list[Hardware]
     baselines: dict[str, Reference]
     """By hardware key."""
@@ -51,6 +80,120 @@ class Machine:
     checks: list[Check]
     fit: bool
     """Whether the suite can run here."""
+
+
+# --- examined ----------------------------------------------------------------------------
+
+
+def examine(baselines: Path) -> Machine:
+    """Look at this machine and start a worker on it; ``baselines`` is the folder of their files."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        devices = backends.detect()
+    environment = fingerprint.collect()
+    # Before a worker of ours is on the device.
+    seen = _looks(devices[:MOST_LOOKS])
+    checks = [*readiness.checks(devices=devices), *_telemetry_checks(devices, seen)]
+    versions, problem = _worker_versions(devices[0])
+    references = {device.key: _reference(baselines, device.key) for device in devices}
+    checks += [
+        *_detection_checks([str(warning.message) for warning in caught]),
+        *_tool_checks(devices),
+        *_baseline_checks(references),
+        _worker_check(versions, problem),
+    ]
+    return Machine(
+        devices=devices,
+        baselines=references,
+        telemetry=seen,
+        environment=fingerprint.with_versions(environment, versions),
+        checks=checks,
+        fit=not any(check.ok is False and check.fatal for check in checks),
+    )
+
+
+def _looks(devices: Sequence[Hardware]) -> list[DeviceLook]:
+    with ThreadPoolExecutor(len(devices)) as pool:
+        answers = list(pool.map(telemetry.look_once, devices))
+    return [
+        DeviceLook(figures and {name: figures.get(name) for name in FIGURES}, cause)
+        for figures, cause in answers
+    ]
+
+
+def _reference(folder: Path, key: str) -> Reference:
+    path = path_of(folder, key)
+    try:
+        file = load(folder, key)
+    except BaselineError as error:
+        return Reference(str(path), exists=True, problem=str(error))
+    return Reference(str(path), path.exists(), len(file.measured), len(file.published))
+
+
+def _worker_versions(device: Hardware) -> tuple[dict[str, str | None], str | None]:
+    """Return what a worker says of its torch, and why it could not start if it could not."""
+    try:
+        with Zygote(environment=backends.visibility(device)) as zygote:
+            context = zygote.context()
+            differences = backends.confirm(device, context.device)
+            return {**zygote.versions, "cudnn": context.cudnn}, "; ".join(differences) or None
+    except LaunchError as error:
+        return {}, str(error)
+
+
+def _worker_check(versions: dict[str, str | None], problem: str | None) -> Check:
+    if problem is None:
+        return Check("worker starts", ok=True, detail=f"torch {versions.get('torch')}")
+    remedy = "mend what the message above names, then run this again"
+    return Check("worker starts", ok=False, detail=problem, remedy=remedy, fatal=True)
+
+
+def _telemetry_checks(devices: Sequence[Hardware], seen: Sequence[DeviceLook]) -> Iterator[Check]:
+    """Ask whether the devices can be watched, and who else is on them, as far as not told yet."""
+    looked = list(zip(devices, seen, strict=False))
+    blind = [(device, one.cause) for device, one in looked if one.figures is None]
+    if blind:
+        device, cause = blind[0]
+        detail = f"{len(blind)} of {len(looked)} devices cannot be watched: {cause}"
+        remedy = backends.of(device).telemetry_remedy
+        yield Check("telemetry", ok=False, detail=detail, remedy=remedy)
+    else:
+        sources = dict.fromkeys(str((one.figures or {}).get("source")) for one in seen)
+        yield Check("telemetry", ok=True, detail=", ".join(sources))
+    lists = [
+        one.figures["pids"]
+        for device, one in looked
+        if not backends.of(device).checks_processes
+        and one.figures
+        and one.figures.get("pids") is not None
+    ]
+    if lists:
+        yield other_processes([str(pid) for pid in sorted({pid for each in lists for pid in each})])
+
+
+def _detection_checks(causes: Sequence[str]) -> Iterator[Check]:
+    """Name what stood in the way of finding the devices."""
+    remedy = "mend that if there is a GPU here which is not listed above"
+    for cause in causes:
+        yield Check("finding devices", ok=False, detail=cause, remedy=remedy)
+
+
+def _tool_checks(devices: Sequence[Hardware]) -> Iterator[Check]:
+    """Ask the vendors' tools whether they contradict what was detected."""
+    for backend in backends.used_by(devices):
+        own = [device for device in devices if backends.of(device) is backend]
+        yield from backend.tool_checks(own, os.environ)
+
+
+def _baseline_checks(references: dict[str, Reference]) -> Iterator[Check]:
+    """Name baseline files that cannot be read: pytest stops at them."""
+    for reference in references.values():
+        if reference.problem is not None:
+            remedy = "restore the file, or name another folder with --baselines"
+            yield Check("baselines", ok=False, detail=reference.problem, remedy=remedy, fatal=True)
+
+
+# --- as a page ---------------------------------------------------------------------------
 
 
 def page(machine: Machine) -> list[str]:
@@ -143,10 +286,10 @@ def _about(device: Hardware, reference: Reference) -> Iterator[tuple[str, str | 
     yield "power cap", _number(device.power_cap_w, "W") or unknown
     yield "clock policy", device.clock_policy or unknown
     yield "peak TFLOPS", peaks or (is_gpu and "unknown: not in the catalogue") or None
-    yield "baselines", _reference(reference)
+    yield "baselines", _on_reference(reference)
 
 
-def _reference(reference: Reference) -> str:
+def _on_reference(reference: Reference) -> str:
     if reference.problem is not None:
         return reference.problem
     if not reference.exists:
@@ -263,5 +406,5 @@ def _conclusion(checks: Sequence[Check]) -> str:
     if failed:
         return f"The suite cannot run here; mend first: {', '.join(failed)}."
     if warned:
-        return f"The suite can run here; {warned} warning{'s' * (warned > 1)} above."
+        return f"The suite can run here; {many(warned, 'warning')} above."
     return "The suite can run here."

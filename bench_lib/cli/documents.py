@@ -1,0 +1,402 @@
+"""What ``--json`` prints, where its type names what a command imports when it runs.
+
+The types of all other documents stand with the commands that print them; docs/json.md lists both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bench_lib.cli.measuring import Written
+from bench_lib.cli.output import Document
+from bench_lib.engine.pairing import PairRow
+from bench_lib.model import Environment, Hardware, Status, Verdict
+from bench_lib.report.versus.rows import SideFigures
+from bench_lib.slurm.asked import Resources, Task
+from bench_lib.slurm.collecting import TaskOutcome
+from bench_lib.studies.batches import LargestRow, SweepRow
+from bench_lib.studies.collectives import CollectiveRow
+from bench_lib.studies.compiling import CompileRow, DepthRow
+from bench_lib.studies.operators import OperatorRow
+from bench_lib.studies.precision import PrecisionRow
+from bench_lib.studies.scaling import FittedLaw, Forecast, ScalingRow, SchedulerRequest, Worth
+from bench_lib.studies.selfcheck import Effect
+from bench_lib.studies.sheet import SheetSection
+from bench_lib.studies.training import RanksRow, TrainingRow
+
+# ---- two environments, two sides --------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ab(Document):
+    """Two environments on one device in turns."""
+
+    command: Literal["ab"] = "ab"
+    device: Hardware
+    pairs: int
+    most_pairs: int
+    cases: list[PairRow]
+    environments: dict[str, Environment]
+    """By side: ``A`` and ``B``."""
+    differences: list[str]
+    """Between the environments, in words."""
+    runs: dict[str, str]
+    """By side, the run's id."""
+    history: dict[str, str]
+    """By side, the run's file."""
+    stopped: str | None
+    """Why not everything was measured."""
+    next: list[str]
+    """What to do now, in words."""
+
+
+@dataclass(frozen=True)
+class ComparedSide:
+    """One of the two sides."""
+
+    name: str
+    """As it was asked for."""
+    title: str
+    """What it is, in words."""
+    hardware_key: str
+    run: str | None
+    """Id of the run; null of baselines."""
+    problems: list[str]
+    """What of it could not be read, in words."""
+
+
+@dataclass(frozen=True)
+class ComparedProcesses:
+    """How many processes of each side were compared."""
+
+    a: int
+    b: int
+
+
+@dataclass(frozen=True)
+class ComparedCase:
+    """One case that both sides have values of."""
+
+    case_id: str
+    a: float | None
+    """Geometric mean of the processes, in the metric's unit."""
+    b: float | None
+    """The same of B, in the same unit."""
+    ratio: float | None
+    """Above 1 is worse."""
+    interval: tuple[float, float] | None
+    """95% interval of the ratio, of this case by itself."""
+    beyond_chance: str | None
+    """``slower`` or ``faster``, all cases taken together."""
+    detectable_effect: float | None
+    """Smallest slow-down that would be seen nine times in ten, as a fraction."""
+    processes: ComparedProcesses
+    memory_bytes: SideFigures
+    compile_time_s: SideFigures
+    remarks: list[str]
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """Two ids with equal parameters."""
+
+    a: str
+    b: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compare(Document):
+    """How B differs from A."""
+
+    command: Literal["compare"] = "compare"
+    a: ComparedSide
+    b: ComparedSide
+    metric: str
+    unit: str
+    """``s``, ``1/s`` or ``B``."""
+    threshold: float
+    """The share of ``--fail-on``; 0 without it."""
+    ratio: float | None
+    """Geometric mean of the cases' ratios."""
+    cases: list[ComparedCase]
+    """The slowest first."""
+    new: list[str]
+    """Ids of cases that only B has."""
+    gone: list[str]
+    """Ids of cases that only A has."""
+    unmeasured: dict[str, str]
+    """By case id, why a side that tried has no values."""
+    renamed: list[Renamed]
+    environment: list[str]
+    """Differences from A to B, in words."""
+    hardware: list[str]
+    """Differences from A to B, in words."""
+    for_a_verdict: list[str]
+    """What a verdict would need, in words."""
+
+
+# ---- planted delays ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfcheckDocument(Document):
+    """Whether the verdict holds on this machine."""
+
+    command: Literal["selfcheck"] = "selfcheck"
+    case_id: str
+    hardware_key: str
+    tolerance: float
+    """Share."""
+    processes: int
+    candidates: int
+    step_s: float
+    between: float
+    """Spread between clean processes, a share."""
+    inside: float
+    """Median spread inside a clean process, a share."""
+    detectable_effect: float
+    """Smallest slow-down that is found nine times in ten by the judge's estimate, a share."""
+    probes: dict[str, tuple[float, float]]
+    """By name, which ends with the unit, the least and the most over the processes."""
+    measuring_s: float
+    opening_s: float
+    effects: list[Effect]
+    false: int
+    """Clean splits that were called slower."""
+    visible: float | None
+    """The smallest planted share that is found reliably."""
+    holds: bool
+
+
+@dataclass(frozen=True)
+class ContextSpread:
+    """One case in fresh contexts of one kind."""
+
+    contexts: int
+    step_s: float
+    inside: float
+    """Spread inside a context, a share."""
+    between: float
+    """Spread between contexts, a share."""
+    explained: dict[str, float]
+    """By probe, the share of the spread between contexts that it tells of."""
+
+
+@dataclass(frozen=True)
+class ContextCase:
+    """One case in fresh contexts."""
+
+    case_id: str
+    change: float | None
+    """Of its time by choosing contexts, a share."""
+    kinds: dict[str, ContextSpread]
+    """By kind of context."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfcheckContexts(Document):
+    """How far fresh contexts differ here, and why."""
+
+    command: Literal["selfcheck --contexts"] = "selfcheck --contexts"
+    hardware_key: str
+    cases: list[ContextCase]
+    probes: dict[str, dict[str, tuple[float, float]]]
+    """By kind of context and name, which ends with the unit, the least and the most."""
+    conclusion: str
+
+
+# ---- a cluster --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SubmittedTask:
+    """One task of a job that was submitted."""
+
+    task: str
+    """Its id, Slurm's."""
+    part: str
+    """Which part of the suite, in words."""
+    log: str
+    """Its file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submit(Document):
+    """A job that was submitted."""
+
+    command: Literal["submit"] = "submit"
+    job: str
+    script: str
+    """Its file."""
+    tasks: list[SubmittedTask]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmitDryRun(Document):
+    """What would be submitted."""
+
+    command: Literal["submit --dry-run"] = "submit --dry-run"
+    script: str
+    """Its text."""
+    tasks: list[Task]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmitCollect(Document):
+    """What became of a job."""
+
+    command: Literal["submit --collect"] = "submit --collect"
+    job: str
+    resources: Resources
+    tasks: list[TaskOutcome]
+
+
+# ---- what is measured as the suite measures ---------------------------------------------
+
+
+@dataclass(frozen=True)
+class JudgedCase:
+    """How a case stands against its baseline."""
+
+    case_id: str
+    status: Status | None
+    verdicts: list[Verdict]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured(Document):
+    """What was measured, and what became of it."""
+
+    hardware_key: str
+    judged: list[JudgedCase] | None
+    """Null without ``--judge``."""
+    history: str | None
+    """The file of the run; null where nothing was kept."""
+    rows: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision(Measured):
+    """Precisions beside each other."""
+
+    command: Literal["exercise precision"] = "exercise precision"
+    rows: list[PrecisionRow]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargestBatch(Measured):
+    """The largest batch that fits, by precision."""
+
+    command: Literal["exercise largest-batch"] = "exercise largest-batch"
+    rows: list[LargestRow]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compile(Measured):
+    """Compile modes beside each other."""
+
+    command: Literal["exercise compile"] = "exercise compile"
+    rows: list[CompileRow]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Depth(Measured):
+    """What compiling gives by depth of network."""
+
+    command: Literal["exercise depth"] = "exercise depth"
+    rows: list[DepthRow]
+    conclusion: str | None
+    """In a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSweep(Measured):
+    """Batch sizes beside each other."""
+
+    command: Literal["exercise batch-sweep"] = "exercise batch-sweep"
+    rows: list[SweepRow]
+    efficient: int | None
+    """The smallest batch size that reaches the share ``enough`` of the best throughput."""
+    enough: float
+    """Share, 0 to 1."""
+    densest: int | None
+    """The batch size with most images a second for its memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operators(Measured):
+    """Operators."""
+
+    command: Literal["ops"] = "ops"
+    rows: list[OperatorRow]
+    profiles: dict[str, str]
+    """By case id, the profiler's table; with ``--enable-profiling``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collectives(Measured):
+    """Collectives by size."""
+
+    command: Literal["collectives"] = "collectives"
+    rows: list[CollectiveRow]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar100(Measured):
+    """Input, the device's step, and both side by side."""
+
+    command: Literal["train cifar100"] = "train cifar100"
+    rows: list[TrainingRow]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar10Table(Measured):
+    """Whole epochs by number of ranks."""
+
+    command: Literal["train cifar10-table"] = "train cifar10-table"
+    rows: list[RanksRow]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling(Measured):
+    """Speed-up and efficiency, and the laws that fit them."""
+
+    command: Literal["scaling"] = "scaling"
+    rows: list[ScalingRow]
+    laws: list[FittedLaw]
+    forecasts: list[Forecast]
+    gpu: Worth | None
+    requests: list[SchedulerRequest]
+    written: list[Written]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SheetDocument(Document):
+    """The workshop guide's results sheet."""
+
+    command: Literal["exercise sheet"] = "exercise sheet"
+    hardware_key: str
+    network: str
+    task: str
+    head: list[tuple[str, str | None]]
+    """Labels and values; null is blank."""
+    sections: list[SheetSection]
+
+
+DOCUMENTS: tuple[type[Measured], ...] = (
+    Precision,
+    LargestBatch,
+    Compile,
+    Depth,
+    BatchSweep,
+    Operators,
+    Collectives,
+    Cifar100,
+    Cifar10Table,
+    Scaling,
+)
+BY_NAME: dict[str, type[Measured]] = {
+    each.command.removeprefix("exercise ").replace(" ", "-"): each for each in DOCUMENTS
+}
+"""By the name that the measurements have in the history."""
