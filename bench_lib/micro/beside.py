@@ -48,7 +48,7 @@ def beside(device: Hardware) -> Iterator[Beside]:
         starter = stack.enter_context(ThreadPoolExecutor(1))
 
         def start() -> Companion:
-            variables = {**backends.visibility(device), PRELOAD_VARIABLE: "no"}
+            variables = {**backends.visibility(device), PRELOAD_VARIABLE: "torch"}
             zygote = Zygote(environment=variables)
             stack.callback(zygote.close)
             return Companion(lambda: zygote.context(draws=1))
