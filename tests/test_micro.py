@@ -44,8 +44,8 @@ from bench_lib.worker.measure import MeasuringContext
 from bench_lib.worker.profiling import Capture
 from bench_lib.worker.workload import Setting, Workload
 
-TINY = "shufflenet_v2_x05"
-"""The fewest weights of all, by the name that ROCm's tool gives it."""
+TINY = "SqueezeNet1.1"
+"""The network of the fewest operations, by the name that ROCm's tool gives it."""
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +87,7 @@ def test_a_run_prints_the_lines_of_rocms_tool_and_of_its_guide(run: Run) -> None
     found = [
         re.search(pattern, printed, re.MULTILINE)
         for pattern in (
-            r"^Using network: shufflenet_v2_x05$",
+            r"^Using network: SqueezeNet1\.1$",
             r"^Mode: training \(",
             r"^Device: cpu: torch sees no GPU here",
             r"^INFO: running forward and backward for warmup\.$",
@@ -95,7 +95,7 @@ def test_a_run_prints_the_lines_of_rocms_tool_and_of_its_guide(run: Run) -> None
             r"^INFO: running the benchmark\.\.$",
             r"^Epoch 1: Loss = \d+\.\d{4}, Time = \d+\.\d+ seconds$",
             r"^OK: finished running benchmark\.\.$",
-            r"^Microbenchmark for network : shufflenet_v2_x05$",
+            r"^Microbenchmark for network : SqueezeNet1\.1$",
             r"^Num devices: 1$",
             r"^Dtype: FP32$",
             r"^Mini batch size \[img\] : 2$",
@@ -143,7 +143,7 @@ def test_for_a_machine_there_is_json_and_the_lines_go_elsewhere(
     assert program.main([*words, "--mode", "inference"]) == 0
     out, err = capsys.readouterr()
     told = json.loads(out)
-    assert told["case"]["id"] == "shufflenet_v2_x0_5-b1-fp32-eager-infer"
+    assert told["case"]["id"] == "squeezenet1_1-b1-fp32-eager-infer"
     assert len(told["measurement"]["iteration_s"]) == 3
     assert len(told["iterations"]) == 3
     assert told["iterations"][0]["loss"] == told["iterations"][2]["loss"]
@@ -419,7 +419,7 @@ def test_a_run_is_kept_where_that_is_asked_for(run: Run, tmp_path: Path) -> None
     kept = read(path)
     assert kept.finished
     [record] = kept.records.values()
-    assert record.case.id == "shufflenet_v2_x0_5-b2-fp32-eager-infer"
+    assert record.case.id == "squeezenet1_1-b2-fp32-eager-infer"
     assert record.status is None
     [attempt] = record.attempts
     assert attempt.accepted
