@@ -25,7 +25,7 @@ from bench_lib.worker.caches import told
 
 PR_SET_PDEATHSIG = 1
 PRELOAD_VARIABLE = "BENCH_LIB_PRELOAD"
-"""``no`` keeps a zygote from importing the compiler."""
+"""``no`` keeps a zygote from importing the compiler, ``torch`` from importing torchvision too."""
 TRIAL_S = 60.0
 GPU = 0
 
@@ -34,9 +34,11 @@ def serve() -> int:
     """Connect to the runner and fork contexts for it until it hangs up."""
     parent = os.getppid()
     import torch  # noqa: F401 - the import is what a fork saves
-    import torchvision  # noqa: F401
 
-    if os.environ.get(PRELOAD_VARIABLE) != "no":
+    preload = os.environ.get(PRELOAD_VARIABLE)
+    if preload != "torch":
+        import torchvision  # noqa: F401
+    if preload not in ("no", "torch"):
         _import_compiler()
     try:
         connection = connect()
