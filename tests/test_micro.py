@@ -701,6 +701,7 @@ def test_distributed_dataparallel_starts_a_process_for_each_device(tmp_path: Pat
     done = launched(
         tmp_path,
         *("script.py", "--distributed_dataparallel", "--device_ids", "0,1"),
+        *("--mode", "inference"),
         *("--rank", "0", "--world-size", "1", "--dist-backend", "gloo"),
         *("--dist-url", f"tcp://127.0.0.1:{free_port()}"),
     )
