@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,13 +32,18 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         option.loadscopereorder = False  # or files of few tests, the longest, would come last
 
 
-def pytest_collection_finish() -> None:
-    """Have the garbage collector skip what was imported, as a zygote does before it forks.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Have the garbage collector skip what is imported, as a zygote does.
 
     Every measured case collects garbage three times. With torch's objects that takes 0.2 s each.
     """
-    gc.collect()
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_sessionfinish() -> None:

@@ -1470,7 +1470,7 @@ import os
 
 
 def reports_are_published_once_each_with_outcomes_of_pytests_own(folder):
-    """Other plugins know no others; the call waits for its verdict, and the teardown for it."""
+    """Check the outcomes: the call waits for its verdict, and the teardown for the call."""
     seen = folder.joinpath("seen").read_text().splitlines()
     by_test = {name: [li for li in seen if li.startswith(name)] for name in ("[alpha]", "p[beta]")}
     assert by_test == {
@@ -1480,7 +1480,7 @@ def reports_are_published_once_each_with_outcomes_of_pytests_own(folder):
 
 
 def pytest_html_has_each_test_once(folder):
-    """Its page is written, and says what the terminal says."""
+    """Check that its page is written, and says what the terminal says."""
     page = folder.joinpath("r.html").read_text()
     blob = re.search('data-jsonblob="([^"]*)"', page)[1]
     tests = json.loads(html.unescape(blob))["tests"]
@@ -1490,7 +1490,7 @@ def pytest_html_has_each_test_once(folder):
 
 
 def pytest_json_report_has_each_test_and_its_time(folder):
-    """The time that measuring took is the call's."""
+    """Check that the time that measuring took is the call's."""
     document = json.loads(folder.joinpath("r.json").read_text())
     tests = {test["nodeid"][-7:]: test for test in document["tests"]}
     assert {name: test["outcome"] for name, test in tests.items()} == {
@@ -1503,7 +1503,7 @@ def pytest_json_report_has_each_test_and_its_time(folder):
 
 
 def allure_has_a_second_result_of_a_test_whose_verdict_is_not_what_its_call_said(folder):
-    """It shows the latest of one history id, and here the latest is the verdict."""
+    """Check the order: of one history id it shows the latest, which is the verdict here."""
     paths = folder.joinpath("allure").glob("*-result.json")
     results = sorted((json.loads(path.read_text()) for path in paths), key=lambda r: r["start"])
     alpha = [result for result in results if result["name"] == "test_step[alpha]"]
