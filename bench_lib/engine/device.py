@@ -30,8 +30,8 @@ from bench_lib.environment import caches, fingerprint
 from bench_lib.launch import launchers
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.launchers import LaunchCommand
-from bench_lib.launch.ranks import run_ranks
-from bench_lib.launch.sweep import Answer, Sweep, measure_together
+from bench_lib.launch.ranks import Answer, measure_together, run_ranks
+from bench_lib.launch.sweep import Sweep
 from bench_lib.launch.temporary import cannot_write, is_full
 from bench_lib.launch.zygote import WorkerProcess, Zygote
 from bench_lib.model import (
