@@ -34,8 +34,7 @@ from bench_lib.launch.launchers import (
     exit_code,
     without_ranks,
 )
-from bench_lib.launch.leash import leashed
-from bench_lib.launch.started import signal_all
+from bench_lib.launch.started import leashed, signal_all
 from bench_lib.launch.temporary import NO_ROOM, cannot_write, temporary_folder
 from bench_lib.launch.zygote import import_path
 from bench_lib.model import Case, Fault, Measurement, Numerics, RankSample, Training
