@@ -258,14 +258,13 @@ def test_a_case_that_has_no_bursts_asks_for_no_calibration(station, options, cas
 
 
 def test_a_device_is_calibrated_once_and_remembered(station):
-    """By its uuid and driver; a run says so before it takes the seconds."""
+    """By its uuid and driver."""
     for _ in range(2):
         one = station.hold()
         one.measure(make_case(id="a"))
         one.measure(make_case(id="b"))
         one.close()
     assert station.log.count("calibrate") == 1
-    assert [line for line in station.said if "full clock" in line] == [station.said[0]]
 
 
 def test_a_device_that_needs_no_bursts_is_remembered_too(station):
@@ -288,7 +287,7 @@ def test_a_device_that_cannot_be_calibrated_is_measured_as_it_is(station):
         one.close()
     assert station.asked == [None, None]
     assert station.log.count("calibrate") == 2
-    assert "out of memory" in station.said[1]
+    assert "out of memory" in station.said[0]
 
 
 @pytest.mark.parametrize("text", [b"", b"\xff", b"[]", b'{"schema": 0}', b'{"schema": 1}'])

@@ -14,7 +14,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,7 @@ from bench_lib.launch import ranks as module
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.launchers import LaunchCommand, command_for
 from bench_lib.launch.launchers.mpirun import is_open_mpi
-from bench_lib.launch.ranks import fold, run_ranks
-from bench_lib.launch.sweep import Answer, measure_together
+from bench_lib.launch.ranks import Answer, fold, measure_together, run_ranks
 from bench_lib.model import Case, Fault, Launch, Measurement, Numerics, RankSample, Sampling
 
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
@@ -213,10 +212,12 @@ def test_a_rank_that_hangs_ends_the_case_at_its_limit(
     """Where each stood is told, and which one the others waited for."""
     follow = module.follow
 
-    def once_they_hang(process: subprocess.Popen[bytes], _limit_s: float, folder: Path) -> bool:
+    def once_they_hang(
+        process: subprocess.Popen[bytes], cases: Sequence[Case], folder: Path
+    ) -> bool:
         # Starting ranks takes long on a busy machine, and a call that begins does not.
         assert wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2)
-        return follow(process, 2, folder)
+        return follow(process, [replace(case, time_limit_s=2) for case in cases], folder)
 
     monkeypatch.setattr(module, "follow", once_they_hang)
     fault = fault_with(name, tmp_path, others="meet", last="hang", time_limit_s=25)
@@ -299,7 +300,7 @@ def test_ranks_of_different_cases_do_not_measure(
     monkeypatch.setattr(module, "LINGER_S", 1.0)  # nobody ends the other
     other = tmp_path / "other.json"
     case = two_ranks("faulty:by_rank", pids=str(tmp_path), others="meet", last="meet")
-    other.write_text(json.dumps(asdict(replace(case, id="other"))))
+    other.write_text(json.dumps([asdict(replace(case, id="other"))]))
     with pytest.raises(CaseFault) as raised:
         run_ranks(case, command=by_hand(tmp_path, file=str(other)), environment=ON_THE_CPU)
     fault = raised.value.fault
@@ -364,9 +365,9 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """
     mark, follow = tmp_path / "hangs", module.follow
 
-    def from_there(process: subprocess.Popen[bytes], limit_s: float, folder: Path) -> bool:
+    def from_there(process: subprocess.Popen[bytes], cases: Sequence[Case], folder: Path) -> bool:
         assert wait_until(mark.exists)
-        return follow(process, limit_s, folder)
+        return follow(process, cases, folder)
 
     monkeypatch.setattr(module, "follow", from_there)
     return f'touch "{mark}"; exec sleep 3600'
@@ -374,8 +375,8 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def writing(*outcomes: dict[str, Any]) -> str:
     """Return shell commands that leave the ranks' outcomes."""
-    return "".join(
-        f"cat > \"$5/rank-{outcome['rank']}.json\" <<'END'\n{json.dumps(outcome)}\nEND\n"
+    return 'mkdir -p "$5/0"\n' + "".join(
+        f"cat > \"$5/0/rank-{outcome['rank']}.json\" <<'END'\n{json.dumps(outcome)}\nEND\n"
         for outcome in outcomes
     )
 
@@ -768,7 +769,7 @@ def test_a_file_that_is_not_whole_is_not_an_outcome(
     launcher: Callable[[str], LaunchCommand],
 ) -> None:
     """A rank that was ended while it wrote has no result."""
-    script = writing(outcome(0)) + "echo '{' > \"$5/rank-1.part\""
+    script = writing(outcome(0)) + "echo '{' > \"$5/0/rank-1.part\""
     assert fault_of(launcher(script)).message.endswith("no result from rank 1")
 
 

@@ -30,8 +30,8 @@ from bench_lib.environment import caches, fingerprint
 from bench_lib.launch import launchers
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.launchers import LaunchCommand
-from bench_lib.launch.ranks import run_ranks
-from bench_lib.launch.sweep import Answer, Sweep, measure_together
+from bench_lib.launch.ranks import Answer, measure_together, run_ranks
+from bench_lib.launch.sweep import Sweep
 from bench_lib.launch.temporary import cannot_write, is_full
 from bench_lib.launch.zygote import WorkerProcess, Zygote
 from bench_lib.model import (
@@ -358,7 +358,6 @@ class HeldDevice:
         driver = self._before(self._first).driver
         with contextlib.suppress(KeyError):
             return devices.bursts_of(self.device, driver)
-        self._settings.say(f"finding how long {self.device.name} works at full clock, once")
         try:
             process = self._sides[self._first].fork()
             try:

@@ -137,7 +137,7 @@ class Metric:
         return found
 
     def values_in(self, processes: Sequence[ProcessSummary], state: str | None) -> dict[str, float]:
-        """Return the values of the processes that measured it under ``state``, as ``values``."""
+        """Return ``values``, in the metric's units, of processes measured under ``state``."""
         alike = {name for name, p in named(processes).items() if p.states.get(self.name) == state}
         return {name: value for name, value in self.values(processes).items() if name in alike}
 
