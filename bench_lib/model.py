@@ -90,6 +90,16 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Bursts:
+    """How long a device works at its full clock after a rest, before its power cap lowers it."""
+
+    burst_s: float
+    rest_s: float
+    always: bool = False
+    """Measure so whether or not the device is power-bound, as the baseline was."""
+
+
+@dataclass(frozen=True)
 class Limits:
     """From where on a difference matters; each is a fraction unless named otherwise."""
 
@@ -306,6 +316,8 @@ class Training:
 
 
 MOST_STEPS_TOLD = 1000
+IN_BURSTS = "bursts"
+"""The state of what was measured below the power cap."""
 
 
 @dataclass(frozen=True)
@@ -316,11 +328,11 @@ class Measurement:
     context_id: str
     device_uuid: str | None
     iteration_s: list[float]
-    """Device time of every measured step, in order."""
+    """Device time of every measured step, in order; of a power-bound case those of its bursts."""
     window_s: tuple[float, float]
-    """Begin and end of the measured stretch on the machine's monotonic clock."""
+    """Begin and end of the sustained stretch on the machine's monotonic clock."""
     wall_s: float
-    """The same stretch from outside, synchronised at both ends."""
+    """The same stretch from outside, synchronised at both ends; of bursts, their steps' sum."""
     warmup_s: float
     warmup_iterations: int
     steady: bool
@@ -335,6 +347,10 @@ class Measurement:
     """Median device time of a step without the host in its way; of host-bound cases only."""
     device_source: str | None = None
     """Where ``device_s`` is from: a replayed ``graph``, or a profiled pass's sum of ``kernels``."""
+    sustained_s: float | None = None
+    """Median device time of a step under the power cap; of power-bound cases only."""
+    burst_window_s: tuple[float, float] | None = None
+    """Begin and end of the bursts, as ``window_s``; of power-bound cases only."""
     compile_s: float | None = None
     """First call of the compiled step less a steady step; None for eager."""
     compile_cache: str | None = None
@@ -371,6 +387,11 @@ class Measurement:
     operations_s: dict[str, float] = field(default_factory=dict)
     """The costliest operations' own time in a profiled step: the device's, or else the CPU's."""
     warnings: list[str] = field(default_factory=list)
+
+    @property
+    def state(self) -> str | None:
+        """Under what the iterations were measured: ``bursts``, or None for sustained work."""
+        return None if self.sustained_s is None else IN_BURSTS
 
 
 @dataclass(frozen=True)
@@ -428,6 +449,7 @@ class Telemetry:
     clock_mhz: float | None = None
     """Median compute clock."""
     clock_min_mhz: float | None = None
+    clock_max_mhz: float | None = None
     memory_clock_mhz: float | None = None
     """Median."""
     power_w: float | None = None
@@ -543,6 +565,11 @@ class ProcessSummary:
     def log_median(self) -> float:
         """Natural logarithm of the median iteration time in seconds."""
         return math.log(self.values["latency"])
+
+    @property
+    def in_bursts(self) -> bool:
+        """Whether the latency is of bursts, below the power cap."""
+        return self.states.get("latency") == IN_BURSTS
 
 
 @dataclass(frozen=True)

@@ -406,7 +406,7 @@ def start_ranks(words: list[str]) -> int:
         print("HYDRA build details: soak")
         return 0
     count, file, folder = int(words[1]), Path(words[-2]), Path(words[-1])
-    case = json.loads(file.read_text())
+    (case,) = json.loads(file.read_text())
     note("orders", case["id"])  # here, since no rank is sure to live so long
     pids = [start_rank(rank, case, folder) for rank in range(count)]
     signal.signal(signal.SIGTERM, lambda *_: _end(pids, 143))
@@ -454,6 +454,8 @@ def be_rank(rank: int, case: dict[str, Any], folder: Path) -> None:
     else:
         fault = {"kind": "out of memory", "message": "HIP out of memory", "traceback": "here"}
         told |= {"fault": fault, "phase": "measure"}
+    folder = folder / "0"
+    folder.mkdir(exist_ok=True)
     part = folder / f"rank-{rank}.part"
     part.write_text(json.dumps(told))
     part.rename(folder / f"rank-{rank}.json")

@@ -24,6 +24,9 @@ ON_THE_CPU = {
 }
 """Environment of workers that find faulty.py and no GPU, and share a few cores in peace."""
 
+TORCH_ALONE = {"BENCH_LIB_PRELOAD": "torch"}
+"""Environment of zygotes that build no network: without torchvision they start in half the time."""
+
 
 def wait_until(what: Callable[[], bool]) -> bool:
     """Give other processes time to do what they are about to do."""

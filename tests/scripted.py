@@ -19,6 +19,7 @@ from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import Settings
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.model import (
+    Bursts,
     Case,
     Fault,
     Hardware,
@@ -86,7 +87,7 @@ class Context:
         self.give_way: Callable[[], None] = lambda: None
         self.device = device_of(contexts.device)
 
-    def measure(self, case: Case) -> Measurement:
+    def measure(self, case: Case, _bursts: Bursts | None = None) -> Measurement:
         """Give the script's next answer for this case."""
         if self.contexts.asks_to_give_way:
             self.give_way()
@@ -103,6 +104,10 @@ class Context:
             iteration_s=answer,
             device_uuid=self.contexts.device.uuid,
         )
+
+    def calibrate(self) -> Bursts | None:
+        """Never slow down."""
+        return None
 
     def tune(self, case: Case) -> None:
         """Search, or be unable to."""

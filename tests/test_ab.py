@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from builders import make_attempt, make_case, make_hardware
 from documents import document_in
-from processes import HERE, ON_THE_CPU
+from processes import HERE, ON_THE_CPU, TORCH_ALONE
 from scripted import Context, Contexts, Watch, gpus
 
 from bench_lib.cli import main
@@ -68,7 +68,7 @@ class Scripted(Contexts):
 class Detailed(Context):
     """A context whose measurements have the fields that its side's ``about`` names."""
 
-    def measure(self, case) -> Measurement:
+    def measure(self, case, _bursts=None) -> Measurement:
         """Give the script's next answer for this case."""
         return replace(super().measure(case), **self.contexts.about.get(case.id, {}))
 
@@ -709,7 +709,7 @@ def test_this_interpreter_against_itself_in_a_container(cli, tmp_path, monkeypat
     container = tmp_path / "container"
     container.write_text('#!/bin/sh\nexec env -i "$@"\n')
     container.chmod(0o700)
-    for name, value in ON_THE_CPU.items():
+    for name, value in {**ON_THE_CPU, **TORCH_ALONE}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(backends, "detect", lambda: [make_hardware_cpu()])
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -717,6 +717,7 @@ def test_this_interpreter_against_itself_in_a_container(cli, tmp_path, monkeypat
         *("-k", "small", "--tier", "smoke", "--pairs", "2", "--most-pairs", "2", "--json"),
         *("--python-b", sys.executable, "--prefix-b", str(container)),
         *("--env-b", f"PYTHONPATH={HERE}", "--env-b", "OMP_NUM_THREADS=1"),
+        *("--env-b", "BENCH_LIB_PRELOAD=torch"),
     )
     assert status in (0, 1), err
     answer = document_in(out)

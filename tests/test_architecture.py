@@ -64,10 +64,13 @@ class Refuse:
 
 sys.meta_path.insert(0, Refuse())
 
-from bench_lib.model import Case, Sampling
-from bench_lib.worker import context, device, measure, ranks, zygote
-from bench_lib.worker.clock import clock_of
-from bench_lib.worker.workloads import Setting, networks, registry
+from bench_lib.worker.zygote import importing_torch
+
+with importing_torch():
+    from bench_lib.model import Case, Sampling
+    from bench_lib.worker import context, device, measure, ranks
+    from bench_lib.worker.clock import clock_of
+    from bench_lib.worker.workloads import Setting, networks, registry
 
 device.versions()
 registry.networks()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,15 +23,24 @@ NOW = "2026-03-01T00:00:00Z"
 FIRST, SECOND, FEBRUARY = night(1), night(2), "2026-02-01T02:00:00Z"
 
 
-@pytest.fixture
-def runs(tmp_path) -> list[Path]:
-    """Return the files of two runs of January and one of February, as they were; compacted."""
+@pytest.fixture(scope="module")
+def compacted(tmp_path_factory) -> tuple[Path, list[str]]:
+    """Return a folder with two runs of January and one of February, and their files' names."""
+    folder = tmp_path_factory.mktemp("compacted")
     record = make_record(
         case=make_case(id=CASE_ID), status=Status.OK, verdicts=[make_verdict(interval=(0.9, 1.1))]
     )
-    written = [write_run(tmp_path, [record], now=now) for now in (FIRST, SECOND, FEBRUARY)]
-    assert compact(tmp_path, keep=0).removed == written
-    return written
+    written = [write_run(folder, [record], now=now) for now in (FIRST, SECOND, FEBRUARY)]
+    assert compact(folder, keep=0).removed == written
+    return folder, [path.name for path in written]
+
+
+@pytest.fixture
+def runs(tmp_path, compacted) -> list[Path]:
+    """Lay out a copy of the compacted folder; return the files of its runs, as they were."""
+    folder, names = compacted
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    return [tmp_path / name for name in names]
 
 
 def change(month: Path, sql: str) -> None:

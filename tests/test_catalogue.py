@@ -45,28 +45,34 @@ def test_a_stored_answer_is_used(asked: tuple[Path, dict[str, int]], tmp_path: P
     assert network_sizes(tmp_path) == {"resnet50": 7}
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"networks": {"resnet50": {}}}', "\x00"])
-def test_a_stored_answer_that_cannot_be_read_is_asked_again(
-    asked: tuple[Path, dict[str, int]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    content: str,
-) -> None:
-    """And replaced by the new one."""
+@pytest.fixture
+def quick(
+    asked: tuple[Path, dict[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Have a program of the same answer in the worker's place; return where that is stored."""
     answer = stored_in(asked[0])
-    python = tmp_path / "python"  # as quick as a worker is slow, with the same answer
+    python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\ncat "{answer}"\n')
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))
+    return answer
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"networks": {"resnet50": {}}}', "\x00"])
+def test_a_stored_answer_that_cannot_be_read_is_asked_again(
+    asked: tuple[Path, dict[str, int]], quick: Path, tmp_path: Path, content: str
+) -> None:
+    """And replaced by the new one."""
     cache = tmp_path / "cache"
     cache.mkdir()
     stored = cache / f"networks-{catalogue._installation()}.json"
     stored.write_text(content)
     assert network_sizes(cache) == asked[1]
-    assert json.loads(stored.read_text()) == json.loads(answer.read_text())
+    assert json.loads(stored.read_text()) == json.loads(quick.read_text())
     assert list(cache.iterdir()) == [stored]
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_cache_that_cannot_be_written_costs_time_only(
     asked: tuple[Path, dict[str, int]], tmp_path: Path
 ) -> None:

@@ -436,6 +436,7 @@ def test_a_product_is_measured_on_this_machine(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.setenv(name, "-1")
+    monkeypatch.setenv("BENCH_LIB_PRELOAD", "torch")
     words = "--op gemm --input1-dim 32-32-32 --layout TN --num-iters 3 --json"
     monkeypatch.setattr("sys.argv", ["bench-lib", "ops", *words.split()])
     with pytest.raises(SystemExit) as ended:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from builders import make_case, make_fault, make_measurement
-from processes import LONG_S, ON_THE_CPU
 from threads import ThreadGroup
 
 from bench_lib.cases.axes import Axis
@@ -24,8 +23,8 @@ from bench_lib.cases.collectives import (
 from bench_lib.cases.matrix import MatrixError, read_matrix
 from bench_lib.formulas.collective import ITEM_BYTES, OPS, Collective, rounded
 from bench_lib.launch.faults import CaseFault, CaseSkipped
-from bench_lib.launch.sweep import Sweep, measure_together
-from bench_lib.model import Case, Launch, Measurement, Sampling, UserError
+from bench_lib.launch.sweep import Sweep
+from bench_lib.model import Case, Launch, Measurement, UserError
 from bench_lib.studies.collectives import (
     HEADER,
     CollectiveRow,
@@ -613,41 +612,6 @@ def test_ranks_of_different_number_are_different_launches():
     for case in (a, b, c):
         sweep(case)
     assert launches.batches == [["a"], ["b"], ["c"]]
-
-
-AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
-
-
-def test_real_ranks_measure_one_case_after_another_until_one_fails():
-    """Over gloo: a collective, models, a skip, a fault, and what nobody came to."""
-    base = Case("", "", sampling=AT_ONCE, time_limit_s=LONG_S)
-    two = Launch(ranks=2)
-    model = {"network": "lm-tiny", "batch_size": 1, "length": 16, "precision": "fp32"}
-    batch = [
-        collective_case(base, op="all_gather", bytes="4K", in_place=True, ranks=2),
-        Case("fsdp2", "language_model", {**model, "parallel": "fsdp2"}, "smoke", two, AT_ONCE),
-        Case("ddp", "language_model", model, "smoke", two, AT_ONCE),
-        Case("graph", "language_model", {**model, "compile_mode": "graph"}, "smoke", two, AT_ONCE),
-        Case("wrong", "language_model", {**model, "length": 257}, "smoke", two, AT_ONCE),
-        Case("late", "language_model", model, "smoke", two, AT_ONCE),
-    ]
-    gathered, divided, whole, skipped, fault = measure_together(batch, environment=ON_THE_CPU)
-    assert isinstance(gathered, Measurement)
-    assert (gathered.items_per_step, gathered.item) == (50, "call")
-    assert [sample.rank for sample in gathered.per_rank] == [0, 1]
-    assert gathered.numerics is not None
-    assert gathered.numerics.loss == gathered.numerics.reference_loss == 2048
-    for model_seen in (divided, whole):
-        assert isinstance(model_seen, Measurement)
-        assert (model_seen.items_per_step, model_seen.item) == (32, "token")
-        assert list(model_seen.portions_s) == ["forward", "backward", "optimizer"]
-        assert model_seen.numerics is not None
-        assert model_seen.numerics.loss == pytest.approx(model_seen.numerics.reference_loss)
-    assert isinstance(skipped, CaseSkipped)
-    assert "CUDA graphs, which a CPU does not have" in str(skipped)
-    assert isinstance(fault, CaseFault)
-    assert fault.fault.message.endswith("ValueError: length is 257, and lm-tiny has 256 positions")
-    assert fault.fault.phase == "build"
 
 
 PAGE = Path(__file__).parents[1] / "docs" / "collectives.md"

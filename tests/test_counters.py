@@ -22,7 +22,7 @@ from bench_lib.backends.amd.rocprof.counters import (
     L2_HITS,
     OCCUPANCY,
 )
-from bench_lib.backends.amd.rocprof.profilers import Profiler, require
+from bench_lib.backends.amd.rocprof.profilers import RocmProfiler, require
 from bench_lib.backends.profiler import CounterMetric, Counters, KernelCounters
 from bench_lib.backends.tool import ToolError
 
@@ -44,7 +44,7 @@ def metric(found: KernelCounters, name: str) -> CounterMetric | None:
     return next((each for each in found.metrics if each.name == name), None)
 
 
-def counted(folder: Path, profiler: Profiler, environ: dict[str, str]) -> Counters:
+def counted(folder: Path, profiler: RocmProfiler, environ: dict[str, str]) -> Counters:
     """Run the application as often as its counters need, on an MI300X."""
 
     def run(_what: str, into: Path, asked: Sequence[str]) -> None:

@@ -535,7 +535,7 @@ def test_a_context_that_was_profiled_measures_nothing_else(bench, workers, monke
     one = bench()
     one.measure(make_case(id="b"))
     context = one._sides[""]._open[0]
-    monkeypatch.setattr(context, "measure", lambda _case: profiled)
+    monkeypatch.setattr(context, "measure", lambda *_: profiled)
     one.measure(make_case(id="a"))
     assert "context-1" not in workers.alive
 
@@ -656,7 +656,7 @@ def test_no_process_of_ours_is_a_stranger(bench, monkeypatch, waits):
     watch = Watch(CALM)
     one = bench(watch=lambda _: watch)
     kernels = make_measurement(device_source="kernels")
-    monkeypatch.setattr("scripted.Context.measure", lambda self, case: kernels)
+    monkeypatch.setattr("scripted.Context.measure", lambda *_: kernels)
     one.measure(make_case(id="a"))
     assert watch.own == [[1001]]  # once
     ranks = [RankSample(n, n, None, [0.1], None, pid=70 + n) for n in range(2)]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import typer
 from command import commands_below
+from processes import TORCH_ALONE
 from scripts import script
 
 import bench_lib.cli
@@ -313,7 +314,7 @@ def own_repository(tmp_path):
 def test_the_example_of_ones_own_repository_measures_and_skips(own_repository):
     """With real workers, on the CPU."""
     folder, environment = own_repository
-    hidden = {"CUDA_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": "", **TORCH_ALONE}
     words = ["-m", "pytest", "tests/perf", "--perf-kernels", "none", "--perf-cool", "0", "-q"]
     done = subprocess.run(
         [sys.executable, *words],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
+import gc
 import json
 import os
 import signal
@@ -21,7 +23,16 @@ from typing import Any
 import pytest
 import torch
 from fulldisk import no_file_beyond
-from processes import HERE, LONG_S, ON_THE_CPU, all_gone, fresh_context, is_gone, pids_in
+from processes import (
+    HERE,
+    LONG_S,
+    ON_THE_CPU,
+    TORCH_ALONE,
+    all_gone,
+    fresh_context,
+    is_gone,
+    pids_in,
+)
 
 from bench_lib.launch import temporary
 from bench_lib.launch import zygote as module
@@ -47,6 +58,8 @@ NOBODY = 2**22 + 1
 """A number that no process can have."""
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
 ENVIRONMENT = {**ON_THE_CPU, "OMP_NUM_THREADS": "2"}
+BRIEF = {**ENVIRONMENT, **TORCH_ALONE}
+"""For zygotes that live for one test."""
 
 
 def case(factory: str, *, time_limit_s: float = LONG_S, **params: Any) -> Case:
@@ -473,7 +486,7 @@ def test_closing_twice_is_closing(context: WorkerProcess) -> None:
 
 def test_a_closed_zygote_leaves_neither_processes_nor_files() -> None:
     """Contexts that were never closed end with it."""
-    with Zygote(environment=ENVIRONMENT, command_prefix=["env", "PREFIX=seen"]) as zygote:
+    with Zygote(environment=BRIEF, command_prefix=["env", "PREFIX=seen"]) as zygote:
         contexts = [zygote.context() for _ in range(2)]
         contexts[0].measure(case("told", variable="PREFIX", value="seen"))
         folder = zygote.logs
@@ -496,7 +509,7 @@ def test_a_container_is_told_everything_but_the_token_on_its_command_line(
     """It hands on neither our environment nor folders that are not mounted."""
     monkeypatch.setenv("OURS_ALONE", "1")
     container = program(tmp_path, "container", 'exec env -i "$@"')
-    environment = {**ENVIRONMENT, "GIVEN": "a b=c"}
+    environment = {**BRIEF, "GIVEN": "a b=c"}
     with Zygote(environment=environment, command_prefix=[container]) as zygote:
         context = zygote.context()
         context.measure(case("told", variable="GIVEN", value="a b=c"))
@@ -515,7 +528,7 @@ def test_a_container_is_told_everything_but_the_token_on_its_command_line(
 
 def test_a_killed_zygote_takes_its_contexts_along_and_is_named() -> None:
     """A case of it has died, and no other can begin."""
-    with Zygote(environment=ENVIRONMENT) as zygote:
+    with Zygote(environment=BRIEF) as zygote:
         context = zygote.context()
         os.kill(zygote._process.pid, signal.SIGKILL)
         assert all_gone(zygote._process.pid, context.pid)
@@ -693,7 +706,7 @@ def test_a_context_that_says_of_itself_that_launches_are_dear_is_ended(tmp_path:
         "launches.compare_streams = compare_streams\n"
     )
     path = os.pathsep.join([str(tmp_path), str(HERE)])
-    with Zygote(environment={**ENVIRONMENT, "PYTHONPATH": path}) as zygote:
+    with Zygote(environment={**BRIEF, "PYTHONPATH": path}) as zygote:
         companion = zygote.context(draws=1)
         assert (companion.name, companion.excess) == ("context-1", DEAR)
         context = zygote.context()
@@ -765,12 +778,33 @@ def test_a_zygote_whose_children_are_spoilt_by_the_compiler_starts_over_without(
     assert all_gone(zygote._process.pid)
 
 
+def test_what_is_imported_with_torch_is_neither_collected_nor_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where torch is there already, others may be at work, and garbage is collected as ever."""
+    frozen: list[bool] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(gc.isenabled()))
+    with worker.importing_torch():
+        assert gc.isenabled()
+    assert frozen == []
+    monkeypatch.delitem(sys.modules, "torch")
+    with worker.importing_torch():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    assert frozen == [False]
+
+
 @pytest.mark.parametrize(
     ("told", "log"),
-    [(None, ["import", "connect"]), ("", ["import", "connect"]), ("no", ["connect"])],
+    [
+        (None, ["torchvision", "compiler", "connect"]),
+        ("", ["torchvision", "compiler", "connect"]),
+        ("no", ["torchvision", "connect"]),
+        ("torch", ["connect"]),
+    ],
 )
-def test_no_keeps_a_zygote_from_trying_the_compiler(
-    monkeypatch: pytest.MonkeyPatch, told: str | None, log: list[str]
+def test_a_zygote_can_be_kept_from_trying_the_compiler_and_from_importing_torchvision(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: str | None, log: list[str]
 ) -> None:
     """One that has started over must not do so for ever."""
     seen: list[str] = []
@@ -784,8 +818,12 @@ def test_no_keeps_a_zygote_from_trying_the_compiler(
         monkeypatch.delenv(PRELOAD_VARIABLE, raising=False)
     else:
         monkeypatch.setenv(PRELOAD_VARIABLE, told)
+    (tmp_path / "torchvision.py").write_text("seen.append('torchvision')\n")
+    monkeypatch.setattr(builtins, "seen", seen, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
-    monkeypatch.setattr(worker, "_import_compiler", lambda: seen.append("import"))
+    monkeypatch.delitem(sys.modules, "torchvision")  # and whatever is there is taken back
+    monkeypatch.setattr(worker, "_import_compiler", lambda: seen.append("compiler"))
     assert worker.serve() == 1
     assert seen == log
 
@@ -999,7 +1037,7 @@ def test_nobody_outlives_a_runner_that_is_killed(tmp_path: Path) -> None:
     path = os.pathsep.join([str(HERE), *sys.path])
     runner = subprocess.Popen(
         [sys.executable, "-c", RUNNER, str(pids)],
-        env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path, "TMPDIR": str(tmp_path)},
+        env={**os.environ, **BRIEF, "PYTHONPATH": path, "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -1132,7 +1170,7 @@ def test_a_device_that_cannot_be_opened_is_told_with_the_last_output(
         "torch.cuda.is_available = lambda: True\n"
         "torch.cuda.set_device = broken\n"
     )
-    with Zygote(environment={**ENVIRONMENT, "PYTHONPATH": str(tmp_path)}) as zygote:
+    with Zygote(environment={**BRIEF, "PYTHONPATH": str(tmp_path)}) as zygote:
         with pytest.raises(LaunchError, match="a worker could not open its device") as raised:
             zygote.context()
         assert "the worker left with exit status 1\n" in str(raised.value)

@@ -287,7 +287,7 @@ def test_a_rank_compares_the_streams_of_its_device(
     monkeypatch.setattr(ranks, "die_with_parent", lambda: None)
     devices = compares(monkeypatch, ranks)
     order = tmp_path / "case.json"
-    order.write_text(json.dumps(dataclasses.asdict(CASE)))
+    order.write_text(json.dumps([dataclasses.asdict(CASE)]))
     assert ranks.once(order, tmp_path, Placement(), log) == 0
     assert devices == [CPU]
-    told_of_launches(json.loads((tmp_path / "rank-0.json").read_text())["measurement"])
+    told_of_launches(json.loads((tmp_path / "0" / "rank-0.json").read_text())["measurement"])

@@ -44,8 +44,8 @@ from bench_lib.worker.measure import MeasuringContext
 from bench_lib.worker.profiling import Capture
 from bench_lib.worker.workload import Setting, Workload
 
-TINY = "shufflenet_v2_x05"
-"""The fewest weights of all, by the name that ROCm's tool gives it."""
+TINY = "SqueezeNet1.1"
+"""The network of the fewest operations, by the name that ROCm's tool gives it."""
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +57,15 @@ def _quickly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.delenv(name, raising=False)
     with one_thread():
         yield
+
+
+USUAL_SIZE = session.SIZE
+
+
+@pytest.fixture
+def _images_of_the_usual_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take images as large as ROCm's tool does."""
+    monkeypatch.setattr(session, "SIZE", USUAL_SIZE)
 
 
 Run = Callable[..., str]
@@ -87,7 +96,7 @@ def test_a_run_prints_the_lines_of_rocms_tool_and_of_its_guide(run: Run) -> None
     found = [
         re.search(pattern, printed, re.MULTILINE)
         for pattern in (
-            r"^Using network: shufflenet_v2_x05$",
+            r"^Using network: SqueezeNet1\.1$",
             r"^Mode: training \(",
             r"^Device: cpu: torch sees no GPU here",
             r"^INFO: running forward and backward for warmup\.$",
@@ -95,7 +104,7 @@ def test_a_run_prints_the_lines_of_rocms_tool_and_of_its_guide(run: Run) -> None
             r"^INFO: running the benchmark\.\.$",
             r"^Epoch 1: Loss = \d+\.\d{4}, Time = \d+\.\d+ seconds$",
             r"^OK: finished running benchmark\.\.$",
-            r"^Microbenchmark for network : shufflenet_v2_x05$",
+            r"^Microbenchmark for network : SqueezeNet1\.1$",
             r"^Num devices: 1$",
             r"^Dtype: FP32$",
             r"^Mini batch size \[img\] : 2$",
@@ -135,6 +144,7 @@ def test_results_are_written_with_the_keys_of_rocms_tool(run: Run, tmp_path: Pat
     assert not (tmp_path / ".json").exists()
 
 
+@pytest.mark.usefixtures("_images_of_the_usual_size")
 def test_for_a_machine_there_is_json_and_the_lines_go_elsewhere(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -143,7 +153,7 @@ def test_for_a_machine_there_is_json_and_the_lines_go_elsewhere(
     assert program.main([*words, "--mode", "inference"]) == 0
     out, err = capsys.readouterr()
     told = json.loads(out)
-    assert told["case"]["id"] == "shufflenet_v2_x0_5-b1-fp32-eager-infer"
+    assert told["case"]["id"] == "squeezenet1_1-b1-fp32-eager-infer"
     assert len(told["measurement"]["iteration_s"]) == 3
     assert len(told["iterations"]) == 3
     assert told["iterations"][0]["loss"] == told["iterations"][2]["loss"]
@@ -159,6 +169,7 @@ def params(*words: str) -> dict[str, Any]:
     return dict(case_from(options, RankPlace(), "fp32").params)
 
 
+@pytest.mark.usefixtures("_images_of_the_usual_size")
 @pytest.mark.parametrize(
     ("words", "changed"),
     [
@@ -187,6 +198,7 @@ def test_a_flag_changes_the_case_that_is_measured(
     assert params(*words) == params() | changed
 
 
+@pytest.mark.usefixtures("_images_of_the_usual_size")
 def test_a_case_is_the_suites_own_wherever_it_has_such_a_case() -> None:
     """So that one baseline holds for both."""
     options = read_options(["--network", "resnet50", "--mode", "inference"])
@@ -419,7 +431,7 @@ def test_a_run_is_kept_where_that_is_asked_for(run: Run, tmp_path: Path) -> None
     kept = read(path)
     assert kept.finished
     [record] = kept.records.values()
-    assert record.case.id == "shufflenet_v2_x0_5-b2-fp32-eager-infer"
+    assert record.case.id == "squeezenet1_1-b2-fp32-64px-eager-infer"
     assert record.status is None
     [attempt] = record.attempts
     assert attempt.accepted
@@ -637,15 +649,18 @@ SCRIPT = """
 import functools
 import sys
 
-from bench_lib.micro import program, session
-from bench_lib.model import Sampling
+from bench_lib.micro import program
+from bench_lib.worker.zygote import importing_torch
 
-session.Sampling = functools.partial(Sampling, warmup_s=0.01, warmup_max_s=0.02)
-session.disturbance = lambda measurement: None
+if __name__ != "__main__" or "--distributed_dataparallel" not in sys.argv:
+    with importing_torch():
+        from bench_lib.micro import session
+    session.Sampling = functools.partial(session.Sampling, warmup_s=0.01, warmup_max_s=0.02)
+    session.disturbance = lambda measurement: None
 if __name__ == "__main__":
     sys.exit(program.main())
 """
-"""The program, which hardly warms up."""
+"""The program, whose ranks hardly warm up."""
 
 
 def launched(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -701,6 +716,7 @@ def test_distributed_dataparallel_starts_a_process_for_each_device(tmp_path: Pat
     done = launched(
         tmp_path,
         *("script.py", "--distributed_dataparallel", "--device_ids", "0,1"),
+        *("--mode", "inference"),
         *("--rank", "0", "--world-size", "1", "--dist-backend", "gloo"),
         *("--dist-url", f"tcp://127.0.0.1:{free_port()}"),
     )
@@ -923,7 +939,7 @@ def test_what_torch_refuses_is_one_line_with_the_case(
     words = ["--network", "deeplabv3_mobilenet_v3_large", "--batch-size", "1"]
     assert program.main(words) == 1
     complaint = capsys.readouterr().err
-    assert "deeplabv3_mobilenet_v3_large-b1-fp32-224px-eager-train cannot be run: " in complaint
+    assert "deeplabv3_mobilenet_v3_large-b1-fp32-64px-eager-train cannot be run: " in complaint
     assert "Expected more than 1 value per channel" in complaint
     assert "Traceback" not in complaint
 
@@ -991,5 +1007,5 @@ def test_the_roofline_is_told_how_the_network_was_compiled(
         return placed(*arguments)
 
     monkeypatch.setattr(roofline, "place", place)
-    run("--mode", "inference", "--fp16", "1")
+    run("--mode", "inference", "--fp16", "1", "--batch-size", "1")
     assert told == [("fp16-bn32", "eager")]

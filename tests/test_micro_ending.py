@@ -68,7 +68,7 @@ def test_it_gets_the_device_and_is_ours():
         (zygote,) = Zygote.made
         assert zygote.turns == 2
         assert zygote.environment["HIP_VISIBLE_DEVICES"] == "2"
-        assert zygote.environment["BENCH_LIB_PRELOAD"] == "no"
+        assert zygote.environment["BENCH_LIB_PRELOAD"] == "torch"
         assert not zygote.closed
     assert zygote.closed
 

@@ -16,6 +16,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from processes import TORCH_ALONE
 
 import bench_lib
 from bench_lib.model import Status
@@ -236,7 +237,11 @@ def test_the_wheel_judges_a_repository_of_somebody_elses(installed, tmp_path):
         (tmp_path / f"{name}.py").write_text(text)
     (tmp_path / "matrix.toml").write_text(MATRIX)
     (tmp_path / "pyproject.toml").write_text(SETTINGS)
-    path = {"PYTHONPATH": str(tmp_path), "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+    path = {
+        **TORCH_ALONE,
+        "PYTHONPATH": str(tmp_path),
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+    }
     empty = run([programs / "bench-lib", "history", "list"], tmp_path, ends=(1,), **path)
     assert "no runs in history" in empty
     words = [programs / "python", "-m", "pytest", "--perf-kernels", "none", "--perf-cool", "0"]

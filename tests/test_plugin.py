@@ -1277,8 +1277,7 @@ def test_a_terminal_of_any_kind_has_pytests_own_output_intact(
     _, shown = in_terminal(pytester, *arguments, variables=variables, columns=columns)
     assert lines_below(shown)[0].startswith("measuring  0 of 2")
     with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write("\nimport bench_lib.plugin.progress as progress\n")
-        file.write("session.display = lambda *_: progress.Nothing()\n")
+        file.write("\nsession.display = lambda *_: None\n")
     _, without = in_terminal(pytester, *arguments, variables=variables, columns=columns)
     assert lines_below(without) == []
     assert [_lasting(line) for line in shown.lines] == [_lasting(line) for line in without.lines]
@@ -1448,9 +1447,10 @@ def night(suite, pytester):
     return lambda *arguments: run("--perf-tier", "smoke", *UNSEEN, *arguments)
 
 
+@pytest.mark.usefixtures("_all_plugins")
 @EVERYWHERE
-def test_a_tests_reports_are_published_once_each_with_outcomes_of_pytests_own(night, pytester, how):
-    """Other plugins know no others; the call waits for its verdict, and the teardown for it."""
+def test_every_plugin_that_reports_has_each_test_once_with_its_verdict(night, pytester, how):
+    """In one run, as the reports of one test are the same for all of them."""
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write("""
 def pytest_runtest_logreport(report, _seen=Path(__file__).parent / "seen"):
@@ -1459,8 +1459,18 @@ def pytest_runtest_logreport(report, _seen=Path(__file__).parent / "seen"):
             print(report.nodeid[-7:], report.when, report.outcome, file=file)
 import os
 """)
-    night(*how)
-    seen = pytester.path.joinpath("seen").read_text().splitlines()
+    reports = ("--html=r.html", "--self-contained-html", "--alluredir=allure")
+    result = night(*reports, "--json-report", "--json-report-file=r.json", *how)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    reports_are_published_once_each_with_outcomes_of_pytests_own(pytester.path)
+    pytest_html_has_each_test_once(pytester.path)
+    pytest_json_report_has_each_test_and_its_time(pytester.path)
+    allure_has_a_second_result_of_a_test_whose_verdict_is_not_what_its_call_said(pytester.path)
+
+
+def reports_are_published_once_each_with_outcomes_of_pytests_own(folder):
+    """Check the outcomes: the call waits for its verdict, and the teardown for the call."""
+    seen = folder.joinpath("seen").read_text().splitlines()
     by_test = {name: [li for li in seen if li.startswith(name)] for name in ("[alpha]", "p[beta]")}
     assert by_test == {
         "[alpha]": ["[alpha] setup passed", "[alpha] call failed", "[alpha] teardown passed"],
@@ -1468,13 +1478,9 @@ import os
     }
 
 
-@pytest.mark.usefixtures("_all_plugins")
-@EVERYWHERE
-def test_pytest_html_has_each_test_once_with_its_verdict(night, pytester, how):
-    """Its page is written, and says what the terminal says."""
-    result = night("--html=r.html", "--self-contained-html", *how)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    page = pytester.path.joinpath("r.html").read_text()
+def pytest_html_has_each_test_once(folder):
+    """Check that its page is written, and says what the terminal says."""
+    page = folder.joinpath("r.html").read_text()
     blob = re.search('data-jsonblob="([^"]*)"', page)[1]
     tests = json.loads(html.unescape(blob))["tests"]
     results = {name[-7:]: [each["result"] for each in rows] for name, rows in tests.items()}
@@ -1482,12 +1488,9 @@ def test_pytest_html_has_each_test_once_with_its_verdict(night, pytester, how):
     assert "REGRESSED alpha: latency" in html.unescape(blob)
 
 
-@pytest.mark.usefixtures("_all_plugins")
-@EVERYWHERE
-def test_pytest_json_report_has_each_test_with_its_verdict(night, pytester, how):
-    """The time that measuring took is the call's."""
-    night("--json-report", "--json-report-file=r.json", *how)
-    document = json.loads(pytester.path.joinpath("r.json").read_text())
+def pytest_json_report_has_each_test_and_its_time(folder):
+    """Check that the time that measuring took is the call's."""
+    document = json.loads(folder.joinpath("r.json").read_text())
     tests = {test["nodeid"][-7:]: test for test in document["tests"]}
     assert {name: test["outcome"] for name, test in tests.items()} == {
         "[alpha]": "failed",
@@ -1498,14 +1501,9 @@ def test_pytest_json_report_has_each_test_with_its_verdict(night, pytester, how)
     assert {"perf_status": "REGRESSED"} in tests["[alpha]"]["user_properties"]
 
 
-@pytest.mark.usefixtures("_all_plugins")
-@EVERYWHERE
-def test_allure_has_a_second_result_of_a_test_whose_verdict_is_not_what_its_call_said(
-    night, pytester, how
-):
-    """It shows the latest of one history id, and here the latest is the verdict."""
-    night("--alluredir=allure", *how)
-    paths = pytester.path.joinpath("allure").glob("*-result.json")
+def allure_has_a_second_result_of_a_test_whose_verdict_is_not_what_its_call_said(folder):
+    """Check the order: of one history id it shows the latest, which is the verdict here."""
+    paths = folder.joinpath("allure").glob("*-result.json")
     results = sorted((json.loads(path.read_text()) for path in paths), key=lambda r: r["start"])
     alpha = [result for result in results if result["name"] == "test_step[alpha]"]
     beta = [result for result in results if result["name"] == "test_step[beta]"]

@@ -22,7 +22,7 @@ from rocm_profilers.installation import app, install
 
 from bench_lib import model
 from bench_lib.backends.amd.rocprof import profilers, results, tables
-from bench_lib.backends.amd.rocprof.profilers import Profiler, find, require
+from bench_lib.backends.amd.rocprof.profilers import RocmProfiler, find, require
 from bench_lib.backends.profiler import ProfiledProcess, Results
 from bench_lib.backends.tool import ToolError
 
@@ -47,7 +47,7 @@ ALL = [
 
 def run(
     folder: Path, tool: str, version: str, *, processes: int = 1, counters: tuple[str, ...] = ()
-) -> Profiler:
+) -> RocmProfiler:
     """Install a profiler, and profile the application as ``case`` in ``out``."""
     environ = install(folder / "rocm", tool, version=version)
     profiler = require(tool, environ)
@@ -132,7 +132,7 @@ def test_a_profiler_that_is_not_on_path_is_found_in_rocm_s_folder(tmp_path):
     """Images of ROCm do not always put it on PATH."""
     environ = install(tmp_path / "rocm", "rocprofv3", version="7.0.2")
     found = find({"PATH": "", "ROCM_PATH": environ["ROCM_PATH"]})
-    assert found == Profiler("rocprofv3", str(tmp_path / "rocm/bin/rocprofv3"), (7, 0, 2))
+    assert found == RocmProfiler("rocprofv3", str(tmp_path / "rocm/bin/rocprofv3"), (7, 0, 2))
 
 
 def test_a_tool_that_is_asked_for_is_taken_and_no_other(tmp_path):
@@ -175,7 +175,7 @@ def test_without_rocm_s_file_of_its_version_the_tool_is_asked(tmp_path):
 
 def test_rocprofv3_is_always_told_its_output_format():
     """Without it ROCm 7 writes a database and no CSV; each rank has files of its own."""
-    command = Profiler("rocprofv3", "/r/rocprofv3").command(APP, Path("/out"))
+    command = RocmProfiler("rocprofv3", "/r/rocprofv3").command(APP, Path("/out"))
     assert command == [
         *("/r/rocprofv3", "--stats", "--kernel-trace", "--marker-trace", "--memory-copy-trace"),
         *("--output-format", "csv", "-d", "/out", "-o", "case_%pid%", "--", *APP),
@@ -184,8 +184,8 @@ def test_rocprofv3_is_always_told_its_output_format():
 
 def test_older_profilers_take_the_application_without_a_border():
     """Neither knows ``--``."""
-    v2 = Profiler("rocprofv2", "/r/rocprofv2").command(APP, Path("/out"))
-    v1 = Profiler("rocprof", "/r/rocprof").command(APP, Path("/out"))
+    v2 = RocmProfiler("rocprofv2", "/r/rocprofv2").command(APP, Path("/out"))
+    v1 = RocmProfiler("rocprof", "/r/rocprof").command(APP, Path("/out"))
     assert v2 == [
         *("/r/rocprofv2", "--kernel-trace", "--roctx-trace", "--plugin", "file"),
         *("-d", "/out", "-o", "case", *APP),
@@ -204,7 +204,7 @@ def test_older_profilers_take_the_application_without_a_border():
 )
 def test_counters_are_asked_for_as_the_release_takes_them(release, words):
     """In a file before ROCm 6.3."""
-    profiler = Profiler("rocprofv3", "rocprofv3", release)
+    profiler = RocmProfiler("rocprofv3", "rocprofv3", release)
     command = profiler.command(APP, Path("/out"), counters=("FETCH_SIZE", "SQ_WAVES"))
     assert command == [
         *("rocprofv3", *words, "--output-format", "csv", "-d", "/out", "-o", "case_%pid%"),
@@ -215,7 +215,7 @@ def test_counters_are_asked_for_as_the_release_takes_them(release, words):
 @pytest.mark.parametrize(("release", "blocks"), [((6, 4), []), ((7, 0), ["-b", "2"])])
 def test_rocprof_compute_collects_one_part_of_its_report_where_it_can(release, blocks):
     """Before ROCm 7.0 ``-b`` meant parts of the hardware."""
-    profiler = Profiler("rocprof-compute", "rocprof-compute", release)
+    profiler = RocmProfiler("rocprof-compute", "rocprof-compute", release)
     assert profiler.command(APP, Path("/out")) == [
         *("rocprof-compute", "profile", "-n", "case", "-p", "/out/case", *blocks, "--no-roof"),
         *("--", *APP),
@@ -290,7 +290,7 @@ def test_what_was_asked_for_counts_and_not_the_database_beside_it(tmp_path):
     """``--output-format csv rocpd`` writes everything twice."""
     (tmp_path / "case_7_results.db").write_bytes(b"garbage")
     (tmp_path / "case_7_kernel_trace.csv").write_text(TRACE + '"K","gemm",10,30,1\n')
-    found = Profiler("rocprofv3", "r").results(tmp_path)
+    found = RocmProfiler("rocprofv3", "r").results(tmp_path)
     assert found == Results(
         [
             ProfiledProcess(
@@ -303,11 +303,11 @@ def test_what_was_asked_for_counts_and_not_the_database_beside_it(tmp_path):
 # --- ranges ------------------------------------------------------------------------------
 
 
-def write(folder: Path, **files: str) -> Profiler:
+def write(folder: Path, **files: str) -> RocmProfiler:
     """Write files of a case with a name of its own."""
     for name, text in files.items():
         (folder / f"case_{name}.csv").write_text(text)
-    return Profiler("rocprofv3", "rocprofv3")
+    return RocmProfiler("rocprofv3", "rocprofv3")
 
 
 def read(path: Path) -> list[model.Kernel]:
@@ -344,7 +344,7 @@ def test_ranges_of_rocprofv2_end_with_the_last_that_began(tmp_path):
         "Domain,ROCTX_ID,Message,Timestamp\n\n"
         'R,0,"step",10\nR,0,"inner",20\nR,0,,30\nR,0,,40\nR,0,,50\nR,0,"step",60\n'
     )
-    profiler = Profiler("rocprofv2", "rocprofv2")
+    profiler = RocmProfiler("rocprofv2", "rocprofv2")
     found = [kernels(profiler.results(tmp_path, name)) for name in ("step", "inner")]
     assert [each[0].calls for each in found] == [3, 1]
 
@@ -420,7 +420,7 @@ def test_the_statistics_are_found_beside_other_files(tmp_path, tool, file):
     for name, kernel in ((file, "ours"), ("other_kernel_stats.csv", "theirs")):
         (tmp_path / name).write_text(HEADER + f'"{kernel}",4,4000,1000,100,1,1,0\n')
     (tmp_path / "case_agent_info.csv").write_text("Node_Id\n")
-    found = Profiler(tool, tool).results(tmp_path)
+    found = RocmProfiler(tool, tool).results(tmp_path)
     assert [kernel.name for kernel in kernels(found)] == ["ours"]
 
 
@@ -429,7 +429,7 @@ def test_a_trace_of_rocprofv2_is_found_by_its_columns(tmp_path):
     (tmp_path / "case_17_agents.csv").write_text("Agent\n0\n")
     trace = "Kernel_Name,Start_Timestamp,End_Timestamp\ngemm,1000,1900\n"
     (tmp_path / "results_case.csv").write_text(trace)
-    found = Profiler("rocprofv2", "rocprofv2").results(tmp_path)
+    found = RocmProfiler("rocprofv2", "rocprofv2").results(tmp_path)
     assert [kernel.name for kernel in kernels(found)] == ["gemm"]
 
 
@@ -438,7 +438,7 @@ def test_what_was_not_written_is_named_with_what_was(tmp_path, tool):
     """An application that never used the device leaves no statistics."""
     (tmp_path / "case_agent_info.csv").write_text("Node_Id\n")
     with pytest.raises(ToolError, match=rf"{tool} left no statistics .*, but case_agent_info.csv"):
-        Profiler(tool, tool).results(tmp_path)
+        RocmProfiler(tool, tool).results(tmp_path)
 
 
 def test_a_run_of_another_name_in_the_folder_is_not_read(tmp_path):
@@ -583,14 +583,14 @@ def test_a_database_that_cannot_be_read_says_how_to_get_csv(tmp_path, make, word
     """Empty, no database at all, and a torn one."""
     make(tmp_path / "case_results.db")
     with pytest.raises(ToolError, match=words):
-        Profiler("rocprofv3", "rocprofv3").results(tmp_path)
+        RocmProfiler("rocprofv3", "rocprofv3").results(tmp_path)
 
 
 def test_a_database_under_a_csv_s_name_is_told(tmp_path):
     """Renamed by somebody who wanted CSV."""
     (tmp_path / "case_kernel_stats.csv").write_bytes(tables.DATABASE + b"\0" * 80)
     with pytest.raises(ToolError, match="is a database and no CSV; profile again with"):
-        Profiler("rocprofv3", "rocprofv3").results(tmp_path)
+        RocmProfiler("rocprofv3", "rocprofv3").results(tmp_path)
 
 
 def test_times_in_a_database_that_are_none_are_an_error(tmp_path):
@@ -603,7 +603,7 @@ def test_times_in_a_database_that_are_none_are_an_error(tmp_path):
         made.execute("INSERT INTO rocpd_info_kernel_symbol VALUES (1, 'g', 'k')")
     made.close()
     with pytest.raises(ToolError, match=r"5 to 'soon' is no stretch of time"):
-        Profiler("rocprofv3", "rocprofv3").results(tmp_path)
+        RocmProfiler("rocprofv3", "rocprofv3").results(tmp_path)
 
 
 # --- anything at all ---------------------------------------------------------------------
@@ -640,7 +640,7 @@ def test_whatever_is_in_a_csv_it_is_read_or_refused(tmp_path, content, markers):
     (tmp_path / "case_marker_api_trace.csv").write_bytes(markers)
     (tmp_path / "case_memory_copy_trace.csv").write_bytes(content)
     only_a_tool_error(lambda: read(tmp_path / "case_kernel_trace.csv"))
-    profiler = Profiler("rocprofv3", "rocprofv3")
+    profiler = RocmProfiler("rocprofv3", "rocprofv3")
     only_a_tool_error(lambda: profiler.results(tmp_path))
     only_a_tool_error(lambda: profiler.results(tmp_path, "step"))
 
@@ -664,14 +664,14 @@ def test_whatever_is_in_a_database_it_is_read_or_refused(tmp_path, content, at):
     good = (tmp_path / "good").read_bytes()
     at %= len(good)
     path.write_bytes(good[:at] + content + good[at + len(content) :])
-    only_a_tool_error(lambda: Profiler("rocprofv3", "r").results(tmp_path))
+    only_a_tool_error(lambda: RocmProfiler("rocprofv3", "r").results(tmp_path))
 
 
 def test_the_folder_of_a_workload_may_be_that_of_the_device(tmp_path):
     """Releases differ in whether they add it."""
     (tmp_path / "case/MI300X").mkdir(parents=True)
     (tmp_path / "case/MI300X/pmc_perf.csv").write_text(TRACE)
-    profiler = Profiler("rocprof-compute", "rocprof-compute")
+    profiler = RocmProfiler("rocprof-compute", "rocprof-compute")
     assert profiler.results(tmp_path).problems == [
         "rocprof-compute saw no kernel: nothing ran on a GPU there"
     ]

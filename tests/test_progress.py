@@ -20,7 +20,6 @@ from bench_lib.engine.pace import Pace, name_of
 from bench_lib.plugin import progress
 from bench_lib.plugin.progress import (
     Footer,
-    Nothing,
     ProgressLines,
     RunProgress,
     State,
@@ -549,9 +548,9 @@ def config_of(*, verbosity=0, capture="fd", terminal=True):
         (ProgressLines, {}, True, {"TERM": None}),
         (ProgressLines, {}, True, {"CI": "true"}),
         (ProgressLines, {"capture": "no"}, True, {}),
-        (Nothing, {"verbosity": -2}, True, {}),
-        (Nothing, {"verbosity": -2}, False, {}),
-        (Nothing, {"terminal": False}, True, {}),
+        (type(None), {"verbosity": -2}, True, {}),
+        (type(None), {"verbosity": -2}, False, {}),
+        (type(None), {"terminal": False}, True, {}),
     ],
 )
 def test_what_is_shown_fits_where_it_is_shown(monkeypatch, kind, asked, tty, variables):

@@ -14,7 +14,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,19 @@ import pytest
 from builders import make_measurement
 from processes import LONG_S, ON_THE_CPU, all_gone, pids_in, wait_until
 
+from bench_lib.cases.collectives import collective_case
 from bench_lib.launch import ranks as module
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.launchers import LaunchCommand, command_for
 from bench_lib.launch.launchers.mpirun import is_open_mpi
-from bench_lib.launch.ranks import fold, run_ranks
+from bench_lib.launch.ranks import Answer, fold, measure_together, run_ranks
 from bench_lib.model import Case, Fault, Launch, Measurement, Numerics, RankSample, Sampling
 
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
+
+
+ALONE = LaunchCommand("none", (sys.executable,), 1)
+"""Starts one rank, and is no launcher."""
 
 
 def two_ranks(workload: str, *, time_limit_s: float = LONG_S, **params: Any) -> Case:
@@ -76,13 +81,40 @@ def fault_with(name: str, folder: Path, **planted: Any) -> Fault:
     return raised.value.fault
 
 
-@pytest.mark.parametrize("name", BOTH)
-def test_two_ranks_train_one_network_and_are_measured_as_one(name: str) -> None:
-    """Over gloo, whoever starts them."""
-    measured = measured_with(
-        name,
+@pytest.mark.parametrize("name", BOTH[1:])
+def test_ranks_of_another_launcher_than_torchrun_are_measured_as_one(
+    name: str, tmp_path: Path
+) -> None:
+    """Whoever starts them, they meet in each step."""
+    case = two_ranks("faulty:by_rank", pids=str(tmp_path), others="meet", last="meet")
+    measured = measured_with(name, case)
+    assert (measured.case_id, measured.context_id) == ("two", "ranks")
+    assert [sample.rank for sample in measured.per_rank] == [0, 1]
+    assert len(measured.iteration_s) == 2
+
+
+@pytest.fixture(scope="module")
+def together() -> list[Answer]:
+    """Measure a case of every kind in one launch of torchrun, because it takes long to start."""
+    model = {"network": "lm-tiny", "batch_size": 1, "length": 16, "precision": "fp32"}
+    loaded = {"feed": "loader", "workers": 1}
+    batch = [
         two_ranks("network", network="squeezenet1_1", batch_size=2, image_size=32, task="train"),
-    )
+        two_ranks("training", dataset="mnist", network="cnn", batch_size=8, **loaded),
+        collective_case(two_ranks(""), op="all_gather", bytes="4K", in_place=True, ranks=2),
+        two_ranks("language_model", **model, parallel="fsdp2"),
+        two_ranks("language_model", **model),
+        two_ranks("language_model", **model, compile_mode="graph"),
+        two_ranks("language_model", **{**model, "length": 257}),
+        two_ranks("language_model", **model),
+    ]
+    return measure_together(batch, environment=ON_THE_CPU)
+
+
+def test_two_ranks_train_one_network_and_are_measured_as_one(together: list[Answer]) -> None:
+    """Over gloo."""
+    measured = together[0]
+    assert isinstance(measured, Measurement), measured
     assert (measured.case_id, measured.context_id) == ("two", "ranks")
     assert (measured.items_per_step, measured.item) == (4, "img")
     zero, one = measured.per_rank
@@ -94,6 +126,51 @@ def test_two_ranks_train_one_network_and_are_measured_as_one(name: str) -> None:
     assert measured.numerics is not None
     assert measured.numerics.loss == measured.numerics.reference_loss
     assert measured.numerics.grad_norm is None
+
+
+def test_two_ranks_learn_together_from_parts_of_one_epoch(together: list[Answer]) -> None:
+    """What they saw is told as one training."""
+    seen = together[1]
+    assert isinstance(seen, Measurement), seen
+    assert (seen.items_per_step, len(seen.per_rank)) == (16, 2)
+    assert seen.training is not None
+    assert (seen.training.samples, seen.training.steps_per_epoch) == (60_000, 3750)
+    assert len(seen.training.losses) == 2
+    assert list(seen.portions_s) == ["load", "forward", "backward", "optimizer"]
+
+
+def test_two_ranks_gather(together: list[Answer]) -> None:
+    """Each what the other has, and rightly."""
+    gathered = together[2]
+    assert isinstance(gathered, Measurement), gathered
+    assert (gathered.items_per_step, gathered.item) == (50, "call")
+    assert [sample.rank for sample in gathered.per_rank] == [0, 1]
+    assert gathered.numerics is not None
+    assert gathered.numerics.loss == gathered.numerics.reference_loss == 2048
+
+
+@pytest.mark.parametrize("number", [3, 4], ids=["fsdp2", "ddp"])
+def test_two_ranks_train_a_language_model(together: list[Answer], number: int) -> None:
+    """Divided between them or whole on each, the loss is as on one."""
+    seen = together[number]
+    assert isinstance(seen, Measurement), seen
+    assert (seen.items_per_step, seen.item) == (32, "token")
+    assert list(seen.portions_s) == ["forward", "backward", "optimizer"]
+    assert seen.numerics is not None
+    assert seen.numerics.loss == pytest.approx(seen.numerics.reference_loss)
+
+
+def test_ranks_go_on_after_a_skip_and_measure_nothing_after_a_fault(
+    together: list[Answer],
+) -> None:
+    """The last of the cases has no answer."""
+    *_, skipped, fault = together
+    assert len(together) == 7
+    assert isinstance(skipped, CaseSkipped)
+    assert "CUDA graphs, which a CPU does not have" in str(skipped)
+    assert isinstance(fault, CaseFault)
+    assert fault.fault.message.endswith("ValueError: length is 257, and lm-tiny has 256 positions")
+    assert fault.fault.phase == "build"
 
 
 def test_a_rank_that_raises_is_named_and_takes_the_others_along(tmp_path: Path) -> None:
@@ -118,9 +195,13 @@ def test_a_rank_that_dies_is_named_and_not_those_that_end_for_it(name: str, tmp_
 
 def test_a_rank_that_runs_out_of_memory_is_named(tmp_path: Path) -> None:
     """With what it asked for."""
-    fault = fault_with("torchrun", tmp_path, others="meet", last="starve")
+    params = {"pids": str(tmp_path), "others": "starve", "last": "starve"}
+    case = Case("one", "faulty:by_rank", params, sampling=AT_ONCE, time_limit_s=LONG_S)
+    with pytest.raises(CaseFault) as raised:
+        run_ranks(case, command=ALONE, environment=ON_THE_CPU)
+    fault = raised.value.fault
     assert (fault.kind, fault.phase) == ("out of memory", "first step")
-    assert fault.message.startswith("rank 1: RuntimeError: ")
+    assert fault.message.startswith("rank 0: RuntimeError: ")
     assert "1152921504606846976 bytes" in fault.last_output
 
 
@@ -131,10 +212,12 @@ def test_a_rank_that_hangs_ends_the_case_at_its_limit(
     """Where each stood is told, and which one the others waited for."""
     follow = module.follow
 
-    def once_they_hang(process: subprocess.Popen[bytes], _limit_s: float, folder: Path) -> bool:
+    def once_they_hang(
+        process: subprocess.Popen[bytes], cases: Sequence[Case], folder: Path
+    ) -> bool:
         # Starting ranks takes long on a busy machine, and a call that begins does not.
         assert wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2)
-        return follow(process, 2, folder)
+        return follow(process, [replace(case, time_limit_s=2) for case in cases], folder)
 
     monkeypatch.setattr(module, "follow", once_they_hang)
     fault = fault_with(name, tmp_path, others="meet", last="hang", time_limit_s=25)
@@ -150,8 +233,7 @@ def test_a_rank_that_hangs_ends_the_case_at_its_limit(
 def test_one_process_needs_no_launcher() -> None:
     """The words before the worker may be just an interpreter."""
     case = Case("one", "faulty:well", {}, sampling=AT_ONCE, time_limit_s=LONG_S)
-    alone = LaunchCommand("none", (sys.executable,), 1)
-    measured = run_ranks(case, command=alone, environment=ON_THE_CPU)
+    measured = run_ranks(case, command=ALONE, environment=ON_THE_CPU)
     assert [sample.rank for sample in measured.per_rank] == [0]
 
 
@@ -171,11 +253,11 @@ group.leave()
 """
 
 
-@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("name", BOTH[1:])
 def test_ranks_that_somebody_starts_by_hand_meet_without_being_told_where(
     name: str, tmp_path: Path
 ) -> None:
-    """As ``mpirun -np 2 python -m bench_lib.micro`` does."""
+    """As ``mpirun -np 2 python -m bench_lib.micro`` does; torchrun tells them."""
     script = tmp_path / "script.py"
     script.write_text(BY_HAND)
     done = subprocess.run(
@@ -218,7 +300,7 @@ def test_ranks_of_different_cases_do_not_measure(
     monkeypatch.setattr(module, "LINGER_S", 1.0)  # nobody ends the other
     other = tmp_path / "other.json"
     case = two_ranks("faulty:by_rank", pids=str(tmp_path), others="meet", last="meet")
-    other.write_text(json.dumps(asdict(replace(case, id="other"))))
+    other.write_text(json.dumps([asdict(replace(case, id="other"))]))
     with pytest.raises(CaseFault) as raised:
         run_ranks(case, command=by_hand(tmp_path, file=str(other)), environment=ON_THE_CPU)
     fault = raised.value.fault
@@ -254,9 +336,8 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_launcher_that_starts_others_than_asked_for_is_said() -> None:
     """An mpirun of another MPI starts processes that each take themselves for the only one."""
-    alone = LaunchCommand("none", (sys.executable,), 1)
     with pytest.raises(CaseFault) as raised:
-        run_ranks(two_ranks("any"), command=alone, environment=ON_THE_CPU)
+        run_ranks(two_ranks("any"), command=ALONE, environment=ON_THE_CPU)
     assert raised.value.fault.message == "rank 0: the case is of 2 ranks, and 1 were started"
 
 
@@ -284,9 +365,9 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """
     mark, follow = tmp_path / "hangs", module.follow
 
-    def from_there(process: subprocess.Popen[bytes], limit_s: float, folder: Path) -> bool:
+    def from_there(process: subprocess.Popen[bytes], cases: Sequence[Case], folder: Path) -> bool:
         assert wait_until(mark.exists)
-        return follow(process, limit_s, folder)
+        return follow(process, cases, folder)
 
     monkeypatch.setattr(module, "follow", from_there)
     return f'touch "{mark}"; exec sleep 3600'
@@ -294,8 +375,8 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def writing(*outcomes: dict[str, Any]) -> str:
     """Return shell commands that leave the ranks' outcomes."""
-    return "".join(
-        f"cat > \"$5/rank-{outcome['rank']}.json\" <<'END'\n{json.dumps(outcome)}\nEND\n"
+    return 'mkdir -p "$5/0"\n' + "".join(
+        f"cat > \"$5/0/rank-{outcome['rank']}.json\" <<'END'\n{json.dumps(outcome)}\nEND\n"
         for outcome in outcomes
     )
 
@@ -688,7 +769,7 @@ def test_a_file_that_is_not_whole_is_not_an_outcome(
     launcher: Callable[[str], LaunchCommand],
 ) -> None:
     """A rank that was ended while it wrote has no result."""
-    script = writing(outcome(0)) + "echo '{' > \"$5/rank-1.part\""
+    script = writing(outcome(0)) + "echo '{' > \"$5/0/rank-1.part\""
     assert fault_of(launcher(script)).message.endswith("no result from rank 1")
 
 

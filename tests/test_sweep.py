@@ -9,7 +9,7 @@ import subprocess
 import pytest
 from builders import make_case, make_measurement
 
-from bench_lib.launch import sweep
+from bench_lib.launch import ranks as module
 from bench_lib.launch.faults import CaseFault, CaseSkipped
 from bench_lib.launch.launchers import LaunchCommand
 from bench_lib.launch.ranks import LaunchEnd
@@ -49,7 +49,7 @@ def launched(monkeypatch):
                 (folder / f"rank-{rank}.phases").write_text("build\nmeasure\n")
             return LaunchEnd(launcher, 0, in_time, folder / "output.log")
 
-        monkeypatch.setattr(sweep, "launch", launch)
+        monkeypatch.setattr(module, "launch", launch)
 
     return leave
 
@@ -57,7 +57,7 @@ def launched(monkeypatch):
 def test_each_case_has_its_own_answer(launched):
     """A skipped one is no reason to end."""
     launched(measured("a"), {"skipped": "no FP8 here"}, measured("c"))
-    first, skipped, last = sweep.measure_together(cases("a", "b", "c"), command=TWO)
+    first, skipped, last = module.measure_together(cases("a", "b", "c"), command=TWO)
     assert isinstance(first, Measurement)
     assert isinstance(last, Measurement)
     assert (first.case_id, str(skipped), last.case_id) == ("a", "no FP8 here", "c")
@@ -68,7 +68,7 @@ def test_nothing_is_told_after_the_first_fault(launched):
     """What ranks left of later cases was measured by broken processes."""
     fault = {"kind": "out of memory", "message": "HIP out of memory", "traceback": ""}
     launched(measured("a"), {"fault": fault, "phase": "build"}, measured("c"))
-    first, second = sweep.measure_together(cases("a", "b", "c"), command=TWO)
+    first, second = module.measure_together(cases("a", "b", "c"), command=TWO)
     assert isinstance(first, Measurement)
     assert isinstance(second, CaseFault)
     assert (second.fault.kind, second.fault.phase) == ("out of memory", "build")
@@ -77,7 +77,7 @@ def test_nothing_is_told_after_the_first_fault(launched):
 def test_ranks_that_are_late_are_the_fault_of_the_case_they_were_at(launched):
     """The ones before it stand."""
     launched(measured("a"), in_time=False)
-    first, late = sweep.measure_together(cases("a", "b", "c"), command=TWO)
+    first, late = module.measure_together(cases("a", "b", "c"), command=TWO)
     assert isinstance(first, Measurement)
     assert late.fault.kind == "time limit"
 
@@ -110,14 +110,14 @@ def clock(monkeypatch):
         now[0] += 6.0
         return now[0]
 
-    monkeypatch.setattr(sweep.time, "monotonic", monotonic)
+    monkeypatch.setattr(module.time, "monotonic", monotonic)
 
 
 @pytest.mark.usefixtures("clock")
 def test_a_launch_may_take_longer_than_any_case_of_it(tmp_path):
     """Each has its own limit, from the end of the one before."""
     asked = cases("a", "b", "c", "d")
-    assert sweep._ends_in_time(Ranks(tmp_path, 4), asked, tmp_path)
+    assert module.follow(Ranks(tmp_path, 4), asked, tmp_path)
 
 
 @pytest.mark.usefixtures("clock")
@@ -125,8 +125,7 @@ def test_a_case_that_is_not_done_within_its_limit_ends_the_launch(tmp_path):
     """However many were done before it, and told by one rank alone is not done."""
     asked = cases("a", "b", "c", "d")
     ranks = Ranks(tmp_path, 4, stops_at=2)
-    assert not sweep._ends_in_time(ranks, asked, tmp_path)
-    assert ranks.looks < 6
     (tmp_path / "2").mkdir()
     (tmp_path / "2" / "rank-0.json").write_text("{}")
-    assert sweep._done(asked, tmp_path) == 2
+    assert not module.follow(ranks, asked, tmp_path)
+    assert ranks.looks < 6

@@ -63,6 +63,7 @@ def test_every_figure_is_summed_up_in_its_own_way() -> None:
         utilization=0.75,
         clock_mhz=2000,
         clock_min_mhz=1000,
+        clock_max_mhz=2100,
         memory_clock_mhz=1200,
         power_w=500,
         temperature_c=70,

@@ -19,9 +19,8 @@ from bench_lib.cases import training as axes
 from bench_lib.cases.training import training_case
 from bench_lib.formulas.images import DataSet
 from bench_lib.launch.faults import CaseFault, CaseSkipped
-from bench_lib.launch.ranks import run_ranks
 from bench_lib.launch.zygote import WorkerProcess, Zygote
-from bench_lib.model import Case, Launch, Measurement, Sampling, UserError
+from bench_lib.model import Case, Measurement, Sampling, UserError
 from bench_lib.worker import host
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.measure import MeasuringContext as Lent
@@ -582,21 +581,3 @@ def test_a_thousand_workers_are_a_skip_with_the_number_of_cpus(context):
     cpus = len(os.sched_getaffinity(0))
     with pytest.raises(CaseSkipped, match=f"1000 loader workers on {cpus} CPUs; at most"):
         context.measure(loaded(workers=1000))
-
-
-def test_two_ranks_learn_together_from_parts_of_one_epoch():
-    """Through torchrun, over gloo; what they saw is told as one training."""
-    case = Case(
-        "two",
-        "training",
-        {**LOADED, "workers": 1},
-        launch=Launch(ranks=2),
-        sampling=AT_ONCE,
-        time_limit_s=LONG_S,
-    )
-    seen = run_ranks(case, environment=ON_THE_CPU)
-    assert (seen.items_per_step, len(seen.per_rank)) == (16, 2)
-    assert seen.training is not None
-    assert (seen.training.samples, seen.training.steps_per_epoch) == (60_000, 3750)
-    assert len(seen.training.losses) == 2
-    assert list(seen.portions_s) == ["load", "forward", "backward", "optimizer"]

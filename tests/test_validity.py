@@ -207,9 +207,11 @@ def test_a_level_knows_how_far_clocks_swing_at_a_power_cap():
     assert found.least_mhz == pytest.approx(1800.0 - 150.0)
 
 
-def test_a_baseline_that_knows_no_clock_sets_no_level():
+def test_a_baseline_that_knows_no_clock_blames_none():
     """Those of older versions, and of devices that do not tell."""
-    assert level(at(None, None), 0.01) is None
+    unknown = level(at(None, None), 0.01)
+    assert (unknown.usual_mhz, unknown.least_mhz, unknown.source) == (0.0, 0.0, None)
+    assert blame(make_telemetry(clock_mhz=300.0), make_hardware(), unknown, 1.0) is None
     assert level([], 0.01) is None
     assert level(at(None, 2000.0), 0.01).usual_mhz == 2000.0
 

@@ -17,9 +17,8 @@ from processes import all_gone, wait_until
 
 from bench_lib.launch import zygote as module
 from bench_lib.launch.faults import CaseFault, LaunchError
-from bench_lib.launch.leash import leashed
-from bench_lib.launch.leash import main as leash
-from bench_lib.launch.started import signal_all
+from bench_lib.launch.started import leashed, signal_all
+from bench_lib.launch.started import main as leash
 from bench_lib.launch.zygote import Zygote
 from bench_lib.model import Case, Device
 

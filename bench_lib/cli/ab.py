@@ -191,6 +191,7 @@ def _compare(
     from bench_lib.studies import ab as comparing
 
     settings = Settings(
+        bursts=True,
         history=folder,
         processes=pairs,
         planned=most_pairs,

@@ -30,12 +30,14 @@ from bench_lib.environment import caches, fingerprint
 from bench_lib.launch import launchers
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.launchers import LaunchCommand
-from bench_lib.launch.ranks import run_ranks
-from bench_lib.launch.sweep import Answer, Sweep, measure_together
+from bench_lib.launch.ranks import Answer, measure_together, run_ranks
+from bench_lib.launch.sweep import Sweep
 from bench_lib.launch.temporary import cannot_write, is_full
 from bench_lib.launch.zygote import WorkerProcess, Zygote
 from bench_lib.model import (
+    IN_BURSTS,
     Attempt,
+    Bursts,
     Case,
     Environment,
     Fault,
@@ -44,7 +46,7 @@ from bench_lib.model import (
     Measurement,
     Telemetry,
 )
-from bench_lib.storage import history
+from bench_lib.storage import devices, history
 from bench_lib.verdict import validity
 
 MOST_LOST = 5
@@ -87,6 +89,8 @@ class HeldDevice:
         self._besides: list[int] = []
         """Processes of ours that have the device open and are none of the workers."""
         self._positions: dict[str, int] = {}
+        self._in_bursts: dict[str, bool] = {}
+        """By case, whether its first process in this run was measured in bursts."""
         self._sweep: Sweep | None = None
         self._cooling = Cooling(
             device, self._seen_between, cool_s=settings.cool_s, say=settings.say
@@ -289,7 +293,8 @@ class HeldDevice:
         begin = time.monotonic()
         attempt = self._blank(case, process)
         try:
-            measurement = self._sides[side].measure(case, process)
+            measurement = self._sides[side].measure(case, process, self._bursts_for(case))
+            self._in_bursts.setdefault(case.id, measurement.state == IN_BURSTS)
             return self._with_measurement(attempt, measurement, begin)
         except CaseSkipped as reason:
             attempt = replace(attempt, skipped=str(reason))
@@ -317,10 +322,53 @@ class HeldDevice:
         return replace(
             attempt,
             measurement=measurement,
-            telemetry=self._seen_between(*measurement.window_s),
+            telemetry=self._seen_during(measurement),
             accepted=True,
             took_s=round(time.monotonic() - began_s, 3),
         )
+
+    def _seen_during(self, measurement: Measurement) -> Telemetry | None:
+        """Return what was seen of the sustained stretch, with the clock of the bursts if any.
+
+        A look that falls between bursts may see an idle clock, so the highest counts, unless
+        sustained work ran at a higher one.
+        """
+        seen = self._seen_between(*measurement.window_s)
+        if seen is None or measurement.burst_window_s is None:
+            return seen
+        bursts = self._seen_between(*measurement.burst_window_s)
+        clock_mhz = bursts.clock_max_mhz if bursts is not None else None
+        is_known = clock_mhz is not None and clock_mhz >= (seen.clock_mhz or 0.0)
+        return replace(seen, clock_mhz=clock_mhz if is_known else None)
+
+    def _bursts_for(self, case: Case) -> Bursts | None:
+        """Return the bursts to measure a case in, as its baseline was, or as this run began."""
+        if not self._settings.bursts or case.launch.ranks > 1 or not backends.is_gpu(self.device):
+            return None
+        expected = self._expected(case)
+        known = self._in_bursts.get(case.id)
+        wanted = known if expected is None else expected.in_bursts
+        if wanted is False or (bursts := self._full_clock) is None:
+            return None
+        return replace(bursts, always=bool(wanted))
+
+    @functools.cached_property
+    def _full_clock(self) -> Bursts | None:
+        """How long the device works at full clock; found out once a device and driver."""
+        driver = self._before(self._first).driver
+        with contextlib.suppress(KeyError):
+            return devices.bursts_of(self.device, driver)
+        try:
+            process = self._sides[self._first].fork()
+            try:
+                found = process.calibrate()
+            finally:
+                process.close()
+        except LaunchError as error:
+            self._settings.say(f"power-bound cases are measured under the power cap: {error}")
+            return None
+        devices.keep_bursts(self.device, driver, found)
+        return found
 
     def _spoilt_by(self, case: Case, attempt: Attempt) -> str | None:
         """Say what the hardware did to a measurement; None where there is none."""

@@ -14,6 +14,7 @@ from bench_lib.environment import fingerprint
 from bench_lib.launch.faults import CaseFault, LaunchError
 from bench_lib.launch.zygote import WorkerProcess, Zygote
 from bench_lib.model import (
+    Bursts,
     Case,
     Environment,
     Fault,
@@ -72,19 +73,21 @@ class Processes:
         self._lost = 0
         """Cases in a row for which the device could not be opened any more."""
 
-    def measure(self, case: Case, number: int) -> Measurement:
+    def measure(self, case: Case, number: int, bursts: Bursts | None = None) -> Measurement:
         """Measure a case in a process, which opens the device unless it has it open.
+
+        With ``bursts`` a power-bound case is measured in them, unless it has several ranks.
 
         After a fault the process is gone.  Raises CaseSkipped or CaseFault, and LaunchError
         where workers cannot be started at all.
         """
         try:
-            return self._measured(case, number)
+            return self._measured(case, number, bursts)
         except CaseFault:
             self.drop(number)
             raise
 
-    def _measured(self, case: Case, number: int) -> Measurement:
+    def _measured(self, case: Case, number: int, bursts: Bursts | None) -> Measurement:
         if case.launch.ranks > 1:
             measurement = self._measure_ranks(case)
             self._measured_by = [r.pid for r in measurement.per_rank if r.pid is not None]
@@ -93,7 +96,7 @@ class Processes:
             self.drop(number)  # what ran in it has libraries loaded and kernels found
         process = self.open(number)
         self._measured_by = [process.pid]
-        measurement = process.measure(case)
+        measurement = process.measure(case, bursts)
         if process.is_dear:
             warning = "launches cost more in this context than they could, and in all that were "
             warning += "drawn before it"

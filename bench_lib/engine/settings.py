@@ -64,6 +64,8 @@ class Settings:
     """By case, what the suite allows it; other cases bring their own."""
     any_clock: bool = False
     """Take a measurement at a lower clock than the baseline's, and judge it all the same."""
+    bursts: bool = False
+    """Measure power-bound cases of one rank in bursts, below the power cap."""
     cool_s: float = COOL_S
     """Longest wait, in seconds, before a case is measured again that the hardware spoilt."""
     lock_wait_s: float = 600.0

@@ -1,4 +1,4 @@
-"""Cases of several ranks: one launch per case, each rank's file folded into a measurement."""
+"""Cases of several ranks: their launch, and each rank's file folded into a measurement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -34,8 +34,7 @@ from bench_lib.launch.launchers import (
     exit_code,
     without_ranks,
 )
-from bench_lib.launch.leash import leashed
-from bench_lib.launch.started import signal_all
+from bench_lib.launch.started import leashed, signal_all
 from bench_lib.launch.temporary import NO_ROOM, cannot_write, temporary_folder
 from bench_lib.launch.zygote import import_path
 from bench_lib.model import Case, Fault, Measurement, Numerics, RankSample, Training
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 GRACE_S = 10.0
 """Launchers end their ranks when asked to; after this they are ended themselves."""
 LOOK_S = 0.2
-"""How often it is looked whether a rank has told of a fault."""
+"""How often it is looked whether ranks have gone on, or one has told of a fault."""
 LINGER_S = 15.0
 """For the launcher to end the others and to say how the first one ended.
 
@@ -56,6 +55,9 @@ TELLING_S = 0.5
 """For ranks to write where they stand."""
 FOLDER_VARIABLE = "BENCH_LIB_RANKS"
 """Tells what was started for one case from everything else on this host."""
+
+
+Answer: TypeAlias = "Measurement | CaseSkipped | CaseFault"
 
 
 def run_ranks(
@@ -71,19 +73,35 @@ def run_ranks(
     host where nothing does.  Raises CaseSkipped, CaseFault, which names the rank and has its last
     output, or LaunchError where there is no such launcher; no process is left behind.
     """
+    (answer,) = measure_together([case], command=command, environment=environment, python=python)
+    if isinstance(answer, Measurement):
+        return answer
+    raise answer
+
+
+def measure_together(
+    cases: Sequence[Case],
+    *,
+    command: LaunchCommand | None = None,
+    environment: Mapping[str, str] | None = None,
+    python: str = sys.executable,
+) -> list[Answer]:
+    """Measure cases of equally many ranks in one launch, in their order.
+
+    Returns what became of each, up to and including the first fault; nothing is measured after
+    it.  Each case has its own time limit, the first one's includes starting the ranks.  Raises
+    LaunchError where there is no such launcher; no process is left behind.
+    """
     outside = {**os.environ, **(environment or {})}
-    command = command or command_for(case.launch.ranks, python=python, environ=outside)
+    command = command or command_for(cases[0].launch.ranks, python=python, environ=outside)
     with folder_for(command, outside) as folder:
-        file = folder / "case.json"
-        file.write_text(json.dumps(dataclasses.asdict(case)))
+        file = folder / "cases.json"
+        file.write_text(json.dumps([dataclasses.asdict(case) for case in cases]))
+        form = ("bench_lib.worker", "once", str(file), str(folder))
         ending = launch(
-            command,
-            ("bench_lib.worker", "once", str(file), str(folder)),
-            folder,
-            outside,
-            lambda process: follow(process, case.time_limit_s, folder),
+            command, form, folder, outside, lambda process: follow(process, cases, folder)
         )
-        return measurement_of(case, read_ranks(folder, command.ranks), ending)
+        return _answers(cases, folder, ending)
 
 
 def launch(
@@ -143,14 +161,20 @@ def run(
     return process.returncode, in_time
 
 
-def follow(process: subprocess.Popen[bytes], limit_s: float, folder: Path) -> bool:
-    """Wait for the ranks' end, not for long after a fault; returns whether it came in time."""
-    deadline = time.monotonic() + limit_s
+def follow(process: subprocess.Popen[bytes], cases: Sequence[Case], folder: Path) -> bool:
+    """Wait for the ranks' end, not for long after a fault.
+
+    Returns whether it came in time: gives up where a case is not done within its own limit.
+    """
+    now, begin = 0, time.monotonic()
     while not ends_within(process, LOOK_S):
-        if any('"fault"' in path.read_text() for path in folder.glob("rank-*.json")):
+        told = [path.read_text() for path in (folder / str(now)).glob("rank-*.json")]
+        if any('"fault"' in text for text in told):
             ends_within(process, LINGER_S)
             return True
-        if time.monotonic() > deadline:
+        if len(told) == cases[now].launch.ranks and now + 1 < len(cases):
+            now, begin = now + 1, time.monotonic()
+        elif time.monotonic() - begin > cases[now].time_limit_s:
             return False
     return True
 
@@ -308,6 +332,24 @@ def measurement_of(case: Case, ranks: Sequence[RankFiles], ending: LaunchEnd) ->
     if not ending.in_time:
         raise CaseFault(_late(case, ranks, ending))
     raise CaseFault(_dead(died, ranks, ending))
+
+
+def _answers(cases: Sequence[Case], folder: Path, ending: LaunchEnd) -> list[Answer]:
+    answers: list[Answer] = []
+    ranks = read_ranks(folder, ending.command.ranks)
+    for number, case in enumerate(cases):
+        told = read_ranks(folder / str(number), len(ranks))
+        left = [
+            dataclasses.replace(rank, outcome=one.outcome)
+            for rank, one in zip(ranks, told, strict=True)
+        ]
+        try:
+            answers.append(measurement_of(case, left, ending))
+        except CaseSkipped as reason:
+            answers.append(reason)
+        except CaseFault as fault:
+            return [*answers, fault]
+    return answers
 
 
 _OTHERS = re.compile(

@@ -1,11 +1,32 @@
-"""What was started for one folder, of any depth, by the folder's name in its environment."""
+"""What this process starts ends with it, of whatever depth, and however this process ends.
+
+Run as a program of its own: asks the kernel to end it with its starter, and becomes the words
+after it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+
+
+def leashed(words: Sequence[str]) -> list[str]:
+    """Return the words that run a command which is told to end when this process has."""
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *words]
+
+
+def main(starter: int, words: list[str]) -> None:
+    """Become the command, unless who started this is gone already."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() == starter:
+        os.execvp(words[0], words)  # noqa: S606 - words, and no shell
 
 
 def signal_all(
@@ -32,3 +53,7 @@ def _of(variable: str, folder: Path) -> set[int]:
             if ours in (entry / "environ").read_bytes().split(b"\0"):
                 found.add(int(entry.name))
     return found
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -37,7 +37,7 @@ from bench_lib.launch.wire import (
     Connection,
     ProtocolError,
 )
-from bench_lib.model import Case, Device, Fault, KernelTable, Measurement
+from bench_lib.model import Bursts, Case, Device, Fault, KernelTable, Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +47,7 @@ START_LIMIT_S = 300.0
 OPEN_LIMIT_S = 120.0
 GREETING_LIMIT_S = 10.0
 TURN_LIMIT_S = 30.0
+CALIBRATION_LIMIT_S = 60.0
 DRAWS = 8
 """Contexts that are drawn at most; of two kinds all are of the wrong one once in 256."""
 MOST_FUTILE = 2
@@ -88,12 +89,28 @@ class WorkerProcess:
         """Whether launches are known to cost more here than they could."""
         return self.excess is not None and self.excess > SAME_KIND
 
-    def measure(self, case: Case) -> Measurement:
-        """Measure one case.
+    def measure(self, case: Case, bursts: Bursts | None = None) -> Measurement:
+        """Measure one case, in bursts if it is power-bound and ``bursts`` are given.
 
         Raises CaseSkipped with the reason, or CaseFault after which this context is gone.
         """
-        return self._answer("measure", case, "measurement", Measurement)
+        beside = {} if bursts is None else {"bursts": dataclasses.asdict(bursts)}
+        return self._answer("measure", case, "measurement", Measurement, beside)
+
+    def calibrate(self) -> Bursts | None:
+        """Find how long the device works at full clock; None where it never slows down.
+
+        Raises LaunchError where it cannot be found.
+        """
+        try:
+            self._connection.send({"calibrate": True})
+            said = self._connection.receive(CALIBRATION_LIMIT_S)
+            return msgspec.convert(said["calibrated"], Bursts | None)
+        except (TimeoutError, ClosedError, ProtocolError, msgspec.ValidationError) as error:
+            raise LaunchError(f"context {self.name} could not be calibrated: {error}") from error
+        except KeyError:
+            words = said.get("fault", {}).get("message", str(said)[:200])
+            raise LaunchError(f"context {self.name} could not be calibrated: {words}") from None
 
     def profile(self, case: Case) -> KernelTable:
         """Look into a case's step; a profiler stays, so nothing is to be measured here after it.
@@ -106,12 +123,19 @@ class WorkerProcess:
         """Have MIOpen search for the kernels of a case; raises as ``measure`` does."""
         self._answer("tune", case, "tuned", bool)
 
-    def _answer(self, order: str, case: Case, name: str, kind: type[Answer]) -> Answer:
+    def _answer(
+        self,
+        order: str,
+        case: Case,
+        name: str,
+        kind: type[Answer],
+        beside: Mapping[str, Any] | None = None,
+    ) -> Answer:
         offset = self._log.stat().st_size if self._log.exists() else 0
         deadline = time.monotonic() + case.time_limit_s
         phase = "start"
         try:
-            self._connection.send({order: dataclasses.asdict(case)})
+            self._connection.send({order: dataclasses.asdict(case), **(beside or {})})
             while True:
                 message = self._connection.receive(max(0.0, deadline - time.monotonic()))
                 if "phase" in message:

@@ -45,7 +45,7 @@ def companion(device: Hardware, ranks: int) -> Iterator[Companion | None]:
     if not backends.is_gpu(device) or ranks > 1 or external_profiler() is not None:
         yield None
         return
-    variables = {**backends.visibility(device), PRELOAD_VARIABLE: "no"}
+    variables = {**backends.visibility(device), PRELOAD_VARIABLE: "torch"}
     with ThreadPoolExecutor(1) as starter:
         started = starter.submit(Zygote, environment=variables)
         try:

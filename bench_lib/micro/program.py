@@ -18,6 +18,7 @@ from bench_lib.micro.flags import MicroOptions, read_options
 from bench_lib.micro.output import Output, complain
 from bench_lib.micro.places import RankPlace, place_of, places_here
 from bench_lib.model import UserError
+from bench_lib.worker.zygote import importing_torch
 
 FIRST_SPEAKS_S = 10.0
 """How long other ranks wait with their end, which ends them all, for the first to say why."""
@@ -53,8 +54,9 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _start_ranks(options: MicroOptions) -> int:
     """Start a process for each device of this invocation, and wait for them."""
-    import torch
-    from torch.multiprocessing.spawn import ProcessExitedException, spawn
+    with importing_torch():
+        import torch
+        from torch.multiprocessing.spawn import ProcessExitedException, spawn
 
     places = places_here(options, torch.cuda.device_count())
     if len(places) == 1:
@@ -72,7 +74,8 @@ def _spawned(index: int, options: MicroOptions, places: Sequence[RankPlace]) -> 
 
 def _rank(options: MicroOptions, place: RankPlace) -> int:
     """Be a rank; where it fails, the others may wait for it, in a collective or at the door."""
-    from bench_lib.micro.session import NotMeasuredError, RankError
+    with importing_torch():
+        from bench_lib.micro.session import NotMeasuredError, RankError
 
     try:
         return _measured(options, place)

@@ -18,7 +18,7 @@ from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import TASKS, TIERS, Case
-from bench_lib.plugin import allure, devices, replay, shares, summary
+from bench_lib.plugin import allure, devices, replay, summary
 from bench_lib.plugin.conclusion import conclude
 from bench_lib.plugin.options import add_options, read_options
 from bench_lib.plugin.reports import (
@@ -97,7 +97,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Read the options; under xdist see that there is a device for every worker."""
     session = config.stash[SESSION] = PerfSession(config, read_options(config))
     config.pluginmanager.register(_Recorder(session), "bench_lib.recorder")
-    config.pluginmanager.register(shares, "bench_lib.shares")
+    config.pluginmanager.register(devices, "bench_lib.devices")
     config.pluginmanager.register(allure, "bench_lib.allure")
     config.addinivalue_line(
         "markers", "perf_cases(workload): parametrize `case` over a workload of the matrix"
@@ -106,11 +106,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "default::bench_lib.model.MachineWarning")
     for name in (*TIERS, *TASKS):
         config.addinivalue_line("markers", f"{name}: cases of this tier or task (bench_lib)")
-    if session.options.tune and session.options.cold:
+    if session.options.settings.tune and session.options.cold:
         raise pytest.UsageError(
             "--perf-tune fills a database that --perf-cold does not read; choose"
         )
-    if session.options.tune and not backends.of(session.devices[0]).tuned_cache:
+    if session.options.settings.tune and not backends.of(session.devices[0]).tuned_cache:
         here = session.devices[0].key
         raise pytest.UsageError(
             f"--perf-tune fills MIOpen's database, which is for AMD; here is {here}"

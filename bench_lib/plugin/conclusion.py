@@ -15,7 +15,7 @@ from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Status
 from bench_lib.plugin import properties, reports
 from bench_lib.plugin.progress import MEASURING
-from bench_lib.plugin.reports import Deferred, Held, Pending
+from bench_lib.plugin.reports import Held, WaitingTest
 from bench_lib.plugin.session import PerfSession
 from bench_lib.report import console
 
@@ -47,7 +47,7 @@ def _catch_up(session: PerfSession) -> None:
     if not waiting:
         return
     session.say(f"measuring the cases of several ranks of {len(waiting)} tests")
-    known = Pace(session.past, session.options.processes)
+    known = Pace(session.past, session.options.settings.processes)
     session.progress.begin(MEASURING, [[each.held.nodeid for each in waiting]], known)
     try:
         while waiting:
@@ -62,28 +62,27 @@ def _catch_up(session: PerfSession) -> None:
             _report_unmeasured(session, each.held, f"not measured: {why}")
 
 
-def _measure(session: PerfSession, test: Deferred) -> None:
+def _measure(session: PerfSession, test: WaitingTest) -> None:
     """Measure one test's cases up to the first that has no measurement, as the test would."""
     call = test.held.call
     call.duration = 0.0
-    ids = [*test.measured, *(each.id for each in test.cases)]
-    for case in test.cases:
+    for case in test.deferred:
         begin = time.monotonic()
         outcome = session.engine.attempt(case)
         call.duration += time.monotonic() - begin
         session.engine.note(outcome, call.nodeid)
         if outcome.skipped is not None:
-            _report_skipped(session, test.held, outcome.skipped, ids)
+            _report_skipped(session, test.held, outcome.skipped, test.case_ids)
             return
         if outcome.fault is not None:
             words = reports.fault_in_words(case, outcome.fault)
             if (quarantine := session.quarantine(case)) is None:
-                _report_unmeasured(session, test.held, words, ids)
+                _report_unmeasured(session, test.held, words, test.case_ids)
             else:
                 reason = reports.xfail_reason(quarantine, words)
-                _report_skipped(session, test.held, reason, ids, xfail=True)
+                _report_skipped(session, test.held, reason, test.case_ids, xfail=True)
             return
-    session.pending.append(Pending(test.held, ids))
+    session.pending.append(test)
 
 
 def _report_unmeasured(
@@ -119,7 +118,7 @@ def _report_all(session: PerfSession, suite: Suite) -> None:
     properties.of_suite(session.config, suite.records.values(), suite.writer.run_id, suite.torch)
 
 
-def _report(session: PerfSession, suite: Suite, waiting: Pending) -> None:
+def _report(session: PerfSession, suite: Suite, waiting: WaitingTest) -> None:
     records = [suite.records[id_] for id_ in waiting.case_ids]
     failing = [record for record in records if session.fails(record)]
     first = (failing or records)[0]

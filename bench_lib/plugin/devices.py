@@ -1,7 +1,12 @@
-"""pytest-xdist: one worker a device, and each case always on the same device."""
+"""Each case always on the same device: of xdist's workers, one a device, and of ``--perf-share``.
+
+``--perf-share K/N`` takes one of N parts of the cases, for jobs that have one device each.
+"""
 
 from __future__ import annotations
 
+import argparse
+import re
 import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +20,8 @@ if TYPE_CHECKING:
 
 DEVICE = "perf_device"
 """Key in a worker's input: which of the visible devices is its own."""
+_OTHERS = pytest.StashKey[int]()
+"""How many tests are in other shares."""
 
 
 def refuse_too_many(config: pytest.Config, devices: Sequence[Hardware]) -> None:
@@ -88,3 +95,39 @@ def scheduling(config: pytest.Config, log: Any) -> Any:
                 self._started.append(node)
 
     return DeviceScheduling(config, log)
+
+
+# --- shares --------------------------------------------------------------------------------
+
+
+def share(text: str) -> tuple[int, int]:
+    """Read ``2/4``; raises ArgumentTypeError."""
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no share; 2/4 is the second of four parts of the cases"
+        )
+    return int(match[1]), int(match[2])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the tests of this share: a case is in the same one whatever else is selected."""
+    if (chosen := config.getoption("perf_share")) is None:
+        return
+    number, count = chosen
+    ours: list[pytest.Item] = []
+    others: list[pytest.Item] = []
+    for item in items:
+        (ours if device_of(item.nodeid, count) == number - 1 else others).append(item)
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = ours
+        config.stash[_OTHERS] = len(others)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Call a share without a test no failure, where other shares have some."""
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and session.config.stash.get(_OTHERS, 0):
+        session.exitstatus = pytest.ExitCode.OK

@@ -6,15 +6,15 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bench_lib.engine.cooling import COOL_S
-from bench_lib.engine.settings import KERNELS, PLANNED
+from bench_lib.engine.settings import KERNELS, PLANNED, Settings
 from bench_lib.launch import launchers
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import TIERS
-from bench_lib.plugin.shares import share
+from bench_lib.plugin.devices import share
 
 CONFIRM = PLANNED - 1
 """Fresh processes for a suspicious case; benchmarks/error_rates.py shows what that finds."""
@@ -25,33 +25,16 @@ class PluginOptions:
     """The run's options; paths are absolute."""
 
     matrix: Path
-    baselines: Path
     history: Path
     tier: str | None
     """None takes ``gate`` on a GPU and ``smoke`` on a CPU."""
-    processes: int
-    confirm: int
     strict: bool
-    lock_wait_s: float
-    cool_s: float
-    """How long to wait for a device that was throttled or shared before measuring again."""
-    kernels: str
-    """Whose kernels are looked into, one of KERNELS."""
     cold: bool
     """Whether every case begins with cold caches, under a name of its own."""
-    tune: bool
-    """Whether MIOpen searches for a case's kernels before it is measured."""
-    any_clock: bool
-    """Whether a clock below the baseline's is taken as it is."""
-    launcher: str | None
-    """What starts cases of several ranks, with words of its own; None is BENCH_LIB_LAUNCHER's."""
     asked_for: bool
     """Whether an option, or a path under the ini setting ``perf_paths``, asks for measuring."""
-
-    @property
-    def planned(self) -> int:
-        """How many processes a suspicious case is given in all."""
-        return max(self.processes, 1 + self.confirm)
+    settings: Settings
+    """What the engine is told; the session adds its devices."""
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -164,43 +147,34 @@ def read_options(config: pytest.Config) -> PluginOptions:
             return config.rootpath / default
         return Path(config.invocation_params.dir, given).absolute()
 
-    given = [config.getoption(f"perf_{name}") for name in _NAMES]
-    return PluginOptions(
-        matrix=folder("perf_matrix", config.getini("perf_matrix")),
+    def told(option: str, default: Any) -> Any:
+        given = config.getoption(option)
+        return default if given is None else given
+
+    processes = told("perf_processes", 1)
+    history = folder("perf_history", "history")
+    settings = Settings(
         baselines=folder("perf_baselines", "baselines"),
-        history=folder("perf_history", "history"),
-        tier=config.getoption("perf_tier"),
-        processes=config.getoption("perf_processes") or 1,
-        confirm=CONFIRM if (confirm := config.getoption("perf_confirm")) is None else confirm,
-        strict=config.getoption("perf_strict"),
-        lock_wait_s=600.0 if (wait := config.getoption("perf_lock_wait")) is None else wait,
-        cool_s=COOL_S if (cool := config.getoption("perf_cool")) is None else cool,
-        kernels=config.getoption("perf_kernels") or KERNELS[0],
-        cold=config.getoption("perf_cold"),
+        history=history,
+        processes=processes,
+        planned=max(processes, 1 + told("perf_confirm", CONFIRM)),
+        lock_wait_s=told("perf_lock_wait", Settings.lock_wait_s),
+        cool_s=told("perf_cool", Settings.cool_s),
+        kernels=told("perf_kernels", Settings.kernels),
         tune=config.getoption("perf_tune"),
         any_clock=config.getoption("perf_any_clock"),
         launcher=config.getoption("perf_launcher"),
-        asked_for=any(value not in (None, False) for value in given) or _names_perf_path(config),
     )
-
-
-_NAMES = (
-    "tier",
-    "matrix",
-    "processes",
-    "confirm",
-    "baselines",
-    "history",
-    "strict",
-    "lock_wait",
-    "cool",
-    "kernels",
-    "cold",
-    "tune",
-    "any_clock",
-    "launcher",
-    "share",
-)
+    given = [value for name, value in vars(config.option).items() if name.startswith("perf_")]
+    return PluginOptions(
+        matrix=folder("perf_matrix", config.getini("perf_matrix")),
+        history=history,
+        tier=config.getoption("perf_tier"),
+        strict=config.getoption("perf_strict"),
+        cold=config.getoption("perf_cold"),
+        asked_for=any(value not in (None, False) for value in given) or _names_perf_path(config),
+        settings=settings,
+    )
 
 
 def _names_perf_path(config: pytest.Config) -> bool:

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TextIO
+from typing import Literal, TextIO
 
 import pytest
 from _pytest._io import TerminalWriter
@@ -46,26 +46,6 @@ class State:
     """None where nothing tells."""
 
 
-class Display(Protocol):
-    """What shows a state."""
-
-    def show(self, state: State) -> None:
-        """Show how far a phase is."""
-
-    def close(self) -> None:
-        """Leave nothing behind."""
-
-
-class Nothing:
-    """Shows nothing."""
-
-    def show(self, state: State) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 class RunProgress:
     """Keeps count of a phase: what is to be done, on how many devices, how long it takes."""
 
@@ -73,7 +53,7 @@ class RunProgress:
         self, display: Display | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Show nothing before ``begin``; ``clock`` gives seconds."""
-        self._display = display or Nothing()
+        self._display = display
         self._clock = clock
         self.began = False
         self._phase = ""
@@ -104,10 +84,11 @@ class RunProgress:
     def close(self) -> None:
         """End the last phase."""
         self._lanes = []
-        self._display.close()
+        if self._display is not None:
+            self._display.close()
 
     def _show(self) -> None:
-        if self._total:
+        if self._total and self._display is not None:
             self._display.show(self.state())
 
     def state(self) -> State:
@@ -330,11 +311,14 @@ def _column_after(text: str, column: int) -> int:
     return wcswidth(last) + (0 if back else start)
 
 
-def display(config: pytest.Config, say: Callable[[str], None]) -> Display:
+Display = ProgressLines | Footer
+
+
+def display(config: pytest.Config, say: Callable[[str], None]) -> Display | None:
     """Choose what fits where pytest writes: a line that moves, lines, or nothing."""
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if terminal is None or config.get_verbosity() <= SILENT:
-        return Nothing()
+        return None
     stream = sys.stdout
     if not stream.isatty() or not _can_move() or config.getoption("capture") == "no":
         return ProgressLines(say)

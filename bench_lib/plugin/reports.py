@@ -47,21 +47,13 @@ class MeasuredTest:
 
 
 @dataclass(frozen=True)
-class Pending:
-    """A test that waits for the verdicts of the cases it measured."""
+class WaitingTest:
+    """A test that waits for the verdicts of its cases."""
 
     held: Held
     case_ids: list[str]
-
-
-@dataclass(frozen=True)
-class Deferred:
-    """A test whose cases of several ranks wait until all devices are free."""
-
-    held: Held
-    cases: list[Case]
-    measured: list[str]
-    """The test's other cases, by id."""
+    deferred: list[Case]
+    """Those of several ranks, which are measured when all devices are free."""
 
 
 class VerdictRepr(TerminalRepr):

@@ -16,7 +16,7 @@ from bench_lib.engine import pace
 from bench_lib.engine.engine import Engine
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.pace import Pace
-from bench_lib.engine.settings import LOOKING_AGAIN, Settings
+from bench_lib.engine.settings import LOOKING_AGAIN
 from bench_lib.engine.suite import Suite, fails
 from bench_lib.launch.catalogue import network_sizes
 from bench_lib.model import Case, Hardware, Quarantine, Record, Status, Verdict, problem_of
@@ -25,7 +25,7 @@ from bench_lib.plugin.devices import DEVICE
 from bench_lib.plugin.options import PluginOptions
 from bench_lib.plugin.progress import MEASURING, RunProgress, display
 from bench_lib.plugin.properties import Property
-from bench_lib.plugin.reports import Deferred, MeasuredTest, Pending
+from bench_lib.plugin.reports import MeasuredTest, WaitingTest
 from bench_lib.report import console
 from bench_lib.storage import baselines
 from bench_lib.storage.history import utc_today
@@ -37,8 +37,9 @@ class PerfSession:
 
     config: pytest.Config
     options: PluginOptions
-    pending: list[Pending] = field(default_factory=list)
-    deferred: list[Deferred] = field(default_factory=list)
+    pending: list[WaitingTest] = field(default_factory=list)
+    deferred: list[WaitingTest] = field(default_factory=list)
+    """Tests that wait, and have cases left to measure."""
     judged: list[Record] = field(default_factory=list)
     seen: dict[str, Case] = field(default_factory=dict)
     """The cases measured in this process, by id: one id is one case."""
@@ -113,23 +114,9 @@ class PerfSession:
     @cached_property
     def engine(self) -> Engine:
         """What measures, writes down and judges in this process."""
-        options = self.options
-        settings = Settings(
-            history=options.history,
-            baselines=options.baselines,
-            processes=options.processes,
-            planned=options.planned,
-            any_clock=options.any_clock,
-            cool_s=options.cool_s,
-            lock_wait_s=options.lock_wait_s,
-            launcher=options.launcher,
-            tune=options.tune,
-            kernels=options.kernels,
-            devices=self.devices,
-            say=self.say,
-            progress=self,
-        )
-        return Engine(self.device(), settings)
+        settings = self.options.settings
+        own = replace(settings, bursts=True, devices=self.devices, say=self.say, progress=self)
+        return Engine(self.device(), own)
 
     @property
     def suite(self) -> Suite | None:
@@ -140,7 +127,7 @@ class PerfSession:
     def show_progress(self, lanes: Sequence[Sequence[str]]) -> None:
         """Show from now on how far the run is; ``lanes`` are each device's tests, in turn."""
         self.progress = RunProgress(display(self.config, self.say))
-        self.progress.begin(MEASURING, lanes, Pace(self.past, self.options.processes))
+        self.progress.begin(MEASURING, lanes, Pace(self.past, self.options.settings.processes))
 
     def begin(self, phase: str, lanes: Sequence[Sequence[str]]) -> None:
         """Show a phase of the engine's."""
@@ -166,13 +153,12 @@ class PerfSession:
         self.engine.open()
         for outcome in test.outcomes:
             self.engine.note(outcome, nodeid)
-        measured = [outcome.case.id for outcome in test.outcomes]
+        case_ids = [case.id for case in (*(o.case for o in test.outcomes), *test.deferred)]
         if test.held is None:
-            self.unjudged[nodeid] = self.properties_of(measured)
-        elif test.deferred:
-            self.deferred.append(Deferred(test.held, test.deferred, measured))
+            self.unjudged[nodeid] = self.properties_of(case_ids)
         else:
-            self.pending.append(Pending(test.held, measured))
+            waiting = self.deferred if test.deferred else self.pending
+            waiting.append(WaitingTest(test.held, case_ids, test.deferred))
 
     def properties_of(self, case_ids: Sequence[str]) -> list[Property]:
         """Return what JUnit's XML is to say of cases; first of those that failed."""

@@ -84,8 +84,9 @@ def _next_step(session: PerfSession, records: list[Record]) -> str:
     assert session.suite is not None
     run = session.suite.writer.run_id
     status = {record.status for record in records}
+    settings = session.options.settings
     folders = _unless_default("--history", session.options.history)
-    folders += _unless_default("--baselines", session.options.baselines)
+    folders += _unless_default("--baselines", settings.baselines)
     arguments = session.config.invocation_params.args
     again = shlex.join(["pytest", *arguments])
     if session.interrupted:
@@ -96,7 +97,7 @@ def _next_step(session: PerfSession, records: list[Record]) -> str:
         return f"see to what the device is blamed for, then {again}"
     if Status.NO_BASELINE in status:
         first = ""
-        if session.options.processes < LEAST_PROCESSES:
+        if settings.processes < LEAST_PROCESSES:
             others = shlex.join(["pytest", *_without_processes(arguments)])
             first, run = f"{others} --perf-processes {LEAST_PROCESSES} && ", "latest"
         return f'{first}bench-lib baseline accept --run {run}{folders} --reason "first baseline"'

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bench_lib.model import (
+    IN_BURSTS,
     Accepted,
     Baseline,
     Limits,
@@ -161,7 +162,7 @@ def _by_process(metric: Metric, evidence: Evidence, against: str) -> Sides | Non
         state = metric.common_state(candidate, evidence.references()[PINNED])
     except ValueError:
         return None
-    new_values, old_values = (metric.values(side, state) for side in (candidate, old))
+    new_values, old_values = (metric.values_in(side, state) for side in (candidate, old))
     if not new_values or not old_values:
         return None
     remark = ""
@@ -169,6 +170,7 @@ def _by_process(metric: Metric, evidence: Evidence, against: str) -> Sides | Non
         remark = "; the baseline hardly knows this device, so "
         remark += f"{BETWEEN_DEVICES:.0%} more is allowed"
     if metric is LEADING:
+        remark += "; in bursts, below the power cap" if state == IN_BURSTS else ""
         remark += _clocks(candidate, old)
     return Sides(
         new_values,
@@ -186,6 +188,8 @@ def _unknown(metric: Metric, evidence: Evidence) -> Verdict | None:
     if any(p.n < metric.iterations for p in processes):
         reason = f"{metric.label}: needs {metric.iterations} iterations in every process"
         return Verdict(Status.SKIPPED, metric.name, reason)
+    if metric is LEADING:
+        return _otherwise_measured(evidence)
     if metric.in_place_of_host and evidence.waits_as_before:
         here, there = (
             " and ".join(sorted(state or "none" for state in metric.states(side) or {None}))
@@ -195,6 +199,13 @@ def _unknown(metric: Metric, evidence: Evidence) -> Verdict | None:
         reason += "and wall time alone is the host's"
         return Verdict(Status.NOISY, metric.name, reason, unit=metric.unit)
     return None
+
+
+def _otherwise_measured(evidence: Evidence) -> Verdict:
+    here = evidence.candidate[0].in_bursts
+    ways = ("in bursts", "under the power cap")
+    words = f"measured {ways[not here]} here and {ways[here]} in the baseline; accept a run anew"
+    return Verdict(Status.INCOMPARABLE, LEADING.name, words, unit=LEADING.unit)
 
 
 def beside_time(

@@ -43,9 +43,9 @@ class Level:
     """What a case and the clock of its device were when the baseline was recorded."""
 
     usual_mhz: float
-    """Median of the baseline's processes."""
+    """Median of the baseline's processes; 0 if unknown."""
     least_mhz: float
-    """A clock below this is worth waiting for."""
+    """A clock below this is worth waiting for; 0 if unknown."""
     log_median: float
     """Mean of the baseline's processes."""
     tolerance: float
@@ -54,21 +54,23 @@ class Level:
     """Median of the baseline's processes, where known."""
     source: str | None = None
     """Whose clock it is; different sources may mean different clocks."""
+    in_bursts: bool = False
+    """Whether the case was measured in bursts, below the power cap."""
 
 
 def level(
     processes: Sequence[ProcessSummary], tolerance: float, slack: float = 0.0
 ) -> Level | None:
-    """Return the level that a baseline's processes set; None where none knows its clock.
+    """Return the level that a baseline's processes set; None without processes.
 
     ``slack`` is what else clocks and times may differ by, as a fraction.
     """
-    known = [p for p in processes if p.clock_mhz]
-    if not known:
+    if not processes:
         return None
-    source = known[-1].clock_source
+    known = [p for p in processes if p.clock_mhz]
+    source = known[-1].clock_source if known else None
     known = [p for p in known if p.clock_source == source]
-    clocks = [p.clock_mhz or 0.0 for p in known]
+    clocks = [p.clock_mhz or 0.0 for p in known] or [0.0]
     usual = statistics.median(clocks)
     swing = CLOCK_SDS * statistics.stdev(clocks) if len(clocks) > 1 else 0.0
     powers = [p.power_w for p in known if p.power_w]
@@ -79,6 +81,7 @@ def level(
         tolerance + slack,
         statistics.median(powers) if powers else None,
         source,
+        in_bursts=any(p.in_bursts for p in processes),
     )
 
 

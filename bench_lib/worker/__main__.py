@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from bench_lib.worker.zygote import importing_torch, serve
+
 USAGE = (
     "usage: python -m bench_lib.worker serve | once CASES.json OUT | describe"
     " | profile CASE.json OUT [--steps N] [--stacks] [--ranges]"
@@ -13,17 +15,17 @@ USAGE = (
 def main(arguments: list[str]) -> int:
     """Run one of the worker's forms; returns the exit status."""
     if arguments == ["serve"]:
-        from bench_lib.worker.zygote import serve
-
         return serve()
     if arguments[:1] == ["once"] and len(arguments) == 3:
         return _once(arguments[1], arguments[2])
     if arguments[:1] == ["profile"]:
-        from bench_lib.worker import tracing
+        with importing_torch():
+            from bench_lib.worker import tracing
 
         return tracing.main(arguments[1:])
     if arguments == ["describe"]:
-        from bench_lib.worker.workloads.registry import describe
+        with importing_torch():
+            from bench_lib.worker.workloads.registry import describe
 
         return describe()
     sys.stderr.write(f"{USAGE}\n")
@@ -53,7 +55,8 @@ def _once(cases: str, out: str) -> int:
         )
         return 2
     log.enter("import torch")
-    from bench_lib.worker.ranks import once
+    with importing_torch():
+        from bench_lib.worker.ranks import once
 
     return once(Path(cases), Path(out), place, log)
 

@@ -82,6 +82,14 @@ class Clock:
     def release(self) -> None:
         """Give back what caches hold, so that the next case starts as the first did."""
 
+    def rest(self, seconds: float) -> None:
+        """Leave the device idle for a moment."""
+        self.synchronize()
+        time.sleep(seconds)
+
+    def wake(self, seconds: float) -> None:
+        """Keep the device busy for about so long without drawing power; nothing on a CPU."""
+
     def take_turn(self) -> None:
         """Work for a moment and wait for the end of it; a CPU is left to the one that measures."""
 
@@ -100,6 +108,10 @@ class Clock:
         raise NotImplementedError
 
 
+_TRIED_SPINS = 1_000_000
+"""Half a millisecond of an H200; 10 ms of a device that counts at 100 MHz."""
+
+
 class GpuClock(Clock):
     """Device events on a CUDA or HIP device; memory as its caching allocator counts it."""
 
@@ -108,6 +120,7 @@ class GpuClock(Clock):
     def __init__(self, device: torch.device) -> None:
         """Clock of ``device``, which must be the current one."""
         self._device = device
+        self._spins_per_s: float | None = None
 
     def synchronize(self) -> None:
         """Wait for the device."""
@@ -148,6 +161,17 @@ class GpuClock(Clock):
         if clear is not None:
             clear()
         torch.cuda.empty_cache()
+
+    def wake(self, seconds: float) -> None:
+        """Spin, so that the clocks rise and the host can issue work meanwhile."""
+        if self._spins_per_s is None:
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            torch.cuda._sleep(_TRIED_SPINS)  # noqa: SLF001 - no public name
+            end.record()
+            self.synchronize()
+            self._spins_per_s = _TRIED_SPINS / (float(begin.elapsed_time(end)) / 1e3)
+        torch.cuda._sleep(int(self._spins_per_s * seconds))  # noqa: SLF001 - no public name
 
     def take_turn(self) -> None:
         """Take memory from the driver, multiply matrices for some milliseconds, give it back."""

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bench_lib.launch.wire import ClosedError, connect, decode_case
-from bench_lib.model import Case, Kernel, KernelTable
+from bench_lib.model import Bursts, Case, Kernel, KernelTable
 from bench_lib.worker import caches, profiling
+from bench_lib.worker.bursts import calibrate
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.device import cudnn_version, open_device
 from bench_lib.worker.launches import compare_streams
@@ -71,8 +72,12 @@ def serve_cases(name: str) -> int:
                 connection.send(answer(order["tune"], context, tuned))
             elif "profile" in order:
                 connection.send(answer(order["profile"], context, kernels_of))
+            elif "calibrate" in order:
+                connection.send(calibrated(context))
             else:
-                connection.send(answer(order["measure"], context))
+                bursts = Bursts(**order["bursts"]) if order.get("bursts") else None
+                ordered = dataclasses.replace(context, bursts=bursts)
+                connection.send(answer(order["measure"], ordered))
     except ClosedError:
         return 0
 
@@ -89,6 +94,16 @@ WARMUP_S = 0.3
 def measured(case: Case, context: MeasuringContext) -> dict[str, Any]:
     """Return a case's measurement as a message's part."""
     return {"measurement": dataclasses.asdict(measure(case, context))}
+
+
+def calibrated(context: MeasuringContext) -> dict[str, Any]:
+    """Return how long the device works at full clock, as a message."""
+    try:
+        with cleaned(context):
+            found = calibrate(context.clock, context.setting.device)
+    except Exception as error:  # noqa: BLE001 - the device is measured without it
+        return {"fault": fault_of(error)}
+    return {"calibrated": found and dataclasses.asdict(found)}
 
 
 def tuned(case: Case, context: MeasuringContext) -> dict[str, Any]:

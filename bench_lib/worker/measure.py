@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bench_lib.model import Case, Measurement, Numerics, Sampling
+from bench_lib.model import Bursts, Case, Measurement, Numerics, Sampling
 from bench_lib.worker import caches, host
+from bench_lib.worker.bursts import InBursts, in_bursts
 from bench_lib.worker.device import compile_cache_state, forget_compiled
 from bench_lib.worker.device_time import DeviceTime, device_time
 from bench_lib.worker.launches import LaunchCosts
@@ -108,6 +109,8 @@ class MeasuringContext:
     context_id: str
     device_uuid: str | None = None
     launches: LaunchCosts = field(default_factory=LaunchCosts)
+    bursts: Bursts | None = None
+    """Measure power-bound cases in such bursts; None measures all under sustained work."""
     host_us: Callable[[], list[float]] = host_us
     phase: Callable[[str], None] = lambda _name: None
     """Told where in the case we are, for the error message of a hang."""
@@ -210,6 +213,10 @@ def _measured(
         enqueue_s >= HOST_BOUND * step_s or seen.end_s - seen.issued_s < BACKLOG * step_s
     )
 
+    burst = None
+    if issues and workload.steps is None:
+        burst = _burst(case, context, workload, step_s, host_bound=host_bound)
+
     portions: dict[str, list[float]] = {}
     if workload.portions:
         context.phase("portions")
@@ -233,9 +240,11 @@ def _measured(
         case_id=case.id,
         context_id=context.context_id,
         device_uuid=context.device_uuid,
-        iteration_s=intervals,
+        iteration_s=intervals if burst is None else burst.iteration_s,
         window_s=(seen.begin_s, seen.end_s),
-        wall_s=seen.end_s - seen.begin_s,
+        wall_s=seen.end_s - seen.begin_s if burst is None else math.fsum(burst.iteration_s),
+        sustained_s=None if burst is None else step_s,
+        burst_window_s=None if burst is None else burst.window_s,
         warmup_s=steady.elapsed_s,
         warmup_iterations=steady.steps,
         steady=steady.is_steady,
@@ -265,6 +274,18 @@ def _measured(
     )
 
 
+def _burst(
+    case: Case, context: MeasuringContext, workload: Workload, step_s: float, *, host_bound: bool
+) -> InBursts | None:
+    """Measure a power-bound case in bursts; nothing of ranks, which rest at different times."""
+    bursts = context.bursts
+    if bursts is None or context.setting.ranks > 1 or (host_bound and not bursts.always):
+        return None
+    context.phase("bursts")
+    with uncollected():
+        return in_bursts(context.clock, workload.step, bursts, step_s, case.sampling.max_iterations)
+
+
 def timed(clock: Clock, step: Callable[[], object], n: int) -> float:
     """Return the seconds that so many steps take, from an idle device to an idle device."""
     clock.synchronize()
@@ -273,6 +294,17 @@ def timed(clock: Clock, step: Callable[[], object], n: int) -> float:
         step()
     clock.synchronize()
     return clock.now() - begin
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Hold Python's garbage collector off."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @dataclass(frozen=True)
@@ -289,17 +321,13 @@ class _Stretch:
 def _stretch(clock: Clock, marks: Marks, workload: Workload, n: int) -> _Stretch:
     """Run the measured stretch from a fresh start, the collector held off."""
     family = host.family()
-    gc.collect()
-    gc.disable()
-    try:
+    with uncollected():
         # After all that takes time: a loader's processes work ahead from here on.
         workload.rewind()
         clock.reset_peak()
         cpu_before = host.cpu_s(of=family)
         begin_s, issued_s, end_s = _loop(clock, marks, workload.step, n)
         return _Stretch(begin_s, issued_s, end_s, _grown(cpu_before, host.cpu_s()))
-    finally:
-        gc.enable()
 
 
 def _loop(

@@ -49,15 +49,14 @@ class MeetingError(RuntimeError):
 
 
 def once(cases: Path, out: Path, place: Placement, log: RankLog) -> int:
-    """Measure on this rank the case in a file, or one case after another of a list there.
+    """Measure on this rank the cases in a file, one after another.
 
-    Writes ``rank-N.json`` into ``out``; for the i-th case of a list into ``out/i``.  To measure a
-    list pays only once for starting ranks, which takes 8 to 10 s.  Returns 0 if each case has a
-    measurement or a skip.  After a fault it measures nothing more, and the process leaves at once.
+    Writes ``rank-N.json`` of the i-th into ``out/i``.  Several cases pay only once for starting
+    ranks, which takes 8 to 10 s.  Returns 0 if each case has a measurement or a skip.  After a
+    fault it measures nothing more, and the process leaves at once.
     """
     die_with_parent()
-    found = json.loads(cases.read_text())
-    orders: list[dict[str, Any]] = found if isinstance(found, list) else [found]
+    orders: list[dict[str, Any]] = json.loads(cases.read_text())
     group = RankGroup()
     about: dict[str, Any] = {}
     failed: dict[str, Any] = {}
@@ -69,7 +68,7 @@ def once(cases: Path, out: Path, place: Placement, log: RankLog) -> int:
         if isinstance(error, (MeetingError, UserError)):
             failed["fault"] |= {"kind": "protocol", "message": str(error)}
     for number, order in enumerate(orders):
-        folder = out / str(number) if orders is found else out
+        folder = out / str(number)
         outcome = {**(failed or answer(order, context)), **about}
         outcome |= {"rank": place.rank, "ended_s": time.time(), "phase": log.phase}
         folder.mkdir(exist_ok=True)
@@ -77,7 +76,7 @@ def once(cases: Path, out: Path, place: Placement, log: RankLog) -> int:
         if "fault" in outcome:
             # The other ranks may be in a collective that will not end now, and so may our device.
             leave_at_once(1)
-        if "skipped" in outcome and orders is found:
+        if "skipped" in outcome and order is not orders[-1]:
             _wait_for_all(folder, place.ranks)
     log.enter("leave")
     group.leave()

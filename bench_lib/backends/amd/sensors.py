@@ -43,7 +43,7 @@ def first(values: Iterable[object], unit: str) -> float | None:
 
 
 def watts(power: Mapping[str, Any]) -> float | None:
-    """Return the power by the names that versions have for it.
+    """Return the power, in units of watts, by the names that versions have for it.
 
     The second die of an MI250X has no sensor of its own and says 0.
     """
@@ -52,7 +52,7 @@ def watts(power: Mapping[str, Any]) -> float | None:
 
 
 def counted(table: Mapping[str, Any], fields: Sequence[str]) -> dict[str, float]:
-    """Return the counters that are told, by reason.
+    """Return the counters that are told, by reason, in the table's own unit.
 
     `fields` are what the table calls `REASONS`, in that order, and perhaps `BELOW_LIMIT`.
     """

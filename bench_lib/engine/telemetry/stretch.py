@@ -46,6 +46,7 @@ def summarise(
         utilization=_mean(s.utilization for s in inside),
         clock_mhz=statistics.median(clocks) if clocks else None,
         clock_min_mhz=min(clocks, default=None),
+        clock_max_mhz=max(clocks, default=None),
         memory_clock_mhz=statistics.median(memory_clocks) if memory_clocks else None,
         power_w=_mean(s.power_w for s in inside),
         temperature_c=max(heats, default=None),

@@ -127,20 +127,19 @@ class Metric:
         """Whether it is a number from 0 on; above 0 if chance is told by its logarithm."""
         return math.isfinite(value) and (value > 0 or (value == 0 and self.rule is not Rule.CHANCE))
 
-    def values(
-        self, processes: Sequence[ProcessSummary], state: str | None = None
-    ) -> dict[str, float]:
-        """Return each process's value, if it has one, in the metric's unit, by the process's name.
-
-        With ``state`` only those measured under it.
-        """
+    def values(self, processes: Sequence[ProcessSummary]) -> dict[str, float]:
+        """Return each process's value, if it has one, in the metric's unit, by its name."""
         found: dict[str, float] = {}
         for name, process in named(processes).items():
             value = process.values.get(self.name)
-            alike = state is None or process.states.get(self.name) == state
-            if value is not None and self.can_be(value) and alike and process.n >= self.iterations:
+            if value is not None and self.can_be(value) and process.n >= self.iterations:
                 found[name] = value
         return found
+
+    def values_in(self, processes: Sequence[ProcessSummary], state: str | None) -> dict[str, float]:
+        """Return ``values``, in the metric's units, of processes measured under ``state``."""
+        alike = {name for name, p in named(processes).items() if p.states.get(self.name) == state}
+        return {name: value for name, value in self.values(processes).items() if name in alike}
 
     def states(self, processes: Sequence[ProcessSummary]) -> set[str | None]:
         """Return under what the processes' values were measured."""

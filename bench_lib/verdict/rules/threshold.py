@@ -30,7 +30,7 @@ def verdicts(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
         state = metric.common_state(*sides)
     except ValueError:
         return [_unlike(metric, evidence, against)] if against == PINNED else []
-    if not all(metric.values(side, state) for side in sides):
+    if not all(metric.values_in(side, state) for side in sides):
         return []
     return [_held(metric, evidence, against, state)]
 
@@ -71,7 +71,9 @@ def _held(metric: Metric, evidence: Evidence, against: str, state: str | None) -
     """Hold the processes' values against what the baseline's values allow."""
     sign = -1.0 if metric.more_is_better else 1.0
     sides = (evidence.candidate, evidence.references()[against])
-    new, before = (sorted(sign * x for x in metric.values(side, state).values()) for side in sides)
+    new, before = (
+        sorted(sign * x for x in metric.values_in(side, state).values()) for side in sides
+    )
     bounds = _bounds(metric, evidence, before)
     if metric.counts is Counts.MOST:
         value, was = statistics.median(new), statistics.median(before)

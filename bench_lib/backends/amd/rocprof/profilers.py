@@ -62,7 +62,7 @@ _ROCM_TOLD = re.compile(r"(?i)rocm[ _]version\W+(\d{1,4}(?:\.\d{1,4}){1,2})")
 
 
 @dataclass(frozen=True)
-class Profiler:
+class RocmProfiler:
     """One of ROCm's profilers."""
 
     tool: str
@@ -192,7 +192,7 @@ class Profiler:
         return f"{self.tool} left no {what} in {folder}, but {there}"
 
 
-def find(environ: Mapping[str, str] = os.environ, tool: str | None = None) -> Profiler | None:
+def find(environ: Mapping[str, str] = os.environ, tool: str | None = None) -> RocmProfiler | None:
     """Choose the newest profiler that the installed ROCm supports, or see whether one is there.
 
     Looks on PATH and in ROCM_PATH's folder of programs.  None without any; rocprof-compute is
@@ -204,11 +204,11 @@ def find(environ: Mapping[str, str] = os.environ, tool: str | None = None) -> Pr
             continue
         version = _rocm_of(path, environ)
         if each != "rocprofv3" or version is None or version >= FIRST_WITH_V3:
-            return Profiler(each, path, version)
+            return RocmProfiler(each, path, version)
     return None
 
 
-def require(name: str = NEWEST, environ: Mapping[str, str] = os.environ) -> Profiler:
+def require(name: str = NEWEST, environ: Mapping[str, str] = os.environ) -> RocmProfiler:
     """Return a profiler; ToolError with what to install where there is none."""
     if name not in (NEWEST, *TOOLS):
         raise ToolError(f"no profiler {name!r}; there are {', '.join(TOOLS)}")

@@ -1,0 +1,61 @@
+"""What was once found out about each device of this machine, in the user's cache folder.
+
+One small JSON file a device and driver.  A file that is missing or damaged costs a few seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from bench_lib.model import Bursts, Hardware
+
+SCHEMA = 1
+"""Of what is found out, and how; a file of another is not read."""
+
+
+class _Found(msgspec.Struct, omit_defaults=True):
+    schema: int
+    device: str
+    driver: str | None
+    bursts: Bursts | None
+
+
+def bursts_of(device: Hardware, driver: str | None) -> Bursts | None:
+    """Return how long a device works at full clock; None where it never slows down.
+
+    Raises KeyError where that was not found out yet.
+    """
+    try:
+        found = msgspec.json.decode(_path(device, driver).read_bytes(), type=_Found)
+    except (OSError, msgspec.MsgspecError, UnicodeError) as error:
+        raise KeyError(device.uuid) from error
+    if found.schema != SCHEMA:
+        raise KeyError(device.uuid)
+    return found.bursts
+
+
+def keep_bursts(device: Hardware, driver: str | None, bursts: Bursts | None) -> None:
+    """Keep what was found out; where it cannot be kept, it is found out again next time."""
+    path = _path(device, driver)
+    text = msgspec.json.encode(_Found(SCHEMA, _name(device), driver, bursts))
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_suffix(f".{os.getpid()}")
+        beside.write_bytes(text)
+        beside.replace(path)
+
+
+def _path(device: Hardware, driver: str | None) -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    words = f"{_name(device)} {driver} {device.power_cap_w} {device.compute_partition}"
+    name = hashlib.sha256(words.encode()).hexdigest()[:16]
+    return Path(cache) / "bench-lib" / "devices" / f"{name}.json"
+
+
+def _name(device: Hardware) -> str:
+    return device.uuid or f"{device.key} {device.bdf}"

@@ -1,0 +1,412 @@
+"""Bursts below the power cap: on a device that slows down when it has worked for a while."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from builders import (
+    make_baseline,
+    make_case,
+    make_hardware,
+    make_measurement,
+    make_process,
+    make_processes,
+    make_telemetry,
+)
+from scripted import Context, Contexts, Marks, Watch, held
+
+from bench_lib.launch.faults import LaunchError
+from bench_lib.model import IN_BURSTS, Bursts, Launch, Status
+from bench_lib.storage import devices
+from bench_lib.verdict import judge, validity
+from bench_lib.verdict.evidence import Evidence
+from bench_lib.verdict.metrics.summary import summarise
+from bench_lib.worker import bursts
+from bench_lib.worker.bursts import at_full_clock, calibrate, in_bursts
+
+FULL_S, CAPPED_S = 1 / 1024, 1 / 512
+
+
+class Capped:
+    """A device whose step takes twice as long once it has worked for ``lasts_s`` after a rest."""
+
+    def __init__(self, lasts_s: float, needs_rest_s: float = 0.0) -> None:
+        """Begin under the cap; a rest shorter than ``needs_rest_s`` does not help."""
+        self.lasts_s = lasts_s
+        self.needs_rest_s = needs_rest_s
+        self.log: list[str] = []
+        self.rests: list[float] = []
+        self._now = 1024.0
+        self._full_until = 0.0
+
+    def now(self) -> float:
+        """Time on the host, which waits for each step."""
+        return self._now
+
+    device_now = now
+
+    def synchronize(self) -> None:
+        """Nothing is waiting."""
+
+    def marks(self, n: int) -> Marks:
+        """Return marks on the device's time."""
+        return Marks(self, n)
+
+    def rest(self, seconds: float) -> None:
+        """Cool down."""
+        self.rests.append(seconds)
+        self._now += seconds
+        if seconds >= self.needs_rest_s:
+            self._full_until = self._now + self.lasts_s
+
+    def wake(self, seconds: float) -> None:
+        """Draw no power."""
+        self._now += seconds
+        self._full_until += seconds
+
+    def step(self, *_: object, **__: object) -> None:
+        """Work at full clock, or under the cap."""
+        self._now += FULL_S if self._now < self._full_until else CAPPED_S
+
+
+def in_bursts_of(device: Capped, found: Bursts, sustained_s: float = CAPPED_S, most: int = 200):
+    """Measure the device's step."""
+    clock: Any = device
+    return in_bursts(clock, device.step, found, sustained_s, most)
+
+
+# ---- measuring --------------------------------------------------------------------------
+
+
+def test_a_power_bound_case_is_measured_at_full_clock():
+    """Though under sustained work it takes twice as long; each burst follows a rest."""
+    device = Capped(lasts_s=1.0)
+    found = in_bursts_of(device, Bursts(8 * CAPPED_S, 0.25))
+    assert set(found.iteration_s) == {FULL_S}
+    assert len(found.iteration_s) == (bursts.BURSTS - bursts.WARM) * 5  # of eight steps
+    assert device.rests == [0.25] * bursts.BURSTS
+    assert found.window_s == (1024.0, device.now())
+
+
+def test_a_case_that_is_no_faster_after_a_rest_is_not_power_bound():
+    """Three bursts tell."""
+    device = Capped(lasts_s=0.0)
+    assert in_bursts_of(device, Bursts(8 * CAPPED_S, 0.25)) is None
+    assert len(device.rests) == bursts.WARM + 1
+
+
+def test_a_case_whose_baseline_is_of_bursts_is_measured_so_whatever_it_is():
+    """Software that became slower, or needs less power, must not change the question."""
+    device = Capped(lasts_s=0.0)
+    found = in_bursts_of(device, Bursts(8 * CAPPED_S, 0.25, always=True))
+    assert set(found.iteration_s) == {CAPPED_S}
+
+
+def test_a_step_that_is_longer_than_a_burst_stays_as_it_is():
+    """It is sustained work by itself."""
+    device = Capped(lasts_s=1.0)
+    assert in_bursts_of(device, Bursts(CAPPED_S / 2, 0.25)) is None
+    assert device.rests == []
+
+
+def test_no_more_steps_are_kept_than_the_case_may_have():
+    """Short steps would fill a burst with hundreds."""
+    found = in_bursts_of(Capped(lasts_s=9.0), Bursts(4.0, 0.25), most=40)
+    assert len(found.iteration_s) == 36
+
+
+# ---- calibrating ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def multiplies(monkeypatch: pytest.MonkeyPatch) -> Callable[[Capped], Bursts | None]:
+    """Calibrate a scripted device."""
+
+    def run(device: Capped) -> Bursts | None:
+        monkeypatch.setattr(bursts, "SIZE", 2)
+        monkeypatch.setattr(torch, "mm", device.step)
+        clock: Any = device
+        return calibrate(clock, torch.device("cpu"))
+
+    return run
+
+
+def test_the_burst_ends_well_before_the_controller_acts(multiplies):
+    """A device that stays at full clock for 30 ms takes the usual 10 ms."""
+    assert multiplies(Capped(lasts_s=0.030)) == Bursts(bursts.BURST_S, bursts.RESTS_S[0])
+
+
+def test_the_rest_is_as_long_as_the_device_needs(multiplies):
+    """The shortest of those tried."""
+    found = multiplies(Capped(lasts_s=0.030, needs_rest_s=0.1))
+    assert found == Bursts(bursts.BURST_S, 0.12)
+
+
+def test_a_quick_controller_gets_shorter_bursts(multiplies):
+    """Half of what the device stays at full clock for, after the longest rest."""
+    found = multiplies(Capped(lasts_s=0.010))
+    assert found.rest_s == bursts.RESTS_S[-1]
+    assert found.burst_s == pytest.approx(0.005, abs=2 * FULL_S)
+
+
+@pytest.mark.parametrize("lasts_s", [0.0, 0.002], ids=["never slows", "slows at once"])
+def test_a_device_that_bursts_do_not_help_has_none(multiplies, lasts_s):
+    """It is measured under sustained work."""
+    assert multiplies(Capped(lasts_s=lasts_s)) is None
+
+
+def test_the_time_at_full_clock_ends_where_several_steps_are_slow():
+    """One that something else disturbed does not end it."""
+    series = [1.1, *[1.0] * 20, 1.5, *[1.0] * 20, *[1.2] * 20]
+    full_s, lasts_s = at_full_clock(series)
+    assert full_s == 1.0
+    assert lasts_s == pytest.approx(1.1 + 40 + 0.5 - 2, abs=1.01)
+
+
+# ---- which cases ------------------------------------------------------------------------
+
+
+class Calibrated(Context):
+    """A context that knows its device, and notes the bursts it is told."""
+
+    asked: list[Bursts | None]
+
+    def calibrate(self) -> Bursts | None:
+        """Answer as the script says."""
+        self.contexts.log.append("calibrate")
+        answer = self.contexts.answer
+        if isinstance(answer, LaunchError):
+            raise answer
+        return answer
+
+    def measure(self, case, bursts=None):
+        """Be power-bound where that is asked."""
+        self.contexts.asked.append(bursts)
+        measured = super().measure(case)
+        if bursts is None or not (bursts.always or case.id in self.contexts.power_bound):
+            return measured
+        return replace(measured, sustained_s=0.02, burst_window_s=(5.0, 6.0))
+
+
+class Station(Contexts):
+    """Workers on a device that bursts of 10 ms suit."""
+
+    def __init__(self, device) -> None:
+        """Script nothing: every case takes 10 ms."""
+        super().__init__({}, device)
+        self.answer: Any = Bursts(0.01, 0.06)
+        self.asked: list[Bursts | None] = []
+        self.power_bound = {"gemm"}
+
+    def context(self, *, draws=None):
+        """Fork one that can be calibrated."""
+        made = super().context(draws=draws)
+        return Calibrated(self, made.name)
+
+
+@pytest.fixture
+def station(tmp_path, monkeypatch):
+    """Workers, and what holds their device; nothing is known of it yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    station = Station(make_hardware())
+    said: list[str] = []
+
+    def hold(**options):
+        settings = {"bursts": True, "say": said.append} | options
+        return held(station.device, station, tmp_path, **settings)
+
+    station.hold, station.said = hold, said
+    return station
+
+
+def test_a_case_stays_as_its_first_process_found_it(station):
+    """One found in bursts is always measured so, one found otherwise never."""
+    one = station.hold(processes=2)
+    one.measure(make_case(id="gemm"))
+    one.measure(make_case(id="add"))
+    found = Bursts(0.01, 0.06)
+    assert station.asked == [found, replace(found, always=True), found, None]
+
+
+@pytest.mark.parametrize("in_bursts", [True, False])
+def test_a_case_is_measured_as_its_baseline_was(station, in_bursts):
+    """Like is compared with like."""
+    level = validity.Level(1980.0, 1940.0, -4.0, 0.01, in_bursts=in_bursts)
+    station.hold(expected=lambda _case: level).measure(make_case(id="gemm"))
+    assert station.asked == [Bursts(0.01, 0.06, always=True) if in_bursts else None]
+
+
+@pytest.mark.parametrize(
+    ("options", "case", "vendor"),
+    [
+        ({"bursts": False}, make_case(), "amd"),
+        ({}, make_case(), "cpu"),
+    ],
+    ids=["not asked for", "a CPU"],
+)
+def test_a_case_that_has_no_bursts_asks_for_no_calibration(station, options, case, vendor):
+    """A study shows what a user gets, and a CPU has no such cap."""
+    station.device = replace(station.device, vendor=vendor)
+    station.hold(**options).measure(case)
+    assert station.asked == [None]
+    assert "calibrate" not in station.log
+
+
+def test_a_device_is_calibrated_once_and_remembered(station):
+    """By its uuid and driver."""
+    for _ in range(2):
+        one = station.hold()
+        one.measure(make_case(id="a"))
+        one.measure(make_case(id="b"))
+        one.close()
+    assert station.log.count("calibrate") == 1
+
+
+def test_a_device_that_needs_no_bursts_is_remembered_too(station):
+    """It never slows down."""
+    station.answer = None
+    for _ in range(2):
+        one = station.hold()
+        one.measure(make_case(id="gemm"))
+        one.close()
+    assert station.asked == [None, None]
+    assert station.log.count("calibrate") == 1
+
+
+def test_a_device_that_cannot_be_calibrated_is_measured_as_it_is(station):
+    """It is said, and tried again in the next run."""
+    station.answer = LaunchError("context could not be calibrated: out of memory")
+    for _ in range(2):
+        one = station.hold()
+        one.measure(make_case(id="gemm"))
+        one.close()
+    assert station.asked == [None, None]
+    assert station.log.count("calibrate") == 2
+    assert "out of memory" in station.said[0]
+
+
+@pytest.mark.parametrize("text", [b"", b"\xff", b"[]", b'{"schema": 0}', b'{"schema": 1}'])
+def test_a_damaged_note_on_a_device_is_as_none(station, text, tmp_path):
+    """It costs a few seconds."""
+    devices.keep_bursts(station.device, "6.10", Bursts(0.01, 0.06))
+    (path,) = (tmp_path / "cache/bench-lib/devices").iterdir()
+    assert devices.bursts_of(station.device, "6.10") == Bursts(0.01, 0.06)
+    path.write_bytes(text)
+    with pytest.raises(KeyError):
+        devices.bursts_of(station.device, "6.10")
+
+
+def test_another_driver_or_power_cap_is_another_device(station):
+    """The controller may be another."""
+    devices.keep_bursts(station.device, "6.10", None)
+    assert devices.bursts_of(station.device, "6.10") is None
+    for other in (
+        (station.device, "6.12"),
+        (replace(station.device, power_cap_w=500.0), "6.10"),
+    ):
+        with pytest.raises(KeyError):
+            devices.bursts_of(*other)
+
+
+def test_a_folder_that_cannot_be_written_costs_nothing_but_time(station, tmp_path, monkeypatch):
+    """Next time it is found out again."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file/in/the/way"))
+    (tmp_path / "file").write_text("")
+    devices.keep_bursts(station.device, "6.10", None)
+    with pytest.raises(KeyError):
+        devices.bursts_of(station.device, "6.10")
+
+
+# ---- clocks -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seen_mhz", "expected_mhz"),
+    [(1980.0, 1980.0), (300.0, None), (None, None)],
+    ids=["working", "only idle looks", "unknown"],
+)
+def test_the_clock_of_bursts_is_the_highest_that_was_seen(station, seen_mhz, expected_mhz):
+    """Between bursts it may be idle; one below that of sustained work is not known."""
+    sustained = make_telemetry(clock_mhz=1500.0, power_w=690.0)
+    watch = Watch(sustained, make_telemetry(clock_max_mhz=seen_mhz, clock_mhz=300.0))
+    outcome = station.hold(watch=lambda _: watch).measure(make_case(id="gemm"))
+    (attempt,) = outcome.attempts
+    assert attempt.telemetry.clock_mhz == expected_mhz
+    assert attempt.telemetry.power_w == 690.0
+
+
+# ---- judging ----------------------------------------------------------------------------
+
+
+def in_burst(log_median: float = 0.0, **fields):
+    """Return a process that was measured in bursts."""
+    process = make_process(log_median=log_median, **fields)
+    values = process.values | {"sustained": process.values["latency"] * 1.2}
+    return replace(process, values=values, states={"latency": IN_BURSTS})
+
+
+def judged(candidate, baseline):
+    """Judge one case."""
+    evidence = Evidence(candidate, replace(make_baseline(), processes=baseline), planned=6)
+    return {v.metric: v for v in judge.judge({"gemm": evidence})["gemm"]}
+
+
+def test_what_a_process_measured_in_bursts_is_kept_with_the_sustained_time():
+    """Energy is that of sustained work, whose power is known."""
+    seen = make_measurement(
+        iteration_s=[1 / 128] * 20, sustained_s=1 / 64, burst_window_s=(1.0, 2.0)
+    )
+    telemetry = make_telemetry(power_w=640.0)
+    process = summarise(seen, environment="e", time="t", seen=telemetry)
+    assert process.in_bursts
+    assert process.values["latency"] == 1 / 128
+    assert process.values["sustained"] == 1 / 64
+    assert process.values["energy"] == 2.5
+
+
+def test_bursts_are_held_against_bursts_and_say_so():
+    """The sustained time is judged beside them, loosely."""
+    found = judged([in_burst()] * 2, [in_burst(x) for x in (-0.001, 0.0, 0.001, 0.0, 0.0)])
+    assert found["latency"].status is Status.OK
+    assert "in bursts" in found["latency"].reason
+    assert found["sustained"].tolerance == 0.15
+
+
+def test_bursts_are_never_held_against_sustained_work():
+    """A fifth faster is no gain of the software."""
+    found = judged([in_burst(-0.2)] * 2, make_processes([0.0] * 5))
+    assert found["latency"].status is Status.INCOMPARABLE
+    assert "accept" in found["latency"].reason
+    assert "sustained" not in found
+
+
+def test_a_process_of_sustained_work_among_bursts_is_left_out():
+    """Only like is compared."""
+    mixed = [in_burst(), in_burst(), make_process(log_median=0.2)]
+    found = judged(mixed, [in_burst()] * 5)
+    assert found["latency"].ratio == pytest.approx(1.0)
+
+
+def test_the_level_of_a_baseline_knows_its_bursts():
+    """So that the next run measures as it did, also where no clock is known."""
+    assert validity.level([in_burst()] * 5, 0.01).in_bursts
+    assert not validity.level(make_processes([0.0] * 5), 0.01).in_bursts
+
+
+def test_ranks_are_measured_as_they_are(station, monkeypatch):
+    """They would rest at different times."""
+    monkeypatch.setattr("bench_lib.engine.device.run_ranks", lambda case, **_: make_measurement())
+    station.hold().measure(make_case(id="gemm", launch=Launch(ranks=2)))
+    assert "calibrate" not in station.log
+
+
+def test_a_note_on_a_device_says_which(station, tmp_path):
+    """For whoever finds the file."""
+    devices.keep_bursts(station.device, "6.10", Bursts(0.01, 0.06))
+    (path,) = (tmp_path / "cache/bench-lib/devices").iterdir()
+    assert json.loads(path.read_text())["device"] == station.device.uuid
