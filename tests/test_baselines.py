@@ -24,9 +24,11 @@ from builders import (
     make_measurement,
     make_process,
     make_processes,
-    make_record as unjudged,
     make_telemetry,
     make_verdict,
+)
+from builders import (
+    make_record as unjudged,
 )
 from fulldisk import no_file_beyond
 from hypothesis import given, settings
@@ -1092,7 +1094,10 @@ def test_what_its_run_never_judged_is_not_taken_without_force():
     """A run that was killed may have been about to call it slower; side A of ab never is judged."""
     records = [make_record(), unjudged()]
     (change,) = changes = proposed(*records)
-    assert change.against == "its run was not judged: it was killed before, or is side A of ab"
+    assert (
+        change.against
+        == "its run did not judge it: killed before, side A of ab, or without --judge"
+    )
     assert taken(changes) == []
     (forced,) = taken(changes, force=True)
     assert forced.new.accepted.in_spite_of == change.against
@@ -1197,8 +1202,10 @@ def test_in_bursts_and_under_the_power_cap_are_two_kinds_of_time():
     [
         (
             "graph",
-            "device time of a host-bound iteration 10.00% slower than accepted; the tolerance is "
-            "1.0%",
+            (
+                "device time of a host-bound iteration 10.00% slower than accepted; the tolerance "
+                "is 1.0%"
+            ),
         ),
         ("kernels", None),
     ],

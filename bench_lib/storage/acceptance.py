@@ -224,7 +224,7 @@ def _doubted(records: Iterable[Record]) -> list[str]:
     """Repeat the worst that the runs themselves said of values that are in doubt."""
     records = list(records)
     if any(record.status is None for record in records):
-        return ["its run was not judged: it was killed before, or is side A of ab"]
+        return ["its run did not judge it: killed before, side A of ab, or without --judge"]
     for status in DOUBTFUL:
         for record in records:
             if record.status is status:
@@ -253,8 +253,10 @@ def _worse(new: Baseline, old: Baseline | None, limits: Limits) -> list[str]:
     A run may call it OK because its processes could not tell; as the reference it would
     hide the next slow-down.  Nor does it excuse many small steps in one direction.
     """
-    words = []
+    words: list[str] = []
     for metric, change in _changes(new, old, limits):
+        if words and metric.host_sets:
+            continue  # the same step's time once more
         name = "" if metric is metrics.LEADING else f"{metric.label} "
         tolerated = f"the tolerance is {change.tolerance:.1%}"
         if change.now > change.tolerance:

@@ -65,6 +65,14 @@ class Explained:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where a process ran; each is empty where that is unknown."""
+
+    run: str = ""
+    device: str = ""
+
+
+@dataclass(frozen=True)
 class Contrast:
     """One case's two sides as logarithms, each value under the name of its process."""
 
@@ -79,6 +87,14 @@ class Contrast:
     explained: Explained | None = None
     trimmed: bool = False
     """Whether disturbed processes were set aside, which happens once."""
+    candidate_origins: Mapping[str, Origin] = field(default_factory=dict)
+    """Where each process ran, here and of the baseline."""
+    baseline_origins: Mapping[str, Origin] = field(default_factory=dict)
+    history: Sequence[Mapping[Origin, Mapping[str, float]]] = ()
+    """What accepted runs and then nights measured of the case, held against or not, by process;
+    each in the order of time."""
+    family: str = ""
+    """Which cases vary alike from run to run and from device to device."""
 
     @cached_property
     def estimate(self) -> float:
