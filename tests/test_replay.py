@@ -2,7 +2,8 @@
 
 ``recorded/`` has the two runs, the baselines that they were judged by, and the verdicts of 0.1.0:
 of the runs as they are, and with a change planted in most cases.  Of a verdict everything but the
-words is held.  ``python tests/test_replay.py`` writes ``verdicts.json.xz`` anew.  That is right
+words is held.  Since then one thing is judged differently: a case that becomes host-bound and 30%
+slower is REGRESSED, where 0.1.0 said NOISY.  ``python tests/test_replay.py`` writes ``verdicts.json.xz`` anew.  That is right
 only where a pull request means to judge differently, and says so.
 """
 
