@@ -24,7 +24,6 @@ from bench_lib.profiling import kernels
 from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineFile
 from bench_lib.verdict import judge, metrics
-from bench_lib.verdict.evidence import ROLLING
 from bench_lib.verdict.judge import Evidence
 from bench_lib.verdict.metrics import scaling
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, alone
@@ -323,17 +322,8 @@ def rolling(
                 with contextlib.suppress(ValueError):  # a line that somebody else wrote
                     processes = acceptance.processes_of(record, run.run_id)
                     known.append([_without(process, gone) for process in processes])
-                    gone |= _improved(record)
+                    gone |= judge.improved(record.verdicts)
     return {case_id: [p for night in known for p in night] for case_id, known in nights.items()}
-
-
-def _improved(record: Record) -> set[str]:
-    """Return the metrics that a night improved beyond the nights before it."""
-    return {
-        verdict.metric
-        for verdict in record.verdicts
-        if verdict.against == ROLLING and verdict.status is Status.IMPROVED
-    }
 
 
 def _without(process: ProcessSummary, gone: Collection[str]) -> ProcessSummary:

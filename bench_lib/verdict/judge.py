@@ -27,6 +27,7 @@ from bench_lib.verdict.evidence import (
     BETWEEN_DEVICES,
     BETWEEN_HOST_STATES,
     PINNED,
+    ROLLING,
     Evidence,
     differing,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "Evidence",
     "compare",
     "differing",
+    "improved",
     "is_suspicious",
     "judge",
     "judge_pairs",
@@ -315,6 +317,11 @@ def _can_change(verdict: Verdict) -> bool:
         or (verdict.status is Status.NOISY and _looks_slower(verdict))
         or (verdict.status is Status.OK and _looks_faster(verdict))
     )
+
+
+def improved(verdicts: Sequence[Verdict]) -> set[str]:
+    """Return the metrics that are better than the nights before, which begin anew with this one."""
+    return {v.metric for v in verdicts if v.against == ROLLING and v.status is Status.IMPROVED}
 
 
 def stored_limits(processes: Sequence[ProcessSummary], limits: Limits) -> Limits:
