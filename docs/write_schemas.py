@@ -59,6 +59,9 @@ class StoredCase:
     """What has to be equal for a comparison to mean anything."""
     published: Published | None = None
     kernels: KernelTable | None = None
+    began: dict[str, float] = dataclasses.field(default_factory=dict)
+    """By metric, in its unit, the value from which slow-downs that were accepted one after the
+    other add up."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
