@@ -626,6 +626,9 @@ class Baseline:
     """The figure, where the provenance is ``published``; then there are no processes."""
     kernels: KernelTable | None = None
     """What the device did in a step, where it was looked into."""
+    began: dict[str, float] = field(default_factory=dict)
+    """By metric, in its unit, the value from which slow-downs that were accepted one after the
+    other add up."""
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,9 @@ class StoredCase:
     """What has to be equal for a comparison to mean anything."""
     published: Published | None = None
     kernels: KernelTable | None = None
+    began: dict[str, float] = dataclasses.field(default_factory=dict)
+    """By metric, in its unit, the value from which slow-downs that were accepted one after the
+    other add up."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,6 +91,14 @@ class SamplesLine:
     """Names the process; processes of one case have different ones."""
     iteration_s: list[float]
     """Time of each iteration in seconds, finite and above zero."""
+    run: int | str | None = None
+    """Which run the process is of; on all lines of a file or on none."""
+    device: int | str | None = None
+    """Where it ran; this and the following on all lines of a case or on none."""
+    draw: int | str | None = None
+    """What the compiler chose, by a name that only equal choices share."""
+    family: int | str | None = None
+    """Which cases vary alike from run to run and from device to device."""
     probe: dict[str, float] = dataclasses.field(default_factory=dict)
     """Costs that the case has no part in, by name, which may tell why processes differ; each in a
     unit of its own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -305,17 +305,30 @@ def rolling(
     ``runs`` come newest first.  A night counts for a case if its verdict then was OK or IMPROVED
     by the acceptance that is pinned today.  After a roll-back the nights under the newer
     acceptance were fine by values that are gone.
+
+    A metric that improved beyond its nights begins anew with that night.  Kept together, the
+    nights before and after would seem to differ by chance, and a loss of what was gained would
+    never be beyond it.
     """
     nights: dict[str, list[Sequence[ProcessSummary]]] = {}
+    begun: dict[str, set[str]] = {}
     for run in runs:
         for case_id, record in run.records.items():
             baseline, known = pinned.get(case_id), nights.setdefault(case_id, [])
-            if baseline is None or len(known) >= NIGHTS:
+            gone = begun.setdefault(case_id, set())
+            if baseline is None or len(known) >= NIGHTS or metrics.LEADING.name in gone:
                 continue
             if record.baseline_accepted == baseline.accepted.date and _is_accepted(record):
                 with contextlib.suppress(ValueError):  # a line that somebody else wrote
-                    known.append(acceptance.processes_of(record, run.run_id))
+                    processes = acceptance.processes_of(record, run.run_id)
+                    known.append([_without(process, gone) for process in processes])
+                    gone |= judge.improved(record.verdicts)
     return {case_id: [p for night in known for p in night] for case_id, known in nights.items()}
+
+
+def _without(process: ProcessSummary, gone: Collection[str]) -> ProcessSummary:
+    values = {name: value for name, value in process.values.items() if name not in gone}
+    return replace(process, values=values)
 
 
 def _accepted(baseline: Baseline | None) -> str | None:

@@ -247,6 +247,9 @@ def _problems(baseline: Baseline) -> Iterator[str]:
     for process in processes:
         for problem in _problems_of_process(process):
             yield f"a process has {problem}"
+    for name, value in baseline.began.items():
+        if not 0 < value < math.inf:
+            yield f"began at {name} {value:g}; it has to be a number above 0"
     if not 0 < baseline.limits.spread <= 1:
         yield f"limits.spread is {baseline.limits.spread}"
 

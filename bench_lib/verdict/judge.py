@@ -22,11 +22,12 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
-from bench_lib.verdict import validity
+from bench_lib.verdict import host, validity
 from bench_lib.verdict.evidence import (
     BETWEEN_DEVICES,
     BETWEEN_HOST_STATES,
     PINNED,
+    ROLLING,
     Evidence,
     differing,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "Evidence",
     "compare",
     "differing",
+    "improved",
     "is_suspicious",
     "judge",
     "judge_pairs",
@@ -317,6 +319,11 @@ def _can_change(verdict: Verdict) -> bool:
     )
 
 
+def improved(verdicts: Sequence[Verdict]) -> set[str]:
+    """Return the metrics that are better than the nights before, which begin anew with this one."""
+    return {v.metric for v in verdicts if v.against == ROLLING and v.status is Status.IMPROVED}
+
+
 def stored_limits(processes: Sequence[ProcessSummary], limits: Limits) -> Limits:
     """Return the limits to keep with an accepted baseline.
 
@@ -446,22 +453,42 @@ def _weighed(verdicts: list[Verdict], evidence: Evidence) -> list[Verdict]:
     """
     if not evidence.waits():
         return verdicts
+    if not evidence.waits_as_before:
+        return [_become_host_bound(verdict, evidence) for verdict in verdicts]
     device = [v for v in verdicts if of(v.metric).in_place_of_host]
     steady = bool(device) and all(v.status is not Status.NOISY for v in device)
-    was = evidence.waits_as_before
-    return [_heard(verdict, was_host_bound=was, device_is_steady=steady) for verdict in verdicts]
+    return [_heard(verdict, evidence, device_is_steady=steady) for verdict in verdicts]
 
 
-def _heard(verdict: Verdict, *, was_host_bound: bool, device_is_steady: bool) -> Verdict:
+def _become_host_bound(verdict: Verdict, evidence: Evidence) -> Verdict:
+    """Judge a time that is the host's now and was the device's in the baseline.
+
+    Other programs on the host may prolong it by as much as host-bound steps vary.  Beyond that
+    it is the software's.
+    """
+    metric = of(verdict.metric)
+    if not metric.host_sets or verdict.status not in (Status.REGRESSED, Status.SUSPECT):
+        return verdict
+    # An efficiency's bound has it already, whichever of its launches waited.
+    most = _bound(verdict) + (0.0 if metric is EFFICIENCY else BETWEEN_HOST_STATES)
+    status = Status.NOISY
+    if metric.rule is Rule.CHANCE and verdict.ratio is not None and verdict.ratio > most:
+        is_certain = verdict.interval is not None and verdict.interval[0] > most
+        status = verdict.status if is_certain else Status.SUSPECT
+    reason = f"{verdict.reason}; the device waited for the host, which it did not in the baseline"
+    spent = host.spent(evidence.candidate, evidence.like(verdict.against))
+    return replace(verdict, status=status, reason=f"{reason}: {spent}" if spent else reason)
+
+
+def _heard(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool) -> Verdict:
     metric = of(verdict.metric)
     if not metric.host_sets:
         return verdict
-    if not was_host_bound:
-        if verdict.status not in (Status.REGRESSED, Status.SUSPECT):
-            return verdict
-        reason = "the device waited for the host, which it did not in the baseline"
-        return replace(verdict, status=Status.NOISY, reason=f"{verdict.reason}; {reason}")
-    reason = f"{verdict.reason}; host-bound: the device waits for Python"
+    reason = verdict.reason
+    if verdict.status is Status.REGRESSED:
+        spent = host.spent(evidence.candidate, evidence.like(verdict.against))
+        reason += f"; {spent}" if spent else ""
+    reason += "; host-bound: the device waits for Python"
     if metric.rule is Rule.CHANCE:
         reason += f", so {BETWEEN_HOST_STATES:.0%} more is allowed"
     if device_is_steady and verdict.status is Status.NOISY:

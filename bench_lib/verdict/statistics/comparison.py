@@ -65,6 +65,14 @@ class Explained:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where a process ran; each is empty where that is unknown."""
+
+    run: str = ""
+    device: str = ""
+
+
+@dataclass(frozen=True)
 class Contrast:
     """One case's two sides as logarithms, each value under the name of its process."""
 
@@ -79,6 +87,14 @@ class Contrast:
     explained: Explained | None = None
     trimmed: bool = False
     """Whether disturbed processes were set aside, which happens once."""
+    candidate_origins: Mapping[str, Origin] = field(default_factory=dict)
+    """Where each process ran, here and of the baseline."""
+    baseline_origins: Mapping[str, Origin] = field(default_factory=dict)
+    history: Sequence[Mapping[Origin, Mapping[str, float]]] = ()
+    """What accepted runs and then nights measured of the case, held against or not, by process;
+    each in the order of time."""
+    family: str = ""
+    """Which cases vary alike from run to run and from device to device."""
 
     @cached_property
     def estimate(self) -> float:
@@ -279,17 +295,20 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _without_slowest(contrast: Contrast) -> tuple[float, int]:
-    """Return a case's variance and degrees of freedom as its processes but the slowest tell.
+    """Return a case's variance and degrees of freedom as its ordinary processes tell.
 
-    What that takes away is given back, as it would be for ordinary processes.
+    Of a side of five or more the slowest fifth is left out, which may be disturbed, and what that
+    takes away is given back, as it would be for ordinary processes.  A smaller side counts only
+    where there is no other: it cannot be told which of its processes is disturbed.
     """
     squares, degrees = 0.0, 0
-    for group in contrast.groups:
+    large = [group for group in contrast.groups if len(group) >= MOST_DISTURBED]
+    for group in large or contrast.groups:
         values, kept = sorted(group.values()), 1.0
-        if len(values) >= MOST_DISTURBED:
+        if slowest := len(values) // MOST_DISTURBED:
             scores = normal_scores(len(values))
-            kept = statistics.variance(scores[:-1]) / statistics.variance(scores)
-            del values[-1]
+            kept = statistics.variance(scores[:-slowest]) / statistics.variance(scores)
+            del values[-slowest:]
         mean = statistics.fmean(values)
         squares += math.fsum((value - mean) ** 2 for value in values) / kept
         degrees += len(values) - 1
@@ -298,11 +317,16 @@ def _without_slowest(contrast: Contrast) -> tuple[float, int]:
 
 
 def _undisturbed(contrast: Contrast, variance: float, weight: float) -> Contrast:
-    """Set aside processes that something slowed down, where the others are ordinary."""
-    # Where cases differ much in their spread, the suite cannot tell what is too slow for one.
-    reach = _t_quantile(weight, 1 - DISTURBED) * math.sqrt(variance)
+    """Set aside processes that something slowed down, where the others are ordinary.
+
+    What is ordinary is told by the case's own processes and by the suite's, whose cases may
+    differ much in their spread.
+    """
     if contrast.baseline is None or contrast.trimmed:
         return contrast
+    own, degrees = _without_slowest(contrast)
+    drawn = (weight * variance + degrees * own) / (weight + degrees)
+    reach = _t_quantile(weight + degrees, 1 - DISTURBED) * math.sqrt(drawn)
     rest = replace(
         contrast,
         trimmed=True,
