@@ -15,7 +15,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench_lib.verdict.statistics.comparison import (
-    LEAST_CASES,
     LEAST_PROCESSES,
     LEAST_SD,
     UNKNOWN,
@@ -37,6 +36,8 @@ LEAST_SUITE = 10
 """Fewer cases tell nothing of how far apart two nights are."""
 MOST_COMMON = 0.01
 """A night or a device may move a whole suite by this standard deviation, while few are known."""
+FAR = 3.0
+"""What differs by more than so many times that is no night's work, and tells nothing of it."""
 GUESSED_NIGHT = 0.0015
 """Standard deviation from run to run, where neither history nor suite tells."""
 EXCESS_DEGREES = 5.0
@@ -241,49 +242,69 @@ def _own(groups: Groups) -> tuple[float, int]:
 # --- what tonight tells --------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Tonight:
+    """What a suite's differences show that neither processes nor earlier runs explain."""
+
+    component: str
+    excess: float = 0.0
+    """Variance from case to case, for each unit of load."""
+    common: float = 0.0
+    """What moved the whole suite, squared, where too little is known to call it software."""
+
+
 def _with_tonight(comparisons: list[Comparison], known: Sequence[_Known]) -> list[Comparison]:
-    """Add what a suite's differences show beyond their errors, and what moved them together."""
-    loads = [c.contrast.load(run_of) + c.contrast.load(device_of) for c in comparisons]
-    told = [c for c, load in zip(comparisons, loads, strict=True) if load > 0]
+    """Add what the suite's differences show beyond their errors."""
+    loads = [max(c.contrast.load(run_of), c.contrast.load(device_of)) for c in comparisons]
+    told = [(c, load) for c, load in zip(comparisons, loads, strict=True) if load > 0]
     if not told:
         return comparisons
-    component = DEVICE if any(c.contrast.load(device_of) > 0 for c in told) else NIGHT
-    levels = max(case.devices if component == DEVICE else case.runs for case in known)
-    if len(told) < LEAST_SUITE:
-        excess, common = (GUESSED_NIGHT**2 if levels < LEAST_LEVELS else 0.0), 0.0
-    else:
-        shift = statistics.median(c.contrast.estimate for c in told)
-        excess = _excess(told, [load for load in loads if load > 0], shift)
-        common = min(shift**2, 2 * MOST_COMMON**2) if levels < LEAST_LEVELS else 0.0
-    parts = [(excess, EXCESS_DEGREES, True), (common, GUESS_DEGREES, False)]
+    is_new = any(c.contrast.load(device_of) > 0 for c, _ in told)
+    tonight = _Tonight(DEVICE if is_new else NIGHT)
+    levels = max(case.devices if is_new else case.runs for case in known)
+    usual = [
+        (c, load)
+        for c, load in told
+        if c.contrast.estimate**2 <= FAR**2 * (c.standard_error**2 + MOST_COMMON**2 * load)
+    ]
+    if len(usual) >= LEAST_SUITE:
+        shift = statistics.median(c.contrast.estimate for c, _ in usual)
+        excess = _excess(usual, shift)
+        tonight = replace(tonight, excess=excess, common=shift**2 if levels < LEAST_LEVELS else 0.0)
+    elif len(told) < LEAST_SUITE and levels < LEAST_LEVELS:
+        tonight = replace(tonight, excess=GUESSED_NIGHT**2)
     return [
-        replace(
-            c,
-            parts=[
-                *c.parts,
-                *(
-                    Part(component, variance * (load if by_load else 1.0), degrees)
-                    for variance, degrees, by_load in parts
-                    if variance > 0 and load > 0
-                ),
-            ],
-        )
+        replace(c, parts=[*c.parts, *_surplus(tonight, c.contrast, load)]) if load > 0 else c
         for c, load in zip(comparisons, loads, strict=True)
     ]
 
 
-def _excess(told: Sequence[Comparison], loads: Sequence[float], shift: float) -> float:
+def _surplus(tonight: _Tonight, contrast: Contrast, load: float) -> list[Part]:
+    """Return what tonight adds to a case's error; for a new device once its guess at most."""
+    excess, common = tonight.excess * load, tonight.common
+    if tonight.component == DEVICE:
+        most = load * guessed_device(contrast.family) ** 2
+        parts = [Part(DEVICE, min(most, max(excess, common)), GUESS_DEGREES)]
+    else:
+        most = load * MOST_COMMON**2
+        parts = [
+            Part(NIGHT, min(most, excess), EXCESS_DEGREES),
+            Part(NIGHT, min(most, common), GUESS_DEGREES),
+        ]
+    return [part for part in parts if part.variance > 0]
+
+
+def _excess(usual: Sequence[tuple[Comparison, float]], shift: float) -> float:
     """Return the variance that half of a suite's differences need besides their errors.
 
     It is found where the median of their size is that of normal values (as Paule and Mandel's
     variance between studies, 1982, by the median, which a few real changes hardly move).
     """
-    errors = [(abs(c.contrast.estimate - shift), c.standard_error**2) for c in told]
+    sized = [(abs(c.contrast.estimate - shift), c.standard_error**2, load) for c, load in usual]
 
     def middle(variance: float) -> float:
         return statistics.median(
-            size / math.sqrt(error + variance * load)
-            for (size, error), load in zip(errors, loads, strict=True)
+            size / math.sqrt(error + variance * load) for size, error, load in sized
         )
 
     if middle(0.0) <= MIDDLE:
@@ -295,6 +316,3 @@ def _excess(told: Sequence[Comparison], loads: Sequence[float], shift: float) ->
         between = (low + high) / 2
         low, high = (between, high) if middle(between) > MIDDLE else (low, between)
     return high
-
-
-assert LEAST_SUITE > LEAST_CASES
