@@ -117,10 +117,10 @@ class Evidence:
     def _devices(self) -> set[str | None]:
         return {_device(p) for p in self.candidate} - {None}
 
-    def known(self) -> list[ProcessSummary]:
-        """Return the processes of all earlier runs that are known of the case."""
+    def earlier(self) -> list[list[ProcessSummary]]:
+        """Return the processes of earlier runs in the order of time: accepted ones, and nights."""
         pinned = self.baseline.processes if self.baseline is not None else []
-        return [*pinned, *self.rolling]
+        return [list(pinned), list(reversed(self.rolling))]
 
 
 def mostly_waited(processes: Sequence[ProcessSummary]) -> bool:

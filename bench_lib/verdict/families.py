@@ -1,7 +1,7 @@
 """Which cases vary alike from device to device and from run to run.
 
 Devices of a model differ by their clocks, memories and layout of units.  A replayed graph hardly
-feels it; a memory-bound operator does.  The families are few, so that each is known from many cases.
+feels it; a memory-bound operator does.  The families are few, so that many cases tell of each.
 """
 
 from __future__ import annotations

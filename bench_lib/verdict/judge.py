@@ -151,10 +151,13 @@ def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) ->
             *probes,
             candidate_origins=sides.candidate_origins,
             baseline_origins=sides.baseline_origins,
-            history={
-                origin: {name: sign * math.log(value) for name, value in values.items()}
-                for origin, values in sides.history.items()
-            },
+            history=[
+                {
+                    origin: {name: sign * math.log(value) for name, value in values.items()}
+                    for origin, values in era.items()
+                }
+                for era in sides.history
+            ],
             family=evidence.family,
         ),
         metric.tolerance_in(evidence.limits) or 0.0,
@@ -192,7 +195,7 @@ def _by_process(metric: Metric, evidence: Evidence, against: str) -> Sides | Non
         {name: process.probe for name, process in named(old).items()},
         origins(candidate),
         origins(old),
-        by_origin(metric.values_in(evidence.known(), state), origins(evidence.known())),
+        [by_origin(metric.values_in(era, state), origins(era)) for era in evidence.earlier()],
     )
 
 

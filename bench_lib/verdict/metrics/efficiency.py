@@ -70,7 +70,10 @@ def _sides(_metric: Metric, evidence: Evidence, against: str) -> Sides | None:
     waits = any(
         mostly_waited(side) for side in (evidence.candidate, before, one.candidate, one_before)
     )
-    known = efficiencies(evidence.known(), one.known(), evidence.ranks)
+    known = [
+        (efficiencies(several, single, evidence.ranks), single)
+        for several, single in zip(evidence.earlier(), one.earlier(), strict=True)
+    ]
     here, there = (statistics.geometric_mean(side.values()) for side in (new, old))
     return Sides(
         new,
@@ -80,7 +83,7 @@ def _sides(_metric: Metric, evidence: Evidence, against: str) -> Sides | None:
         f"throughput ({there:.1%} in the baseline)",
         candidate_origins=_origins(new, one.candidate),
         baseline_origins=_origins(old, one_before),
-        history=by_origin(known, _origins(known, one.known())),
+        history=[by_origin(values, _origins(values, single)) for values, single in known],
     )
 
 

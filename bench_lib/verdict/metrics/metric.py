@@ -53,8 +53,8 @@ class Sides:
     candidate_origins: Mapping[str, Origin] = field(default_factory=dict)
     baseline_origins: Mapping[str, Origin] = field(default_factory=dict)
     """Where each process ran."""
-    history: Mapping[Origin, Mapping[str, float]] = field(default_factory=dict)
-    """What all earlier runs measured, those of the baseline among them."""
+    history: Sequence[Mapping[Origin, Mapping[str, float]]] = ()
+    """What the accepted runs measured and what the nights did, each in the order of time."""
 
 
 @dataclass(frozen=True)

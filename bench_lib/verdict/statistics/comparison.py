@@ -106,8 +106,9 @@ class Contrast:
     candidate_origins: Mapping[str, Origin] = field(default_factory=dict)
     """Where each process ran, here and of the baseline."""
     baseline_origins: Mapping[str, Origin] = field(default_factory=dict)
-    history: Mapping[Origin, Mapping[str, float]] = field(default_factory=dict)
-    """All that earlier runs measured of the case, held against or not, by process."""
+    history: Sequence[Mapping[Origin, Mapping[str, float]]] = ()
+    """What accepted runs and then nights measured of the case, held against or not, by process;
+    each in the order of time."""
     family: str = ""
     """Which cases vary alike from run to run and from device to device."""
 
@@ -447,7 +448,7 @@ def _with_spreads(contrasts: Sequence[Contrast]) -> list[_Known]:
     ]
 
 
-def effective_degrees(own: int, weight: float, share: float) -> float:
+def effective_degrees(own: float, weight: float, share: float) -> float:
     """Return the degrees of freedom of a variance of which a share is the process's.
 
     What cases have in common is known from one case's processes alone, however many cases
@@ -456,7 +457,7 @@ def effective_degrees(own: int, weight: float, share: float) -> float:
     return 1 / (share**2 / max(1, own) + (1 - share**2) / (weight + own))
 
 
-def is_wild(own: float, degrees: int, variance: float, weight: float) -> bool:
+def is_wild(own: float, degrees: float, variance: float, weight: float) -> bool:
     """Whether a case's own variance hardly comes from a suite's prior."""
     if degrees == 0:
         return False
@@ -465,7 +466,7 @@ def is_wild(own: float, degrees: int, variance: float, weight: float) -> bool:
     return bool(fdtrc(degrees, weight, own / variance) < WILD)
 
 
-def fit_prior(variances: Sequence[tuple[float, int]]) -> tuple[float, float] | None:
+def fit_prior(variances: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
     """Fit a scaled inverse chi-squared distribution to (variance, degrees of freedom) of cases.
 
     Returns its scale and its weight in degrees of freedom, by the moments of the variances'
@@ -536,24 +537,34 @@ def shared(contrasts: Sequence[Contrast], sds: Sequence[float]) -> float:
     It is the mean correlation of what two cases deviate by in the same process; names of
     processes that mean nothing across cases give about none.
     """
-    return in_common([dict(enumerate(contrast.groups)) for contrast in contrasts], sds)
+    return in_common(
+        [
+            {
+                side: _deviations(group)
+                for side, group in enumerate(contrast.groups)
+                if len(group) > 1
+            }
+            for contrast in contrasts
+        ],
+        sds,
+    )
+
+
+def _deviations(group: Mapping[str, float]) -> dict[str, float]:
+    """Return how far values are from their mean, as large as if they had made it no nearer."""
+    mean, less = statistics.fmean(group.values()), math.sqrt(1 - 1 / len(group))
+    return {name: (value - mean) / less for name, value in group.items()}
 
 
 def in_common(
     cases: Sequence[Mapping[Hashable, Mapping[str, float]]], sds: Sequence[float]
 ) -> float:
-    """Return the mean correlation of two cases' deviations from their group, at the same name.
-
-    Each case has its values by group and name.
-    """
+    """Return the mean correlation of two cases' deviations in the same group, at the same name."""
     deviations: dict[tuple[Hashable, str], list[float]] = {}
     for groups, sd in zip(cases, sds, strict=True):
         for label, group in groups.items():
-            if len(group) < 2:
-                continue
-            mean, scale = statistics.fmean(group.values()), sd * math.sqrt(1 - 1 / len(group))
             for name, value in group.items():
-                deviations.setdefault((label, name), []).append((value - mean) / scale)
+                deviations.setdefault((label, name), []).append(value / sd)
     together = apart = 0.0
     for values in deviations.values():
         squares = sum(value**2 for value in values)

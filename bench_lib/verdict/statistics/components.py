@@ -15,8 +15,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench_lib.verdict.statistics.comparison import (
+    ALPHA,
     LEAST_PROCESSES,
     LEAST_SD,
+    MOST_DEGREES,
     UNKNOWN,
     USUAL,
     Comparison,
@@ -27,6 +29,7 @@ from bench_lib.verdict.statistics.comparison import (
     fit_prior,
     in_common,
     is_wild,
+    t_quantile,
 )
 
 NIGHT, DEVICE = "night", "device"
@@ -40,8 +43,10 @@ FAR = 3.0
 """What differs by more than so many times that is no night's work, and tells nothing of it."""
 GUESSED_NIGHT = 0.0015
 """Standard deviation from run to run, where neither history nor suite tells."""
-EXCESS_DEGREES = 5.0
+EXCESS_DEGREES = 8.0
 """Cases move in families, so one night's spread over a suite is known no better than so."""
+OF_DIFFERENCES = 2 / 3
+"""What a difference of successive runs tells of their variance, in degrees of freedom."""
 GUESS_WEIGHT = 4.0
 """A guess of how far devices are apart counts like so many devices."""
 GUESS_DEGREES = 20.0
@@ -49,8 +54,6 @@ GUESSED_DEVICE = {"graphs": 0.002, "networks": 0.005, "operators": 0.006}
 """Standard deviation of devices by family of cases, seen between H200s (docs/statistics.md)."""
 MIDDLE = 0.6744897501960817
 """Half of normal values are nearer to their mean than so many standard deviations."""
-
-Groups = Mapping[Hashable, Mapping[str, float]]
 
 
 def guessed_device(family: str) -> float:
@@ -77,10 +80,44 @@ def added(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Add to a suite's comparisons what nights and devices make them err by."""
     known = _known([comparison.contrast for comparison in comparisons])
     modelled = [
-        replace(comparison, parts=_parts(comparison.contrast, case))
-        for comparison, case in zip(comparisons, known, strict=True)
+        replace(c, sd=_of_processes(c, case), parts=_parts(c.contrast, case))
+        for c, case in zip(comparisons, known, strict=True)
     ]
-    return _with_tonight(modelled, known)
+    return [
+        replace(c, parts=[_believable(part, c, case.runs) for part in c.parts])
+        for c, case in zip(_with_tonight(modelled, known), known, strict=True)
+    ]
+
+
+def _of_processes(comparison: Comparison, known: _Known) -> float:
+    """Return the spread between processes without what nights are in it.
+
+    A baseline of many runs has their nights in the spread of its processes.
+    """
+    contrast = comparison.contrast
+    if known.night is None or contrast.baseline is None:
+        return comparison.sd
+    runs = {contrast.baseline_origins.get(name, UNKNOWN).run for name in contrast.baseline}
+    share = (len(runs) - 1) / max(1, sum(map(len, contrast.groups)) - len(contrast.groups))
+    least = min(comparison.sd, LEAST_SD)
+    return math.sqrt(max(least**2, comparison.sd**2 - share * known.night.variance))
+
+
+def _believable(part: Part, comparison: Comparison, runs: int) -> Part:
+    """Bound a night that few runs tell of by the most that nights differ by.
+
+    Two or three runs that moved together would allow for any night at all.
+    """
+    if part.component != NIGHT:
+        return part
+    most = MOST_COMMON**2 * comparison.contrast.load(run_of)
+    variance = min(part.variance, most) if runs < LEAST_LEVELS else part.variance
+    level = 1 - ALPHA / comparison.cases
+    allowed = t_quantile(part.degrees, level) ** 2 * variance
+    bound = max(most, variance)
+    if allowed <= t_quantile(MOST_DEGREES, level) ** 2 * bound:
+        return replace(part, variance=variance)
+    return Part(NIGHT, bound, MOST_DEGREES)
 
 
 @dataclass(frozen=True)
@@ -115,10 +152,11 @@ def _parts(contrast: Contrast, known: _Known) -> list[Part]:
 
 def _known(contrasts: Sequence[Contrast]) -> list[_Known]:
     """Estimate the components of every case of a suite."""
-    means = [_run_means(contrast) for contrast in contrasts]
+    eras = [_run_means(contrast) for contrast in contrasts]
+    runs = [{name: run for era in each for name, run in era.items()} for each in eras]
     within = _drawn([_by_run(contrast) for contrast in contrasts])
-    between = _drawn([_by_device(runs) for runs in means])
-    devices = _drawn([_device_means(runs) for runs in means])
+    between = _drawn([_night_by_night(each) for each in eras])
+    devices = _drawn([_device_means(each) for each in runs])
     return [
         _Known(
             _night(case, process, nights),
@@ -127,7 +165,7 @@ def _known(contrasts: Sequence[Contrast]) -> list[_Known]:
             len({run.device for run in case.values()}),
         )
         for contrast, case, process, nights, apart in zip(
-            contrasts, means, within, between, devices, strict=True
+            contrasts, runs, within, between, devices, strict=True
         )
     ]
 
@@ -139,39 +177,88 @@ class _Run:
     processes: int
 
 
-def _run_means(contrast: Contrast) -> dict[str, _Run]:
+def _run_means(contrast: Contrast) -> list[dict[str, _Run]]:
     """Return what each earlier run measured on a device, by run and device."""
-    return {
-        f"{origin.run} {origin.device}": _Run(
-            origin.device, statistics.fmean(values.values()), len(values)
-        )
-        for origin, values in contrast.history.items()
-        if origin.run
+    return [
+        {
+            f"{origin.run} {origin.device}": _Run(
+                origin.device, statistics.fmean(values.values()), len(values)
+            )
+            for origin, values in era.items()
+        }
+        for era in contrast.history
+    ]
+
+
+@dataclass(frozen=True)
+class _Residuals:
+    """What differs by one component alone: by group and name, with its sum of squares."""
+
+    by_group: Mapping[Hashable, Mapping[str, float]]
+    divisor: int
+    """The sum of squares over this is the variance."""
+    degrees: float
+
+    @property
+    def variance(self) -> float:
+        squares = math.fsum(x**2 for group in self.by_group.values() for x in group.values())
+        return max(LEAST_SD**2, squares / max(1, self.divisor))
+
+
+def _about_means(groups: Mapping[Hashable, Mapping[str, float]]) -> _Residuals:
+    """Return how far values are from the mean of their group."""
+    several = {label: group for label, group in groups.items() if len(group) > 1}
+    means = {label: statistics.fmean(group.values()) for label, group in several.items()}
+    residuals = {
+        label: {name: value - means[label] for name, value in group.items()}
+        for label, group in several.items()
     }
+    degrees = sum(len(group) - 1 for group in several.values())
+    return _Residuals(residuals, degrees, float(degrees))
 
 
-def _by_run(contrast: Contrast) -> Groups:
-    """Return processes by run: within one only processes differ."""
-    groups: dict[Hashable, Mapping[str, float]] = dict(contrast.history)
-    tonight: dict[Origin, dict[str, float]] = {}
+def _by_run(contrast: Contrast) -> _Residuals:
+    """Within a run only processes differ."""
+    groups: dict[Hashable, dict[str, float]] = {}
+    for era in contrast.history:
+        for origin, values in era.items():
+            groups.setdefault(origin, {}).update(values)
     for name, value in contrast.candidate.items():
         origin = contrast.candidate_origins.get(name, UNKNOWN)
-        tonight.setdefault(origin, {})[name] = value
-    groups.update(tonight)
-    groups.pop(UNKNOWN, None)
-    return groups
+        if origin.run:
+            groups.setdefault(origin, {})[name] = value
+    return _about_means(groups)
 
 
-def _by_device(runs: Mapping[str, _Run]) -> Groups:
-    groups: dict[Hashable, dict[str, float]] = {}
-    for name, run in runs.items():
-        groups.setdefault(run.device, {})[name] = run.mean
-    return groups
+def _night_by_night(eras: Sequence[Mapping[str, _Run]]) -> _Residuals:
+    """Return the differences of successive runs on one device, over the square root of two.
+
+    Creep hardly shows in them, and a change that lasts shows once.  What was accepted long ago
+    is no neighbour of the nights, unless these are few.
+    """
+    few = sum(map(len, eras)) < LEAST_LEVELS
+    chains: dict[Hashable, dict[str, _Run]] = {}
+    for number, era in enumerate(eras):
+        for name, run in era.items():
+            chains.setdefault((run.device, 0 if few else number), {})[name] = run
+    residuals: dict[Hashable, dict[str, float]] = {
+        device: {
+            name: (run.mean - before.mean) / math.sqrt(2)
+            for before, (name, run) in zip(chain.values(), [*chain.items()][1:], strict=False)
+        }
+        for device, chain in chains.items()
+        if len(chain) > 1
+    }
+    pairs = sum(map(len, residuals.values()))
+    return _Residuals(residuals, pairs, pairs * OF_DIFFERENCES)
 
 
-def _device_means(runs: Mapping[str, _Run]) -> Groups:
-    known = {device: group for device, group in _by_device(runs).items() if device}
-    return {"": {str(k): statistics.fmean(group.values()) for k, group in known.items()}}
+def _device_means(runs: Mapping[str, _Run]) -> _Residuals:
+    devices: dict[str, list[float]] = {}
+    for run in runs.values():
+        if run.device:
+            devices.setdefault(run.device, []).append(run.mean)
+    return _about_means({"": {name: statistics.fmean(each) for name, each in devices.items()}})
 
 
 def _night(
@@ -198,45 +285,31 @@ def _device(
     known = {run.device for run in runs.values() if run.device}
     if apart is None or len(known) < 2:
         return _Estimate(guess, GUESS_DEGREES)
-    groups = list(_by_device(runs).values())
     inside = between or process
-    chance = 0.0
-    if inside is not None:
-        chance = inside.variance * statistics.fmean(1 / len(group) for group in groups)
+    chance = 0.0 if inside is None else inside.variance * len(known) / len(runs)
     own = len(known) - 1
     seen = max(0.0, apart.variance - chance)
     variance = (GUESS_WEIGHT * guess + own * seen) / (GUESS_WEIGHT + own)
     return _Estimate(variance, min(GUESS_DEGREES, GUESS_WEIGHT + apart.degrees))
 
 
-def _drawn(cases: Sequence[Groups]) -> list[_Estimate | None]:
-    """Estimate each case's variance inside its groups, drawn towards that of the suite."""
-    own = [_own(groups) for groups in cases]
+def _drawn(cases: Sequence[_Residuals]) -> list[_Estimate | None]:
+    """Estimate each case's variance, drawn towards that of the suite."""
+    own = [(residuals.variance, residuals.degrees) for residuals in cases]
     prior = fit_prior(own)
     if prior is None:
-        return [_Estimate(v, float(d)) if d else None for v, d in own]
+        return [_Estimate(v, d) if d else None for v, d in own]
     variance, weight = prior
     wild = [is_wild(v, d, variance, weight) for v, d in own]
     drawn = [
         v if keeps else (weight * variance + d * v) / (weight + d)
         for (v, d), keeps in zip(own, wild, strict=True)
     ]
-    share = in_common(cases, [math.sqrt(v) for v in drawn])
+    share = in_common([residuals.by_group for residuals in cases], [math.sqrt(v) for v in drawn])
     return [
-        _Estimate(v, float(d) if keeps else effective_degrees(d, weight, share))
+        _Estimate(v, d if keeps else effective_degrees(d, weight, share))
         for v, (_, d), keeps in zip(drawn, own, wild, strict=True)
     ]
-
-
-def _own(groups: Groups) -> tuple[float, int]:
-    squares, degrees = 0.0, 0
-    for group in groups.values():
-        if len(group) < 2:
-            continue
-        mean = statistics.fmean(group.values())
-        squares += math.fsum((value - mean) ** 2 for value in group.values())
-        degrees += len(group) - 1
-    return max(LEAST_SD**2, squares / max(1, degrees)), degrees
 
 
 # --- what tonight tells --------------------------------------------------------------------
@@ -251,6 +324,8 @@ class _Tonight:
     """Variance from case to case, for each unit of load."""
     common: float = 0.0
     """What moved the whole suite, squared, where too little is known to call it software."""
+    guess: float = 0.0
+    """What nights differ by where nothing tells, for each unit of load."""
 
 
 def _with_tonight(comparisons: list[Comparison], known: Sequence[_Known]) -> list[Comparison]:
@@ -271,8 +346,8 @@ def _with_tonight(comparisons: list[Comparison], known: Sequence[_Known]) -> lis
         shift = statistics.median(c.contrast.estimate for c, _ in usual)
         excess = _excess(usual, shift)
         tonight = replace(tonight, excess=excess, common=shift**2 if levels < LEAST_LEVELS else 0.0)
-    elif len(told) < LEAST_SUITE and levels < LEAST_LEVELS:
-        tonight = replace(tonight, excess=GUESSED_NIGHT**2)
+    elif len(told) < LEAST_SUITE and max(case.runs for case in known) < LEAST_LEVELS:
+        tonight = replace(tonight, guess=GUESSED_NIGHT**2)
     return [
         replace(c, parts=[*c.parts, *_surplus(tonight, c.contrast, load)]) if load > 0 else c
         for c, load in zip(comparisons, loads, strict=True)
@@ -291,6 +366,7 @@ def _surplus(tonight: _Tonight, contrast: Contrast, load: float) -> list[Part]:
             Part(NIGHT, min(most, excess), EXCESS_DEGREES),
             Part(NIGHT, min(most, common), GUESS_DEGREES),
         ]
+    parts.append(Part(NIGHT, tonight.guess * contrast.load(run_of), GUESS_DEGREES))
     return [part for part in parts if part.variance > 0]
 
 
