@@ -14,8 +14,11 @@ well there that a process is one value here.
 from __future__ import annotations
 
 import math
+import os
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +32,8 @@ CASES = 100
 FAMILIES = 5
 """Cases move in families of twenty, which the rule is not told of."""
 PINNED, PLANNED, ROLLING = 5, 6, 20
+HISTORY = 60
+"""Nights after one acceptance."""
 PLANTED = 5
 EFFECTS = (0.01, 0.02, 0.03, 0.05)
 PLANT_EVERY = 10
@@ -253,6 +258,26 @@ def _judged(
         if not suspicious:
             break
     return [verdicts[str(case)] for case in range(CASES)], candidates
+
+
+def report(name: str, nights: int, seed: int) -> dict[str, Any]:
+    """Play the worlds whose names begin so, on all cores; raises ValueError where there are none.
+
+    Each world's nights are histories of 60 nights at most, with a seed each.
+    """
+    kinds = chosen(name)
+    lengths = [min(HISTORY, nights - begin) for begin in range(0, nights, HISTORY)]
+    tasks = [
+        (world, length, (seed, zlib.crc32(world.name.encode()), number))
+        for world in kinds
+        for number, length in enumerate(lengths)
+    ]
+    played = {world: Played() for world in kinds}
+    with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
+        for (world, *_), each in zip(tasks, pool.map(play, *zip(*tasks, strict=True)), strict=True):
+            played[world].add(each)
+    rows = [figures(world, each) for world, each in played.items()]
+    return {"worlds": rows, "missed": missed(rows)}
 
 
 def chosen(name: str) -> list[World]:

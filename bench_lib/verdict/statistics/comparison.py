@@ -14,6 +14,7 @@ import math
 import statistics
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cache, cached_property
 
 from bench_lib.verdict.statistics.covariates import Probes, ProcessGroup, Slope, log_probe, slopes
@@ -170,17 +171,17 @@ class Contrast:
         """
         if self.baseline is None:
             return 0.0
-        weights: dict[str, float] = {}
+        weights: dict[str, Fraction] = {}
         for side, origins, sign in (
-            (self.candidate, self.candidate_origins, 1.0),
-            (self.baseline, self.baseline_origins, -1.0),
+            (self.candidate, self.candidate_origins, 1),
+            (self.baseline, self.baseline_origins, -1),
         ):
             for name in side:
                 own = level(origins.get(name, UNKNOWN))
                 if not own:
                     return 0.0
-                weights[own] = weights.get(own, 0.0) + sign / len(side)
-        return math.fsum(weight**2 for weight in weights.values())
+                weights[own] = weights.get(own, Fraction()) + Fraction(sign, len(side))
+        return float(sum(weight**2 for weight in weights.values()))
 
     def without_probe(self, slope: Slope) -> Contrast:
         """Return the contrast as if all processes had the probe's mean over the baseline."""

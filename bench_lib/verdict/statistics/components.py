@@ -84,7 +84,7 @@ def added(comparisons: Sequence[Comparison]) -> list[Comparison]:
         for c, case in zip(comparisons, known, strict=True)
     ]
     return [
-        replace(c, parts=[_believable(part, c, case.runs) for part in c.parts])
+        replace(c, parts=tuple(_believable(part, c, case.runs) for part in c.parts))
         for c, case in zip(_with_tonight(modelled, known), known, strict=True)
     ]
 
