@@ -187,6 +187,14 @@ NOW = {
 }
 """Statuses that differ from those of 0.1.0, each of a case close to a bound, by run, plant
 and case.  Without plants it is one: what was 13.4% is visible from 9.9% on, so that the case is not NOISY."""
+BESIDE = {
+    ("throughput", "IMPROVED", "OK"),
+    ("throughput", "OK", "IMPROVED"),
+    ("throughput", "INVALID", "OK"),
+    ("latency", "OK", "IMPROVED"),
+}
+"""Verdicts of single metrics that differ where the case's status does not: with a tolerance of 5%,
+a throughput 7 to 8% better is not beyond what devices differ by."""
 CASES = [(run, plant) for run in RUNS for plant in (None, 0, 4, 8)]
 
 
@@ -210,6 +218,8 @@ def test_a_run_of_the_first_version_is_judged_as_it_was(
             if one["metric"] in ("latency", "throughput"):
                 compared -= BEYOND_0_1_0
             if expected != then["status"]:
+                compared.discard("status")
+            if (one["metric"], other["status"], one["status"]) in BESIDE:
                 compared.discard("status")
             assert [n for n in compared if not _alike(one[n], other[n])] == [], (case_id, one)
 

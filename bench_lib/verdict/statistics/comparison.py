@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from functools import cache, cached_property
 
 from bench_lib.verdict.statistics.covariates import Probes, ProcessGroup, Slope, log_probe, slopes
@@ -171,17 +171,20 @@ class Contrast:
         """
         if self.baseline is None:
             return 0.0
-        weights: dict[str, Fraction] = {}
-        for side, origins, sign in (
-            (self.candidate, self.candidate_origins, 1),
-            (self.baseline, self.baseline_origins, -1),
-        ):
-            for name in side:
-                own = level(origins.get(name, UNKNOWN))
-                if not own:
-                    return 0.0
-                weights[own] = weights.get(own, Fraction()) + Fraction(sign, len(side))
-        return float(sum(weight**2 for weight in weights.values()))
+        counts = [
+            Counter(level(origins.get(name, UNKNOWN)) for name in side)
+            for side, origins in (
+                (self.candidate, self.candidate_origins),
+                (self.baseline, self.baseline_origins),
+            )
+        ]
+        if any("" in count for count in counts):
+            return 0.0
+        new, old = counts
+        # In whole numbers, so that what is shared adds nothing at all.
+        here, there = len(self.candidate), len(self.baseline)
+        apart = sum((new[each] * there - old[each] * here) ** 2 for each in new | old)
+        return apart / (here * there) ** 2
 
     def without_probe(self, slope: Slope) -> Contrast:
         """Return the contrast as if all processes had the probe's mean over the baseline."""
