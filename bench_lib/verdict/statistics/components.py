@@ -41,6 +41,10 @@ MOST_COMMON = 0.01
 """A night or a device may move a whole suite by this standard deviation, while few are known."""
 FAR = 3.0
 """What differs by more than so many times that is no night's work, and tells nothing of it."""
+DOUBTED = 0.05
+"""What processes alone would make so often is not put down to the night."""
+BY_CHANCE = 1.645 * 1.166
+"""The median size of n normal values is by this over the root of n above its usual so often."""
 GUESSED_NIGHT = 0.0015
 """Standard deviation from run to run, where neither history nor suite tells."""
 EXCESS_DEGREES = 8.0
@@ -267,10 +271,16 @@ def _night(
     """Return what nights add to what processes make of runs' means."""
     if between is None:
         return None
-    of_process = 0.0
-    if process is not None and runs:
-        of_process = process.variance * statistics.fmean(1 / r.processes for r in runs.values())
-    return _Estimate(max(0.0, between.variance - of_process), between.degrees)
+    if process is None or not runs:
+        return between
+    of_process = process.variance * statistics.fmean(1 / r.processes for r in runs.values())
+    from scipy.special import fdtri  # noqa: PLC0415 - slow, and most sessions judge nothing
+
+    # What chance alone may make of the processes is not put down to the night.
+    chance = float(fdtri(between.degrees, process.degrees, 1 - DOUBTED))
+    if between.variance <= of_process * chance:
+        return _Estimate(0.0, between.degrees)
+    return _Estimate(between.variance - of_process, between.degrees)
 
 
 def _device(
@@ -383,7 +393,7 @@ def _excess(usual: Sequence[tuple[Comparison, float]], shift: float) -> float:
             size / math.sqrt(error + variance * load) for size, error, load in sized
         )
 
-    if middle(0.0) <= MIDDLE:
+    if middle(0.0) <= MIDDLE * (1 + BY_CHANCE / math.sqrt(len(usual))):
         return 0.0
     low, high = 0.0, MOST_COMMON**2
     if middle(high) > MIDDLE:
