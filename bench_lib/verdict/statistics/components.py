@@ -45,6 +45,8 @@ DOUBTED = 0.05
 """What processes alone would make so often is not put down to the night."""
 BY_CHANCE = 1.645 * 1.166
 """The median size of n normal values is by this over the root of n above its usual so often."""
+UNLIKE = 0.5
+"""Where nights are known, tonight is unlike them if errors are too small by this share."""
 GUESSED_NIGHT = 0.0015
 """Standard deviation from run to run, where neither history nor suite tells."""
 EXCESS_DEGREES = 8.0
@@ -354,7 +356,8 @@ def _with_tonight(comparisons: list[Comparison], known: Sequence[_Known]) -> lis
     ]
     if len(usual) >= LEAST_SUITE:
         shift = statistics.median(c.contrast.estimate for c, _ in usual)
-        excess = _excess(usual, shift)
+        doubted = BY_CHANCE / math.sqrt(len(usual)) if levels < LEAST_LEVELS else UNLIKE
+        excess = _excess(usual, shift, doubted)
         tonight = replace(tonight, excess=excess, common=shift**2 if levels < LEAST_LEVELS else 0.0)
     elif len(told) < LEAST_SUITE and max(case.runs for case in known) < LEAST_LEVELS:
         tonight = replace(tonight, guess=GUESSED_NIGHT**2)
@@ -380,11 +383,12 @@ def _surplus(tonight: _Tonight, contrast: Contrast, load: float) -> list[Part]:
     return [part for part in parts if part.variance > 0]
 
 
-def _excess(usual: Sequence[tuple[Comparison, float]], shift: float) -> float:
+def _excess(usual: Sequence[tuple[Comparison, float]], shift: float, doubted: float) -> float:
     """Return the variance that half of a suite's differences need besides their errors.
 
     It is found where the median of their size is that of normal values (as Paule and Mandel's
-    variance between studies, 1982, by the median, which a few real changes hardly move).
+    variance between studies, 1982, by the median, which a few real changes hardly move).  A median
+    above that by less than the share ``doubted`` needs nothing.
     """
     sized = [(abs(c.contrast.estimate - shift), c.standard_error**2, load) for c, load in usual]
 
@@ -393,7 +397,7 @@ def _excess(usual: Sequence[tuple[Comparison, float]], shift: float) -> float:
             size / math.sqrt(error + variance * load) for size, error, load in sized
         )
 
-    if middle(0.0) <= MIDDLE * (1 + BY_CHANCE / math.sqrt(len(usual))):
+    if middle(0.0) <= MIDDLE * (1 + doubted):
         return 0.0
     low, high = 0.0, MOST_COMMON**2
     if middle(high) > MIDDLE:
