@@ -54,7 +54,7 @@ from bench_lib.model import Status, Verdict
 from bench_lib.verdict import judge
 from bench_lib.verdict.metrics import LEADING
 from bench_lib.verdict.rules.chance import Question, answers
-from bench_lib.verdict.statistics.comparison import Contrast
+from bench_lib.verdict.statistics.comparison import Contrast, Origin
 from bench_lib.verdict.statistics.covariates import Probes
 
 CASES = 100
@@ -221,6 +221,14 @@ def confirmed(
     probes = probes or {}
     questions: dict[tuple[str, int], Question] = {}
     candidates: list[dict[str, float]] = [{} for _ in range(CASES)]
+    histories = [
+        [
+            _by_run(standards[against][case])
+            for against in ("pinned", "rolling")
+            if against in standards
+        ]
+        for case in range(CASES)
+    ]
     suspicious = list(range(CASES))
     verdicts: list[list[Verdict]] = []
     for n in range(PLANNED):
@@ -228,7 +236,16 @@ def confirmed(
         for case in suspicious:
             candidates[case] = {**candidates[case], f"worker-{n}": values[case]}
             for against, baselines in standards.items():
-                contrast = Contrast(candidates[case], baselines[case], PLANNED, probes, probes)
+                contrast = Contrast(
+                    candidates[case],
+                    baselines[case],
+                    PLANNED,
+                    probes,
+                    probes,
+                    candidate_origins=_origins(candidates[case]),
+                    baseline_origins=_origins(baselines[case]),
+                    history=histories[case],
+                )
                 question = Question(str(case), LEADING, against, contrast, tolerance)
                 questions[against, case] = question
         verdicts = [[] for _ in range(CASES)]
@@ -240,6 +257,21 @@ def confirmed(
         if not suspicious:
             break
     return verdicts, sum(map(len, candidates))
+
+
+def _origins(names: Iterable[str]) -> dict[str, Origin]:
+    """Return which run each process is of: each accepted night is one of its own."""
+    return {
+        name: Origin(name if name.startswith("night") else name.partition("-")[0]) for name in names
+    }
+
+
+def _by_run(values: Mapping[str, float]) -> dict[Origin, dict[str, float]]:
+    """Return the values of an accepted run, or of nights, by run; the oldest night first."""
+    found: dict[Origin, dict[str, float]] = {}
+    for name, origin in reversed(_origins(values).items()):
+        found.setdefault(origin, {})[name] = values[name]
+    return found
 
 
 # --- gates of other tools ------------------------------------------------------------------

@@ -189,7 +189,7 @@ def play(world: World, nights: int, entropy: Sequence[int]) -> Played:
         workers = [run.worker() for _ in range(PLANNED)]
         known = [[p for each in nights_of[:ROLLING] for p in each] for nights_of in rolling]
         if night % PLANT_EVERY == 0:
-            _plant(played, "later" if night else "first", workers, baselines, known, rng)
+            _plant(played, "later" if night else "first", workers, baselines, known, rng=rng)
         verdicts, candidates = _judged(workers, baselines, known)
         statuses = [judge.overall(found) for found in verdicts]
         played.nights += 1
@@ -208,6 +208,7 @@ def _plant(
     workers: Sequence[Sequence[ProcessSummary]],
     baselines: Sequence[Baseline],
     known: Sequence[Sequence[ProcessSummary]],
+    *,
     rng: np.random.Generator,
 ) -> None:
     """Judge a night as it would have been with slow-downs in some cases."""

@@ -185,8 +185,8 @@ NOW = {
     ("h200-gate-1", 8, "op-gemm-8192x8192x8192-nt-tf32"): "NOISY",
     ("h200-gate-2", 4, "op-gemm-8192x8192x8192-nt-tf32"): "OK",
 }
-"""Statuses that differ from those of 0.1.0, each of a case close to a bound, by run, plant
-and case.  Without plants it is one: what was 13.4% is visible from 9.9% on, so that the case is not NOISY."""
+"""Statuses that differ from those of 0.1.0, each of a case close to a bound, by run, plant and
+case.  One has no plant: 9.9% is visible there in place of 13.4%, so that it is not NOISY."""
 BESIDE = {
     ("throughput", "IMPROVED", "OK"),
     ("throughput", "OK", "IMPROVED"),
