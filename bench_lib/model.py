@@ -559,7 +559,13 @@ class ProcessSummary:
     probe: dict[str, float] = field(default_factory=dict)
     """As in ``Measurement``: names end with the unit."""
     worker: str = ""
-    """Names the device context; cases that share one share its luck."""
+    """Names the device context; cases that share one share its luck.  Begins with the run's id and
+    a slash, where the run is known."""
+
+    @property
+    def run(self) -> str:
+        """The id of the run that it is of; empty if unknown."""
+        return self.worker.rpartition("/")[0]
 
     @property
     def log_median(self) -> float:

@@ -23,7 +23,7 @@ from bench_lib.model import (
 from bench_lib.profiling import kernels
 from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineFile
-from bench_lib.verdict import judge, metrics
+from bench_lib.verdict import families, judge, metrics
 from bench_lib.verdict.judge import Evidence
 from bench_lib.verdict.metrics import scaling
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, alone
@@ -229,6 +229,7 @@ class Suite:
             self._planned,
             len({attempt.process for attempt in record.attempts}),
             self._any_clock,
+            families.family_of(case),
             case.launch.ranks,
             self._evidence_alone(record),
         )

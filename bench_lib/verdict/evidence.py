@@ -13,10 +13,10 @@ from typing import Any
 
 from bench_lib.model import Baseline, Limits, ProcessSummary
 from bench_lib.verdict import validity
-from bench_lib.verdict.statistics.comparison import AGREEING, LEAST_PROCESSES
+from bench_lib.verdict.statistics.comparison import AGREEING, LEAST_PROCESSES, Origin
 
 BETWEEN_DEVICES = 0.02
-"""Two devices of a model may differ by this much: 1.8% was seen between H200s."""
+"""Clocks, and times at another clock, of two devices of a model may differ by this much."""
 BETWEEN_HOST_STATES = 0.10
 """A host-bound step may differ by this much from one run to the next: small training steps on
 one idle H200 machine took 3 to 6% less three minutes later, with 2% between processes."""
@@ -40,6 +40,8 @@ class Evidence:
     """Processes in which the case was tried, those that the hardware spoilt among them."""
     any_clock: bool = False
     """Whether nothing is to be excused by a lower clock."""
+    family: str = ""
+    """Which cases vary alike from run to run and from device to device."""
     ranks: int = 1
     alone: Evidence | None = None
     """The same with one rank, measured in the same run; None where it was not."""
@@ -115,18 +117,20 @@ class Evidence:
     def _devices(self) -> set[str | None]:
         return {_device(p) for p in self.candidate} - {None}
 
-    def allowance(self, against: str, *, waits: bool) -> float:
-        """Return the fraction that is tolerated on top, for what else is known to differ.
-
-        ``waits`` says that the device waits for its host, which is never twice the same.
-        """
-        device = BETWEEN_DEVICES if self.is_new_device(against) else 0.0
-        return device + (BETWEEN_HOST_STATES if waits else 0.0)
+    def earlier(self) -> list[list[ProcessSummary]]:
+        """Return the processes of earlier runs in the order of time: accepted ones, and nights."""
+        pinned = self.baseline.processes if self.baseline is not None else []
+        return [list(pinned), list(reversed(self.rolling))]
 
 
 def mostly_waited(processes: Sequence[ProcessSummary]) -> bool:
     """Whether the device waited for its host in more than half of some processes."""
     return 2 * sum(p.host_bound for p in processes) > len(processes)
+
+
+def origin_of(process: ProcessSummary) -> Origin:
+    """Return where a process ran."""
+    return Origin(process.run, _device(process) or "")
 
 
 def _device(process: ProcessSummary) -> str | None:

@@ -35,7 +35,7 @@ from bench_lib.verdict.metrics import LEADING, find, of, registered
 from bench_lib.verdict.metrics.builtin import METRICS
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, efficiencies, enough
 from bench_lib.verdict.metrics.iterations import TRUST
-from bench_lib.verdict.metrics.metric import Metric, Rule, Sides, named
+from bench_lib.verdict.metrics.metric import Metric, Rule, Sides, by_origin, named, origins
 from bench_lib.verdict.rules import chance, threshold
 from bench_lib.verdict.rules.chance import Question
 from bench_lib.verdict.severity import NOT_COMPARED, worst
@@ -146,7 +146,22 @@ def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) ->
         case_id,
         metric,
         against,
-        Contrast(new, old, evidence.planned, *probes),
+        Contrast(
+            new,
+            old,
+            evidence.planned,
+            *probes,
+            candidate_origins=sides.candidate_origins,
+            baseline_origins=sides.baseline_origins,
+            history=[
+                {
+                    origin: {name: sign * math.log(value) for name, value in values.items()}
+                    for origin, values in era.items()
+                }
+                for era in sides.history
+            ],
+            family=evidence.family,
+        ),
         metric.tolerance_in(evidence.limits) or 0.0,
         sides.allowance,
         sides.remark,
@@ -169,18 +184,20 @@ def _by_process(metric: Metric, evidence: Evidence, against: str) -> Sides | Non
         return None
     remark = ""
     if evidence.is_new_device(against):
-        remark = "; the baseline hardly knows this device, so "
-        remark += f"{BETWEEN_DEVICES:.0%} more is allowed"
+        remark = "; the baseline hardly knows this device"
     if metric is LEADING:
         remark += "; in bursts, below the power cap" if state == IN_BURSTS else ""
         remark += _clocks(candidate, old)
     return Sides(
         new_values,
         old_values,
-        evidence.allowance(against, waits=metric.host_sets and evidence.waits_as_before),
+        BETWEEN_HOST_STATES if metric.host_sets and evidence.waits_as_before else 0.0,
         remark,
         {name: process.probe for name, process in named(candidate).items()},
         {name: process.probe for name, process in named(old).items()},
+        origins(candidate),
+        origins(old),
+        [by_origin(metric.values_in(era, state), origins(era)) for era in evidence.earlier()],
     )
 
 
