@@ -124,6 +124,7 @@ class PerfSession:
             cool_s=options.cool_s,
             lock_wait_s=options.lock_wait_s,
             launcher=options.launcher,
+            reference=options.reference,
             tune=options.tune,
             kernels=options.kernels,
             devices=self.devices,
