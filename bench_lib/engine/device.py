@@ -150,8 +150,10 @@ class HeldDevice:
         """
         names = list(sides or self._settings.sides)
         try:
-            if len(names) > 1:
+            if len(names) > 1 or in_turns:
                 self.open(process)
+            if in_turns:
+                self._open_reference(process)
             for case in cases:
                 position = self._positions.setdefault(case.id, len(self._positions))
                 of_case = [*names, REFERENCE] if case.id in in_turns else names
@@ -162,12 +164,16 @@ class HeldDevice:
                     attempts = [replace(each, confirms=confirms) for each in outcome.attempts]
                     yield replace(outcome, attempts=attempts)
         finally:
-            for name in self._sides.keys() & {*names, REFERENCE}:
-                self._sides[name].drop(process)
+            for name, processes in self._sides.items():
+                if name in (*names, REFERENCE):
+                    processes.drop(process)
 
     def open(self, process: int) -> None:
         """Open a process of each side, so that they stand side by side; raises LaunchError."""
-        self._open(list(self._settings.sides), process)
+        for name in in_turn(list(self._settings.sides), process):
+            # What fails once is tried anew by the first case.
+            with _named(name), contextlib.suppress(CaseFault):
+                self._sides[name].open(process)
 
     def open_reference(self, process: int) -> tuple[Environment, Environment] | str:
         """Open a process of the reference beside one of ours.
@@ -176,21 +182,21 @@ class HeldDevice:
         why the reference cannot be started.  Raises LaunchError where our own side cannot.
         """
         self.open(process)
+        if problem := self._open_reference(process):
+            return problem
+        theirs, ours = (self._sides[name].environment() for name in (REFERENCE, self._first))
+        now = self._described(self._all_sides[self._first])
+        return theirs, replace(ours, caches=now.caches)
+
+    def _open_reference(self, process: int) -> str:
+        """Open a process of the reference; returns why it cannot be started, if so."""
         try:
             with contextlib.suppress(CaseFault):
                 self._sides[REFERENCE].open(process)
         except LaunchError as error:
             self._reference_is_gone = True
             return str(error)
-        theirs, ours = (self._sides[name].environment() for name in (REFERENCE, self._first))
-        now = self._described(self._all_sides[self._first])
-        return theirs, replace(ours, caches=now.caches)
-
-    def _open(self, names: Sequence[str], process: int) -> None:
-        for name in in_turn(names, process):
-            # What fails once is tried anew by the first case.
-            with _named(name), contextlib.suppress(CaseFault):
-                self._sides[name].open(process)
+        return ""
 
     def profile(self, cases: Iterable[Case]) -> Iterator[tuple[Case, KernelTable | str]]:
         """Look into the steps of cases, all in one process, which measures nothing else.

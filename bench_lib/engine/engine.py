@@ -14,7 +14,7 @@ from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.reference import Reference, place
-from bench_lib.engine.settings import LOOKING_AGAIN, REFERENCE, Settings, nodeid_of
+from bench_lib.engine.settings import LOOKING_AGAIN, REFERENCE, Settings, Side, nodeid_of
 from bench_lib.engine.suite import Baselines, Suite, fails
 from bench_lib.environment import caches
 from bench_lib.launch.faults import LaunchError
@@ -49,8 +49,9 @@ class Engine:
             self.baselines.of(self.device.key)
         # Two runs begin within the same moment; in order of ids, lists have A's before B's, and
         # the reference's before ours.
-        first, *ids = sorted(history.new_id() for _ in (*settings.sides, REFERENCE))
-        self.reference = self._reference(first, candidate_run=ids[0])
+        ids = sorted(history.new_id() for _ in self._measured_in)
+        if len(ids) > len(settings.sides):
+            self.reference = self._reference(ids.pop(0), candidate_run=ids[0])
         for side, run_id in zip(settings.sides, ids, strict=True):
             self.suites[side] = Suite(
                 settings.history,
@@ -64,12 +65,18 @@ class Engine:
         if self.reference is not None and self.reference.problem:
             settings.say(f"judged without a reference: {self.reference.problem}")
 
-    def _reference(self, run_id: str, candidate_run: str) -> Reference | None:
+    @property
+    def _measured_in(self) -> list[Side]:
+        """The environments that this run may need, each of which has a run in the history."""
+        sides, reference = list(self.settings.sides.values()), self.settings.reference
+        return sides if reference is None or self._is_paired else [*sides, reference]
+
+    def _reference(self, run_id: str, candidate_run: str) -> Reference:
         settings, began = self.settings, history.utc_now()
-        if settings.reference is None or settings.history is None or self._is_paired:
-            return None
-        folder = settings.history
         (own,) = settings.sides.values()
+        assert settings.reference is not None
+        assert settings.history is not None
+        folder = settings.history
         return Reference(
             settings.reference,
             own,
