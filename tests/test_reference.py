@@ -298,6 +298,13 @@ def test_an_interpreter_that_is_not_there_is_named_before_anything_is_measured(b
     assert bed.said[0] == f"judged without a reference: {why}"
 
 
+def test_a_list_of_wheels_that_is_not_there_is_named(bed):
+    """Before anything is measured, too."""
+    slow_here(bed)
+    bed.reference = Side(str(bed.folder / "accepted.txt"))
+    assert without(bed) == f"there is no list {bed.reference.python}"
+
+
 @pytest.mark.parametrize(
     "problem",
     [

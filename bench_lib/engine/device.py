@@ -27,7 +27,7 @@ from bench_lib.engine.processes import (
 from bench_lib.engine.settings import REFERENCE, Settings, Side
 from bench_lib.engine.telemetry import Sampler
 from bench_lib.environment import caches, fingerprint
-from bench_lib.launch import launchers
+from bench_lib.launch import launchers, wheels
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.launchers import LaunchCommand
 from bench_lib.launch.ranks import run_ranks
@@ -552,7 +552,7 @@ class HeldDevice:
         return launchers.command_for(
             case.launch.ranks,
             self._settings.launcher,
-            python=side.python,
+            python=wheels.interpreter(side.python),
             environ={**os.environ, **side.environment},
             gpus=self._gpus,
         )

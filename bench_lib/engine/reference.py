@@ -12,6 +12,7 @@ from bench_lib.engine import pairing
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.settings import REFERENCE, Side, nodeid_of
 from bench_lib.environment import fingerprint
+from bench_lib.launch import wheels
 from bench_lib.model import Case, Environment, Hardware, Record
 from bench_lib.storage import history
 from bench_lib.verdict.evidence import Turns
@@ -151,6 +152,8 @@ def _problem_of(side: Side, own: Side) -> str:
     """Say what is wrong with a reference, as far as files tell."""
     if side.command_prefix:
         return ""
+    if wheels.is_list(side.python):
+        return "" if Path(side.python).is_file() else f"there is no list {side.python}"
     found = _interpreter(side)
     if found is None:
         return f"there is no interpreter {side.python} for the reference"

@@ -29,6 +29,7 @@ class Side:
     """One environment to measure in: how its workers are started."""
 
     python: str = sys.executable
+    """An interpreter, or a list of wheels of which an environment is made."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """On top of our own."""
     command_prefix: tuple[str, ...] = ()
