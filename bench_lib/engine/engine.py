@@ -13,7 +13,7 @@ from bench_lib.engine import pairing, profiles
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
-from bench_lib.engine.reference import Reference, place
+from bench_lib.engine.reference import ReferenceRun, place
 from bench_lib.engine.settings import LOOKING_AGAIN, REFERENCE, Settings, Side, nodeid_of
 from bench_lib.engine.suite import Baselines, Suite, fails
 from bench_lib.environment import caches
@@ -34,7 +34,7 @@ class Engine:
         self.baselines = Baselines(settings.baselines)
         self.suites: dict[str, Suite] = {}
         """The records, by side."""
-        self.reference: Reference | None = None
+        self.reference: ReferenceRun | None = None
         """The accepted environment, where one is named."""
         self._held: HeldDevice | None = None
 
@@ -71,13 +71,13 @@ class Engine:
         sides, reference = list(self.settings.sides.values()), self.settings.reference
         return sides if reference is None or self._is_paired else [*sides, reference]
 
-    def _reference(self, run_id: str, candidate_run: str) -> Reference:
+    def _reference(self, run_id: str, candidate_run: str) -> ReferenceRun:
         settings, began = self.settings, history.utc_now()
         (own,) = settings.sides.values()
         assert settings.reference is not None
         assert settings.history is not None
         folder = settings.history
-        return Reference(
+        return ReferenceRun(
             settings.reference,
             own,
             settings.planned - settings.processes,

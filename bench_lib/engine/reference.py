@@ -19,7 +19,7 @@ from bench_lib.verdict.evidence import Turns
 
 
 @dataclass
-class Reference:
+class ReferenceRun:
     """What is measured in turns with a run's suspicious cases.
 
     It is started only where a case looks different, and only then has a run in the history.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench_lib.engine.outcome import Outcome
-from bench_lib.engine.reference import Reference, place
+from bench_lib.engine.reference import ReferenceRun, place
 from bench_lib.environment import fingerprint
 from bench_lib.model import (
     Baseline,
@@ -66,7 +66,7 @@ class Suite:
         planned: int = 1,
         any_clock: bool = False,
         run_id: str | None = None,
-        reference: Reference | None = None,
+        reference: ReferenceRun | None = None,
     ) -> None:
         """Open the history; raises HistoryError.
 
