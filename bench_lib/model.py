@@ -533,8 +533,9 @@ class Verdict:
     detectable_effect: float | None = None
     """Smallest slow-down this comparison would have called nine times in ten, as a fraction."""
     against: str = "pinned"
-    """Which baseline: ``pinned`` (accepted by somebody), ``rolling`` (the nights fine by that) or
-    ``published`` (a figure beside which a case is shown)."""
+    """Which baseline: ``pinned`` (accepted by somebody), ``rolling`` (the nights fine by that),
+    ``reference`` (the accepted environment, measured in turns tonight), ``a`` (the other side of
+    ``ab``) or ``published`` (a figure beside which a case is shown)."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from bench_lib import backends
 from bench_lib.engine.settings import Side
 from bench_lib.engine.telemetry import Sampler
 from bench_lib.environment import fingerprint
+from bench_lib.launch import wheels
 from bench_lib.launch.faults import CaseFault, LaunchError
 from bench_lib.launch.zygote import WorkerProcess, Zygote
 from bench_lib.model import (
@@ -32,9 +33,9 @@ def start_watching(device: Hardware) -> Sampler:
 
 
 def start_workers(side: Side, device: Hardware) -> Zygote:
-    """Start the workers of a side on a device."""
+    """Start the workers of a side on a device; raises LaunchError."""
     return Zygote(
-        python=side.python,
+        python=wheels.interpreter(side.python),
         environment={**backends.visibility(device), **side.environment},
         command_prefix=side.command_prefix,
     )

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.reference import ReferenceRun, place
 from bench_lib.environment import fingerprint
 from bench_lib.model import (
     Baseline,
@@ -24,6 +25,7 @@ from bench_lib.profiling import kernels
 from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineFile
 from bench_lib.verdict import families, judge, metrics
+from bench_lib.verdict.evidence import Turns
 from bench_lib.verdict.judge import Evidence
 from bench_lib.verdict.metrics import scaling
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, alone
@@ -64,12 +66,17 @@ class Suite:
         planned: int = 1,
         any_clock: bool = False,
         run_id: str | None = None,
+        reference: ReferenceRun | None = None,
     ) -> None:
         """Open the history; raises HistoryError.
 
         ``planned`` is how many processes a suspicious case is given in all; with ``any_clock``
-        nothing is excused by a lower clock.
+        nothing is excused by a lower clock.  ``reference`` is what is measured in turns with
+        such cases.
         """
+        self._reference = reference
+        self._evidenced: dict[str, Evidence] = {}
+        """What the last verdicts were made of."""
         self._known = known
         self._rolling: dict[str, dict[str, list[ProcessSummary]]] = {}
         self.left_out: list[str] = []
@@ -110,13 +117,21 @@ class Suite:
         chosen: dict[str, Record] = {}
         judged = {record.case.id: record for record in self._judged()}
         for case_id, record in judged.items():
-            if judge.is_suspicious(record.verdicts):
+            if judge.is_suspicious(record.verdicts) or self._wants_turns(record):
                 chosen[case_id] = record
             of_ranks = [v for v in record.verdicts if metrics.of(v.metric) is EFFICIENCY]
             one = self._alone(record) if judge.is_suspicious(of_ranks) else None
             if one is not None:
                 chosen[one.case.id] = judged[one.case.id]
         return [record for case_id, record in judged.items() if case_id in chosen]
+
+    def to_take_in_turns(self) -> list[Record]:
+        """Return the records of which pairs with the reference would tell more."""
+        return [] if self._reference is None else list(filter(self._wants_turns, self._judged()))
+
+    def _wants_turns(self, record: Record) -> bool:
+        evidence = self._evidenced.get(record.case.id)
+        return evidence is not None and judge.wants_turns(record.verdicts, evidence)
 
     def spoilt(self) -> list[Record]:
         """Return the records that the hardware left without anything to judge."""
@@ -199,6 +214,7 @@ class Suite:
                     suite[case_id] = self._evidence(record, outcome)
                 except ValueError as error:
                     unfit[case_id] = [Verdict(Status.ERROR, "run", str(error))]
+        self._evidenced = suite
         verdicts = judge.judge(suite) | unfit
         judged = []
         for case_id, record in self.records.items():
@@ -232,7 +248,16 @@ class Suite:
             families.family_of(case),
             case.launch.ranks,
             self._evidence_alone(record),
+            self._turns(record, outcome),
         )
+
+    def _turns(self, record: Record, outcome: Outcome) -> Turns | None:
+        """Return what was measured in turns with the accepted environment, where one is named."""
+        if self._reference is None:
+            return None
+        hardware, case_id = outcome.hardware, record.case.id
+        accepted = _accepted_in(self._known.of(hardware.key), case_id)
+        return self._reference.turns(record, hardware, place(hardware), accepted)
 
     def _evidence_alone(self, record: Record) -> Evidence | None:
         """Return what is known of one rank of the same, measured in this run; None if nothing."""
@@ -377,11 +402,16 @@ def _nothing() -> Verdict:
 
 def _changes(file: BaselineFile, case_id: str, environment: Environment) -> list[str]:
     """Name what changed since the baseline; the software is what is judged, so it is said."""
+    old = _accepted_in(file, case_id)
+    return [] if old is None else fingerprint.difference(old, environment)
+
+
+def _accepted_in(file: BaselineFile, case_id: str) -> Environment | None:
+    """Return what a case's baseline was measured in; None if unknown."""
     baseline = file.baselines.get(case_id)
     if baseline is None or not baseline.processes:
-        return []
-    old = file.environments.get(baseline.processes[-1].environment)
-    return [] if old is None else fingerprint.difference(old, environment)
+        return None
+    return file.environments.get(baseline.processes[-1].environment)
 
 
 def fails(record: Record, *, strict: bool, today: dt.date) -> bool:

@@ -21,6 +21,22 @@ BETWEEN_HOST_STATES = 0.10
 """A host-bound step may differ by this much from one run to the next: small training steps on
 one idle H200 machine took 3 to 6% less three minutes later, with 2% between processes."""
 PINNED, ROLLING = "pinned", "rolling"
+REFERENCE = "reference"
+"""What a verdict is against where processes were measured in turns with the accepted ones."""
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Measurements in turns with the accepted environment: on one device, in the same minutes."""
+
+    reference: str
+    """That environment, in words."""
+    pairs: Sequence[tuple[ProcessSummary, ProcessSummary]] = ()
+    """A process of the candidate and one of the reference."""
+    planned: int = 1
+    """How many pairs the case gets where it looks suspicious."""
+    without: str = ""
+    """Why the case is judged without the reference; empty where it is not."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +61,8 @@ class Evidence:
     ranks: int = 1
     alone: Evidence | None = None
     """The same with one rank, measured in the same run; None where it was not."""
+    turns: Turns | None = None
+    """None where no accepted environment was named."""
 
     def references(self) -> dict[str, Sequence[ProcessSummary]]:
         """Return what to hold against, by its name; the nights only where they are enough."""

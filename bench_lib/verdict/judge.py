@@ -22,11 +22,12 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
-from bench_lib.verdict import host, validity
+from bench_lib.verdict import host, turns, validity
 from bench_lib.verdict.evidence import (
     BETWEEN_DEVICES,
     BETWEEN_HOST_STATES,
     PINNED,
+    REFERENCE,
     ROLLING,
     Evidence,
     differing,
@@ -57,6 +58,7 @@ __all__ = [
     "overall",
     "sharper",
     "stored_limits",
+    "wants_turns",
 ]
 
 
@@ -78,8 +80,10 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
         for case_id, verdict in _verdicts(metric, judged):
             found[case_id].append(verdict)
     for case_id, evidence in judged.items():
-        timed = sharper(_as_a_whole(_less_the_clock(found[case_id], evidence)))
-        found[case_id] = _weighed(timed, evidence)
+        answers = [v for v in found[case_id] if v.against == REFERENCE]
+        others = [v for v in found[case_id] if v.against != REFERENCE]
+        timed = sharper(_as_a_whole(_less_the_clock(others, evidence)))
+        found[case_id] = turns.decided(_weighed(timed, evidence), answers, evidence)
     for case_id, evidence in suite.items():
         found[case_id] += _efficient_enough(evidence, found[case_id])
     return found
@@ -98,6 +102,8 @@ def _verdicts(metric: Metric, suite: Mapping[str, Evidence]) -> list[tuple[str, 
                     families.setdefault(against, []).append(answer)
                 else:
                     found.append((case_id, _told(answer, metric)))
+        if (question := turns.question(case_id, metric, evidence)) is not None:
+            families.setdefault(REFERENCE, []).append(question)
     for family in families.values():
         found += _answered(family)
     return found
@@ -319,8 +325,20 @@ def leading(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def is_suspicious(verdicts: Sequence[Verdict]) -> bool:
-    """Whether fresh processes could change the answer: it moved, and is not confirmed."""
-    return any(map(_can_change, verdicts))
+    """Whether fresh processes could change the answer: it moved, and is not confirmed.
+
+    Where the reference answered, only its answer counts.
+    """
+    decided = {v.metric for v in verdicts if turns.is_answer(v)}
+    return any(_can_change(v) for v in verdicts if turns.is_answer(v) or v.metric not in decided)
+
+
+def wants_turns(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
+    """Whether pairs with the reference could change the answer."""
+    if evidence.is_unjudged or evidence.turns is None or evidence.turns.without:
+        return False
+    asked = [verdict for verdict in verdicts if turns.can_answer(verdict)]
+    return is_suspicious(asked) or turns.could_hide(asked, evidence)
 
 
 def _can_change(verdict: Verdict) -> bool:

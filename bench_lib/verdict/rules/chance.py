@@ -70,8 +70,9 @@ def answers(family: Sequence[Question]) -> list[Verdict]:
 
 def _tells_chance(contrast: Contrast) -> bool:
     """Whether there are two values that only chance tells apart, beside the candidate's own."""
-    standard = contrast.candidate if contrast.baseline is None else contrast.baseline
-    return len(standard) >= AGREEING
+    if contrast.baseline is None:
+        return contrast.degrees > 0
+    return len(contrast.baseline) >= AGREEING
 
 
 def _status(question: Question, comparison: Comparison) -> Status:
@@ -140,6 +141,7 @@ def _as_measured(judged: Contrast, measured: Contrast) -> Contrast:
 
 def _reason(question: Question, comparison: Comparison, status: Status) -> str:
     contrast, n = comparison.contrast, len(comparison.contrast.candidate)
+    one = "pair" if contrast.baseline is None else "process"
     low, high = (bound - 1 for bound in comparison.interval())
     words = _change(question, comparison.ratio) + f" than {_whom(question)}"
     words += f" (95% interval {_percent(low, '+')} to {_percent(high, '+')})"
@@ -148,10 +150,10 @@ def _reason(question: Question, comparison: Comparison, status: Status) -> str:
         before = statistics.fmean(contrast.baseline.values()) if contrast.baseline else 0.0
         agree = sum(direction * (x - before) > bound for x in contrast.candidate.values())
         what = "pairs" if contrast.baseline is None else "fresh processes"
-        words += f"; {agree} of {n} {what} agree" if n > 1 else "; one process so far"
+        words += f"; {agree} of {n} {what} agree" if n > 1 else f"; one {one} so far"
     if status is Status.SUSPECT:
         words += f"; beyond the tolerance of {_tolerance(comparison):.1%}, "
-        words += "but not beyond chance" if n >= AGREEING else "but one process decides nothing"
+        words += "but not beyond chance" if n >= AGREEING else f"but one {one} decides nothing"
     if status is Status.NOISY:
         words += f"; processes differ so much ({_percent(comparison.sd)}) that nothing below "
         words += f"{_percent(comparison.detectable)} could be seen"
@@ -202,7 +204,8 @@ def _percent(fraction: float, sign: str = "") -> str:
 def _whom(question: Question) -> str:
     if question.contrast.baseline is None:
         n = len(question.contrast.candidate)
-        return f"A in {n} pair{'' if n == 1 else 's'}"
+        other = "A" if question.against == "a" else "the reference"
+        return f"{other} in {n} pair{'' if n == 1 else 's'}"
     n = len(question.contrast.baseline)
     if question.against == "rolling":
         return f"{n} processes of accepted nights"

@@ -112,6 +112,8 @@ class Contrast:
     each in the order of time."""
     family: str = ""
     """Which cases vary alike from run to run and from device to device."""
+    alike: Sequence[Mapping[str, float]] = ()
+    """Further groups whose logarithms differ by as much as chance makes pairs differ."""
 
     @cached_property
     def estimate(self) -> float:
@@ -135,7 +137,7 @@ class Contrast:
     @property
     def groups(self) -> list[Mapping[str, float]]:
         """Logarithms that differ by chance alone, by process."""
-        return [self.candidate] if self.baseline is None else [self.candidate, self.baseline]
+        return [self.candidate, *([] if self.baseline is None else [self.baseline]), *self.alike]
 
     @cached_property
     def degrees(self) -> int:
@@ -210,9 +212,22 @@ class Contrast:
         )
 
 
-def paired(pairs: Mapping[str, tuple[float, float]], planned: int = 1) -> Contrast:
-    """Contrast logarithms (candidate, baseline) of what was measured next to each other."""
-    return Contrast({name: new - old for name, (new, old) in pairs.items()}, None, planned)
+def paired(
+    pairs: Mapping[str, tuple[float, float]],
+    planned: int = 1,
+    processes: Sequence[Mapping[str, float]] = (),
+) -> Contrast:
+    """Contrast logarithms (candidate, baseline) of what was measured next to each other.
+
+    Each group of ``processes`` holds logarithms of one run on one device.  A pair differs by
+    chance as two of them do.
+    """
+    return Contrast(
+        {name: new - old for name, (new, old) in pairs.items()},
+        None,
+        planned,
+        alike=[{name: math.sqrt(2) * x for name, x in group.items()} for group in processes],
+    )
 
 
 @dataclass(frozen=True)
