@@ -227,7 +227,9 @@ def _choice(kernel: Any) -> dict[str, Any]:
         "state": (getattr(kernel, "autotune_cache_info", None) or {}).get("autotune_cache_state"),
         "source": file.stem,
         "lookup": _lookup(text),
-        "template": dict(re.findall(r"^\s+(BLOCK_\w|GROUP_M) : tl\.constexpr = (\d+)", text, re.MULTILINE)),
+        "template": dict(
+            re.findall(r"^\s+(BLOCK_\w|GROUP_M) : tl\.constexpr = (\d+)", text, re.MULTILINE)
+        ),
     }
 
 
