@@ -1203,6 +1203,7 @@ ORDER = [
     "NO_BASELINE",
     "SUSPECT",
     "NOISY",
+    "REDRAWN",
     "IMPROVED",
     "OK",
     "SKIPPED",

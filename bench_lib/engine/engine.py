@@ -10,14 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from bench_lib.engine import pairing, profiles
-from bench_lib.engine.device import HeldDevice
+from bench_lib.engine.device import NO_REPLAYS, HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.settings import LOOKING_AGAIN, Settings, nodeid_of
 from bench_lib.engine.suite import Baselines, Suite, fails
 from bench_lib.environment import caches
 from bench_lib.launch.faults import LaunchError
-from bench_lib.model import Case, Environment, Hardware, Record
+from bench_lib.model import Case, Draw, Environment, Hardware, Record
 from bench_lib.storage import acceptance, history
 from bench_lib.storage.history import utc_today
 from bench_lib.verdict import judge, validity
@@ -164,14 +164,26 @@ class Engine:
                 f"{what} {process + 1} of at most {planned}"
             )
             queues: dict[HeldDevice, list[Case]] = {}
-            for record in records:
+            replays = self._to_replay(records)
+            # Those have a process of their own, and the others one together.
+            for record in sorted(records, key=lambda record: record.case.id in replays):
                 device = self.suite.hardware_of(record)
                 if _place(device) not in held:
                     held[_place(device)] = stack.enter_context(self._holding(device))
                 queues.setdefault(held[_place(device)], []).append(record.case)
             lanes = [[case.id for case in cases] for cases in queues.values()]
             self.settings.progress.begin(LOOKING_AGAIN, lanes)
-            self._measure_in(process, queues, confirms=True)
+            self._measure_in(process, queues, confirms=True, replays=replays)
+
+    def _to_replay(self, records: Iterable[Record]) -> dict[str, Draw]:
+        """Return by case the baseline's choices of the compiler, where the case drew otherwise.
+
+        Of two sides neither is a baseline.
+        """
+        if self._is_paired:
+            return {}
+        draws = {record.case.id: self.suite.to_replay(record) for record in records}
+        return {case_id: draw for case_id, draw in draws.items() if draw is not None}
 
     def _in_doubt(self, process: int) -> list[Record]:
         """Return the records that are to be measured in the run's ``process``-th process."""
@@ -183,7 +195,12 @@ class Engine:
         return [record for record in records if record.attempts[-1].process == process - 1]
 
     def _measure_in(
-        self, process: int, queues: Mapping[HeldDevice, Sequence[Case]], *, confirms: bool
+        self,
+        process: int,
+        queues: Mapping[HeldDevice, Sequence[Case]],
+        *,
+        confirms: bool,
+        replays: Mapping[str, Draw] = NO_REPLAYS,
     ) -> None:
         """Measure each device's queue in a fresh process, the devices at the same time."""
         outcomes: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
@@ -191,7 +208,9 @@ class Engine:
 
         def work(held: HeldDevice) -> None:
             try:
-                for outcome in held.measure_again(queues[held], process, confirms=confirms):
+                for outcome in held.measure_again(
+                    queues[held], process, confirms=confirms, replays=replays
+                ):
                     outcomes.put(outcome)
                     if stopping.is_set():
                         return

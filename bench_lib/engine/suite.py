@@ -12,6 +12,7 @@ from bench_lib.engine.outcome import Outcome
 from bench_lib.environment import fingerprint
 from bench_lib.model import (
     Baseline,
+    Draw,
     Environment,
     Hardware,
     KernelTable,
@@ -23,7 +24,7 @@ from bench_lib.model import (
 from bench_lib.profiling import kernels
 from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineFile
-from bench_lib.verdict import judge, metrics
+from bench_lib.verdict import draws, judge, metrics
 from bench_lib.verdict.judge import Evidence
 from bench_lib.verdict.metrics import scaling
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, alone
@@ -34,7 +35,9 @@ NIGHTS = 20
 MOST_RUNS = 3 * NIGHTS
 """Runs that are looked through for them."""
 
-LOOKED_INTO = (Status.REGRESSED, Status.IMPROVED, Status.NO_BASELINE)
+SLOWER = (Status.REGRESSED, Status.REDRAWN)
+"""Of these the kernels say why."""
+LOOKED_INTO = (*SLOWER, Status.IMPROVED, Status.NO_BASELINE)
 
 
 class Baselines:
@@ -118,6 +121,17 @@ class Suite:
                 chosen[one.case.id] = judged[one.case.id]
         return [record for case_id, record in judged.items() if case_id in chosen]
 
+    def to_replay(self, record: Record) -> Draw | None:
+        """Return the compiler's choices to measure a suspicious record with; None for its own.
+
+        A case that begins with cold caches draws in each process, and ranks draw each for itself.
+        """
+        launch = record.case.launch
+        if launch.cold or launch.ranks > 1 or _unmeasured(record) is not None:
+            return None
+        evidence = self._evidence(record, self._outcomes[record.case.id])
+        return draws.to_replay(evidence, record.verdicts)
+
     def spoilt(self) -> list[Record]:
         """Return the records that the hardware left without anything to judge."""
         verdicts = {id_: _unmeasured(record) for id_, record in self.records.items()}
@@ -161,8 +175,8 @@ class Suite:
 
     def _explained(self, record: Record) -> Record:
         """Add to what a slower time says of itself which kernels it comes from."""
-        regressed = (v for v in record.verdicts if v.status is Status.REGRESSED)
-        slower = [v for v in regressed if metrics.of(v.metric).kernels_explain]
+        worse = (v for v in record.verdicts if v.status in SLOWER)
+        slower = [v for v in worse if metrics.of(v.metric).kernels_explain]
         if not slower:
             return record
         causes = [self._cause(record, slower[0]), *_lagging(record)]
@@ -231,6 +245,8 @@ class Suite:
             self._any_clock,
             case.launch.ranks,
             self._evidence_alone(record),
+            acceptance.replays_of(record, self.writer.run_id),
+            acceptance.unreplayed(record),
         )
 
     def _evidence_alone(self, record: Record) -> Evidence | None:
@@ -336,6 +352,8 @@ def _is_accepted(record: Record) -> bool:
 def _unmeasured(record: Record) -> Verdict | None:
     """Return the verdict of a case that has nothing to judge."""
     for attempt in record.attempts:
+        if attempt.replays:
+            continue
         if attempt.fault is not None:
             fault = attempt.fault
             reason = f"{fault.kind} in {fault.phase}: {fault.message}"
