@@ -11,18 +11,18 @@ process, in each way that torch offers:
     python benchmarks/draws.py                       # ResNet-50, 7 processes, under three minutes
     python benchmarks/draws.py --workload gemm       # three GEMMs with max-autotune
 
-Prints one JSON object: ``processes`` (median step, choices by kernel, in memory and in files) and
-``replays`` (which kernels a replay chose differently).  Needs torch and a GPU; torchvision for
-ResNet-50.  The user's caches are neither read nor written.
+Prints one JSON object: ``processes`` (median step, choices by kernel) and ``replays`` (which
+kernels a replay chose differently).  Needs torch and a GPU; torchvision for ResNet-50.  The
+user's caches are neither read nor written.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
+import contextlib
+import dataclasses
 import json
 import os
-import re
 import shutil
 import statistics
 import subprocess
@@ -33,6 +33,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from bench_lib.worker import draws
 
 MODES = {"resnet50": "reduce-overhead", "gemm": "max-autotune-no-cudagraphs"}
 PLAN = (
@@ -45,7 +47,6 @@ PLAN = (
     ("b by files", None, "b", "files"),
     ("a again, same cache", "a", None, None),
 )
-SIZE_HINTS = re.compile(r"size_hints=(\{.*?\})")
 
 
 def main() -> int:
@@ -76,7 +77,7 @@ def played(arguments: argparse.Namespace) -> dict[str, Any]:
             if time.monotonic() - begin + longest > arguments.budget:
                 processes[name] = {"skipped": "no time left"}
                 continue
-            if choices and "choices" not in processes.get(choices, {}):
+            if choices and "draw" not in processes.get(choices, {}):
                 processes[name] = {"skipped": f"process {choices} has no choices"}
                 continue
             since = time.monotonic()
@@ -85,8 +86,8 @@ def played(arguments: argparse.Namespace) -> dict[str, Any]:
             if choices and way == "files":
                 copied = _copied(folders[choices], own)
             elif choices:
-                kept = processes[choices]["choices"].values()
-                table = json.dumps({c["lookup"]: c["config"] for c in kept if c["lookup"]})
+                kept = processes[choices]["draw"]["kernels"].values()
+                table = json.dumps({c["source"]: c["config"] for c in kept if not c["template"]})
             processes[name] = _child(arguments, own, table)
             if choices and way == "files":
                 processes[name]["copied"] = copied
@@ -96,9 +97,9 @@ def played(arguments: argparse.Namespace) -> dict[str, Any]:
     replays = {
         name: _difference(processes[choices or cache], processes[name])
         for name, cache, choices, _ in PLAN
-        if (choices or cache) and "choices" in processes[name]
+        if (choices or cache) and "draw" in processes[name]
     }
-    if "choices" in processes["a"] and "choices" in processes["b"]:
+    if "draw" in processes["a"] and "draw" in processes["b"]:
         replays["b against a, both drawn"] = _difference(processes["a"], processes["b"])
     return {
         "workload": f"{arguments.workload} b{arguments.batch} fp16 {arguments.mode}",
@@ -144,107 +145,45 @@ def _child(arguments: argparse.Namespace, folder: Path, table: str) -> dict[str,
 
 
 def _difference(of: dict[str, Any], to: dict[str, Any]) -> dict[str, Any]:
-    if "choices" not in of or "choices" not in to:
-        return {"failed": True}
-    old, new = of["choices"], to["choices"]
+    old, new = (each["draw"]["kernels"] for each in (of, to))
     both = sorted({*old} & {*new})
-    other = {
-        name: [old[name]["config"], new[name]["config"]]
-        for name in both
-        if old[name]["config"] != new[name]["config"]
-    }
     return {
         "kernels": len(both),
         "only_one_has": sorted({*old} ^ {*new}),
         "sources_differ": [n for n in both if old[n]["source"] != new[n]["source"]],
-        "lookups_differ": [n for n in both if old[n]["lookup"] != new[n]["lookup"]],
-        "choices_differ": other,
+        "choices_differ": {
+            name: [old[name]["config"], new[name]["config"]]
+            for name in both
+            if old[name]["config"] != new[name]["config"]
+        },
         "ratio": round(to["median_ms"] / of["median_ms"], 5),
     }
 
 
 def measured(arguments: argparse.Namespace) -> dict[str, Any]:
     """Compile, measure and say what was chosen; the work of one process."""
-    table = json.loads(arguments.measure) if arguments.measure else {}
-    if table:
-        from torch._inductor import config  # noqa: PLC0415
-
-        config.autotune_lookup_table = table
+    table = json.loads(arguments.measure) if arguments.measure else None
     device = torch.device(arguments.device)
-    step = _step(arguments, device)
-    begin = time.monotonic()
-    with torch.no_grad():
-        step()
-        _wait(device)
-        first = time.monotonic() - begin
-        for _ in range(20):
+    with contextlib.nullcontext() if table is None else draws.replayed(table):
+        before = draws.compiled_so_far()
+        step = _step(arguments, device)
+        begin = time.monotonic()
+        with torch.no_grad():
             step()
-        _wait(device)
-        times = [_block(step, device) for _ in range(30)]
-    cache = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
-    files = {
-        str(file.relative_to(cache)): json.loads(file.read_text(encoding="utf-8"))
-        for file in sorted(cache.rglob("*.best_config"))
-    }
+            _wait(device)
+            first = time.monotonic() - begin
+            for _ in range(20):
+                step()
+            _wait(device)
+            times = [_block(step, device) for _ in range(30)]
+        draw = draws.drawn(since=before)
     return {
         "torch": torch.__version__,
         "median_ms": round(statistics.median(times), 5),
         "blocks_ms": [round(each, 5) for each in times],
         "first_s": round(first, 1),
-        "asked": len(table),
-        "choices": choices(),
-        "files": files,
-        "algorithms": len(list((cache / "cache").rglob("*"))),
+        "draw": dataclasses.asdict(draw),
     }
-
-
-def choices() -> dict[str, dict[str, Any]]:
-    """Return what each Triton kernel of this process runs with, by the kernel's name."""
-    from torch._inductor.codecache import PyCodeCache  # noqa: PLC0415
-    from torch._inductor.runtime.triton_heuristics import CachingAutotuner  # noqa: PLC0415
-
-    found: dict[str, dict[str, Any]] = {}
-    for module in list(PyCodeCache.modules):
-        for name, kernel in vars(module).items():
-            if isinstance(kernel, CachingAutotuner):
-                choice = _choice(kernel)
-                if found.get(name, choice)["source"] != choice["source"]:
-                    name = f"{name}@{choice['source'][:8]}"  # noqa: PLW2901 - of another graph
-                if choice["launchers"] or name not in found:
-                    found[name] = choice
-    return dict(sorted(found.items()))
-
-
-def _choice(kernel: Any) -> dict[str, Any]:
-    launchers = list(kernel.launchers)
-    config = launchers[0].config if launchers else None
-    file = Path(kernel.filename or "")
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    return {
-        "config": _config(config) if config is not None else None,
-        "launchers": len(launchers),
-        "kind": str(kernel.heuristic_type),
-        "state": (getattr(kernel, "autotune_cache_info", None) or {}).get("autotune_cache_state"),
-        "source": file.stem,
-        "lookup": _lookup(text),
-        "template": dict(
-            re.findall(r"^\s+(BLOCK_\w|GROUP_M) : tl\.constexpr = (\d+)", text, re.MULTILINE)
-        ),
-    }
-
-
-def _config(config: Any) -> dict[str, Any]:
-    return {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
-
-
-def _lookup(text: str) -> str:
-    """Return the table's key of a kernel, from its file: its size hints and its nameless source."""
-    if text.count("@triton.jit\n") != 1:
-        return ""
-    hints = SIZE_HINTS.search(text)
-    source = re.sub(r"^def [^(]+\(", "(", text.split("@triton.jit\n")[1].strip(), count=1)
-    key = (hints.group(1) if hints else "None") + source
-    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def _step(arguments: argparse.Namespace, device: Any) -> Any:

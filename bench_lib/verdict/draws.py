@@ -145,10 +145,8 @@ def _obstacle(evidence: Evidence) -> str | None:
     old, new = wanted.by_source, drawn.by_source
     unlike = len(new.keys() - old.keys()) or len(old.keys() - new.keys())
     if unlike:
-        words = (
-            f"the sources of {unlike} of {len(new)} compiled kernels are not the baseline's, so "
-        )
-        return f"{words}its choices cannot be replayed and another draw is not excluded"
+        words = f"the sources of {unlike} of {len(new)} kernels are not the baseline's, so its "
+        return f"{words}choices cannot be replayed and another draw is not excluded"
     if any(old[source].template and old[source] != new[source] for source in old):
         return f"tiles of a template cannot be replayed; {_compared(evidence)}"
     if evidence.unreplayed:
