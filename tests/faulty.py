@@ -130,6 +130,17 @@ def told(_setting: Setting, *, variable: str, value: str) -> Step:
     return lambda: None
 
 
+def choosing(_setting: Setting, *, table: dict[str, Any], kept: str) -> Step:
+    """Fail unless the compiler is to choose by a table, from caches that are not the kept ones."""
+    from torch._inductor import config
+
+    if config.autotune_lookup_table != table:
+        raise LookupError(f"the table is {config.autotune_lookup_table!r}")
+    if os.environ.get("TRITON_CACHE_DIR", kept) == kept:
+        raise LookupError(f"Triton's cache is {os.environ.get('TRITON_CACHE_DIR')!r}")
+    return lambda: None
+
+
 def by_rank(setting: Setting, *, pids: str, others: str, last: str) -> Step:
     """Meet the other ranks in every step, or, on the last rank, do something else.
 

@@ -541,7 +541,9 @@ REPLAYED_CASE = f"{CASE.id} replayed"
 def judged(tmp_path, monkeypatch):
     """Return what runs a suite of one case by a script, and gives its record and the log."""
 
-    def run(script, *, drawn=OTHER, replay=None) -> tuple[Record, list[str]]:
+    def run(
+        script, *, drawn=OTHER, replay=None, processes=1, planned=6
+    ) -> tuple[Record, list[str]]:
         accept(tmp_path / "baselines", DEVICE, CASE.id, process={"draw": ACCEPTED})
         workers = Contexts(script, DEVICE)
         workers.drawn = {CASE.id: drawn} | ({} if replay is None else {REPLAYED_CASE: replay})
@@ -553,7 +555,7 @@ def judged(tmp_path, monkeypatch):
         )
         monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", hold)
         folders = {"history": tmp_path / "history", "baselines": tmp_path / "baselines"}
-        settings = Settings(**folders, command="ops")
+        settings = Settings(**folders, command="ops", processes=processes, planned=planned)
         with engine.opened(DEVICE, settings) as opened:
             opened.measure(CASE)
             opened.conclude()
@@ -583,6 +585,22 @@ def test_slower_software_is_found_whatever_was_drawn(judged):
     record, measured = judged({CASE.id: [SLOWER], REPLAYED_CASE: [SLOWER]})
     assert record.status is Status.REGRESSED
     assert measured[:6] == [CASE.id, *[REPLAYED_CASE] * 5]
+
+
+def test_a_run_of_many_processes_replays_as_often_as_any(judged):
+    """One replay could excuse what six processes have called slower, and not confirm it."""
+    slower = {CASE.id: [SLOWER], REPLAYED_CASE: [SLOWER]}
+    record, measured = judged(slower, processes=6)
+    assert record.status is Status.REGRESSED
+    assert measured[:11] == [*[CASE.id] * 6, *[REPLAYED_CASE] * 5]
+    assert len(measured) == 12
+
+
+def test_where_nobody_looks_again_nothing_is_replayed(judged):
+    """``--perf-confirm 0`` has one process, which decides nothing."""
+    record, measured = judged({CASE.id: [SLOWER]}, planned=1)
+    assert record.status is Status.SUSPECT
+    assert measured == [CASE.id]
 
 
 @pytest.mark.parametrize(

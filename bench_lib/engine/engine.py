@@ -13,7 +13,7 @@ from bench_lib.engine import pairing, profiles
 from bench_lib.engine.device import NO_REPLAYS, HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
-from bench_lib.engine.settings import LOOKING_AGAIN, Settings, nodeid_of
+from bench_lib.engine.settings import LOOKING_AGAIN, PLANNED, Settings, nodeid_of
 from bench_lib.engine.suite import Baselines, Suite, fails
 from bench_lib.environment import caches
 from bench_lib.launch.faults import LaunchError
@@ -151,21 +151,25 @@ class Engine:
     def _look_again(self, stack: contextlib.ExitStack, *, of_several_ranks: bool) -> None:
         held: dict[str, HeldDevice] = {}
         planned, what = self.settings.planned, "pair" if self._is_paired else "process"
-        for process in range(self.settings.processes, planned):
+        # One replay could excuse what several processes have called slower, and not confirm it.
+        most = max(planned, self.settings.processes + PLANNED - 1) if planned > 1 else planned
+        for process in range(self.settings.processes, most):
             records = [
                 record
                 for record in self._in_doubt(process)
                 if (record.case.launch.ranks > 1) == of_several_ranks
             ]
+            replays = self._to_replay(records)
+            if process >= planned:
+                records = [record for record in records if record.case.id in replays]
             if not records:
                 return
             self.settings.say(
                 f"looking again at {len(records)} of {len(self.suite.records)} cases, in fresh "
-                f"{what} {process + 1} of at most {planned}"
+                f"{what} {process + 1} of at most {most if replays else planned}"
             )
             queues: dict[HeldDevice, list[Case]] = {}
-            replays = self._to_replay(records)
-            # Those have a process of their own, and the others one together.
+            # Replays have a process of their own, and the others one together.
             for record in sorted(records, key=lambda record: record.case.id in replays):
                 device = self.suite.hardware_of(record)
                 if _place(device) not in held:

@@ -64,7 +64,7 @@ def as_replayed(evidence: Evidence) -> Evidence | None:
         baseline=replace(baseline, processes=drawn_alike(baseline.processes, wanted)),
         rolling=(),
         replays=(),
-        planned=max(1, evidence.planned - len(evidence.candidate)),
+        planned=max(1, evidence.planned - 1),
     )
 
 
