@@ -275,7 +275,7 @@ def test_another_draw_is_measured_with_the_baseline_s_choices():
     """Before it is called slower."""
     case = evidence()
     verdicts = judge({CASE_ID: case})[CASE_ID]
-    assert compared.to_replay(case, verdicts) == ACCEPTED
+    assert compared.to_replay(case) == ACCEPTED
     assert verdicts[0].status is Status.SUSPECT
     assert verdicts[0].reason.endswith(
         "; the compiler chose otherwise for 1 of 3 kernels: triton_poi_fused_1 XBLOCK 1024 -> 512, "
@@ -351,7 +351,7 @@ def test_what_cannot_be_replayed_says_why_and_excuses_nothing(drawn, baseline, w
     case = evidence(drawn, baseline=accepted(baseline))
     verdicts = judge({CASE_ID: case})[CASE_ID]
     without = latency(evidence(None, baseline=accepted(None)))
-    assert compared.to_replay(case, verdicts) is None
+    assert compared.to_replay(case) is None
     assert verdicts[0] == replace(without, reason=f"{without.reason}; {words}")
 
 
@@ -362,7 +362,7 @@ def test_a_template_s_tiles_are_told_and_not_replayed():
         for m in (64, 128)
     ]
     case = evidence(tiles[1], baseline=accepted(tiles[0]))
-    assert compared.to_replay(case, judge({CASE_ID: case})[CASE_ID]) is None
+    assert compared.to_replay(case) is None
     assert latency(case).reason.endswith(
         "; tiles of a template cannot be replayed; the compiler chose otherwise for 1 of 1 "
         "kernels: triton_tem_fused_mm_0 BLOCK_M 64 -> 128"
@@ -373,7 +373,7 @@ def test_a_replay_that_chose_otherwise_all_the_same_does_not_count():
     """It is neither an excuse nor a proof, and there is no second one."""
     case = evidence(OTHER, *of_draw(OTHER, FAST))
     verdicts = judge({CASE_ID: case})[CASE_ID]
-    assert compared.to_replay(case, verdicts) is None
+    assert compared.to_replay(case) is None
     assert verdicts[0].status is Status.SUSPECT
     assert verdicts[0].reason.endswith(
         "; the baseline's choices could not be replayed: triton_poi_fused_1 XBLOCK 1024 -> 512, "
@@ -381,12 +381,39 @@ def test_a_replay_that_chose_otherwise_all_the_same_does_not_count():
     )
 
 
-def test_what_is_not_slower_is_not_replayed_and_says_nothing():
+def test_another_draw_that_is_as_fast_says_nothing():
     """Nearly every empty cache draws otherwise in some kernels."""
-    case = evidence(slower=FAST)
+    case = evidence(OTHER, *of_draw(ACCEPTED, FAST), slower=FAST)
     verdicts = judge({CASE_ID: case})[CASE_ID]
-    assert compared.to_replay(case, verdicts) is None
-    assert verdicts == judge({CASE_ID: replace(case, candidate=of_draw(None, FAST))})[CASE_ID]
+    without = replace(case, candidate=of_draw(None, FAST), replays=())
+    assert verdicts == judge({CASE_ID: without})[CASE_ID]
+
+
+def test_a_faster_draw_does_not_hide_a_slow_down():
+    """3% slower with the baseline's choices, and as fast as it with those of today."""
+    hidden = evidence(OTHER, slower=FAST)
+    assert compared.to_replay(hidden) == ACCEPTED
+    assert not is_suspicious(judge({CASE_ID: hidden})[CASE_ID])
+    case = evidence(OTHER, *of_draw(ACCEPTED, *[SLOW] * 5), slower=FAST)
+    assert latency(case).status is Status.REGRESSED
+
+
+def test_a_faster_draw_is_redrawn_and_no_improvement():
+    """The software is as fast as it was."""
+    case = evidence(OTHER, *of_draw(ACCEPTED, FAST), slower=-SLOW)
+    verdicts = judge({CASE_ID: case})[CASE_ID]
+    assert overall(verdicts) is Status.REDRAWN
+    assert not is_suspicious(verdicts)
+    assert verdicts[0].reason.startswith("drawn anew: 3.0% faster as the compiler chose now, ")
+
+
+def test_faster_software_is_measured_as_often_as_any():
+    """With the baseline's choices, too."""
+    once = evidence(OTHER, *of_draw(ACCEPTED, -SLOW), slower=-SLOW)
+    assert is_suspicious(judge({CASE_ID: once})[CASE_ID])
+    assert latency(once).status is Status.OK
+    often = evidence(OTHER, *of_draw(ACCEPTED, *[-SLOW] * 5), slower=-SLOW)
+    assert latency(often).status is Status.IMPROVED
 
 
 def test_an_eager_case_says_nothing_of_a_compiler():
@@ -414,7 +441,7 @@ def test_a_draw_that_one_process_had_is_not_replayed():
         ]
     )
     case = evidence(baseline=lonely)
-    assert compared.to_replay(case, judge({CASE_ID: case})[CASE_ID]) is None
+    assert compared.to_replay(case) is None
 
 
 def test_nights_of_another_draw_tell_nothing():
@@ -633,6 +660,13 @@ def test_a_replay_that_fails_is_tried_once_and_excuses_nothing(judged, answer, r
     assert record.status is Status.REGRESSED
     assert measured[:6] == [CASE.id, REPLAYED_CASE, *[CASE.id] * 4]
     assert f"the baseline's choices could not be replayed: {why}" in record.verdicts[0].reason
+
+
+def test_a_draw_that_is_as_fast_is_replayed_once(judged):
+    """Its time is no reason to be at ease: a faster draw may hide a slow-down."""
+    record, measured = judged({CASE.id: [TEN], REPLAYED_CASE: [TEN]})
+    assert record.status is Status.OK
+    assert measured == [CASE.id, REPLAYED_CASE]
 
 
 @pytest.mark.parametrize("fields", [{"cold": True}, {"ranks": 2}], ids=["cold", "two ranks"])

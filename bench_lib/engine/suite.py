@@ -108,12 +108,13 @@ class Suite:
     def suspicious(self) -> list[Record]:
         """Return the records whose answer fresh processes could change.
 
-        Where it is the efficiency of several ranks, one rank's are among them.
+        Those for which the compiler chose otherwise than in the baseline are among them.  Where
+        it is the efficiency of several ranks, one rank's are too.
         """
         chosen: dict[str, Record] = {}
         judged = {record.case.id: record for record in self._judged()}
         for case_id, record in judged.items():
-            if judge.is_suspicious(record.verdicts):
+            if judge.is_suspicious(record.verdicts) or self.to_replay(record) is not None:
                 chosen[case_id] = record
             of_ranks = [v for v in record.verdicts if metrics.of(v.metric) is EFFICIENCY]
             one = self._alone(record) if judge.is_suspicious(of_ranks) else None
@@ -122,15 +123,21 @@ class Suite:
         return [record for case_id, record in judged.items() if case_id in chosen]
 
     def to_replay(self, record: Record) -> Draw | None:
-        """Return the compiler's choices to measure a suspicious record with; None for its own.
+        """Return the compiler's choices to measure a judged record with; None for its own.
 
-        A case that begins with cold caches draws in each process, and ranks draw each for itself.
+        A replay is repeated while its time is in doubt.  A case that begins with cold caches draws
+        in each process, and ranks draw each for itself.
         """
         launch = record.case.launch
-        if launch.cold or launch.ranks > 1 or _unmeasured(record) is not None:
+        if launch.cold or launch.ranks > 1 or record.status is Status.ERROR:
             return None
+        if _unmeasured(record) is not None:
+            return None
+        times = [verdict for verdict in record.verdicts if draws.decide(verdict)]
         evidence = self._evidence(record, self._outcomes[record.case.id])
-        return draws.to_replay(evidence, record.verdicts)
+        if evidence.replays and not judge.is_suspicious(times):
+            return None
+        return draws.to_replay(evidence)
 
     def spoilt(self) -> list[Record]:
         """Return the records that the hardware left without anything to judge."""

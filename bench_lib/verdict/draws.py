@@ -1,8 +1,8 @@
-"""Whether a slower time is the compiler's draw: its choices are compared kernel by kernel.
+"""Whether another time is the compiler's draw: its choices are compared kernel by kernel.
 
-Where they differ from the baseline's, the case is measured with the baseline's own choices.  As
-fast as the baseline then is a redraw, and slower is the software.  A draw is held against its own
-alone, and one that is not known excuses nothing.
+Where they differ from the baseline's, the case is measured with the baseline's own choices, and
+judged by that.  A time that is other with its own choices alone is a redraw.  A draw is held
+against its own alone, and one that is not known excuses nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from bench_lib.verdict.metrics import LEADING, of
 from bench_lib.verdict.statistics.comparison import AGREEING
 
 SLOWER = (Status.REGRESSED, Status.SUSPECT)
-"""What a draw may be the reason of."""
-FAST_ENOUGH = (Status.OK, Status.IMPROVED)
-"""How the baseline's own choices do where it is the draw."""
+"""Of these a reason says how the compiler's choices compare."""
 MOST_NAMED = 3
 """Kernels that a reason names."""
 
@@ -38,16 +36,13 @@ def differences(old: Draw, new: Draw) -> list[str]:
     return words
 
 
-def to_replay(evidence: Evidence, verdicts: Sequence[Verdict]) -> Draw | None:
-    """Return the choices to measure a case with before it is called slower.
+def to_replay(evidence: Evidence) -> Draw | None:
+    """Return the choices to measure a case with, slower or not: a faster draw may hide a loss.
 
-    None where it is not slower, where it chose as the baseline did, or where the baseline's
-    choices are not known or cannot be made again.
+    None where it chose as the baseline did, and where the baseline's choices are not known or
+    cannot be made again.
     """
-    if not any(_is_slower(verdict) for verdict in verdicts):
-        return None
-    wanted = _accepted(evidence)
-    return wanted if wanted is not None and _obstacle(evidence) is None else None
+    return _accepted(evidence) if _obstacle(evidence) is None else None
 
 
 def as_replayed(evidence: Evidence) -> Evidence | None:
@@ -71,22 +66,24 @@ def as_replayed(evidence: Evidence) -> Evidence | None:
 def settled(
     evidence: Evidence, drawn: Sequence[Verdict], replayed: Sequence[Verdict]
 ) -> list[Verdict]:
-    """Judge a case by its replays where it was slower as it drew."""
+    """Judge what a draw can change by the baseline's own choices."""
     answers: dict[str, Verdict] = {}
     for verdict in replayed:
         answers.setdefault(verdict.metric, verdict)
     return [
         _settled(evidence, verdict, answers[verdict.metric])
-        if _is_slower(verdict) and verdict.metric in answers
+        if decide(verdict) and verdict.metric in answers
         else verdict
         for verdict in drawn
     ]
 
 
 def _settled(evidence: Evidence, drawn: Verdict, replayed: Verdict) -> Verdict:
-    if replayed.status not in FAST_ENOUGH:
+    if _has_moved(replayed) or (_has_moved(drawn) and replayed.status is not Status.OK):
         words = f"with the compiler's choices of the baseline: {replayed.reason}"
         return replace(replayed, reason=words, against=drawn.against)
+    if not _has_moved(drawn):
+        return drawn
     metric = of(drawn.metric)
     here, there = (
         "" if v.ratio is None else f" {abs(v.ratio - 1):.1%} {metric.worsening(v.ratio)}"
@@ -96,19 +93,28 @@ def _settled(evidence: Evidence, drawn: Verdict, replayed: Verdict) -> Verdict:
     return replace(drawn, status=Status.REDRAWN, reason=f"{words}; {_compared(evidence)}")
 
 
+def _has_moved(verdict: Verdict) -> bool:
+    """Whether a time looks slower or faster, called so or not."""
+    if verdict.status in (*SLOWER, Status.IMPROVED):
+        return True
+    bound = 1 + (verdict.tolerance or 0.0)
+    return verdict.ratio is not None and verdict.ratio * bound < 1
+
+
 def remarked(evidence: Evidence, verdicts: Sequence[Verdict]) -> list[Verdict]:
     """Say of what is slower how the compiler's choices compare, or why that is not known."""
     words = _remark(evidence)
     return [
         replace(verdict, reason=f"{verdict.reason}; {words}")
-        if words and _is_slower(verdict) and of(verdict.metric) is LEADING
+        if words and verdict.status in SLOWER and of(verdict.metric) is LEADING
         else verdict
         for verdict in verdicts
     ]
 
 
-def _is_slower(verdict: Verdict) -> bool:
-    return verdict.status in SLOWER and of(verdict.metric).kernels_explain
+def decide(verdict: Verdict) -> bool:
+    """Whether choices of kernels decide what a verdict is about: the device's times."""
+    return of(verdict.metric).clock_excuses
 
 
 def _accepted(evidence: Evidence) -> Draw | None:

@@ -61,8 +61,8 @@ __all__ = [
 def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
     """Judge a suite: a verdict per case, metric and baseline, latency first.
 
-    A case that was measured with the baseline's own choices of the compiler is judged by those
-    where it is slower with its own.  Raises ValueError where a case has no candidate process.
+    A case that was measured with the baseline's own choices of the compiler is judged by those.
+    Raises ValueError where a case has no candidate process.
     """
     found = _judged(suite)
     again = {case_id: draws.as_replayed(evidence) for case_id, evidence in suite.items()}
