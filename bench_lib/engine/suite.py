@@ -396,7 +396,7 @@ def _changes(file: BaselineFile, case_id: str, environment: Environment) -> list
 
 
 def fails(record: Record, *, strict: bool, today: dt.date) -> bool:
-    """Whether a record makes its test fail; ``strict`` lets only OK and IMPROVED pass.
+    """Whether a record makes its test fail; ``strict`` lets only OK, IMPROVED and REDRAWN pass.
 
     A quarantine holds that back up to and including its day.
     """
