@@ -1309,6 +1309,7 @@ ORDER = [
     "NO_BASELINE",
     "SUSPECT",
     "NOISY",
+    "REDRAWN",
     "IMPROVED",
     "OK",
     "SKIPPED",

@@ -249,6 +249,7 @@ def test_a_quarantine_holds_up_to_and_including_its_day(until, fails_then):
     [
         (Status.OK, False, False),
         (Status.IMPROVED, False, False),
+        (Status.REDRAWN, False, False),
         (Status.SKIPPED, False, False),
         (Status.REGRESSED, True, True),
         (Status.ERROR, True, True),

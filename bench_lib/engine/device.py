@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from bench_lib import backends
@@ -39,6 +40,7 @@ from bench_lib.model import (
     Attempt,
     Bursts,
     Case,
+    Draw,
     Environment,
     Fault,
     Hardware,
@@ -57,6 +59,9 @@ SETTLED_S = 2.0
 """After the time limit of a case: whatever keeps a CPU busy by then is none of ours."""
 ASIDE_S = 1.0
 """So long at the end of that the CPU is looked at."""
+REPLAYED = "measured with the compiler's choices of the baseline"
+"""Why an attempt does not count as what this software draws by itself."""
+NO_REPLAYS: Mapping[str, Draw] = MappingProxyType({})
 
 
 class HeldDevice:
@@ -141,11 +146,13 @@ class HeldDevice:
         sides: Iterable[str] = (),
         confirms: bool = True,
         in_turns: Collection[str] = (),
+        replays: Mapping[str, Draw] = NO_REPLAYS,
     ) -> Iterator[Outcome]:
         """Measure cases in one fresh process of each side, the run's ``process``-th from 0.
 
-        Cases whose ids are ``in_turns`` are measured in one of the reference as well.  Sides
-        take turns, and which is first alternates from case to case and from process to process.
+        Cases whose ids are ``in_turns`` are measured in one of the reference as well.  With the
+        compiler's choices of ``replays``, by case, a case has a process of its own.  Sides take
+        turns, and which is first alternates from case to case and from process to process.
         Raises LaunchError where workers cannot be started at all.
         """
         names = list(sides or self._settings.sides)
@@ -160,7 +167,7 @@ class HeldDevice:
                 for name in in_turn(of_case, process + position):
                     if name == REFERENCE and self._reference_is_gone:
                         continue
-                    outcome = self._measured(case, (process,), name)
+                    outcome = self._measured(case, (process,), name, replays.get(case.id))
                     attempts = [replace(each, confirms=confirms) for each in outcome.attempts]
                     yield replace(outcome, attempts=attempts)
         finally:
@@ -276,11 +283,13 @@ class HeldDevice:
     def _first(self) -> str:
         return next(iter(self._sides))
 
-    def _measured(self, case: Case, processes: Iterable[int], side: str) -> Outcome:
+    def _measured(
+        self, case: Case, processes: Iterable[int], side: str, replay: Draw | None = None
+    ) -> Outcome:
         attempts: list[Attempt] = []
         with _named(side), self.holding(case):
             for process in processes:
-                attempts += self._attempts(case, process, side)
+                attempts += self._attempts(case, process, side, replay)
                 if attempts[-1].measurement is None:
                     break
         return self._outcome(case, attempts, side)
@@ -291,7 +300,9 @@ class HeldDevice:
         named = [replace(attempt, environment=name) for attempt in attempts]
         return Outcome(case, named, environment, self.device, side=side)
 
-    def _attempts(self, case: Case, process: int, side: str) -> list[Attempt]:
+    def _attempts(
+        self, case: Case, process: int, side: str, replay: Draw | None = None
+    ) -> list[Attempt]:
         """Measure a case in a process.
 
         Once more where something disturbed the first look, and once more where it was the
@@ -300,7 +311,7 @@ class HeldDevice:
         attempts: list[Attempt] = []
         disturbed = waited = False
         while True:
-            attempt = self._attempt(case, process, side)
+            attempt = self._attempt(case, process, side, replay)
             why = again = None
             cause = self._spoilt_by(case, attempt)
             if waited:
@@ -316,16 +327,19 @@ class HeldDevice:
                 attempt = replace(
                     attempt, accepted=False, discarded=words, invalid=cause is not None
                 )
+            elif replay is not None and attempt.accepted:
+                attempt = replace(attempt, accepted=False, discarded=REPLAYED)
             attempts.append(attempt)
             if not again:
                 return attempts
 
-    def _attempt(self, case: Case, process: int, side: str) -> Attempt:
+    def _attempt(self, case: Case, process: int, side: str, replay: Draw | None = None) -> Attempt:
         self.watch()
         begin = time.monotonic()
-        attempt = self._blank(case, process)
+        attempt = replace(self._blank(case, process), replays=replay is not None)
         try:
-            measurement = self._sides[side].measure(case, process, self._bursts_for(case))
+            bursts = self._bursts_for(case)
+            measurement = self._sides[side].measure(case, process, bursts, replay)
             self._in_bursts.setdefault(case.id, measurement.state == IN_BURSTS)
             return self._with_measurement(attempt, measurement, begin)
         except CaseSkipped as reason:

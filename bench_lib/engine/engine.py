@@ -10,15 +10,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from bench_lib.engine import pairing, profiles
-from bench_lib.engine.device import HeldDevice
+from bench_lib.engine.device import NO_REPLAYS, HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.reference import ReferenceRun, place
-from bench_lib.engine.settings import LOOKING_AGAIN, REFERENCE, Settings, Side, nodeid_of
+from bench_lib.engine.settings import (
+    LOOKING_AGAIN,
+    PLANNED,
+    REFERENCE,
+    Settings,
+    Side,
+    nodeid_of,
+)
 from bench_lib.engine.suite import Baselines, Suite, fails
 from bench_lib.environment import caches
 from bench_lib.launch.faults import LaunchError
-from bench_lib.model import Case, Environment, Hardware, Record
+from bench_lib.model import Case, Draw, Environment, Hardware, Record
 from bench_lib.storage import acceptance, history
 from bench_lib.storage.history import utc_today
 from bench_lib.verdict import judge, validity
@@ -194,21 +201,30 @@ class Engine:
             return [r for r in records if (r.case.launch.ranks > 1) == of_several_ranks]
 
         planned, what = self.settings.planned, "pair" if self._is_paired else "process"
-        for process in range(self.settings.processes, planned):
-            in_turns = self._to_take_in_turns(process, of_these, on)
+        # One replay could excuse what several processes have called slower, and not confirm it.
+        most = max(planned, self.settings.processes + PLANNED - 1) if planned > 1 else planned
+        for process in range(self.settings.processes, most):
+            in_turns = self._to_take_in_turns(process, of_these, on) if process < planned else []
             records = of_these(self._in_doubt(process))
+            replays = self._to_replay(records)
+            # Both sides of a pair draw for themselves.
+            in_turns = [case_id for case_id in in_turns if case_id not in replays]
+            if process >= planned:
+                records = [record for record in records if record.case.id in replays]
             if not records:
                 return
             words = f"looking again at {len(records)} of {len(self.suite.records)} cases, "
             if in_turns:
                 words += f"at {len(in_turns)} in turns with the reference, "
-            self.settings.say(f"{words}in fresh {what} {process + 1} of at most {planned}")
+            most_now = most if replays else planned
+            self.settings.say(f"{words}in fresh {what} {process + 1} of at most {most_now}")
             queues: dict[HeldDevice, list[Case]] = {}
-            for record in records:
+            # Replays have a process of their own, and the others one together.
+            for record in sorted(records, key=lambda record: record.case.id in replays):
                 queues.setdefault(on(record), []).append(record.case)
             lanes = [[case.id for case in cases] for cases in queues.values()]
             self.settings.progress.begin(LOOKING_AGAIN, lanes)
-            self._measure_in(process, queues, confirms=True, in_turns=in_turns)
+            self._measure_in(process, queues, confirms=True, in_turns=in_turns, replays=replays)
 
     def _to_take_in_turns(
         self,
@@ -231,6 +247,16 @@ class Engine:
                 self.settings.say(f"judged without a reference: {problem}")
         return [record.case.id for record in chosen(self.suite.to_take_in_turns())]
 
+    def _to_replay(self, records: Iterable[Record]) -> dict[str, Draw]:
+        """Return by case the baseline's choices of the compiler, where the case drew otherwise.
+
+        Of two sides neither is a baseline.
+        """
+        if self._is_paired:
+            return {}
+        draws = {record.case.id: self.suite.to_replay(record) for record in records}
+        return {case_id: draw for case_id, draw in draws.items() if draw is not None}
+
     def _in_doubt(self, process: int) -> list[Record]:
         """Return the records that are to be measured in the run's ``process``-th process."""
         if not self._is_paired:
@@ -247,6 +273,7 @@ class Engine:
         *,
         confirms: bool,
         in_turns: Collection[str] = (),
+        replays: Mapping[str, Draw] = NO_REPLAYS,
     ) -> None:
         """Measure each device's queue in a fresh process, the devices at the same time."""
         outcomes: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
@@ -255,7 +282,7 @@ class Engine:
         def work(held: HeldDevice) -> None:
             try:
                 again = held.measure_again(
-                    queues[held], process, confirms=confirms, in_turns=in_turns
+                    queues[held], process, confirms=confirms, in_turns=in_turns, replays=replays
                 )
                 for outcome in again:
                     outcomes.put(outcome)

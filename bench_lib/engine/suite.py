@@ -13,6 +13,7 @@ from bench_lib.engine.reference import ReferenceRun, place
 from bench_lib.environment import fingerprint
 from bench_lib.model import (
     Baseline,
+    Draw,
     Environment,
     Hardware,
     KernelTable,
@@ -24,7 +25,7 @@ from bench_lib.model import (
 from bench_lib.profiling import kernels
 from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineFile
-from bench_lib.verdict import families, judge, metrics
+from bench_lib.verdict import draws, families, judge, metrics
 from bench_lib.verdict.evidence import Turns
 from bench_lib.verdict.judge import Evidence
 from bench_lib.verdict.metrics import scaling
@@ -36,7 +37,9 @@ NIGHTS = 20
 MOST_RUNS = 3 * NIGHTS
 """Runs that are looked through for them."""
 
-LOOKED_INTO = (Status.REGRESSED, Status.IMPROVED, Status.NO_BASELINE)
+SLOWER = (Status.REGRESSED, Status.REDRAWN)
+"""Of these the kernels say why."""
+LOOKED_INTO = (*SLOWER, Status.IMPROVED, Status.NO_BASELINE)
 
 
 class Baselines:
@@ -112,12 +115,14 @@ class Suite:
     def suspicious(self) -> list[Record]:
         """Return the records whose answer fresh processes could change.
 
-        Where it is the efficiency of several ranks, one rank's are among them.
+        Those for which the compiler chose otherwise than in the baseline are among them.  Where
+        it is the efficiency of several ranks, one rank's are too.
         """
         chosen: dict[str, Record] = {}
         judged = {record.case.id: record for record in self._judged()}
         for case_id, record in judged.items():
-            if judge.is_suspicious(record.verdicts) or self._wants_turns(record):
+            looks_different = judge.is_suspicious(record.verdicts) or self._wants_turns(record)
+            if looks_different or self.to_replay(record) is not None:
                 chosen[case_id] = record
             of_ranks = [v for v in record.verdicts if metrics.of(v.metric) is EFFICIENCY]
             one = self._alone(record) if judge.is_suspicious(of_ranks) else None
@@ -132,6 +137,23 @@ class Suite:
     def _wants_turns(self, record: Record) -> bool:
         evidence = self._evidenced.get(record.case.id)
         return evidence is not None and judge.wants_turns(record.verdicts, evidence)
+
+    def to_replay(self, record: Record) -> Draw | None:
+        """Return the compiler's choices to measure a judged record with; None for its own.
+
+        A replay is repeated while its time is in doubt.  A case that begins with cold caches draws
+        in each process, and ranks draw each for itself.
+        """
+        launch = record.case.launch
+        if launch.cold or launch.ranks > 1 or record.status is Status.ERROR:
+            return None
+        if _unmeasured(record) is not None:
+            return None
+        times = [verdict for verdict in record.verdicts if draws.decide(verdict)]
+        evidence = self._evidence(record, self._outcomes[record.case.id])
+        if evidence.replays and not judge.is_suspicious(times):
+            return None
+        return draws.to_replay(evidence)
 
     def spoilt(self) -> list[Record]:
         """Return the records that the hardware left without anything to judge."""
@@ -176,8 +198,8 @@ class Suite:
 
     def _explained(self, record: Record) -> Record:
         """Add to what a slower time says of itself which kernels it comes from."""
-        regressed = (v for v in record.verdicts if v.status is Status.REGRESSED)
-        slower = [v for v in regressed if metrics.of(v.metric).kernels_explain]
+        worse = (v for v in record.verdicts if v.status in SLOWER)
+        slower = [v for v in worse if metrics.of(v.metric).kernels_explain]
         if not slower:
             return record
         causes = [self._cause(record, slower[0]), *_lagging(record)]
@@ -249,6 +271,8 @@ class Suite:
             case.launch.ranks,
             self._evidence_alone(record),
             self._turns(record, outcome),
+            acceptance.replays_of(record, self.writer.run_id),
+            acceptance.unreplayed(record),
         )
 
     def _turns(self, record: Record, outcome: Outcome) -> Turns | None:
@@ -375,6 +399,8 @@ def _is_accepted(record: Record) -> bool:
 def _unmeasured(record: Record) -> Verdict | None:
     """Return the verdict of a case that has nothing to judge."""
     for attempt in record.attempts:
+        if attempt.replays:
+            continue
         if attempt.fault is not None:
             fault = attempt.fault
             reason = f"{fault.kind} in {fault.phase}: {fault.message}"
@@ -415,7 +441,7 @@ def _accepted_in(file: BaselineFile, case_id: str) -> Environment | None:
 
 
 def fails(record: Record, *, strict: bool, today: dt.date) -> bool:
-    """Whether a record makes its test fail; ``strict`` lets only OK and IMPROVED pass.
+    """Whether a record makes its test fail; ``strict`` lets only OK, IMPROVED and REDRAWN pass.
 
     A quarantine holds that back up to and including its day.
     """

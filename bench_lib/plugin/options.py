@@ -73,7 +73,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-strict",
         action="store_true",
-        help="fail on everything but OK and IMPROVED, a missing baseline included",
+        help="fail on everything but OK, IMPROVED and REDRAWN, a missing baseline included",
     )
     group.addoption(
         "--perf-lock-wait",

@@ -42,23 +42,48 @@ def processes_of(record: Record, run_id: str | None = None) -> list[ProcessSumma
     accepted: dict[int, tuple[Attempt, Measurement]] = {}
     first_looks: dict[int, Measurement] = {}
     for attempt in record.attempts:
-        if (seen := attempt.measurement) is not None:
+        if (seen := attempt.measurement) is not None and not attempt.replays:
             first_looks.setdefault(attempt.process, seen)
             if attempt.accepted:
                 accepted.setdefault(attempt.process, (attempt, seen))
-    prefix = "" if run_id is None else f"{run_id}/"
     return [
-        summary.summarise(
-            seen,
-            environment=attempt.environment,
-            time=attempt.time,
-            seen=attempt.telemetry,
-            first_look=first_looks[process],
-            cold=record.case.launch.cold,
-            worker=prefix + seen.context_id,
-        )
+        _summary(record, attempt, seen, first_looks[process], run_id)
         for process, (attempt, seen) in accepted.items()
     ]
+
+
+def replays_of(record: Record, run_id: str | None = None) -> list[ProcessSummary]:
+    """Return the summary of every process in which the compiler chose as in the baseline.
+
+    The hardware spoilt none of them; of a process that was measured twice the last look counts.
+    """
+    last = {a.process: a for a in record.attempts if a.replays and not a.invalid}
+    measured = ((attempt, attempt.measurement) for attempt in last.values())
+    return [_summary(record, a, seen, seen, run_id) for a, seen in measured if seen is not None]
+
+
+def unreplayed(record: Record) -> str:
+    """Return why a process in which the compiler was to choose so could not be measured."""
+    return next((why for a in record.attempts if a.replays and (why := _why_not(a))), "")
+
+
+def _summary(
+    record: Record,
+    attempt: Attempt,
+    seen: Measurement,
+    first_look: Measurement,
+    run_id: str | None,
+) -> ProcessSummary:
+    prefix = "" if run_id is None else f"{run_id}/"
+    return summary.summarise(
+        seen,
+        environment=attempt.environment,
+        time=attempt.time,
+        seen=attempt.telemetry,
+        first_look=first_look,
+        cold=record.case.launch.cold,
+        worker=prefix + seen.context_id,
+    )
 
 
 CONDITIONS = ("compute_partition", "memory_partition", "power_cap_w", "clock_policy")
@@ -210,7 +235,8 @@ def _kernels(old: Baseline | None, records: list[Record]) -> KernelTable | None:
 
 
 def _is_sound(record: Record) -> bool:
-    return record.status is not Status.ERROR and not any(a.fault for a in record.attempts)
+    faults = [a.fault for a in record.attempts if a.fault is not None and not a.replays]
+    return record.status is not Status.ERROR and not faults
 
 
 def _unsteady(processes: list[ProcessSummary], case: Case) -> list[str]:
@@ -351,14 +377,21 @@ def taken(changes: Iterable[BaselineChange], *, force: bool = False) -> list[Bas
 
 def _why_nothing(record: Record) -> str:
     last = record.attempts[-1]
-    if last.skipped is not None:
-        return f"skipped: {last.skipped}"
-    if last.fault is not None:
-        message = last.fault.message.partition("\n")[0]
-        return f"{last.fault.kind} in {last.fault.phase}: {message}"
+    if why := _why_not(last):
+        return why
     if last.discarded is None and record.status is Status.ERROR:
         return "; ".join(["ERROR", *(v.reason for v in record.verdicts)])
     return last.discarded or "no accepted attempt"
+
+
+def _why_not(attempt: Attempt) -> str:
+    """Say why an attempt has no measurement; nothing where it has one."""
+    if attempt.skipped is not None:
+        return f"skipped: {attempt.skipped}"
+    if attempt.fault is None:
+        return ""
+    message = attempt.fault.message.partition("\n")[0]
+    return f"{attempt.fault.kind} in {attempt.fault.phase}: {message}"
 
 
 def _rounded(process: ProcessSummary) -> ProcessSummary:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from bench_lib.model import Baseline, Limits, ProcessSummary
+from bench_lib.model import Baseline, Draw, Limits, ProcessSummary
 from bench_lib.verdict import validity
 from bench_lib.verdict.statistics.comparison import AGREEING, LEAST_PROCESSES, Origin
 
@@ -63,13 +63,27 @@ class Evidence:
     """The same with one rank, measured in the same run; None where it was not."""
     turns: Turns | None = None
     """None where no accepted environment was named."""
+    replays: Sequence[ProcessSummary] = ()
+    """Processes in which the compiler was made to choose as in the baseline."""
+    unreplayed: str = ""
+    """Why such a process could not be measured."""
 
     def references(self) -> dict[str, Sequence[ProcessSummary]]:
         """Return what to hold against, by its name; the nights only where they are enough."""
         if self.baseline is None:
             return {}
-        nights = {ROLLING: self.rolling} if len(self.rolling) >= LEAST_PROCESSES else {}
-        return {PINNED: self.baseline.processes, **nights}
+        nights = self._nights
+        known = {ROLLING: nights} if len(nights) >= LEAST_PROCESSES else {}
+        return {PINNED: self.baseline.processes, **known}
+
+    @cached_property
+    def _nights(self) -> Sequence[ProcessSummary]:
+        """The nights of the compiler's draw that the case has now, and those of none known."""
+        drawn = next(filter(None, map(known_draw, self.candidate)), None)
+        if drawn is None:
+            return self.rolling
+        other = [p for p in self.rolling if known_draw(p) is None]
+        return [*other, *drawn_alike(self.rolling, drawn)] if self.rolling else self.rolling
 
     @property
     def most_spread(self) -> float:
@@ -139,6 +153,17 @@ class Evidence:
         """Return the processes of earlier runs in the order of time: accepted ones, and nights."""
         pinned = self.baseline.processes if self.baseline is not None else []
         return [list(pinned), list(reversed(self.rolling))]
+
+
+def known_draw(process: ProcessSummary) -> Draw | None:
+    """Return what the compiler chose for a process; None where it chose nothing, or unseen."""
+    return process.draw if process.draw is not None and process.draw.kernels else None
+
+
+def drawn_alike(processes: Sequence[ProcessSummary], draw: Draw) -> list[ProcessSummary]:
+    """Return the processes for which the compiler chose so."""
+    known = ((process, known_draw(process)) for process in processes)
+    return [process for process, own in known if own is not None and own.chooses_as(draw)]
 
 
 def mostly_waited(processes: Sequence[ProcessSummary]) -> bool:

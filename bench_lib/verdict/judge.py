@@ -22,7 +22,7 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
-from bench_lib.verdict import host, turns, validity
+from bench_lib.verdict import draws, host, turns, validity
 from bench_lib.verdict.evidence import (
     BETWEEN_DEVICES,
     BETWEEN_HOST_STATES,
@@ -65,8 +65,23 @@ __all__ = [
 def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
     """Judge a suite: a verdict per case, metric and baseline, latency first.
 
+    A case that was measured with the baseline's own choices of the compiler is judged by those.
     Raises ValueError where a case has no candidate process.
     """
+    found = _judged(suite)
+    again = {case_id: draws.as_replayed(evidence) for case_id, evidence in suite.items()}
+    replays = {case_id: evidence for case_id, evidence in again.items() if evidence is not None}
+    replayed = _judged({**suite, **replays}) if replays else {}
+    return {
+        case_id: draws.settled(evidence, found[case_id], replayed[case_id])
+        if case_id in replays
+        else draws.remarked(evidence, found[case_id])
+        for case_id, evidence in suite.items()
+    }
+
+
+def _judged(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
+    """Judge a suite as it was measured."""
     found: dict[str, list[Verdict]] = {}
     judged: dict[str, Evidence] = {}
     for case_id, evidence in suite.items():
