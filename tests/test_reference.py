@@ -402,7 +402,7 @@ def test_a_reference_that_is_gone_in_the_middle_does_not_decide(bed):
 def read(pytester, ini, *words):
     """Return the reference that an ini file and a command line name."""
     pytester.makeini(f"[pytest]\n{ini}")
-    return options.read_options(pytester.parseconfig(*LOAD, *words)).reference
+    return options.read_options(pytester.parseconfig(*LOAD, *words)).settings.reference
 
 
 def test_nothing_is_a_reference_unless_it_is_named(pytester):
