@@ -1,6 +1,6 @@
 """What redraws of a compiler do to a suite's verdicts, night by night.
 
-    python benchmarks/draw_nights.py [--nights 60] [--seeds 4] [--json]
+    python benchmarks/draw_nights.py [--nights 60] [--seeds 4] [--only WORLD] [--json]
 
 A hundred cases, of which thirty are compiled.  With some chance a night a compiled case draws
 anew and is from then on 2 to 5% slower or faster than as it was accepted.  The project's own rule
@@ -179,7 +179,6 @@ def judged(
             for name, case in cases.items()
         }
         verdicts = judge.judge(suite)
-        doubtful = [name for name in doubtful if judge.is_suspicious(verdicts[name])]
         found = {name: draws.to_replay(suite[name]) for name in doubtful}
         suspicious = {name for name in doubtful if judge.is_suspicious(verdicts[name])}
         unseen = {name for name, draw in found.items() if draw and not replays[name]}
@@ -214,6 +213,7 @@ def main() -> int:
     parser.add_argument("--nights", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--only", metavar="WORLD", choices=[world.name for world in WORLDS])
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     document = {}
@@ -223,6 +223,7 @@ def main() -> int:
                 pool.submit(play, world, seed, asked.nights) for seed in range(1, asked.seeds + 1)
             ]
             for world in WORLDS
+            if asked.only in (None, world.name)
         }
         for world, runs in played.items():
             document[world.name] = figures([run.result() for run in runs])
