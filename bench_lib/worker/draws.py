@@ -20,7 +20,6 @@ from bench_lib.worker import caches
 from bench_lib.worker.workload import UnsupportedError
 
 CODE = "torch._inductor.codecache"
-HEURISTICS = "torch._inductor.runtime.triton_heuristics"
 TILE = re.compile(r"^( *)([A-Z][A-Z0-9_]*)( *: *tl\.constexpr *= *)([^\n]+)$", re.MULTILINE)
 """A constant of a template, such as ``BLOCK_M : tl.constexpr = 128``."""
 NO_MODULE = "the compiler is not Inductor"

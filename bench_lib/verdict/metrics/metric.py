@@ -181,7 +181,7 @@ def origins(processes: Sequence[ProcessSummary]) -> dict[str, Origin]:
 def by_origin(
     values: Mapping[str, float], origins: Mapping[str, Origin]
 ) -> dict[Origin, dict[str, float]]:
-    """Return the values of processes, by name, by where these ran; None of unknown runs."""
+    """Return the logarithms of processes, by name, by where these ran, without unknown runs."""
     found: dict[Origin, dict[str, float]] = {}
     for name, value in values.items():
         if origins[name].run:

@@ -260,7 +260,7 @@ class Comparison:
         return self.error()[0]
 
     def error(self, processes: int | None = None) -> tuple[float, float]:
-        """Return the standard error and its degrees of freedom, with so many processes.
+        """Return the standard error, of a logarithm, and its degrees, with so many processes.
 
         The degrees are those of a sum of variances, each known from degrees of its own
         (Satterthwaite, 1946).
@@ -485,7 +485,7 @@ def effective_degrees(own: float, weight: float, share: float) -> float:
 
 
 def is_wild(own: float, degrees: float, variance: float, weight: float) -> bool:
-    """Whether a case's own variance hardly comes from a suite's prior."""
+    """Whether a case's own variance (of logarithms) hardly comes from a suite's prior."""
     if degrees == 0:
         return False
     from scipy.special import fdtrc  # noqa: PLC0415 - slow, and most sessions judge nothing
