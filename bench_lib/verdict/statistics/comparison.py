@@ -586,7 +586,10 @@ def _deviations(group: Mapping[str, float]) -> dict[str, float]:
 def in_common(
     cases: Sequence[Mapping[Hashable, Mapping[str, float]]], sds: Sequence[float]
 ) -> float:
-    """Return the mean correlation of two cases' deviations in the same group, at the same name."""
+    """Return the mean correlation, a share, of two cases' deviations at the same name of a group.
+
+    `cases` are logarithms by group and name, `sds` their spreads.
+    """
     deviations: dict[tuple[Hashable, str], list[float]] = {}
     for groups, sd in zip(cases, sds, strict=True):
         for label, group in groups.items():
@@ -607,7 +610,7 @@ def _t_tail(degrees: float, t: float) -> float:
 
 
 def t_quantile(degrees: float, p: float) -> float:
-    """Return the quantile of Student's distribution."""
+    """Return the quantile of Student's distribution at the probability `p`, a ratio."""
     from scipy.special import stdtrit  # noqa: PLC0415
 
     return float(stdtrit(min(degrees, MOST_DEGREES), p))
