@@ -321,6 +321,42 @@ IN_BURSTS = "bursts"
 
 
 @dataclass(frozen=True)
+class Choice:
+    """What one compiled kernel runs with."""
+
+    source: str
+    """Hash of the kernel's sizes and its source without its name, as torch's own lookup has it."""
+    config: dict[str, int | str]
+    """Tile sizes, warps and stages, by name."""
+    template: bool = False
+    """Whether the tiles stand in the source, as in a GEMM's: no lookup chooses these."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What a compiler's autotuner chose for a case; with other caches it may choose otherwise."""
+
+    kernels: dict[str, Choice]
+    """By the kernel's name, sorted."""
+    unknown: str = ""
+    """Why the choices cannot be told; then there are no kernels."""
+
+    @property
+    def by_source(self) -> dict[str, Choice]:
+        """The choices by what is chosen for; a kernel may have another name in another graph."""
+        return {choice.source: choice for choice in self.kernels.values()}
+
+    def chooses_as(self, other: Draw) -> bool:
+        """Whether both have the same kernels, each with the same choice."""
+        return self is other or self.by_source == other.by_source
+
+    @property
+    def table(self) -> dict[str, dict[str, int | str]]:
+        """What makes a compiler choose the same, by source."""
+        return {c.source: c.config for c in self.kernels.values() if not c.template}
+
+
+@dataclass(frozen=True)
 class Measurement:
     """What one device context saw of one case."""
 
@@ -355,6 +391,8 @@ class Measurement:
     """First call of the compiled step less a steady step; None for eager."""
     compile_cache: str | None = None
     """``cold``, ``warm`` or ``mixed`` as the compiler's own cache counters tell; else None."""
+    draw: Draw | None = None
+    """What the compiler chose; None for eager."""
     peak_memory_bytes: int | None = None
     """Most memory the allocator held during the measured stretch, less what was there before."""
     parameters: int | None = None
@@ -495,6 +533,8 @@ class Attempt:
     """Whether it was discarded for what the hardware did: it tells nothing of the software."""
     confirms: bool = False
     """Whether the case was measured again because it had looked different."""
+    replays: bool = False
+    """Whether the compiler was made to choose as in the baseline; then it is not accepted."""
     took_s: float = 0.0
 
 
@@ -506,6 +546,7 @@ class Status(str, enum.Enum):
     REGRESSED = "REGRESSED"
     SUSPECT = "SUSPECT"
     NOISY = "NOISY"
+    REDRAWN = "REDRAWN"
     INVALID = "INVALID"
     NO_BASELINE = "NO_BASELINE"
     INCOMPARABLE = "INCOMPARABLE"
@@ -533,8 +574,9 @@ class Verdict:
     detectable_effect: float | None = None
     """Smallest slow-down this comparison would have called nine times in ten, as a fraction."""
     against: str = "pinned"
-    """Which baseline: ``pinned`` (accepted by somebody), ``rolling`` (the nights fine by that) or
-    ``published`` (a figure beside which a case is shown)."""
+    """Which baseline: ``pinned`` (accepted by somebody), ``rolling`` (the nights fine by that),
+    ``reference`` (the accepted environment, measured in turns tonight), ``a`` (the other side of
+    ``ab``) or ``published`` (a figure beside which a case is shown)."""
 
 
 @dataclass(frozen=True)
@@ -559,7 +601,15 @@ class ProcessSummary:
     probe: dict[str, float] = field(default_factory=dict)
     """As in ``Measurement``: names end with the unit."""
     worker: str = ""
-    """Names the device context; cases that share one share its luck."""
+    """Names the device context; cases that share one share its luck.  Begins with the run's id and
+    a slash, where the run is known."""
+    draw: Draw | None = None
+    """As in ``Measurement``."""
+
+    @property
+    def run(self) -> str:
+        """The id of the run that it is of; empty if unknown."""
+        return self.worker.rpartition("/")[0]
 
     @property
     def log_median(self) -> float:
@@ -626,6 +676,9 @@ class Baseline:
     """The figure, where the provenance is ``published``; then there are no processes."""
     kernels: KernelTable | None = None
     """What the device did in a step, where it was looked into."""
+    began: dict[str, float] = field(default_factory=dict)
+    """By metric, in its unit, the value from which slow-downs that were accepted one after the
+    other add up."""
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,14 @@
 
     python benchmarks/error_rates.py [--nights 1000] [--seed 1] [--json]
     python benchmarks/error_rates.py --real FILE [--suite] [--tolerance 0.005] [--json]
+    python benchmarks/error_rates.py --worlds [NAME] [--nights 60] [--seed 1] [--json]
 
 Simulates nights of a hundred cases and has the project's own rule judge their latencies,
 sequential confirmation included; beside it stand the gates that other tools have.  With
 ``--real`` it splits the processes of real timings into baseline and candidate in every way
-instead, each case by itself or, with ``--suite``, all together.  Exit status 1 where a figure
-that the project promises is missed.
+instead, each case by itself or, with ``--suite``, all together.  With ``--worlds`` it plays nights
+one after the other in worlds that have effects of runs, devices and processes (``worlds``).  Exit
+status 1 where a figure that the project promises is missed.
 
 The model (docs/statistics.md): processes differ by 0.4%, which the cases of one worker share
 wholly, half or not at all; iterations by 0.6% with a lag-one correlation of 0.5; one
@@ -44,12 +46,15 @@ import numpy as np
 from scipy import special, stats
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import worlds
 
 from bench_lib.model import Status, Verdict
 from bench_lib.verdict import judge
 from bench_lib.verdict.metrics import LEADING
 from bench_lib.verdict.rules.chance import Question, answers
-from bench_lib.verdict.statistics.comparison import Contrast
+from bench_lib.verdict.statistics.comparison import Contrast, Origin
 from bench_lib.verdict.statistics.covariates import Probes
 
 CASES = 100
@@ -216,6 +221,14 @@ def confirmed(
     probes = probes or {}
     questions: dict[tuple[str, int], Question] = {}
     candidates: list[dict[str, float]] = [{} for _ in range(CASES)]
+    histories = [
+        [
+            _by_run(standards[against][case])
+            for against in ("pinned", "rolling")
+            if against in standards
+        ]
+        for case in range(CASES)
+    ]
     suspicious = list(range(CASES))
     verdicts: list[list[Verdict]] = []
     for n in range(PLANNED):
@@ -223,7 +236,16 @@ def confirmed(
         for case in suspicious:
             candidates[case] = {**candidates[case], f"worker-{n}": values[case]}
             for against, baselines in standards.items():
-                contrast = Contrast(candidates[case], baselines[case], PLANNED, probes, probes)
+                contrast = Contrast(
+                    candidates[case],
+                    baselines[case],
+                    PLANNED,
+                    probes,
+                    probes,
+                    candidate_origins=_origins(candidates[case]),
+                    baseline_origins=_origins(baselines[case]),
+                    history=histories[case],
+                )
                 question = Question(str(case), LEADING, against, contrast, tolerance)
                 questions[against, case] = question
         verdicts = [[] for _ in range(CASES)]
@@ -235,6 +257,21 @@ def confirmed(
         if not suspicious:
             break
     return verdicts, sum(map(len, candidates))
+
+
+def _origins(names: Iterable[str]) -> dict[str, Origin]:
+    """Return which run each process is of: each accepted night is one of its own."""
+    return {
+        name: Origin(name if name.startswith("night") else name.partition("-")[0]) for name in names
+    }
+
+
+def _by_run(values: Mapping[str, float]) -> dict[Origin, dict[str, float]]:
+    """Return the values of an accepted run, or of nights, by run; the oldest night first."""
+    found: dict[Origin, dict[str, float]] = {}
+    for name, origin in reversed(_origins(values).items()):
+        found.setdefault(origin, {})[name] = values[name]
+    return found
 
 
 # --- gates of other tools ------------------------------------------------------------------
@@ -687,6 +724,27 @@ def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None
         print("  ".join(cells))
 
 
+def _print_worlds(rows: Iterable[Mapping[str, Any]]) -> None:
+    lines = [
+        [
+            row["world"],
+            str(row["nights"]),
+            f"{row['false_per_night']:.3f}",
+            *_counts(row, ("SUSPECT", "NOISY")),
+            f"{row['processes_per_case']:.2f}",
+            *(
+                " / ".join(f"{found:.0%}" for found in each.values())
+                for each in row["found"].values()
+            ),
+        ]
+        for row in rows
+    ]
+    headings = ("world", "nights", "false alarms a night", "SUSPECT", "NOISY", "processes a case")
+    effects = " / ".join(f"{effect:.0%}" for effect in worlds.EFFECTS)
+    found = (f"{effects} found on the first night", "on every tenth")
+    _print_table((*headings, *found), lines)
+
+
 # --- real timings --------------------------------------------------------------------------
 
 MOST_SPLITS = 20_000
@@ -915,7 +973,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--nights", type=int, default=1000, help="clean nights of each kind")
+    parser.add_argument("--nights", type=int, help="of each kind; 1000, of --worlds 60")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--real", type=Path, metavar="FILE", help="split these timings instead")
@@ -925,13 +983,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--splits", type=int, default=MOST_SPLITS, help="of --real, at most")
     parser.add_argument("--suite", action="store_true", help="judge the cases of --real together")
+    parser.add_argument(
+        "--worlds", nargs="?", const="", metavar="NAME", help="play worlds whose names begin so"
+    )
     options = parser.parse_args(arguments)
+    if options.nights is None:
+        options.nights = 1000 if options.worlds is None else 60
     if options.nights < 1:
         parser.error(f"--nights is {options.nights}; it has to be at least 1")
     if options.splits < 1:
         parser.error(f"--splits is {options.splits}; it has to be at least 1")
     document: dict[str, Any]
-    if options.real:
+    if options.worlds is not None:
+        try:
+            document = worlds.report(options.worlds, options.nights, options.seed)
+        except ValueError as error:
+            parser.error(str(error))
+    elif options.real:
         try:
             timings = read_timings(options.real)
         except (OSError, EOFError, ValueError) as error:
@@ -946,6 +1014,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         document = report(simulate_all(scenarios(options.nights), options.seed))
     if options.json:
         print(json.dumps({"seed": options.seed, **document}, indent=2))
+    elif options.worlds is not None:
+        _print_worlds(document["worlds"])
     elif options.real:
         print_real(document["real"])
     else:

@@ -27,6 +27,7 @@ from bench_lib.cli.output import Document
 from bench_lib.model import (
     SCHEMA,
     Accepted,
+    Choice,
     Environment,
     Hardware,
     KernelTable,
@@ -45,11 +46,27 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class StoredChoice(Choice):
+    """What one kernel of a draw runs with."""
+
+    kernel: str
+    """The kernel's name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredProcess(ProcessSummary):
+    """One process of a case."""
+
+    draw: str | None = None  # type: ignore[assignment] # a file has each draw once
+    """Which of the case's ``draws`` it had."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredCase:
     """The values of one case; what is empty is left out."""
 
     provenance: Literal["measured", "published"] = "measured"
-    processes: list[ProcessSummary] = dataclasses.field(default_factory=list)
+    processes: list[StoredProcess] = dataclasses.field(default_factory=list)
     """Of what was measured."""
     accepted: Accepted | None = None
     """Who says that these are the values to hold against, where they were measured."""
@@ -59,6 +76,11 @@ class StoredCase:
     """What has to be equal for a comparison to mean anything."""
     published: Published | None = None
     kernels: KernelTable | None = None
+    began: dict[str, float] = dataclasses.field(default_factory=dict)
+    """By metric, in its unit, the value from which slow-downs that were accepted one after the
+    other add up."""
+    draws: dict[str, list[StoredChoice]] = dataclasses.field(default_factory=dict)
+    """By name, what the compiler chose for each kernel."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,6 +110,14 @@ class SamplesLine:
     """Names the process; processes of one case have different ones."""
     iteration_s: list[float]
     """Time of each iteration in seconds, finite and above zero."""
+    run: int | str | None = None
+    """Which run the process is of; on all lines of a file or on none."""
+    device: int | str | None = None
+    """Where it ran; this and the following on all lines of a case or on none."""
+    draw: int | str | None = None
+    """What the compiler chose, by a name that only equal choices share."""
+    family: int | str | None = None
+    """Which cases vary alike from run to run and from device to device."""
     probe: dict[str, float] = dataclasses.field(default_factory=dict)
     """Costs that the case has no part in, by name, which may tell why processes differ; each in a
     unit of its own."""

@@ -299,16 +299,21 @@ def the_run(folder: Path) -> history.Run:
     return history.read(path)
 
 
-def accept(folder: Path, hardware: Hardware, *case_ids: str, process: Any = None, **fields: Any):
+def accept(
+    folder: Path,
+    hardware: Hardware,
+    *case_ids: str,
+    process: Any = None,
+    environment: Environment | None = None,
+    **fields: Any,
+):
     """Write baselines of ten milliseconds as accepting would.
 
     ``process`` is what each of their processes has besides, as a dictionary.
     """
+    about = {"device_uuid": hardware.uuid, **(process or {})}
     processes = [
-        make_process(
-            log_median=x, worker=f"0a0a0a0a/{i}", device_uuid=hardware.uuid, **(process or {})
-        )
-        for i, x in enumerate(TEN_MS)
+        make_process(log_median=x, worker=f"0a0a0a0a/{i}", **about) for i, x in enumerate(TEN_MS)
     ]
     changes = [
         baselines.BaselineChange(
@@ -317,4 +322,4 @@ def accept(folder: Path, hardware: Hardware, *case_ids: str, process: Any = None
         for id_ in case_ids
     ]
     file = baselines.load(folder, hardware.key)
-    baselines.write(file, changes, hardware, {ENVIRONMENT: make_environment()})
+    baselines.write(file, changes, hardware, {ENVIRONMENT: environment or make_environment()})

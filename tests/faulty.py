@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -127,6 +127,17 @@ def told(_setting: Setting, *, variable: str, value: str) -> Step:
     found = os.environ.get(variable)
     if found != value:
         raise LookupError(f"{variable} is {found!r}")
+    return lambda: None
+
+
+def choosing(_setting: Setting, *, table: dict[str, Any], kept: str) -> Step:
+    """Fail unless the compiler is to choose by a table, from caches that are not the kept ones."""
+    from torch._inductor import config
+
+    if config.autotune_lookup_table != table:
+        raise LookupError(f"the table is {config.autotune_lookup_table!r}")
+    if os.environ.get("TRITON_CACHE_DIR", kept) == kept:
+        raise LookupError(f"Triton's cache is {os.environ.get('TRITON_CACHE_DIR')!r}")
     return lambda: None
 
 

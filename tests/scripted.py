@@ -2,7 +2,7 @@
 
 A script maps a case's id to a list of answers, one for each time the case is measured:
 a list of iteration times, a Fault, or a text that is the reason of a skip.  The last answer
-repeats.
+repeats.  ``ID replayed`` answers where the compiler is made to choose as in the baseline.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.model import (
     Bursts,
     Case,
+    Draw,
     Fault,
     Hardware,
     Kernel,
@@ -52,6 +53,8 @@ class Contexts:
         self.no_turns = False
         self.tuning: dict[str, str | Fault] = {}
         """Why a case cannot be tuned; all others can."""
+        self.drawn: dict[str, Draw] = {}
+        """What the compiler chooses for a case, ``replayed`` too; replays succeed if not there."""
         self.kernels: dict[str, KernelTable | str | Fault] = {}
         """What a look into a case's step finds; one kernel of 5 ms where nothing is said."""
 
@@ -87,12 +90,15 @@ class Context:
         self.give_way: Callable[[], None] = lambda: None
         self.device = device_of(contexts.device)
 
-    def measure(self, case: Case, _bursts: Bursts | None = None) -> Measurement:
-        """Give the script's next answer for this case."""
+    def measure(
+        self, case: Case, _bursts: Bursts | None = None, replay: Draw | None = None
+    ) -> Measurement:
+        """Give the script's next answer for this case, or its next one with such choices."""
         if self.contexts.asks_to_give_way:
             self.give_way()
-        self.contexts.log.append(f"{self.name} {case.id}")
-        answers = self.contexts.script.get(case.id) or [[0.01] * 20]
+        key = case.id if replay is None else f"{case.id} replayed"
+        self.contexts.log.append(f"{self.name} {key}")
+        answers = self.contexts.script.get(key) or [[0.01] * 20]
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         if isinstance(answer, Fault):
             raise CaseFault(answer)
@@ -103,6 +109,7 @@ class Context:
             context_id=self.name,
             iteration_s=answer,
             device_uuid=self.contexts.device.uuid,
+            draw=self.contexts.drawn.get(key, replay),
         )
 
     def calibrate(self) -> Bursts | None:

@@ -24,9 +24,11 @@ from builders import (
     make_measurement,
     make_process,
     make_processes,
-    make_record,
     make_telemetry,
     make_verdict,
+)
+from builders import (
+    make_record as unjudged,
 )
 from fulldisk import no_file_beyond
 from hypothesis import given, settings
@@ -556,6 +558,11 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path):
 RUN = "0a0a0a0a"
 
 
+def make_record(**fields):
+    """Return one case with one accepted attempt, which its run called OK."""
+    return unjudged(**{"status": Status.OK, **fields})
+
+
 def proposed(*records, current=None, hardware=None, **options):
     """Return the changes that accepting these records of one run makes."""
     file = current or BaselineFile(Path(__file__), KEY)
@@ -1052,7 +1059,7 @@ def test_of_several_runs_the_worst_status_counts():
     assert change.against == f"REGRESSED latency: was {Status.REGRESSED}"
 
 
-@pytest.mark.parametrize("status", [Status.OK, Status.INCOMPARABLE, None])
+@pytest.mark.parametrize("status", [Status.OK, Status.INCOMPARABLE])
 def test_values_that_are_silently_slower_are_not_taken_without_force(status):
     """Creep: each night within its noise, and the baseline a little slower each time."""
     record = make_record(attempts=[lasting(1.0156, process=n) for n in range(3)], status=status)
@@ -1083,10 +1090,123 @@ def test_a_case_without_a_measured_baseline_has_nothing_to_be_slower_than():
     assert change.against is None
 
 
+def test_what_its_run_never_judged_is_not_taken_without_force():
+    """A run that was killed may have been about to call it slower; side A of ab never is judged."""
+    records = [make_record(), unjudged()]
+    (change,) = changes = proposed(*records)
+    assert (
+        change.against
+        == "its run did not judge it: killed before, side A of ab, or without --judge"
+    )
+    assert taken(changes) == []
+    (forced,) = taken(changes, force=True)
+    assert forced.new.accepted.in_spite_of == change.against
+
+
+def hungry(mib, *, rate=4.0, **fields):
+    """Return a record of one second a step that needs so much memory, at so many items a second."""
+    measurement = make_measurement(
+        iteration_s=[1.0] * 20, peak_memory_bytes=mib * 2**20, wall_s=80 / rate, **fields
+    )
+    return make_record(attempts=[make_attempt(measurement=measurement)])
+
+
+@pytest.mark.parametrize(
+    ("now", "against"),
+    [
+        ({"mib": 1013}, None),
+        (
+            {"mib": 1024},
+            "peak device memory 2.40% more than accepted; the tolerance is 1.4%",
+        ),
+        ({"mib": 1000, "rate": 3.85}, None),
+        (
+            {"mib": 1000, "rate": 3.2},
+            "items by the wall clock 25.00% slower than accepted; the tolerance is 5.0%",
+        ),
+        ({"mib": 900, "rate": 5.0}, None),
+    ],
+)
+def test_memory_and_throughput_may_not_grow_worse_silently_either(now, against):
+    """A run may have had too few processes to call it."""
+    (first,) = proposed(hungry(1000))
+    current = BaselineFile(Path(__file__), KEY, {CASE_ID: first.new})
+    (change,) = proposed(hungry(**now), current=current)
+    assert change.against == against
+
+
+def accepted_in_turn(*steps, force=False):
+    """Accept runs of such times one after the other, as far as they may be; return what spoke."""
+    current, told = BaselineFile(Path(__file__), KEY), []
+    for seconds in steps:
+        changes = proposed(make_record(attempts=[lasting(seconds)]), current=current)
+        told.append(changes[0].against)
+        current.baselines |= {c.case_id: c.new for c in taken(changes, force=force)}
+    return current.baselines[CASE_ID], told
+
+
+def test_slow_downs_below_the_tolerance_add_up_over_what_was_accepted_before():
+    """Ten times 0.9% would be 9%."""
+    baseline, told = accepted_in_turn(*(1.009**n for n in range(10)))
+    assert told[:2] == [None, None]
+    assert told[2] == (
+        "1.81% slower than 1 s, from which accepted values have crept; the tolerance is 1.0%"
+    )
+    assert told[3] == "1.81% slower than accepted; the tolerance is 1.0%"
+    assert None not in told[2:]
+    assert baseline.processes[0].values["latency"] == 1.009
+    assert baseline.began["latency"] == 1.0
+
+
+def test_what_somebody_insists_on_is_where_creep_begins_anew():
+    """The reason that was given for it stands beside it."""
+    baseline, told = accepted_in_turn(1.0, 1.009, 1.018, force=True)
+    assert told[2] is not None
+    assert baseline.began["latency"] == 1.018
+
+
+def test_creep_begins_anew_where_a_case_became_faster():
+    """What was gained must not be lost again in small steps."""
+    baseline, told = accepted_in_turn(1.0, 0.9, 0.908, 0.916)
+    assert told[:3] == [None, None, None]
+    assert "than 900 ms, from which accepted values have crept" in told[3]
+    assert baseline.began["latency"] == 0.9
+
+
+def test_a_gain_below_the_tolerance_leaves_creep_where_it_began():
+    """Chance alone would lower the bar a little each time."""
+    baseline, told = accepted_in_turn(1.0, 0.995, 1.004)
+    assert told == [None] * 3
+    assert baseline.began["latency"] == 1.0
+
+
+def test_creep_of_a_file_without_its_beginning_counts_from_what_is_accepted_there():
+    """Older versions did not keep it."""
+    current = held_against(0.0, 0.0)
+    (change,) = proposed(make_record(attempts=[lasting(1.005)]), current=current)
+    assert change.new.began["latency"] == 1.0
+
+
+def test_in_bursts_and_under_the_power_cap_are_two_kinds_of_time():
+    """Neither is slower than the other."""
+    sustained = {"sustained_s": 1.1, "burst_window_s": (0.0, 1.0)}
+    (change,) = proposed(
+        make_record(attempts=[lasting(1.05, **sustained)]), current=held_against(0.0)
+    )
+    assert change.against is None
+    assert change.new.began["latency"] == 1.05
+
+
 @pytest.mark.parametrize(
     ("source", "against"),
     [
-        ("graph", "device time 10.00% slower than accepted; the tolerance is 1.0%"),
+        (
+            "graph",
+            (
+                "device time of a host-bound iteration 10.00% slower than accepted; the tolerance "
+                "is 1.0%"
+            ),
+        ),
         ("kernels", None),
     ],
 )

@@ -393,7 +393,9 @@ def test_faults_and_skips_are_listed_with_the_reason_and_the_rest_accepted(cli, 
         measured(0.5, "bad", attempts=[died]),
         measured(0.5, "skipped", attempts=[make_attempt(skipped="tf32 needs a GPU")]),
     ]
-    answer = accept(cli, write_run(history, [replace(r, status=None) for r in records]))
+    statuses = (Status.OK, Status.ERROR, Status.SKIPPED)
+    records = [replace(r, status=s) for r, s in zip(records, statuses, strict=True)]
+    answer = accept(cli, write_run(history, records))
     assert answer.status == 0
     assert answer.lines == [
         "case     old     new",
@@ -725,6 +727,7 @@ def test_showing_a_key_lists_what_is_accepted(cli, history):
                 make_attempt(process=i, measurement=make_measurement(iteration_s=[s] * 20))
                 for i, s in enumerate((1.0, 1.01))
             ],
+            status=Status.OK,
         ),
         measured(1.0, "c"),
     ]
@@ -1025,11 +1028,13 @@ import sys
 from pathlib import Path
 sys.path[:0] = {paths!r}
 from builders import make_attempt, make_record, write_run
+from bench_lib.model import Status
 
 def test_measure(request):
     processes = request.config.getoption("perf_processes")
     attempts = [make_attempt(process=n) for n in range(processes)]
-    write_run(Path(request.config.getoption("perf_history")), [make_record(attempts=attempts)])
+    record = make_record(attempts=attempts, status=Status.OK)
+    write_run(Path(request.config.getoption("perf_history")), [record])
 
 def test_interrupt():
     import os, signal

@@ -15,6 +15,8 @@ from command import Quiet, ran
 from documents import document_in
 
 import bench_lib
+from bench_lib.model import Status, Verdict
+from bench_lib.verdict.statistics.comparison import Origin
 
 CHECKOUT = Path(bench_lib.__file__).parents[1]
 STEADY = (-0.001, -0.0005, 0.0, 0.0005, 0.001)
@@ -75,6 +77,54 @@ def timings(case: str, change: float = 0.0, processes: int = 3) -> list[str]:
     """Return five steady baseline processes and some candidate ones, slower by ``change``."""
     moved = [math.log1p(change) + 0.0001 + 0.0003 * n for n in range(processes)]
     return side(case, "baseline", STEADY) + side(case, "candidate", moved)
+
+
+# ---- runs, devices, draws and families --------------------------------------------------
+
+
+def test_runs_devices_and_families_reach_the_judge(judge, monkeypatch):
+    """By process on both sides, and what each earlier run measured."""
+    given = []
+    monkeypatch.setattr(
+        "bench_lib.verdict.judge.judge_samples",
+        lambda cases, _tolerance: given.append(cases) or {"m": Verdict(Status.OK, "latency", "")},
+    )
+    sides = {"baseline": ("n1", "n1", "n2"), "candidate": ("n3",)}
+    judge(
+        line("m", role, n, [0.5, 0.5], run=run, device=f"gpu-{run}", family="eager")
+        for role, runs in sides.items()
+        for n, run in enumerate(runs)
+    )
+    (contrast,) = given[0].values()
+    first, second, third = (Origin(run, f"gpu-{run}") for run in ("n1", "n2", "n3"))
+    assert contrast.baseline_origins == {"n1/0": first, "n1/1": first, "n2/2": second}
+    assert contrast.candidate_origins == {"n3/0": third}
+    half = math.log(0.5)
+    assert contrast.history == [{first: {"n1/0": half, "n1/1": half}, second: {"n2/2": half}}]
+    assert contrast.family == "eager"
+
+
+def test_what_a_new_draw_of_the_compiler_may_have_done_is_said(judge):
+    """Not of a case that changed in nothing."""
+
+    def drawn(case: str, change: float) -> list[str]:
+        lines = [json.loads(text) for text in timings(case, change)]
+        return [json.dumps({**fields, "draw": fields["role"][0]}) for fields in lines]
+
+    answer = judge([*drawn("same", 0.0), *drawn("slow", 0.05)], "--json")
+    reasons = {v["case_id"]: v["reason"] for v in answer.json["verdicts"]}
+    assert reasons["slow"].endswith("; it may be the compiler's draw c, which the baseline lacks")
+    assert "draw" not in reasons["same"]
+
+
+def test_a_run_on_some_lines_alone_is_refused_in_one_sentence(judge):
+    """No status but an error is given to its case."""
+    lines = timings("m", 0.05)
+    answer = judge([lines[0][:-1] + ', "run": "n1"}', *lines[1:]])
+    assert answer.status == 2
+    assert answer.err == (
+        "samples.jsonl: line 2: no run, which line 1 has; say it on all lines or on none\n"
+    )
 
 
 # ---- verdicts ---------------------------------------------------------------------------

@@ -516,6 +516,44 @@ def test_what_chance_makes_once_in_a_million_is_no_disturbance(spreads, set_asid
     assert sum(c.set_aside for c in others) == 0
 
 
+def of_all_kinds(cases: int, seed: int) -> list[Contrast]:
+    """Return cases whose spreads differ a hundredfold, as an H200's gate has them."""
+    rng = random.Random(seed)
+    sds = [0.0002 * 100 ** (n / (cases - 1)) for n in range(cases)]
+    return night(rng, sds, sizes=(1, 5))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_stalled_process_does_not_blind_a_case_of_a_suite_of_all_kinds(seed):
+    """The case's own other processes tell that a tenth is too slow, where the suite does not."""
+    values = [-0.0004, -0.0002, 0.0001, 0.0005]
+    suite = of_all_kinds(40, seed)
+    blinded = contrast([0.0], [*values, 0.1], "case ", planned=6)
+    clean = contrast([0.0], values, "case ", planned=6)
+    found = compare([*suite, blinded], [TOLERANCE] * 41)[-1]
+    beside = compare([*suite, clean], [TOLERANCE] * 41)[-1]
+    assert found.set_aside == 1
+    assert found.detectable == pytest.approx(beside.detectable, rel=0.05)
+    assert found.detectable < 0.05
+
+
+def test_several_stalled_nights_do_not_hide_what_the_others_tell():
+    """Of twenty processes four may be stalled; the rest tell what is too slow."""
+    values = [0.0005 * score for score in normal_scores(17)]
+    suite = [contrast([0.0], [*values, 0.1, 0.2, 0.3], f"{n} ") for n in range(12)]
+    found = compare(suite, [TOLERANCE] * 12)
+    assert [c.set_aside for c in found] == [3] * 12
+    assert found[0].sd < 0.0007
+
+
+def test_candidates_of_few_processes_do_not_tell_what_is_ordinary():
+    """One of two stalled in every other case; their baselines of five tell the suite's spread."""
+    stalled = [contrast([0.0, 0.3], STEADY, f"{n} ") for n in range(12)]
+    case = contrast([0.0], [*STEADY[:4], 0.1], "case ")
+    found = compare([*stalled, case], [TOLERANCE] * 13)[-1]
+    assert found.set_aside == 1
+
+
 def test_where_spreads_differ_much_nothing_tells_what_is_too_slow():
     """What is six spreads of an equal suite is not much in one of all kinds of cases."""
     case = contrast([0.0], [-0.004, -0.002, 0.0, 0.002, 0.04], "case ")

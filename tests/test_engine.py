@@ -18,7 +18,7 @@ from bench_lib.engine.cooling import Cooling
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import PLANNED, Settings, nodeid_of
-from bench_lib.model import Limits, Status
+from bench_lib.model import Launch, Limits, Status
 from bench_lib.storage import history
 from bench_lib.studies.figures import figures_of
 
@@ -253,6 +253,44 @@ def test_a_case_without_a_baseline_passes(opened):
         run.measure(CASE)
         assert run.conclude()
     assert run.suite.records[CASE.id].status is Status.NO_BASELINE
+
+
+# ---- several ranks --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize(
+    "times", [[0.0105] * PLANNED, [*[0.01015] * 3, 0.0099]], ids=["slow", "slow once"]
+)
+def test_a_case_of_several_ranks_is_launched_in_every_process_and_looked_at_again(
+    opened, tmp_path, monkeypatch, together, times
+):
+    """As often as processes are asked for, and then as any case: until it looks like before."""
+    two = make_case(id="net-x2", launch=Launch(ranks=2))
+    launched = []
+
+    def answer(case):
+        launched.append(case.id)
+        return make_measurement(case_id=case.id, iteration_s=[times[len(launched) - 1]] * 20)
+
+    monkeypatch.setattr("bench_lib.engine.device.run_ranks", lambda case, **_: answer(case))
+    monkeypatch.setattr(
+        "bench_lib.engine.device.measure_together", lambda cases, **_: [answer(c) for c in cases]
+    )
+    accept(tmp_path / "baselines", two.id, CASE.id)
+    options = {"processes": 3, "devices": gpus(2), "kernels": "none"}
+    with opened({}, judged=True, **options) as run:
+        if together:
+            run.held.expect([two])
+        run.measure(two)
+        run.measure(CASE)
+        run.conclude()
+    record, looks = run.suite.records[two.id], len(times)
+    assert [attempt.process for attempt in record.attempts] == list(range(looks))
+    assert [attempt.confirms for attempt in record.attempts] == [False] * 3 + [True] * (looks - 3)
+    assert len({a.measurement.context_id for a in record.attempts}) == looks
+    assert launched == [two.id] * looks
+    assert record.status is (Status.REGRESSED if looks == PLANNED else Status.OK)
 
 
 # ---- several devices ------------------------------------------------------------------------

@@ -45,11 +45,14 @@ def test_the_same_seed_draws_the_same_nights(tallies):
 
 
 def test_a_night_is_judged_as_the_suite_judges_it():
-    """All is 4% slower, so that every case keeps all six workers to the end."""
+    """All is 6% slower, so that every case keeps all six workers to the end."""
     drawn = TOLD.workers(np.random.default_rng(1), 31, 20)
     workers = error_rates.medians(drawn).T.tolist()
-    old = [{f"old-{n}": x for n, x in enumerate(case[:25])} for case in workers]
-    new = [{f"worker-{n}": x + 0.04 for n, x in enumerate(case[25:])} for case in workers]
+    old = [
+        {f"{'pinned' if n < 5 else 'night'}-{n}": x for n, x in enumerate(case[:25])}
+        for case in workers
+    ]
+    new = [{f"worker-{n}": x + 0.06 for n, x in enumerate(case[25:])} for case in workers]
     standards = {
         "pinned": [dict(list(case.items())[:5]) for case in old],
         "rolling": [dict(list(case.items())[5:]) for case in old],
@@ -64,8 +67,10 @@ def test_a_night_is_judged_as_the_suite_judges_it():
 
     def summaries(values):
         return [
-            make_process(log_median=value, worker=name, probe=probes[name])
-            for name, value in values.items()
+            make_process(log_median=value, worker=f"{origin.run}/{name}", probe=probes[name])
+            for (name, value), origin in zip(
+                values.items(), error_rates._origins(values).values(), strict=True
+            )
         ]
 
     judged = judge.judge(

@@ -47,7 +47,7 @@ from bench_lib.launch.faults import (
 from bench_lib.launch.temporary import is_full
 from bench_lib.launch.wire import CONTEXTS_VARIABLE, LOGS_VARIABLE, ClosedError, Connection
 from bench_lib.launch.zygote import DRAWS, MOST_FUTILE, SAME_KIND, WorkerProcess, Zygote
-from bench_lib.model import Case, Fault, Numerics, Param, Sampling
+from bench_lib.model import Case, Choice, Draw, Fault, Numerics, Param, Sampling
 from bench_lib.worker import device as worker_device
 from bench_lib.worker import zygote as worker
 from bench_lib.worker.context import kind_of
@@ -150,6 +150,15 @@ def test_the_environment_of_a_zygote_is_that_of_its_cases(context: WorkerProcess
     """On top of the runner's own."""
     context.measure(case("told", variable="HIP_VISIBLE_DEVICES", value="-1"))
     context.measure(case("told", variable="PATH", value=os.environ["PATH"]))
+
+
+def test_a_replay_reaches_the_compiler_of_its_case_and_of_no_other(context: WorkerProcess) -> None:
+    """With caches of its own."""
+    kept = os.environ.get("TRITON_CACHE_DIR", "")
+    chosen = {"XBLOCK": 512, "num_warps": 8}
+    draw = Draw({"triton_poi_fused_0": Choice("a" * 64, chosen)})
+    context.measure(case("choosing", table={"a" * 64: chosen}, kept=kept), None, draw)
+    context.measure(case("told", variable="TRITON_CACHE_DIR", value=kept or None))
 
 
 def test_a_worker_finds_bench_lib_and_not_what_lies_beside_it(context: WorkerProcess) -> None:

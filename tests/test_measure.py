@@ -14,7 +14,7 @@ import pytest
 import torch
 from scripted import Marks
 
-from bench_lib.model import Case, Launch, Measurement, Numerics, Sampling, Training
+from bench_lib.model import Case, Draw, Launch, Measurement, Numerics, Sampling, Training
 from bench_lib.worker import host
 from bench_lib.worker.clock import Clock, clock_of
 from bench_lib.worker.launches import LaunchCosts
@@ -547,7 +547,7 @@ def test_an_eager_case_has_neither_compile_time_nor_cache_state() -> None:
     """The counters of a compiler that was not asked are not read."""
     machine = Machine(work_s=[8.0, 1 / 4])
     measured = machine.measure()
-    assert (measured.compile_s, measured.compile_cache) == (None, None)
+    assert (measured.compile_s, measured.compile_cache, measured.draw) == (None, None, None)
     assert "read cache state" not in machine.log
 
 
@@ -555,6 +555,32 @@ def test_the_cache_state_is_the_one_of_the_compiled_step() -> None:
     """It is read after the first step and reaches the measurement."""
     measured = Machine(compiled=True).measure(cache_state=lambda: "warm")
     assert measured.compile_cache == "warm"
+
+
+def test_the_compiler_s_draw_is_of_what_this_case_compiled(monkeypatch) -> None:
+    """It is read when the steps are measured, and kernels of the case before do not count."""
+    found = Draw({}, "no kernel is Triton's")
+    monkeypatch.setattr("bench_lib.worker.draws.compiled_so_far", lambda: 7)
+    monkeypatch.setattr("bench_lib.worker.draws.drawn", lambda since: found if since == 7 else None)
+    assert Machine(compiled=True).measure().draw == found
+
+
+def test_a_replay_lasts_from_the_build_to_the_end(monkeypatch) -> None:
+    """And is over for the next case."""
+    machine = Machine(compiled=True)
+
+    @contextlib.contextmanager
+    def replayed(table):
+        machine.log.append(f"choose {table}")
+        yield
+        machine.log.append("choose freely")
+
+    monkeypatch.setattr("bench_lib.worker.draws.replayed", replayed)
+    machine.measure(replay={"a": {"XBLOCK": 8}})
+    told = [line for line in machine.log if line.startswith("choose")]
+    assert told == ["choose {'a': {'XBLOCK': 8}}", "choose freely"]
+    between = machine.log[machine.log.index(told[0]) : machine.log.index(told[1])]
+    assert len(between) > 5
 
 
 # --- warm-up -------------------------------------------------------------------------------

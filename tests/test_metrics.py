@@ -420,6 +420,7 @@ from documents import validator
 from bench_lib.cli import main
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.suite import Baselines, Suite
+from bench_lib.model import Status
 from bench_lib.plugin.replay import extra_info
 from bench_lib.report import console
 from bench_lib.storage import acceptance, baselines, history
@@ -443,7 +444,8 @@ def command(*words):
 
 found = {}
 before = [attempt(n, 60.0 + n / 10) for n in range(5)]
-first = write_run(Path("history"), [make_record(attempts=before)], now=night(1))
+judged = make_record(attempts=before, status=Status.NO_BASELINE)
+first = write_run(Path("history"), [judged], now=night(1))
 command("baseline", "accept", "--run", run_id(first), "--reason", "first")
 file = baselines.load(Path("baselines"), DEVICE.key)
 found["kept"] = [p.values.get("warmth") for p in file.baselines[CASE.id].processes]

@@ -88,6 +88,7 @@ def test_a_good_night_says_so() -> None:
         (Status.INCOMPARABLE, "incomparable"),
         (Status.SUSPECT, "suspect"),
         (Status.NOISY, "noisy"),
+        (Status.REDRAWN, "redrawn"),
         (Status.NO_BASELINE, "without a baseline"),
         (Status.SKIPPED, "skipped"),
         (None, "not judged"),

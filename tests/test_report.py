@@ -87,6 +87,7 @@ def test_a_row_of_several_ranks_has_their_efficiency():
 def test_the_worst_stand_first_and_the_rest_as_measured():
     """What needs somebody is at the top; what nobody judged is at the end."""
     order = ["OK", "SUSPECT", "NOISY", "REGRESSED", "IMPROVED", "INVALID", "ERROR", "INCOMPARABLE"]
+    order.append("REDRAWN")
     records = [make_record(case=make_case(id=name), status=Status(name)) for name in order]
     records.insert(2, make_record(case=make_case(id="none"), status=None))
     assert [row[0] for row in summary_rows(records)] == [
@@ -96,6 +97,7 @@ def test_the_worst_stand_first_and_the_rest_as_measured():
         "INCOMPARABLE",
         "SUSPECT",
         "NOISY",
+        "REDRAWN",
         "IMPROVED",
         "OK",
         "none",

@@ -288,6 +288,100 @@ def test_a_wrong_probe_is_a_problem_of_its_case(probe, problem):
     assert problem_of(b"\n", line(probe=probe)) == f"line 2: {problem}"
 
 
+# ---- run, device, draw and family -------------------------------------------------------
+
+
+ABOUT = ("run", "device", "draw", "family")
+
+
+def test_a_process_keeps_its_run_its_device_its_draw_and_its_family():
+    """Numbers as text, as processes are."""
+    about = {"run": 7, "device": "GPU-1", "draw": "ab12", "family": "compiled"}
+    samples = of(line(**about), line(process=1, **about), line("b"))
+    case = samples.cases["a"]
+    process = case.baseline["7/0"]
+    assert [getattr(process, name) for name in ABOUT] == ["7", "GPU-1", "ab12", "compiled"]
+    assert case.family == "compiled"
+    assert (samples.cases["b"].family, samples.cases["b"].baseline["0"].run) == ("", "")
+
+
+def test_two_runs_may_number_their_processes_alike():
+    """Each process is named by its run and its own name."""
+    samples = of(line(run="n1"), line(run="n2"), line(role="candidate", run="n3"))
+    case = samples.cases["a"]
+    assert case.problems == []
+    assert (list(case.baseline), list(case.candidate)) == (["n1/0", "n2/0"], ["n3/0"])
+    assert problem_of(line(run="n1"), line(run="n1", process="0")) == (
+        "line 2: process 'n1/0' of the baseline is on line 1 already; give every process a name "
+        "of its own"
+    )
+
+
+@pytest.mark.parametrize("name", ABOUT)
+@pytest.mark.parametrize(
+    ("value", "shown"), [("", '""'), (" ", '" "'), (1.5, "1.5"), (True, "true"), ([], "a list")]
+)
+def test_what_names_nothing_is_a_problem(name, value, shown):
+    """As of a process."""
+    problem = problem_of(line(**{name: value}))
+    assert problem == f"line 1: {name} is {shown}; it has to be a whole number or text"
+
+
+@pytest.mark.parametrize("name", ABOUT)
+@pytest.mark.parametrize("role", ["baseline", "candidate"])
+def test_what_some_lines_of_a_case_say_and_others_do_not_is_a_problem(name, role):
+    """Whatever is missing cannot be guessed."""
+    told = {name: "x"}
+    lines = (
+        line(process=1, **told),
+        line(process=2, **told),
+        line("a", role, process=3),
+        line("b"),
+    )
+    samples = of(*(lines if name != "run" else lines[:3]))
+    assert samples.cases["a"].problems == [
+        f"line 3: no {name}, which line 1 has; say it on all lines or on none"
+    ]
+    assert name == "run" or samples.cases["b"].problems == []
+
+
+def test_a_case_without_runs_in_a_file_that_has_some_is_a_problem():
+    """What a run adds to an error would be known of half the suite."""
+    samples = of(line("b"), line("a", run="n1"), line("b", process=1))
+    assert samples.cases["a"].problems == []
+    assert samples.cases["b"].problems == [
+        "line 1: no run, which line 2 has; say it on all lines or on none"
+    ]
+
+
+def test_what_is_planted_says_what_its_clean_baseline_says():
+    """They are judged together."""
+    samples = of(line(run="n1"), line(role="candidate", slow=0.02))
+    assert samples.cases["a"].problems == []
+    assert samples.cases["a-plus-2pct"].problems == [
+        "line 2: no run, which line 1 has; say it on all lines or on none"
+    ]
+
+
+def test_a_case_of_two_families_is_a_problem():
+    """A case varies in one way."""
+    problem = problem_of(line(family="eager"), line(process=2, family="compiled"))
+    assert problem == 'line 2: family is "compiled", on line 1 it is "eager"'
+
+
+def test_draws_that_the_baseline_lacks_are_named_in_order():
+    """Those it has explain nothing."""
+    samples = of(
+        line(draw="d1"),
+        line(process=1, draw="d2"),
+        *(
+            line(role="candidate", process=n, draw=d)
+            for n, d in enumerate(("d9", "d2", "d3", "d9"))
+        ),
+    )
+    assert samples.cases["a"].new_draws == ["d3", "d9"]
+
+
 # ---- planted delays ---------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -33,7 +34,9 @@ from bench_lib.model import (
     RankSample,
     Status,
 )
-from bench_lib.storage import baselines, history
+from bench_lib.storage import acceptance, baselines, history
+from bench_lib.verdict import judge
+from bench_lib.verdict.evidence import Evidence
 
 DEVICE = gpus(1)[0]
 TODAY = dt.date(2026, 11, 21)
@@ -246,6 +249,7 @@ def test_a_quarantine_holds_up_to_and_including_its_day(until, fails_then):
     [
         (Status.OK, False, False),
         (Status.IMPROVED, False, False),
+        (Status.REDRAWN, False, False),
         (Status.SKIPPED, False, False),
         (Status.REGRESSED, True, True),
         (Status.ERROR, True, True),
@@ -389,6 +393,88 @@ def test_a_night_that_cannot_be_read_is_passed_over(tmp_path):
     newer = tmp_path / f"20260202T010000Z_{DEVICE.key}_ffffffff.jsonl"
     newer.write_text('{"schema":99,"kind":"end","run":"ffffffff","time":"2026-02-02T01:00:00Z"}\n')
     assert len(list(history.latest(tmp_path, DEVICE.key, 100))) == 1
+
+
+# --- gained, and lost again ----------------------------------------------------------------
+
+
+def seen_on(day, number, factor, **fields):
+    """Return a process of a night: 10 ms times a factor, give or take less than 0.1%."""
+    draw = random.Random(100 * day + number)
+    seconds = 0.01 * factor * math.exp(draw.gauss(0, 0.0005))
+    measured = make_measurement(
+        case_id="a",
+        context_id=f"{number}",
+        iteration_s=[seconds] * 20,
+        device_uuid=DEVICE.uuid,
+        **fields,
+    )
+    return make_attempt(case_id="a", process=number, measurement=measured)
+
+
+def played(folder, factors, about=lambda _day: {}):
+    """Play nights one after the other, and return the last one's verdicts and all statuses.
+
+    Each is measured in one process, and in six where it looks different.
+    """
+    pinned = make_baseline(TEN_MS, case_id="a")
+    pinned = replace(
+        pinned, processes=[replace(p, device_uuid=DEVICE.uuid) for p in pinned.processes]
+    )
+    statuses, verdicts = [], []
+    for day, factor in enumerate(factors, 1):
+        earlier = list(history.latest(folder, DEVICE.key, 100))
+        nights = rolling(earlier, {"a": pinned}).get("a", [])
+        for count in (1, 6):
+            attempts = [seen_on(day, n, factor, **about(day)) for n in range(count)]
+            record = make_record(
+                case=make_case(id="a"),
+                attempts=attempts,
+                baseline_accepted=pinned.accepted.date,
+            )
+            processes = acceptance.processes_of(record, f"{day:08x}")
+            evidence = Evidence(processes, pinned, rolling=nights, planned=6)
+            verdicts = judge.judge({"a": evidence})["a"]
+            if not judge.is_suspicious(verdicts):
+                break
+        statuses.append(judge.overall(verdicts))
+        record = replace(record, status=statuses[-1], verdicts=verdicts)
+        write_run(folder, [record], now=f"2026-03-{day:02d}T01:00:00Z")
+    return verdicts, statuses
+
+
+def test_what_was_gained_for_five_nights_and_lost_again_is_found(tmp_path):
+    """Together, slow nights and fast ones differed so much that the loss was SUSPECT for ever."""
+    verdicts, statuses = played(tmp_path, [1.0] * 15 + [0.97] * 5 + [1.0] * 3)
+    assert statuses[:15] == [Status.OK] * 15
+    assert statuses[15:20] == [Status.IMPROVED] * 5
+    assert statuses[20:] == [Status.REGRESSED] * 3
+    lost = next(v for v in verdicts if (v.metric, v.against) == ("latency", "rolling"))
+    assert lost.status is Status.REGRESSED
+    assert lost.ratio == pytest.approx(1 / 0.97, abs=0.001)
+    assert "slower than 30 processes of accepted nights" in lost.reason
+
+
+def test_a_metric_that_improved_begins_its_nights_anew_and_leaves_the_others_theirs(tmp_path):
+    """Memory that was saved for some nights is not to be had again unnoticed."""
+
+    def memory(day):
+        return {"peak_memory_bytes": (600 if day in (9, 10, 11) else 900) * 2**20}
+
+    verdicts, statuses = played(tmp_path, [1.0] * 12, memory)
+    assert statuses[-1] is Status.REGRESSED
+    by_metric = {v.metric: v for v in verdicts if v.against == "rolling"}
+    assert by_metric["memory"].status is Status.REGRESSED
+    assert by_metric["latency"].status is Status.OK
+    assert "than 11 processes of accepted nights" in by_metric["latency"].reason
+
+
+def test_a_night_that_is_faster_than_the_accepted_values_alone_begins_nothing_anew(tmp_path):
+    """The nights before it were as fast; they tell what chance does."""
+    record, when = night(3, Status.IMPROVED)
+    faster = make_verdict(status=Status.IMPROVED)
+    nights = [night(1), night(2), (replace(record, verdicts=[faster]), when)]
+    assert len(rolling(runs_of(tmp_path, nights), {"a": make_baseline(case_id="a")})["a"]) == 3
 
 
 # --- which kernels -------------------------------------------------------------------------

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -34,7 +33,7 @@ PAIRS, MOST_PAIRS = 3, 6
 BASELINE_PAIRS = 5
 """Fewer processes than this make a baseline whose own spread is hardly known."""
 HEADINGS = ("case", "status", "A", "B", "ratio", "95% interval", "visible", "judged by")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+T = TypeVar("T")
 
 
 def _python(side: str) -> Any:
@@ -101,33 +100,24 @@ def ab(
 
 
 def _side(letter: str, python: str | None, env: list[str] | None, prefix: str | None) -> Side:
-    from bench_lib.engine.settings import Side
+    from bench_lib.engine import settings
 
-    try:
-        words = tuple(shlex.split(prefix or ""))
-    except ValueError as error:
-        why = f"{prefix!r} cannot be split into words: {error}"
-        raise typer.BadParameter(why, param_hint=f"--prefix-{letter}") from error
+    words = _read(settings.prefix, prefix or "", f"--prefix-{letter}")
     if python == "":
         why = "it is empty; leave the option out for this interpreter"
         raise typer.BadParameter(why, param_hint=f"--python-{letter}")
     if words and python is None:
         why = f"name the interpreter behind --prefix-{letter}, python3 for example"
         raise typer.BadParameter(why, param_hint=f"--python-{letter}")
-    variables = dict(_variable(text, f"--env-{letter}") for text in env or [])
-    return Side(python or sys.executable, variables, words)
+    variables = dict(_read(settings.variable, text, f"--env-{letter}") for text in env or [])
+    return settings.Side(python or sys.executable, variables, words)
 
 
-def _variable(text: str, option: str) -> tuple[str, str]:
-    from bench_lib import backends
-
-    if not _VARIABLE.fullmatch(text):
-        raise typer.BadParameter(f"{text!r} is not KEY=VALUE", param_hint=option)
-    name, _, value = text.partition("=")
-    if name in backends.variables():
-        why = f"{name} chooses the device, which is one and the same for both sides; set it for "
-        raise typer.BadParameter(why + "bench-lib itself", param_hint=option)
-    return name, value
+def _read(how: Callable[[str], T], text: str, option: str) -> T:
+    try:
+        return how(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def _cases(matrix: Path, tier: str | None, device: Hardware) -> list[Case]:

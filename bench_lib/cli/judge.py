@@ -7,7 +7,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -71,8 +71,10 @@ def judge(
     Exit status 1 where a case regressed, 2 where one has no verdict.
 
     One JSON object a line: {"case": text, "role": "baseline" or "candidate", "process":
-    number or text, "iteration_s": [seconds, ...]}; also "probe": {name: number}, costs that
-    may tell why processes differ, and "slow": share, of a planted delay.
+    number or text, "iteration_s": [seconds, ...]}; also "run", "device" and "draw" (what the
+    compiler chose), each a number or text, and "family" of cases that vary alike, all of them on
+    every line of a case or on none; "probe": {name: number}, costs that may tell why processes
+    differ; "slow": share, of a planted delay.
     """
     share = share_of(tolerance, "--tolerance")
     samples = _read(file)
@@ -107,8 +109,17 @@ def _verdicts(samples: Samples, tolerance: float) -> dict[str, Verdict]:
     if fit:
         from bench_lib.verdict.judge import judge_samples
 
-        verdicts |= judge_samples({case.case: _contrast(case) for case in fit}, tolerance)
+        judged = judge_samples({case.case: _contrast(case) for case in fit}, tolerance)
+        verdicts |= {name: _beside_draws(v, samples.cases[name]) for name, v in judged.items()}
     return {name: verdict for name, verdict in verdicts.items() if verdict is not None}
+
+
+def _beside_draws(verdict: Verdict, case: CaseSamples) -> Verdict:
+    """Say of a change that the compiler chose otherwise, which may be its cause."""
+    if verdict.status is Status.OK or not case.new_draws:
+        return verdict
+    words = f"it may be the compiler's draw {', '.join(case.new_draws)}, which the baseline lacks"
+    return replace(verdict, reason=f"{verdict.reason}; {words}")
 
 
 def _unfit(case: CaseSamples, tolerance: float) -> Verdict | None:
@@ -139,13 +150,23 @@ def _first_line(processes: Mapping[str, SampledProcess]) -> int:
 
 
 def _contrast(case: CaseSamples) -> Contrast:
-    from bench_lib.verdict.statistics.comparison import Contrast
+    from bench_lib.verdict.statistics.comparison import Contrast, Origin
 
+    sides = (case.candidate, case.baseline)
+    origins = [{name: Origin(p.run, p.device) for name, p in side.items()} for side in sides]
+    before: dict[Origin, dict[str, float]] = {}
+    for name, process in case.baseline.items():
+        if process.run:
+            before.setdefault(origins[1][name], {})[name] = process.log_median
     return Contrast(
         candidate={name: process.log_median for name, process in case.candidate.items()},
         baseline={name: process.log_median for name, process in case.baseline.items()},
         candidate_probes={name: process.probe for name, process in case.candidate.items()},
         baseline_probes={name: process.probe for name, process in case.baseline.items()},
+        candidate_origins=origins[0],
+        baseline_origins=origins[1],
+        history=[before] if before else [],
+        family=case.family,
     )
 
 

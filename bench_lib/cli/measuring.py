@@ -49,6 +49,14 @@ class Keeping:
         bool,
         typer.Option("--judge", help="Hold the cases against the baselines, as the suite does."),
     ] = False
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PYTHON",
+            help="Interpreter of the accepted environment: --judge measures what looks different "
+            "again in turns with it.",
+        ),
+    ] = None
     json: Json = False
 
     def limits(self) -> dict[str, Limits]:
@@ -133,6 +141,7 @@ class Measuring:
             judged=keeping.judge,
             limits=keeping.limits() if keeping.judge else {},
             sides={"": Side(environment=self._variables)},
+            reference=Side(keeping.reference, self._variables) if keeping.reference else None,
             say=say,
         )
         with leaving_when_told(), opened(self.device, settings) as engine:

@@ -8,8 +8,9 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from bench_lib import backends
@@ -24,10 +25,10 @@ from bench_lib.engine.processes import (
     start_watching,
     start_workers,
 )
-from bench_lib.engine.settings import Settings, Side
+from bench_lib.engine.settings import REFERENCE, Settings, Side
 from bench_lib.engine.telemetry import Sampler
 from bench_lib.environment import caches, fingerprint
-from bench_lib.launch import launchers
+from bench_lib.launch import launchers, wheels
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.launchers import LaunchCommand
 from bench_lib.launch.ranks import Answer, measure_together, run_ranks
@@ -39,6 +40,7 @@ from bench_lib.model import (
     Attempt,
     Bursts,
     Case,
+    Draw,
     Environment,
     Fault,
     Hardware,
@@ -57,6 +59,9 @@ SETTLED_S = 2.0
 """After the time limit of a case: whatever keeps a CPU busy by then is none of ours."""
 ASIDE_S = 1.0
 """So long at the end of that the CPU is looked at."""
+REPLAYED = "measured with the compiler's choices of the baseline"
+"""Why an attempt does not count as what this software draws by itself."""
+NO_REPLAYS: Mapping[str, Draw] = MappingProxyType({})
 
 
 class HeldDevice:
@@ -103,10 +108,11 @@ class HeldDevice:
                 measure_ranks=functools.partial(self._measure_ranks, side),
                 give_way=self._let_companion_run,
                 # Of two sides, a pair is nothing without its other half.
-                most_lost=MOST_LOST if len(settings.sides) == 1 else 1,
+                most_lost=MOST_LOST if name != REFERENCE and len(settings.sides) == 1 else 1,
             )
-            for name, side in settings.sides.items()
+            for name, side in self._all_sides.items()
         }
+        self._reference_is_gone = False
         # One and the same for all sides, so that all find the device as the same program left it.
         self._companion = Companion(next(iter(self._sides.values())).fork)
         self._lock_of = lock_of
@@ -139,32 +145,65 @@ class HeldDevice:
         *,
         sides: Iterable[str] = (),
         confirms: bool = True,
+        in_turns: Collection[str] = (),
+        replays: Mapping[str, Draw] = NO_REPLAYS,
     ) -> Iterator[Outcome]:
         """Measure cases in one fresh process of each side, the run's ``process``-th from 0.
 
-        Sides take turns, and which is first alternates from case to case and from process to
-        process.  Raises LaunchError where workers cannot be started at all.
+        Cases whose ids are ``in_turns`` are measured in one of the reference as well.  With the
+        compiler's choices of ``replays``, by case, a case has a process of its own.  Sides take
+        turns, and which is first alternates from case to case and from process to process.
+        Raises LaunchError where workers cannot be started at all.
         """
-        names = list(sides or self._sides)
+        names = list(sides or self._settings.sides)
         try:
-            if len(names) > 1:
+            if len(names) > 1 or in_turns:
                 self.open(process)
+            if in_turns:
+                self._open_reference(process)
             for case in cases:
                 position = self._positions.setdefault(case.id, len(self._positions))
-                for name in in_turn(names, process + position):
-                    outcome = self._measured(case, (process,), name)
+                of_case = [*names, REFERENCE] if case.id in in_turns else names
+                for name in in_turn(of_case, process + position):
+                    if name == REFERENCE and self._reference_is_gone:
+                        continue
+                    outcome = self._measured(case, (process,), name, replays.get(case.id))
                     attempts = [replace(each, confirms=confirms) for each in outcome.attempts]
                     yield replace(outcome, attempts=attempts)
         finally:
-            for name in names:
-                self._sides[name].drop(process)
+            for name, processes in self._sides.items():
+                if name in (*names, REFERENCE):
+                    processes.drop(process)
 
     def open(self, process: int) -> None:
         """Open a process of each side, so that they stand side by side; raises LaunchError."""
-        for name in in_turn(list(self._sides), process):
+        for name in in_turn(list(self._settings.sides), process):
             # What fails once is tried anew by the first case.
             with _named(name), contextlib.suppress(CaseFault):
                 self._sides[name].open(process)
+
+    def open_reference(self, process: int) -> tuple[Environment, Environment] | str:
+        """Open a process of the reference beside one of ours.
+
+        Returns what the reference and our own side are, each with its caches as they are now, or
+        why the reference cannot be started.  Raises LaunchError where our own side cannot.
+        """
+        self.open(process)
+        if problem := self._open_reference(process):
+            return problem
+        theirs, ours = (self._sides[name].environment() for name in (REFERENCE, self._first))
+        now = self._described(self._all_sides[self._first])
+        return theirs, replace(ours, caches=now.caches)
+
+    def _open_reference(self, process: int) -> str:
+        """Open a process of the reference; returns why it cannot be started, if so."""
+        try:
+            with contextlib.suppress(CaseFault):
+                self._sides[REFERENCE].open(process)
+        except LaunchError as error:
+            self._reference_is_gone = True
+            return str(error)
+        return ""
 
     def profile(self, cases: Iterable[Case]) -> Iterator[tuple[Case, KernelTable | str]]:
         """Look into the steps of cases, all in one process, which measures nothing else.
@@ -221,7 +260,7 @@ class HeldDevice:
     @property
     def environments(self) -> dict[str, Environment]:
         """By side, the software that measures there; the worker's own words where it spoke."""
-        return {name: processes.environment() for name, processes in self._sides.items()}
+        return {name: self._sides[name].environment() for name in self._settings.sides}
 
     def watch(self) -> None:
         """Start telemetry, and see what the environment is before a run fills its caches."""
@@ -244,11 +283,13 @@ class HeldDevice:
     def _first(self) -> str:
         return next(iter(self._sides))
 
-    def _measured(self, case: Case, processes: Iterable[int], side: str) -> Outcome:
+    def _measured(
+        self, case: Case, processes: Iterable[int], side: str, replay: Draw | None = None
+    ) -> Outcome:
         attempts: list[Attempt] = []
         with _named(side), self.holding(case):
             for process in processes:
-                attempts += self._attempts(case, process, side)
+                attempts += self._attempts(case, process, side, replay)
                 if attempts[-1].measurement is None:
                     break
         return self._outcome(case, attempts, side)
@@ -259,7 +300,9 @@ class HeldDevice:
         named = [replace(attempt, environment=name) for attempt in attempts]
         return Outcome(case, named, environment, self.device, side=side)
 
-    def _attempts(self, case: Case, process: int, side: str) -> list[Attempt]:
+    def _attempts(
+        self, case: Case, process: int, side: str, replay: Draw | None = None
+    ) -> list[Attempt]:
         """Measure a case in a process.
 
         Once more where something disturbed the first look, and once more where it was the
@@ -268,7 +311,7 @@ class HeldDevice:
         attempts: list[Attempt] = []
         disturbed = waited = False
         while True:
-            attempt = self._attempt(case, process, side)
+            attempt = self._attempt(case, process, side, replay)
             why = again = None
             cause = self._spoilt_by(case, attempt)
             if waited:
@@ -284,16 +327,19 @@ class HeldDevice:
                 attempt = replace(
                     attempt, accepted=False, discarded=words, invalid=cause is not None
                 )
+            elif replay is not None and attempt.accepted:
+                attempt = replace(attempt, accepted=False, discarded=REPLAYED)
             attempts.append(attempt)
             if not again:
                 return attempts
 
-    def _attempt(self, case: Case, process: int, side: str) -> Attempt:
+    def _attempt(self, case: Case, process: int, side: str, replay: Draw | None = None) -> Attempt:
         self.watch()
         begin = time.monotonic()
-        attempt = self._blank(case, process)
+        attempt = replace(self._blank(case, process), replays=replay is not None)
         try:
-            measurement = self._sides[side].measure(case, process, self._bursts_for(case))
+            bursts = self._bursts_for(case)
+            measurement = self._sides[side].measure(case, process, bursts, replay)
             self._in_bursts.setdefault(case.id, measurement.state == IN_BURSTS)
             return self._with_measurement(attempt, measurement, begin)
         except CaseSkipped as reason:
@@ -302,6 +348,11 @@ class HeldDevice:
             if is_full(error.fault):
                 raise cannot_write(error.fault) from error
             attempt = replace(attempt, fault=self._explained(error.fault, begin))
+        except LaunchError as error:
+            if side != REFERENCE:
+                raise
+            self._reference_is_gone = True
+            attempt = replace(attempt, fault=Fault("launch", str(error), "open device"))
         return replace(attempt, took_s=round(time.monotonic() - begin, 3))
 
     def _blank(self, case: Case, process: int) -> Attempt:
@@ -404,15 +455,27 @@ class HeldDevice:
             return None
         own: list[int] = []
         # A container counts its processes in its own way, so that nobody can be told from us.
-        if not any(side.command_prefix for side in self._settings.sides.values()):
+        if not any(self._all_sides[name].command_prefix for name in self._started):
             workers = (pid for processes in self._sides.values() for pid in processes.pids)
             own = [*workers, *self._companion.pids, *self._besides]
         return self._watcher.window(begin_s, end_s, own=own)
 
     # ---- environment ----------------------------------------------------------------------
 
+    @property
+    def _all_sides(self) -> dict[str, Side]:
+        reference = self._settings.reference
+        return {**self._settings.sides, **({} if reference is None else {REFERENCE: reference})}
+
+    @property
+    def _started(self) -> list[str]:
+        """The sides that measure: all but a reference of which no process has been needed."""
+        return [*self._settings.sides, *(n for n in self._sides if self._sides[n].pids)]
+
     def _before(self, side: str) -> Environment:
         self.watch()
+        if side not in self._found:
+            self._found[side] = self._described(self._all_sides[side])
         return self._found[side]
 
     def _described(self, side: Side) -> Environment:
@@ -502,13 +565,13 @@ class HeldDevice:
         return launchers.command_for(
             case.launch.ranks,
             self._settings.launcher,
-            python=side.python,
+            python=wheels.interpreter(side.python),
             environ={**os.environ, **side.environment},
             gpus=self._gpus,
         )
 
     def _measure_ranks(self, side: Side, case: Case) -> Measurement:
-        if self._sweep is not None:
+        if self._sweep is not None and side is not self._settings.reference:
             return self._sweep(case)
         return run_ranks(case, **self._start_of(case, side))
 

@@ -5,19 +5,27 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from bench_lib.engine import pairing, profiles
-from bench_lib.engine.device import HeldDevice
+from bench_lib.engine.device import NO_REPLAYS, HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
-from bench_lib.engine.settings import LOOKING_AGAIN, Settings, nodeid_of
+from bench_lib.engine.reference import ReferenceRun, place
+from bench_lib.engine.settings import (
+    LOOKING_AGAIN,
+    PLANNED,
+    REFERENCE,
+    Settings,
+    Side,
+    nodeid_of,
+)
 from bench_lib.engine.suite import Baselines, Suite, fails
 from bench_lib.environment import caches
 from bench_lib.launch.faults import LaunchError
-from bench_lib.model import Case, Environment, Hardware, Record
+from bench_lib.model import Case, Draw, Environment, Hardware, Record
 from bench_lib.storage import acceptance, history
 from bench_lib.storage.history import utc_today
 from bench_lib.verdict import judge, validity
@@ -33,6 +41,8 @@ class Engine:
         self.baselines = Baselines(settings.baselines)
         self.suites: dict[str, Suite] = {}
         """The records, by side."""
+        self.reference: ReferenceRun | None = None
+        """The accepted environment, where one is named."""
         self._held: HeldDevice | None = None
 
     # ---- opening and closing --------------------------------------------------------------
@@ -44,8 +54,11 @@ class Engine:
             return
         if not self._is_paired:
             self.baselines.of(self.device.key)
-        # Two runs begin within the same moment; in order of ids, lists have A's before B's.
-        ids = sorted(history.new_id() for _ in settings.sides)
+        # Two runs begin within the same moment; in order of ids, lists have A's before B's, and
+        # the reference's before ours.
+        ids = sorted(history.new_id() for _ in self._measured_in)
+        if len(ids) > len(settings.sides):
+            self.reference = self._reference(ids.pop(0), candidate_run=ids[0])
         for side, run_id in zip(settings.sides, ids, strict=True):
             self.suites[side] = Suite(
                 settings.history,
@@ -54,7 +67,30 @@ class Engine:
                 planned=settings.planned,
                 any_clock=settings.any_clock,
                 run_id=run_id,
+                reference=self.reference,
             )
+        if self.reference is not None and self.reference.problem:
+            settings.say(f"judged without a reference: {self.reference.problem}")
+
+    @property
+    def _measured_in(self) -> list[Side]:
+        """The environments that this run may need, each of which has a run in the history."""
+        sides, reference = list(self.settings.sides.values()), self.settings.reference
+        return sides if reference is None or self._is_paired else [*sides, reference]
+
+    def _reference(self, run_id: str, candidate_run: str) -> ReferenceRun:
+        settings, began = self.settings, history.utc_now()
+        (own,) = settings.sides.values()
+        assert settings.reference is not None
+        assert settings.history is not None
+        folder = settings.history
+        return ReferenceRun(
+            settings.reference,
+            own,
+            settings.planned - settings.processes,
+            lambda key: history.Writer(folder, key, now=began, run_id=run_id),
+            candidate_run,
+        )
 
     @property
     def suite(self) -> Suite:
@@ -79,6 +115,8 @@ class Engine:
         with contextlib.ExitStack() as stack:
             for suite in self.suites.values():
                 stack.callback(suite.close)
+            if self.reference is not None:
+                stack.callback(self.reference.close)
             stack.callback(self.release)
 
     def _hold(self, device: Hardware) -> HeldDevice:
@@ -115,6 +153,8 @@ class Engine:
 
     def note(self, outcome: Outcome, nodeid: str | None = None) -> Record:
         """Write down what was measured, by default as the command's; raises HistoryError."""
+        if outcome.side == REFERENCE and self.reference is not None:
+            return self.reference.note(outcome)
         suite, case_id = self.suites[outcome.side], outcome.case.id
         known = suite.records.get(case_id)
         if nodeid is None and known is not None:
@@ -150,28 +190,72 @@ class Engine:
 
     def _look_again(self, stack: contextlib.ExitStack, *, of_several_ranks: bool) -> None:
         held: dict[str, HeldDevice] = {}
+
+        def on(record: Record) -> HeldDevice:
+            device = self.suite.hardware_of(record)
+            if place(device) not in held:
+                held[place(device)] = stack.enter_context(self._holding(device))
+            return held[place(device)]
+
+        def of_these(records: Iterable[Record]) -> list[Record]:
+            return [r for r in records if (r.case.launch.ranks > 1) == of_several_ranks]
+
         planned, what = self.settings.planned, "pair" if self._is_paired else "process"
-        for process in range(self.settings.processes, planned):
-            records = [
-                record
-                for record in self._in_doubt(process)
-                if (record.case.launch.ranks > 1) == of_several_ranks
-            ]
+        # One replay could excuse what several processes have called slower, and not confirm it.
+        most = max(planned, self.settings.processes + PLANNED - 1) if planned > 1 else planned
+        for process in range(self.settings.processes, most):
+            in_turns = self._to_take_in_turns(process, of_these, on) if process < planned else []
+            records = of_these(self._in_doubt(process))
+            replays = self._to_replay(records)
+            # Both sides of a pair draw for themselves.
+            in_turns = [case_id for case_id in in_turns if case_id not in replays]
+            if process >= planned:
+                records = [record for record in records if record.case.id in replays]
             if not records:
                 return
-            self.settings.say(
-                f"looking again at {len(records)} of {len(self.suite.records)} cases, in fresh "
-                f"{what} {process + 1} of at most {planned}"
-            )
+            words = f"looking again at {len(records)} of {len(self.suite.records)} cases, "
+            if in_turns:
+                words += f"at {len(in_turns)} in turns with the reference, "
+            most_now = most if replays else planned
+            self.settings.say(f"{words}in fresh {what} {process + 1} of at most {most_now}")
             queues: dict[HeldDevice, list[Case]] = {}
-            for record in records:
-                device = self.suite.hardware_of(record)
-                if _place(device) not in held:
-                    held[_place(device)] = stack.enter_context(self._holding(device))
-                queues.setdefault(held[_place(device)], []).append(record.case)
+            # Replays have a process of their own, and the others one together.
+            for record in sorted(records, key=lambda record: record.case.id in replays):
+                queues.setdefault(on(record), []).append(record.case)
             lanes = [[case.id for case in cases] for cases in queues.values()]
             self.settings.progress.begin(LOOKING_AGAIN, lanes)
-            self._measure_in(process, queues, confirms=True)
+            self._measure_in(process, queues, confirms=True, in_turns=in_turns, replays=replays)
+
+    def _to_take_in_turns(
+        self,
+        process: int,
+        chosen: Callable[[Iterable[Record]], list[Record]],
+        on: Callable[[Record], HeldDevice],
+    ) -> list[str]:
+        """Return the ids of cases to measure in turns with the reference, started where they are.
+
+        Where it turns out to tell nothing, the cases are judged without it.
+        """
+        if self.reference is None:
+            return []
+        wanted = chosen(self.suite.to_take_in_turns())
+        for record in wanted:
+            at = place(self.suite.hardware_of(record))
+            if self.reference.problem or self.reference.knows(at):
+                continue
+            if problem := self.reference.start(at, on(record).open_reference(process)):
+                self.settings.say(f"judged without a reference: {problem}")
+        return [record.case.id for record in chosen(self.suite.to_take_in_turns())]
+
+    def _to_replay(self, records: Iterable[Record]) -> dict[str, Draw]:
+        """Return by case the baseline's choices of the compiler, where the case drew otherwise.
+
+        Of two sides neither is a baseline.
+        """
+        if self._is_paired:
+            return {}
+        draws = {record.case.id: self.suite.to_replay(record) for record in records}
+        return {case_id: draw for case_id, draw in draws.items() if draw is not None}
 
     def _in_doubt(self, process: int) -> list[Record]:
         """Return the records that are to be measured in the run's ``process``-th process."""
@@ -183,7 +267,13 @@ class Engine:
         return [record for record in records if record.attempts[-1].process == process - 1]
 
     def _measure_in(
-        self, process: int, queues: Mapping[HeldDevice, Sequence[Case]], *, confirms: bool
+        self,
+        process: int,
+        queues: Mapping[HeldDevice, Sequence[Case]],
+        *,
+        confirms: bool,
+        in_turns: Collection[str] = (),
+        replays: Mapping[str, Draw] = NO_REPLAYS,
     ) -> None:
         """Measure each device's queue in a fresh process, the devices at the same time."""
         outcomes: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
@@ -191,7 +281,10 @@ class Engine:
 
         def work(held: HeldDevice) -> None:
             try:
-                for outcome in held.measure_again(queues[held], process, confirms=confirms):
+                again = held.measure_again(
+                    queues[held], process, confirms=confirms, in_turns=in_turns, replays=replays
+                )
+                for outcome in again:
                     outcomes.put(outcome)
                     if stopping.is_set():
                         return
@@ -205,6 +298,8 @@ class Engine:
                 for _ in devices:
                     while (outcome := outcomes.get()) is not None:
                         self.note(outcome)
+                        if outcome.side == REFERENCE:
+                            continue
                         of_case = noted.setdefault(outcome.case.id, [])
                         of_case.append(outcome)
                         if len(of_case) == len(self.suites):
@@ -241,10 +336,10 @@ class Engine:
         queues: dict[str, list[Case]] = {}
         for record in records:
             device = self.suite.hardware_of(record)
-            devices[_place(device)] = device
-            queues.setdefault(_place(device), []).append(record.case)
-        for place, cases in queues.items():
-            with self._holding(devices[place]) as held:
+            devices[place(device)] = device
+            queues.setdefault(place(device), []).append(record.case)
+        for at, cases in queues.items():
+            with self._holding(devices[at]) as held:
                 for case, found in profiles.look_into(held, cases):
                     self.suite.note_kernels(case.id, found)
                     self.settings.progress.finish(case.id, ())
@@ -252,7 +347,7 @@ class Engine:
     @contextlib.contextmanager
     def _holding(self, device: Hardware) -> Iterator[HeldDevice]:
         """Hold a device for as long as this lasts, unless it is held anyway."""
-        if self._held is not None and _place(self._held.device) == _place(device):
+        if self._held is not None and place(self._held.device) == place(device):
             yield self._held
             return
         with contextlib.closing(self._hold(device)) as held:
@@ -281,6 +376,8 @@ class Engine:
         """Write the runs' last lines, unless nothing was measured; raises HistoryError."""
         if not self.suite.records:
             return
+        if self.reference is not None:
+            self.reference.end()  # the last run to end is the latest
         filled = None if self._is_paired else caches.found()
         for suite in self.suites.values():
             status = exit_status if suite is self.suite else 0
@@ -318,8 +415,3 @@ def opened(device: Hardware, settings: Settings) -> Iterator[Engine]:
         engine.open()
         engine.held.watch()
         yield engine
-
-
-def _place(device: Hardware) -> str:
-    """Name one device among those of this machine."""
-    return device.uuid or f"{device.key} {device.index}"

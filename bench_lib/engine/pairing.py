@@ -111,7 +111,7 @@ def _unmeasured(sides: Mapping[str, Record]) -> Verdict | None:
         return Verdict(Status.ERROR, "run", _by_side("fault", faults), against="a")
     if skips:
         return Verdict(Status.SKIPPED, "run", _by_side("skipped", skips), against="a")
-    if not _measured_on_both(sides):
+    if not _measured_on_both(*(sides[name] for name in NAMES)):
         spoilt = {
             name: attempt.discarded
             for name, record in sides.items()
@@ -147,33 +147,38 @@ def mixed_conditions(
     case: Case, device: Hardware, environments: Mapping[str, Environment]
 ) -> list[str]:
     """Say which conditions differ between the sides; what is not known is not compared."""
-    a, b = (acceptance.conditions_of(case, device, environments[name]) for name in NAMES)
+    first, second = environments
+    a, b = (acceptance.conditions_of(case, device, each) for each in environments.values())
     return [
-        f"{name} {a[name]} on A and {b[name]} on B"
+        f"{name} {a[name]} on {first} and {b[name]} on {second}"
         for name in sorted(a.keys() & b.keys())
         if None not in (a[name], b[name]) and a[name] != b[name]
     ]
 
 
-def _measured_on_both(sides: Mapping[str, Record]) -> set[int]:
+def _measured_on_both(a: Record, b: Record) -> set[int]:
     """Return the pairs in which both sides have an accepted measurement."""
     return set.intersection(
-        *({a.process for a in record.attempts if a.accepted} for record in sides.values())
+        *({each.process for each in record.attempts if each.accepted} for record in (a, b))
     )
+
+
+def pairs_of(a: Record, b: Record) -> list[tuple[ProcessSummary, ProcessSummary]]:
+    """Return the pairs that the hardware did not spoil on either side."""
+    whole = _measured_on_both(a, b)
+    old, new = (
+        acceptance.processes_of(
+            replace(record, attempts=[t for t in record.attempts if t.process in whole])
+        )
+        for record in (a, b)
+    )
+    return list(zip(old, new, strict=True))
 
 
 def _pairs(sides: Mapping[str, Record]) -> list[_Pair]:
-    """Return the pairs that the hardware did not spoil on either side."""
-    whole = _measured_on_both(sides)
-    a, b = (
-        acceptance.processes_of(
-            replace(sides[name], attempts=[t for t in sides[name].attempts if t.process in whole])
-        )
-        for name in NAMES
-    )
     return [
         _Pair(f"{number}: {old.worker}, {new.worker}", old, new)
-        for number, (old, new) in enumerate(zip(a, b, strict=True))
+        for number, (old, new) in enumerate(pairs_of(*(sides[name] for name in NAMES)))
     ]
 
 

@@ -11,11 +11,13 @@ from bench_lib import backends
 from bench_lib.engine.settings import Side
 from bench_lib.engine.telemetry import Sampler
 from bench_lib.environment import fingerprint
+from bench_lib.launch import wheels
 from bench_lib.launch.faults import CaseFault, LaunchError
 from bench_lib.launch.zygote import WorkerProcess, Zygote
 from bench_lib.model import (
     Bursts,
     Case,
+    Draw,
     Environment,
     Fault,
     Hardware,
@@ -32,9 +34,9 @@ def start_watching(device: Hardware) -> Sampler:
 
 
 def start_workers(side: Side, device: Hardware) -> Zygote:
-    """Start the workers of a side on a device."""
+    """Start the workers of a side on a device; raises LaunchError."""
     return Zygote(
-        python=side.python,
+        python=wheels.interpreter(side.python),
         environment={**backends.visibility(device), **side.environment},
         command_prefix=side.command_prefix,
     )
@@ -73,37 +75,47 @@ class Processes:
         self._lost = 0
         """Cases in a row for which the device could not be opened any more."""
 
-    def measure(self, case: Case, number: int, bursts: Bursts | None = None) -> Measurement:
+    def measure(
+        self,
+        case: Case,
+        number: int,
+        bursts: Bursts | None = None,
+        replay: Draw | None = None,
+    ) -> Measurement:
         """Measure a case in a process, which opens the device unless it has it open.
 
-        With ``bursts`` a power-bound case is measured in them, unless it has several ranks.
+        With ``bursts`` a power-bound case is measured in them, unless it has several ranks.  With
+        ``replay`` it has a process of its own, in which the compiler chooses as it did there.
 
         After a fault the process is gone.  Raises CaseSkipped or CaseFault, and LaunchError
         where workers cannot be started at all.
         """
         try:
-            return self._measured(case, number, bursts)
+            return self._measured(case, number, bursts, replay)
         except CaseFault:
             self.drop(number)
             raise
 
-    def _measured(self, case: Case, number: int, bursts: Bursts | None) -> Measurement:
+    def _measured(
+        self, case: Case, number: int, bursts: Bursts | None, replay: Draw | None
+    ) -> Measurement:
         if case.launch.ranks > 1:
             measurement = self._measure_ranks(case)
             self._measured_by = [r.pid for r in measurement.per_rank if r.pid is not None]
             return replace(measurement, context_id=f"ranks-{secrets.token_hex(4)}")
-        if case.launch.cold:
+        is_cold = case.launch.cold or replay is not None
+        if is_cold:
             self.drop(number)  # what ran in it has libraries loaded and kernels found
         process = self.open(number)
         self._measured_by = [process.pid]
-        measurement = process.measure(case, bursts)
+        measurement = process.measure(case, bursts, replay)
         if process.is_dear:
             warning = "launches cost more in this context than they could, and in all that were "
             warning += "drawn before it"
             measurement = replace(measurement, warnings=[*measurement.warnings, warning])
         # Zygotes count their contexts from one, and a run may have several of them.
         measurement = replace(measurement, context_id=f"{self._name}-{measurement.context_id}")
-        if measurement.device_source == "kernels" or case.launch.cold:
+        if measurement.device_source == "kernels" or is_cold:
             self.drop(number)  # a profiler, once used, stays and costs every launch
         return measurement
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from bench_lib import backends
 from bench_lib.engine.cooling import COOL_S
 from bench_lib.engine.outcome import Outcome
 from bench_lib.model import Hardware, Limits
@@ -17,6 +20,8 @@ PLANNED = 6
 KERNELS = ("auto", "all", "none")
 """Whose kernels are profiled: ``auto`` is what changed, and what has no baseline."""
 LOOKING_AGAIN = "looking again"
+REFERENCE = "reference"
+"""The side that is measured only where the judged one looks different."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +29,16 @@ class Side:
     """One environment to measure in: how its workers are started."""
 
     python: str = sys.executable
+    """An interpreter, or a list of wheels of which an environment is made."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """On top of our own."""
     command_prefix: tuple[str, ...] = ()
     """Words that run the words after them elsewhere on this machine: ``docker run …``."""
+
+    def __str__(self) -> str:
+        """Return its command, with the variables that are set for it."""
+        words = [shlex.join((*self.command_prefix, self.python))]
+        return " ".join([*words, *(f"{name}={value}" for name, value in self.environment.items())])
 
 
 class Progress(Protocol):
@@ -80,8 +91,33 @@ class Settings:
     """The devices of this host; None has them detected when ranks need them."""
     sides: Mapping[str, Side] = field(default_factory=lambda: {"": Side()})
     """What to measure in: one side, or two by their names."""
+    reference: Side | None = None
+    """The accepted environment.  Where there is one side, what looks different in it is measured
+    again in turns with this."""
     say: Callable[[str], None] = lambda _line: None
     progress: Progress = field(default_factory=Unseen)
+
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+
+
+def variable(text: str) -> tuple[str, str]:
+    """Read ``NAME=VALUE`` of a side; raises ValueError, also for what chooses the device."""
+    if not _VARIABLE.fullmatch(text):
+        raise ValueError(f"{text!r} is not KEY=VALUE")
+    name, _, value = text.partition("=")
+    if name in backends.variables():
+        why = f"{name} chooses the device, which is one and the same for both sides; set it for "
+        raise ValueError(why + "bench-lib itself")
+    return name, value
+
+
+def prefix(text: str) -> tuple[str, ...]:
+    """Read the words of a command prefix, quoted as in a shell; raises ValueError."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise ValueError(f"{text!r} cannot be split into words: {error}") from error
 
 
 def nodeid_of(command: str, case_id: str) -> str:

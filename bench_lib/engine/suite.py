@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.reference import ReferenceRun, place
 from bench_lib.environment import fingerprint
 from bench_lib.model import (
     Baseline,
+    Draw,
     Environment,
     Hardware,
     KernelTable,
@@ -23,7 +25,8 @@ from bench_lib.model import (
 from bench_lib.profiling import kernels
 from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineFile
-from bench_lib.verdict import judge, metrics
+from bench_lib.verdict import draws, families, judge, metrics
+from bench_lib.verdict.evidence import Turns
 from bench_lib.verdict.judge import Evidence
 from bench_lib.verdict.metrics import scaling
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, alone
@@ -34,7 +37,9 @@ NIGHTS = 20
 MOST_RUNS = 3 * NIGHTS
 """Runs that are looked through for them."""
 
-LOOKED_INTO = (Status.REGRESSED, Status.IMPROVED, Status.NO_BASELINE)
+SLOWER = (Status.REGRESSED, Status.REDRAWN)
+"""Of these the kernels say why."""
+LOOKED_INTO = (*SLOWER, Status.IMPROVED, Status.NO_BASELINE)
 
 
 class Baselines:
@@ -64,12 +69,17 @@ class Suite:
         planned: int = 1,
         any_clock: bool = False,
         run_id: str | None = None,
+        reference: ReferenceRun | None = None,
     ) -> None:
         """Open the history; raises HistoryError.
 
         ``planned`` is how many processes a suspicious case is given in all; with ``any_clock``
-        nothing is excused by a lower clock.
+        nothing is excused by a lower clock.  ``reference`` is what is measured in turns with
+        such cases.
         """
+        self._reference = reference
+        self._evidenced: dict[str, Evidence] = {}
+        """What the last verdicts were made of."""
         self._known = known
         self._rolling: dict[str, dict[str, list[ProcessSummary]]] = {}
         self.left_out: list[str] = []
@@ -105,18 +115,45 @@ class Suite:
     def suspicious(self) -> list[Record]:
         """Return the records whose answer fresh processes could change.
 
-        Where it is the efficiency of several ranks, one rank's are among them.
+        Those for which the compiler chose otherwise than in the baseline are among them.  Where
+        it is the efficiency of several ranks, one rank's are too.
         """
         chosen: dict[str, Record] = {}
         judged = {record.case.id: record for record in self._judged()}
         for case_id, record in judged.items():
-            if judge.is_suspicious(record.verdicts):
+            looks_different = judge.is_suspicious(record.verdicts) or self._wants_turns(record)
+            if looks_different or self.to_replay(record) is not None:
                 chosen[case_id] = record
             of_ranks = [v for v in record.verdicts if metrics.of(v.metric) is EFFICIENCY]
             one = self._alone(record) if judge.is_suspicious(of_ranks) else None
             if one is not None:
                 chosen[one.case.id] = judged[one.case.id]
         return [record for case_id, record in judged.items() if case_id in chosen]
+
+    def to_take_in_turns(self) -> list[Record]:
+        """Return the records of which pairs with the reference would tell more."""
+        return [] if self._reference is None else list(filter(self._wants_turns, self._judged()))
+
+    def _wants_turns(self, record: Record) -> bool:
+        evidence = self._evidenced.get(record.case.id)
+        return evidence is not None and judge.wants_turns(record.verdicts, evidence)
+
+    def to_replay(self, record: Record) -> Draw | None:
+        """Return the compiler's choices to measure a judged record with; None for its own.
+
+        A replay is repeated while its time is in doubt.  A case that begins with cold caches draws
+        in each process, and ranks draw each for itself.
+        """
+        launch = record.case.launch
+        if launch.cold or launch.ranks > 1 or record.status is Status.ERROR:
+            return None
+        if _unmeasured(record) is not None:
+            return None
+        times = [verdict for verdict in record.verdicts if draws.decide(verdict)]
+        evidence = self._evidence(record, self._outcomes[record.case.id])
+        if evidence.replays and not judge.is_suspicious(times):
+            return None
+        return draws.to_replay(evidence)
 
     def spoilt(self) -> list[Record]:
         """Return the records that the hardware left without anything to judge."""
@@ -161,8 +198,8 @@ class Suite:
 
     def _explained(self, record: Record) -> Record:
         """Add to what a slower time says of itself which kernels it comes from."""
-        regressed = (v for v in record.verdicts if v.status is Status.REGRESSED)
-        slower = [v for v in regressed if metrics.of(v.metric).kernels_explain]
+        worse = (v for v in record.verdicts if v.status in SLOWER)
+        slower = [v for v in worse if metrics.of(v.metric).kernels_explain]
         if not slower:
             return record
         causes = [self._cause(record, slower[0]), *_lagging(record)]
@@ -199,6 +236,7 @@ class Suite:
                     suite[case_id] = self._evidence(record, outcome)
                 except ValueError as error:
                     unfit[case_id] = [Verdict(Status.ERROR, "run", str(error))]
+        self._evidenced = suite
         verdicts = judge.judge(suite) | unfit
         judged = []
         for case_id, record in self.records.items():
@@ -229,9 +267,21 @@ class Suite:
             self._planned,
             len({attempt.process for attempt in record.attempts}),
             self._any_clock,
+            families.family_of(case),
             case.launch.ranks,
             self._evidence_alone(record),
+            self._turns(record, outcome),
+            acceptance.replays_of(record, self.writer.run_id),
+            acceptance.unreplayed(record),
         )
+
+    def _turns(self, record: Record, outcome: Outcome) -> Turns | None:
+        """Return what was measured in turns with the accepted environment, where one is named."""
+        if self._reference is None:
+            return None
+        hardware, case_id = outcome.hardware, record.case.id
+        accepted = _accepted_in(self._known.of(hardware.key), case_id)
+        return self._reference.turns(record, hardware, place(hardware), accepted)
 
     def _evidence_alone(self, record: Record) -> Evidence | None:
         """Return what is known of one rank of the same, measured in this run; None if nothing."""
@@ -305,17 +355,30 @@ def rolling(
     ``runs`` come newest first.  A night counts for a case if its verdict then was OK or IMPROVED
     by the acceptance that is pinned today.  After a roll-back the nights under the newer
     acceptance were fine by values that are gone.
+
+    A metric that improved beyond its nights begins anew with that night.  Kept together, the
+    nights before and after would seem to differ by chance, and a loss of what was gained would
+    never be beyond it.
     """
     nights: dict[str, list[Sequence[ProcessSummary]]] = {}
+    begun: dict[str, set[str]] = {}
     for run in runs:
         for case_id, record in run.records.items():
             baseline, known = pinned.get(case_id), nights.setdefault(case_id, [])
-            if baseline is None or len(known) >= NIGHTS:
+            gone = begun.setdefault(case_id, set())
+            if baseline is None or len(known) >= NIGHTS or metrics.LEADING.name in gone:
                 continue
             if record.baseline_accepted == baseline.accepted.date and _is_accepted(record):
                 with contextlib.suppress(ValueError):  # a line that somebody else wrote
-                    known.append(acceptance.processes_of(record, run.run_id))
+                    processes = acceptance.processes_of(record, run.run_id)
+                    known.append([_without(process, gone) for process in processes])
+                    gone |= judge.improved(record.verdicts)
     return {case_id: [p for night in known for p in night] for case_id, known in nights.items()}
+
+
+def _without(process: ProcessSummary, gone: Collection[str]) -> ProcessSummary:
+    values = {name: value for name, value in process.values.items() if name not in gone}
+    return replace(process, values=values)
 
 
 def _accepted(baseline: Baseline | None) -> str | None:
@@ -336,6 +399,8 @@ def _is_accepted(record: Record) -> bool:
 def _unmeasured(record: Record) -> Verdict | None:
     """Return the verdict of a case that has nothing to judge."""
     for attempt in record.attempts:
+        if attempt.replays:
+            continue
         if attempt.fault is not None:
             fault = attempt.fault
             reason = f"{fault.kind} in {fault.phase}: {fault.message}"
@@ -363,15 +428,20 @@ def _nothing() -> Verdict:
 
 def _changes(file: BaselineFile, case_id: str, environment: Environment) -> list[str]:
     """Name what changed since the baseline; the software is what is judged, so it is said."""
-    baseline = file.baselines.get(case_id)
-    if baseline is None or not baseline.processes:
-        return []
-    old = file.environments.get(baseline.processes[-1].environment)
+    old = _accepted_in(file, case_id)
     return [] if old is None else fingerprint.difference(old, environment)
 
 
+def _accepted_in(file: BaselineFile, case_id: str) -> Environment | None:
+    """Return what a case's baseline was measured in; None if unknown."""
+    baseline = file.baselines.get(case_id)
+    if baseline is None or not baseline.processes:
+        return None
+    return file.environments.get(baseline.processes[-1].environment)
+
+
 def fails(record: Record, *, strict: bool, today: dt.date) -> bool:
-    """Whether a record makes its test fail; ``strict`` lets only OK and IMPROVED pass.
+    """Whether a record makes its test fail; ``strict`` lets only OK, IMPROVED and REDRAWN pass.
 
     A quarantine holds that back up to and including its day.
     """

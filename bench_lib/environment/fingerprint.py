@@ -123,6 +123,36 @@ def with_versions(environment: Environment, versions: Mapping[str, str | None]) 
     return replace(environment, **known)  # type: ignore[arg-type]  # all of them are str
 
 
+def versions(environment: Environment) -> Environment:
+    """Return an environment's versions of torch and its kin alone."""
+    known = {name: getattr(environment, name) for name in _VERSIONS}
+    return replace(Environment(python="", host=""), **known)
+
+
+def software(environment: Environment) -> Environment:
+    """Return what an environment is made of, without its machine, checkout and caches."""
+    return replace(
+        versions(environment),
+        rocm=environment.rocm,
+        libraries=environment.libraries,
+        variables=environment.variables,
+    )
+
+
+def beneath(environment: Environment) -> Environment:
+    """Return what all environments of a machine share: its driver and its firmware.
+
+    A driver without a version of its own has the kernel's.
+    """
+    return Environment(
+        python="",
+        host="",
+        driver=environment.driver,
+        kernel=environment.kernel if environment.driver is None else None,
+        firmware=environment.firmware,
+    )
+
+
 def difference(a: Environment, b: Environment) -> list[str]:
     """Say what changed from `a` to `b`, one sentence each: ``torch 2.11.0 -> 2.12.0``.
 

@@ -37,7 +37,7 @@ from bench_lib.launch.wire import (
     Connection,
     ProtocolError,
 )
-from bench_lib.model import Bursts, Case, Device, Fault, KernelTable, Measurement
+from bench_lib.model import Bursts, Case, Device, Draw, Fault, KernelTable, Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -89,12 +89,20 @@ class WorkerProcess:
         """Whether launches are known to cost more here than they could."""
         return self.excess is not None and self.excess > SAME_KIND
 
-    def measure(self, case: Case, bursts: Bursts | None = None) -> Measurement:
+    def measure(
+        self, case: Case, bursts: Bursts | None = None, replay: Draw | None = None
+    ) -> Measurement:
         """Measure one case, in bursts if it is power-bound and ``bursts`` are given.
 
-        Raises CaseSkipped with the reason, or CaseFault after which this context is gone.
+        With ``replay`` the compiler finds empty caches and chooses as it did there; nothing may
+        have been measured in this process before.  Raises CaseSkipped with the reason, or
+        CaseFault after which this context is gone.
         """
-        beside = {} if bursts is None else {"bursts": dataclasses.asdict(bursts)}
+        beside: dict[str, Any] = {}
+        if bursts is not None:
+            beside["bursts"] = dataclasses.asdict(bursts)
+        if replay is not None:
+            beside["replay"] = replay.table
         return self._answer("measure", case, "measurement", Measurement, beside)
 
     def calibrate(self) -> Bursts | None:

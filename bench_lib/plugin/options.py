@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from bench_lib.engine.settings import KERNELS, PLANNED, Settings
+from bench_lib.engine import settings as engine_settings
+from bench_lib.engine.settings import KERNELS, PLANNED, Settings, Side
 from bench_lib.launch import launchers
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import TIERS
@@ -72,7 +73,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-strict",
         action="store_true",
-        help="fail on everything but OK and IMPROVED, a missing baseline included",
+        help="fail on everything but OK, IMPROVED and REDRAWN, a missing baseline included",
     )
     group.addoption(
         "--perf-lock-wait",
@@ -129,6 +130,24 @@ def add_options(parser: pytest.Parser) -> None:
         help="what starts cases of several ranks: torchrun, mpirun or srun, and perhaps words of "
         'its own, such as "srun -p gpu" (default: BENCH_LIB_LAUNCHER, or torchrun)',
     )
+    group.addoption(
+        "--perf-reference",
+        metavar="PYTHON",
+        default=None,
+        help="interpreter of the accepted environment: what looks different is measured again in "
+        "turns with it, so that the device and the night cancel (ini: perf_reference)",
+    )
+    parser.addini("perf_reference", "interpreter of the accepted environment", default="")
+    parser.addini(
+        "perf_reference_prefix",
+        "words that run that interpreter in a container: docker run --rm ...",
+        default="",
+    )
+    parser.addini(
+        "perf_reference_env",
+        "environment variables of that interpreter, NAME=VALUE, one a line",
+        type="linelist",
+    )
     parser.addini("perf_matrix", "matrix to take cases from", default="perf_tests/matrix.toml")
     parser.addini(
         "perf_paths",
@@ -164,6 +183,7 @@ def read_options(config: pytest.Config) -> PluginOptions:
         tune=config.getoption("perf_tune"),
         any_clock=config.getoption("perf_any_clock"),
         launcher=config.getoption("perf_launcher"),
+        reference=_reference(config),
     )
     given = [value for name, value in vars(config.option).items() if name.startswith("perf_")]
     return PluginOptions(
@@ -175,6 +195,23 @@ def read_options(config: pytest.Config) -> PluginOptions:
         asked_for=any(value not in (None, False) for value in given) or _names_perf_path(config),
         settings=settings,
     )
+
+
+def _reference(config: pytest.Config) -> Side | None:
+    """Return the accepted environment, if one is named; raises UsageError."""
+    given = config.getoption("perf_reference")
+    python = config.getini("perf_reference") if given is None else given
+    if not python:
+        return None
+    try:
+        words = engine_settings.prefix(config.getini("perf_reference_prefix"))
+        variables = dict(map(engine_settings.variable, config.getini("perf_reference_env")))
+    except ValueError as error:
+        raise pytest.UsageError(f"perf_reference: {error}") from error
+    if not words and Path(python).name != python:  # a bare name is looked for on the PATH
+        folder = config.rootpath if given is None else config.invocation_params.dir
+        python = str(Path(folder, Path(python).expanduser()).absolute())
+    return Side(python, variables, words)
 
 
 def _names_perf_path(config: pytest.Config) -> bool:

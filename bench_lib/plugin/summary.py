@@ -63,10 +63,11 @@ def write(terminal: Any, session: PerfSession) -> None:
     terminal.write_line(f"run {run.run_id} on {device.key}: {words}")
 
 
+ODD = (Status.INVALID, Status.SUSPECT, Status.INCOMPARABLE, Status.REDRAWN)
 _BAD, _ODD, _GOOD = {"red": True}, {"yellow": True}, {"green": True}
 _COLOURS = {
     **{status.value: _BAD for status in FAILING},
-    **{status.value: _ODD for status in (Status.INVALID, Status.SUSPECT, Status.INCOMPARABLE)},
+    **{status.value: _ODD for status in ODD},
     Status.IMPROVED.value: _GOOD,
 }
 

@@ -53,6 +53,7 @@ WORDS = {
     Status.INCOMPARABLE: "incomparable",
     Status.SUSPECT: "suspect",
     Status.NOISY: "noisy",
+    Status.REDRAWN: "redrawn",
     Status.NO_BASELINE: "without a baseline",
     Status.IMPROVED: "improved",
     Status.SKIPPED: "skipped",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import statistics
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bench_lib import backends
@@ -19,6 +19,7 @@ from bench_lib.model import (
     Environment,
     Hardware,
     KernelTable,
+    Limits,
     Measurement,
     ProcessSummary,
     Record,
@@ -27,6 +28,7 @@ from bench_lib.model import (
 from bench_lib.storage.baselines import BaselineChange, BaselineFile
 from bench_lib.verdict import judge, metrics, validity
 from bench_lib.verdict.metrics import summary
+from bench_lib.verdict.metrics.metric import Counts, Metric, Rule
 from bench_lib.verdict.statistics.comparison import AGREEING
 
 
@@ -40,23 +42,48 @@ def processes_of(record: Record, run_id: str | None = None) -> list[ProcessSumma
     accepted: dict[int, tuple[Attempt, Measurement]] = {}
     first_looks: dict[int, Measurement] = {}
     for attempt in record.attempts:
-        if (seen := attempt.measurement) is not None:
+        if (seen := attempt.measurement) is not None and not attempt.replays:
             first_looks.setdefault(attempt.process, seen)
             if attempt.accepted:
                 accepted.setdefault(attempt.process, (attempt, seen))
-    prefix = "" if run_id is None else f"{run_id}/"
     return [
-        summary.summarise(
-            seen,
-            environment=attempt.environment,
-            time=attempt.time,
-            seen=attempt.telemetry,
-            first_look=first_looks[process],
-            cold=record.case.launch.cold,
-            worker=prefix + seen.context_id,
-        )
+        _summary(record, attempt, seen, first_looks[process], run_id)
         for process, (attempt, seen) in accepted.items()
     ]
+
+
+def replays_of(record: Record, run_id: str | None = None) -> list[ProcessSummary]:
+    """Return the summary of every process in which the compiler chose as in the baseline.
+
+    The hardware spoilt none of them; of a process that was measured twice the last look counts.
+    """
+    last = {a.process: a for a in record.attempts if a.replays and not a.invalid}
+    measured = ((attempt, attempt.measurement) for attempt in last.values())
+    return [_summary(record, a, seen, seen, run_id) for a, seen in measured if seen is not None]
+
+
+def unreplayed(record: Record) -> str:
+    """Return why a process in which the compiler was to choose so could not be measured."""
+    return next((why for a in record.attempts if a.replays and (why := _why_not(a))), "")
+
+
+def _summary(
+    record: Record,
+    attempt: Attempt,
+    seen: Measurement,
+    first_look: Measurement,
+    run_id: str | None,
+) -> ProcessSummary:
+    prefix = "" if run_id is None else f"{run_id}/"
+    return summary.summarise(
+        seen,
+        environment=attempt.environment,
+        time=attempt.time,
+        seen=attempt.telemetry,
+        first_look=first_look,
+        cold=record.case.launch.cold,
+        worker=prefix + seen.context_id,
+    )
 
 
 CONDITIONS = ("compute_partition", "memory_partition", "power_cap_w", "clock_policy")
@@ -188,10 +215,11 @@ def _change(
         {name: known[0] for name, known in conditions.items() if len(known) == 1},
         kernels=_kernels(old, [record for _, record in sound]),
     )
+    new = replace(new, began=_began(new, old, case.limits))
     against = [
         *_unsteady(processes, case),
         *_doubted(record for _, record in sound),
-        *_slower(new, old, case.limits.tolerance),
+        *_worse(new, old, case.limits),
         *(f"measured under {words}" for words in _mixed(conditions)),
     ]
     return BaselineChange(case.id, old, new, against="; ".join(against) or None)
@@ -207,7 +235,8 @@ def _kernels(old: Baseline | None, records: list[Record]) -> KernelTable | None:
 
 
 def _is_sound(record: Record) -> bool:
-    return record.status is not Status.ERROR and not any(a.fault for a in record.attempts)
+    faults = [a.fault for a in record.attempts if a.fault is not None and not a.replays]
+    return record.status is not Status.ERROR and not faults
 
 
 def _unsteady(processes: list[ProcessSummary], case: Case) -> list[str]:
@@ -220,6 +249,8 @@ def _unsteady(processes: list[ProcessSummary], case: Case) -> list[str]:
 def _doubted(records: Iterable[Record]) -> list[str]:
     """Repeat the worst that the runs themselves said of values that are in doubt."""
     records = list(records)
+    if any(record.status is None for record in records):
+        return ["its run did not judge it: killed before, side A of ab, or without --judge"]
     for status in DOUBTFUL:
         for record in records:
             if record.status is status:
@@ -229,32 +260,102 @@ def _doubted(records: Iterable[Record]) -> list[str]:
     return []
 
 
-def _slower(new: Baseline, old: Baseline | None, tolerance: float) -> list[str]:
-    """Say by how much the new values are slower, which chance does not excuse here.
+def _began(new: Baseline, old: Baseline | None, limits: Limits) -> dict[str, float]:
+    """Return by metric the value from which small slow-downs add up.
+
+    It is the old baseline's, unless the new values are beyond the tolerance either way: those
+    are better, or somebody insisted on them.
+    """
+    began = _typical(new, new, limits)
+    for metric, change in _changes(new, old, limits):
+        if abs(change.since) <= change.tolerance:
+            began[metric.name] = change.began
+    return {name: _digits(value, metrics.of(name).digits) for name, value in began.items()}
+
+
+def _worse(new: Baseline, old: Baseline | None, limits: Limits) -> list[str]:
+    """Say by how much the new values are worse, which chance does not excuse here.
 
     A run may call it OK because its processes could not tell; as the reference it would
-    hide the next slow-down.
+    hide the next slow-down.  Nor does it excuse many small steps in one direction.
     """
-    if old is None or not old.processes or old.provenance != "measured":
-        return []
-    compared = [metrics.LEADING]
-    processes = (*new.processes, *old.processes)
-    if len(metrics.DEVICE.states(processes)) == 1:
-        compared.append(metrics.DEVICE)
-        if all(p.host_bound and metrics.DEVICE.name in p.values for p in processes):
-            del compared[0]  # the host's time is too unsteady to say so by its mean
-    words = []
-    for metric in compared:
-        after, before = (list(metric.values(side.processes).values()) for side in (new, old))
-        if len(after) < len(new.processes) or len(before) < len(old.processes):
-            continue
-        change = statistics.geometric_mean(after) / statistics.geometric_mean(before) - 1
-        if change > tolerance:
-            name = "" if metric is metrics.LEADING else "device time "
+    words: list[str] = []
+    for metric, change in _changes(new, old, limits):
+        if words and metric.host_sets:
+            continue  # the same step's time once more
+        name = "" if metric is metrics.LEADING else f"{metric.label} "
+        tolerated = f"the tolerance is {change.tolerance:.1%}"
+        if change.now > change.tolerance:
+            words.append(f"{name}{change.now:.2%} {metric.worse} than accepted; {tolerated}")
+        elif change.since > change.tolerance:
+            began = metric.in_words(change.began)
             words.append(
-                f"{name}{change:.2%} slower than accepted; the tolerance is {tolerance:.1%}"
+                f"{name}{change.since:.2%} {metric.worse} than {began}, from which accepted values "
+                f"have crept; {tolerated}"
             )
     return words
+
+
+@dataclass(frozen=True)
+class _Change:
+    """How much worse a metric's new values are, as fractions; below 0 they are better."""
+
+    now: float
+    """Than the old baseline's."""
+    since: float
+    """Than those from which it crept."""
+    began: float
+    """Those, in the metric's unit."""
+    tolerance: float
+    """With what is allowed on top of the case's own."""
+
+
+def _changes(
+    new: Baseline, old: Baseline | None, limits: Limits
+) -> Iterator[tuple[Metric, _Change]]:
+    """Compare what most processes tell: times, throughput, memory."""
+    if old is None or not old.processes or old.provenance != "measured":
+        return
+    before = _typical(old, new, limits)
+    for name, after in _typical(new, old, limits).items():
+        metric = metrics.of(name)
+        began = old.began.get(name, before[name])
+        sign = -1 if metric.more_is_better else 1
+        now, since = ((after / value) ** sign - 1 for value in (before[name], began))
+        tolerance = metric.tolerance_in(limits) or 0.0
+        if not callable(metric.allowance):
+            tolerance += metric.allowance / before[name]
+        yield metric, _Change(now, since, began, tolerance)
+
+
+def _typical(baseline: Baseline, other: Baseline, limits: Limits) -> dict[str, float]:
+    """Return the geometric mean of each metric that all processes of both sides know alike.
+
+    What the host decides is left out where the device always waited for it and its own time is
+    known: the host's is too unsteady to be told by its mean.
+    """
+    processes = (*baseline.processes, *other.processes)
+    waited = all(p.host_bound for p in processes) and _is_alike(metrics.DEVICE, processes)
+    return {
+        name: statistics.geometric_mean(metric.values(baseline.processes).values())
+        for name, metric in metrics.registered().items()
+        if _is_of_most(metric) and metric.tolerance_in(limits) is not None
+        if _is_alike(metric, processes) and not (waited and metric.host_sets)
+    }
+
+
+def _is_alike(metric: Metric, processes: Sequence[ProcessSummary]) -> bool:
+    """Whether all processes know a metric, measured in one and the same way."""
+    values = metric.values(processes).values()
+    is_known = len(values) == len(processes) and min(values) > 0
+    return is_known and (metric.state is None or len(metric.states(processes)) == 1)
+
+
+def _is_of_most(metric: Metric) -> bool:
+    """Whether most processes decide a metric, and not the best or the worst of them."""
+    if metric.rule is Rule.CHANCE:
+        return metric.sides is None
+    return metric.rule is Rule.THRESHOLD and metric.counts is Counts.MOST and metric.bound is None
 
 
 def taken(changes: Iterable[BaselineChange], *, force: bool = False) -> list[BaselineChange]:
@@ -276,25 +377,32 @@ def taken(changes: Iterable[BaselineChange], *, force: bool = False) -> list[Bas
 
 def _why_nothing(record: Record) -> str:
     last = record.attempts[-1]
-    if last.skipped is not None:
-        return f"skipped: {last.skipped}"
-    if last.fault is not None:
-        message = last.fault.message.partition("\n")[0]
-        return f"{last.fault.kind} in {last.fault.phase}: {message}"
+    if why := _why_not(last):
+        return why
     if last.discarded is None and record.status is Status.ERROR:
         return "; ".join(["ERROR", *(v.reason for v in record.verdicts)])
     return last.discarded or "no accepted attempt"
 
 
+def _why_not(attempt: Attempt) -> str:
+    """Say why an attempt has no measurement; nothing where it has one."""
+    if attempt.skipped is not None:
+        return f"skipped: {attempt.skipped}"
+    if attempt.fault is None:
+        return ""
+    message = attempt.fault.message.partition("\n")[0]
+    return f"{attempt.fault.kind} in {attempt.fault.phase}: {message}"
+
+
 def _rounded(process: ProcessSummary) -> ProcessSummary:
     """Keep of each value as many digits as can be read and judged by."""
-
-    def digits(value: float, n: int) -> float:
-        return float(f"{value:.{n}g}")
-
     return replace(
         process,
-        values={name: digits(x, metrics.of(name).digits) for name, x in process.values.items()},
+        values={name: _digits(x, metrics.of(name).digits) for name, x in process.values.items()},
         clock_mhz=None if process.clock_mhz is None else round(process.clock_mhz, 0),
         power_w=None if process.power_w is None else round(process.power_w, 0),
     )
+
+
+def _digits(value: float, n: int) -> float:
+    return float(f"{value:.{n}g}")

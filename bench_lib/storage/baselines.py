@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import hashlib
 import json
 import math
 import os
@@ -175,7 +176,9 @@ def _decode(case_id: str, about: Any) -> Baseline:
         if stored.get("provenance") == PUBLISHED:
             stored = {"processes": [], "accepted": NOBODY, **stored}
         if isinstance(processes := stored.get("processes"), list):
-            stored = {**stored, "processes": [_by_metric(process) for process in processes]}
+            draws = msgspec.convert(stored.get("draws", {}), dict[str, list[dict[str, Any]]])
+            known = [_with_draw(_by_metric(process), draws) for process in processes]
+            stored = {**stored, "processes": known}
         baseline = msgspec.convert({**stored, "case_id": case_id}, Baseline)
     except msgspec.ValidationError as error:
         raise msgspec.ValidationError(f"case {case_id}: {error}") from error
@@ -224,6 +227,32 @@ def _by_metric(process: Any) -> Any:
     return {**process, "values": values, "states": states}
 
 
+def _with_draw(process: Any, draws: Mapping[str, list[dict[str, Any]]]) -> Any:
+    """Return a process with the kernels that its draw's name stands for; without one as it is."""
+    if not isinstance(process, dict) or "draw" not in process:
+        return process
+    name = msgspec.convert(process["draw"], str)
+    if name not in draws:
+        raise msgspec.ValidationError(f"a process has the draw {name!r}, which draws lacks")
+    kernels = {row.get("kernel"): row for row in draws[name]}
+    return {**process, "draw": {"kernels": kernels}}
+
+
+def _draws_apart(case: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a case with each draw once, a row for each kernel; one that is unknown is left out."""
+    draws: dict[str, Any] = {}
+    processes = []
+    for process in case.get("processes", []):
+        others = {name: value for name, value in process.items() if name != "draw"}
+        if kernels := process.get("draw", {}).get("kernels"):
+            rows = [{"kernel": name, **choice} for name, choice in sorted(kernels.items())]
+            others["draw"] = hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:8]
+            draws[others["draw"]] = rows
+        processes.append(others)
+    rest = {name: value for name, value in case.items() if name != "draws"}
+    return {**rest, "processes": processes, **({"draws": draws} if draws else {})}
+
+
 NOBODY = Accepted(run_id="", reason="", date="")
 """Who accepted what was published."""
 
@@ -247,6 +276,9 @@ def _problems(baseline: Baseline) -> Iterator[str]:
     for process in processes:
         for problem in _problems_of_process(process):
             yield f"a process has {problem}"
+    for name, value in baseline.began.items():
+        if not 0 < value < math.inf:
+            yield f"began at {name} {value:g}; it has to be a number above 0"
     if not 0 < baseline.limits.spread <= 1:
         yield f"limits.spread is {baseline.limits.spread}"
 
@@ -336,7 +368,8 @@ def write(
     cases = dict(document.get("cases", {}))
     for change in changes:
         if change.new is not None:
-            cases[change.case_id] = _rewritten(cases.get(change.case_id), change.new)
+            case = _rewritten(cases.get(change.case_id), change.new)
+            cases[change.case_id] = _draws_apart(case)
             del cases[change.case_id]["case_id"]
             # What is tolerated is the case's to say; how steady it is, the measuring's.
             cases[change.case_id]["limits"] = {"spread": change.new.limits.spread}

@@ -1,11 +1,19 @@
 """Anybody's timings, one JSON object a line: checked, and condensed to a median a process.
 
 A line is ``{"case": text, "role": "baseline" or "candidate", "process": number or text,
-"iteration_s": [seconds, ...]}``.  It may have ``"probe": {name: number}``, costs that the case
-has no part in (``covariates``), and ``"slow": share`` where a delay was planted: each such
-share is judged as a case of its own against the clean baseline processes, and what was planted
-in a baseline process is read but not judged.  Whatever is wrong with a line is named with its
-number and keeps its case from being judged; nothing is left out in silence.
+"iteration_s": [seconds, ...]}``.  It may have
+
+- ``"run"`` and ``"device"``, number or text: which run the process is of, and where it ran;
+- ``"draw"``, number or text: what the compiler chose for it;
+- ``"family"``, text: which cases vary alike from run to run and from device to device;
+- ``"probe": {name: number}``, costs that the case has no part in (``covariates``);
+- ``"slow": share``, where a delay was planted.  Each such share is judged as a case of its own
+  against the clean baseline processes.  What was planted in a baseline process is read but not
+  judged.
+
+A case says each of the first four on all of its lines or on none, and a file its runs.  Whatever is
+wrong with a line is named with its number and keeps its case from being judged; nothing is left
+out in silence.
 """
 
 from __future__ import annotations
@@ -14,7 +22,7 @@ import codecs
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +30,9 @@ import msgspec
 
 from bench_lib.verdict.metrics.iterations import spread
 
-FIELDS = frozenset({"case", "role", "process", "iteration_s", "probe", "slow"})
+ABOUT = ("run", "device", "draw", "family")
+"""What a line may say of its process, in a word."""
+FIELDS = frozenset({"case", "role", "process", "iteration_s", "probe", "slow", *ABOUT})
 ROLES = ("baseline", "candidate")
 LARGEST = sys.float_info.max
 NO_PROBE: Mapping[str, float] = {}
@@ -42,6 +52,12 @@ class SampledProcess:
     line: int
     probe: Mapping[str, float] = field(default_factory=dict)
     """Costs that the case has no part in, by name; each in a unit of its own."""
+    run: str = ""
+    """Which run it is of; this and the following are empty where the line does not say."""
+    device: str = ""
+    draw: str = ""
+    """What the compiler chose, by a name that only equal choices share."""
+    family: str = ""
 
 
 @dataclass(slots=True)
@@ -53,6 +69,22 @@ class CaseSamples:
     candidate: dict[str, SampledProcess] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     """Each begins with ``line N: ``."""
+
+    @property
+    def processes(self) -> list[SampledProcess]:
+        """The processes of both sides."""
+        return [*self.baseline.values(), *self.candidate.values()]
+
+    @property
+    def family(self) -> str:
+        """Which cases vary as this one does; empty where no line says."""
+        return next((process.family for process in self.processes), "")
+
+    @property
+    def new_draws(self) -> list[str]:
+        """The candidate's draws of the compiler that no baseline process has."""
+        known = {process.draw for process in self.baseline.values()}
+        return sorted({process.draw for process in self.candidate.values()} - known)
 
 
 @dataclass
@@ -107,6 +139,7 @@ def read(lines: Iterable[bytes]) -> Samples:
             )
     for name, clean in planted.items():
         _hold_against_clean(samples.cases[name], samples.cases.get(clean))
+    _note_what_some_lines_lack(list(samples.cases.values()))
     if not samples.cases and not samples.problems:
         samples.problems.append("no samples in it")
     notes += [_note_of_unknown(extra, numbers) for extra, numbers in unknown.items()]
@@ -159,7 +192,7 @@ def _with_delay(case: str, slow: Any) -> str:
 
 def _hold_against_clean(planted: CaseSamples, clean: CaseSamples | None) -> None:
     """Give a case of planted delays the baseline that it is judged against."""
-    lines = [p.line for side in (planted.baseline, planted.candidate) for p in side.values()]
+    lines = [process.line for process in planted.processes]
     planted.baseline = {} if clean is None else clean.baseline
     planted.problems += [] if clean is None else clean.problems
     if lines and not planted.baseline:
@@ -167,16 +200,43 @@ def _hold_against_clean(planted: CaseSamples, clean: CaseSamples | None) -> None
         planted.problems.append(f"line {min(lines)}: {words}")
 
 
+def _note_what_some_lines_lack(cases: Sequence[CaseSamples]) -> None:
+    """Refuse cases that say something of some processes and not of others.
+
+    What a run adds to an error has to be known of all cases, so a file says it of all or of none.
+    """
+    runs = [process.line for case in cases for process in case.processes if process.run]
+    for case in cases:
+        for name in ABOUT:
+            told = {process.line: getattr(process, name) for process in case.processes}
+            telling = runs if name == "run" else [line for line, value in told.items() if value]
+            lacking = [line for line, value in told.items() if not value]
+            if lacking and telling:
+                case.problems.append(
+                    f"line {min(lacking)}: no {name}, which line {min(telling)} has; say it on all "
+                    "lines or on none"
+                )
+        case.problems += _families_beside_the_first(case)
+
+
+def _families_beside_the_first(case: CaseSamples) -> Iterator[str]:
+    families = sorted((process.line, process.family) for process in case.processes)
+    for line, family in families:
+        first, other = families[0]
+        if family and other and family != other:
+            yield f"line {line}: family is {_shown(family)}, on line {first} it is {_shown(other)}"
+
+
 def _add(case: CaseSamples, sample: dict[str, Any], line: int) -> None:
     """Add a line's process to its case; raises ValueError on the first thing wrong with it."""
     for name in ("role", "process", "iteration_s"):
         if name not in sample:
             raise ValueError(f"no {name}; a line needs case, role, process and iteration_s")
-    role, process, times = sample["role"], sample["process"], sample["iteration_s"]
+    role, times = sample["role"], sample["iteration_s"]
     if role not in ROLES:
         raise ValueError(f"role is {_shown(role)}; it has to be baseline or candidate")
-    if not _is_text(process) and type(process) is not int:  # true is an int as well
-        raise ValueError(f"process is {_shown(process)}; it has to be a whole number or text")
+    name = _name(sample["process"], "process")
+    about = {name: _name(sample[name], name) for name in ABOUT if name in sample}
     _check_times(times)
     probe = sample.get("probe", NO_PROBE)
     _check_probe(probe)
@@ -184,7 +244,8 @@ def _add(case: CaseSamples, sample: dict[str, Any], line: int) -> None:
     if slow != 0 or not _is_number(slow):
         _check_positive(slow, "slow", "planted shares")
     side = case.baseline if role == "baseline" else case.candidate
-    name = sys.intern(str(process))
+    if "run" in about:  # which may number its processes as another one does
+        name = sys.intern(f"{about['run']}/{name}")
     if name in side:
         raise ValueError(
             f"process {name!r} of the {role} is on line {side[name].line} already; "
@@ -192,8 +253,14 @@ def _add(case: CaseSamples, sample: dict[str, Any], line: int) -> None:
         )
     ordered = sorted(times)
     side[name] = SampledProcess(
-        math.log(_median(ordered)), _spread(ordered), len(ordered), line, probe
+        math.log(_median(ordered)), _spread(ordered), len(ordered), line, probe, **about
     )
+
+
+def _name(value: Any, field: str) -> str:
+    if not _is_text(value) and type(value) is not int:  # true is an int as well
+        raise ValueError(f"{field} is {_shown(value)}; it has to be a whole number or text")
+    return sys.intern(str(value))
 
 
 def _check_times(times: Any) -> None:
@@ -249,7 +316,7 @@ def _spread(ordered: list[float]) -> float:
 
 
 def _unequal_counts(case: CaseSamples) -> list[tuple[int, str]]:
-    processes = [*case.baseline.values(), *case.candidate.values()]
+    processes = case.processes
     if not processes:
         return []
     fewest = min(processes, key=lambda process: process.n)

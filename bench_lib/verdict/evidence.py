@@ -11,16 +11,32 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from bench_lib.model import Baseline, Limits, ProcessSummary
+from bench_lib.model import Baseline, Draw, Limits, ProcessSummary
 from bench_lib.verdict import validity
-from bench_lib.verdict.statistics.comparison import AGREEING, LEAST_PROCESSES
+from bench_lib.verdict.statistics.comparison import AGREEING, LEAST_PROCESSES, Origin
 
 BETWEEN_DEVICES = 0.02
-"""Two devices of a model may differ by this much: 1.8% was seen between H200s."""
+"""Clocks, and times at another clock, of two devices of a model may differ by this much."""
 BETWEEN_HOST_STATES = 0.10
 """A host-bound step may differ by this much from one run to the next: small training steps on
 one idle H200 machine took 3 to 6% less three minutes later, with 2% between processes."""
 PINNED, ROLLING = "pinned", "rolling"
+REFERENCE = "reference"
+"""What a verdict is against where processes were measured in turns with the accepted ones."""
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Measurements in turns with the accepted environment: on one device, in the same minutes."""
+
+    reference: str
+    """That environment, in words."""
+    pairs: Sequence[tuple[ProcessSummary, ProcessSummary]] = ()
+    """A process of the candidate and one of the reference."""
+    planned: int = 1
+    """How many pairs the case gets where it looks suspicious."""
+    without: str = ""
+    """Why the case is judged without the reference; empty where it is not."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +56,34 @@ class Evidence:
     """Processes in which the case was tried, those that the hardware spoilt among them."""
     any_clock: bool = False
     """Whether nothing is to be excused by a lower clock."""
+    family: str = ""
+    """Which cases vary alike from run to run and from device to device."""
     ranks: int = 1
     alone: Evidence | None = None
     """The same with one rank, measured in the same run; None where it was not."""
+    turns: Turns | None = None
+    """None where no accepted environment was named."""
+    replays: Sequence[ProcessSummary] = ()
+    """Processes in which the compiler was made to choose as in the baseline."""
+    unreplayed: str = ""
+    """Why such a process could not be measured."""
 
     def references(self) -> dict[str, Sequence[ProcessSummary]]:
         """Return what to hold against, by its name; the nights only where they are enough."""
         if self.baseline is None:
             return {}
-        nights = {ROLLING: self.rolling} if len(self.rolling) >= LEAST_PROCESSES else {}
-        return {PINNED: self.baseline.processes, **nights}
+        nights = self._nights
+        known = {ROLLING: nights} if len(nights) >= LEAST_PROCESSES else {}
+        return {PINNED: self.baseline.processes, **known}
+
+    @cached_property
+    def _nights(self) -> Sequence[ProcessSummary]:
+        """The nights of the compiler's draw that the case has now, and those of none known."""
+        drawn = next(filter(None, map(known_draw, self.candidate)), None)
+        if drawn is None:
+            return self.rolling
+        other = [p for p in self.rolling if known_draw(p) is None]
+        return [*other, *drawn_alike(self.rolling, drawn)] if self.rolling else self.rolling
 
     @property
     def most_spread(self) -> float:
@@ -115,18 +149,31 @@ class Evidence:
     def _devices(self) -> set[str | None]:
         return {_device(p) for p in self.candidate} - {None}
 
-    def allowance(self, against: str, *, waits: bool) -> float:
-        """Return the fraction that is tolerated on top, for what else is known to differ.
+    def earlier(self) -> list[list[ProcessSummary]]:
+        """Return the processes of earlier runs in the order of time: accepted ones, and nights."""
+        pinned = self.baseline.processes if self.baseline is not None else []
+        return [list(pinned), list(reversed(self.rolling))]
 
-        ``waits`` says that the device waits for its host, which is never twice the same.
-        """
-        device = BETWEEN_DEVICES if self.is_new_device(against) else 0.0
-        return device + (BETWEEN_HOST_STATES if waits else 0.0)
+
+def known_draw(process: ProcessSummary) -> Draw | None:
+    """Return what the compiler chose for a process; None where it chose nothing, or unseen."""
+    return process.draw if process.draw is not None and process.draw.kernels else None
+
+
+def drawn_alike(processes: Sequence[ProcessSummary], draw: Draw) -> list[ProcessSummary]:
+    """Return the processes for which the compiler chose so."""
+    known = ((process, known_draw(process)) for process in processes)
+    return [process for process, own in known if own is not None and own.chooses_as(draw)]
 
 
 def mostly_waited(processes: Sequence[ProcessSummary]) -> bool:
     """Whether the device waited for its host in more than half of some processes."""
     return 2 * sum(p.host_bound for p in processes) > len(processes)
+
+
+def origin_of(process: ProcessSummary) -> Origin:
+    """Return where a process ran."""
+    return Origin(process.run, _device(process) or "")
 
 
 def _device(process: ProcessSummary) -> str | None:

@@ -22,11 +22,13 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
-from bench_lib.verdict import validity
+from bench_lib.verdict import draws, host, turns, validity
 from bench_lib.verdict.evidence import (
     BETWEEN_DEVICES,
     BETWEEN_HOST_STATES,
     PINNED,
+    REFERENCE,
+    ROLLING,
     Evidence,
     differing,
 )
@@ -34,7 +36,7 @@ from bench_lib.verdict.metrics import LEADING, find, of, registered
 from bench_lib.verdict.metrics.builtin import METRICS
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, efficiencies, enough
 from bench_lib.verdict.metrics.iterations import TRUST
-from bench_lib.verdict.metrics.metric import Metric, Rule, Sides, named
+from bench_lib.verdict.metrics.metric import Metric, Rule, Sides, by_origin, named, origins
 from bench_lib.verdict.rules import chance, threshold
 from bench_lib.verdict.rules.chance import Question
 from bench_lib.verdict.severity import NOT_COMPARED, worst
@@ -47,6 +49,7 @@ __all__ = [
     "Evidence",
     "compare",
     "differing",
+    "improved",
     "is_suspicious",
     "judge",
     "judge_pairs",
@@ -55,14 +58,30 @@ __all__ = [
     "overall",
     "sharper",
     "stored_limits",
+    "wants_turns",
 ]
 
 
 def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
     """Judge a suite: a verdict per case, metric and baseline, latency first.
 
+    A case that was measured with the baseline's own choices of the compiler is judged by those.
     Raises ValueError where a case has no candidate process.
     """
+    found = _judged(suite)
+    again = {case_id: draws.as_replayed(evidence) for case_id, evidence in suite.items()}
+    replays = {case_id: evidence for case_id, evidence in again.items() if evidence is not None}
+    replayed = _judged({**suite, **replays}) if replays else {}
+    return {
+        case_id: draws.settled(evidence, found[case_id], replayed[case_id])
+        if case_id in replays
+        else draws.remarked(evidence, found[case_id])
+        for case_id, evidence in suite.items()
+    }
+
+
+def _judged(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
+    """Judge a suite as it was measured."""
     found: dict[str, list[Verdict]] = {}
     judged: dict[str, Evidence] = {}
     for case_id, evidence in suite.items():
@@ -76,8 +95,10 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
         for case_id, verdict in _verdicts(metric, judged):
             found[case_id].append(verdict)
     for case_id, evidence in judged.items():
-        timed = sharper(_as_a_whole(_less_the_clock(found[case_id], evidence)))
-        found[case_id] = _weighed(timed, evidence)
+        answers = [v for v in found[case_id] if v.against == REFERENCE]
+        others = [v for v in found[case_id] if v.against != REFERENCE]
+        timed = sharper(_as_a_whole(_less_the_clock(others, evidence)))
+        found[case_id] = turns.decided(_weighed(timed, evidence), answers, evidence)
     for case_id, evidence in suite.items():
         found[case_id] += _efficient_enough(evidence, found[case_id])
     return found
@@ -96,6 +117,8 @@ def _verdicts(metric: Metric, suite: Mapping[str, Evidence]) -> list[tuple[str, 
                     families.setdefault(against, []).append(answer)
                 else:
                     found.append((case_id, _told(answer, metric)))
+        if (question := turns.question(case_id, metric, evidence)) is not None:
+            families.setdefault(REFERENCE, []).append(question)
     for family in families.values():
         found += _answered(family)
     return found
@@ -144,7 +167,22 @@ def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) ->
         case_id,
         metric,
         against,
-        Contrast(new, old, evidence.planned, *probes),
+        Contrast(
+            new,
+            old,
+            evidence.planned,
+            *probes,
+            candidate_origins=sides.candidate_origins,
+            baseline_origins=sides.baseline_origins,
+            history=[
+                {
+                    origin: {name: sign * math.log(value) for name, value in values.items()}
+                    for origin, values in era.items()
+                }
+                for era in sides.history
+            ],
+            family=evidence.family,
+        ),
         metric.tolerance_in(evidence.limits) or 0.0,
         sides.allowance,
         sides.remark,
@@ -167,18 +205,20 @@ def _by_process(metric: Metric, evidence: Evidence, against: str) -> Sides | Non
         return None
     remark = ""
     if evidence.is_new_device(against):
-        remark = "; the baseline hardly knows this device, so "
-        remark += f"{BETWEEN_DEVICES:.0%} more is allowed"
+        remark = "; the baseline hardly knows this device"
     if metric is LEADING:
         remark += "; in bursts, below the power cap" if state == IN_BURSTS else ""
         remark += _clocks(candidate, old)
     return Sides(
         new_values,
         old_values,
-        evidence.allowance(against, waits=metric.host_sets and evidence.waits_as_before),
+        BETWEEN_HOST_STATES if metric.host_sets and evidence.waits_as_before else 0.0,
         remark,
         {name: process.probe for name, process in named(candidate).items()},
         {name: process.probe for name, process in named(old).items()},
+        origins(candidate),
+        origins(old),
+        [by_origin(metric.values_in(era, state), origins(era)) for era in evidence.earlier()],
     )
 
 
@@ -300,8 +340,20 @@ def leading(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def is_suspicious(verdicts: Sequence[Verdict]) -> bool:
-    """Whether fresh processes could change the answer: it moved, and is not confirmed."""
-    return any(map(_can_change, verdicts))
+    """Whether fresh processes could change the answer: it moved, and is not confirmed.
+
+    Where the reference answered, only its answer counts.
+    """
+    decided = {v.metric for v in verdicts if turns.is_answer(v)}
+    return any(_can_change(v) for v in verdicts if turns.is_answer(v) or v.metric not in decided)
+
+
+def wants_turns(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
+    """Whether pairs with the reference could change the answer."""
+    if evidence.is_unjudged or evidence.turns is None or evidence.turns.without:
+        return False
+    asked = [verdict for verdict in verdicts if turns.can_answer(verdict)]
+    return is_suspicious(asked) or turns.could_hide(asked, evidence)
 
 
 def _can_change(verdict: Verdict) -> bool:
@@ -315,6 +367,11 @@ def _can_change(verdict: Verdict) -> bool:
         or (verdict.status is Status.NOISY and _looks_slower(verdict))
         or (verdict.status is Status.OK and _looks_faster(verdict))
     )
+
+
+def improved(verdicts: Sequence[Verdict]) -> set[str]:
+    """Return the metrics that are better than the nights before, which begin anew with this one."""
+    return {v.metric for v in verdicts if v.against == ROLLING and v.status is Status.IMPROVED}
 
 
 def stored_limits(processes: Sequence[ProcessSummary], limits: Limits) -> Limits:
@@ -446,22 +503,42 @@ def _weighed(verdicts: list[Verdict], evidence: Evidence) -> list[Verdict]:
     """
     if not evidence.waits():
         return verdicts
+    if not evidence.waits_as_before:
+        return [_become_host_bound(verdict, evidence) for verdict in verdicts]
     device = [v for v in verdicts if of(v.metric).in_place_of_host]
     steady = bool(device) and all(v.status is not Status.NOISY for v in device)
-    was = evidence.waits_as_before
-    return [_heard(verdict, was_host_bound=was, device_is_steady=steady) for verdict in verdicts]
+    return [_heard(verdict, evidence, device_is_steady=steady) for verdict in verdicts]
 
 
-def _heard(verdict: Verdict, *, was_host_bound: bool, device_is_steady: bool) -> Verdict:
+def _become_host_bound(verdict: Verdict, evidence: Evidence) -> Verdict:
+    """Judge a time that is the host's now and was the device's in the baseline.
+
+    Other programs on the host may prolong it by as much as host-bound steps vary.  Beyond that
+    it is the software's.
+    """
+    metric = of(verdict.metric)
+    if not metric.host_sets or verdict.status not in (Status.REGRESSED, Status.SUSPECT):
+        return verdict
+    # An efficiency's bound has it already, whichever of its launches waited.
+    most = _bound(verdict) + (0.0 if metric is EFFICIENCY else BETWEEN_HOST_STATES)
+    status = Status.NOISY
+    if metric.rule is Rule.CHANCE and verdict.ratio is not None and verdict.ratio > most:
+        is_certain = verdict.interval is not None and verdict.interval[0] > most
+        status = verdict.status if is_certain else Status.SUSPECT
+    reason = f"{verdict.reason}; the device waited for the host, which it did not in the baseline"
+    spent = host.spent(evidence.candidate, evidence.like(verdict.against))
+    return replace(verdict, status=status, reason=f"{reason}: {spent}" if spent else reason)
+
+
+def _heard(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool) -> Verdict:
     metric = of(verdict.metric)
     if not metric.host_sets:
         return verdict
-    if not was_host_bound:
-        if verdict.status not in (Status.REGRESSED, Status.SUSPECT):
-            return verdict
-        reason = "the device waited for the host, which it did not in the baseline"
-        return replace(verdict, status=Status.NOISY, reason=f"{verdict.reason}; {reason}")
-    reason = f"{verdict.reason}; host-bound: the device waits for Python"
+    reason = verdict.reason
+    if verdict.status is Status.REGRESSED:
+        spent = host.spent(evidence.candidate, evidence.like(verdict.against))
+        reason += f"; {spent}" if spent else ""
+    reason += "; host-bound: the device waits for Python"
     if metric.rule is Rule.CHANCE:
         reason += f", so {BETWEEN_HOST_STATES:.0%} more is allowed"
     if device_is_steady and verdict.status is Status.NOISY:

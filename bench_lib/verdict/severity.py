@@ -14,6 +14,7 @@ SEVERITY = (
     Status.NO_BASELINE,
     Status.SUSPECT,
     Status.NOISY,
+    Status.REDRAWN,
     Status.IMPROVED,
     Status.OK,
     Status.SKIPPED,
@@ -21,7 +22,7 @@ SEVERITY = (
 """The worst first."""
 FAILING = (Status.REGRESSED, Status.ERROR)
 """What makes a run fail."""
-PASSING = (Status.OK, Status.IMPROVED, Status.SKIPPED)
+PASSING = (Status.OK, Status.IMPROVED, Status.REDRAWN, Status.SKIPPED)
 """What passes even where everything else fails."""
 NOT_COMPARED = (Status.NO_BASELINE, Status.INCOMPARABLE)
 """Of these nothing was held against anything."""

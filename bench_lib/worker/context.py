@@ -76,7 +76,7 @@ def serve_cases(name: str) -> int:
                 connection.send(calibrated(context))
             else:
                 bursts = Bursts(**order["bursts"]) if order.get("bursts") else None
-                ordered = dataclasses.replace(context, bursts=bursts)
+                ordered = dataclasses.replace(context, bursts=bursts, replay=order.get("replay"))
                 connection.send(answer(order["measure"], ordered))
     except ClosedError:
         return 0

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bench_lib.model import Bursts, Case, Measurement, Numerics, Sampling
-from bench_lib.worker import caches, host
+from bench_lib.worker import caches, draws, host
 from bench_lib.worker.bursts import InBursts, in_bursts
 from bench_lib.worker.device import compile_cache_state, forget_compiled
 from bench_lib.worker.device_time import DeviceTime, device_time
@@ -111,6 +111,8 @@ class MeasuringContext:
     launches: LaunchCosts = field(default_factory=LaunchCosts)
     bursts: Bursts | None = None
     """Measure power-bound cases in such bursts; None measures all under sustained work."""
+    replay: Mapping[str, Mapping[str, int | str]] | None = None
+    """Have the compiler choose so, by the kernel's source, from empty caches."""
     host_us: Callable[[], list[float]] = host_us
     phase: Callable[[str], None] = lambda _name: None
     """Told where in the case we are, for the error message of a hang."""
@@ -130,10 +132,16 @@ def measure(case: Case, context: MeasuringContext) -> Measurement:
     """Measure one case; whatever goes wrong is raised, with nothing left on the device."""
     with (
         cleaned(context),
-        caches.emptied() if case.launch.cold else contextlib.nullcontext(),
+        _caches(case, context),
         on_threads(case.launch.threads),
     ):
         return _measure(case, context)
+
+
+def _caches(case: Case, context: MeasuringContext) -> contextlib.AbstractContextManager[None]:
+    if context.replay is not None:
+        return draws.replayed(context.replay)
+    return caches.emptied() if case.launch.cold else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -166,14 +174,15 @@ def _clean(context: MeasuringContext) -> None:
 def _measure(case: Case, context: MeasuringContext) -> Measurement:
     before = context.clock.allocated_bytes()
     host.forget_peak()
+    compiled = draws.compiled_so_far()
     context.phase("build")
     workload = context.prepare(build(case, context.setting))
     with contextlib.closing(workload):
-        return _measured(case, context, workload, before or 0)
+        return _measured(case, context, workload, before or 0, compiled)
 
 
 def _measured(
-    case: Case, context: MeasuringContext, workload: Workload, before: int
+    case: Case, context: MeasuringContext, workload: Workload, before: int, compiled: int
 ) -> Measurement:
     clock, sampling = context.clock, case.sampling
     warnings = [*context.launches.warnings, *workload.warnings]
@@ -217,6 +226,8 @@ def _measured(
     if issues and workload.steps is None:
         burst = _burst(case, context, workload, step_s, host_bound=host_bound)
 
+    draw = draws.drawn(since=compiled) if workload.compiled else None
+
     portions: dict[str, list[float]] = {}
     if workload.portions:
         context.phase("portions")
@@ -257,6 +268,7 @@ def _measured(
         device_source=device.source,
         compile_s=max(0.0, first_step_s - step_s) if workload.compiled else None,
         compile_cache=cache,
+        draw=draw,
         peak_memory_bytes=None if peak is None else peak - before,
         parameters=workload.parameters,
         flops_per_step=flops,

@@ -82,7 +82,7 @@ VIEWS: dict[str, dict[str, str]] = {
         "value": "now",
         "baseline": "then",
         "unit": "of both",
-        "against": "which baseline: pinned, rolling, published",
+        "against": "which baseline: pinned, rolling, reference, published",
         "reason": "in words",
     },
     "environments": {

@@ -54,8 +54,20 @@ def _energy(seen: Measurement, telemetry: Telemetry | None) -> float | None:
     """Return joules an item, by the mean power of the device; of a die, that of its whole card."""
     if telemetry is None or telemetry.power_w is None or not seen.items_per_step:
         return None
-    step_s = seen.sustained_s or statistics.median(seen.iteration_s)  # the power is that under load
-    return telemetry.power_w * step_s / seen.items_per_step
+    return telemetry.power_w * _under_load(seen) / seen.items_per_step
+
+
+def _cpu(seen: Measurement, _telemetry: Telemetry | None) -> float | None:
+    """Return CPU seconds a step, of the process and those that it started."""
+    begin_s, end_s = seen.window_s
+    if seen.cpu_s is None or end_s <= begin_s:
+        return None
+    return seen.cpu_s / (end_s - begin_s) * _under_load(seen)
+
+
+def _under_load(seen: Measurement) -> float:
+    """Return the median step, in seconds, of the stretch that telemetry watched: never a burst."""
+    return seen.sustained_s or statistics.median(seen.iteration_s)
 
 
 def _first_step_allowance(processes: Sequence[ProcessSummary]) -> float:
@@ -195,4 +207,5 @@ METRICS = (
         *("energy", "energy per item", "J", _energy),
     ),
     Metric("enqueue", "host time to issue a step", "s", lambda seen, _: seen.enqueue_s),
+    Metric("cpu", "CPU time of the host in a step", "s", _cpu),
 )

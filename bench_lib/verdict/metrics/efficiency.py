@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from bench_lib.model import Case, ProcessSummary, Status, Verdict
-from bench_lib.verdict.evidence import Evidence, mostly_waited
-from bench_lib.verdict.metrics.metric import Metric, Sides
-from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
+from bench_lib.verdict.evidence import BETWEEN_HOST_STATES, Evidence, mostly_waited, origin_of
+from bench_lib.verdict.metrics.metric import Metric, Sides, by_origin
+from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES, Origin
 
 
 def alone(case: Case, cases: Iterable[Case]) -> Case | None:
@@ -51,7 +51,7 @@ def efficiencies(
 
 def _run(process: ProcessSummary) -> str:
     """Return the id of a process's run, which its name begins with."""
-    return process.worker.partition("/")[0]
+    return process.run or process.worker
 
 
 def _sides(_metric: Metric, evidence: Evidence, against: str) -> Sides | None:
@@ -70,14 +70,27 @@ def _sides(_metric: Metric, evidence: Evidence, against: str) -> Sides | None:
     waits = any(
         mostly_waited(side) for side in (evidence.candidate, before, one.candidate, one_before)
     )
+    known = [
+        (efficiencies(several, single, evidence.ranks), single)
+        for several, single in zip(evidence.earlier(), one.earlier(), strict=True)
+    ]
     here, there = (statistics.geometric_mean(side.values()) for side in (new, old))
     return Sides(
         new,
         old,
-        max(each.allowance(against, waits=waits) for each in (evidence, one)),
+        BETWEEN_HOST_STATES if waits else 0.0,
         f"; {evidence.ranks} ranks reach {here:.1%} of {evidence.ranks} times one rank's "
         f"throughput ({there:.1%} in the baseline)",
+        candidate_origins=_origins(new, one.candidate),
+        baseline_origins=_origins(old, one_before),
+        history=[by_origin(values, _origins(values, single)) for values, single in known],
     )
+
+
+def _origins(names: Iterable[str], one: Sequence[ProcessSummary]) -> dict[str, Origin]:
+    """Return where the one rank's processes ran that efficiencies are named by."""
+    known = {process.worker: origin_of(process) for process in one}
+    return {name: known.get(name, Origin()) for name in names}
 
 
 EFFICIENCY = Metric(

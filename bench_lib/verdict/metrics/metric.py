@@ -9,11 +9,12 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from bench_lib.formats import amount
 from bench_lib.model import Limits, Measurement, ProcessSummary, Telemetry
-from bench_lib.verdict.evidence import Evidence
+from bench_lib.verdict.evidence import Evidence, origin_of
+from bench_lib.verdict.statistics.comparison import Origin
 
 
 class Rule(enum.Enum):
@@ -40,7 +41,7 @@ class Counts(enum.Enum):
 
 @dataclass(frozen=True)
 class Sides:
-    """One metric's values by process, in its unit, and what else is known to differ."""
+    """One metric's values by process, in its unit, and what else is known of them."""
 
     candidate: Mapping[str, float]
     baseline: Mapping[str, float]
@@ -49,6 +50,11 @@ class Sides:
     remark: str = ""
     candidate_probes: Mapping[str, Mapping[str, float]] | None = None
     baseline_probes: Mapping[str, Mapping[str, float]] | None = None
+    candidate_origins: Mapping[str, Origin] = field(default_factory=dict)
+    baseline_origins: Mapping[str, Origin] = field(default_factory=dict)
+    """Where each process ran."""
+    history: Sequence[Mapping[Origin, Mapping[str, float]]] = ()
+    """What the accepted runs measured and what the nights did, each in the order of time."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +120,8 @@ class Metric:
         """Return the fraction that a case tolerates; None where it does not ask."""
         if self.name in limits.metrics:
             return limits.metrics[self.name]
-        field = self.limit or self.name
-        asked: float | None = getattr(limits, field) if field in _LIMITS else self.tolerance
+        limit = self.limit or self.name
+        asked: float | None = getattr(limits, limit) if limit in _LIMITS else self.tolerance
         return asked
 
     @property
@@ -165,6 +171,22 @@ class Metric:
     def in_words(self, value: float) -> str:
         """Return a value with its unit: ``6.972 ms``, ``812.3 MiB``, ``3.1%``."""
         return amount(value, self.unit)
+
+
+def origins(processes: Sequence[ProcessSummary]) -> dict[str, Origin]:
+    """Return where each process ran, by its name."""
+    return {name: origin_of(process) for name, process in named(processes).items()}
+
+
+def by_origin(
+    values: Mapping[str, float], origins: Mapping[str, Origin]
+) -> dict[Origin, dict[str, float]]:
+    """Return the logarithms of processes, by name, by where these ran, without unknown runs."""
+    found: dict[Origin, dict[str, float]] = {}
+    for name, value in values.items():
+        if origins[name].run:
+            found.setdefault(origins[name], {})[name] = value
+    return found
 
 
 def named(processes: Sequence[ProcessSummary]) -> dict[str, ProcessSummary]:

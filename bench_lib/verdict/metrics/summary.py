@@ -53,6 +53,7 @@ def summarise(
         power_w=seen.power_w if seen else None,
         probe=measurement.probe,
         worker=worker,
+        draw=measurement.draw,
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from bench_lib.model import Status, Verdict
 from bench_lib.verdict.metrics.metric import Metric
+from bench_lib.verdict.statistics import components
 from bench_lib.verdict.statistics.comparison import (
     AGREEING,
     ALPHA,
@@ -21,8 +22,9 @@ from bench_lib.verdict.statistics.comparison import (
     Comparison,
     Contrast,
     Explained,
-    compare,
     growth,
+    measured,
+    tested,
 )
 
 BLIND = 10
@@ -52,7 +54,8 @@ def answers(family: Sequence[Question]) -> list[Verdict]:
     """Answer the questions of one family together."""
     tells = [_tells_chance(question.contrast) for question in family]
     asked = [q for q, telling in zip(family, tells, strict=True) if telling]
-    compared = compare([q.contrast for q in asked], [q.tolerance + q.allowance for q in asked])
+    seen = measured([q.contrast for q in asked], [q.tolerance + q.allowance for q in asked])
+    compared = tested(components.added(seen))
     statuses = [_status(q, comparison) for q, comparison in zip(asked, compared, strict=True)]
     moved = _moved_together(compared)
     judged = iter(
@@ -67,12 +70,13 @@ def answers(family: Sequence[Question]) -> list[Verdict]:
 
 def _tells_chance(contrast: Contrast) -> bool:
     """Whether there are two values that only chance tells apart, beside the candidate's own."""
-    standard = contrast.candidate if contrast.baseline is None else contrast.baseline
-    return len(standard) >= AGREEING
+    if contrast.baseline is None:
+        return contrast.degrees > 0
+    return len(contrast.baseline) >= AGREEING
 
 
 def _status(question: Question, comparison: Comparison) -> Status:
-    contrast, bound = comparison.contrast, math.log1p(comparison.tolerance)
+    contrast, bound = comparison.contrast, comparison.bound
     blind = comparison.detectable - question.allowance > BLIND * question.tolerance
     alpha = BLIND_ALPHA if blind else ALPHA
     agreeing = len(contrast.candidate) >= AGREEING
@@ -105,7 +109,7 @@ def _moved_together(comparisons: Sequence[Comparison]) -> Callable[[Comparison],
 
 
 def _direction(comparison: Comparison) -> int:
-    bound = math.log1p(comparison.tolerance)
+    bound = comparison.bound
     return (comparison.contrast.estimate > bound) - (comparison.contrast.estimate < -bound)
 
 
@@ -119,7 +123,7 @@ def _verdict(
         unit=question.metric.unit,
         ratio=comparison.ratio,
         interval=comparison.interval(),
-        tolerance=question.tolerance + question.allowance,
+        tolerance=_tolerance(comparison),
         detectable_effect=comparison.detectable if _can_be_called(comparison) else None,
     )
     return _valued(verdict, question.metric, _as_measured(comparison.contrast, question.contrast))
@@ -137,28 +141,44 @@ def _as_measured(judged: Contrast, measured: Contrast) -> Contrast:
 
 def _reason(question: Question, comparison: Comparison, status: Status) -> str:
     contrast, n = comparison.contrast, len(comparison.contrast.candidate)
+    one = "pair" if contrast.baseline is None else "process"
     low, high = (bound - 1 for bound in comparison.interval())
     words = _change(question, comparison.ratio) + f" than {_whom(question)}"
     words += f" (95% interval {_percent(low, '+')} to {_percent(high, '+')})"
     if direction := _direction(comparison):
-        bound = math.log1p(comparison.tolerance)
+        bound = comparison.bound
         before = statistics.fmean(contrast.baseline.values()) if contrast.baseline else 0.0
         agree = sum(direction * (x - before) > bound for x in contrast.candidate.values())
         what = "pairs" if contrast.baseline is None else "fresh processes"
-        words += f"; {agree} of {n} {what} agree" if n > 1 else "; one process so far"
+        words += f"; {agree} of {n} {what} agree" if n > 1 else f"; one {one} so far"
     if status is Status.SUSPECT:
-        words += f"; beyond the tolerance of {comparison.tolerance:.1%}, "
-        words += "but not beyond chance" if n >= AGREEING else "but one process decides nothing"
+        words += f"; beyond the tolerance of {_tolerance(comparison):.1%}, "
+        words += "but not beyond chance" if n >= AGREEING else f"but one {one} decides nothing"
     if status is Status.NOISY:
         words += f"; processes differ so much ({_percent(comparison.sd)}) that nothing below "
         words += f"{_percent(comparison.detectable)} could be seen"
-    words += _explanation(contrast.explained)
+    words += _costliest(comparison) + _explanation(contrast.explained)
     if comparison.set_aside:
         words += f"; {comparison.set_aside} disturbed process{_es(comparison.set_aside)} set aside"
     baseline = question.contrast.baseline
     if baseline is not None and len(baseline) < LEAST_PROCESSES:
         words += f"; with fewer than {LEAST_PROCESSES} baseline processes their spread is a guess"
     return words
+
+
+def _tolerance(comparison: Comparison) -> float:
+    """Return the fraction that is tolerated, with what nights and devices usually differ by."""
+    if not comparison.parts:
+        return comparison.tolerance
+    return math.expm1(comparison.bound)
+
+
+def _costliest(comparison: Comparison) -> str:
+    """Name the component that limits what can be seen, where it is not the process."""
+    part = comparison.costliest
+    if part is None:
+        return ""
+    return f"; what {part.component}s differ by ({_percent(math.sqrt(part.variance))}) limits this"
 
 
 def _explanation(explained: Explained | None) -> str:
@@ -184,7 +204,8 @@ def _percent(fraction: float, sign: str = "") -> str:
 def _whom(question: Question) -> str:
     if question.contrast.baseline is None:
         n = len(question.contrast.candidate)
-        return f"A in {n} pair{'' if n == 1 else 's'}"
+        other = "A" if question.against == "a" else "the reference"
+        return f"{other} in {n} pair{'' if n == 1 else 's'}"
     n = len(question.contrast.baseline)
     if question.against == "rolling":
         return f"{n} processes of accepted nights"
@@ -198,7 +219,9 @@ def _es(n: int) -> str:
 def _hunch(question: Question) -> Verdict:
     """Say what one process, or one pair, suggests; it cannot tell software from chance."""
     contrast = question.contrast
-    slower = contrast.estimate > math.log1p(question.tolerance + question.allowance)
+    tolerance = question.tolerance + question.allowance
+    tolerance += components.usual_device(contrast)
+    slower = contrast.estimate > math.log1p(tolerance)
     words = f"{_change(question, growth(contrast.estimate))} than {_whom(question)}; "
     words += "one alone cannot tell "
     words += "software from chance"
@@ -210,7 +233,7 @@ def _hunch(question: Question) -> Verdict:
         words + question.remarks,
         unit=question.metric.unit,
         ratio=growth(contrast.estimate),
-        tolerance=question.tolerance + question.allowance,
+        tolerance=tolerance,
     )
     return _valued(verdict, question.metric, contrast)
 

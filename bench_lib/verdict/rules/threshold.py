@@ -96,9 +96,10 @@ def _held(metric: Metric, evidence: Evidence, against: str, state: str | None) -
     if status is Status.SUSPECT:
         reason += "; not confirmed by fresh processes"
     a, b = (value, was) if metric.more_is_better else (was, value)
+    ratio = b / a if a > 0 else math.inf
     return Verdict(
         *(status, metric.name, reason, value, was, metric.unit),
-        ratio=b / a if a > 0 else None,
+        ratio=ratio if math.isfinite(ratio) else None,
         tolerance=bounds.tolerance,
         against=against,
     )

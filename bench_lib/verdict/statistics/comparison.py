@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
@@ -35,6 +36,8 @@ MOST_DEGREES = 1e6
 MOST_LOG = 700.0
 DISTURBED = 1e-6
 """A process so much slower than the others of its side that chance would make one in so many."""
+USUAL = 2.0
+"""What nights and devices differ by is usual up to so many standard deviations."""
 SLACK = 1 / 8
 """So much of a probe's range may the candidate's be beyond it: two of a kind are not equal."""
 MOST_DISTURBED = 5
@@ -65,6 +68,28 @@ class Explained:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where a process ran; each is empty where that is unknown."""
+
+    run: str = ""
+    device: str = ""
+
+
+UNKNOWN = Origin()
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one component other than the process adds to an estimate's error."""
+
+    component: str
+    """``night`` or ``device``."""
+    variance: float
+    """Of the estimate, a logarithm."""
+    degrees: float
+
+
+@dataclass(frozen=True)
 class Contrast:
     """One case's two sides as logarithms, each value under the name of its process."""
 
@@ -79,6 +104,16 @@ class Contrast:
     explained: Explained | None = None
     trimmed: bool = False
     """Whether disturbed processes were set aside, which happens once."""
+    candidate_origins: Mapping[str, Origin] = field(default_factory=dict)
+    """Where each process ran, here and of the baseline."""
+    baseline_origins: Mapping[str, Origin] = field(default_factory=dict)
+    history: Sequence[Mapping[Origin, Mapping[str, float]]] = ()
+    """What accepted runs and then nights measured of the case, held against or not, by process;
+    each in the order of time."""
+    family: str = ""
+    """Which cases vary alike from run to run and from device to device."""
+    alike: Sequence[Mapping[str, float]] = ()
+    """Further groups whose logarithms differ by as much as chance makes pairs differ."""
 
     @cached_property
     def estimate(self) -> float:
@@ -102,7 +137,7 @@ class Contrast:
     @property
     def groups(self) -> list[Mapping[str, float]]:
         """Logarithms that differ by chance alone, by process."""
-        return [self.candidate] if self.baseline is None else [self.candidate, self.baseline]
+        return [self.candidate, *([] if self.baseline is None else [self.baseline]), *self.alike]
 
     @cached_property
     def degrees(self) -> int:
@@ -129,6 +164,30 @@ class Contrast:
         slope = self.explained.leverage if self.explained and self.slopes else 0.0
         return math.sqrt(own + (1 / len(self.baseline) if self.baseline else 0.0) + slope)
 
+    def load(self, level: Callable[[Origin], str]) -> float:
+        """Return how much of a component's variance the two sides do not share.
+
+        A component has one value for each level, a run or a device.  Each side has a weight at
+        every level; the weights' differences, squared, add up.  0 where a process does not know
+        its level, and for pairs, which share everything.
+        """
+        if self.baseline is None:
+            return 0.0
+        counts = [
+            Counter(level(origins.get(name, UNKNOWN)) for name in side)
+            for side, origins in (
+                (self.candidate, self.candidate_origins),
+                (self.baseline, self.baseline_origins),
+            )
+        ]
+        if any("" in count for count in counts):
+            return 0.0
+        new, old = counts
+        # In whole numbers, so that what is shared adds nothing at all.
+        here, there = len(self.candidate), len(self.baseline)
+        apart = sum((new[each] * there - old[each] * here) ** 2 for each in new | old)
+        return apart / (here * there) ** 2
+
     def without_probe(self, slope: Slope) -> Contrast:
         """Return the contrast as if all processes had the probe's mean over the baseline."""
         assert self.baseline is not None
@@ -153,9 +212,22 @@ class Contrast:
         )
 
 
-def paired(pairs: Mapping[str, tuple[float, float]], planned: int = 1) -> Contrast:
-    """Contrast logarithms (candidate, baseline) of what was measured next to each other."""
-    return Contrast({name: new - old for name, (new, old) in pairs.items()}, None, planned)
+def paired(
+    pairs: Mapping[str, tuple[float, float]],
+    planned: int = 1,
+    processes: Sequence[Mapping[str, float]] = (),
+) -> Contrast:
+    """Contrast logarithms (candidate, baseline) of what was measured next to each other.
+
+    Each group of ``processes`` holds logarithms of one run on one device.  A pair differs by
+    chance as two of them do.
+    """
+    return Contrast(
+        {name: new - old for name, (new, old) in pairs.items()},
+        None,
+        planned,
+        alike=[{name: math.sqrt(2) * x for name, x in group.items()} for group in processes],
+    )
 
 
 @dataclass(frozen=True)
@@ -171,6 +243,8 @@ class Comparison:
     tolerance: float
     cases: int
     """How many questions the suite asks."""
+    parts: Sequence[Part] = ()
+    """What the two sides do not share besides the process."""
     p_slower: float = 1.0
     """Of being slower by no more than the tolerance; adjusted for the suite (Holm)."""
     p_faster: float = 1.0
@@ -183,11 +257,46 @@ class Comparison:
     @property
     def standard_error(self) -> float:
         """Of the logarithm of the ratio."""
-        return self.sd * self.contrast.size()
+        return self.error()[0]
+
+    def error(self, processes: int | None = None) -> tuple[float, float]:
+        """Return the standard error, of a logarithm, and its degrees, with so many processes.
+
+        The degrees are those of a sum of variances, each known from degrees of its own
+        (Satterthwaite, 1946).
+        """
+        process = (self.sd * self.contrast.size(processes)) ** 2
+        if not self.parts:
+            return math.sqrt(process), self.degrees
+        terms = [(process, self.degrees), *((p.variance, p.degrees) for p in self.parts)]
+        total = math.fsum(variance for variance, _ in terms)
+        return math.sqrt(total), total**2 / math.fsum(v**2 / degrees for v, degrees in terms)
+
+    @property
+    def unshared(self) -> float:
+        """What nights and devices alone make the estimate err by, of the logarithm."""
+        return math.sqrt(math.fsum(part.variance for part in self.parts))
+
+    @property
+    def bound(self) -> float:
+        """Logarithm of the ratio up to which nothing is suspicious.
+
+        It is the tolerance and what the sides do not share, so that an unknown device does not
+        make a whole suite suspicious.
+        """
+        return math.log1p(self.tolerance) + USUAL * self.unshared
+
+    @property
+    def costliest(self) -> Part | None:
+        """The component that costs more than the process, and more than the others."""
+        process = (self.sd * self.contrast.size()) ** 2
+        most = max(self.parts, key=lambda part: part.variance, default=None)
+        return most if most is not None and most.variance > process else None
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Confidence interval of the ratio, of this case by itself."""
-        half = _t_quantile(self.degrees, (1 + confidence) / 2) * self.standard_error
+        error, degrees = self.error()
+        half = t_quantile(degrees, (1 + confidence) / 2) * error
         return growth(self.contrast.estimate - half), growth(self.contrast.estimate + half)
 
     @cached_property
@@ -197,11 +306,11 @@ class Comparison:
         It has to look slower at first, to be looked at again, and to be beyond chance with
         as many processes as it is then given.
         """
-        seen = _t_quantile(self.degrees, POWER)
-        certain = _t_quantile(self.degrees, 1 - ALPHA / self.cases)
-        planned = self.contrast.size(max(self.contrast.planned, len(self.contrast.candidate)))
-        reach = max(seen * self.contrast.size(), (certain + seen) * planned) * self.sd
-        return growth(math.log1p(self.tolerance) + reach) - 1
+        first, degrees = self.error()
+        at_first = self.bound + t_quantile(degrees, POWER) * first
+        last, degrees = self.error(max(self.contrast.planned, len(self.contrast.candidate)))
+        certain = t_quantile(degrees, 1 - ALPHA / self.cases) + t_quantile(degrees, POWER)
+        return growth(max(at_first, math.log1p(self.tolerance) + certain * last)) - 1
 
 
 def growth(logarithm: float) -> float:
@@ -210,10 +319,15 @@ def growth(logarithm: float) -> float:
 
 
 def compare(contrasts: Sequence[Contrast], tolerances: Sequence[float]) -> list[Comparison]:
-    """Compare a suite's contrasts, each with its tolerance.
+    """Compare a suite's contrasts, each with its tolerance, by their processes alone.
 
     Each needs two processes on some side: one on each tells nothing of chance.
     """
+    return tested(measured(contrasts, tolerances))
+
+
+def measured(contrasts: Sequence[Contrast], tolerances: Sequence[float]) -> list[Comparison]:
+    """Say how far a suite's sides are apart, and how well its processes know that."""
     plain = _with_spreads(contrasts)
     explained = _explained([known.contrast for known in plain])
     # What a probe explains is a population of its own, with less spread than the others.
@@ -222,7 +336,7 @@ def compare(contrasts: Sequence[Contrast], tolerances: Sequence[float]) -> list[
         next(finer) if contrast.slopes else replace(known, contrast=contrast)
         for contrast, known in zip(explained, plain, strict=True)
     ]
-    comparisons = [
+    return [
         Comparison(
             known.contrast,
             sum(map(len, before.groups)) - sum(map(len, known.contrast.groups)),
@@ -233,10 +347,14 @@ def compare(contrasts: Sequence[Contrast], tolerances: Sequence[float]) -> list[
         )
         for before, known, tolerance in zip(contrasts, spread, tolerances, strict=True)
     ]
+
+
+def tested(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Say how likely chance alone made each difference, adjusted for the suite."""
     slower = holm([_p_beyond(c, c.contrast.estimate) for c in comparisons])
     faster = holm([_p_beyond(c, -c.contrast.estimate) for c in comparisons])
     return [
-        Comparison(c.contrast, c.set_aside, c.sd, c.degrees, c.tolerance, c.cases, slow, fast)
+        replace(c, p_slower=slow, p_faster=fast)
         for c, slow, fast in zip(comparisons, slower, faster, strict=True)
     ]
 
@@ -265,7 +383,8 @@ def _explained(contrasts: Sequence[Contrast]) -> list[Contrast]:
 
 def _p_beyond(comparison: Comparison, estimate: float) -> float:
     beyond = estimate - math.log1p(comparison.tolerance)
-    return _t_tail(comparison.degrees, beyond / comparison.standard_error)
+    error, degrees = comparison.error()
+    return _t_tail(degrees, beyond / error)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -279,17 +398,20 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _without_slowest(contrast: Contrast) -> tuple[float, int]:
-    """Return a case's variance and degrees of freedom as its processes but the slowest tell.
+    """Return a case's variance and degrees of freedom as its ordinary processes tell.
 
-    What that takes away is given back, as it would be for ordinary processes.
+    Of a side of five or more the slowest fifth is left out, which may be disturbed, and what that
+    takes away is given back, as it would be for ordinary processes.  A smaller side counts only
+    where there is no other: it cannot be told which of its processes is disturbed.
     """
     squares, degrees = 0.0, 0
-    for group in contrast.groups:
+    large = [group for group in contrast.groups if len(group) >= MOST_DISTURBED]
+    for group in large or contrast.groups:
         values, kept = sorted(group.values()), 1.0
-        if len(values) >= MOST_DISTURBED:
+        if slowest := len(values) // MOST_DISTURBED:
             scores = normal_scores(len(values))
-            kept = statistics.variance(scores[:-1]) / statistics.variance(scores)
-            del values[-1]
+            kept = statistics.variance(scores[:-slowest]) / statistics.variance(scores)
+            del values[-slowest:]
         mean = statistics.fmean(values)
         squares += math.fsum((value - mean) ** 2 for value in values) / kept
         degrees += len(values) - 1
@@ -298,11 +420,16 @@ def _without_slowest(contrast: Contrast) -> tuple[float, int]:
 
 
 def _undisturbed(contrast: Contrast, variance: float, weight: float) -> Contrast:
-    """Set aside processes that something slowed down, where the others are ordinary."""
-    # Where cases differ much in their spread, the suite cannot tell what is too slow for one.
-    reach = _t_quantile(weight, 1 - DISTURBED) * math.sqrt(variance)
+    """Set aside processes that something slowed down, where the others are ordinary.
+
+    What is ordinary is told by the case's own processes and by the suite's, whose cases may
+    differ much in their spread.
+    """
     if contrast.baseline is None or contrast.trimmed:
         return contrast
+    own, degrees = _without_slowest(contrast)
+    drawn = (weight * variance + degrees * own) / (weight + degrees)
+    reach = t_quantile(weight + degrees, 1 - DISTURBED) * math.sqrt(drawn)
     rest = replace(
         contrast,
         trimmed=True,
@@ -310,7 +437,7 @@ def _undisturbed(contrast: Contrast, variance: float, weight: float) -> Contrast
         baseline=_ordinary(contrast.baseline, reach),
     )
     unchanged = rest.groups == contrast.groups
-    return contrast if unchanged or _is_wild(rest, variance, weight) else rest
+    return contrast if unchanged or is_wild(rest.variance, rest.degrees, variance, weight) else rest
 
 
 def _ordinary(group: Mapping[str, float], reach: float) -> Mapping[str, float]:
@@ -336,19 +463,19 @@ def _with_spreads(contrasts: Sequence[Contrast]) -> list[_Known]:
     if prior is None:
         return [_Known(c, math.sqrt(c.variance), float(max(1, c.degrees))) for c in kept]
     variance, weight = prior
-    wild = [_is_wild(contrast, variance, weight) for contrast in kept]
+    wild = [is_wild(c.variance, c.degrees, variance, weight) for c in kept]
     sds = []
     for contrast, own in zip(kept, wild, strict=True):
         drawn = weight * variance + contrast.degrees * contrast.variance
         sds.append(math.sqrt(contrast.variance if own else drawn / (weight + contrast.degrees)))
     share = shared(kept, sds)
     return [
-        _Known(c, sd, float(c.degrees) if own else _degrees(c.degrees, weight, share))
+        _Known(c, sd, float(c.degrees) if own else effective_degrees(c.degrees, weight, share))
         for sd, c, own in zip(sds, kept, wild, strict=True)
     ]
 
 
-def _degrees(own: int, weight: float, share: float) -> float:
+def effective_degrees(own: float, weight: float, share: float) -> float:
     """Return the degrees of freedom of a variance of which a share is the process's.
 
     What cases have in common is known from one case's processes alone, however many cases
@@ -357,15 +484,16 @@ def _degrees(own: int, weight: float, share: float) -> float:
     return 1 / (share**2 / max(1, own) + (1 - share**2) / (weight + own))
 
 
-def _is_wild(contrast: Contrast, variance: float, weight: float) -> bool:
-    if contrast.degrees == 0:
+def is_wild(own: float, degrees: float, variance: float, weight: float) -> bool:
+    """Whether a case's own variance (of logarithms) hardly comes from a suite's prior."""
+    if degrees == 0:
         return False
     from scipy.special import fdtrc  # noqa: PLC0415 - slow, and most sessions judge nothing
 
-    return bool(fdtrc(contrast.degrees, weight, contrast.variance / variance) < WILD)
+    return bool(fdtrc(degrees, weight, own / variance) < WILD)
 
 
-def fit_prior(variances: Sequence[tuple[float, int]]) -> tuple[float, float] | None:
+def fit_prior(variances: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
     """Fit a scaled inverse chi-squared distribution to (variance, degrees of freedom) of cases.
 
     Returns its scale and its weight in degrees of freedom, by the moments of the variances'
@@ -436,14 +564,37 @@ def shared(contrasts: Sequence[Contrast], sds: Sequence[float]) -> float:
     It is the mean correlation of what two cases deviate by in the same process; names of
     processes that mean nothing across cases give about none.
     """
-    deviations: dict[tuple[int, str], list[float]] = {}
-    for contrast, sd in zip(contrasts, sds, strict=True):
-        for side, group in enumerate(contrast.groups):
-            if len(group) < 2:
-                continue
-            mean, scale = statistics.fmean(group.values()), sd * math.sqrt(1 - 1 / len(group))
+    return in_common(
+        [
+            {
+                side: _deviations(group)
+                for side, group in enumerate(contrast.groups)
+                if len(group) > 1
+            }
+            for contrast in contrasts
+        ],
+        sds,
+    )
+
+
+def _deviations(group: Mapping[str, float]) -> dict[str, float]:
+    """Return how far values are from their mean, as large as if they had made it no nearer."""
+    mean, less = statistics.fmean(group.values()), math.sqrt(1 - 1 / len(group))
+    return {name: (value - mean) / less for name, value in group.items()}
+
+
+def in_common(
+    cases: Sequence[Mapping[Hashable, Mapping[str, float]]], sds: Sequence[float]
+) -> float:
+    """Return the mean correlation, a share, of two cases' deviations at the same name of a group.
+
+    `cases` are logarithms by group and name, `sds` their spreads.
+    """
+    deviations: dict[tuple[Hashable, str], list[float]] = {}
+    for groups, sd in zip(cases, sds, strict=True):
+        for label, group in groups.items():
             for name, value in group.items():
-                deviations.setdefault((side, name), []).append((value - mean) / scale)
+                deviations.setdefault((label, name), []).append(value / sd)
     together = apart = 0.0
     for values in deviations.values():
         squares = sum(value**2 for value in values)
@@ -458,7 +609,8 @@ def _t_tail(degrees: float, t: float) -> float:
     return float(stdtr(min(degrees, MOST_DEGREES), -t))
 
 
-def _t_quantile(degrees: float, p: float) -> float:
+def t_quantile(degrees: float, p: float) -> float:
+    """Return the quantile of Student's distribution at the probability `p`, a ratio."""
     from scipy.special import stdtrit  # noqa: PLC0415
 
     return float(stdtrit(min(degrees, MOST_DEGREES), p))

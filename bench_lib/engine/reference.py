@@ -1,0 +1,178 @@
+"""The accepted environment: its own run, and what is known of it where a case is judged."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from bench_lib.engine import pairing
+from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.settings import REFERENCE, Side, nodeid_of
+from bench_lib.environment import fingerprint
+from bench_lib.launch import wheels
+from bench_lib.model import Case, Environment, Hardware, Record
+from bench_lib.storage import history
+from bench_lib.verdict.evidence import Turns
+
+
+@dataclass
+class ReferenceRun:
+    """What is measured in turns with a run's suspicious cases.
+
+    It is started only where a case looks different, and only then has a run in the history.
+    """
+
+    side: Side
+    own: Side
+    """What the run itself is measured in."""
+    pairs: int
+    """How many a suspicious case gets."""
+    writer: Callable[[str], history.Writer]
+    """Opens the reference's run for a hardware key."""
+    candidate_run: str
+    """The id of the run that it is measured for."""
+    problem: str = ""
+    """Why nothing can be measured in it; empty while nothing is known against it."""
+    records: dict[str, Record] = field(default_factory=dict)
+    _found: dict[str, tuple[Environment, Environment]] = field(default_factory=dict)
+    """By device, the reference and our own side as its workers tell."""
+    _writer: history.Writer | None = None
+
+    def __post_init__(self) -> None:
+        """Look at what can be known without starting anything."""
+        self.problem = self.problem or _problem_of(self.side, self.own)
+
+    # ---- starting -------------------------------------------------------------------------
+
+    def knows(self, place: str) -> bool:
+        """Whether it was started on a device."""
+        return place in self._found
+
+    def start(self, place: str, found: tuple[Environment, Environment] | str) -> str:
+        """Take in what starting it on a device came to, or why it failed; returns the problem."""
+        if isinstance(found, str):
+            self.problem = f"the reference {self.side} does not start: {found}"
+            return self.problem
+        self._found[place] = found
+        theirs, ours = map(fingerprint.software, found)
+        alike = self.side.environment == self.own.environment
+        if alike and not self.side.command_prefix and not fingerprint.difference(theirs, ours):
+            self.problem = (
+                f"the reference {self.side} is the same environment (torch {theirs.torch}), so "
+                "there is nothing to compare"
+            )
+        return self.problem
+
+    # ---- what was measured ----------------------------------------------------------------
+
+    def note(self, outcome: Outcome) -> Record:
+        """Take in what was measured, and write it down; raises HistoryError.
+
+        In the history no attempt is accepted: it is of other software than the run's.
+        """
+        case = outcome.case
+        record = self.records.setdefault(case.id, Record(case, nodeid_of(REFERENCE, case.id)))
+        record.attempts.extend(outcome.attempts)
+        if outcome.fault is not None and outcome.fault.kind == "launch":
+            self.problem = f"the reference {self.side} does not start: {outcome.fault.message}"
+        if self._writer is None:
+            self._writer = self.writer(outcome.hardware.key)
+        self._writer.environment(outcome.environment, outcome.hardware)
+        why = f"the reference of run {self.candidate_run}, measured in turns with it"
+        for attempt in outcome.attempts:
+            words = attempt.discarded or why
+            kept = replace(attempt, accepted=False, discarded=words)
+            self._writer.attempt(case, record.nodeid, kept if attempt.measurement else attempt)
+        return record
+
+    def end(self) -> None:
+        """Write the last line of its run, if it has one; raises HistoryError."""
+        if self._writer is not None:
+            self._writer.end({}, 0)
+
+    def close(self) -> None:
+        """Close its file."""
+        if self._writer is not None:
+            self._writer.close()
+
+    # ---- judging --------------------------------------------------------------------------
+
+    def turns(
+        self, record: Record, device: Hardware, place: str, accepted: Environment | None
+    ) -> Turns:
+        """Return what is known of a case in turns.
+
+        ``accepted`` is what its baseline was measured in; None if unknown.
+        """
+        without = self.problem or self._unfit(record.case, device, place, accepted)
+        theirs = self.records.get(record.case.id)
+        if theirs is None:
+            return Turns(self._in_words(place), planned=self.pairs, without=without)
+        without = without or _missing(theirs)
+        pairs = [] if without else [(new, old) for old, new in pairing.pairs_of(theirs, record)]
+        return Turns(self._in_words(place), pairs, self.pairs, without)
+
+    def _in_words(self, place: str) -> str:
+        found = self._found.get(place)
+        torch = found[0].torch if found is not None else None
+        return f"{self.side} (torch {torch})" if torch else str(self.side)
+
+    def _unfit(self, case: Case, device: Hardware, place: str, accepted: Environment | None) -> str:
+        """Say why the reference tells nothing of a case; empty where it does."""
+        if place not in self._found:
+            return ""
+        theirs, ours = self._found[place]
+        sides = {"the reference": theirs, "this side": ours}
+        if differing := pairing.mixed_conditions(case, device, sides):
+            return f"conditions differ: {'; '.join(differing)}"
+        if accepted is None:
+            return ""
+        if shared := fingerprint.difference(*map(fingerprint.beneath, (accepted, ours))):
+            return f"both sides share what changed since the baseline: {'; '.join(shared)}"
+        versions = (fingerprint.versions(each) for each in (accepted, theirs))
+        if other := fingerprint.difference(*versions):
+            return f"the reference is not what was accepted: {'; '.join(other)}"
+        return ""
+
+
+def _missing(theirs: Record) -> str:
+    """Say why the reference has no measurement of a case; empty where it has one."""
+    for attempt in theirs.attempts:
+        if (fault := attempt.fault) is not None:
+            return f"the reference fails: {fault.kind} in {fault.phase}: {fault.message}"
+        if attempt.skipped is not None:
+            return f"the reference skips it: {attempt.skipped}"
+    return ""
+
+
+def _problem_of(side: Side, own: Side) -> str:
+    """Say what is wrong with a reference, as far as files tell."""
+    if side.command_prefix:
+        return ""
+    if wheels.is_list(side.python):
+        return "" if Path(side.python).is_file() else f"there is no list {side.python}"
+    found = _interpreter(side)
+    if found is None:
+        return f"there is no interpreter {side.python} for the reference"
+    if found == _interpreter(own) and side.environment == own.environment:
+        return f"the reference {side} is this environment itself, so there is nothing to compare"
+    return ""
+
+
+def _interpreter(side: Side) -> tuple[str, str] | None:
+    """Return the folder of an interpreter, and what the interpreter is; None where there is none.
+
+    Interpreters of virtual environments are links to one file.
+    """
+    path = shutil.which(side.python)
+    if path is None:
+        return None
+    return os.path.realpath(Path(path).parent), os.path.realpath(path)
+
+
+def place(device: Hardware) -> str:
+    """Name one device among those of this machine."""
+    return device.uuid or f"{device.key} {device.index}"

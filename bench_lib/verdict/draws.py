@@ -1,0 +1,183 @@
+"""Whether another time is the compiler's draw: its choices are compared kernel by kernel.
+
+Where they differ from the baseline's, the case is measured with the baseline's own choices, and
+judged by that.  A time that is other with its own choices alone is a redraw.  A draw is held
+against its own alone, and one that is not known excuses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bench_lib.model import Baseline, Draw, ProcessSummary, Status, Verdict
+from bench_lib.verdict.evidence import Evidence, drawn_alike, known_draw
+from bench_lib.verdict.metrics import LEADING, of
+from bench_lib.verdict.statistics.comparison import AGREEING
+
+SLOWER = (Status.REGRESSED, Status.SUSPECT)
+"""Of these a reason says how the compiler's choices compare."""
+MOST_NAMED = 3
+"""Kernels that a reason names."""
+
+
+def differences(old: Draw, new: Draw) -> list[str]:
+    """Name the kernels of which another configuration was chosen, and what is other."""
+    chosen = old.by_source
+    words = []
+    for name, choice in new.kernels.items():
+        before = chosen.get(choice.source)
+        if before is None or before.config == choice.config:
+            continue
+        names = sorted({*before.config, *choice.config})
+        changed = [n for n in names if before.config.get(n) != choice.config.get(n)]
+        told = (f"{n} {before.config.get(n)} -> {choice.config.get(n)}" for n in changed)
+        words.append(f"{name} {', '.join(told)}")
+    return words
+
+
+def to_replay(evidence: Evidence) -> Draw | None:
+    """Return the choices to measure a case with, slower or not: a faster draw may hide a loss.
+
+    None where it chose as the baseline did, and where the baseline's choices are not known or
+    cannot be made again.
+    """
+    return _accepted(evidence) if _obstacle(evidence) is None else None
+
+
+def as_replayed(evidence: Evidence) -> Evidence | None:
+    """Return what is known of a case with the baseline's own choices; None where nothing is."""
+    wanted, baseline = _accepted(evidence), evidence.baseline
+    if wanted is None or baseline is None:
+        return None
+    replays = drawn_alike(evidence.replays, wanted)
+    if not replays:
+        return None
+    return replace(
+        evidence,
+        candidate=replays,
+        baseline=replace(baseline, processes=drawn_alike(baseline.processes, wanted)),
+        rolling=(),
+        replays=(),
+        planned=max(1, evidence.planned - 1),
+    )
+
+
+def settled(
+    evidence: Evidence, drawn: Sequence[Verdict], replayed: Sequence[Verdict]
+) -> list[Verdict]:
+    """Judge what a draw can change by the baseline's own choices."""
+    answers: dict[str, Verdict] = {}
+    for verdict in replayed:
+        answers.setdefault(verdict.metric, verdict)
+    return [
+        _settled(evidence, verdict, answers[verdict.metric])
+        if decide(verdict) and verdict.metric in answers
+        else verdict
+        for verdict in drawn
+    ]
+
+
+def _settled(evidence: Evidence, drawn: Verdict, replayed: Verdict) -> Verdict:
+    if _has_moved(replayed) or (_has_moved(drawn) and replayed.status is not Status.OK):
+        words = f"with the compiler's choices of the baseline: {replayed.reason}"
+        return replace(replayed, reason=words, against=drawn.against)
+    if not _has_moved(drawn):
+        return drawn
+    metric = of(drawn.metric)
+    here, there = (
+        "" if v.ratio is None else f" {abs(v.ratio - 1):.1%} {metric.worsening(v.ratio)}"
+        for v in (drawn, replayed)
+    )
+    words = f"drawn anew:{here} as the compiler chose now,{there} with its choices of the baseline"
+    return replace(drawn, status=Status.REDRAWN, reason=f"{words}; {_compared(evidence)}")
+
+
+def _has_moved(verdict: Verdict) -> bool:
+    """Whether a time looks slower or faster, called so or not."""
+    if verdict.status in (*SLOWER, Status.IMPROVED):
+        return True
+    bound = 1 + (verdict.tolerance or 0.0)
+    return verdict.ratio is not None and verdict.ratio * bound < 1
+
+
+def remarked(evidence: Evidence, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Say of what is slower how the compiler's choices compare, or why that is not known."""
+    words = _remark(evidence)
+    return [
+        replace(verdict, reason=f"{verdict.reason}; {words}")
+        if words and verdict.status in SLOWER and of(verdict.metric) is LEADING
+        else verdict
+        for verdict in verdicts
+    ]
+
+
+def decide(verdict: Verdict) -> bool:
+    """Whether choices of kernels decide what a verdict is about: the device's times."""
+    return of(verdict.metric).clock_excuses
+
+
+def _accepted(evidence: Evidence) -> Draw | None:
+    """Return the draw that most of the baseline's processes had; None of one that was had once.
+
+    A process that nothing like it stands beside tells nothing of chance.
+    """
+    baseline: Baseline | None = evidence.baseline
+    processes = [] if baseline is None else baseline.processes
+    known = [draw for draw in map(known_draw, processes) if draw is not None]
+    alike = {i: len(drawn_alike(processes, draw)) for i, draw in enumerate(known)}
+    most = max(alike, key=lambda i: alike[i], default=None)
+    return known[most] if most is not None and alike[most] >= AGREEING else None
+
+
+def _remark(evidence: Evidence) -> str:
+    draws = [process.draw for process in evidence.candidate if process.draw is not None]
+    if not draws:
+        return ""
+    obstacle = _obstacle(evidence)
+    return _compared(evidence) if obstacle is None else obstacle
+
+
+def _obstacle(evidence: Evidence) -> str | None:
+    """Say why the baseline's choices are not to be measured; None where they are."""
+    drawn, wanted = _drawn(evidence.candidate), _accepted(evidence)
+    if drawn is None:
+        reasons = [p.draw.unknown for p in evidence.candidate if p.draw and p.draw.unknown]
+        return f"the compiler's draw is unknown: {reasons[0] if reasons else 'several draws'}"
+    if wanted is None:
+        return "the compiler's draw is not known of the baseline; accept a run to keep it"
+    if drawn.chooses_as(wanted):
+        return "the compiler chose as in the baseline"
+    old, new = wanted.by_source, drawn.by_source
+    unlike = len(new.keys() - old.keys()) or len(old.keys() - new.keys())
+    if unlike:
+        words = f"the sources of {unlike} of {len(new)} kernels are not the baseline's, so its "
+        return f"{words}choices cannot be replayed and another draw is not excluded"
+    if any(old[source].template and old[source] != new[source] for source in old):
+        return f"tiles of a template cannot be replayed; {_compared(evidence)}"
+    if evidence.unreplayed:
+        return f"the baseline's choices could not be replayed: {evidence.unreplayed}"
+    if unfaithful := [p.draw for p in evidence.replays if p.draw and not p.draw.chooses_as(wanted)]:
+        words = "; ".join(differences(wanted, unfaithful[0])[:MOST_NAMED]) or "other kernels"
+        return f"the baseline's choices could not be replayed: {words}"
+    return None
+
+
+def _drawn(candidate: Sequence[ProcessSummary]) -> Draw | None:
+    """Return what all processes of the case drew; None where that is not known, or not one."""
+    draws = [known_draw(process) for process in candidate]
+    first = draws[0]
+    if first is None or any(draw is None or not draw.chooses_as(first) for draw in draws):
+        return None
+    return first
+
+
+def _compared(evidence: Evidence) -> str:
+    drawn, wanted = _drawn(evidence.candidate), _accepted(evidence)
+    if drawn is None or wanted is None:
+        return ""
+    words = differences(wanted, drawn)
+    named = "; ".join(words[:MOST_NAMED])
+    more = f" and {len(words) - MOST_NAMED} more" if len(words) > MOST_NAMED else ""
+    count = f"{len(words)} of {len(drawn.kernels)}"
+    return f"the compiler chose otherwise for {count} kernels: {named}{more}"

@@ -1,0 +1,162 @@
+"""What measurements in turns with the accepted environment say, and what they decide.
+
+Both sides of a pair share the device, the night and its clock, so these cancel.  They share what
+belongs to the machine as well, such as its driver.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bench_lib.model import ProcessSummary, Status, Verdict
+from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns
+from bench_lib.verdict.metrics import DEVICE, LEADING, find, of
+from bench_lib.verdict.metrics.metric import Metric, Rule, named
+from bench_lib.verdict.rules.chance import Question
+from bench_lib.verdict.statistics.comparison import paired
+
+_DECIDED = (Status.REGRESSED, Status.SUSPECT, Status.NOISY, Status.IMPROVED, Status.INVALID)
+"""What a baseline's verdict may be for the reference's answer to take its place."""
+_DRAWN = "the compiler chose its kernels on each side by itself, which turns do not cancel"
+
+
+def is_answer(verdict: Verdict) -> bool:
+    """Whether a verdict is the reference's, and tells something."""
+    return verdict.against == REFERENCE and verdict.status is not Status.NOISY
+
+
+def can_answer(verdict: Verdict) -> bool:
+    """Whether pairs with the reference would tell something of a verdict's metric."""
+    metric = find(verdict.metric)
+    return metric is not None and _is_asked(metric)
+
+
+def _is_asked(metric: Metric) -> bool:
+    return metric.rule is Rule.CHANCE and metric.sides is None
+
+
+def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | None:
+    """Return what is asked of the pairs; None where there is none in which both sides have it."""
+    turns = evidence.turns
+    if turns is None or turns.without or not _is_asked(metric):
+        return None
+    values = _values(metric, turns)
+    if not values:
+        return None
+    sign = -1.0 if metric.more_is_better else 1.0
+    names = named([new for new, _ in turns.pairs])
+    pairs = {
+        name: (sign * math.log(values[position][0]), sign * math.log(values[position][1]))
+        for position, name in enumerate(names)
+        if position in values
+    }
+    return Question(
+        case_id,
+        metric,
+        REFERENCE,
+        paired(pairs, turns.planned, _alike(metric, evidence)),
+        metric.tolerance_in(evidence.limits) or 0.0,
+        remarks=f"; measured in turns with {turns.reference}",
+    )
+
+
+def _values(metric: Metric, turns: Turns) -> dict[int, tuple[float, float]]:
+    """Return by position the values of the pairs whose sides measured the metric alike."""
+    if metric.in_place_of_host and not any(new.host_bound for new, _ in turns.pairs):
+        return {}
+    found: dict[int, tuple[float, float]] = {}
+    for position, pair in enumerate(turns.pairs):
+        values = [value for process in pair for value in metric.values([process]).values()]
+        if len(values) == len(pair) and min(values) > 0 and len(metric.states(pair)) == 1:
+            found[position] = (values[0], values[1])
+    return found
+
+
+def _alike(metric: Metric, evidence: Evidence) -> list[dict[str, float]]:
+    """Return the logarithms that processes of one earlier run had on one device, run by run."""
+    runs: dict[tuple[str, str | None], list[ProcessSummary]] = {}
+    for process in (p for side in evidence.references().values() for p in side):
+        run = process.worker.rpartition("/")[0]
+        runs.setdefault((run, process.device_uuid), []).append(process)
+    states = metric.states([new for new, _ in evidence.turns.pairs]) if evidence.turns else set()
+    groups = (
+        {
+            name: math.log(value)
+            for state in states
+            for name, value in metric.values_in(processes, state).items()
+        }
+        for processes in runs.values()
+    )
+    return [group for group in groups if len(group) > 1]
+
+
+def could_hide(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
+    """Whether a device that no baseline knows could hide a slow-down, and no pair tells."""
+    if any(verdict.against == REFERENCE for verdict in verdicts):
+        return False
+    metric = DEVICE if evidence.waits() else LEADING
+    asked = [v for v in verdicts if of(v.metric) is metric and v.ratio is not None]
+    return bool(asked) and all(_is_hidden(verdict, evidence) for verdict in asked)
+
+
+def _is_hidden(verdict: Verdict, evidence: Evidence) -> bool:
+    if verdict.against not in evidence.references() or not evidence.is_new_device(verdict.against):
+        return False
+    own = 1 + (of(verdict.metric).tolerance_in(evidence.limits) or 0.0)
+    allowed = (1 + (verdict.tolerance or 0.0)) / own
+    return (verdict.ratio or 0.0) * allowed > own
+
+
+def decided(
+    verdicts: Sequence[Verdict], answers: Sequence[Verdict], evidence: Evidence
+) -> list[Verdict]:
+    """Return all verdicts of a case; where the reference answered, its answer decides.
+
+    It stands before those that it takes the place of.
+    """
+    turns = evidence.turns
+    if turns is None:
+        return [*verdicts, *answers]
+    if turns.without:
+        return [_without(verdict, turns.without) for verdict in verdicts]
+    told = {verdict.metric: verdict for verdict in answers if is_answer(verdict)}
+    found = [*(_in_full(verdict, turns) for verdict in answers)]
+    found += [_set_aside(verdict, told.get(verdict.metric)) for verdict in verdicts]
+    order = list(dict.fromkeys(verdict.metric for verdict in (*verdicts, *answers)))
+    return sorted(found, key=lambda verdict: order.index(verdict.metric))
+
+
+def _without(verdict: Verdict, why: str) -> Verdict:
+    if verdict.status not in (Status.REGRESSED, Status.SUSPECT) or not can_answer(verdict):
+        return verdict
+    return replace(verdict, reason=f"{verdict.reason}; not measured in turns: {why}")
+
+
+def _in_full(verdict: Verdict, turns: Turns) -> Verdict:
+    """Add what both sides measured, and what turns leave open."""
+    values = _values(of(verdict.metric), turns).values()
+    new, old = (statistics.geometric_mean(side) for side in zip(*values, strict=True))
+    reason = verdict.reason
+    is_compiled = any("compile_time" in process.values for pair in turns.pairs for process in pair)
+    if is_compiled and verdict.status in (Status.REGRESSED, Status.SUSPECT):
+        reason = f"{reason}; {_DRAWN}"
+    return replace(verdict, reason=reason, value=new, baseline=old)
+
+
+def _set_aside(verdict: Verdict, answer: Verdict | None) -> Verdict:
+    if answer is None or verdict.status not in _DECIDED or verdict.status is answer.status:
+        return verdict
+    reason = f"{verdict.reason}; {_instead(verdict, answer)}"
+    return replace(verdict, status=Status.SKIPPED, reason=reason)
+
+
+def _instead(verdict: Verdict, answer: Verdict) -> str:
+    """Say what the pairs make of a baseline's verdict."""
+    if answer.status not in (Status.OK, Status.IMPROVED):
+        return f"in turns with the reference it is {answer.status.value}"
+    how = "slow" if (verdict.ratio or 1.0) > 1 else "fast"
+    words = f"the accepted environment is as {how} tonight"
+    return f"{words}: that is the device, the night or the clock, not the software"

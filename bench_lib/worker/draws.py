@@ -1,0 +1,111 @@
+"""What the compiler's autotuner chose for a case, and how to have it choose the same again.
+
+Inductor times some configurations of each Triton kernel and keeps the fastest.  Close calls fall
+one way in one empty cache and the other way in the next.  What a kernel runs with stands in its
+autotuner, in memory, whichever cache it came from.
+
+``torch._inductor`` is private: what is not as in torch 2.11 to 2.15 makes a draw unknown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bench_lib.model import Choice, Draw
+from bench_lib.worker import caches
+from bench_lib.worker.workload import UnsupportedError
+
+CODE = "torch._inductor.codecache"
+TILE = re.compile(r"^( *)([A-Z][A-Z0-9_]*)( *: *tl\.constexpr *= *)([^\n]+)$", re.MULTILINE)
+"""A constant of a template, such as ``BLOCK_M : tl.constexpr = 128``."""
+NO_MODULE = "the compiler is not Inductor"
+NO_KERNEL = "no kernel is Triton's"
+NOT_DECIDED = "no kernel has decided"
+
+
+def compiled_so_far() -> int:
+    """Return how many graphs Inductor has compiled or loaded in this process."""
+    return len(_modules())
+
+
+def _modules() -> list[Any]:
+    code = sys.modules.get(CODE)
+    return list(getattr(getattr(code, "PyCodeCache", None), "modules", ()))
+
+
+def drawn(since: int) -> Draw:
+    """Return what the kernels run with of graphs that were compiled or loaded since then."""
+    graphs = [module for module in _modules()[since:] if hasattr(module, "call")]
+    if not graphs:
+        return Draw({}, NO_MODULE)
+    kernels = [(n, k) for graph in graphs for n, k in vars(graph).items() if _is_autotuner(k)]
+    if not kernels:
+        return Draw({}, NO_KERNEL)
+    try:
+        choices = {name: _choice(kernel) for name, kernel in _named(kernels) if kernel.launchers}
+    except (AttributeError, ImportError, TypeError, ValueError) as error:
+        return Draw({}, f"this torch keeps them otherwise: {type(error).__name__}: {error}")
+    return Draw(dict(sorted(choices.items())), "" if choices else NOT_DECIDED)
+
+
+def _is_autotuner(thing: object) -> bool:
+    return not isinstance(thing, type) and hasattr(thing, "launchers") and hasattr(thing, "configs")
+
+
+def _named(kernels: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Name kernels once: those of several graphs count from 0 in each."""
+    times: dict[str, int] = {}
+    for name, kernel in kernels:
+        times[name] = times.get(name, 0) + 1
+        yield (name if times[name] == 1 else f"{name}.{times[name]}"), kernel
+
+
+def _choice(kernel: Any) -> Choice:
+    """Return what a kernel runs with; raises ValueError where it has not decided."""
+    if len(kernel.launchers) > 1:
+        raise ValueError(f"{kernel.fn.__name__} still has {len(kernel.launchers)} configurations")
+    config = kernel.launchers[0].config
+    chosen: dict[str, Any] = {
+        **config.kwargs,
+        "num_warps": config.num_warps,
+        "num_stages": config.num_stages,
+    }
+    source = str(kernel.fn.src)
+    is_template = str(getattr(kernel.heuristic_type, "name", "")) == "TEMPLATE"
+    if is_template:
+        chosen |= {found[2]: _constant(found[4]) for found in TILE.finditer(source)}
+        source = TILE.sub(r"\1\2", source)
+    kept = {name: value for name, value in sorted(chosen.items()) if isinstance(value, (int, str))}
+    return Choice(_key(str(kernel.size_hints), source), kept, is_template)
+
+
+def _constant(text: str) -> int | str:
+    text = text.strip()
+    return int(text) if text.lstrip("-").isdigit() else text
+
+
+def _key(sizes: str, source: str) -> str:
+    """Return the key that torch looks a kernel up by."""
+    from torch._inductor.runtime.triton_heuristics import generate_lookup_hash_from_source_code
+
+    return str(generate_lookup_hash_from_source_code(sizes, source))
+
+
+@contextlib.contextmanager
+def replayed(table: Mapping[str, Mapping[str, int | str]]) -> Iterator[None]:
+    """Have the compiler find empty caches, and choose as a draw's table says.
+
+    Works in a process in which nothing was compiled yet.  Raises UnsupportedError where this
+    torch cannot be told what to choose.
+    """
+    from torch._inductor import config
+
+    if not hasattr(config, "autotune_lookup_table"):
+        raise UnsupportedError("this torch's compiler cannot be told what to choose")
+    told = {source: dict(chosen) for source, chosen in table.items()}
+    with caches.emptied(), config.patch(autotune_lookup_table=told):
+        yield

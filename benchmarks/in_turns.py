@@ -1,0 +1,237 @@
+"""How often does judging in turns with the accepted environment err, and what does it cost?
+
+    python benchmarks/in_turns.py [WORLD ...] [--nights 60] [--seed 1]
+
+A world is played night by night with 100 cases.  Five processes of one run are accepted; each
+later night is measured in up to six processes and judged as the suite judges, with and without
+pairs.  Nights that were fine make the rolling baseline.  What a night or a device adds to a case
+is the same for both sides of a pair.  Processes differ by 0.02 to 0.3%, case by case, as on an
+H200.
+
+Nothing is ever slower, so each REGRESSED is false.  On every tenth night the same measurements are
+judged once more with slow-downs planted in five cases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import zlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bench_lib.model import Accepted, Baseline, ProcessSummary, Status, Verdict
+from bench_lib.verdict import judge
+from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns
+
+CASES, PINNED, PLANNED, ROLLING = 100, 5, 6, 20
+EFFECTS = (0.01, 0.015, 0.02, 0.03, 0.05)
+PLANTED = 5
+PLANT_EVERY = 10
+
+
+@dataclass(frozen=True)
+class World:
+    """What nights and devices have in common; each size is a standard deviation."""
+
+    name: str
+    case: float = 0.0
+    """From run to run, each case by itself."""
+    suite: float = 0.0
+    """From run to run, all cases together."""
+    devices: int = 1
+    apart: float = 0.0
+    """From device to device, each case by itself."""
+    unshared: float = 0.0
+    """From run to run in each case, and not the same for the two sides of a pair."""
+    stalled: float = 0.0
+    """Share of a case's processes that something slows down by 5 to 50%."""
+    pairs: bool = True
+    """Whether there is a reference."""
+
+
+WORLDS = (
+    World("process noise only"),
+    *(World(f"case {size:.1%}", case=size) for size in (0.003, 0.005, 0.01)),
+    World("suite 1.0%", suite=0.01),
+    World("4 devices 1% apart", devices=4, apart=0.01),
+    World("32 devices 1% apart", devices=32, apart=0.01),
+    World("case 0.5%, 0.1% of it not shared", case=0.005, unshared=0.001),
+    World("case 0.5%, 0.3% of it not shared", case=0.005, unshared=0.003),
+    World("5% of processes stalled", stalled=0.05),
+    World("without a reference: process noise only", pairs=False),
+    World("without a reference: case 0.5%", case=0.005, pairs=False),
+    World("without a reference: 4 devices 1% apart", devices=4, apart=0.01, pairs=False),
+)
+
+
+@dataclass
+class Told:
+    """What came of a world's nights."""
+
+    nights: int = 0
+    processes: int = 0
+    """Of the candidate."""
+    pairs: int = 0
+    statuses: Counter[Status] = field(default_factory=Counter)
+    visible: list[float] = field(default_factory=list)
+    """Of what was measured in turns."""
+    planted: Counter[float] = field(default_factory=Counter)
+    found: Counter[float] = field(default_factory=Counter)
+
+
+class Night:
+    """One night's effects, from which processes are drawn the same way whoever asks."""
+
+    def __init__(
+        self, world: World, seed: int, night: int, sds: np.ndarray, at: np.ndarray
+    ) -> None:
+        """Draw what the night adds to each case."""
+        self.world, self.seed, self.night, self.sds = world, seed, night, sds
+        rng = self._rng("night")
+        self.device = int(rng.integers(world.devices)) if night else 0
+        self.shared = (
+            at[self.device] + rng.normal(0, world.case, CASES) + rng.normal(0, world.suite)
+        )
+        self.own = {
+            side: rng.normal(0, world.unshared, CASES) if world.unshared else np.zeros(CASES)
+            for side in ("here", REFERENCE)
+        }
+
+    def _rng(self, *words: object) -> np.random.Generator:
+        text = " ".join(map(str, (self.world.name, self.seed, self.night, *words)))
+        return np.random.default_rng(zlib.crc32(text.encode()))
+
+    def process(self, number: int, side: str = "here") -> list[float]:
+        """Return a process's logarithm of each case's time."""
+        rng = self._rng(side, number)
+        x = self.shared + self.own[side] + rng.normal(0, 1, CASES) * self.sds
+        stalled = rng.random(CASES) < self.world.stalled
+        return list(x + stalled * np.log1p(rng.uniform(0.05, 0.5, CASES)))
+
+    def summary(self, x: float, number: int, side: str = "here") -> ProcessSummary:
+        """Return a process of a case."""
+        return ProcessSummary(
+            values={"latency": math.exp(x)},
+            n=20,
+            environment="e",
+            time="",
+            device_uuid=f"GPU-{self.device}",
+            worker=f"{self.night:08x}/{side}-{number}",
+        )
+
+
+def judged(
+    night: Night,
+    pinned: Mapping[int, Baseline],
+    rolling: Mapping[int, list[ProcessSummary]],
+    slower: Mapping[int, float],
+) -> tuple[dict[int, list[Verdict]], dict[int, list[ProcessSummary]], int]:
+    """Play a night's looks; return its verdicts, its processes, and how many pairs were made."""
+    here: dict[int, list[ProcessSummary]] = {case: [] for case in range(CASES)}
+    pairs: dict[int, list[tuple[ProcessSummary, ProcessSummary]]] = {c: [] for c in range(CASES)}
+    doubtful, in_turns = set(range(CASES)), set[int]()
+    verdicts: dict[int, list[Verdict]] = {}
+    for number in range(PLANNED):
+        own, theirs = night.process(number), night.process(number, REFERENCE)
+        for case in doubtful:
+            x = own[case] + math.log1p(slower.get(case, 0.0))
+            here[case].append(night.summary(x, number))
+            if case in in_turns:
+                other = night.summary(theirs[case], number, REFERENCE)
+                pairs[case].append((here[case][-1], other))
+        suite = {
+            str(case): Evidence(
+                here[case],
+                pinned[case],
+                rolling=rolling[case],
+                planned=PLANNED,
+                tried=len(here[case]),
+                turns=Turns("the reference", pairs[case], PLANNED - 1)
+                if night.world.pairs
+                else None,
+            )
+            for case in range(CASES)
+        }
+        verdicts = {int(case): found for case, found in judge.judge(suite).items()}
+        in_turns = {c for c, found in verdicts.items() if judge.wants_turns(found, suite[str(c)])}
+        doubtful = in_turns | {c for c, found in verdicts.items() if judge.is_suspicious(found)}
+        if not doubtful:
+            break
+    return verdicts, here, sum(map(len, pairs.values()))
+
+
+def play(world: World, nights: int, seed: int) -> Told:
+    """Play a world."""
+    rng = np.random.default_rng(zlib.crc32(f"{world.name} {seed}".encode()))
+    sds = np.exp(rng.uniform(math.log(0.0002), math.log(0.003), CASES))
+    at = rng.normal(0, world.apart, (world.devices, CASES))
+    first = Night(world, seed, 0, sds, at)
+    accepted = [first.process(number) for number in range(PINNED)]
+    nobody = Accepted(run_id="", reason="", date="")
+    pinned = {
+        case: Baseline("", [first.summary(x[case], i) for i, x in enumerate(accepted)], nobody)
+        for case in range(CASES)
+    }
+    past: dict[int, list[list[ProcessSummary]]] = {case: [] for case in range(CASES)}
+    told = Told(nights)
+    for number in range(1, nights + 1):
+        night = Night(world, seed, number, sds, at)
+        rolling = {case: [p for each in past[case] for p in each] for case in past}
+        if number % PLANT_EVERY == 0:
+            for effect in EFFECTS:
+                cases = rng.choice(CASES, PLANTED, replace=False)
+                planted = {int(case): effect for case in cases}
+                found = judged(night, pinned, rolling, planted)[0]
+                told.planted[effect] += PLANTED
+                told.found[effect] += sum(
+                    judge.overall(found[case]) is Status.REGRESSED for case in planted
+                )
+        verdicts, here, pairs = judged(night, pinned, rolling, {})
+        told.pairs += pairs
+        for case, found in verdicts.items():
+            status = judge.overall(found)
+            told.statuses[status] += 1
+            told.processes += len(here[case])
+            told.visible += [
+                v.detectable_effect for v in found if v.against == REFERENCE and v.detectable_effect
+            ]
+            if status in (Status.OK, Status.IMPROVED):
+                past[case] = [here[case], *past[case]][:ROLLING]
+    return told
+
+
+def main() -> None:
+    """Play the worlds that were asked for, and print a row of a table for each."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("worlds", nargs="*", help="parts of their names; all where none is given")
+    parser.add_argument("--nights", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    effects = " / ".join(f"{100 * effect:g}" for effect in EFFECTS)
+    print(
+        f"| world | false a night | SUSPECT | NOISY | found at {effects}% | processes | visible |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for world in WORLDS:
+        if asked.worlds and not any(part in world.name for part in asked.worlds):
+            continue
+        told = play(world, asked.nights, asked.seed)
+        rates = " / ".join(f"{told.found[e] / max(1, told.planted[e]):.0%}" for e in EFFECTS)
+        a_night = {s: told.statuses[s] / told.nights for s in Status}
+        cost = (told.processes + told.pairs) / told.nights / CASES
+        visible = f"{np.quantile(told.visible, 0.9):.2%}" if told.visible else ""
+        print(
+            f"| {world.name} | {a_night[Status.REGRESSED]:.2f} | {a_night[Status.SUSPECT]:.2f} "
+            f"| {a_night[Status.NOISY]:.2f} | {rates} | {cost:.2f} | {visible} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

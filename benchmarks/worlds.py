@@ -1,0 +1,323 @@
+"""What does the verdict do in worlds where nights, devices and processes have effects of their own?
+
+    python benchmarks/error_rates.py --worlds [NAME] [--nights 60] [--seed 1] [--json]
+
+A world is played night by night.  A run is accepted as the pinned baseline; each later night is
+measured in up to six processes and judged as the suite judges, and the nights that were fine make
+the rolling baseline.  Nothing is ever slower, so each REGRESSED is false.  On some nights the same
+measurements are judged once more with slow-downs planted in five cases, which no later night sees.
+
+Processes differ by 0.02 to 0.3%, case by case, as on an H200.  A median of iterations repeats so
+well there that a process is one value here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bench_lib.model import Accepted, Baseline, ProcessSummary, Status, Verdict
+from bench_lib.verdict import judge
+from bench_lib.verdict.evidence import Evidence
+
+CASES = 100
+FAMILIES = 5
+"""Cases move in families of twenty, which the rule is not told of."""
+PINNED, PLANNED, ROLLING = 5, 6, 20
+HISTORY = 60
+"""Nights after one acceptance."""
+PLANTED = 5
+EFFECTS = (0.01, 0.02, 0.03, 0.05)
+PLANT_EVERY = 10
+"""On the first night and on each tenth, slow-downs are planted."""
+MOST_FALSE = 0.02
+LEAST_FOUND = 0.9
+"""Of 2%, on the first night of a world without effects."""
+
+
+@dataclass(frozen=True)
+class World:
+    """What runs, devices and processes have in common; each size is a fraction."""
+
+    name: str
+    case: float = 0.0
+    """Standard deviation from run to run of each case by itself."""
+    family: float = 0.0
+    """The same of the cases of a family together."""
+    suite: float = 0.0
+    """The same of all cases together."""
+    devices: int = 1
+    apart: float = 0.0
+    """Two devices differ by this standard deviation in a case, half of it in all cases alike."""
+    kinds: tuple[float, float] | None = None
+    """Half of the workers are slower, each case by something between these."""
+    stalled: float = 0.0
+    """Share of a case's processes that something slows down by 5 to 50%."""
+    slow: float = 0.0
+    """Every second worker is slower by this."""
+    drift: float = 0.0
+    """All cases get slower by this, night by night."""
+    pinned_runs: int = 1
+    clean: bool = True
+    """Whether what is called slower is a false alarm."""
+
+
+NOTHING = World("process noise only")
+WORLDS = (
+    NOTHING,
+    *(World(f"case {size:.1%}", case=size) for size in (0.002, 0.003, 0.005, 0.01)),
+    World("case 0.5%, pinned from five runs", case=0.005, pinned_runs=5),
+    *(World(f"family {size:.1%}", family=size) for size in (0.003, 0.005, 0.01)),
+    *(World(f"suite {size:.1%}", suite=size) for size in (0.005, 0.01)),
+    World("4 devices 1% apart", devices=4, apart=0.01),
+    World("32 devices 1% apart", devices=32, apart=0.01),
+    World("two kinds of process", kinds=(0.0025, 0.008)),
+    World("5% of processes stalled", stalled=0.05),
+    World("every second process slow", slow=0.02),
+    World("drift of 0.02% a night", drift=0.0002, clean=False),
+)
+
+
+@dataclass
+class Played:
+    """What came of a world's nights."""
+
+    nights: int = 0
+    processes: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    found: dict[str, Counter[float]] = field(default_factory=dict)
+    """Cases called slower by effect, planted on the ``first`` night and ``later``."""
+    planted: dict[str, int] = field(default_factory=dict)
+    """Cases planted for each effect, likewise."""
+    visible: dict[str, list[float]] = field(default_factory=dict)
+    """The median case's smallest slow-down that is found, by night."""
+    alarms: list[int] = field(default_factory=list)
+    """Cases called slower, by night."""
+
+    def add(self, other: Played) -> None:
+        """Take in another history."""
+        self.nights += other.nights
+        self.processes += other.processes
+        self.statuses += other.statuses
+        self.alarms += other.alarms
+        for when, counts in other.found.items():
+            self.found.setdefault(when, Counter()).update(counts)
+            self.planted[when] = self.planted.get(when, 0) + other.planted[when]
+            self.visible.setdefault(when, []).extend(other.visible[when])
+
+    @property
+    def false_per_night(self) -> float:
+        """Cases a night that were called slower."""
+        return self.statuses["REGRESSED"] / max(1, self.nights)
+
+
+class Pool:
+    """The machines of a world, and the processes that run on them."""
+
+    def __init__(self, world: World, rng: np.random.Generator) -> None:
+        """Draw what stays the same from night to night."""
+        self.world, self.rng = world, rng
+        self.between = np.exp(rng.normal(math.log(0.0006), 0.7, CASES)).clip(0.0002, 0.003)
+        half = world.apart / 2  # two devices differ by sqrt(2) times what each differs by
+        self.devices = rng.normal(0, half, (world.devices, 1)) + rng.normal(
+            0, half, (world.devices, CASES)
+        )
+        self.kinds = rng.uniform(*(world.kinds or (0.0, 0.0)), CASES)
+
+    def run(self, name: str, night: int) -> Run:
+        """Begin a run: everything that its processes share is drawn."""
+        world, rng = self.world, self.rng
+        families = np.repeat(rng.normal(0, world.family, FAMILIES), CASES // FAMILIES)
+        effect = rng.normal(0, world.case, CASES) + families + rng.normal(0, world.suite)
+        device = int(rng.integers(world.devices))
+        effect += self.devices[device] + world.drift * night
+        return Run(self, name, f"device-{device}", effect, int(rng.integers(2)))
+
+
+@dataclass
+class Run:
+    """One run: its processes share what is drawn for it."""
+
+    pool: Pool
+    name: str
+    device: str
+    effect: np.ndarray
+    first: int = 0
+    """Whether the first worker is a slow one, where every second is."""
+    workers: int = 0
+
+    def worker(self) -> list[ProcessSummary]:
+        """Measure every case in a fresh process."""
+        world, rng = self.pool.world, self.pool.rng
+        times = self.effect + rng.normal(0, self.pool.between)
+        times = times + rng.integers(2) * self.pool.kinds
+        times = times + (rng.random(CASES) < world.stalled) * rng.uniform(0.05, 0.5, CASES)
+        times = times + math.log1p(world.slow) * ((self.first + self.workers) % 2)
+        name = f"{self.name}/{self.workers}"
+        self.workers += 1
+        return [_process(float(time), name, self.device) for time in times]
+
+
+def _process(log_median: float, worker: str, device: str) -> ProcessSummary:
+    return ProcessSummary(
+        {"latency": math.exp(log_median)}, 20, "", "", device_uuid=device, worker=worker
+    )
+
+
+def play(world: World, nights: int, entropy: Sequence[int]) -> Played:
+    """Play some nights of a world, from an accepted run on."""
+    rng = np.random.default_rng(entropy)
+    pool = Pool(world, rng)
+    accepted: list[list[ProcessSummary]] = [[] for _ in range(CASES)]
+    runs = [pool.run(f"pinned-{n}", 0) for n in range(world.pinned_runs)]
+    for n in range(PINNED):
+        for case, process in enumerate(runs[n % len(runs)].worker()):
+            accepted[case].append(process)
+    baselines = [Baseline(str(i), each, Accepted("", "", "")) for i, each in enumerate(accepted)]
+    rolling: list[list[list[ProcessSummary]]] = [[] for _ in range(CASES)]
+    played = Played()
+    for night in range(nights):
+        run = pool.run(f"night-{night}", night + 1)
+        workers = [run.worker() for _ in range(PLANNED)]
+        known = [[p for each in nights_of[:ROLLING] for p in each] for nights_of in rolling]
+        if night % PLANT_EVERY == 0:
+            _plant(played, "later" if night else "first", workers, baselines, known, rng=rng)
+        verdicts, candidates = _judged(workers, baselines, known)
+        statuses = [judge.overall(found) for found in verdicts]
+        played.nights += 1
+        played.processes += sum(map(len, candidates))
+        played.statuses.update(status.value for status in statuses)
+        played.alarms.append(statuses.count(Status.REGRESSED))
+        for case, status in enumerate(statuses):
+            if status in (Status.OK, Status.IMPROVED):
+                rolling[case].insert(0, candidates[case])
+    return played
+
+
+def _plant(
+    played: Played,
+    when: str,
+    workers: Sequence[Sequence[ProcessSummary]],
+    baselines: Sequence[Baseline],
+    known: Sequence[Sequence[ProcessSummary]],
+    *,
+    rng: np.random.Generator,
+) -> None:
+    """Judge a night as it would have been with slow-downs in some cases."""
+    chosen = set(rng.choice(CASES, PLANTED, replace=False).tolist())
+    found = played.found.setdefault(when, Counter())
+    played.planted[when] = played.planted.get(when, 0) + PLANTED
+    for effect in EFFECTS:
+        slower = [
+            [
+                _slower(process, effect) if case in chosen else process
+                for case, process in enumerate(worker)
+            ]
+            for worker in workers
+        ]
+        verdicts, _ = _judged(slower, baselines, known)
+        found[effect] += sum(judge.overall(verdicts[c]) is Status.REGRESSED for c in chosen)
+    visible = [min(v.detectable_effect or math.inf for v in each) for each in verdicts]
+    played.visible.setdefault(when, []).append(float(np.median(visible)))
+
+
+def _slower(process: ProcessSummary, effect: float) -> ProcessSummary:
+    latency = process.values["latency"] * (1 + effect)
+    return ProcessSummary(
+        {"latency": latency}, 20, "", "", device_uuid=process.device_uuid, worker=process.worker
+    )
+
+
+def _judged(
+    workers: Sequence[Sequence[ProcessSummary]],
+    baselines: Sequence[Baseline],
+    known: Sequence[Sequence[ProcessSummary]],
+) -> tuple[list[list[Verdict]], list[list[ProcessSummary]]]:
+    """Judge a night as the engine does: what is suspicious is measured again."""
+    candidates: list[list[ProcessSummary]] = [[] for _ in range(CASES)]
+    suspicious = list(range(CASES))
+    verdicts: dict[str, list[Verdict]] = {}
+    for worker in workers:
+        for case in suspicious:
+            candidates[case].append(worker[case])
+        suite = {
+            str(case): Evidence(
+                candidates[case], baselines[case], rolling=known[case], planned=PLANNED
+            )
+            for case in range(CASES)
+        }
+        verdicts = judge.judge(suite)
+        suspicious = [c for c in suspicious if judge.is_suspicious(verdicts[str(c)])]
+        if not suspicious:
+            break
+    return [verdicts[str(case)] for case in range(CASES)], candidates
+
+
+def report(name: str, nights: int, seed: int) -> dict[str, Any]:
+    """Play the worlds whose names begin so, on all cores; raises ValueError where there are none.
+
+    Each world's nights are histories of 60 nights at most, with a seed each.
+    """
+    kinds = chosen(name)
+    lengths = [min(HISTORY, nights - begin) for begin in range(0, nights, HISTORY)]
+    tasks = [
+        (world, length, (seed, zlib.crc32(world.name.encode()), number))
+        for world in kinds
+        for number, length in enumerate(lengths)
+    ]
+    played = {world: Played() for world in kinds}
+    with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
+        for (world, *_), each in zip(tasks, pool.map(play, *zip(*tasks, strict=True)), strict=True):
+            played[world].add(each)
+    rows = [figures(world, each) for world, each in played.items()]
+    return {"worlds": rows, "missed": missed(rows)}
+
+
+def chosen(name: str) -> list[World]:
+    """Return the worlds whose names begin so; raises ValueError where there are none."""
+    found = [world for world in WORLDS if world.name.startswith(name)]
+    if not found:
+        raise ValueError(f"no world begins with {name!r}; there are {', '.join(_names())}")
+    return found
+
+
+def _names() -> Iterator[str]:
+    return (world.name for world in WORLDS)
+
+
+def figures(world: World, played: Played) -> dict[str, Any]:
+    """Return what came of a world as a plain object."""
+    return {
+        "world": world.name,
+        "nights": played.nights,
+        "false_per_night": played.false_per_night,
+        "nights_with_an_alarm": sum(map(bool, played.alarms)),
+        "statuses_per_night": {
+            name: count / played.nights for name, count in sorted(played.statuses.items())
+        },
+        "processes_per_case": played.processes / played.nights / CASES,
+        "found": {
+            when: {effect: counts[effect] / played.planted[when] for effect in EFFECTS}
+            for when, counts in played.found.items()
+        },
+        "visible": {when: float(np.median(each)) for when, each in played.visible.items()},
+    }
+
+
+def missed(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say which promises the worlds break."""
+    words = []
+    for row, world in ((row, w) for row in rows for w in WORLDS if w.name == row["world"]):
+        if world.clean and row["false_per_night"] > MOST_FALSE:
+            words.append(f"{world.name}: {row['false_per_night']:.3f} false alarms a night")
+        if world == NOTHING and row["found"]["first"][0.02] < LEAST_FOUND:
+            words.append(f"{world.name}: {row['found']['first'][0.02]:.0%} of 2% found at first")
+    return words

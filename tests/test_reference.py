@@ -1,0 +1,444 @@
+"""Looking again in turns with the accepted environment: what it decides, and when it cannot."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import builders
+import pytest
+from builders import make_case, make_environment, make_fault, make_telemetry
+from scripted import Contexts, Watch, gpus
+
+from bench_lib.engine import engine
+from bench_lib.engine.cooling import Cooling
+from bench_lib.engine.device import HeldDevice
+from bench_lib.engine.devicelock import DeviceLock
+from bench_lib.engine.settings import Settings, Side
+from bench_lib.launch.faults import LaunchError
+from bench_lib.model import Environment, Hardware, Record, Status
+from bench_lib.plugin import options
+from bench_lib.storage import history
+
+DEVICE = gpus(1)[0]
+CASE = make_case(id="resnet50-b64-fp16-eager-infer")
+OTHER = make_case(id="vit_b_16-b32-bf16-eager-infer")
+USUAL, SLOW = [0.010] * 20, [0.0103] * 20
+ACCEPTED, TONIGHTS = "2.9.0+rocm7.0", "2.10.0+rocm7.2"
+PLANNED = 4
+LOAD = ("-p", "bench_lib.plugin")
+
+
+@dataclass
+class Bed:
+    """A run and its reference, each with workers that follow a script."""
+
+    folder: Path
+    here: Contexts
+    there: Contexts
+    reference: Side
+    said: list[str] = field(default_factory=list)
+    problem: str = ""
+    """Why the reference's workers cannot be started."""
+    seen: list[Any] = field(default_factory=list)
+    engine: Any = None
+
+    def hold(self, device: Hardware, settings: Settings, **options: Any) -> HeldDevice:
+        """Hold the device with both sides' workers."""
+        return HeldDevice(
+            device,
+            settings,
+            start=self.start,
+            watch=lambda _device: Watch(*self.seen),
+            lock_of=functools.partial(DeviceLock, folder=self.folder / "locks"),
+            **options,
+        )
+
+    def start(self, side: Side, _device: Hardware) -> Contexts:
+        """Start the workers of a side."""
+        if side is not self.reference:
+            return self.here
+        if self.problem:
+            raise LaunchError(self.problem)
+        return self.there
+
+    def run(self, *cases, **options: Any) -> dict[str, Record]:
+        """Measure cases and judge them; return their records."""
+        settings = Settings(
+            history=self.folder / "history",
+            baselines=self.folder / "baselines",
+            planned=PLANNED,
+            kernels="none",
+            say=self.said.append,
+            **{"reference": self.reference, **options},
+        )
+        with engine.opened(DEVICE, settings) as self.engine:
+            for case in cases:
+                self.engine.measure(case)
+            self.engine.conclude()
+            return self.engine.suite.records
+
+    @property
+    def runs(self) -> list[history.Run]:
+        """All runs that the history has, oldest first."""
+        return [history.read(path) for path in history.files(self.folder / "history")]
+
+
+@pytest.fixture
+def bed(tmp_path, monkeypatch):
+    """Return a bed with a baseline of ten milliseconds for both cases."""
+    monkeypatch.setattr(Cooling, "wait", lambda _self, _cause: True)
+    monkeypatch.setattr(
+        "bench_lib.environment.fingerprint.collect",
+        lambda **_options: Environment(python="3.11.7", host="node-1", driver="6.10.5"),
+    )
+    python = tmp_path / "accepted" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch(mode=0o755)
+    here, there = Contexts({}, DEVICE), Contexts({}, DEVICE)
+    here.versions["torch"], there.versions["torch"] = TONIGHTS, ACCEPTED
+    made = Bed(tmp_path, here, there, Side(str(python)))
+    monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", made.hold)
+    accept(made, CASE.id, OTHER.id)
+    return made
+
+
+def accept(bed, *case_ids, **fields):
+    """Accept baselines of ten milliseconds."""
+    builders.accept(bed.folder / "baselines", DEVICE, *case_ids, **fields)
+
+
+def of(record, against, metric="latency"):
+    """Return a record's verdict on a metric against something; None where there is none."""
+    found = [v for v in record.verdicts if (v.against, v.metric) == (against, metric)]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def slow_here(bed, *cases, there=USUAL):
+    """Have cases be 3% slower tonight, and so fast in the reference."""
+    for case in cases or [CASE]:
+        bed.here.script[case.id] = [SLOW]
+        bed.there.script[case.id] = [there]
+
+
+# ---- what it decides ------------------------------------------------------------------------
+
+
+def test_a_clean_night_starts_no_reference_and_leaves_one_run(bed):
+    """Nothing looks different."""
+    assert bed.run(CASE)[CASE.id].status is Status.OK
+    assert bed.there.log == []
+    assert len(bed.runs) == 1
+
+
+def test_what_is_slower_than_the_reference_tonight_is_regressed(bed):
+    """By pairs that share the device, the night and the clock."""
+    slow_here(bed)
+    record = bed.run(CASE)[CASE.id]
+    assert record.status is Status.REGRESSED
+    answer = of(record, "reference")
+    assert answer.status is Status.REGRESSED
+    assert answer.reason.startswith("3.0% slower than the reference in 3 pairs (95% interval +2.")
+    assert f"; measured in turns with {bed.reference} (torch {ACCEPTED})" in answer.reason
+    assert (answer.value, answer.baseline) == (pytest.approx(0.0103), pytest.approx(0.010))
+
+
+def test_what_is_as_slow_in_the_reference_is_not_the_softwares(bed):
+    """One pair says so, and the case is left alone."""
+    slow_here(bed, there=SLOW)
+    record = bed.run(CASE)[CASE.id]
+    assert record.status is Status.OK
+    assert record.verdicts[0] == of(record, "reference")
+    pinned = of(record, "pinned")
+    assert pinned.status is Status.SKIPPED
+    assert pinned.reason.endswith(
+        "; the accepted environment is as slow tonight: that is the device, the night or the "
+        "clock, not the software"
+    )
+    assert [attempt.process for attempt in record.attempts] == [0, 1]
+    assert [line for line in bed.there.log if line.endswith(CASE.id)] == [f"context-1 {CASE.id}"]
+
+
+def test_sides_take_turns_at_being_first(bed):
+    """Each pair stands side by side."""
+    slow_here(bed)
+    log = []
+    bed.here.log = bed.there.log = log
+    bed.here.context, bed.there.context = (
+        functools.partial(named, contexts, name)
+        for contexts, name in ((bed.here, "here"), (bed.there, "there"))
+    )
+    bed.run(CASE)
+    measured = [line.split("-")[0] for line in log if line.endswith(CASE.id)]
+    assert measured == ["here", "there", "here", "here", "there", "there", "here"]
+    opened = [line for line in log if line.startswith("fork")]
+    assert opened == [f"fork context-{n}" for n in (1, 2, 1, 3, 2, 4, 3)]
+
+
+def named(contexts, name, **options):
+    """Fork a context whose lines in the log name its side."""
+    context = Contexts.context(contexts, **options)
+    context.name = f"{name}-{context.name}"
+    return context
+
+
+def test_the_reference_has_a_run_of_its_own_which_counts_for_nothing(bed):
+    """It is of other software: no baseline, no night, no point of a series."""
+    slow_here(bed)
+    bed.run(CASE)
+    reference, own = bed.runs
+    assert own.path == history.find(bed.folder / "history", "latest")
+    assert own.records[CASE.id].status is Status.REGRESSED
+    assert reference.run_id < own.run_id
+    record = reference.records[CASE.id]
+    assert (reference.finished, record.status) == (True, None)
+    assert [attempt.process for attempt in record.attempts] == [1, 2, 3]
+    assert {(a.accepted, a.discarded) for a in record.attempts} == {
+        (False, f"the reference of run {own.run_id}, measured in turns with it")
+    }
+    (environment,) = reference.environments.values()
+    assert environment.torch == ACCEPTED
+
+
+def test_only_cases_that_look_different_are_measured_in_the_reference(bed):
+    """The other one costs nothing."""
+    slow_here(bed, CASE)
+    bed.run(CASE, OTHER)
+    assert not [line for line in bed.there.log if line.endswith(OTHER.id)]
+    said = "looking again at 1 of 2 cases, at 1 in turns with the reference, in fresh process 2 "
+    assert bed.said[0] == f"{said}of at most 4"
+
+
+def test_without_a_reference_nothing_is_said_of_one(bed):
+    """The baseline alone decides, as ever."""
+    slow_here(bed)
+    record = bed.run(CASE, reference=None)[CASE.id]
+    assert record.status is Status.REGRESSED
+    assert {verdict.against for verdict in record.verdicts} == {"pinned"}
+    assert "turns" not in of(record, "pinned").reason
+
+
+def test_what_is_faster_in_the_reference_too_is_no_improvement(bed):
+    """A fast night is the machine's as well."""
+    fast = [0.0095] * 20
+    bed.here.script[CASE.id], bed.there.script[CASE.id] = [fast], [fast]
+    record = bed.run(CASE)[CASE.id]
+    assert (record.status, len(record.attempts)) == (Status.OK, 2)
+
+
+def test_a_device_that_no_baseline_knows_has_its_cases_measured_in_turns(bed):
+    """It could hide a slow-down of as much as devices differ by; then one pair tells."""
+    other = {"device_uuid": "GPU-ffff"}
+    accept(bed, CASE.id, process=other)
+    bed.here.script[CASE.id] = [USUAL]
+    bed.there.script[CASE.id] = [[0.0097] * 20]
+    record = bed.run(CASE)[CASE.id]
+    assert record.status is Status.REGRESSED
+    assert of(record, "pinned").status is Status.OK
+
+
+def test_on_an_unknown_device_a_case_that_is_fine_in_turns_leaves_after_one_pair(bed):
+    """And says how small a slow-down the pairs would have found."""
+    accept(bed, CASE.id, process={"device_uuid": "GPU-ffff"})
+    record = bed.run(CASE)[CASE.id]
+    answer = of(record, "reference")
+    assert (record.status, len(record.attempts)) == (Status.OK, 2)
+    assert 0.01 < answer.detectable_effect < 0.015 < of(record, "pinned").detectable_effect
+
+
+def test_a_compiled_case_says_that_turns_do_not_cancel_draws(bed, monkeypatch):
+    """Each side has kernels that its own compiler chose; eager ones have nothing to choose."""
+    slow_here(bed, CASE, OTHER)
+    plain = builders.make_measurement
+
+    def compiled(**fields):
+        compiling = {"compile_s": 20.0} if fields["case_id"] == CASE.id else {}
+        return plain(**fields, **compiling)
+
+    monkeypatch.setattr("scripted.make_measurement", compiled)
+    records = bed.run(CASE, OTHER)
+    words = "the compiler chose its kernels on each side by itself, which turns do not cancel"
+    assert words in of(records[CASE.id], "reference").reason
+    assert words not in of(records[OTHER.id], "reference").reason
+
+
+def test_pairs_that_the_hardware_spoils_tell_nothing(bed):
+    """The case is judged by its baseline where no pair is left."""
+    slow_here(bed)
+    bed.seen = [make_telemetry(), make_telemetry(foreign_processes=[41])]
+    record = bed.run(CASE)[CASE.id]
+    assert of(record, "reference") is None
+
+
+# ---- when it cannot -------------------------------------------------------------------------
+
+
+def without(bed, *words):
+    """Judge a slow case; return why it was judged without the reference."""
+    record = bed.run(CASE)[CASE.id]
+    assert record.status is Status.REGRESSED
+    assert of(record, "reference") is None
+    assert len(record.attempts) == PLANNED
+    _, found, why = of(record, "pinned").reason.partition("; not measured in turns: ")
+    assert found
+    assert all(word in why for word in words), why
+    return why
+
+
+def test_an_interpreter_that_is_not_there_is_named_before_anything_is_measured(bed):
+    """And starts nothing."""
+    slow_here(bed)
+    bed.reference = Side(str(bed.folder / "nowhere" / "python"))
+    why = without(bed)
+    assert why == f"there is no interpreter {bed.reference.python} for the reference"
+    assert bed.said[0] == f"judged without a reference: {why}"
+
+
+def test_a_list_of_wheels_that_is_not_there_is_named(bed):
+    """Before anything is measured, too."""
+    slow_here(bed)
+    bed.reference = Side(str(bed.folder / "accepted.txt"))
+    assert without(bed) == f"there is no list {bed.reference.python}"
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        "the worker's interpreter has no torch; install torch and torchvision there",
+        "it exited with status 3; its last output:\nno such library",
+    ],
+)
+def test_a_reference_that_does_not_start_is_tried_once(bed, problem):
+    """The night goes on without it."""
+    slow_here(bed)
+    bed.problem = problem
+    assert without(bed) == f"the reference {bed.reference} does not start: {problem}"
+    assert len(bed.runs) == 1
+    assert [line for line in bed.said if "without a reference" in line] == [bed.said[0]]
+
+
+def test_a_reference_with_another_device_is_none(bed):
+    """Of another hardware key there is nothing to compare."""
+    slow_here(bed)
+    bed.there.device = builders.make_hardware(name="AMD Instinct MI210", arch="gfx90a", uuid=None)
+    without(bed, "does not start: the worker opened another device than mi300x")
+
+
+def test_a_reference_that_is_this_environment_itself_is_none(bed):
+    """Everything would be as slow in it."""
+    slow_here(bed)
+    bed.reference = Side(sys.executable)
+    without(bed, "is this environment itself, so there is nothing to compare")
+    assert bed.there.log == []
+
+
+def test_a_reference_with_the_same_software_is_none(bed):
+    """Another folder with the same versions cannot excuse anything."""
+    slow_here(bed, there=SLOW)
+    accept(bed, CASE.id, environment=make_environment(torch=TONIGHTS))
+    bed.there.versions["torch"] = TONIGHTS
+    why = f"is the same environment (torch {TONIGHTS}), so there is nothing to compare"
+    without(bed, why)
+    assert not [line for line in bed.there.log if line.endswith(CASE.id)]
+
+
+def test_the_same_software_with_other_variables_is_a_reference(bed):
+    """What is asked may be what a variable does."""
+    slow_here(bed)
+    bed.reference = replace(bed.reference, environment={"MIOPEN_FIND_MODE": "2"})
+    accept(bed, CASE.id, environment=make_environment(torch=TONIGHTS))
+    bed.there.versions["torch"] = TONIGHTS
+    assert of(bed.run(CASE)[CASE.id], "reference").status is Status.REGRESSED
+
+
+def test_a_reference_of_other_software_than_accepted_is_none(bed):
+    """What is slower than that was perhaps accepted long ago."""
+    slow_here(bed)
+    bed.there.versions["torch"] = "2.8.0"
+    without(bed, f"the reference is not what was accepted: torch {ACCEPTED} -> 2.8.0")
+
+
+def test_a_driver_that_changed_since_the_baseline_is_not_excused(bed):
+    """Both sides run on it, so that turns cannot tell."""
+    slow_here(bed, there=SLOW)
+    accept(bed, CASE.id, environment=make_environment(driver="6.8.0"))
+    words = "both sides share what changed since the baseline: driver 6.8.0 -> 6.10.5"
+    assert without(bed) == words
+
+
+def test_a_case_that_the_reference_lacks_is_judged_without_it(bed):
+    """And the others with it."""
+    slow_here(bed, CASE, OTHER)
+    bed.there.script[CASE.id] = ["torchvision 0.10 has no resnet50"]
+    records = bed.run(CASE, OTHER)
+    assert of(records[OTHER.id], "reference").status is Status.REGRESSED
+    assert of(records[CASE.id], "pinned").reason.endswith(
+        "; not measured in turns: the reference skips it: torchvision 0.10 has no resnet50"
+    )
+    assert records[CASE.id].status is Status.REGRESSED
+
+
+def test_a_case_that_fails_in_the_reference_is_judged_without_it(bed):
+    """Its fault is not the candidate's."""
+    slow_here(bed)
+    bed.there.script[CASE.id] = [make_fault()]
+    without(bed, "the reference fails: out of memory in first step: tried to allocate 2.00 GiB")
+
+
+def test_a_reference_that_is_gone_in_the_middle_does_not_decide(bed):
+    """What its first pair said is not taken for the whole."""
+    slow_here(bed)
+    bed.there.refuse_forks_from = 2
+    assert without(bed) == f"the reference {bed.reference} does not start: no device"
+
+
+# ---- how it is named ------------------------------------------------------------------------
+
+
+def read(pytester, ini, *words):
+    """Return the reference that an ini file and a command line name."""
+    pytester.makeini(f"[pytest]\n{ini}")
+    return options.read_options(pytester.parseconfig(*LOAD, *words)).settings.reference
+
+
+def test_nothing_is_a_reference_unless_it_is_named(pytester):
+    """As before."""
+    assert read(pytester, "") is None
+
+
+def test_the_ini_file_names_an_interpreter_with_its_variables(pytester):
+    """Its path begins where the ini file is."""
+    ini = "perf_reference = accepted/bin/python\nperf_reference_env =\n    A_B=1 2\n    C=\n"
+    python = str(pytester.path / "accepted" / "bin" / "python")
+    assert read(pytester, ini) == Side(python, {"A_B": "1 2", "C": ""})
+
+
+def test_the_command_line_names_another_one_or_none(pytester):
+    """It counts more than the ini file; a bare name is looked for on the PATH."""
+    ini = "perf_reference = accepted/bin/python\n"
+    assert read(pytester, ini, "--perf-reference", "python3.99") == Side("python3.99")
+    assert read(pytester, ini, "--perf-reference", "") is None
+
+
+def test_a_container_is_named_by_the_words_that_run_in_it(pytester):
+    """The interpreter is the one in there."""
+    ini = "perf_reference = /opt/python\nperf_reference_prefix = docker run 'an image'\n"
+    assert read(pytester, ini) == Side("/opt/python", {}, ("docker", "run", "an image"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("perf_reference_prefix = docker 'run", "cannot be split into words"),
+        ("perf_reference_env = HOME", "'HOME' is not KEY=VALUE"),
+        ("perf_reference_env = ROCR_VISIBLE_DEVICES=1", "ROCR_VISIBLE_DEVICES chooses the device"),
+    ],
+)
+def test_a_setting_of_the_reference_that_cannot_be_read_is_named(pytester, setting, words):
+    """Before anything is measured."""
+    with pytest.raises(pytest.UsageError, match=words):
+        read(pytester, f"perf_reference = python3\n{setting}\n")

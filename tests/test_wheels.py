@@ -1,0 +1,96 @@
+"""An environment from a list of wheels: made once, by uv or pip, and named where it cannot be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench_lib.launch import wheels
+from bench_lib.launch.faults import LaunchError
+
+UV = "/usr/local/bin/uv"
+
+
+@pytest.fixture
+def listed(tmp_path, monkeypatch):
+    """Return a list of wheels."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "accepted.txt"
+    path.write_text("torch==2.9.0\n")
+    return path
+
+
+@pytest.fixture
+def installer(monkeypatch):
+    """Return the commands that were run; those with a word of ``fails`` end with status 1."""
+
+    class Installer(list):
+        fails = ""
+
+        def run(self, command, **_options):
+            self.append(command)
+            if "venv" in command:
+                Path(command[-1]).mkdir()
+            failed = bool(self.fails) and self.fails in command
+            return subprocess.CompletedProcess(command, int(failed), "no matching distribution")
+
+    made = Installer()
+    monkeypatch.setattr("bench_lib.launch.wheels.subprocess.run", made.run)
+    monkeypatch.setattr("bench_lib.launch.wheels.shutil.which", lambda _name: None)
+    return made
+
+
+def test_an_interpreter_is_what_it_is(installer):
+    """Nothing is installed for it."""
+    assert wheels.interpreter("/opt/accepted/bin/python") == "/opt/accepted/bin/python"
+    assert installer == []
+
+
+def test_a_list_is_installed_once(listed, installer, tmp_path):
+    """By venv and pip, in a folder of its own."""
+    python = wheels.interpreter(str(listed))
+    folder = Path(python).parents[1]
+    assert folder.parent == tmp_path / "cache" / "bench-lib" / "environments"
+    assert installer == [
+        [sys.executable, "-m", "venv", str(folder)],
+        [python, "-m", "pip", "install", "--requirement", str(listed)],
+    ]
+    assert wheels.interpreter(str(listed)) == python
+    assert len(installer) == 2
+
+
+def test_another_list_is_another_environment(listed, installer):
+    """Both stay."""
+    first = wheels.interpreter(str(listed))
+    listed.write_text("torch==2.10.0\n")
+    assert wheels.interpreter(str(listed)) != first
+    assert len(installer) == 4
+
+
+def test_uv_is_taken_where_it_is_there(listed, installer, monkeypatch):
+    """It is faster."""
+    monkeypatch.setattr("bench_lib.launch.wheels.shutil.which", lambda _name: UV)
+    python = wheels.interpreter(str(listed))
+    assert installer == [
+        [UV, "venv", "--python", sys.executable, str(Path(python).parents[1])],
+        [UV, "pip", "install", "--python", python, "--requirement", str(listed)],
+    ]
+
+
+def test_what_cannot_be_installed_is_named_and_tried_again_next_time(listed, installer):
+    """What is half done is no environment."""
+    installer.fails = "install"
+    for _ in range(2):
+        with pytest.raises(LaunchError, match=r"accepted\.txt: no matching distribution"):
+            wheels.interpreter(str(listed))
+    assert len(installer) == 4
+
+
+def test_a_list_that_is_not_there_is_named(tmp_path, installer):
+    """Nothing is installed."""
+    with pytest.raises(LaunchError, match="No such file"):
+        wheels.interpreter(str(tmp_path / "nowhere.txt"))
+    assert installer == []
