@@ -390,7 +390,8 @@ class HeldDevice:
         bursts = self._seen_between(*measurement.burst_window_s)
         clock_mhz = bursts.clock_max_mhz if bursts is not None else None
         is_known = clock_mhz is not None and clock_mhz >= (seen.clock_mhz or 0.0)
-        return replace(seen, clock_mhz=clock_mhz if is_known else None)
+        seen = replace(seen, clock_mhz=clock_mhz if is_known else None)
+        return seen if bursts is None else _disturbed_in_either(seen, bursts)
 
     def _bursts_for(self, case: Case) -> Bursts | None:
         """Return the bursts to measure a case in, as its baseline was, or as this run began."""
@@ -427,10 +428,13 @@ class HeldDevice:
             return None
         samples = attempt.measurement.iteration_s or [0.0]
         median = 0.0 if attempt.measurement.host_bound else statistics.median(samples)
+        expected = self._expected(case)
+        if expected is not None and expected.in_bursts != (attempt.measurement.state == IN_BURSTS):
+            expected = None  # bursts and sustained work have different clocks
         return validity.blame(
             attempt.telemetry,
             self.device,
-            self._expected(case),
+            expected,
             math.log(median) if median > 0 else None,
         )
 
@@ -589,6 +593,22 @@ class HeldDevice:
         # Beside GPUs the ranks of a CPU's case would open these.
         hidden = backends.visibility(self.device) if self._gpus is None else {}
         return {"command": command, "environment": {**hidden, **side.environment}}
+
+
+def _disturbed_in_either(sustained: Telemetry, bursts: Telemetry) -> Telemetry:
+    """Add what disturbed the bursts to what was seen of the sustained stretch."""
+    foreign = {*sustained.foreign_processes, *bursts.foreign_processes}
+    both = (sustained, bursts)
+    busy = {pid for s in both for pid in s.foreign_processes if pid not in s.idle_processes}
+    shares = [share for s in both for share in s.throttled.items()]
+    return replace(
+        sustained,
+        foreign_processes=sorted(foreign),
+        idle_processes=sorted(foreign - busy),
+        foreign_names={**sustained.foreign_names, **bursts.foreign_names},
+        throttle=list(dict.fromkeys([*sustained.throttle, *bursts.throttle])),
+        throttled={name: max(s for n, s in shares if n == name) for name, _ in shares},
+    )
 
 
 def in_turn(names: Sequence[str], turn: int) -> Sequence[str]:

@@ -129,7 +129,7 @@ class ReferenceRun:
         if differing := pairing.mixed_conditions(case, device, sides):
             return f"conditions differ: {'; '.join(differing)}"
         if accepted is None:
-            return ""
+            return "nobody knows what environment was accepted"
         if shared := fingerprint.difference(*map(fingerprint.beneath, (accepted, ours))):
             return f"both sides share what changed since the baseline: {'; '.join(shared)}"
         versions = (fingerprint.versions(each) for each in (accepted, theirs))

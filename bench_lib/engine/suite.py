@@ -151,7 +151,7 @@ class Suite:
             return None
         times = [verdict for verdict in record.verdicts if draws.decide(verdict)]
         evidence = self._evidence(record, self._outcomes[record.case.id])
-        if evidence.replays and not judge.is_suspicious(times):
+        if evidence.is_unjudged or (evidence.replays and not judge.is_suspicious(times)):
             return None
         return draws.to_replay(evidence)
 
@@ -265,7 +265,7 @@ class Suite:
             self._nights(key).get(case.id, []) if baseline and baseline.processes else [],
             acceptance.conditions_of(case, outcome.hardware, self._began[case.id]),
             self._planned,
-            len({attempt.process for attempt in record.attempts}),
+            len({attempt.process for attempt in record.attempts if not attempt.replays}),
             self._any_clock,
             families.family_of(case),
             case.launch.ranks,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bench_lib.model import Baseline, Draw, ProcessSummary, Status, Verdict
-from bench_lib.verdict.evidence import Evidence, drawn_alike, known_draw
+from bench_lib.verdict.evidence import REFERENCE, Evidence, drawn_alike, known_draw
 from bench_lib.verdict.metrics import LEADING, of
 from bench_lib.verdict.statistics.comparison import AGREEING
 
@@ -58,6 +58,7 @@ def as_replayed(evidence: Evidence) -> Evidence | None:
         candidate=replays,
         baseline=replace(baseline, processes=drawn_alike(baseline.processes, wanted)),
         rolling=(),
+        turns=None,  # in which each side drew for itself
         replays=(),
         planned=max(1, evidence.planned - 1),
     )
@@ -79,6 +80,9 @@ def settled(
 
 
 def _settled(evidence: Evidence, drawn: Verdict, replayed: Verdict) -> Verdict:
+    if drawn.against == REFERENCE:
+        words = f"{drawn.reason}; turns do not cancel what the compiler chose, so replays decide"
+        return replace(drawn, status=Status.SKIPPED, reason=words)
     if _has_moved(replayed) or (_has_moved(drawn) and replayed.status is not Status.OK):
         words = f"with the compiler's choices of the baseline: {replayed.reason}"
         return replace(replayed, reason=words, against=drawn.against)

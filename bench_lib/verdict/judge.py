@@ -8,6 +8,7 @@ before it is REGRESSED.  What is known of a case is ``evidence``'s.
 from __future__ import annotations
 
 import math
+import statistics
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -241,8 +242,32 @@ def _unknown(metric: Metric, evidence: Evidence) -> Verdict | None:
     return None
 
 
-def _otherwise_measured(evidence: Evidence) -> Verdict:
-    here = evidence.candidate[0].in_bursts
+def _otherwise_measured(evidence: Evidence) -> Verdict | None:
+    """Say that one side was measured in bursts and the other under the power cap.
+
+    Far slower than the baseline was under the cap is slower all the same.
+    """
+    candidate, pinned = evidence.candidate, evidence.references()[PINNED]
+    if {p.in_bursts for p in candidate} & {p.in_bursts for p in pinned}:
+        return None
+    here = candidate[0].in_bursts
+    sustained = find("sustained")
+    before = [p.values["sustained"] for p in pinned if "sustained" in p.values]
+    allowed = None if sustained is None else sustained.tolerance_in(evidence.limits)
+    if not here and before and allowed is not None:
+        now = statistics.geometric_mean(p.values[LEADING.name] for p in candidate)
+        ratio = now / statistics.geometric_mean(before)
+        if ratio > 1 + allowed:
+            several = len(candidate) >= AGREEING
+            return Verdict(
+                Status.REGRESSED if several else Status.SUSPECT,
+                LEADING.name,
+                f"{ratio - 1:.1%} slower than the baseline under the power cap",
+                value=now,
+                unit=LEADING.unit,
+                ratio=ratio,
+                tolerance=allowed,
+            )
     ways = ("in bursts", "under the power cap")
     words = f"measured {ways[not here]} here and {ways[here]} in the baseline; accept a run anew"
     return Verdict(Status.INCOMPARABLE, LEADING.name, words, unit=LEADING.unit)
@@ -428,13 +453,15 @@ def _less_the_clock(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Ver
         return list(verdicts)
     own = evidence.clocks()
     one = evidence.alone.clocks() if evidence.alone is not None else {}
+    alone = evidence.alone.candidate if evidence.alone is not None else ()
+    in_bursts = any(process.in_bursts for process in alone)  # at a clock that no rank has
     return [
         _in_cycles(
             verdict,
             own.get(verdict.against),
             one.get(verdict.against) if of(verdict.metric) is EFFICIENCY else None,
         )
-        if of(verdict.metric).clock_excuses
+        if of(verdict.metric).clock_excuses and not (in_bursts and of(verdict.metric) is EFFICIENCY)
         else verdict
         for verdict in verdicts
     ]

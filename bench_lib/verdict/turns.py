@@ -122,7 +122,8 @@ def decided(
         return [*verdicts, *answers]
     if turns.without:
         return [_without(verdict, turns.without) for verdict in verdicts]
-    told = {verdict.metric: verdict for verdict in answers if is_answer(verdict)}
+    # A pair that is only SUSPECT does not overrule what several processes agree on.
+    told = {v.metric: v for v in answers if is_answer(v) and v.status is not Status.SUSPECT}
     found = [*(_in_full(verdict, turns) for verdict in answers)]
     found += [_set_aside(verdict, told.get(verdict.metric)) for verdict in verdicts]
     order = list(dict.fromkeys(verdict.metric for verdict in (*verdicts, *answers)))

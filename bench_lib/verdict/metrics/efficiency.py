@@ -45,8 +45,15 @@ def efficiencies(
         partner = partners.pop(0)
         is_new = partner.worker and partner.worker not in found
         name = partner.worker if is_new else f"#{len(found)}"
-        found[name] = process.values["throughput"] / (ranks * partner.values["throughput"])
+        found[name] = process.values["throughput"] / (ranks * _sustained_rate(partner))
     return found
+
+
+def _sustained_rate(process: ProcessSummary) -> float:
+    """Return items a second under sustained work, as ranks do it."""
+    values = process.values
+    slower = values["sustained"] / values["latency"] if "sustained" in values else 1.0
+    return values["throughput"] / slower
 
 
 def _run(process: ProcessSummary) -> str:
