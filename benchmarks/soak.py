@@ -47,7 +47,7 @@ KINDS: dict[str, tuple[float, set[str]]] = {
     "slow once": (1, {"OK", "SUSPECT"}),
     "slow then dead": (0.5, ERROR),
     "noisy": (1, {"REGRESSED"}),
-    "waits for host": (2, {"NOISY"}),
+    "waits for host": (2, {"NOISY", "SUSPECT"}),
     "gives way": (4, OK),
     "skip": (5, {"SKIPPED"}),
     "talks": (2, OK),

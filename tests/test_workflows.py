@@ -16,6 +16,7 @@ import pytest
 from builders import make_attempt, make_fault, make_record, write_run
 from ruamel.yaml import YAML
 
+from bench_lib.model import Status
 from bench_lib.report.markdown import MARKER
 
 ROOT = Path(__file__).parents[1]
@@ -507,7 +508,9 @@ KEYS = {"secrets_store_key_id": "", "secrets_store_key": "", "vars_PERF_HISTORY_
 def a_run(checkout: Path, processes: int = 1) -> str:
     """Write a run into the checkout's history; returns its id."""
     attempts = [make_attempt(process=n) for n in range(processes)]
-    path = write_run(checkout / "history", [make_record(attempts=attempts)])
+    path = write_run(
+        checkout / "history", [make_record(attempts=attempts, status=Status.NO_BASELINE)]
+    )
     (checkout / "out").mkdir()
     return path.stem.rpartition("_")[2]
 

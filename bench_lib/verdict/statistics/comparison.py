@@ -429,7 +429,10 @@ def _undisturbed(contrast: Contrast, variance: float, weight: float) -> Contrast
         return contrast
     own, degrees = _without_slowest(contrast)
     drawn = (weight * variance + degrees * own) / (weight + degrees)
-    reach = t_quantile(weight + degrees, 1 - DISTURBED) * math.sqrt(drawn)
+    reach = min(
+        t_quantile(weight + degrees, 1 - DISTURBED) * math.sqrt(drawn),
+        t_quantile(weight, 1 - DISTURBED) * math.sqrt(variance),
+    )
     rest = replace(
         contrast,
         trimmed=True,
@@ -437,7 +440,7 @@ def _undisturbed(contrast: Contrast, variance: float, weight: float) -> Contrast
         baseline=_ordinary(contrast.baseline, reach),
     )
     unchanged = rest.groups == contrast.groups
-    return contrast if unchanged or is_wild(rest.variance, rest.degrees, variance, weight) else rest
+    return contrast if unchanged or is_wild(*_without_slowest(rest), variance, weight) else rest
 
 
 def _ordinary(group: Mapping[str, float], reach: float) -> Mapping[str, float]:
