@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,7 @@ from bench_lib.model import IN_BURSTS, Bursts, Launch, Status
 from bench_lib.storage import devices
 from bench_lib.verdict import judge, validity
 from bench_lib.verdict.evidence import Evidence
+from bench_lib.verdict.metrics.efficiency import efficiencies
 from bench_lib.verdict.metrics.summary import summarise
 from bench_lib.worker import bursts
 from bench_lib.worker.bursts import at_full_clock, calibrate, in_bursts
@@ -410,3 +412,47 @@ def test_a_note_on_a_device_says_which(station, tmp_path):
     devices.keep_bursts(station.device, "6.10", Bursts(0.01, 0.06))
     (path,) = (tmp_path / "cache/bench-lib/devices").iterdir()
     assert json.loads(path.read_text())["device"] == station.device.uuid
+
+
+# ---- where one side has bursts and the other has none -----------------------------------
+
+
+def test_sustained_work_is_not_blamed_for_the_clock_of_bursts(station):
+    """A baseline in bursts, and a device that has none now: the clocks mean different things."""
+    station.answer = None
+    level = validity.Level(1980.0, 1940.0, -9.0, 0.01, in_bursts=True)
+    watch = Watch(make_telemetry(clock_mhz=1500.0))
+    one = station.hold(expected=lambda _case: level, watch=lambda _: watch)
+    (attempt,) = one.measure(make_case(id="gemm")).attempts
+    assert attempt.accepted
+
+
+def test_far_slower_than_the_baseline_under_the_cap_is_slower():
+    """Nobody has to know the bursts for that."""
+    baseline = [in_burst()] * 5  # 1 s in bursts, 1.2 s under the cap
+    slow = make_processes([math.log(1.5)] * 2)
+    assert judged(slow, baseline)["latency"].status is Status.REGRESSED
+    assert judged(slow[:1], baseline)["latency"].status is Status.SUSPECT
+    as_before = make_processes([math.log(1.25)] * 2)
+    assert judged(as_before, baseline)["latency"].status is Status.INCOMPARABLE
+
+
+def test_ranks_are_held_against_the_sustained_rate_of_one():
+    """They all work under the cap; a burst's rate would make them look less efficient."""
+    alone = replace(in_burst(), worker="run/a", values=in_burst().values | {"throughput": 12.0})
+    two = replace(make_process(), worker="run/b")
+    two = replace(two, values=two.values | {"throughput": 20.0})
+    (share,) = efficiencies([two], [alone], 2).values()
+    assert share == pytest.approx(1.0)
+
+
+def test_who_shares_the_device_during_bursts_spoils_them(station):
+    """Though nobody did during sustained work."""
+    hot = {"throttle": ["thermal"], "throttled": {"thermal": 0.5}}
+    shared = make_telemetry(foreign_processes=[41], **hot)
+    watch = Watch(make_telemetry(), shared)
+    one = station.hold(watch=lambda _: watch, cool_s=0)
+    (attempt,) = one.measure(make_case(id="gemm")).attempts
+    assert attempt.telemetry.foreign_processes == [41]
+    assert attempt.telemetry.throttled == {"thermal": 0.5}
+    assert attempt.invalid

@@ -10,7 +10,14 @@ from typing import Any
 
 import builders
 import pytest
-from builders import make_case, make_environment, make_fault, make_telemetry
+from builders import (
+    make_baseline,
+    make_case,
+    make_environment,
+    make_fault,
+    make_process,
+    make_telemetry,
+)
 from scripted import Contexts, Watch, gpus
 
 from bench_lib.engine import engine
@@ -19,9 +26,11 @@ from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import Settings, Side
 from bench_lib.launch.faults import LaunchError
-from bench_lib.model import Environment, Hardware, Record, Status
+from bench_lib.model import Environment, Hardware, Record, Status, Verdict
 from bench_lib.plugin import options
 from bench_lib.storage import history
+from bench_lib.verdict import turns
+from bench_lib.verdict.evidence import Evidence, Turns
 
 DEVICE = gpus(1)[0]
 CASE = make_case(id="resnet50-b64-fp16-eager-infer")
@@ -442,3 +451,13 @@ def test_a_setting_of_the_reference_that_cannot_be_read_is_named(pytester, setti
     """Before anything is measured."""
     with pytest.raises(pytest.UsageError, match=words):
         read(pytester, f"perf_reference = python3\n{setting}\n")
+
+
+def test_a_pair_that_is_only_suspect_overrules_nothing():
+    """Several processes agree that the case is slower, and one pair does not deny it."""
+    pinned = Verdict(Status.REGRESSED, "latency", "slower", ratio=1.08)
+    answer = Verdict(Status.SUSPECT, "latency", "slower", ratio=1.08, against="reference")
+    pairs = [(make_process(log_median=0.08), make_process())]
+    evidence = Evidence([make_process()], make_baseline(), turns=Turns("old", pairs, 6, ""))
+    found = turns.decided([pinned], [answer], evidence)
+    assert pinned in found
