@@ -135,15 +135,24 @@ def test_a_case_that_had_no_worker_is_found(laid_out):
 def test_a_process_that_still_runs_is_found(laid_out):
     """By what it has in its environment, whoever its parent is."""
     made = laid_out()
-    left = subprocess.Popen(
-        ["sleep", "60"], env={**os.environ, soak.MARK: str(made.folder)}, start_new_session=True
-    )
-    try:
-        (found,) = list(soak.left_behind(made))
-    finally:
-        left.kill()
-        left.wait()
-    assert found.startswith(f"still runs: {left.pid} sleep 60")
+    with subprocess.Popen(
+        ["cat"],
+        env={**os.environ, soak.MARK: str(made.folder)},
+        start_new_session=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as left:
+        assert left.stdin is not None
+        assert left.stdout is not None
+        # A process that is still being started has no environment that others can read.
+        left.stdin.write(b"started\n")
+        left.stdin.flush()
+        assert left.stdout.readline() == b"started\n"
+        try:
+            (found,) = list(soak.left_behind(made))
+        finally:
+            left.kill()
+    assert found.startswith(f"still runs: {left.pid} cat")
 
 
 def test_a_folder_that_was_left_is_found(laid_out):
