@@ -27,6 +27,7 @@ MODES = (
     "max-autotune",
     "max-autotune-no-cudagraphs",
 )
+RECORDING = ("reduce-overhead", "max-autotune")
 
 
 def language_axes() -> WorkloadAxes:
@@ -48,14 +49,18 @@ def language_axes() -> WorkloadAxes:
 
 def _clash(chosen: Mapping[str, Any]) -> str | None:
     network, length, ranks, task = (chosen[n] for n in ("network", "length", "ranks", "task"))
-    precision, size = chosen["precision"], SIZES[network]
+    mode, precision, size = chosen["compile_mode"], chosen["precision"], SIZES[network]
     if task in GENERATION and isinstance(size, Size):
         return f"{network} keeps no keys and values, and the task is {task}; use a Llama"
     if length + (GENERATED if task == "decode" else 0) > size.context:
         behind = f", {GENERATED} tokens behind it" if task == "decode" else ""
         return f"length is {length}{behind}, and {network} has {size.context} positions"
-    if chosen["compile_mode"] == "graph" and ranks > 1:
+    if mode == "graph" and ranks > 1:
         return f"compile_mode graph records one device's step, and ranks is {ranks}"
+    if chosen["parallel"] == "fsdp2" and chosen["compile_mode"] in RECORDING:
+        return (
+            f"compile_mode {chosen['compile_mode']} records graphs, which fsdp2 cannot be part of"
+        )
     if task == "train" and precision in (*QUANTIZED, "fp16"):
         return f"precision {precision} is for inference, and the task is train"
     return None

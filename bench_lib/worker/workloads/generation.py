@@ -29,7 +29,7 @@ class Prompted(nn.Module):
         self.network = network
 
     def forward(self, prompts: Tensor) -> Tensor:
-        """Compute."""
+        """Return logits, (batch, vocabulary), of prompts, (batch, length)."""
         return self.network.last(prompts)
 
 
@@ -39,6 +39,7 @@ class Generating(nn.Module):
     tokens: Tensor
     """The newest of each sequence, (batch, 1)."""
     first: Tensor
+    """The first of each sequence, (batch, 1)."""
     position: Tensor
     """Where the newest stand, (1,)."""
 
