@@ -84,7 +84,7 @@ class LlamaSize:
     context: int
     """Most tokens of a sequence."""
     theta: float = 10000.0
-    """Base of the rotary positions' wave lengths, in tokens."""
+    """Base of the rotary positions' wave lengths: the ratio of the longest to the shortest."""
     tied: bool = False
     """Whether the head is the tokens' embedding."""
     experts: Experts | None = None

@@ -34,7 +34,7 @@ def linear(inputs: int, outputs: int, depth: int = 1) -> nn.Linear:
 
 
 def angles(size: LlamaSize, length: int, device: torch.device) -> Tensor:
-    """Return cosines and signed sines of the rotary positions, (2, length, head width), in FP32."""
+    """Return cosines and signed sines of the rotary positions, (2, length, head_width), in FP32."""
     half = torch.arange(0, size.head_width, 2, device=device, dtype=torch.float32)
     speeds = size.theta ** (-half / size.head_width)
     turned = torch.outer(torch.arange(length, device=device, dtype=torch.float32), speeds)
@@ -43,13 +43,13 @@ def angles(size: LlamaSize, length: int, device: torch.device) -> Tensor:
 
 
 def turn(heads: Tensor, by: Tensor) -> Tensor:
-    """Turn heads by angles: (..., length, heads, head width) by (2, length, 1, head width)."""
+    """Turn heads, (batch, length, heads, head_width), by angles, (2, length, 1, head_width)."""
     cosine, sine = by
     return torch.addcmul(heads * cosine, heads.roll(heads.shape[-1] // 2, -1), sine)
 
 
 class Cache(nn.Module):
-    """Keys and values of a block, (batch, heads, room, head width), for tokens that were seen."""
+    """Keys and values of a block, (batch, heads, room, head_width), for tokens that were seen."""
 
     keys: Tensor
     values: Tensor
@@ -67,7 +67,7 @@ class Cache(nn.Module):
 
 
 def attend_one(query: Tensor, cache: Cache, bias: Tensor) -> Tensor:
-    """Attend from one token a sequence, (batch, heads, 1, head width), to the cache.
+    """Attend from one token a sequence, (batch, heads, 1, head_width), to the cache.
 
     ``bias``, (room,), is minus infinity where nothing is kept yet.  Queries that share keys are the
     rows of one product, so that keys and values are read once.
@@ -85,7 +85,7 @@ class Where:
     """Where the tokens of a pass stand in their sequences."""
 
     angles: Tensor
-    """(2, length, 1, head width), in the network's dtype."""
+    """(2, length, 1, head_width), in the network's dtype."""
     positions: Tensor | None = None
     """(length,); None of sequences that are not kept."""
     bias: Tensor | None = None
@@ -105,7 +105,7 @@ class Attention(nn.Module):
         self.cache: Cache | None = None
 
     def heads(self, stream: Tensor, by: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries and keys, turned, and values, (batch, heads, length, head width).
+        """Return queries and keys, turned, and values, (batch, heads, length, head_width).
 
         The stream is (batch, length, width).  A rank that has a part of the weights has so many
         heads fewer.
@@ -216,6 +216,7 @@ class Llama(nn.Module):
     """The whole of a size."""
 
     angles: Tensor
+    """As ``angles`` returns them, (2, length, head_width)."""
 
     def __init__(self, size: LlamaSize, length: int, dtype: torch.dtype = torch.float32) -> None:
         """Take fresh weights for sequences of up to ``length``, block by block in ``dtype``.

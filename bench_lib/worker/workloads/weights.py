@@ -69,7 +69,14 @@ def quantize(model: nn.Module, precision: str, part: nn.Module | None = None) ->
     arithmetic.
     """
     try:
-        from torchao import quantization as torchao
+        from torchao.quantization import (
+            Float8DynamicActivationFloat8WeightConfig,
+            Float8WeightOnlyConfig,
+            Int8DynamicActivationInt8WeightConfig,
+            Int8WeightOnlyConfig,
+            PerRow,
+            quantize_,
+        )
     except ModuleNotFoundError as error:
         install = "pip install 'bench-lib[int8]'"
         raise UnsupportedError(f"{precision} needs torchao ({error}); {install}") from error
@@ -85,15 +92,13 @@ def quantize(model: nn.Module, precision: str, part: nn.Module | None = None) ->
     weights = sum(p.numel() for p in model.parameters() if p.ndim > 1)
     share = sum(m.weight.numel() for m in linear) / weights
     config = {
-        "int8": torchao.Int8DynamicActivationInt8WeightConfig,
-        "int8-weights": torchao.Int8WeightOnlyConfig,
-        "fp8": partial(
-            torchao.Float8DynamicActivationFloat8WeightConfig, granularity=torchao.PerRow()
-        ),
-        "fp8-weights": torchao.Float8WeightOnlyConfig,
+        "int8": Int8DynamicActivationInt8WeightConfig,
+        "int8-weights": Int8WeightOnlyConfig,
+        "fp8": partial(Float8DynamicActivationFloat8WeightConfig, granularity=PerRow()),
+        "fp8-weights": Float8WeightOnlyConfig,
     }[precision]
     try:
-        torchao.quantize_(part, config())
+        quantize_(part, config())
     except (AssertionError, NotImplementedError) as error:  # so torchao refuses a device
         raise UnsupportedError(f"torchao has no {precision} here: {error}") from error
     layers = "1 linear layer" if len(linear) == 1 else f"{len(linear)} linear layers"
