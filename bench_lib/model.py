@@ -44,9 +44,16 @@ PRECISIONS = (
     "amp-fp16",
     "amp-bf16",
     "int8",
+    "int8-weights",
+    "fp8",
+    "fp8-weights",
 )
-"""``tf32-conv`` is what torch calls FP32 on NVIDIA unless told otherwise: TF32 in convolutions.
+"""``int8`` and ``fp8`` compute linear layers so; ``-weights`` keeps their weights so, and computes
+in bf16.
+``tf32-conv`` is what torch calls FP32 on NVIDIA unless told otherwise: TF32 in convolutions.
 ``fp16-bn32`` keeps batch norms in FP32, as scripts that halve a network by hand do."""
+QUANTIZED = ("int8", "int8-weights", "fp8", "fp8-weights")
+"""Precisions for inference, in which the rest of a network is bf16."""
 COMPILE_MODES = (
     "eager",
     "graph",
@@ -277,6 +284,8 @@ class Numerics:
     loss: float | None = None
     """Training: loss of the first step."""
     reference_loss: float | None = None
+    agreement: float | None = None
+    """Decoding: share of the first tokens on which FP32, given those before, agrees."""
     grad_norm: float | None = None
     """Training: 2-norm of all gradients after the first backward pass."""
     reference_grad_norm: float | None = None
@@ -404,7 +413,7 @@ class Measurement:
     """What the eager twin's operations read and write in all; fused ones leave some of it out."""
     reduced_flops_share: float | None = None
     """Share of the FLOPs, 0 to 1, in the arithmetic that names a mixed precision: TF32 of
-    ``tf32-conv``, INT8 of ``int8``; None for all others."""
+    ``tf32-conv``, INT8 of ``int8``, FP8 of ``fp8``; None for all others."""
     numerics: Numerics | None = None
     per_rank: list[RankSample] = field(default_factory=list)
     probe: dict[str, float] = field(default_factory=dict)

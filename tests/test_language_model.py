@@ -12,13 +12,14 @@ from torch.nn import functional
 from bench_lib.cases.axes import case_of
 from bench_lib.cases.language import language_axes
 from bench_lib.cases.matrix import read_matrix
-from bench_lib.formulas.transformer import SIZES, Size
+from bench_lib.formulas.transformer import GPT2, SIZES, Size
 from bench_lib.model import UserError
 from bench_lib.worker import device
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads import flops, steps
 from bench_lib.worker.workloads import language_model as module
-from bench_lib.worker.workloads.language_model import LanguageModel, language_model, weightless_step
+from bench_lib.worker.workloads.gpt2 import LanguageModel
+from bench_lib.worker.workloads.language_model import language_model, weightless_step
 
 CPU = Setting(torch.device("cpu"))
 TINY = SIZES["lm-tiny"]
@@ -46,7 +47,7 @@ def test_a_size_has_the_weights_that_its_name_says(name, parameters):
 def test_the_weights_are_counted_as_they_are():
     """By formula and by torch."""
     with torch.device("meta"):
-        for size in SIZES.values():
+        for size in GPT2.values():
             model = LanguageModel(size)
             assert sum(weight.numel() for weight in model.parameters()) == size.parameters
 
@@ -105,8 +106,19 @@ def test_an_id_says_what_is_not_as_usual():
         ({"length": 1025}, "length is 1025, and lm-124m has 1024 positions"),
         ({"length": 0}, "length is 0; it has to be a whole number of 1 or more"),
         ({"batch_size": 1.5}, "batch_size is 1.5; it has to be a whole number"),
-        ({"precision": "fp16"}, "unknown precision 'fp16'; did you mean bf16"),
-        ({"compile_mode": "reduce-overhead"}, "unknown compile_mode 'reduce-overhead'"),
+        ({"precision": "fp32-bn"}, "unknown precision 'fp32-bn'; did you mean fp32"),
+        ({"precision": "fp16"}, "precision fp16 is for inference, and the task is train"),
+        ({"precision": "fp8"}, "precision fp8 is for inference, and the task is train"),
+        ({"compile_mode": "default-folded"}, "unknown compile_mode 'default-folded'"),
+        (
+            {"compile_mode": "reduce-overhead", "parallel": "fsdp2"},
+            "compile_mode reduce-overhead records graphs, which fsdp2 cannot",
+        ),
+        ({"task": "decode"}, "lm-124m keeps no keys and values, and the task is decode; use a"),
+        (
+            {"network": "deepseek-moe-16b", "length": 4096, "task": "decode"},
+            "length is 4096, 64 tokens behind it, and deepseek-moe-16b has 4096 positions",
+        ),
         ({"parallel": "fsdp"}, "unknown parallel 'fsdp'; did you mean fsdp2"),
         (
             {"compile_mode": "graph", "ranks": 2},

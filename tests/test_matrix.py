@@ -338,7 +338,10 @@ def test_an_option_that_is_set_is_in_the_id_and_one_that_is_not_is_nowhere(tmp_p
 # ---- what is refused --------------------------------------------------------------------
 
 NETWORKS = "inception_v3, resnet101, resnet18, resnet50, vit_b_16"
-PRECISIONS = "fp32, tf32, tf32-conv, fp16, fp16-bn32, bf16, amp-fp16, amp-bf16, int8"
+PRECISIONS = (
+    "fp32, tf32, tf32-conv, fp16, fp16-bn32, bf16, amp-fp16, amp-bf16, int8, int8-weights, fp8, "
+    "fp8-weights"
+)
 WHOLE = "it has to be a whole number of 1 or more"
 NOT_BELOW_ZERO = "it has to be a whole number of 0 or more"
 TABLE = "gate.networks, table 1"
@@ -377,7 +380,7 @@ TABLE = "gate.networks, table 1"
         ("image_size = 0.0", f"{TABLE}, image_size: image_size is 0.0; {NOT_BELOW_ZERO}"),
         (
             'precision = "fp61"',
-            f"{TABLE}, precision: unknown precision 'fp61'; did you mean fp16 or fp32 or bf16?",
+            f"{TABLE}, precision: unknown precision 'fp61'; did you mean fp16 or fp8 or fp32?",
         ),
         (
             'precision = "ieee"',

@@ -12,6 +12,7 @@ from bench_lib.model import (
     COMPILE_MODES,
     MEMORY_FORMATS,
     PRECISIONS,
+    QUANTIZED,
     TASKS,
     Case,
     Launch,
@@ -174,8 +175,8 @@ def _network_clash(chosen: Mapping[str, Any]) -> str | None:
         return f"compile_mode {mode} merges batch norms into weights, and training needs them"
     if mode.endswith("-fused") and chosen["precision"].startswith("amp-"):
         return f"compile_mode {mode} calls the library itself, where autocast does not reach"
-    if task == "train" and chosen["precision"] == "int8":
-        return "precision int8 is for inference, and the task is train"
+    if task == "train" and chosen["precision"] in QUANTIZED:
+        return f"precision {chosen['precision']} is for inference, and the task is train"
     if task == "infer" and chosen["optimizer_every"] > 1:
         return f"optimizer_every is {chosen['optimizer_every']}, and inference has no optimizer"
     if mode == "graph" and chosen["optimizer_every"] > 1:

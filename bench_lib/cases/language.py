@@ -14,12 +14,20 @@ from bench_lib.cases.axes import (
     positive,
     quiet,
 )
-from bench_lib.formulas.transformer import PARALLEL, SIZES
-from bench_lib.model import TASKS
+from bench_lib.formulas.transformer import GENERATED, GENERATION, PARALLEL, SIZES, Size
+from bench_lib.model import QUANTIZED, TASKS
 
 WORKLOAD = "language_model"
-PRECISIONS = ("fp32", "tf32", "bf16", "amp-bf16")
-MODES = ("eager", "graph", "default", "max-autotune-no-cudagraphs")
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "amp-bf16", *QUANTIZED)
+MODES = (
+    "eager",
+    "graph",
+    "default",
+    "reduce-overhead",
+    "max-autotune",
+    "max-autotune-no-cudagraphs",
+)
+RECORDING = ("reduce-overhead", "max-autotune")
 
 
 def language_axes() -> WorkloadAxes:
@@ -33,16 +41,26 @@ def language_axes() -> WorkloadAxes:
             choice("precision", PRECISIONS, "bf16"),
             choice("compile_mode", MODES, "eager"),
             quiet("parallel", one_of("parallel", PARALLEL), "ddp"),
-            choice("task", TASKS, "train"),
+            choice("task", (*TASKS, *GENERATION), "train"),
         ),
         _clash,
     )
 
 
 def _clash(chosen: Mapping[str, Any]) -> str | None:
-    network, length, ranks = chosen["network"], chosen["length"], chosen["ranks"]
-    if length > SIZES[network].context:
-        return f"length is {length}, and {network} has {SIZES[network].context} positions"
-    if chosen["compile_mode"] == "graph" and ranks > 1:
+    network, length, ranks, task = (chosen[n] for n in ("network", "length", "ranks", "task"))
+    mode, precision, size = chosen["compile_mode"], chosen["precision"], SIZES[network]
+    if task in GENERATION and isinstance(size, Size):
+        return f"{network} keeps no keys and values, and the task is {task}; use a Llama"
+    if length + (GENERATED if task == "decode" else 0) > size.context:
+        behind = f", {GENERATED} tokens behind it" if task == "decode" else ""
+        return f"length is {length}{behind}, and {network} has {size.context} positions"
+    if mode == "graph" and ranks > 1:
         return f"compile_mode graph records one device's step, and ranks is {ranks}"
+    if chosen["parallel"] == "fsdp2" and chosen["compile_mode"] in RECORDING:
+        return (
+            f"compile_mode {chosen['compile_mode']} records graphs, which fsdp2 cannot be part of"
+        )
+    if task == "train" and precision in (*QUANTIZED, "fp16"):
+        return f"precision {precision} is for inference, and the task is train"
     return None

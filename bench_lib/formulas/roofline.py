@@ -10,17 +10,19 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, replace
 
-from bench_lib.model import Hardware, Measurement
+from bench_lib.model import QUANTIZED, Hardware, Measurement
 
 COMPUTES_IN = {
     "amp-fp16": "fp16",
     "amp-bf16": "bf16",
     "fp16-bn32": "fp16",
+    "int8-weights": "bf16",
+    "fp8-weights": "bf16",
 }
 """Arithmetic of most of the work, where a precision is not itself one that hardware has."""
-MIXED = {"tf32-conv": ("tf32", "fp32"), "int8": ("int8", "bf16")}
+MIXED = {"tf32-conv": ("tf32", "fp32"), "int8": ("int8", "bf16"), "fp8": ("fp8", "bf16")}
 """Precisions whose name holds for a part of the work that depends on the network, and what the
-rest is computed in: convolutions in TF32, linear layers in INT8."""
+rest is computed in: convolutions in TF32, linear layers in INT8 or FP8."""
 MOSTLY = 0.9
 """From this share of the FLOPs on an arithmetic's peak is the ceiling of them all."""
 
@@ -103,7 +105,7 @@ def place(
         step_s = measurement.device_s
     flops = _over(measurement.flops_per_step, ranks)
     traffic = _over(measurement.traffic_bytes_per_step, ranks)
-    if precision == "int8" and arithmetic != "bf16":
+    if precision in QUANTIZED and (arithmetic != "bf16" or precision not in MIXED):
         traffic = None  # the eager twin neither quantizes inputs nor reads weights of a byte
     least = measurement.least_bytes_per_step or None  # one rank's already
     peak_flops = _times(hardware.peak_tflops.get(arithmetic or ""), 1e12)

@@ -1,8 +1,11 @@
 """Sizes of language models by name, and what they come to by formula.
 
-They are GPT-2's transformer: tokens' and positions' embeddings, blocks that norm before they
-attend and before they compute (four widths, GELU), a last norm, and a head that is the tokens'
-embedding.  Standard library only, because the matrix and the worker both ask.
+There are two kinds.  A ``Size`` is GPT-2's transformer: tokens' and positions' embeddings, blocks
+that norm before they attend and before they compute (four widths, GELU), a last norm, and a head
+that is the tokens' embedding.  A ``LlamaSize`` is the transformer of today: RMSNorm, rotary
+positions, grouped queries, SwiGLU, and perhaps experts.
+
+Standard library only, because the matrix and the worker both ask.
 """
 
 from __future__ import annotations
@@ -47,7 +50,104 @@ class Size:
         return 2.0 * tokens * (products + attention)
 
 
-SIZES = {
+@dataclass(frozen=True)
+class Experts:
+    """The part of a mixture of experts that takes the place of a block's two dense layers."""
+
+    number: int
+    active: int
+    """How many a token goes to."""
+    hidden: int
+    """Inner width of one."""
+    shared: int = 0
+    """Further ones that each token goes to."""
+    dense_layers: int = 0
+    """So many blocks, the first ones, have no experts."""
+
+    def touched(self, tokens: int) -> float:
+        """How many experts so many tokens need, if each goes to any with the same chance."""
+        return self.number * (1.0 - (1.0 - self.active / self.number) ** tokens)
+
+
+@dataclass(frozen=True)
+class LlamaSize:
+    """How large a language model of Llama's kind is."""
+
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    """Heads of keys and values; each serves as many queries' heads."""
+    hidden: int
+    """Inner width of a dense block's SwiGLU."""
+    vocabulary: int
+    context: int
+    """Most tokens of a sequence."""
+    theta: float = 10000.0
+    """Base of the rotary positions' wave lengths: the ratio of the longest to the shortest."""
+    tied: bool = False
+    """Whether the head is the tokens' embedding."""
+    experts: Experts | None = None
+
+    @property
+    def head_width(self) -> int:
+        """Width of one head."""
+        return self.width // self.heads
+
+    @property
+    def kv_width(self) -> int:
+        """Width of one token's keys, and of its values."""
+        return self.kv_heads * self.head_width
+
+    @property
+    def parameters(self) -> int:
+        """All weights."""
+        embeddings = (1 if self.tied else 2) * self.vocabulary * self.width
+        return embeddings + self.width + sum(map(self._block, range(self.layers)))
+
+    def _attention(self) -> int:
+        return 2 * self.width * (self.width + self.kv_width)
+
+    def _block(self, layer: int) -> int:
+        routed = 0 if self._dense(layer) or self.experts is None else self.experts.number
+        return 2 * self.width + self._attention() + round(self._mlp(layer, routed))
+
+    def _dense(self, layer: int) -> bool:
+        return self.experts is None or layer < self.experts.dense_layers
+
+    def _mlp(self, layer: int, routed: float) -> float:
+        """Weights of a block's SwiGLU, or of so many experts with shared ones and the router."""
+        if self.experts is None or self._dense(layer):
+            return 3 * self.width * self.hidden
+        inner = (routed + self.experts.shared) * self.experts.hidden
+        return 3 * self.width * inner + self.experts.number * self.width
+
+    def _products(self, routed: float) -> float:
+        """Weights in the products of all blocks, with so many routed experts each."""
+        mlps = sum(self._mlp(layer, routed) for layer in range(self.layers))
+        return self.layers * self._attention() + mlps
+
+    def forward_flops(
+        self, batch_size: int, length: int, *, before: int = 0, logits: int | None = None
+    ) -> float:
+        """FLOPs of a forward pass: two for each weight of a product and token, and attention.
+
+        Each token meets ``before`` and ``length`` others: attention is counted whole, as
+        ``Size.forward_flops`` has it.  The head answers ``logits`` tokens of a sequence, all if
+        None.
+        """
+        active = 0 if self.experts is None else self.experts.active
+        answered = length if logits is None else logits
+        each = self._products(active) + 2 * self.layers * self.width * (before + length)
+        head = self.vocabulary * self.width
+        return 2.0 * batch_size * (length * each + answered * head)
+
+    def kept(self, batch_size: int, length: int) -> int:
+        """Numbers that a cache of keys and values holds of so many tokens a sequence."""
+        return 2 * self.layers * batch_size * length * self.kv_width
+
+
+GPT2 = {
     "lm-tiny": Size(layers=2, width=128, heads=4, context=256, vocabulary=1024),
     "lm-124m": Size(layers=12, width=768, heads=12, context=1024),
     "lm-350m": Size(layers=24, width=1024, heads=16, context=1024),
@@ -55,3 +155,81 @@ SIZES = {
 }
 """GPT-2's smallest and its medium (Radford et al. 2019, table 2), and GPT-3's XL with 16 heads
 of 128 (Brown et al. 2020, table 2.1)."""
+
+LLAMA = {
+    "llama-tiny": LlamaSize(
+        layers=2, width=128, heads=8, kv_heads=2, hidden=256, vocabulary=1024, context=512
+    ),
+    "llama-3.2-1b": LlamaSize(
+        layers=16,
+        width=2048,
+        heads=32,
+        kv_heads=8,
+        hidden=8192,
+        vocabulary=128256,
+        context=131072,
+        theta=500000.0,
+        tied=True,
+    ),
+    "llama-3.1-8b": LlamaSize(
+        layers=32,
+        width=4096,
+        heads=32,
+        kv_heads=8,
+        hidden=14336,
+        vocabulary=128256,
+        context=131072,
+        theta=500000.0,
+    ),
+    "llama-3.1-70b": LlamaSize(
+        layers=80,
+        width=8192,
+        heads=64,
+        kv_heads=8,
+        hidden=28672,
+        vocabulary=128256,
+        context=131072,
+        theta=500000.0,
+    ),
+    "moe-tiny": LlamaSize(
+        layers=3,
+        width=128,
+        heads=8,
+        kv_heads=2,
+        hidden=256,
+        vocabulary=1024,
+        context=512,
+        experts=Experts(number=8, active=2, hidden=64, shared=1, dense_layers=1),
+    ),
+    "mixtral-8x7b": LlamaSize(
+        layers=32,
+        width=4096,
+        heads=32,
+        kv_heads=8,
+        hidden=14336,
+        vocabulary=32000,
+        context=32768,
+        theta=1000000.0,
+        experts=Experts(number=8, active=2, hidden=14336),
+    ),
+    "deepseek-moe-16b": LlamaSize(
+        layers=28,
+        width=2048,
+        heads=16,
+        kv_heads=16,
+        hidden=10944,
+        vocabulary=102400,
+        context=4096,
+        experts=Experts(number=64, active=6, hidden=1408, shared=2, dense_layers=1),
+    ),
+}
+"""Llama 3 (Grattafiori et al. 2024, table 3; 1B: the model's card), without the stretching of its
+rotary positions, which costs nothing; Mixtral (Jiang et al. 2024, table 1); DeepSeekMoE (Dai et
+al. 2024, section 5.1.2)."""
+
+GENERATION = ("prefill", "decode")
+"""Tasks of inference: all tokens of the prompts at once, and one token more of each sequence."""
+GENERATED = 64
+"""Tokens that are decoded before a sequence begins again behind its prompt."""
+
+SIZES: dict[str, Size | LlamaSize] = {**GPT2, **LLAMA}

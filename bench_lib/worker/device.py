@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from bench_lib.model import Device
+from bench_lib.model import QUANTIZED, Device
 from bench_lib.worker.workload import Setting, UnsupportedError
 
 
@@ -141,9 +141,9 @@ STORED = {
     "fp16": torch.float16,
     "fp16-bn32": torch.float16,
     "bf16": torch.bfloat16,
-    "int8": torch.bfloat16,
+    **dict.fromkeys(QUANTIZED, torch.bfloat16),
 }
-"""What weights and images are kept in; ``int8`` keeps the weights of linear layers in less."""
+"""What weights and images are kept in; linear layers that are quantized keep theirs in a byte."""
 
 
 def set_precision(precision: str, device: torch.device) -> None:

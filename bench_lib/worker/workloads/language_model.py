@@ -1,6 +1,9 @@
-"""A decoder-only transformer, in training and in inference, alone or with its ranks.
+"""A decoder-only transformer: training, inference, and generation; alone or with its ranks.
 
-Tokens are random and stay on the device, and weights stay what they are, as in ``networks``.
+``prefill`` computes prompts and keeps their keys and values; ``decode`` adds a token to each
+sequence, the likeliest, one a step.  Tokens are random and stay on the device, and weights stay
+what they are, as in ``networks``.
+
 With DDP each rank has all weights and gradients are averaged; with FSDP2 each rank keeps its part
 of every block, and the blocks are gathered when their turn comes.
 """
@@ -8,7 +11,6 @@ of every block, and the blocks are gathered when their turn comes.
 from __future__ import annotations
 
 import contextlib
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -16,14 +18,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench_lib.formulas.transformer import PARALLEL, SIZES, Size
-from bench_lib.model import TASKS
+from bench_lib.formulas.transformer import (
+    GENERATED,
+    GENERATION,
+    PARALLEL,
+    SIZES,
+    LlamaSize,
+    Size,
+)
+from bench_lib.model import QUANTIZED, TASKS
 from bench_lib.worker.device import AUTOCAST, require_memory
 from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads.compilation import arguments_of
 from bench_lib.worker.workloads.flops import Amount, counted
+from bench_lib.worker.workloads.generation import DecodingStep, Generating, Prompted
+from bench_lib.worker.workloads.gpt2 import LanguageModel
+from bench_lib.worker.workloads.llama import Llama
 from bench_lib.worker.workloads.networks import SEED
 from bench_lib.worker.workloads.steps import BuiltNetwork, InferenceStep, Spec, TrainingStep
+from bench_lib.worker.workloads.weights import linear_layers, quantize, stored_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -31,116 +44,62 @@ if TYPE_CHECKING:
 LEARNING_RATE = 1e-10
 """AdamW moves every weight by about this much, whatever its gradient: less than the last bit of
 most, so that every step finds the weights of the one before."""
-DEVIATION = 0.02
-"""Of fresh weights; those that write into the residual stream are smaller by sqrt(2 layers)
-(Radford et al. 2019, section 2.3)."""
 STATES = 4
 """What training keeps of each weight: itself, its gradient, AdamW's two moments."""
 ADAMW_ELEMENTS = 7
 """What AdamW moves for each weight: reads it, its gradient and moments, writes all but one."""
 
 
-class TransformerBlock(nn.Module):
-    """Attention over what came before, then two layers for each token, both beside the stream."""
-
-    def __init__(self, size: Size) -> None:
-        """Take fresh weights, scaled for the depth."""
-        super().__init__()
-        width = size.width
-        self.heads = size.heads
-        self.attention_norm = nn.LayerNorm(width)
-        self.attention_in = nn.Linear(width, 3 * width)
-        self.attention_out = nn.Linear(width, width)
-        self.mlp_norm = nn.LayerNorm(width)
-        self.mlp_in = nn.Linear(width, 4 * width)
-        self.mlp_out = nn.Linear(4 * width, width)
-        for layer in (self.attention_in, self.attention_out, self.mlp_in, self.mlp_out):
-            writes = layer in (self.attention_out, self.mlp_out)
-            depth = 2 * size.layers if writes else 1
-            nn.init.normal_(layer.weight, std=DEVIATION / math.sqrt(depth))
-            nn.init.zeros_(layer.bias)
-
-    def forward(self, stream: Tensor) -> Tensor:
-        """Return the stream (batch, length, width) with this block's part added."""
-        stream = stream + self.attention_out(self._attended(self.attention_norm(stream)))
-        hidden = functional.gelu(self.mlp_in(self.mlp_norm(stream)), approximate="tanh")
-        return cast("Tensor", stream + self.mlp_out(hidden))
-
-    def _attended(self, stream: Tensor) -> Tensor:
-        batch, length, width = stream.shape
-        query, key, value = (
-            part.view(batch, length, self.heads, -1).transpose(1, 2)
-            for part in self.attention_in(stream).split(width, dim=2)
-        )
-        answer = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return answer.transpose(1, 2).reshape(batch, length, width)
-
-
-class LanguageModel(nn.Module):
-    """GPT-2's transformer of a size; its head is the tokens' embedding."""
-
-    def __init__(self, size: Size) -> None:
-        """Take fresh weights."""
-        super().__init__()
-        self.tokens = nn.Embedding(size.vocabulary, size.width)
-        self.positions = nn.Embedding(size.context, size.width)
-        self.blocks = nn.ModuleList(TransformerBlock(size) for _ in range(size.layers))
-        self.norm = nn.LayerNorm(size.width)
-        for embedding in (self.tokens, self.positions):
-            nn.init.normal_(embedding.weight, std=DEVIATION)
-
-    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Return logits (batch, length, vocabulary), or the mean loss where targets are given.
-
-        Tokens and targets are (batch, length), the loss is a scalar.
-        """
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        stream = self.tokens(tokens) + self.positions(places)
-        for block in self.blocks:
-            stream = block(stream)
-        logits = functional.linear(self.norm(stream), self.tokens.weight)
-        if targets is None:
-            return logits
-        return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Spec(Spec):
     length: int = 1024
-    """Tokens of a sequence."""
+    """Tokens of a sequence; in ``decode`` of the prompt before it."""
     precision: str = "bf16"
     parallel: str = "ddp"
     task: str = "train"
     known: ClassVar[Mapping[str, Collection[str]]] = {
         "network": SIZES,
         "parallel": PARALLEL,
-        "task": TASKS,
+        "task": (*TASKS, *GENERATION),
     }
 
     def __post_init__(self) -> None:
         """Refuse what is not known, and sequences that are too long."""
         super().__post_init__()
-        if self.length > self.size.context:
+        if self.room > self.size.context:
             raise ValueError(
                 f"length is {self.length}, and {self.network} has {self.size.context} positions"
             )
+        if self.task in GENERATION and isinstance(self.size, Size):
+            raise ValueError(
+                f"{self.network} keeps no keys and values, and the task is {self.task}"
+            )
 
     @property
-    def size(self) -> Size:
+    def size(self) -> Size | LlamaSize:
         """How large the network is."""
         return SIZES[self.network]
 
+    @property
+    def room(self) -> int:
+        """Tokens of a sequence, those that are generated included."""
+        return self.length + (GENERATED if self.task == "decode" else 0)
+
 
 def language_model(setting: Setting, **params: Any) -> Workload:
-    """Build one step: ``infer`` (all logits) or ``train`` (forward, loss, backward, AdamW).
+    """Build one step.
+
+    ``train`` is forward, loss, backward and AdamW.  ``infer`` computes all logits, ``prefill``
+    those of each prompt's last token, and ``decode`` one token more.
 
     ``params`` are the fields of ``_Spec``.  Raises ValueError for a value that is not known, and
     UnsupportedError where the device cannot do it, or has not the memory for the weights.
     """
     spec = _Spec(**params)
     built = _Tokens(spec, setting)
-    if spec.task == "infer":
-        return InferenceStep(built).workload()
+    if spec.task != "train":
+        step = DecodingStep if spec.task == "decode" else InferenceStep
+        return step(built).workload()
     training = TrainingStep(built)
     parts: dict[str, Callable[[], object]] = {
         "forward": training.forward,
@@ -166,28 +125,88 @@ class _Tokens(BuiltNetwork):
         self.parameters = spec.size.parameters
         weights = self.parameters * spec.dtype.itemsize
         part = weights // (setting.ranks if self.divided else 1)
-        needed = part * (STATES if trains else 1)
-        require_memory("the weights and what training keeps of them", needed, setting)
-        self.model = self.twin().to(spec.dtype)
+        if trains:
+            require_memory("the weights and what training keeps of them", STATES * part, setting)
+        else:
+            kept = self.kept_bytes(spec.room)
+            require_memory("the weights, and keys and values,", part + kept, setting)
+        network = self.network(spec.dtype)
+        if spec.precision in QUANTIZED:
+            # The head decides which token is the likeliest, and is left as it is.
+            self.linear = sum([layer.weight.numel() for layer in linear_layers(network.blocks)])
+            self.warnings += quantize(network, spec.precision, network.blocks)
         numbers = self._numbers()
         self.input, self.targets = numbers[:, :-1].contiguous(), numbers[:, 1:].contiguous()
-        self.items = spec.batch_size * spec.length
+        self.items = spec.batch_size * (1 if spec.task == "decode" else spec.length)
         self.compared = 1  # all logits of a twin may not fit
         self.update_elements = ADAMW_ELEMENTS if trains else 0
         if trains:
             # Weights are read, and they and two moments are read and written where they are kept.
             self.least_bytes = weights + 5 * part + 2 * self.input.nbytes
         else:
-            logits = self.items * spec.size.vocabulary * spec.itemsize
-            self.least_bytes = weights + self.input.nbytes + logits
+            answers = 1 if spec.task in GENERATION else spec.length
+            logits = spec.batch_size * answers * spec.size.vocabulary * spec.itemsize
+            read = self.read_bytes(network, self.items)
+            self.least_bytes = read + self.input.nbytes + logits + self.kept_bytes(self.met)
         if self.divided:
-            divide(self.model, spec.precision, spec.compile_mode, self.device, setting.ranks)
+            divide(network, spec.precision, spec.compile_mode, self.device, setting.ranks)
+        self.model = self.begun(network)
 
-    def twin(self) -> LanguageModel:
+    def begun(self, network: Any) -> nn.Module:
+        """Return what does a step."""
+        spec = self.spec
+        if spec.task not in GENERATION:
+            return cast("nn.Module", network)
+        network.make_room(spec.batch_size, spec.room)
+        if spec.task == "prefill":
+            return Prompted(network)
+        with torch.no_grad():
+            return Generating(network, self.input)
+
+    @property
+    def met(self) -> int:
+        """Tokens of a sequence that the last of a pass attends to, in the mean of all passes."""
+        spec = self.spec
+        return spec.length + (GENERATED // 2 if spec.task == "decode" else 0)
+
+    def kept_bytes(self, length: int) -> int:
+        """Return the bytes of keys and values that are kept of so many tokens a sequence."""
+        spec, size = self.spec, self.spec.size
+        if spec.task not in GENERATION or isinstance(size, Size):
+            return 0
+        return size.kept(spec.batch_size, length) * spec.dtype.itemsize
+
+    def read_bytes(self, network: nn.Module, tokens: int) -> int:
+        """Return the bytes of the weights that a pass over so many tokens has to read.
+
+        Of experts it is as many as the tokens need by chance, and of embeddings theirs.
+        """
+        size = self.spec.size
+        if isinstance(size, Size):
+            return self.parameters * self.spec.dtype.itemsize
+        used = size.experts.touched(tokens) / size.experts.number if size.experts else 1.0
+        sizes = {
+            name: stored_bytes(weight) * (used if weight.ndim == 3 else 1.0)
+            for name, weight in network.named_parameters()
+        }
+        if not size.tied:
+            sizes["tokens.weight"] *= min(1.0, tokens / size.vocabulary)
+        return round(sum(sizes.values()))
+
+    def network(self, dtype: torch.dtype) -> Any:
+        """Return the network with the weights it begins with, uncompiled."""
+        spec = self.spec
         torch.manual_seed(SEED)
         with self.device:
-            model = LanguageModel(self.spec.size)
-        return model.train(self.spec.task == "train")
+            if isinstance(spec.size, LlamaSize):
+                model: nn.Module = Llama(spec.size, spec.room, dtype)
+            else:
+                model = LanguageModel(spec.size).to(dtype)
+        return model.train(spec.task == "train")
+
+    def twin(self) -> nn.Module:
+        network = self.network(torch.float32)
+        return Prompted(network) if self.spec.task == "prefill" else network
 
     def _numbers(self) -> Tensor:
         spec = self.spec
@@ -200,6 +219,8 @@ class _Tokens(BuiltNetwork):
         return loss
 
     def loss_of(self, answer: Tensor) -> Tensor:
+        if self.spec.task in GENERATION:
+            return functional.cross_entropy(answer.float(), self.targets[:, -1])
         return functional.cross_entropy(answer.flatten(0, 1).float(), self.targets.flatten())
 
     def optimizer(self) -> torch.optim.Optimizer:
@@ -222,34 +243,49 @@ class _Tokens(BuiltNetwork):
         return contextlib.nullcontext() if self.divided else super().autocast()
 
     def layers(self) -> tuple[nn.Module, Tensor] | None:
-        return None if self.divided else super().layers()
+        # What generates has no input but its own state.
+        return None if self.divided or self.spec.task == "decode" else super().layers()
 
     def counted(self) -> Amount | None:
         spec = self.spec
+        if spec.task in GENERATION:
+            return None
         return counted(weightless_step, spec.size, spec.batch_size, spec.length, spec.task)
 
     def flops(self) -> float:
         spec, found = self.spec, super().flops()
+        if found is not None:
+            return found
+        if spec.task in GENERATION and isinstance(spec.size, LlamaSize):
+            new = 1 if spec.task == "decode" else spec.length
+            before = self.met - 1 if spec.task == "decode" else 0
+            return spec.size.forward_flops(spec.batch_size, new, before=before, logits=1)
         forward = spec.size.forward_flops(spec.batch_size, spec.length)
-        return (3 * forward if spec.task == "train" else forward) if found is None else found
+        return 3 * forward if spec.task == "train" else forward
+
+    def reduced_flops_share(self) -> float | None:
+        """As ``Workload.reduced_flops_share``: what the blocks' linear layers compute."""
+        if self.spec.precision not in ("int8", "fp8"):
+            return None
+        return 2.0 * self.items * self.linear / self.flops()
 
     def traffic(self) -> float | None:
         return None if self.divided else super().traffic()  # nobody counts the gathering
 
 
-def weightless_step(size: Size, batch_size: int, length: int, task: str) -> Callable[[], object]:
+def weightless_step(
+    size: Size | LlamaSize, batch_size: int, length: int, task: str
+) -> Callable[[], object]:
     """Return an eager step that has shapes but no data, the optimizer's left out."""
     with torch.device("meta"):
-        model = LanguageModel(size)
+        model = LanguageModel(size) if isinstance(size, Size) else Llama(size, length)
         tokens = torch.empty(batch_size, length, dtype=torch.int64)
     if task == "infer":
         return torch.no_grad()(lambda: model(tokens))
     return lambda: model(tokens, tokens).backward()
 
 
-def divide(
-    model: LanguageModel, precision: str, mode: str, device: torch.device, ranks: int
-) -> None:
+def divide(model: Any, precision: str, mode: str, device: torch.device, ranks: int) -> None:
     """Have each rank keep its part of every block, and of what is outside the blocks.
 
     Blocks are compiled one by one, before they are divided.  Under ``amp-bf16`` weights are kept

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from bench_lib.model import COMPILE_MODES, MEMORY_FORMATS, PRECISIONS, TASKS
+from bench_lib.model import COMPILE_MODES, MEMORY_FORMATS, PRECISIONS, QUANTIZED, TASKS
 from bench_lib.worker.device import layout_of
 from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads.compilation import merged, plain_mode
@@ -109,8 +109,8 @@ class _Images(BuiltNetwork):
             self.targets = self._targets()
             every = spec.optimizer_every
             self.update_elements = (SGD_ELEMENTS + ACCUMULATION_ELEMENTS * (every - 1)) / every
-        if spec.precision == "int8":
-            self.warnings += quantize(self.model)
+        if spec.precision in QUANTIZED:
+            self.warnings += quantize(self.model, spec.precision)
         # In training weights and momentum are each read and written once.
         state = sum(stored_bytes(weight) for weight in self.model.parameters())
         written = 3 * state if spec.task == "train" else self._output_bytes()
@@ -164,7 +164,7 @@ class _Images(BuiltNetwork):
 
     def reduced_flops_share(self) -> float | None:
         spec = self.spec
-        if spec.precision == "int8":
+        if spec.precision in ("int8", "fp8"):
             return linear_share(spec.network, spec.side)
         amount = self.counted() if spec.precision == "tf32-conv" else None
         return None if amount is None else amount.share_of(CONVOLUTIONS)

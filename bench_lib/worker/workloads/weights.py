@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -59,28 +61,49 @@ def stored(model: nn.Module, precision: str, dtype: torch.dtype) -> nn.Module:
     return model
 
 
-def quantize(model: nn.Module) -> list[str]:
-    """Have torchao keep the weights of linear layers in INT8, and their inputs as they come.
+def quantize(model: nn.Module, precision: str, part: nn.Module | None = None) -> list[str]:
+    """Have torchao quantize linear layers as one of ``QUANTIZED`` says, inputs as they come.
 
-    Returns what of the network stays as it was; raises UnsupportedError without a torchao that
-    fits this torch.
+    With a ``part`` given, those in it alone.  Returns what of the network stays as it was; raises
+    UnsupportedError without a torchao that fits this torch, and where the device has no such
+    arithmetic.
     """
     try:
-        from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
+        from torchao.quantization import (
+            Float8DynamicActivationFloat8WeightConfig,
+            Float8WeightOnlyConfig,
+            Int8DynamicActivationInt8WeightConfig,
+            Int8WeightOnlyConfig,
+            PerRow,
+            quantize_,
+        )
     except ModuleNotFoundError as error:
         install = "pip install 'bench-lib[int8]'"
-        raise UnsupportedError(f"int8 needs torchao ({error}); {install}") from error
+        raise UnsupportedError(f"{precision} needs torchao ({error}); {install}") from error
     except ImportError as error:
         fitting = f"install one that fits torch {torch.__version__}"
-        raise UnsupportedError(f"int8 needs another torchao ({error}); {fitting}") from error
-    linear = linear_layers(model)
+        raise UnsupportedError(f"{precision} needs another torchao ({error}); {fitting}") from error
+    part = model if part is None else part
+    linear = linear_layers(part)
     if not linear:
-        raise UnsupportedError("torchao has INT8 for linear layers, and the network has none")
+        raise UnsupportedError(
+            f"torchao has {precision} for linear layers, and the network has none"
+        )
     weights = sum(p.numel() for p in model.parameters() if p.ndim > 1)
     share = sum(m.weight.numel() for m in linear) / weights
-    quantize_(model, Int8DynamicActivationInt8WeightConfig())
+    config = {
+        "int8": Int8DynamicActivationInt8WeightConfig,
+        "int8-weights": Int8WeightOnlyConfig,
+        "fp8": partial(Float8DynamicActivationFloat8WeightConfig, granularity=PerRow()),
+        "fp8-weights": Float8WeightOnlyConfig,
+    }[precision]
+    try:
+        quantize_(part, config())
+    except (AssertionError, NotImplementedError) as error:  # so torchao refuses a device
+        raise UnsupportedError(f"torchao has no {precision} here: {error}") from error
     layers = "1 linear layer" if len(linear) == 1 else f"{len(linear)} linear layers"
-    return [f"INT8 in {layers} with {share:.0%} of the weights; the rest is bf16"]
+    kept = precision.removesuffix("-weights").upper()
+    return [f"{kept} in {layers} with {share:.0%} of the weights; the rest is bf16"]
 
 
 def linear_layers(model: nn.Module) -> list[nn.Linear]:

@@ -1,0 +1,290 @@
+"""Llama's transformer with random weights: all tokens at once, or one more with a cache.
+
+Each block attends with fewer heads of keys and values than of queries (Ainslie et al. 2023), turns
+queries and keys by their positions (Su et al. 2021), and computes SwiGLU (Shazeer 2020), dense or
+in experts.  What belongs to one head of keys and values lies together in a weight, so that ranks
+can divide it by rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bench_lib.worker.workload import UnsupportedError
+
+if TYPE_CHECKING:
+    from bench_lib.formulas.transformer import Experts, LlamaSize
+
+DEVIATION = 0.02
+"""Of fresh weights; those that write into the residual stream are smaller by sqrt(2 layers)."""
+EPSILON = 1e-5
+
+
+def linear(inputs: int, outputs: int, depth: int = 1) -> nn.Linear:
+    """Return a layer without a bias, and with fresh weights."""
+    layer = nn.Linear(inputs, outputs, bias=False)
+    nn.init.normal_(layer.weight, std=DEVIATION / math.sqrt(depth))
+    return layer
+
+
+def angles(size: LlamaSize, length: int, device: torch.device) -> Tensor:
+    """Return cosines and signed sines of the rotary positions, (2, length, head_width), in FP32."""
+    half = torch.arange(0, size.head_width, 2, device=device, dtype=torch.float32)
+    speeds = size.theta ** (-half / size.head_width)
+    turned = torch.outer(torch.arange(length, device=device, dtype=torch.float32), speeds)
+    cosine, sine = turned.cos(), turned.sin()
+    return torch.stack([torch.cat([cosine, cosine], 1), torch.cat([-sine, sine], 1)])
+
+
+def turn(heads: Tensor, by: Tensor) -> Tensor:
+    """Turn heads, (batch, length, heads, head_width), by angles, (2, length, 1, head_width)."""
+    cosine, sine = by
+    return torch.addcmul(heads * cosine, heads.roll(heads.shape[-1] // 2, -1), sine)
+
+
+class Cache(nn.Module):
+    """Keys and values of a block, (batch, heads, room, head_width), for tokens that were seen."""
+
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self, like: Tensor) -> None:
+        """Make room, empty, for as much as ``like`` holds."""
+        super().__init__()
+        self.register_buffer("keys", torch.zeros_like(like), persistent=False)
+        self.register_buffer("values", torch.zeros_like(like), persistent=False)
+
+    def put(self, positions: Tensor, key: Tensor, value: Tensor) -> None:
+        """Keep what was computed for some positions, (length,)."""
+        self.keys.index_copy_(2, positions, key)
+        self.values.index_copy_(2, positions, value)
+
+
+def attend_one(query: Tensor, cache: Cache, bias: Tensor) -> Tensor:
+    """Attend from one token a sequence, (batch, heads, 1, head_width), to the cache.
+
+    ``bias``, (room,), is minus infinity where nothing is kept yet.  Queries that share keys are the
+    rows of one product, so that keys and values are read once.
+    """
+    batch, heads, _, width = query.shape
+    keys, values = cache.keys.flatten(0, 1), cache.values.flatten(0, 1)
+    rows = query.reshape(len(keys), batch * heads // len(keys), width)
+    scores = torch.baddbmm(bias, rows, keys.mT, alpha=1 / math.sqrt(width))
+    weights = scores.softmax(dim=-1, dtype=torch.float32).to(query.dtype)
+    return torch.bmm(weights, values).view(batch, heads, 1, width)
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where the tokens of a pass stand in their sequences."""
+
+    angles: Tensor
+    """(2, length, 1, head_width), in the network's dtype."""
+    positions: Tensor | None = None
+    """(length,); None of sequences that are not kept."""
+    bias: Tensor | None = None
+    """(room,), of one token that attends to the cache; minus infinity behind it."""
+
+
+class Attention(nn.Module):
+    """Causal attention; queries of a group share keys and values."""
+
+    def __init__(self, size: LlamaSize) -> None:
+        """Take fresh weights."""
+        super().__init__()
+        self.head_width = size.head_width
+        self.group = size.heads // size.kv_heads
+        self.inputs = linear(size.width, size.width + 2 * size.kv_width)
+        self.output = linear(size.width, size.width, depth=2 * size.layers)
+        self.cache: Cache | None = None
+
+    def heads(self, stream: Tensor, by: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries and keys, turned, and values, (batch, heads, length, head_width).
+
+        The stream is (batch, length, width).  A rank that has a part of the weights has so many
+        heads fewer.
+        """
+        found = self.inputs(stream).unflatten(-1, (-1, self.group + 2, self.head_width))
+        turned = turn(found[:, :, :, :-1].flatten(2, 3), by).unflatten(2, (-1, self.group + 1))
+        query, key = turned[:, :, :, :-1].flatten(2, 3), turned[:, :, :, -1]
+        return query.transpose(1, 2), key.transpose(1, 2), found[:, :, :, -1].transpose(1, 2)
+
+    def forward(self, stream: Tensor, where: Where) -> Tensor:
+        """Attend within the stream, (batch, length, width), or from one token to the cache."""
+        query, key, value = self.heads(stream, where.angles)
+        if where.positions is not None:
+            assert self.cache is not None
+            self.cache.put(where.positions, key, value)
+        if where.bias is not None:
+            assert self.cache is not None
+            answer = attend_one(query, self.cache, where.bias)
+        else:
+            answer = functional.scaled_dot_product_attention(
+                query, key, value, is_causal=True, enable_gqa=self.group > 1
+            )
+        return cast("Tensor", self.output(answer.transpose(1, 2).flatten(2)))
+
+
+class SwiGLU(nn.Module):
+    """Two layers with a gate; each row of the gate lies beside its row of the first layer."""
+
+    def __init__(self, width: int, hidden: int, depth: int) -> None:
+        """Take fresh weights."""
+        super().__init__()
+        self.inputs = linear(width, 2 * hidden)
+        self.output = linear(hidden, width, depth)
+
+    def forward(self, stream: Tensor) -> Tensor:
+        """Return (..., width) for (..., width)."""
+        return cast("Tensor", self.output(gated(self.inputs(stream))))
+
+
+def gated(both: Tensor) -> Tensor:
+    """Return (..., hidden) of gates and what they let through, side by side, (..., 2 hidden)."""
+    gate, through = both.unflatten(-1, (-1, 2)).unbind(-1)
+    found: Tensor = functional.silu(gate) * through
+    return found
+
+
+class MixtureOfExperts(nn.Module):
+    """Experts of which each token goes to some, and perhaps one that all go to."""
+
+    def __init__(self, width: int, experts: Experts, depth: int) -> None:
+        """Take fresh weights."""
+        super().__init__()
+        if not hasattr(functional, "grouped_mm"):
+            raise UnsupportedError(
+                f"experts need functional.grouped_mm, and torch {torch.__version__} has none"
+            )
+        self.active = experts.active
+        self.router = linear(width, experts.number)
+        shape = (experts.number, width, 2 * experts.hidden)
+        self.inputs = nn.Parameter(torch.empty(shape))
+        self.output = nn.Parameter(torch.empty(experts.number, experts.hidden, width))
+        nn.init.normal_(self.inputs, std=DEVIATION)
+        nn.init.normal_(self.output, std=DEVIATION / math.sqrt(depth))
+        inner = experts.shared * experts.hidden
+        self.shared = SwiGLU(width, inner, depth) if inner else None
+
+    def forward(self, stream: Tensor) -> Tensor:
+        """Return (batch, length, width) for the same; no number goes to the host."""
+        tokens = stream.flatten(0, 1)
+        chance = self.router(tokens).float().softmax(dim=-1)
+        weight, chosen = chance.topk(self.active, dim=-1)
+        weight = (weight / weight.sum(dim=-1, keepdim=True)).to(stream.dtype)
+        order = chosen.flatten().argsort(stable=True)
+        counts = functional.one_hot(chosen.flatten(), chance.shape[-1]).sum(dim=0)
+        ends = counts.cumsum(dim=0).to(torch.int32)
+        sent = tokens[order // self.active]
+        hidden = gated(functional.grouped_mm(sent, self.inputs, offs=ends))
+        answer = functional.grouped_mm(hidden, self.output, offs=ends)
+        answer = answer * weight.flatten()[order].unsqueeze(1)
+        total = torch.zeros_like(tokens).index_add(0, order // self.active, answer)
+        if self.shared is not None:
+            total = total + self.shared(tokens)
+        return total.view_as(stream)
+
+
+class LlamaBlock(nn.Module):
+    """Attention, then SwiGLU or experts, both beside the stream."""
+
+    def __init__(self, size: LlamaSize, layer: int) -> None:
+        """Take fresh weights."""
+        super().__init__()
+        width, depth, experts = size.width, 2 * size.layers, size.experts
+        self.attention_norm = nn.RMSNorm(width, eps=EPSILON)
+        self.attention = Attention(size)
+        self.mlp_norm = nn.RMSNorm(width, eps=EPSILON)
+        if experts is None or layer < experts.dense_layers:
+            self.mlp: nn.Module = SwiGLU(width, size.hidden, depth)
+        else:
+            self.mlp = MixtureOfExperts(width, experts, depth)
+
+    def forward(self, stream: Tensor, where: Where) -> Tensor:
+        """Return the stream, (batch, length, width), with this block's part added."""
+        stream = stream + self.attention(self.attention_norm(stream), where)
+        return cast("Tensor", stream + self.mlp(self.mlp_norm(stream)))
+
+
+class Llama(nn.Module):
+    """The whole of a size."""
+
+    angles: Tensor
+    """As ``angles`` returns them, (2, length, head_width)."""
+
+    def __init__(self, size: LlamaSize, length: int, dtype: torch.dtype = torch.float32) -> None:
+        """Take fresh weights for sequences of up to ``length``, block by block in ``dtype``.
+
+        So a network is built where its weights in FP32 would not fit.
+        """
+        super().__init__()
+        self.tokens = nn.Embedding(size.vocabulary, size.width)
+        nn.init.normal_(self.tokens.weight, std=DEVIATION)
+        self.tokens.to(dtype)
+        self.blocks = nn.ModuleList(LlamaBlock(size, n).to(dtype) for n in range(size.layers))
+        self.norm = nn.RMSNorm(size.width, eps=EPSILON).to(dtype)
+        self.head = linear(size.width, size.vocabulary).to(dtype)
+        if size.tied:
+            self.head.weight = self.tokens.weight
+        found = angles(size, length, self.tokens.weight.device)
+        self.register_buffer("angles", found, persistent=False)
+        self.kv_heads, self.head_width = size.kv_heads, size.head_width
+        self.room = 0
+        """Tokens of a sequence that the caches can hold."""
+
+    def forward(
+        self, tokens: Tensor, targets: Tensor | None = None, answered: int | None = None
+    ) -> Tensor:
+        """Return logits (batch, length, vocabulary), or the mean loss where targets are given.
+
+        Tokens and targets are (batch, length), the loss is a scalar.  Logits are of the last
+        ``answered`` tokens, or of all.
+        """
+        places = Where(self._turned(slice(tokens.shape[1])))
+        stream = self._streamed(tokens, places)
+        logits = self.head(stream if answered is None else stream[:, -answered:])
+        if targets is None:
+            return cast("Tensor", logits)
+        return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    def last(self, tokens: Tensor) -> Tensor:
+        """Return the logits after each sequence, (batch, vocabulary), and keep it if there is room.
+
+        Tokens are (batch, length), from the beginning on.
+        """
+        length = tokens.shape[1]
+        positions = torch.arange(length, device=tokens.device) if self.room else None
+        places = Where(self._turned(slice(length)), positions)
+        return cast("Tensor", self.head(self._streamed(tokens, places)[:, -1]))
+
+    def next(self, tokens: Tensor, position: Tensor) -> Tensor:
+        """Return the logits after one token more, (batch, vocabulary), and keep it.
+
+        Tokens are (batch, 1); they stand at ``position``, (1,).
+        """
+        later = torch.arange(self.room, device=tokens.device) > position
+        bias = torch.zeros_like(later, dtype=self.norm.weight.dtype).masked_fill(later, -math.inf)
+        places = Where(self._turned(position), position, bias)
+        return cast("Tensor", self.head(self._streamed(tokens, places)[:, -1]))
+
+    def _turned(self, positions: slice | Tensor) -> Tensor:
+        return self.angles[:, positions].unsqueeze(2).to(self.norm.weight.dtype)
+
+    def _streamed(self, tokens: Tensor, where: Where) -> Tensor:
+        stream = self.tokens(tokens)
+        for block in self.blocks:
+            stream = block(stream, where)
+        return cast("Tensor", self.norm(stream))
+
+    def make_room(self, batch_size: int, room: int) -> None:
+        """Give every block a cache for so many sequences of so many tokens."""
+        self.room = room
+        heads = self.norm.weight.new_empty(batch_size, self.kv_heads, room, self.head_width)
+        for attention in [m for m in self.modules() if isinstance(m, Attention)]:
+            attention.cache = Cache(heads)

@@ -1,0 +1,328 @@
+"""Llama's transformer: its sizes, its cache, prompts and the tokens behind them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from bench_lib.cases.axes import case_of
+from bench_lib.cases.language import language_axes
+from bench_lib.formulas.transformer import GENERATED, LLAMA, SIZES, Experts, LlamaSize
+from bench_lib.worker.workload import Setting, UnsupportedError, Workload
+from bench_lib.worker.workloads import flops, llama
+from bench_lib.worker.workloads import weights as quantizing
+from bench_lib.worker.workloads.generation import AGREEING, Generating
+from bench_lib.worker.workloads.language_model import language_model, weightless_step
+from bench_lib.worker.workloads.llama import Llama, MixtureOfExperts
+
+CPU = Setting(torch.device("cpu"))
+KINDS = ("llama-tiny", "moe-tiny")
+
+
+def build(network: str = "llama-tiny", **values: Any) -> Workload:
+    """Build a step of a tiny network: 2 sequences of 16 tokens, in FP32."""
+    usual: dict[str, Any] = {"batch_size": 2, "length": 16, "precision": "fp32"}
+    return language_model(CPU, network=network, **{**usual, **values})
+
+
+def fresh(network: str, length: int = 64) -> tuple[Llama, torch.Tensor]:
+    """Return a tiny network and two sequences of 20 tokens."""
+    torch.manual_seed(0)
+    size = LLAMA[network]
+    return Llama(size, length).eval(), torch.randint(size.vocabulary, (2, 20))
+
+
+# ---- sizes ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("llama-3.2-1b", 1_235_814_400),
+        ("llama-3.1-8b", 8_030_261_248),
+        ("llama-3.1-70b", 70_553_706_496),
+        ("mixtral-8x7b", 46_702_792_704),
+        ("deepseek-moe-16b", 16_375_728_128),
+    ],
+)
+def test_a_size_has_the_weights_that_its_publisher_counts(name, parameters):
+    """As the published checkpoints' indices have them."""
+    assert SIZES[name].parameters == parameters
+
+
+def test_the_weights_are_counted_as_they_are():
+    """By formula and by torch."""
+    with torch.device("meta"):
+        for size in LLAMA.values():
+            model = Llama(size, 8)
+            assert sum(weight.numel() for weight in model.parameters()) == size.parameters
+
+
+@pytest.mark.parametrize(("task", "times"), [("infer", 1), ("train", 3)])
+def test_flops_are_counted_as_the_formula_has_them(task, times):
+    """Each product once forward and twice backward, attention whole."""
+    size = LLAMA["llama-tiny"]
+    counted = flops.counted(weightless_step, size, 2, 64, task)
+    assert counted is not None
+    assert counted.all_flops == times * size.forward_flops(2, 64)
+
+
+def test_a_token_of_experts_costs_those_that_it_goes_to():
+    """Routed ones, shared ones, and the router's answer for all of them."""
+    size = LlamaSize(
+        layers=1,
+        width=8,
+        heads=2,
+        kv_heads=1,
+        hidden=0,
+        vocabulary=10,
+        context=16,
+        experts=Experts(number=4, active=2, hidden=16, shared=1),
+    )
+    attention, router, experts = 2 * 8 * (8 + 4), 4 * 8, 3 * 8 * 16 * 3
+    within = 2 * 8 * 5  # one of five tokens, queries and values
+    assert size.forward_flops(1, 1, before=4) == 2 * (attention + router + experts + within + 80)
+
+
+def test_many_tokens_touch_all_experts_and_one_those_that_it_goes_to():
+    """By chance, if each is as likely."""
+    experts = Experts(number=8, active=2, hidden=1)
+    assert experts.touched(1) == pytest.approx(2)
+    assert experts.touched(2) == pytest.approx(3.5)
+    assert experts.touched(1000) == pytest.approx(8)
+
+
+def test_the_cache_of_the_8b_takes_128_kib_a_token():
+    """Two of 32 layers times 8 heads of 128 numbers of two bytes."""
+    assert LLAMA["llama-3.1-8b"].kept(1, 1) * 2 == 128 * 1024
+
+
+# ---- the network ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("network", KINDS)
+def test_a_token_with_a_cache_is_answered_as_all_tokens_at_once(network):
+    """The prompt, then one token after the other."""
+    model, tokens = fresh(network)
+    with torch.no_grad():
+        whole = model(tokens)
+        model.make_room(2, 32)
+        torch.testing.assert_close(model.last(tokens[:, :12]), whole[:, 11])
+        for place in range(12, 20):
+            answer = model.next(tokens[:, place : place + 1], torch.tensor([place]))
+            torch.testing.assert_close(answer, whole[:, place])
+
+
+def test_what_is_behind_a_token_in_the_cache_does_not_count():
+    """Left there by a sequence that was longer."""
+    model, tokens = fresh("llama-tiny")
+    model.make_room(2, 32)
+    with torch.no_grad():
+        model.last(tokens[:, :12])
+        first = model.next(tokens[:, 12:13], torch.tensor([12]))
+        for place in range(13, 20):
+            model.next(tokens[:, place : place + 1], torch.tensor([place]))
+        assert torch.equal(model.next(tokens[:, 12:13], torch.tensor([12])), first)
+
+
+@pytest.mark.parametrize("network", KINDS)
+def test_a_token_sees_what_came_before_it_and_nothing_after(network):
+    """Causal attention, and positions that turn."""
+    model, tokens = fresh(network)
+    changed = tokens.clone()
+    changed[0, 5] = (changed[0, 5] + 1) % 1024
+    with torch.no_grad():
+        first, second, swapped = model(tokens), model(changed), model(tokens.flip(1))
+    torch.testing.assert_close(first[:, :5], second[:, :5])
+    assert not torch.allclose(first[0, 5:], second[0, 5:])
+    assert not torch.allclose(first, swapped.flip(1))
+
+
+def test_queries_of_a_group_share_keys_as_if_keys_were_repeated():
+    """One token's attention by hand, for each head of queries alone."""
+    torch.manual_seed(1)
+    query = torch.randn(2, 8, 1, 4)
+    cache = llama.Cache(torch.empty(2, 2, 6, 4))
+    cache.put(torch.arange(6), torch.randn(2, 2, 6, 4), torch.randn(2, 2, 6, 4))
+    bias = torch.tensor([0.0, 0, 0, 0, -torch.inf, -torch.inf])
+    answer = llama.attend_one(query, cache, bias)
+    for head in range(8):
+        keys, values = cache.keys[:, head // 4, :4], cache.values[:, head // 4, :4]
+        weights = (query[:, head] @ keys.mT / 2).softmax(-1)
+        torch.testing.assert_close(answer[:, head], weights @ values)
+
+
+def test_a_token_goes_to_the_experts_that_its_router_likes():
+    """And gets their answers in the router's proportion, as a loop over all experts has it."""
+    torch.manual_seed(2)
+    layer = MixtureOfExperts(16, Experts(number=4, active=2, hidden=8, shared=1), depth=2)
+    stream = torch.randn(2, 5, 16)
+    tokens = stream.flatten(0, 1)
+    chance, chosen = layer.router(tokens).softmax(-1).topk(2)
+    expected = layer.shared(tokens) if layer.shared else 0
+    for token in range(10):
+        share = chance[token] / chance[token].sum()
+        for weight, expert in zip(share, chosen[token], strict=True):
+            hidden = llama.gated(tokens[token] @ layer.inputs[expert])
+            expected[token] += weight * (hidden @ layer.output[expert])
+    torch.testing.assert_close(layer(stream).flatten(0, 1), expected)
+
+
+def test_without_grouped_products_experts_are_a_skip(monkeypatch):
+    """Older versions of torch have none."""
+    monkeypatch.delattr(llama.functional, "grouped_mm")
+    with pytest.raises(UnsupportedError, match=r"experts need functional\.grouped_mm, and torch"):
+        build("moe-tiny", task="infer")
+
+
+# ---- steps ------------------------------------------------------------------------------
+
+
+def test_decoding_takes_the_likeliest_tokens_one_after_the_other():
+    """As asking for the whole sequence again for each token does."""
+    model, tokens = fresh("llama-tiny")
+    model.make_room(2, 20 + GENERATED)
+    with torch.no_grad():
+        generating = Generating(model, tokens)
+        for _ in range(3):
+            tokens = torch.cat([tokens, model(tokens)[:, -1].argmax(-1, keepdim=True)], dim=1)
+            assert torch.equal(generating.tokens, tokens[:, -1:])
+            generating()
+
+
+def test_sequences_begin_again_behind_their_prompts():
+    """After as many tokens as there is room for."""
+    model, tokens = fresh("llama-tiny", 20 + GENERATED)
+    model.make_room(2, 20 + GENERATED)
+    with torch.no_grad():
+        generating = Generating(model, tokens)
+        places = []
+        for _ in range(GENERATED + 1):
+            places.append(int(generating.position))
+            generating()
+    assert places == [*range(20, 20 + GENERATED), 20]
+
+
+@pytest.mark.parametrize("network", KINDS)
+@pytest.mark.parametrize("task", ["prefill", "decode"])
+def test_generation_in_fp32_is_its_own_reference(network, task):
+    """The last position's logits; in decoding sixteen tokens too."""
+    workload = build(network, task=task)
+    for _ in range(2):
+        workload.step()
+    loss = workload.loss()
+    assert loss is not None
+    assert torch.isfinite(loss)
+    numerics = workload.numerics()
+    assert numerics is not None
+    assert numerics.finite
+    assert numerics.cosine == pytest.approx(1)
+    assert numerics.agreement == (1 if task == "decode" else None)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8-weights", "fp8-weights"])
+def test_decoding_in_less_is_near_the_reference(precision):
+    """And not it."""
+    numerics = build(task="decode", precision=precision).numerics()
+    assert numerics is not None
+    assert numerics.cosine is not None
+    assert 0.99 < numerics.cosine < 1 - 1e-7
+    assert numerics.agreement is not None
+    assert numerics.agreement * AGREEING >= AGREEING - 3
+
+
+def test_an_answer_that_is_no_number_is_told():
+    """Of any of the sixteen tokens."""
+    workload = build(task="decode")
+    with torch.no_grad():
+        workload.step.__self__.built.model.network.norm.weight.fill_(torch.nan)  # type: ignore[attr-defined]
+    numerics = workload.numerics()
+    assert numerics is not None
+    assert not numerics.finite
+
+
+def test_without_room_for_a_reference_the_answer_is_finite_or_not(monkeypatch):
+    """A network whose weights in FP32 do not fit beside nothing else."""
+    for task in ("prefill", "decode"):
+        workload = build(task=task)
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                "bench_lib.worker.workloads.language_model.Llama",
+                lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("full")),
+            )
+            numerics = workload.numerics()
+        assert numerics is not None
+        assert (numerics.finite, numerics.cosine, numerics.agreement) == (True, None, None)
+
+
+def test_items_are_the_tokens_that_a_step_computes():
+    """All of the prompts, or one of each sequence."""
+    counts = {task: build(task=task).items_per_step for task in ("infer", "prefill", "decode")}
+    assert counts == {"infer": 32, "prefill": 32, "decode": 2}
+
+
+def test_decoding_reads_weights_once_and_keys_and_values_of_all_tokens():
+    """Half of the generated ones, in the mean; of the embedding a row for each sequence."""
+    size = LLAMA["llama-tiny"]
+    workload = build(task="decode", precision="bf16")
+    weights = size.parameters - (size.vocabulary - 2) * size.width
+    numbers = weights + size.kept(2, 16 + GENERATED // 2) + 2 * size.vocabulary
+    prompt_bytes = 2 * 16 * 8
+    assert workload.least_bytes_per_step == 2 * numbers + prompt_bytes
+    assert workload.flops_per_step() == size.forward_flops(2, 1, before=16 + GENERATED // 2 - 1)
+
+
+def test_weights_of_a_byte_are_half_the_traffic_in_the_blocks():
+    """Scales of rows come on top."""
+    plain = build(task="decode", precision="bf16").least_bytes_per_step
+    quantized = build(task="decode", precision="int8-weights")
+    size = LLAMA["llama-tiny"]
+    linear = 2 * (2 * size.width * (size.width + size.kv_width) + 3 * size.width * size.hidden)
+    rows = 2 * (2 * size.width + 2 * size.kv_width + 2 * size.hidden + size.width)
+    assert plain is not None
+    least = quantized.least_bytes_per_step
+    assert least is not None
+    assert plain - linear < least <= plain - linear + 6 * rows
+    (warning,) = quantized.warnings
+    assert warning == "INT8 in 8 linear layers with 52% of the weights; the rest is bf16"
+
+
+def test_fp8_products_without_the_device_for_them_are_a_skip(monkeypatch):
+    """Torchao says what they need."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("needs MI300+")
+
+    monkeypatch.setattr("torchao.quantization.quantize_", refuse)
+    with pytest.raises(UnsupportedError, match="torchao has no fp8 here: needs MI300"):
+        quantizing.quantize(torch.nn.Sequential(torch.nn.Linear(8, 8)), "fp8")
+
+
+def test_a_cache_that_does_not_fit_is_a_skip_with_both_figures(monkeypatch):
+    """Keys and values are counted with the weights."""
+    monkeypatch.setattr("bench_lib.worker.device.memory_bytes", lambda _device: 2**20)
+    with pytest.raises(UnsupportedError, match=r"the weights, and keys and values, need 0\.0 GiB"):
+        build(task="decode", batch_size=64)
+
+
+def test_an_id_says_what_is_generated_behind_how_many_tokens():
+    """As for other language models."""
+    case = case_of(
+        language_axes(),
+        {
+            "network": "llama-3.1-8b",
+            "batch_size": 64,
+            "precision": "fp8",
+            "compile_mode": "reduce-overhead",
+            "task": "decode",
+        },
+    )
+    assert case.id == "llama-3.1-8b-b64-1024t-fp8-reduce-overhead-decode"
+
+
+def test_the_worker_refuses_what_keeps_nothing():
+    """A case may come from elsewhere than the axes."""
+    with pytest.raises(ValueError, match="lm-tiny keeps no keys and values, and the task is dec"):
+        build("lm-tiny", task="decode")
