@@ -485,7 +485,7 @@ class Telemetry:
     utilization: float | None = None
     """Mean, 0 to 1."""
     clock_mhz: float | None = None
-    """Median compute clock."""
+    """Median compute clock; of several dies, that of the slowest."""
     clock_min_mhz: float | None = None
     clock_max_mhz: float | None = None
     memory_clock_mhz: float | None = None
@@ -508,6 +508,8 @@ class Telemetry:
     """Those of them that are known to have run nothing on it meanwhile."""
     foreign_names: dict[str, str] = field(default_factory=dict)
     """What they are, by pid, where it is known: ``python3, 512 MiB``."""
+    dies_mhz: dict[str, float] = field(default_factory=dict)
+    """Median compute clock of each die, by its name, where the device has several."""
 
 
 @dataclass(frozen=True)

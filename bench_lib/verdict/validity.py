@@ -165,7 +165,7 @@ def _slow_clock(
     is_slower = time > bound or clock < math.log1p(-OUT_OF_ORDER)
     if not is_slower or time + clock > bound:
         return None
-    words = f"{backends.of(device).clock} {seen.clock_mhz:.0f} MHz "
+    words = f"{backends.of(device).clock} {seen.clock_mhz:.0f} MHz{_of_die(seen)} "
     words += f"against {expected.usual_mhz:.0f} MHz in the baseline"
     if seen.power_w is not None:
         words += f"; power {seen.power_w:.0f} W"
@@ -173,6 +173,15 @@ def _slow_clock(
     if device.power_cap_w is not None:
         words += f"; power cap {device.power_cap_w:.0f} W"
     return words
+
+
+def _of_die(seen: Telemetry) -> str:
+    """Name the die whose clock it is, where the others are clearly faster."""
+    dies = seen.dies_mhz
+    if not dies or max(dies.values()) <= min(dies.values()) * (1 + CLOCK_SLACK):
+        return ""
+    slowest = min(dies, key=dies.__getitem__)
+    return f" ({slowest}, others up to {max(dies.values()):.0f} MHz)"
 
 
 # --- time × clock ------------------------------------------------------------------------
