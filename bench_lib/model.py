@@ -529,6 +529,7 @@ class Attempt:
     fault: Fault | None = None
     skipped: str | None = None
     telemetry: Telemetry | None = None
+    """Of several ranks, that of the first one's device."""
     accepted: bool = False
     discarded: str | None = None
     invalid: bool = False
@@ -538,6 +539,8 @@ class Attempt:
     replays: bool = False
     """Whether the compiler was made to choose as in the baseline; then it is not accepted."""
     took_s: float = 0.0
+    telemetry_of_ranks: dict[str, Telemetry] = field(default_factory=dict)
+    """Of the other ranks' devices, by rank and device: ``rank 3 on GPU 3 at 0000:c3:00.0``."""
 
 
 class Status(str, enum.Enum):

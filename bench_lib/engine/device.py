@@ -17,6 +17,7 @@ from bench_lib import backends
 from bench_lib.backends.folders import searched
 from bench_lib.engine.cooling import Cooling
 from bench_lib.engine.devicelock import DeviceLock
+from bench_lib.engine.neighbours import Neighbours
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.processes import (
     Companion,
@@ -89,6 +90,7 @@ class HeldDevice:
         self._start_watching = watch
         self._sleep = sleep
         self._watcher: Sampler | None = None
+        self._neighbours = Neighbours(watch)
         self._found: dict[str, Environment] = {}
         """By side, the environment before anything was measured, but for what workers know."""
         self._besides: list[int] = []
@@ -274,6 +276,7 @@ class HeldDevice:
             stack.callback(self._lock.release)
             for processes in self._sides.values():
                 stack.callback(processes.close)
+            stack.callback(self._neighbours.close)
             if self._watcher is not None:
                 stack.callback(self._watcher.close)
 
@@ -335,6 +338,7 @@ class HeldDevice:
 
     def _attempt(self, case: Case, process: int, side: str, replay: Draw | None = None) -> Attempt:
         self.watch()
+        self._neighbours.watch(d for d in self._used_by(case) if d.index != self.device.index)
         begin = time.monotonic()
         attempt = replace(self._blank(case, process), replays=replay is not None)
         try:
@@ -374,6 +378,7 @@ class HeldDevice:
             attempt,
             measurement=measurement,
             telemetry=self._seen_during(measurement),
+            telemetry_of_ranks=self._seen_of_ranks(measurement),
             accepted=True,
             took_s=round(time.monotonic() - began_s, 3),
         )
@@ -392,6 +397,21 @@ class HeldDevice:
         is_known = clock_mhz is not None and clock_mhz >= (seen.clock_mhz or 0.0)
         seen = replace(seen, clock_mhz=clock_mhz if is_known else None)
         return seen if bursts is None else _disturbed_in_either(seen, bursts)
+
+    def _seen_of_ranks(self, measurement: Measurement) -> dict[str, Telemetry]:
+        """Return what was seen of the other ranks' devices on this host."""
+        if not measurement.per_rank:
+            return {}
+        local = [each.local_rank for each in measurement.per_rank]
+        # Ranks of several hosts have equal numbers there, and nobody knows which are here.
+        is_one_host = len(local) == len(set(local))
+        names = {n: f"rank {n}" if is_one_host else "a rank" for n in local}
+        others = {
+            device.index: names[n]
+            for n, device in enumerate(self._all_devices)
+            if n in names and device.index != self.device.index
+        }
+        return self._neighbours.seen(*measurement.window_s, ranks=others, own=self._own)
 
     def _bursts_for(self, case: Case) -> Bursts | None:
         """Return the bursts to measure a case in, as its baseline was, or as this run began."""
@@ -431,12 +451,16 @@ class HeldDevice:
         expected = self._expected(case)
         if expected is not None and expected.in_bursts != (attempt.measurement.state == IN_BURSTS):
             expected = None  # bursts and sustained work have different clocks
-        return validity.blame(
-            attempt.telemetry,
-            self.device,
-            expected,
-            math.log(median) if median > 0 else None,
+        causes = (
+            validity.blame(
+                attempt.telemetry,
+                self.device,
+                expected,
+                math.log(median) if median > 0 else None,
+            ),
+            validity.blame_ranks(attempt.telemetry, attempt.telemetry_of_ranks, self.device),
         )
+        return "; ".join(filter(None, causes)) or None
 
     def _explained(self, fault: Fault, begin_s: float) -> Fault:
         """Add to the fault of a case that was not done in time who else had its CPU."""
@@ -457,12 +481,16 @@ class HeldDevice:
     def _seen_between(self, begin_s: float, end_s: float) -> Telemetry | None:
         if self._watcher is None:
             return None
-        own: list[int] = []
-        # A container counts its processes in its own way, so that nobody can be told from us.
-        if not any(self._all_sides[name].command_prefix for name in self._started):
-            workers = (pid for processes in self._sides.values() for pid in processes.pids)
-            own = [*workers, *self._companion.pids, *self._besides]
-        return self._watcher.window(begin_s, end_s, own=own)
+        return self._watcher.window(begin_s, end_s, own=self._own)
+
+    @property
+    def _own(self) -> list[int]:
+        """The processes of ours; empty where nobody can be told from us."""
+        # A container counts its processes in its own way.
+        if any(self._all_sides[name].command_prefix for name in self._started):
+            return []
+        workers = (pid for processes in self._sides.values() for pid in processes.pids)
+        return [*workers, *self._companion.pids, *self._besides]
 
     # ---- environment ----------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench_lib import backends
@@ -104,6 +104,32 @@ def blame(
     return "; ".join(filter(None, causes)) or None
 
 
+def blame_ranks(
+    first: Telemetry | None, others: Mapping[str, Telemetry], device: Hardware
+) -> str | None:
+    """Say what the hardware did to any rank but the first, and to which; None where nothing.
+
+    ``others`` are what was seen of their devices, which are like ``device``, by their names.
+    """
+    causes = [f"{name}: {cause}" for name, seen in others.items() if (cause := blame(seen, device))]
+    every = {"the first rank": first, **others} if first is not None else others
+    busy = {name: seen for name, seen in every.items() if _is_busy(seen)}
+    clocks = {name: seen.clock_mhz for name, seen in busy.items() if seen.clock_mhz}
+    usual = statistics.median(clocks.values()) if len(clocks) > 1 else 0.0
+    of = backends.of(device).clock
+    causes += [
+        f"{name}: {of} {mhz:.0f} MHz, the ranks' median is {usual:.0f} MHz"
+        for name, mhz in clocks.items()
+        if mhz < (1 - OUT_OF_ORDER) * usual
+    ]
+    return "; ".join(causes) or None
+
+
+def _is_busy(seen: Telemetry) -> bool:
+    """Whether a device had work for most of the time, as far as that is known."""
+    return seen.utilization is None or seen.utilization >= BUSY
+
+
 def others_on_cpu(seen: Telemetry | None) -> str | None:
     """Say how busy a CPU is on which nothing of ours runs; None where it is not, or not known."""
     if seen is None or seen.utilization is None or seen.utilization <= CROWDED:
@@ -158,7 +184,7 @@ def _slow_clock(
         return None
     if expected.source not in (None, seen.source):
         return None
-    if seen.utilization is not None and seen.utilization < BUSY:
+    if not _is_busy(seen):
         return None
     time, clock = log_median - expected.log_median, math.log(seen.clock_mhz / expected.usual_mhz)
     bound = math.log1p(expected.tolerance)
