@@ -27,7 +27,7 @@ from bench_lib.engine.processes import (
     start_workers,
 )
 from bench_lib.engine.settings import REFERENCE, Settings, Side
-from bench_lib.engine.telemetry import Sampler
+from bench_lib.engine.telemetry import Sampler, TelemetrySample, trust
 from bench_lib.environment import caches, fingerprint
 from bench_lib.launch import launchers, wheels
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
@@ -91,6 +91,8 @@ class HeldDevice:
         self._sleep = sleep
         self._watcher: Sampler | None = None
         self._neighbours = Neighbours(watch)
+        self._set_aside: dict[str, dict[str, str]] = {}
+        """By source, the reasons to throttle that lie on this device, with a sentence each."""
         self._found: dict[str, Environment] = {}
         """By side, the environment before anything was measured, but for what workers know."""
         self._besides: list[int] = []
@@ -389,10 +391,10 @@ class HeldDevice:
         A look that falls between bursts may see an idle clock, so the highest counts, unless
         sustained work ran at a higher one.
         """
-        seen = self._seen_between(*measurement.window_s)
+        seen = self._trusted(self._seen_between(*measurement.window_s))
         if seen is None or measurement.burst_window_s is None:
             return seen
-        bursts = self._seen_between(*measurement.burst_window_s)
+        bursts = self._trusted(self._seen_between(*measurement.burst_window_s))
         clock_mhz = bursts.clock_max_mhz if bursts is not None else None
         is_known = clock_mhz is not None and clock_mhz >= (seen.clock_mhz or 0.0)
         seen = replace(seen, clock_mhz=clock_mhz if is_known else None)
@@ -411,7 +413,12 @@ class HeldDevice:
             for n, device in enumerate(self._all_devices)
             if n in names and device.index != self.device.index
         }
-        return self._neighbours.seen(*measurement.window_s, ranks=others, own=self._own)
+        seen = self._neighbours.seen(*measurement.window_s, ranks=others, own=self._own)
+        # One driver lies alike of all its devices.
+        return {
+            name: trust.without(each, self._set_aside.get(each.source, ()))
+            for name, each in seen.items()
+        }
 
     def _bursts_for(self, case: Case) -> Bursts | None:
         """Return the bursts to measure a case in, as its baseline was, or as this run began."""
@@ -431,16 +438,67 @@ class HeldDevice:
         with contextlib.suppress(KeyError):
             return devices.bursts_of(self.device, driver)
         try:
-            process = self._sides[self._first].fork()
-            try:
-                found = process.calibrate()
-            finally:
-                process.close()
+            found = self._calibrated()
         except LaunchError as error:
             self._settings.say(f"power-bound cases are measured under the power cap: {error}")
             return None
         devices.keep_bursts(self.device, driver, found)
         return found
+
+    def _calibrated(self) -> Bursts | None:
+        """Have the device multiply matrices for some 3 s; raises LaunchError."""
+        process = self._sides[self._first].fork()
+        try:
+            return process.calibrate()
+        finally:
+            process.close()
+
+    def _trusted(self, seen: Telemetry | None) -> Telemetry | None:
+        """Leave out the reasons to throttle that lie, once they would spoil a measurement."""
+        if seen is None or validity.held_back(seen) is None or seen.source in self._set_aside:
+            return seen
+        self._set_aside[seen.source] = self._sorted_out(seen.source)
+        return trust.without(seen, self._set_aside[seen.source])
+
+    def _sorted_out(self, source: str) -> dict[str, str]:
+        """Find out which reasons lie, at rest and at work; once a device, driver and source.
+
+        All are believed where the device cannot be brought to rest.
+        """
+        driver = self._before(self._first).driver
+        with contextlib.suppress(KeyError):
+            return devices.set_aside_of(self.device, driver, source)
+        looks = self._looked_at()
+        found = None if looks is None else trust.sort_out(*looks)
+        if found is None:
+            return {}
+        devices.keep_set_aside(self.device, driver, source, found)
+        for reason, why in found.items():
+            self._settings.say(f"{self.device.key}: {reason} is set aside: {why}")
+        return found
+
+    def _looked_at(self) -> list[list[TelemetrySample]] | None:
+        """Return the looks at the device at rest, at work and at rest; None where there are none.
+
+        It has just measured, so that it first comes to rest.
+        """
+        watcher = self._watcher
+        if watcher is None or not watcher.samples(time.monotonic() - ASIDE_S, time.monotonic()):
+            return None
+        self._sleep(SETTLED_S)
+        times = [time.monotonic()]
+        try:
+            self._sleep(ASIDE_S)
+            times.append(time.monotonic())
+            self._calibrated()
+            times.append(time.monotonic())
+        except LaunchError:
+            return None
+        self._sleep(SETTLED_S)
+        rested = time.monotonic()
+        self._sleep(ASIDE_S)
+        spans = (times[:2], times[1:], (rested, time.monotonic()))
+        return [watcher.samples(begin, end) for begin, end in spans]
 
     def _spoilt_by(self, case: Case, attempt: Attempt) -> str | None:
         """Say what the hardware did to a measurement; None where there is none."""
@@ -481,7 +539,8 @@ class HeldDevice:
     def _seen_between(self, begin_s: float, end_s: float) -> Telemetry | None:
         if self._watcher is None:
             return None
-        return self._watcher.window(begin_s, end_s, own=self._own)
+        seen = self._watcher.window(begin_s, end_s, own=self._own)
+        return seen and trust.without(seen, self._set_aside.get(seen.source, ()))
 
     @property
     def _own(self) -> list[int]:

@@ -98,7 +98,7 @@ def blame(
     """
     if seen is None:
         return None
-    causes = [_shared(seen, device), _held_back(seen)]
+    causes = [_shared(seen, device), held_back(seen)]
     if expected is not None and log_median is not None:
         causes.append(_slow_clock(seen, device, expected, log_median))
     return "; ".join(filter(None, causes)) or None
@@ -163,7 +163,8 @@ def _plural(noun: str, n: int) -> str:
     return noun if n == 1 else f"{noun}es"
 
 
-def _held_back(seen: Telemetry) -> str | None:
+def held_back(seen: Telemetry) -> str | None:
+    """Say what held a device back that does not in healthy runs; None where nothing did."""
     reasons = [name for name in seen.throttle if name not in BY_NATURE]
     # A reason whose share is not known was seen, and that is all.
     lasting = [name for name in reasons if seen.throttled.get(name, 1.0) > MOST_HELD_BACK]

@@ -15,7 +15,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import IO, TypeVar
 
 from bench_lib.backends.tool import ToolError
 
@@ -99,10 +99,11 @@ def columns_of(path: Path) -> list[str]:
         return []
 
 
-def _opened(path: Path) -> TextIO:
+def _opened(path: Path) -> IO[str]:
     """Open a table, which rocprof-compute compresses since ROCm 10.1."""
-    how = {"encoding": "utf-8-sig", "errors": "replace", "newline": ""}
-    return gzip.open(path, "rt", **how) if path.suffix == ".gz" else path.open(**how)
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
+    return path.open(encoding="utf-8-sig", errors="replace", newline="")
 
 
 def is_database(path: Path) -> bool:
