@@ -425,6 +425,9 @@ class Measurement:
     operations_s: dict[str, float] = field(default_factory=dict)
     """The costliest operations' own time in a profiled step: the device's, or else the CPU's."""
     warnings: list[str] = field(default_factory=list)
+    arithmetic: dict[str, float] = field(default_factory=dict)
+    """Relative errors against FP64 of a product (``gemm``) and a convolution (``conv``) in the
+    case's precision; of the first case of a precision in a run only."""
 
     @property
     def state(self) -> str | None:
@@ -470,7 +473,8 @@ class Fault:
     """Why a case has no measurement."""
 
     kind: str
-    """``out of memory``, ``no room``, ``exception``, ``died``, ``time limit``, ``protocol``."""
+    """``out of memory``, ``no room``, ``arithmetic``, ``exception``, ``died``, ``time limit``,
+    ``protocol``."""
     message: str
     phase: str
     last_output: str = ""

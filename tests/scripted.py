@@ -81,6 +81,7 @@ class Context:
 
     cudnn = None
     threads = 1
+    libraries: Mapping[str, str] = {}
 
     def __init__(self, contexts: Contexts, name: str) -> None:
         """Describe the device as the script's hardware is."""
