@@ -473,8 +473,8 @@ class Fault:
     """Why a case has no measurement."""
 
     kind: str
-    """``out of memory``, ``no room``, ``arithmetic``, ``exception``, ``died``, ``time limit``,
-    ``protocol``."""
+    """``out of memory``, ``no room``, ``arithmetic``, ``floor``, ``exception``, ``died``,
+    ``time limit``, ``protocol``."""
     message: str
     phase: str
     last_output: str = ""

@@ -29,6 +29,7 @@ from bench_lib.engine.processes import (
 from bench_lib.engine.settings import REFERENCE, Settings, Side
 from bench_lib.engine.telemetry import Sampler, TelemetrySample, trust
 from bench_lib.environment import caches, fingerprint
+from bench_lib.formulas import floor
 from bench_lib.launch import launchers, wheels
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.launchers import LaunchCommand
@@ -321,6 +322,9 @@ class HeldDevice:
             cause = self._spoilt_by(case, attempt)
             if waited:
                 self._cooling.note(helped=cause is None)
+            if cause is None and (below := self._below_floor(case, attempt)) is not None:
+                fault = Fault("floor", below, "measure")
+                return [*attempts, replace(attempt, accepted=False, discarded=below, fault=fault)]
             if cause is not None:
                 again = waited = not waited and self._cooling.wait(f"{case.id}: {cause}")
                 why = cause
@@ -519,6 +523,14 @@ class HeldDevice:
             validity.blame_ranks(attempt.telemetry, attempt.telemetry_of_ranks, self.device),
         )
         return "; ".join(filter(None, causes)) or None
+
+    def _below_floor(self, case: Case, attempt: Attempt) -> str | None:
+        """Say how far below its floor of physics a measurement is; None where it is not."""
+        if attempt.measurement is None or case.launch.ranks > 1:
+            return None
+        if any(not 0 < each < math.inf for each in attempt.measurement.iteration_s):
+            return None  # times that no clock gives are judged elsewhere
+        return floor.problem(case, attempt.measurement, self.device)
 
     def _explained(self, fault: Fault, begin_s: float) -> Fault:
         """Add to the fault of a case that was not done in time who else had its CPU."""
