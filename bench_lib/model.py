@@ -426,8 +426,8 @@ class Measurement:
     """The costliest operations' own time in a profiled step: the device's, or else the CPU's."""
     warnings: list[str] = field(default_factory=list)
     arithmetic: dict[str, float] = field(default_factory=dict)
-    """Relative errors against FP64 of a product (``gemm``) and a convolution (``conv``) in the
-    case's precision; of the first case of a precision in a run only."""
+    """Errors against FP64, as fractions, of a product (``gemm``) and a convolution (``conv``) in
+    the case's precision; of the first case of a precision in a run only."""
 
     @property
     def state(self) -> str | None:

@@ -51,7 +51,7 @@ def operations(workload: str, params: Mapping[str, object]) -> Sequence[str]:
 
 
 def answered(error: float) -> str:
-    """Name the arithmetic with such a relative error; ``fp8`` where it is beyond all others."""
+    """Name the arithmetic with such an error, as a fraction; ``fp8`` where it is beyond others."""
     if not math.isfinite(error):
         return "a shorter range"
     return min(ERRORS, key=lambda name: abs(math.log(max(error, 1e-12) / ERRORS[name])))
@@ -60,7 +60,7 @@ def answered(error: float) -> str:
 def refusal(precision: str, errors: Mapping[str, float]) -> str | None:
     """Say which arithmetic answered in place of a precision's; None where it was the right one.
 
-    ``errors`` are the relative errors of some of OPERATIONS.  Coarser arithmetic is not what the
+    ``errors`` are those of some of OPERATIONS, as fractions.  Coarser arithmetic is not what the
     label says, and finer one has not the speed that TF32 is measured for.
     """
     for number, operation in enumerate(OPERATIONS):

@@ -31,7 +31,7 @@ class WrongArithmeticError(RuntimeError):
 
 
 def prove(precision: str, device: torch.device, operations: Sequence[str]) -> dict[str, float]:
-    """Return the relative errors of operations in a precision; none where nothing is known of it.
+    """Return the errors of operations in a precision, as fractions; none if nothing is known of it.
 
     torch's switches stay as the case left them, since it is they that may be wrong.  Raises
     WrongArithmeticError where the errors are those of another arithmetic.

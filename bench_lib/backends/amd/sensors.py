@@ -65,7 +65,7 @@ def counted(table: Mapping[str, Any], fields: Sequence[str], clock: str) -> dict
 
 
 def counting(counts: Mapping[str, float | None], ticks: float | None) -> dict[str, Any]:
-    """Tell the counters that count, and their clock; nothing without any.
+    """Tell the counters that count and their clock, in the source's units; nothing without any.
 
     The driver 6.10.5 repeats the clock in the counters of an MI300X at rest (the capture
     mi300x_gpu_metrics_v1_6_dkms_idle in GPUDiagnostics.jl).

@@ -78,8 +78,22 @@ class RocmProfiler:
         """Whether every run collects counters, as rocprof-compute's do."""
         return self.tool == "rocprof-compute"
 
+    @property
+    def leaves_timelines(self) -> bool:
+        """Whether it can leave a trace for Perfetto, too."""
+        return self.tool == "rocprofv3"
+
+    def timelines(self, folder: Path) -> list[Path]:
+        """Return the traces for Perfetto that a run left, one a process."""
+        return sorted(folder.rglob("*.pftrace"))
+
     def command(
-        self, app: Sequence[str], folder: Path, *, counters: Sequence[str] = ()
+        self,
+        app: Sequence[str],
+        folder: Path,
+        *,
+        counters: Sequence[str] = (),
+        timeline: bool = False,
     ) -> list[str]:
         """Return the words that run ``app`` and leave what its kernels did in ``folder``.
 
@@ -96,7 +110,8 @@ class RocmProfiler:
         if self.tool == "rocprofv3":
             # Ranks would write over each other's files without the process in the name; what
             # it writes by itself is CSV before ROCm 7.0 and a database since.
-            words = ["--output-format", "csv", "-d", str(folder), "-o", f"{NAME}_%pid%"]
+            formats = ["csv", "pftrace"] if timeline else ["csv"]
+            words = ["--output-format", *formats, "-d", str(folder), "-o", f"{NAME}_%pid%"]
             return [self.path, *self._asked_v3(folder, counters), *words, "--", *app]
         if self.tool == "rocprofv2":
             asked = ["--kernel-trace", "--roctx-trace"]
