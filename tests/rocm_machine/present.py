@@ -123,18 +123,37 @@ class Present:
 
     def counters(self, device: Device, now: int) -> dict[str, int]:
         """Tell how long a card was held back so far, in ticks, of which there were so many."""
-        shares = device["held_back"]
-        counts = {name: int(shares.get(name, 0.0) * now) for name in REASONS}
+        counts = {name: int(count) for name, count in self._held(device, now).items()}
         if "repeated clock" in device["quirks"]:
             counts |= dict.fromkeys(("ppt", "socket_thermal", "hbm_thermal"), now)
         if "backward counter" in device["quirks"]:
             counts["vr_thermal"] = 2**31 - now
         return counts
 
+    def _held(self, device: Device, now: int) -> dict[str, float]:
+        """Go on counting the ticks for which a card that works is held back; at rest it is not."""
+        file = self.state / f"held-{device['card']}"
+        try:
+            before = json.loads(file.read_text())
+        except (OSError, ValueError):
+            before = {"now": now, **dict.fromkeys(REASONS, 0.0)}
+        passed = max(0, now - before["now"]) if self._works(device) else 0
+        shares = device["held_back"]
+        held = {name: before[name] + shares.get(name, 0.0) * passed for name in REASONS}
+        if shares:
+            partial = file.with_name(f".{file.name}.{os.getpid()}")
+            partial.write_text(json.dumps({"now": now, **held}))
+            partial.replace(file)
+        return held
+
+    def _works(self, device: Device) -> bool:
+        return any(map(self.is_working, self.parts(device)))
+
     def flags(self, device: Device) -> int:
         """Tell why an older card is held back, as the kernel's word of flags."""
         bits = {"ppt": 0, "socket_thermal": 34, "vr_thermal": 38, "hbm_thermal": 34}
-        held = sum(1 << bits[name] for name, share in device["held_back"].items() if share)
+        shares = device["held_back"] if self._works(device) else {}
+        held = sum(1 << bits[name] for name, share in shares.items() if share)
         quirks = {"hotspot flag": 36, "stuck flag": 38}
         return held | sum(1 << bit for name, bit in quirks.items() if name in device["quirks"])
 
