@@ -434,6 +434,9 @@ class Measurement:
     operations_s: dict[str, float] = field(default_factory=dict)
     """The costliest operations' own time in a profiled step: the device's, or else the CPU's."""
     warnings: list[str] = field(default_factory=list)
+    arithmetic: dict[str, float] = field(default_factory=dict)
+    """Errors against FP64, as fractions, of a product (``gemm``) and a convolution (``conv``) in
+    the case's precision; of the first case of a precision in a run only."""
 
     @property
     def state(self) -> str | None:
@@ -479,7 +482,8 @@ class Fault:
     """Why a case has no measurement."""
 
     kind: str
-    """``out of memory``, ``no room``, ``exception``, ``died``, ``time limit``, ``protocol``."""
+    """``out of memory``, ``no room``, ``arithmetic``, ``floor``, ``exception``, ``died``,
+    ``time limit``, ``protocol``."""
     message: str
     phase: str
     last_output: str = ""
@@ -494,7 +498,7 @@ class Telemetry:
     utilization: float | None = None
     """Mean, 0 to 1."""
     clock_mhz: float | None = None
-    """Median compute clock."""
+    """Median compute clock; of several dies, that of the slowest."""
     clock_min_mhz: float | None = None
     clock_max_mhz: float | None = None
     memory_clock_mhz: float | None = None
@@ -517,6 +521,8 @@ class Telemetry:
     """Those of them that are known to have run nothing on it meanwhile."""
     foreign_names: dict[str, str] = field(default_factory=dict)
     """What they are, by pid, where it is known: ``python3, 512 MiB``."""
+    dies_mhz: dict[str, float] = field(default_factory=dict)
+    """Median compute clock of each die, by its name, where the device has several."""
 
 
 @dataclass(frozen=True)
@@ -536,6 +542,7 @@ class Attempt:
     fault: Fault | None = None
     skipped: str | None = None
     telemetry: Telemetry | None = None
+    """Of several ranks, that of the first one's device."""
     accepted: bool = False
     discarded: str | None = None
     invalid: bool = False
@@ -545,6 +552,8 @@ class Attempt:
     replays: bool = False
     """Whether the compiler was made to choose as in the baseline; then it is not accepted."""
     took_s: float = 0.0
+    telemetry_of_ranks: dict[str, Telemetry] = field(default_factory=dict)
+    """Of the other ranks' devices, by rank and device: ``rank 3 on GPU 3 at 0000:c3:00.0``."""
 
 
 class Status(str, enum.Enum):

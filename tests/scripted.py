@@ -17,6 +17,7 @@ from builders import device_of, make_hardware, make_measurement
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import Settings
+from bench_lib.engine.telemetry import TelemetrySample
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.model import (
     Bursts,
@@ -80,6 +81,7 @@ class Context:
 
     cudnn = None
     threads = 1
+    libraries: Mapping[str, str] = {}
 
     def __init__(self, contexts: Contexts, name: str) -> None:
         """Describe the device as the script's hardware is."""
@@ -160,6 +162,10 @@ class Watch:
         """Give the script's next answer."""
         self.own.append(list(own))
         return self.script.pop(0) if len(self.script) > 1 else self.script[0]
+
+    def samples(self, begin_s: float, end_s: float) -> list[TelemetrySample]:
+        """Have seen nothing in single looks, so that every sensor is believed."""
+        return []
 
     def close(self) -> None:
         """Stop."""

@@ -96,6 +96,8 @@ def test_a_worker_needs_only_torch_and_torchvision() -> None:
     assert ours == {
         "bench_lib",
         "bench_lib.model",
+        "bench_lib.formulas",
+        "bench_lib.formulas.arithmetic",
         "bench_lib.launch",
         "bench_lib.launch.faults",
         "bench_lib.launch.launchers",

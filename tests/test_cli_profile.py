@@ -425,6 +425,41 @@ def test_rocprof_compute_tells_counters_of_the_application(profile, worker, rocm
     assert any(line.startswith("L2 hit rate: ") for line in answer.lines)
 
 
+def test_a_timeline_comes_from_the_run_of_the_kernels(profile, worker, rocm) -> None:
+    """For Perfetto, beside the table of kernels."""
+    rocm("rocprofv3", "7.0.2")
+    orders = worker(told=TOLD, steps_in_all=9)
+    answer = profile(CASE, "--tool", "rocm", "--timeline")
+    assert answer.status == 0, answer.err
+    assert len(orders) == 1
+    (trace,) = Path(f"profiles/{CASE}").rglob("*.pftrace")
+    assert any(line.startswith("timeline") and trace.name in line for line in answer.lines)
+    assert answer.lines[3].startswith(CONV)
+
+
+@pytest.mark.parametrize(
+    ("tool", "device", "refused"),
+    [
+        ("torch", DEVICE, (2, "--timeline: --tool rocm leaves one")),
+        ("rocprof", DEVICE, (1, "--timeline: rocprof leaves none; rocprofv3 does")),
+        (
+            "rocm",
+            make_hardware(vendor="cpu", key="cpu-x"),
+            (1, "--timeline: cpu-x is no GPU that rocprofv3 sees"),
+        ),
+    ],
+)
+def test_a_timeline_that_cannot_be_had_is_refused_before_a_worker_starts(  # noqa: PLR0917 - fixtures
+    profile, worker, rocm, tool, device, refused
+) -> None:
+    """In one sentence."""
+    rocm("rocprof" if tool == "rocprof" else "rocprofv3", "6.2.0")
+    orders = worker(told=TOLD, steps_in_all=9)
+    answer = profile(CASE, "--tool", tool, "--timeline", device=device)
+    assert (answer.status, orders) == (refused[0], [])
+    assert refused[1] in answer.err
+
+
 def test_a_profiler_that_is_not_installed_is_status_1_with_what_to_install(
     profile, monkeypatch, tmp_path
 ) -> None:

@@ -13,7 +13,7 @@ from builders import make_hardware
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rocm_profilers.around import COUNTERS
-from rocm_profilers.installation import app, install
+from rocm_profilers.installation import COMPUTE, app, install
 
 from bench_lib.backends.amd.rocprof import counters
 from bench_lib.backends.amd.rocprof.counters import (
@@ -112,7 +112,7 @@ def test_every_release_collects_the_passes_and_they_are_read_together(tmp_path, 
     assert bandwidth.share == pytest.approx(368.64 / 5300)
 
 
-@pytest.mark.parametrize("version", ["6.4.0", "7.1.0"])
+@pytest.mark.parametrize("version", COMPUTE)
 def test_rocprof_compute_s_report_is_read(tmp_path, version):
     """Its tables of the whole application."""
     environ = install(tmp_path / "rocm", "rocprof-compute", version=version)

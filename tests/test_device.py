@@ -284,6 +284,10 @@ class Room:
         self.looked_s.append(end_s - begin_s)
         return self.seen.pop(0)
 
+    def samples(self, begin_s, end_s):
+        """Have no single looks."""
+        return []
+
     def close(self):
         """Stop watching."""
 
@@ -665,6 +669,32 @@ def test_no_process_of_ours_is_a_stranger(bench, monkeypatch, waits):
     )
     one.measure(make_case(id="b", launch=Launch(ranks=2)))
     assert watch.own[-1] == [70, 71]
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "cause"),
+    [
+        ({"throttle": ["thermal"], "throttled": {"thermal": 0.4}}, "throttled: thermal for 40%"),
+        ({"foreign_processes": [4711]}, "shared with process 4711"),
+        ({"clock_mhz": 1500.0}, "GFX clock 1500 MHz, the ranks' median is 1980 MHz"),
+    ],
+)
+def test_one_device_among_the_ranks_spoils_the_case_and_is_named(bench, monkeypatch, spoilt, cause):
+    """A step takes as long as its slowest rank, so that each one's device is watched."""
+    calm = make_telemetry(clock_mhz=1980.0)
+    watches = {n: Watch(replace(calm, **spoilt) if n == 2 else calm) for n in range(4)}
+    ranks = [RankSample(n, n, None, [0.01], None) for n in range(4)]
+    measurement = make_measurement(per_rank=ranks)
+    monkeypatch.setattr("bench_lib.engine.device.run_ranks", lambda *_, **__: measurement)
+    one = bench(watch=lambda device: watches[device.index], cool_s=0)
+    (attempt,) = one.measure(make_case(launch=FOUR)).attempts
+    assert attempt.invalid
+    assert attempt.discarded.startswith(f"rank 2 on GPU 2 at 0000:02:00.0: {cause}")
+    assert list(attempt.telemetry_of_ranks) == [
+        f"rank {n} on GPU {n} at 0000:0{n}:00.0" for n in (1, 2, 3)
+    ]
+    one.close()
+    assert all(watch.closed for watch in watches.values())
 
 
 def test_a_case_of_several_ranks_is_launched_once_a_process(bench, monkeypatch):

@@ -485,6 +485,21 @@ def test_the_tools_of_this_machine_do_not_describe_another(tools: Tools) -> None
     assert tools.calls == []
 
 
+def test_an_error_that_amd_smi_prints_with_status_0_is_a_refusal(
+    tools: Tools, recwarn: pytest.WarningsRecorder
+) -> None:
+    """6.3 does so for ``list -e``; the older question is asked, and nothing is said of it."""
+    answers = amd_smi_6([static()], [listed()], [current()])
+    answers["list -e --json"] = {"error": "Command 'list' was passed '-e'", "code": -2}
+    tools.install("amd-smi", answers)
+    assert tools.keys() == ["mi300x"]
+    assert [call for call in tools.calls if "list" in call] == [
+        "amd-smi list -e --json",
+        "amd-smi list --json",
+    ]
+    assert not recwarn.list
+
+
 def test_the_kernel_is_the_authority_where_it_lists_nodes(tools: Tools) -> None:
     """GPUs that it does not grant to this container are not used on a tool's word."""
     node = tools.root / "sys/class/kfd/kfd/topology/nodes/0"

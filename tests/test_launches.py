@@ -74,6 +74,17 @@ def test_every_compared_stream_is_used_before_the_first_is_timed(
     assert len(gpu.holds) == len(gpu.used) + 2
 
 
+def test_on_hip_eight_streams_are_made_and_all_are_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each takes 5 MiB there, and four hardware queues serve them in turn."""
+    monkeypatch.setattr(torch.version, "hip", "6.3.42131")
+    gpu = FakeGpu(default_us=2.0).install(monkeypatch)
+    assert compare_streams(GPU).probe["launch_us"] == 2.0
+    assert (len(gpu.made), gpu.used) == (8, {DEFAULT, *gpu.made})
+    assert left_as_it_was(gpu)
+
+
 @pytest.mark.parametrize("wanted", ["chosen", "any"])
 def test_the_default_streams_cost_is_what_it_will_be_among_others(
     monkeypatch: pytest.MonkeyPatch, wanted: str

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rocm_profilers.app import ADD, GEMM
-from rocm_profilers.installation import app, install
+from rocm_profilers.installation import COMPUTE, app, install
 
 from bench_lib import model
 from bench_lib.backends.amd.rocprof import profilers, results, tables
@@ -40,8 +40,7 @@ ALL = [
     ("rocprofv3", "10.0.0"),
     ("rocprofv2", "6.1.2"),
     ("rocprof", "6.1.2"),
-    ("rocprof-compute", "6.4.0"),
-    ("rocprof-compute", "7.1.0"),
+    *(("rocprof-compute", rocm) for rocm in COMPUTE),
 ]
 
 
@@ -212,12 +211,19 @@ def test_counters_are_asked_for_as_the_release_takes_them(release, words):
     ]
 
 
-@pytest.mark.parametrize(("release", "blocks"), [((6, 4), []), ((7, 0), ["-b", "2"])])
-def test_rocprof_compute_collects_one_part_of_its_report_where_it_can(release, blocks):
-    """Before ROCm 7.0 ``-b`` meant parts of the hardware."""
+@pytest.mark.parametrize(
+    ("release", "where", "blocks"),
+    [
+        ((6, 4), ["-n", "case", "-p"], []),
+        ((7, 0), ["-n", "case", "-p"], ["-b", "2"]),
+        ((7, 13), ["--output-directory"], ["-b", "2"]),
+    ],
+)
+def test_rocprof_compute_is_asked_as_its_release_takes_it(release, where, blocks):
+    """Before ROCm 7.0 ``-b`` meant parts of the hardware; 7.14 knows no path any more."""
     profiler = RocmProfiler("rocprof-compute", "rocprof-compute", release)
     assert profiler.command(APP, Path("/out")) == [
-        *("rocprof-compute", "profile", "-n", "case", "-p", "/out/case", *blocks, "--no-roof"),
+        *("rocprof-compute", "profile", *where, "/out/case", *blocks, "--no-roof"),
         *("--", *APP),
     ]
 

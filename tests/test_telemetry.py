@@ -46,6 +46,20 @@ def test_a_window_without_samples_is_none() -> None:
     assert summarise([], 1.0, 2.0) is None
 
 
+def test_the_clock_of_several_dies_is_that_of_the_slowest() -> None:
+    """By its median: which of them is lowest just then changes from look to look."""
+    looks = [(1300, 1290, 1250), (1280, 1300, 1260), (1310, 1270, 1290)]
+    samples = [
+        TelemetrySample(
+            t=n, clock_mhz=min(dies), dies_mhz={f"XCD {i}": d for i, d in enumerate(dies)}
+        )
+        for n, dies in enumerate(looks)
+    ]
+    seen = summarise(samples, 0, 2)
+    assert seen is not None
+    assert (seen.clock_mhz, seen.dies_mhz) == (1260, {"XCD 0": 1300, "XCD 1": 1290, "XCD 2": 1260})
+
+
 def test_every_figure_is_summed_up_in_its_own_way() -> None:
     """Clocks by their median and least, power and loads by their mean, heat by its highest."""
     samples = [

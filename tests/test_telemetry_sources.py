@@ -13,10 +13,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rocm_machine import gpu_metrics
 
 from bench_lib import backends
-from bench_lib.backends.amd import files, package, sensors
-from bench_lib.backends.amd.files import throttling
+from bench_lib.backends.amd import files, metrics, package, sensors
 from bench_lib.backends.amd.sensors import Partition, partition, places
 from bench_lib.backends.amd.telemetry import choose
 from bench_lib.backends.amd.tools import amd_smi, rocm_smi
@@ -202,12 +202,12 @@ def test_a_gpu_that_nvml_has_lost_is_none_in_all() -> None:
 def card(tmp_path: Path) -> Callable[..., None]:
     """Write files of the card at 0000:0c:00.0, and of the system around it."""
 
-    def write(**files: str) -> None:
+    def write(**files: str | bytes) -> None:
         pci = tmp_path / "sys/bus/pci/devices/0000:0c:00.0"
         (pci / "hwmon/hwmon4").mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             folder = pci if name.startswith("gpu_") else pci / "hwmon/hwmon4"
-            (folder / name).write_text(content)
+            (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
 
     return write
 
@@ -315,21 +315,26 @@ def test_processes_on_an_amd_card_are_those_with_memory_on_it(tmp_path: Path) ->
     assert found["names"] == {100: "train, 2 MiB", 102: "unknown, 1 MiB"}
 
 
-def metrics(revision: int, *counters: int, size: int = 120, flags: int = 0) -> bytes:
-    """Lay out a gpu_metrics table with the counters or flags that its revision has."""
-    table = bytearray(size)
-    struct.pack_into("<HBB", table, 0, size, 1, revision)
-    if counters:
-        struct.pack_into(f"<{len(counters)}I", table, {6: 32}.get(revision, 40), *counters)
-    else:
-        struct.pack_into("<Q", table, 112, flags)
-    return bytes(table)
+def table(revision: int, **figures: Any) -> bytes:
+    """Lay out a table of metrics."""
+    return gpu_metrics.table(revision, figures)
 
 
-@pytest.mark.parametrize("revision", [6, 7, 8])
+def counters(*counts: int) -> dict[str, int]:
+    """Name the clock and the counters of a table in the order of the kernel's header."""
+    return dict(zip(metrics.COUNTERS, counts, strict=True))
+
+
+def throttling(content: bytes) -> dict[str, Any]:
+    """Tell what a table says of throttling."""
+    seen = files.told(metrics.read(content), None)
+    return {name: seen[name] for name in ("ticks", "counters", "throttle") if name in seen}
+
+
+@pytest.mark.parametrize("revision", [6, 7, 8, 9])
 def test_a_table_s_counters_come_after_their_clock(revision: int) -> None:
     """In the order of the kernel's header."""
-    assert throttling(metrics(revision, 7000, 1, 2, 3, 4, 5)) == {
+    assert throttling(table(revision, **counters(7000, 1, 2, 3, 4, 5))) == {
         "ticks": 7000,
         "counters": {
             "prochot": 1,
@@ -341,12 +346,68 @@ def test_a_table_s_counters_come_after_their_clock(revision: int) -> None:
     }
 
 
+@pytest.mark.parametrize("revision", [3, 4, 5, 6, 7, 8, 9])
+def test_every_revision_tells_all_figures_in_one_read(
+    tmp_path: Path, card: Callable[..., None], revision: int
+) -> None:
+    """The slowest die sets the pace; all ones are dies that the card has not."""
+    power = "average_socket_power" if revision == 3 else "curr_socket_power"
+    clocks = 1262 if revision == 3 else (1306, 1290, 1262, 1301, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF)
+    figures: dict[str, Any] = {
+        power: 641,
+        "temperature_hotspot": 63,
+        "average_gfx_activity": 97,
+        "current_gfxclk": clocks,
+        "current_uclk": 1300,
+    }
+    card(gpu_metrics=table(revision, **figures))
+    source = files.source(AMD, tmp_path)
+    found = source.look(with_pids=False)
+    assert (source.name, [found[name] for name in FIGURES]) == (
+        "gpu_metrics",
+        [1262, 1300, 641, 63, 0.97],
+    )
+    dies = {"XCD 0": 1306, "XCD 1": 1290, "XCD 2": 1262, "XCD 3": 1301}
+    assert found.get("dies_mhz") == (None if revision == 3 else dies)
+
+
+def test_a_look_opens_no_file_but_the_table(
+    tmp_path: Path, card: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 20 looks a second each file costs a message to the firmware."""
+    card(
+        gpu_metrics=table(
+            6,
+            curr_socket_power=641,
+            temperature_hotspot=63,
+            average_gfx_activity=97,
+            current_gfxclk=[2100] * 8,
+            current_uclk=1300,
+        ),
+        freq1_input="2100000000",
+    )
+    look, opened = files.source(AMD, tmp_path).look, list[str]()
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda self: opened.append(self.name) or read(self))
+    assert look(with_pids=False)["clock_mhz"] == 2100
+    assert opened == ["gpu_metrics"]
+
+
 def test_counters_that_are_not_supported_are_not_there() -> None:
     """All ones."""
     none = 2**32 - 1
-    assert throttling(metrics(7, none, 1, none, none, none, none)) == {
+    assert throttling(table(7, **counters(none, 1, none, none, none, none))) == {
         "ticks": None,
         "counters": {"prochot": 1},
+    }
+
+
+def test_a_counter_that_repeats_its_clock_counts_nothing() -> None:
+    """The driver 6.10.5 does so in three of an MI300X at rest."""
+    clock = 5_123_456
+    assert throttling(table(6, **counters(clock, 0, clock, clock, 0, clock))) == {
+        "ticks": clock,
+        "counters": {"prochot": 0, "thermal, regulator": 0},
     }
 
 
@@ -356,6 +417,8 @@ FLAGS = [
     (1 << 17, ["current limit"]),
     (1 << 32 | 1 << 3, ["power cap", "thermal"]),
     (1 << 57, []),
+    (1 << 36, []),
+    (1 << 36 | 1 << 34, ["thermal"]),
     (2**64 - 1, []),
 ]
 
@@ -363,24 +426,24 @@ FLAGS = [
 @pytest.mark.parametrize(("flags", "reasons"), FLAGS)
 def test_flags_of_older_cards_are_reasons(flags: int, reasons: list[str]) -> None:
     """Sixteen bits a kind; all of them means that the firmware does not say."""
-    assert throttling(metrics(3, flags=flags)) == {"throttle": reasons}
+    assert throttling(table(3, indep_throttle_status=flags)).get("throttle", []) == reasons
 
 
 @pytest.mark.parametrize(
-    "table",
+    "content",
     [
         b"",
         b"\x00",
-        metrics(6, 1, 2, 3, 4, 5, 6)[:50],
-        metrics(6, 1, 2, size=55),
-        metrics(5),
-        metrics(9),
-        metrics(3, size=120)[:100],
+        table(6, **counters(1, 2, 3, 4, 5, 6))[:50],
+        struct.pack("<HBB", 1728, 1, 6) + bytes(1724),  # the first 1.6, of Linux 6.12
+        table(9, accumulation_counter=7)[:12],
+        struct.pack("<HBB", 1024, 1, 10) + bytes(1020),
+        table(3)[:100],
     ],
 )
-def test_a_torn_or_unknown_table_tells_nothing(table: bytes) -> None:
+def test_a_torn_or_unknown_table_tells_nothing(content: bytes) -> None:
     """Layouts are read only where they are known."""
-    assert throttling(table) == {}
+    assert throttling(content) == {}
 
 
 # --- AMD: ROCm's Python package ----------------------------------------------------------
@@ -516,12 +579,15 @@ def test_the_package_s_flags_are_the_kernel_s(
     assert package_look(tmp_path)["throttle"] == reasons
 
 
-@pytest.mark.parametrize("status", [1, True])
+@pytest.mark.parametrize(
+    "metrics_info",
+    [{"throttle_status": 1}, {"throttle_status": True}, {"indep_throttle_status": True}],
+)
 def test_a_status_without_a_reason_is_throttled(
-    tmp_path: Path, install: Callable[[Any], None], status: object
+    tmp_path: Path, install: Callable[[Any], None], metrics_info: dict[str, object]
 ) -> None:
-    """What its bits mean depends on the kind of GPU."""
-    install(FakeAmdSmi(gpu_metrics_info={"throttle_status": status}))
+    """What its bits mean depends on the kind of GPU; ROCm 6.3 makes a bool of MI200's word."""
+    install(FakeAmdSmi(gpu_metrics_info=metrics_info))
     assert package_look(tmp_path)["throttle"] == ["throttled"]
 
 
@@ -640,11 +706,11 @@ def test_a_partition_without_sensors_has_its_card_s(
     """Its clock, its load and its processes are its own."""
     install(Partitioned())
     found = package_look(tmp_path, QUARTER, with_pids=True)
-    assert (found["clock_mhz"], found["power_w"], found["temperature_c"]) == (1850, 690, 71)
+    assert (found["clock_mhz"], found["power_w"], found["temperature_c"]) == (1800, 690, 71)
     assert (found["utilization"], found["pids"]) == (pytest.approx(0.51), [5])
     assert (found["counters"]["power cap"], found["ticks"]) == (800, 5000)
     first = package_look(tmp_path, replace(QUARTER, bdf="0000:0c:00.0"))
-    assert (first["clock_mhz"], first["utilization"]) == (1550, pytest.approx(0.11))
+    assert (first["clock_mhz"], first["utilization"]) == (1500, pytest.approx(0.11))
     second = package_look(tmp_path, replace(QUARTER, bdf="0000:0c:00.1"))
     assert second["clock_mhz"] == 1700
 
@@ -825,10 +891,11 @@ def amd_smi_look(root: Path, device: Hardware = AMD, *, with_pids: bool = False)
 def test_amd_smi_s_figures_are_in_our_units(
     tmp_path: Path, command: Callable[..., Path], envelope: Callable[[object], object]
 ) -> None:
-    """In either version's envelope; the median of the dies that tell their clock."""
+    """In either version's envelope; the slowest of the dies that tell their clock."""
     calls = command("amd-smi", list=LISTED, metric=envelope(entry()))
     assert amd_smi_look(tmp_path) == {
-        "clock_mhz": 1900,
+        "clock_mhz": 1890,
+        "dies_mhz": {"XCD 0": 1890, "XCD 1": 1910, "XCD 2": 1900},
         "memory_clock_mhz": 1200,
         "power_w": 640,
         "temperature_c": 69,
@@ -864,7 +931,7 @@ def test_an_mi200_says_only_that_it_is_throttled(
     power = {"socket_power": valued(300, "W"), "throttle_status": "THROTTLED"}
     command("amd-smi", list=LISTED, metric=[entry(power=power, throttle="N/A")])
     found = amd_smi_look(tmp_path)
-    assert (found["throttle"], found["counters"], found["ticks"]) == (["throttled"], {}, None)
+    assert (found["throttle"], found.get("counters")) == (["throttled"], None)
 
 
 @pytest.mark.parametrize("nothing", ["N/A", {"value": "N/A", "unit": "W"}, None, [], 5, "soon"])
@@ -894,7 +961,7 @@ def test_figures_of_amd_smi_that_are_none_are_none(
     command("amd-smi", list=LISTED, metric=[told])
     found = amd_smi_look(tmp_path)
     assert unknown(found)
-    assert (found["counters"], found["ticks"], found["throttle"]) == ({}, None, [])
+    assert (found["throttle"], found.get("counters")) == ([], None)
 
 
 def test_a_partition_asks_amd_smi_for_its_card_too(
@@ -919,14 +986,14 @@ def test_a_partition_asks_amd_smi_for_its_card_too(
         ("CPX", 0, 1300),
         ("CPX", 5, 1800),
         ("CPX", 6, None),
-        ("TPX", 1, 1550),
-        ("DPX", 0, 1400),
-        ("DPX", 1, 1700),
+        ("TPX", 1, 1500),
+        ("DPX", 0, 1300),
+        ("DPX", 1, 1600),
         ("QPX", 0, None),
         (None, 1, None),
-        ("SPX", 0, 1550),
-        ("SPX", 1, 1550),
-        (None, 0, 1550),
+        ("SPX", 0, 1300),
+        ("SPX", 1, 1300),
+        (None, 0, 1300),
     ],
 )
 def test_a_partition_s_clock_is_that_of_its_own_dies(
@@ -958,9 +1025,9 @@ def test_an_amd_smi_that_knows_one_clock_knows_none_of_a_partition(
 def test_a_die_that_is_silent_does_not_shift_those_after_it() -> None:
     """Only the last may be missing altogether."""
     dies = [None, 2.0, None, 4.0]
-    assert [Partition(n, "CPX").own(dies) for n in range(5)] == [[None], [2.0], [None], [4.0], []]
-    assert [Partition(n, "DPX").own(dies) for n in range(2)] == [[None, 2.0], [None, 4.0]]
-    assert Partition(0, "DPX").own([]) == []
+    assert [list(Partition(n, "CPX").places(dies)) for n in range(5)] == [[0], [1], [2], [3], []]
+    assert [list(Partition(n, "DPX").places(dies)) for n in range(2)] == [[0, 1], [2, 3]]
+    assert list(Partition(0, "DPX").places([])) == []
 
 
 def test_amd_smi_s_processes_are_those_with_memory_on_the_device(
@@ -1268,13 +1335,13 @@ def test_ways_are_tried_from_the_cheapest_to_the_last_resort(
     command("amd-smi", list=LISTED, metric=[entry()])
     command("rocm-smi", anything={"card0": CARD})
     chosen = [choose(AMD, tmp_path).name]
-    install(SimpleNamespace())
-    chosen.append(choose(AMD, tmp_path).name)
     card(freq1_input="N/A\n")
+    chosen.append(choose(AMD, tmp_path).name)
+    install(SimpleNamespace())
     chosen.append(choose(AMD, tmp_path).name)
     command("amd-smi", list="[]")
     chosen.append(choose(AMD, tmp_path).name)
-    assert chosen == ["amdsmi", "amdgpu", "amd-smi", "rocm-smi"]
+    assert chosen == ["amdgpu", "amdsmi", "amd-smi", "rocm-smi"]
 
 
 # --- the CPU -----------------------------------------------------------------------------

@@ -126,6 +126,18 @@ def test_a_clock_below_the_baselines_is_said_with_power_and_cap():
     )
 
 
+def test_the_slowest_die_is_named_where_the_others_are_faster():
+    """A step that all dies share waits for it."""
+    dies = {"XCD 0": 1975.0, "XCD 5": 1410.0, "XCD 6": 1980.0}
+    seen = make_telemetry(clock_mhz=1410.0, dies_mhz=dies)
+    cause = blame(seen, AMD, USUAL, SLOW)
+    assert cause.startswith(
+        "GFX clock 1410 MHz (XCD 5, others up to 1980 MHz) against 1980 MHz in the baseline"
+    )
+    alike = make_telemetry(clock_mhz=1410.0, dies_mhz={"XCD 0": 1410.0, "XCD 1": 1430.0})
+    assert "XCD" not in blame(alike, AMD, USUAL, SLOW)
+
+
 def test_what_is_not_known_of_power_is_left_out():
     """Not every device tells."""
     seen = make_telemetry(clock_mhz=1410.0, power_w=None)

@@ -87,10 +87,27 @@ class Profiler(Protocol):
     def prepare(self, folder: Path, *, counters: Sequence[str] = ()) -> None:
         """Make the folder of a run and what the tool reads there; raises OSError."""
 
+    @property
+    def leaves_timelines(self) -> bool:
+        """Whether it can leave a trace for Perfetto, too."""
+        return False
+
     def command(
-        self, app: Sequence[str], folder: Path, *, counters: Sequence[str] = ()
+        self,
+        app: Sequence[str],
+        folder: Path,
+        *,
+        counters: Sequence[str] = (),
+        timeline: bool = False,
     ) -> list[str]:
-        """Return the words that run `app` and leave what its kernels did in a prepared folder."""
+        """Return the words that run `app` and leave what its kernels did in a prepared folder.
+
+        `timeline` asks for a trace for Perfetto beside it, where it `leaves_timelines`.
+        """
+
+    def timelines(self, folder: Path) -> list[Path]:
+        """Return the traces for Perfetto that a run left."""
+        return []
 
     def results(self, folder: Path, within: str | None = None) -> Results:
         """Read what a run left; `within` names the ranges that count, None for everything."""

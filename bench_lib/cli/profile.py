@@ -68,6 +68,9 @@ def profile(
     counters: Annotated[
         bool, typer.Option("--counters", help="Hardware counters too, by one of ROCm's profilers.")
     ] = False,
+    timeline: Annotated[
+        bool, typer.Option("--timeline", help="A trace for Perfetto too, by --tool rocm.")
+    ] = False,
     top: Annotated[int, typer.Option(min=1, help="Kernels to show.")] = 10,
     matrix: Matrix = DEFAULT_MATRIX,
     history: HistoryDir = DEFAULT_HISTORY,
@@ -84,7 +87,13 @@ def profile(
         raise UserError(f"--steps {steps}: at least 1")
     with _ended_with_a_status():
         if diff is not None:
-            _refuse_with_diff(output=output, stacks=stacks, counters=counters, tool=tool != TORCH)
+            _refuse_with_diff(
+                output=output,
+                stacks=stacks,
+                counters=counters,
+                timeline=timeline,
+                tool=tool != TORCH,
+            )
             from bench_lib.backends import detect
             from bench_lib.cli.kernels import tell_changes
             from bench_lib.profiling import store
@@ -97,7 +106,7 @@ def profile(
             return
         if case is None:
             raise UserError("which case? bench-lib profile CASE, or --diff A B")
-        _check(tool, stacks=stacks, counters=counters)
+        _check(tool, stacks=stacks, counters=counters, timeline=timeline)
         found = _find(case, matrix, history)
         folder = output or DEFAULT_OUTPUT / found.id
         if tool == RANGES:
@@ -105,7 +114,14 @@ def profile(
             return
         say = _timed_since(began)
         look = _look(
-            found, folder, tool, say, steps=steps or STEPS, stacks=stacks, counted=counters
+            found,
+            folder,
+            tool,
+            say,
+            steps=steps or STEPS,
+            stacks=stacks,
+            counted=counters,
+            timeline=timeline,
         )
         from bench_lib.cli.kernels import tell
 
@@ -113,7 +129,7 @@ def profile(
         tell(look, top, json=json)
 
 
-def _check(tool: str, *, stacks: bool, counters: bool) -> None:
+def _check(tool: str, *, stacks: bool, counters: bool, timeline: bool) -> None:
     from bench_lib import backends
 
     known = dict.fromkeys((*TOOLS, *(name for each in backends.profilers() for name in each.names)))
@@ -123,6 +139,8 @@ def _check(tool: str, *, stacks: bool, counters: bool) -> None:
         raise UserError(f"--stacks: {tool} keeps none; torch does")
     if counters and tool in (TORCH, RANGES):
         raise UserError("--counters: of the hardware, which --tool rocm reads on AMD GPUs")
+    if timeline and tool in (TORCH, RANGES):
+        raise UserError("--timeline: --tool rocm leaves one; torch's Chrome trace is one already")
 
 
 def _refuse_with_diff(**given: object) -> None:
@@ -178,6 +196,7 @@ def _look(
     steps: int,
     stacks: bool,
     counted: bool,
+    timeline: bool,
 ) -> CaseProfile:
     from bench_lib.backends import detect, visibility
     from bench_lib.engine import profiles
@@ -205,6 +224,7 @@ def _look(
             tool,
             steps=steps,
             counted=counted,
+            timeline=timeline,
             environment=environment,
             say=say,
         )

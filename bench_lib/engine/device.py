@@ -17,6 +17,7 @@ from bench_lib import backends
 from bench_lib.backends.folders import searched
 from bench_lib.engine.cooling import Cooling
 from bench_lib.engine.devicelock import DeviceLock
+from bench_lib.engine.neighbours import Neighbours
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.processes import (
     Companion,
@@ -26,8 +27,9 @@ from bench_lib.engine.processes import (
     start_workers,
 )
 from bench_lib.engine.settings import REFERENCE, Settings, Side
-from bench_lib.engine.telemetry import Sampler
+from bench_lib.engine.telemetry import Sampler, TelemetrySample, trust
 from bench_lib.environment import caches, fingerprint
+from bench_lib.formulas import floor
 from bench_lib.launch import launchers, wheels
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.launchers import LaunchCommand
@@ -89,6 +91,9 @@ class HeldDevice:
         self._start_watching = watch
         self._sleep = sleep
         self._watcher: Sampler | None = None
+        self._neighbours = Neighbours(watch)
+        self._set_aside: dict[str, dict[str, str]] = {}
+        """By source, the reasons to throttle that lie on this device, with a sentence each."""
         self._found: dict[str, Environment] = {}
         """By side, the environment before anything was measured, but for what workers know."""
         self._besides: list[int] = []
@@ -274,6 +279,7 @@ class HeldDevice:
             stack.callback(self._lock.release)
             for processes in self._sides.values():
                 stack.callback(processes.close)
+            stack.callback(self._neighbours.close)
             if self._watcher is not None:
                 stack.callback(self._watcher.close)
 
@@ -316,6 +322,9 @@ class HeldDevice:
             cause = self._spoilt_by(case, attempt)
             if waited:
                 self._cooling.note(helped=cause is None)
+            if cause is None and (below := self._below_floor(case, attempt)) is not None:
+                fault = Fault("floor", below, "measure")
+                return [*attempts, replace(attempt, accepted=False, discarded=below, fault=fault)]
             if cause is not None:
                 again = waited = not waited and self._cooling.wait(f"{case.id}: {cause}")
                 why = cause
@@ -335,6 +344,7 @@ class HeldDevice:
 
     def _attempt(self, case: Case, process: int, side: str, replay: Draw | None = None) -> Attempt:
         self.watch()
+        self._neighbours.watch(d for d in self._used_by(case) if d.index != self.device.index)
         begin = time.monotonic()
         attempt = replace(self._blank(case, process), replays=replay is not None)
         try:
@@ -374,6 +384,7 @@ class HeldDevice:
             attempt,
             measurement=measurement,
             telemetry=self._seen_during(measurement),
+            telemetry_of_ranks=self._seen_of_ranks(measurement),
             accepted=True,
             took_s=round(time.monotonic() - began_s, 3),
         )
@@ -384,14 +395,34 @@ class HeldDevice:
         A look that falls between bursts may see an idle clock, so the highest counts, unless
         sustained work ran at a higher one.
         """
-        seen = self._seen_between(*measurement.window_s)
+        seen = self._trusted(self._seen_between(*measurement.window_s))
         if seen is None or measurement.burst_window_s is None:
             return seen
-        bursts = self._seen_between(*measurement.burst_window_s)
+        bursts = self._trusted(self._seen_between(*measurement.burst_window_s))
         clock_mhz = bursts.clock_max_mhz if bursts is not None else None
         is_known = clock_mhz is not None and clock_mhz >= (seen.clock_mhz or 0.0)
         seen = replace(seen, clock_mhz=clock_mhz if is_known else None)
         return seen if bursts is None else _disturbed_in_either(seen, bursts)
+
+    def _seen_of_ranks(self, measurement: Measurement) -> dict[str, Telemetry]:
+        """Return what was seen of the other ranks' devices on this host."""
+        if not measurement.per_rank:
+            return {}
+        local = [each.local_rank for each in measurement.per_rank]
+        # Ranks of several hosts have equal numbers there, and nobody knows which are here.
+        is_one_host = len(local) == len(set(local))
+        names = {n: f"rank {n}" if is_one_host else "a rank" for n in local}
+        others = {
+            device.index: names[n]
+            for n, device in enumerate(self._all_devices)
+            if n in names and device.index != self.device.index
+        }
+        seen = self._neighbours.seen(*measurement.window_s, ranks=others, own=self._own)
+        # One driver lies alike of all its devices.
+        return {
+            name: trust.without(each, self._set_aside.get(each.source, ()))
+            for name, each in seen.items()
+        }
 
     def _bursts_for(self, case: Case) -> Bursts | None:
         """Return the bursts to measure a case in, as its baseline was, or as this run began."""
@@ -411,16 +442,67 @@ class HeldDevice:
         with contextlib.suppress(KeyError):
             return devices.bursts_of(self.device, driver)
         try:
-            process = self._sides[self._first].fork()
-            try:
-                found = process.calibrate()
-            finally:
-                process.close()
+            found = self._calibrated()
         except LaunchError as error:
             self._settings.say(f"power-bound cases are measured under the power cap: {error}")
             return None
         devices.keep_bursts(self.device, driver, found)
         return found
+
+    def _calibrated(self) -> Bursts | None:
+        """Have the device multiply matrices for some 3 s; raises LaunchError."""
+        process = self._sides[self._first].fork()
+        try:
+            return process.calibrate()
+        finally:
+            process.close()
+
+    def _trusted(self, seen: Telemetry | None) -> Telemetry | None:
+        """Leave out the reasons to throttle that lie, once they would spoil a measurement."""
+        if seen is None or validity.held_back(seen) is None or seen.source in self._set_aside:
+            return seen
+        self._set_aside[seen.source] = self._sorted_out(seen.source)
+        return trust.without(seen, self._set_aside[seen.source])
+
+    def _sorted_out(self, source: str) -> dict[str, str]:
+        """Find out which reasons lie, at rest and at work; once a device, driver and source.
+
+        All are believed where the device cannot be brought to rest.
+        """
+        driver = self._before(self._first).driver
+        with contextlib.suppress(KeyError):
+            return devices.set_aside_of(self.device, driver, source)
+        looks = self._looked_at()
+        found = None if looks is None else trust.sort_out(*looks)
+        if found is None:
+            return {}
+        devices.keep_set_aside(self.device, driver, source, found)
+        for reason, why in found.items():
+            self._settings.say(f"{self.device.key}: {reason} is set aside: {why}")
+        return found
+
+    def _looked_at(self) -> list[list[TelemetrySample]] | None:
+        """Return the looks at the device at rest, at work and at rest; None where there are none.
+
+        It has just measured, so that it first comes to rest.
+        """
+        watcher = self._watcher
+        if watcher is None or not watcher.samples(time.monotonic() - ASIDE_S, time.monotonic()):
+            return None
+        self._sleep(SETTLED_S)
+        times = [time.monotonic()]
+        try:
+            self._sleep(ASIDE_S)
+            times.append(time.monotonic())
+            self._calibrated()
+            times.append(time.monotonic())
+        except LaunchError:
+            return None
+        self._sleep(SETTLED_S)
+        rested = time.monotonic()
+        self._sleep(ASIDE_S)
+        spans = (times[:2], times[1:], (rested, time.monotonic()))
+        return [watcher.samples(begin, end) for begin, end in spans]
 
     def _spoilt_by(self, case: Case, attempt: Attempt) -> str | None:
         """Say what the hardware did to a measurement; None where there is none."""
@@ -431,12 +513,24 @@ class HeldDevice:
         expected = self._expected(case)
         if expected is not None and expected.in_bursts != (attempt.measurement.state == IN_BURSTS):
             expected = None  # bursts and sustained work have different clocks
-        return validity.blame(
-            attempt.telemetry,
-            self.device,
-            expected,
-            math.log(median) if median > 0 else None,
+        causes = (
+            validity.blame(
+                attempt.telemetry,
+                self.device,
+                expected,
+                math.log(median) if median > 0 else None,
+            ),
+            validity.blame_ranks(attempt.telemetry, attempt.telemetry_of_ranks, self.device),
         )
+        return "; ".join(filter(None, causes)) or None
+
+    def _below_floor(self, case: Case, attempt: Attempt) -> str | None:
+        """Say how far below its floor of physics a measurement is; None where it is not."""
+        if attempt.measurement is None or case.launch.ranks > 1:
+            return None
+        if any(not 0 < each < math.inf for each in attempt.measurement.iteration_s):
+            return None  # times that no clock gives are judged elsewhere
+        return floor.problem(case, attempt.measurement, self.device)
 
     def _explained(self, fault: Fault, begin_s: float) -> Fault:
         """Add to the fault of a case that was not done in time who else had its CPU."""
@@ -457,12 +551,17 @@ class HeldDevice:
     def _seen_between(self, begin_s: float, end_s: float) -> Telemetry | None:
         if self._watcher is None:
             return None
-        own: list[int] = []
-        # A container counts its processes in its own way, so that nobody can be told from us.
-        if not any(self._all_sides[name].command_prefix for name in self._started):
-            workers = (pid for processes in self._sides.values() for pid in processes.pids)
-            own = [*workers, *self._companion.pids, *self._besides]
-        return self._watcher.window(begin_s, end_s, own=own)
+        seen = self._watcher.window(begin_s, end_s, own=self._own)
+        return seen and trust.without(seen, self._set_aside.get(seen.source, ()))
+
+    @property
+    def _own(self) -> list[int]:
+        """The processes of ours; empty where nobody can be told from us."""
+        # A container counts its processes in its own way.
+        if any(self._all_sides[name].command_prefix for name in self._started):
+            return []
+        workers = (pid for processes in self._sides.values() for pid in processes.pids)
+        return [*workers, *self._companion.pids, *self._besides]
 
     # ---- environment ----------------------------------------------------------------------
 

@@ -145,7 +145,9 @@ class Processes:
             process.give_way = self._give_way
         if self._environment is None:
             described = fingerprint.with_versions(self.environment(), {"cudnn": process.cudnn})
-            self._environment = replace(described, threads=process.threads)
+            # What it has loaded may not be what ROCM_PATH holds.
+            loaded = {**described.libraries, **process.libraries}
+            self._environment = replace(described, threads=process.threads, libraries=loaded)
         self._open[number] = process
         return process
 

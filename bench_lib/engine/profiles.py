@@ -168,23 +168,28 @@ def with_vendors(
     *,
     steps: int = 5,
     counted: bool = False,
+    timeline: bool = False,
     environment: Mapping[str, str] | None = None,
     say: Say = lambda _line: None,
 ) -> CaseProfile:
     """Look into a case by a vendor's profiler; `tool` is one of its `Profilers.names`.
 
-    ``counted`` asks for counters of the hardware too, which takes more runs.  Raises as
+    ``counted`` asks for counters of the hardware too, which takes more runs, and ``timeline`` for
+    a trace for Perfetto, from the run of the kernels.  Raises as
     ``run_profile`` does, and UnprofiledError where there is no such profiler or what it left
     makes no sense.
     """
 
     def run(what: str, into: Path, counters: Sequence[str] = ()) -> list[Profiled]:
+        traced = timeline and not counters
         profiler.prepare(into, counters=counters)
         return run_profile(
             case,
             folder,
             ProfileRequest(steps, ranges=True),
-            around=lambda app: profiler.command(app, into, counters=counters),
+            around=lambda app: profiler.command(
+                app, into, counters=counters, **({"timeline": True} if traced else {})
+            ),
             environment=environment,
             say=lambda phase: say(f"{what}: {phase}"),
         )
@@ -194,6 +199,10 @@ def with_vendors(
         raise UnprofiledError(f"no backend here has a profiler {tool!r}")
     try:
         profiler = found.require(tool)
+        if timeline and not profiler.leaves_timelines:
+            raise UnprofiledError(f"--timeline: {profiler.tool} leaves none; rocprofv3 does")
+        if timeline and backends.of(device).profilers() is None:
+            raise UnprofiledError(f"--timeline: {device.key} is no GPU that {profiler.tool} sees")
         fresh = folder / f"{profiler.tool}-{utc_now().replace(':', '').replace('-', '')}"
         results = run("kernels", fresh)
         left = profiler.results(fresh, MEASURED)
@@ -213,6 +222,11 @@ def with_vendors(
             counts = profiler.counters(fresh, device, run, say)
         except (ToolError, OSError, CaseFault) as error:  # the kernels are there all the same
             problems.append(f"no counters: {error}")
+    files = {f"what {profiler.tool} wrote": fresh}
+    if timeline:
+        left_over = profiler.timelines(fresh)
+        problems += [] if left_over else [f"{profiler.tool} left no timeline"]
+        files |= {f"timeline {n or ''}".rstrip(): path for n, path in enumerate(left_over)}
     look = CaseProfile(
         case,
         device,
@@ -222,7 +236,7 @@ def with_vendors(
         seen,
         _most(results),
         counters=counts.kernels,
-        files={f"what {profiler.tool} wrote": fresh},
+        files=files,
         problems=problems + counts.problems,
     )
     return _kept(look)

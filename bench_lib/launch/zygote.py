@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from bench_lib.formulas import arithmetic
 from bench_lib.launch.faults import (
     CaseFault,
     CaseSkipped,
@@ -76,6 +77,8 @@ class WorkerProcess:
         """What the context says of the device that it opened."""
         self.cudnn: str | None = greeting.get("cudnn")
         self.threads: int | None = greeting.get("threads")
+        self.libraries: dict[str, str] = greeting.get("libraries") or {}
+        """Versions of the GPU's libraries that it has loaded, by name."""
         self.excess: float | None = greeting.get("excess")
         """How much more launches cost than they could; None where nobody asks."""
         self.give_way: Callable[[], None] = _nothing
@@ -94,7 +97,8 @@ class WorkerProcess:
     ) -> Measurement:
         """Measure one case, in bursts if it is power-bound and ``bursts`` are given.
 
-        With ``replay`` the compiler finds empty caches and chooses as it did there; nothing may
+        The first case of a precision proves the device's arithmetic afterwards.  With ``replay``
+        the compiler finds empty caches and chooses as it did there; nothing may
         have been measured in this process before.  Raises CaseSkipped with the reason, or
         CaseFault after which this context is gone.
         """
@@ -103,7 +107,12 @@ class WorkerProcess:
             beside["bursts"] = dataclasses.asdict(bursts)
         if replay is not None:
             beside["replay"] = replay.table
-        return self._answer("measure", case, "measurement", Measurement, beside)
+        proof = arithmetic.proof(case)
+        if proof is not None and proof not in self._zygote.proved:
+            beside["prove"] = True
+        found = self._answer("measure", case, "measurement", Measurement, beside)
+        self._zygote.proved.update([] if proof is None else [proof])
+        return found
 
     def calibrate(self) -> Bursts | None:
         """Find how long the device works at full clock; None where it never slows down.
@@ -214,6 +223,8 @@ class Zygote:
             raise LaunchError(f"{CONTEXTS_VARIABLE}={wanted!r}: {' or '.join(CONTEXTS)}")
         self._directory = temporary_folder()
         self.logs = Path(self._directory.name)
+        self.proved: set[tuple[str, ...]] = set()
+        """The arithmetic that this device and environment have proved, as ``proof`` has it."""
         self._token = secrets.token_hex(16)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._pids: dict[str, int] = {}

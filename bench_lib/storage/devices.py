@@ -9,8 +9,10 @@ import contextlib
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import msgspec.structs
 
 from bench_lib.model import Bursts, Hardware
 
@@ -22,7 +24,9 @@ class _Found(msgspec.Struct, omit_defaults=True):
     schema: int
     device: str
     driver: str | None
-    bursts: Bursts | None
+    bursts: Bursts | msgspec.UnsetType | None = msgspec.UNSET
+    set_aside: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
+    """By the source of telemetry, its reasons that lie, with a sentence each."""
 
 
 def bursts_of(device: Hardware, driver: str | None) -> Bursts | None:
@@ -30,19 +34,53 @@ def bursts_of(device: Hardware, driver: str | None) -> Bursts | None:
 
     Raises KeyError where that was not found out yet.
     """
+    found = _read(device, driver).bursts
+    if isinstance(found, msgspec.UnsetType):
+        raise KeyError(device.uuid)
+    return found
+
+
+def keep_bursts(device: Hardware, driver: str | None, bursts: Bursts | None) -> None:
+    """Keep what was found out; where it cannot be kept, it is found out again next time."""
+    _keep(device, driver, bursts=bursts)
+
+
+def set_aside_of(device: Hardware, driver: str | None, source: str) -> dict[str, str]:
+    """Return the reasons to throttle that a device's source of telemetry tells wrongly.
+
+    With a sentence each.  Raises KeyError where that was not found out yet.
+    """
+    return _read(device, driver).set_aside[source]
+
+
+def keep_set_aside(
+    device: Hardware, driver: str | None, source: str, reasons: dict[str, str]
+) -> None:
+    """Keep which reasons lie, as ``keep_bursts`` does."""
+    known: dict[str, dict[str, str]] = {}
+    with contextlib.suppress(KeyError):
+        known = _read(device, driver).set_aside
+    _keep(device, driver, set_aside={**known, source: reasons})
+
+
+def _read(device: Hardware, driver: str | None) -> _Found:
+    """Read what is known of a device; raises KeyError where that is nothing."""
     try:
         found = msgspec.json.decode(_path(device, driver).read_bytes(), type=_Found)
     except (OSError, msgspec.MsgspecError, UnicodeError) as error:
         raise KeyError(device.uuid) from error
     if found.schema != SCHEMA:
         raise KeyError(device.uuid)
-    return found.bursts
+    return found
 
 
-def keep_bursts(device: Hardware, driver: str | None, bursts: Bursts | None) -> None:
-    """Keep what was found out; where it cannot be kept, it is found out again next time."""
-    path = _path(device, driver)
-    text = msgspec.json.encode(_Found(SCHEMA, _name(device), driver, bursts))
+def _keep(device: Hardware, driver: str | None, **what: Any) -> None:
+    """Write what was found out beside what is known."""
+    try:
+        known = _read(device, driver)
+    except KeyError:
+        known = _Found(SCHEMA, _name(device), driver)
+    path, text = _path(device, driver), msgspec.json.encode(msgspec.structs.replace(known, **what))
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(f".{os.getpid()}")

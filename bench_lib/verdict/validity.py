@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench_lib import backends
@@ -98,10 +98,36 @@ def blame(
     """
     if seen is None:
         return None
-    causes = [_shared(seen, device), _held_back(seen)]
+    causes = [_shared(seen, device), held_back(seen)]
     if expected is not None and log_median is not None:
         causes.append(_slow_clock(seen, device, expected, log_median))
     return "; ".join(filter(None, causes)) or None
+
+
+def blame_ranks(
+    first: Telemetry | None, others: Mapping[str, Telemetry], device: Hardware
+) -> str | None:
+    """Say what the hardware did to any rank but the first, and to which; None where nothing.
+
+    ``others`` are what was seen of their devices, which are like ``device``, by their names.
+    """
+    causes = [f"{name}: {cause}" for name, seen in others.items() if (cause := blame(seen, device))]
+    every = {"the first rank": first, **others} if first is not None else others
+    busy = {name: seen for name, seen in every.items() if _is_busy(seen)}
+    clocks = {name: seen.clock_mhz for name, seen in busy.items() if seen.clock_mhz}
+    usual = statistics.median(clocks.values()) if len(clocks) > 1 else 0.0
+    of = backends.of(device).clock
+    causes += [
+        f"{name}: {of} {mhz:.0f} MHz, the ranks' median is {usual:.0f} MHz"
+        for name, mhz in clocks.items()
+        if mhz < (1 - OUT_OF_ORDER) * usual
+    ]
+    return "; ".join(causes) or None
+
+
+def _is_busy(seen: Telemetry) -> bool:
+    """Whether a device had work for most of the time, as far as that is known."""
+    return seen.utilization is None or seen.utilization >= BUSY
 
 
 def others_on_cpu(seen: Telemetry | None) -> str | None:
@@ -137,7 +163,8 @@ def _plural(noun: str, n: int) -> str:
     return noun if n == 1 else f"{noun}es"
 
 
-def _held_back(seen: Telemetry) -> str | None:
+def held_back(seen: Telemetry) -> str | None:
+    """Say what held a device back that does not in healthy runs; None where nothing did."""
     reasons = [name for name in seen.throttle if name not in BY_NATURE]
     # A reason whose share is not known was seen, and that is all.
     lasting = [name for name in reasons if seen.throttled.get(name, 1.0) > MOST_HELD_BACK]
@@ -158,14 +185,14 @@ def _slow_clock(
         return None
     if expected.source not in (None, seen.source):
         return None
-    if seen.utilization is not None and seen.utilization < BUSY:
+    if not _is_busy(seen):
         return None
     time, clock = log_median - expected.log_median, math.log(seen.clock_mhz / expected.usual_mhz)
     bound = math.log1p(expected.tolerance)
     is_slower = time > bound or clock < math.log1p(-OUT_OF_ORDER)
     if not is_slower or time + clock > bound:
         return None
-    words = f"{backends.of(device).clock} {seen.clock_mhz:.0f} MHz "
+    words = f"{backends.of(device).clock} {seen.clock_mhz:.0f} MHz{_of_die(seen)} "
     words += f"against {expected.usual_mhz:.0f} MHz in the baseline"
     if seen.power_w is not None:
         words += f"; power {seen.power_w:.0f} W"
@@ -173,6 +200,15 @@ def _slow_clock(
     if device.power_cap_w is not None:
         words += f"; power cap {device.power_cap_w:.0f} W"
     return words
+
+
+def _of_die(seen: Telemetry) -> str:
+    """Name the die whose clock it is, where the others are clearly faster."""
+    dies = seen.dies_mhz
+    if not dies or max(dies.values()) <= min(dies.values()) * (1 + CLOCK_SLACK):
+        return ""
+    slowest = min(dies, key=dies.__getitem__)
+    return f" ({slowest}, others up to {max(dies.values()):.0f} MHz)"
 
 
 # --- time × clock ------------------------------------------------------------------------

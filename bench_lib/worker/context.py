@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from bench_lib.formulas.arithmetic import operations as operations_of
 from bench_lib.launch.wire import ClosedError, connect, decode_case
 from bench_lib.model import Bursts, Case, Kernel, KernelTable
 from bench_lib.worker import caches, profiling
+from bench_lib.worker.arithmetic import WrongArithmeticError, prove
 from bench_lib.worker.bursts import calibrate
 from bench_lib.worker.clock import clock_of
-from bench_lib.worker.device import cudnn_version, open_device
+from bench_lib.worker.device import cudnn_version, libraries, open_device
 from bench_lib.worker.launches import compare_streams
 from bench_lib.worker.measure import LEAST_WARMUP_STEPS, MeasuringContext, cleaned, measure
 from bench_lib.worker.workloads import Setting, UnsupportedError, build
@@ -46,6 +48,7 @@ def serve_cases(name: str) -> int:
             "cudnn": cudnn_version(device),
             "threads": torch.get_num_threads(),
             "excess": launches.excess,
+            "libraries": libraries() if device.type == "cuda" else {},
         }
     )
 
@@ -77,7 +80,8 @@ def serve_cases(name: str) -> int:
             else:
                 bursts = Bursts(**order["bursts"]) if order.get("bursts") else None
                 ordered = dataclasses.replace(context, bursts=bursts, replay=order.get("replay"))
-                connection.send(answer(order["measure"], ordered))
+                look = proved if order.get("prove") else measured
+                connection.send(answer(order["measure"], ordered, look))
     except ClosedError:
         return 0
 
@@ -94,6 +98,20 @@ WARMUP_S = 0.3
 def measured(case: Case, context: MeasuringContext) -> dict[str, Any]:
     """Return a case's measurement as a message's part."""
     return {"measurement": dataclasses.asdict(measure(case, context))}
+
+
+def proved(case: Case, context: MeasuringContext) -> dict[str, Any]:
+    """Return a case's measurement, and by how much the device's arithmetic is off.
+
+    Raises WrongArithmeticError where that is not the case's.
+    """
+    measurement = measure(case, context)
+    operations = operations_of(case.workload, case.params)
+    with cleaned(context):
+        context.phase("arithmetic")
+        precision = str(case.params.get("precision", ""))
+        errors = prove(precision, context.setting.device, operations)
+    return {"measurement": dataclasses.asdict(dataclasses.replace(measurement, arithmetic=errors))}
 
 
 def calibrated(context: MeasuringContext) -> dict[str, Any]:
@@ -187,6 +205,8 @@ OUT_OF_MEMORY = (
 
 def kind_of(error: BaseException) -> str:
     """Sort an exception into the kinds of fault that a reader acts on differently."""
+    if isinstance(error, WrongArithmeticError):
+        return "arithmetic"
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return "out of memory"
     if isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY):
@@ -206,7 +226,9 @@ def _found_no_room(error: BaseException | None) -> bool:
 
 
 def in_words(error: BaseException) -> str:
-    """Return the exception's type and the first lines of what it says."""
+    """Return the exception's type and the first lines of what it says; ours speaks for itself."""
     text = str(error).strip()
+    if isinstance(error, WrongArithmeticError):
+        return text
     lines = text.splitlines()[:6]
     return f"{type(error).__name__}: " + "\n".join(lines) if lines else type(error).__name__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import os
 import platform
@@ -109,6 +110,42 @@ def cudnn_version(device: torch.device) -> str | None:
         version = torch.backends.cudnn.version()
         return None if version is None else str(version)
     return None
+
+
+_LIBRARY = re.compile(
+    r"lib(MIOpen|hipblaslt|hipblas|rocblas|rccl|amdhip64|hsa-runtime64|"
+    r"cublas|cublasLt|cudnn|nccl)(?:-[0-9a-f]{8})?\.so((?:\.\d+)*)"
+)
+_HEAD_BYTES = 65_536
+
+
+def libraries(maps: Path = Path("/proc/self/maps")) -> dict[str, str]:
+    """Return the versions of the GPU's libraries that this process has loaded, by name.
+
+    Wheels of torch bring their own, often without a version in the name: those are told apart
+    by their size and how they begin, where an ELF file has its build's id.
+    """
+    found = {}
+    try:
+        lines = maps.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    for path in dict.fromkeys(line.split(maxsplit=5)[-1] for line in lines if ".so" in line):
+        file = Path(path).resolve()
+        if match := _LIBRARY.fullmatch(file.name):
+            version = match[2].lstrip(".")
+            found[match[1]] = version if "." in version else _told_apart(file, version)
+    return dict(sorted(found.items()))
+
+
+def _told_apart(file: Path, version: str) -> str:
+    try:
+        with file.open("rb") as opened:
+            head, size = opened.read(_HEAD_BYTES), file.stat().st_size
+    except OSError:
+        return version or "unknown"
+    build = hashlib.sha256(head + str(size).encode()).hexdigest()[:12]
+    return f"{version} ({build})" if version else build
 
 
 USABLE = 0.8

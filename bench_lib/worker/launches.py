@@ -22,6 +22,10 @@ from bench_lib.worker.probe import LaunchCost
 
 MADE = 192
 EVERY = 8
+MADE_ON_HIP = 8
+"""HIP's streams share four hardware queues (GPU_MAX_HW_QUEUES) in turn, and each takes 5 MiB of
+the device: 1 MiB of kernel arguments and 4 of staging (ROCm/clr).  Two of each queue are made, and
+all are compared."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +46,10 @@ def compare_streams(device: torch.device) -> LaunchCosts:
     if device.type != "cuda":
         return LaunchCosts()
     try:
-        with _made(MADE) as streams:
+        made, every = (MADE, EVERY) if torch.version.hip is None else (MADE_ON_HIP, 1)
+        with _made(made) as streams:
             launch, default = LaunchCost(device), torch.cuda.default_stream(device)
-            compared = [default, *streams[::EVERY]]
+            compared = [default, *streams[::every]]
             costs = _costs(compared, launch)
             cheapest = compared[min(range(1, len(costs)), key=costs.__getitem__)]
             # Measured anew: the least of many is less than it is by chance alone.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import struct
 from pathlib import Path
 
+from rocm_machine import gpu_metrics
 from rocm_machine.present import Device, Present
 
 HEAP_OF_THE_DEVICE = 1
@@ -25,7 +25,8 @@ def make(machine: Present) -> None:
             _card(root, device)
     (root / "sys/class/kfd/kfd/proc").mkdir()
     (root / "sys/module/amdgpu").mkdir(parents=True)
-    _write(root / "sys/module/amdgpu/version", "6.16.4")
+    if machine.driver is not None:
+        _write(root / "sys/module/amdgpu/version", machine.driver)
     _write(root / "dev/kfd", "")
     for device in machine.devices:
         _write(root / f"dev/dri/renderD{128 + device['smi']}", "")
@@ -78,7 +79,9 @@ def _card(root: Path, device: Device) -> None:
         "current_memory_partition": device["memory_partition"],
         "mem_info_vram_total": str(device["card_memory"]),
         "power_dpm_force_performance_level": "auto",
-        "hwmon/hwmon3/power1_cap": str(0 if device["is_secondary"] else device["cap_w"] * 10**6),
+        "hwmon/hwmon3/power1_cap": None
+        if device["is_virtual"]
+        else str(0 if device["is_secondary"] else device["cap_w"] * 10**6),
         "hwmon/hwmon3/temp2_label": "junction",
         "hwmon/hwmon3/temp3_label": "mem",
     }
@@ -87,25 +90,50 @@ def _card(root: Path, device: Device) -> None:
             _write(pci / name, value)
 
 
+def _cap_uw(device: Device) -> str | None:
+    """Tell the power cap in microwatts, which a second die has none of and calls 0."""
+    if device["is_virtual"]:
+        return None
+    return str(0 if device["is_secondary"] else device["cap_w"] * 10**6)
+
+
 def _sensors(machine: Present, pci: Path, device: Device) -> None:
-    has_counters = not device["arch"].startswith("gfx90")
     power = 0 if device["is_secondary"] else machine.power_w(device)
     load = max(machine.activity(part) for part in machine.parts(device))
+    heat = machine.heat_c(device)
     values = {
         "gpu_busy_percent": load,
         "hwmon/hwmon3/freq1_input": round(machine.clock_mhz(device) * 10**6),
         "hwmon/hwmon3/freq2_input": device["memory_clock_mhz"] * 10**6,
         "hwmon/hwmon3/power1_input": round(power * 10**6),
-        "hwmon/hwmon3/temp2_input": machine.heat_c(device) * 1000,
-        "hwmon/hwmon3/temp3_input": (machine.heat_c(device) - 9) * 1000,
+        "hwmon/hwmon3/temp2_input": heat * 1000,
+        "hwmon/hwmon3/temp3_input": (heat - 9) * 1000,
     }
-    for name, value in values.items():
+    for name, value in values.items() if not device["is_virtual"] else ():
         _write(pci / name, str(value))
-    if has_counters:
-        # gpu_metrics 1.6 (kgd_pp_interface.h): a header, then at 32 a clock and five counters.
-        counters = struct.pack("<6I", machine.ticks % 2**32, *machine.counters(device).values())
-        table = struct.pack("<HBB", 120, 1, 6) + bytes(28) + counters
-        _replace(pci / "gpu_metrics", table.ljust(120, b"\0"))
+    clocks = [round(clock) for clock in machine.clocks_mhz(device)]
+    is_mi200 = device["revision"] == 3
+    ticks = 7000 if "stopped clock" in device["quirks"] else machine.ticks
+    figures = {
+        "temperature_hotspot": heat,
+        "temperature_mem": heat - 9,
+        "average_socket_power" if is_mi200 else "curr_socket_power": round(power),
+        "average_gfx_activity": load,
+        "current_gfxclk": clocks[0] if is_mi200 else clocks,
+        "current_uclk": device["memory_clock_mhz"],
+        "indep_throttle_status": machine.flags(device),
+        **_counted(machine, device, ticks),
+    }
+    busy = [[machine.activity(part)] * part["dies"] for part in machine.parts(device)]
+    _replace(pci / "gpu_metrics", gpu_metrics.table(device["revision"], figures, busy))
+
+
+def _counted(machine: Present, device: Device, ticks: int) -> dict[str, int]:
+    """Name the counters and their clock as the table does."""
+    names = {"socket_thermal": "socket_thm", "vr_thermal": "vr_thm", "hbm_thermal": "hbm_thm"}
+    counts = machine.counters(device, ticks)
+    told = {f"{names.get(name, name)}_residency_acc": count for name, count in counts.items()}
+    return {"accumulation_counter": ticks, **told}
 
 
 def _pci(root: Path, device: Device) -> Path:

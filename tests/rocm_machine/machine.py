@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rocm_machine import kernel
@@ -60,6 +61,13 @@ class Card:
     """For which share of the time the card is throttled, by reason."""
     rank: int | None = None
     """Place among the kernel's nodes, which need not be that on the bus."""
+    revision: int = 6
+    """Content revision of the card's table of metrics: 3, or 4 to 9."""
+    is_virtual: bool = False
+    """Whether it is a virtual function: its sensors are those of the table alone."""
+    quirks: Sequence[str] = ()
+    """What it gets wrong: ``repeated clock``, ``hotspot flag``, ``slow die``, ``stuck flag``,
+    ``stopped clock``, ``backward counter``."""
 
     @property
     def devices(self) -> list[dict[str, Any]]:
@@ -96,6 +104,8 @@ class Machine:
     has_kernel: bool = False
     """Whether the kernel's files can be seen."""
     tools: Sequence[str] = tuple(TOOLS)
+    driver: str | None = "6.16.4"
+    """Version of amdgpu; None for the kernel's own, which has none."""
     kernel_us: float = 4000.0
     """What a convolution or a product of matrices takes at full clock."""
 
@@ -124,7 +134,7 @@ class Machine:
             made.mkdir(parents=True)
         (lib / HERE.name).mkdir(parents=True)
         shutil.copytree(HERE / "site", folder / "site", ignore=shutil.ignore_patterns("__*"))
-        for module in ("__init__.py", "present.py", "kernel.py"):
+        for module in ("__init__.py", "present.py", "kernel.py", "gpu_metrics.py"):
             shutil.copy(HERE / module, lib / HERE.name)
         (rocm / ".info/version").write_text(f"{self.rocm}\n")
         for package in ("torch", "torchvision"):
@@ -167,6 +177,7 @@ class Site:
             "torch_rocm": self.machine.torch_rocm or self.machine.rocm,
             "kernel_us": self.machine.kernel_us,
             "has_kernel": self.machine.has_kernel,
+            "driver": self.machine.driver,
         }
         (self.folder / "machine.json").write_text(json.dumps(about, indent=1))
         (self.folder / "state/work").write_bytes(bytes(8 * len(self.machine.devices)))
@@ -224,12 +235,55 @@ def _write_program(path: Path, source: Path, lib: Path) -> None:
 # --- the machines of the tests; no serial or address is any real card's
 
 
-def mi300x(**changes: Any) -> Machine:
+NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
+
+
+def mi300x(*, card: Mapping[str, Any] = NO_CHANGES, **changes: Any) -> Machine:
     """One MI300X."""
-    return Machine([Card("5eed300000000010", "0000:1b:00.0")], **changes)
+    return Machine(
+        [Card(**{"serial": "5eed300000000010", "bdf": "0000:1b:00.0", **card})], **changes
+    )
 
 
-def mi325x(count: int = 8, **changes: Any) -> Machine:
+def mi300x_vf(*, card: Mapping[str, Any] = NO_CHANGES, **changes: Any) -> Machine:
+    """One virtual function of an MI300X, whose table lists attributes."""
+    own = {"pci_id": "74b5", "is_virtual": True, "revision": 9, "name": "AMD Instinct MI300X VF"}
+    return mi300x(card={**own, **card}, **{"driver": "6.16.13", **changes})
+
+
+def mi300a(*, card: Mapping[str, Any] = NO_CHANGES, **changes: Any) -> Machine:
+    """One MI300A, of six dies."""
+    own = {
+        "name": "AMD Instinct MI300A",
+        "pci_id": "74a0",
+        "units": 228,
+        "memory_mib": 131_072,
+        "dies": 6,
+        "board_w": 550,
+        "cap_w": 550,
+    }
+    return mi300x(card={**own, **card}, **changes)
+
+
+def mi350x(*, card: Mapping[str, Any] = NO_CHANGES, **changes: Any) -> Machine:
+    """One MI350X."""
+    own = {
+        "name": "AMD Instinct MI350X",
+        "pci_id": "75a0",
+        "arch": "gfx950",
+        "units": 256,
+        "memory_mib": 294_896,
+        "board_w": 1000,
+        "cap_w": 1000,
+        "max_clock_mhz": 2200,
+        "clock_mhz": 2200,
+        "memory_clock_mhz": 2000,
+        "revision": 8,
+    }
+    return mi300x(card={**own, **card}, **changes)
+
+
+def mi325x(count: int = 8, *, card: Mapping[str, Any] = NO_CHANGES, **changes: Any) -> Machine:
     """So many MI325X, whose nodes are in another order than their places on the bus.
 
     Each has a clock of its own, so that the time of a step tells where it was made.
@@ -249,10 +303,10 @@ def mi325x(count: int = 8, **changes: Any) -> Machine:
         )
         for n in range(count)
     ]
-    return Machine(cards, **changes)
+    return Machine([dataclasses.replace(each, **card) for each in cards], **changes)
 
 
-def mi250x(**changes: Any) -> Machine:
+def mi250x(*, card: Mapping[str, Any] = NO_CHANGES, **changes: Any) -> Machine:
     """One MI250X, which is two devices."""
     die = Card(
         "5eed250000000010",
@@ -270,7 +324,9 @@ def mi250x(**changes: Any) -> Machine:
         memory_clock_mhz=1600,
         compute_partition=None,
         memory_partition=None,
+        revision=3,
     )
+    die = dataclasses.replace(die, **card)
     other = dataclasses.replace(
         die, serial="5eed250000000020", bdf="0000:c8:00.0", is_secondary=True
     )
@@ -278,9 +334,12 @@ def mi250x(**changes: Any) -> Machine:
     return Machine([die, other], **{"rocm": "6.3.2", "torch_rocm": "7.1.0", **changes})
 
 
-def mi300x_cpx(**changes: Any) -> Machine:
+def mi300x_cpx(*, card: Mapping[str, Any] = NO_CHANGES, **changes: Any) -> Machine:
     """One MI300X that is divided into eight devices, and its memory into four parts."""
-    card = Card(
-        "5eed300000000c00", "0000:2a:00.0", compute_partition="CPX", memory_partition="NPS4"
-    )
-    return Machine([card], **changes)
+    own = {
+        "serial": "5eed300000000c00",
+        "bdf": "0000:2a:00.0",
+        "compute_partition": "CPX",
+        "memory_partition": "NPS4",
+    }
+    return mi300x(card={**own, **card}, **changes)

@@ -39,6 +39,7 @@ class Present:
         self.torch_rocm: str = about["torch_rocm"]
         self.kernel_us: float = about["kernel_us"]
         self.has_kernel: bool = about["has_kernel"]
+        self.driver: str | None = about["driver"]
         self.state = folder / "state"
 
     @property
@@ -96,8 +97,11 @@ class Present:
         return float(device["clock_mhz"]) if self.is_working(device) else IDLE_MHZ
 
     def clocks_mhz(self, device: Device) -> list[float]:
-        """Tell the clock of each die of a card."""
-        return [self.clock_mhz(part) for part in self.parts(device) for _ in range(part["dies"])]
+        """Tell the clock of each die of a card; one that is slow is the sixth, or the last."""
+        clocks = [self.clock_mhz(part) for part in self.parts(device) for _ in range(part["dies"])]
+        if "slow die" in device["quirks"]:
+            clocks[min(5, len(clocks) - 1)] *= 0.6
+        return clocks
 
     def power_w(self, device: Device) -> float:
         """Tell what the card draws."""
@@ -115,12 +119,43 @@ class Present:
     @property
     def ticks(self) -> int:
         """The clock of the counters."""
-        return int(time.monotonic() * TICKS_PER_S)
+        return int(time.monotonic() * TICKS_PER_S) % 2**31
 
-    def counters(self, device: Device) -> dict[str, int]:
-        """Tell how long a card was held back so far, in ticks."""
+    def counters(self, device: Device, now: int) -> dict[str, int]:
+        """Tell how long a card was held back so far, in ticks, of which there were so many."""
+        counts = {name: int(count) for name, count in self._held(device, now).items()}
+        if "repeated clock" in device["quirks"]:
+            counts |= dict.fromkeys(("ppt", "socket_thermal", "hbm_thermal"), now)
+        if "backward counter" in device["quirks"]:
+            counts["vr_thermal"] = 2**31 - now
+        return counts
+
+    def _held(self, device: Device, now: int) -> dict[str, float]:
+        """Go on counting the ticks for which a card that works is held back; at rest it is not."""
+        file = self.state / f"held-{device['card']}"
+        try:
+            before = json.loads(file.read_text())
+        except (OSError, ValueError):
+            before = {"now": now, **dict.fromkeys(REASONS, 0.0)}
+        passed = max(0, now - before["now"]) if self._works(device) else 0
         shares = device["held_back"]
-        return {name: int(shares.get(name, 0.0) * self.ticks) for name in REASONS}
+        held = {name: before[name] + shares.get(name, 0.0) * passed for name in REASONS}
+        if shares:
+            partial = file.with_name(f".{file.name}.{os.getpid()}")
+            partial.write_text(json.dumps({"now": now, **held}))
+            partial.replace(file)
+        return held
+
+    def _works(self, device: Device) -> bool:
+        return any(map(self.is_working, self.parts(device)))
+
+    def flags(self, device: Device) -> int:
+        """Tell why an older card is held back, as the kernel's word of flags."""
+        bits = {"ppt": 0, "socket_thermal": 34, "vr_thermal": 38, "hbm_thermal": 34}
+        shares = device["held_back"] if self._works(device) else {}
+        held = sum(1 << bits[name] for name, share in shares.items() if share)
+        quirks = {"hotspot flag": 36, "stuck flag": 38}
+        return held | sum(1 << bit for name, bit in quirks.items() if name in device["quirks"])
 
 
 def is_alive(pid: int) -> bool:

@@ -5,6 +5,9 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 
+COMPUTE = ("6.2.0", "7.1.0", "7.12.0", "7.13.0", "7.14.0", "10.0.0", "10.1.0")
+"""The releases of ROCm whose rocprof-compute differs from the one before."""
+
 
 def install(folder: Path, *tools: str, version: str) -> dict[str, str]:
     """Install, and return the environment in which the tools are found."""

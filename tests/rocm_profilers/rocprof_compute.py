@@ -1,7 +1,9 @@
-"""``rocprof-compute`` of ROCm 6.3 to 7: profiles by running often, and prints tables."""
+"""``rocprof-compute`` of ROCm 6.2 to 10.1: profiles by running often, and prints tables."""
 
 import argparse
 import csv
+import gzip
+import itertools
 import re
 import sys
 from pathlib import Path
@@ -48,14 +50,17 @@ TABLE = """
 def parse() -> argparse.Namespace:
     """Take the flags of this release."""
     known = argparse.ArgumentParser(prog="rocprof-compute", allow_abbrev=False)
-    version = {6: "3.1.1", 7: "3.2.1"}[release()[0]]
+    version = {6: "3.1.1", 7: "3.2.1", 10: "3.8.0"}[release()[0]]
     line = "-" * 40
     text = f"{line}\nrocprofiler-compute version: {version} (release)\n{line}\n"
     known.add_argument("-v", "--version", action="version", version=text)
     modes = known.add_subparsers(dest="mode", required=True)
     profile = modes.add_parser("profile", allow_abbrev=False)
-    profile.add_argument("-n", "--name", required=True)
-    profile.add_argument("-p", "--path", default="workloads")
+    profile.add_argument("-n", "--name", default="")
+    if release() < (7, 14):
+        profile.add_argument("-p", "--path", default="workloads")
+    if release() >= (7, 12):
+        profile.add_argument("-d", "--output-directory", dest="path")
     profile.add_argument("-b", "--block", nargs="+", default=[])
     profile.add_argument("--no-roof", action="store_true")
     profile.add_argument("remaining", nargs=argparse.REMAINDER)
@@ -65,15 +70,66 @@ def parse() -> argparse.Namespace:
     return known.parse_args()
 
 
+CALL = ("GPU_ID", "Dispatch_ID", "Kernel_Name", "Start_Timestamp", "End_Timestamp")
+
+
+def tables(path: Path) -> list[Path]:
+    """List the tables that a profile left, as ``analyze`` looks for them."""
+    kinds = ("pmc_perf.csv", "results_*.csv", "results_*.csv.gz")
+    return next((found for kind in kinds if (found := sorted(path.glob(kind)))), [])
+
+
+def opened(path: Path):
+    """Open a table, compressed or not."""
+    return gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
+
+
+def wide(calls: list[tuple[str, int, int]], counters: list[str]) -> list[list[object]]:
+    """Lay out a row for each call, with all counters: up to ROCm 7.2."""
+    rows = [["Dispatch_ID", "GPU_ID", "Kernel_Name", *counters, *RAW, *CALL[-2:]]]
+    for at, (name, begin, end) in enumerate(calls):
+        figures = [*(COUNTERS[counter] for counter in counters), *FIGURES]
+        rows.append([at, 0, name, *figures, begin, end])
+    return rows
+
+
+def long(calls: list[tuple[str, int, int]], counters: list[str], at_ns: int) -> list[list[object]]:
+    """Lay out a row for each counter of each call, as a run ``at_ns`` later saw it."""
+    return [
+        [0, n, name, begin + at_ns, end + at_ns, counter, COUNTERS[counter]]
+        for n, (name, begin, end) in enumerate(calls)
+        for counter in counters
+    ]
+
+
+def leave(path: Path, runs: list[list[list[object]]]) -> None:
+    """Write tables in the long form: one of all runs, and one for each since ROCm 7.13."""
+    header = [*CALL, "Counter_Name", "Counter_Value"]
+    if release() < (7, 13):
+        write(path / "pmc_perf.csv", [header, *itertools.chain(*runs)], quoted=False)
+        return
+    for number, rows in enumerate(runs):
+        file = path / f"results_pmc_perf_{number}.csv"
+        write(file, [header, *rows], quoted=False)
+        if release() >= (10, 1):
+            (path / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+            file.unlink()
+
+
 def main() -> int:
     """Do what the command line says; return the exit status."""
     asked = parse()
     if asked.mode == "analyze":
         for path in (Path(path) for group in asked.path for path in group):
-            with (path / "pmc_perf.csv").open() as file:
+            with opened(tables(path)[0]) as file:
                 rows = list(csv.DictReader(file))
-            sys.stdout.write(TABLE.format(name=rows[0]["Kernel_Name"][:17], calls=len(rows), ns=7))
+            told = TABLE.format(name=rows[0]["Kernel_Name"][:17], calls=len(rows), ns=7)
+            if release() >= (10,):
+                told = told.replace(" Pct of Peak   ", " Percent of Peak ")
+            sys.stdout.write(told)
         return 0
+    if release() < (7, 12) and not asked.name:
+        refuse("-n/--name is required")
     if "/" in asked.name:
         refuse("'/' not permitted in profile name")
     for block in asked.block:
@@ -83,16 +139,18 @@ def main() -> int:
             refuse(f"invalid choice: {block}")
     if asked.remaining[:1] != ["--"] or len(asked.remaining) < 2:
         refuse("Profiling command required. Pass application executable after --")
+    path = Path(asked.path)
+    if release() >= (10,) and path.is_dir() and any(path.iterdir()):
+        refuse("the target directory is not empty; pass --overwrite")
     counters = ["SQ_LDS_BANK_CONFLICT", "SQ_LDS_IDX_ACTIVE", "TCC_HIT_sum", "TCC_MISS_sum"]
-    status = 0
-    for _ in range(PASSES):
+    status, runs = 0, []
+    for number in range(PASSES):
         status, told = run(asked.remaining[1:])
-    header = ["Dispatch_ID", "GPU_ID", "Kernel_Name", *counters, *RAW]
-    rows = [[*header, "Start_Timestamp", "End_Timestamp"]]
-    for did in told.values():
-        for at, (name, begin, end) in enumerate(did["kernels"]):
-            figures = [*(COUNTERS[counter] for counter in counters), *FIGURES]
-            rows.append([at, 0, name, *figures, begin, end])
-    write(Path(asked.path) / "pmc_perf.csv", rows, quoted=False)
-    write(Path(asked.path) / "sysinfo.csv", [["workload_name"], [asked.name]])
+        calls = [call for did in told.values() for call in did["kernels"]]
+        runs.append(long(calls, counters[2 * number : 2 * number + 2], 10**9 * number))
+    if release() < (7, 12):
+        write(path / "pmc_perf.csv", wide(calls, counters), quoted=False)
+    else:
+        leave(path, runs)
+    write(path / "sysinfo.csv", [["workload_name"], [asked.name]])
     return status

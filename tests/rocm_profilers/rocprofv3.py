@@ -100,7 +100,10 @@ def database(path: Path, did: dict) -> None:
 
 
 def traces(out: Path, who: str, pid: int, did: dict, asked: argparse.Namespace) -> None:
-    """Write CSV of what was asked for; no file for what there was nothing of."""
+    """Write what was asked for; no file for what there was nothing of."""
+    if "pftrace" in asked.output_format:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / f"{who}_results.pftrace").write_bytes(b"\n\x05trace")
     write(out / f"{who}_agent_info.csv", [["Node_Id", "Agent_Type"], [0, "CPU"]])
     kernels, copies, ranges = did["kernels"], did["copies"], did["ranges"]
     if asked.kernel_trace and kernels:

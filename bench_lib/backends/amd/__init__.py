@@ -85,6 +85,14 @@ class AMD(Backend):
         """Add whether MIOpen's database chose kernels, and whether it was filled beforehand."""
         return {} if cold else machine.conditions(environment.caches)
 
+    def has_tf32(self, device: Hardware) -> bool:
+        """Say no: torch's switch does not reach MIOpen's convolutions (pytorch PR 190711).
+
+        Products take it only with HIPBLASLT_ALLOW_TF32=1.  What is labelled TF32 all the same
+        is proved, and refused where the device answers FP32.
+        """
+        return False
+
     def profilers(self) -> Profilers:
         """Return ROCm's."""
         from bench_lib.backends.amd.rocprof.profilers import ROCmProfilers

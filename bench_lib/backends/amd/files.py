@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench_lib.backends.amd import sensors
-from bench_lib.backends.amd.sensors import REASONS, partition, reasons_in
+from bench_lib.backends.amd import metrics, sensors
+from bench_lib.backends.amd.metrics import COUNTERS, busy_of, one
+from bench_lib.backends.amd.sensors import REASONS, Partition, partition, reasons_in
 from bench_lib.backends.looks import Source
 from bench_lib.backends.sysfs import content, number, properties, text
 from bench_lib.model import Hardware
@@ -17,10 +17,10 @@ NODES = "sys/class/kfd/kfd/topology/nodes"
 
 
 def source(device: Hardware, root: Path) -> Source:
-    """Look at a card's files in sysfs.
+    """Look at a card's files in sysfs: its table of metrics, and the sensors that it leaves out.
 
-    A partition has its card's power and heat.  The files know the card's compute clock and
-    load as well, which are not a partition's.
+    A partition has its card's power and heat.  hwmon's compute clock and load are the card's,
+    and so no partition's.
     """
     slot, _, function = (device.bdf or "").rpartition(".")
     pci = on_bus(root, slot, function)
@@ -29,22 +29,28 @@ def source(device: Hardware, root: Path) -> Source:
     # An MI300 has no edge sensor; where both are, the hottest spot is what throttles.
     label = next((labels[n] for n in ("junction", "hotspot", "edge") if n in labels), None)
     sensor = label.with_name(label.name.replace("label", "input")) if label else None
-    kfd_id, is_whole = number_of(device, root), partition(device) is None
+    kfd_id, part = number_of(device, root), partition(device)
+    # Clocks of the table are of all dies, and not comparable with hwmon's, which are the first's.
+    name = "gpu_metrics" if metrics.read(content(pci / "gpu_metrics")) else "amdgpu"
 
     def look(*, with_pids: bool) -> dict[str, Any]:
+        table = metrics.read(content(pci / "gpu_metrics"))
         powers = (_part(hwmon / f"power1_{kind}", 1e6) for kind in ("average", "input"))
-        return {
-            "clock_mhz": _part(hwmon / "freq1_input", 1e6) if is_whole else None,
-            "memory_clock_mhz": _part(hwmon / "freq2_input", 1e6),
+        seen = told(table, part)
+        hwmon_s: dict[str, Callable[[], float | None]] = {
+            "clock_mhz": lambda: _part(hwmon / "freq1_input", 1e6) if part is None else None,
+            "memory_clock_mhz": lambda: _part(hwmon / "freq2_input", 1e6),
             # The second die of an MI250X has no sensor of its own and says 0.
-            "power_w": next(filter(None, powers), None),
-            "temperature_c": _part(sensor, 1e3) if sensor else None,
-            "utilization": _part(pci / "gpu_busy_percent", 100) if is_whole else None,
-            **throttling(content(pci / "gpu_metrics")),
-            **(processes(kfd_id, root) if with_pids else {}),
+            "power_w": lambda: next(filter(None, powers), None),
+            "temperature_c": lambda: _part(sensor, 1e3) if sensor else None,
+            "utilization": lambda: _part(pci / "gpu_busy_percent", 100) if part is None else None,
         }
+        for figure, asked in hwmon_s.items():
+            if seen.get(figure) is None:
+                seen[figure] = asked()
+        return {**seen, **(processes(kfd_id, root) if with_pids else {})}
 
-    return Source("amdgpu", look)
+    return Source(name, look)
 
 
 def _part(path: Path, of: float) -> float | None:
@@ -53,31 +59,24 @@ def _part(path: Path, of: float) -> float | None:
     return None if found is None else found / of
 
 
-_COUNTERS_AT = {6: 32, 7: 40, 8: 40}
-"""Offset in bytes of the counters and, before them, their clock, by the table's revision."""
-_FLAGS_AT = 112
-
-
-def throttling(table: bytes) -> dict[str, Any]:
-    """Read why a GPU is slowed down from its ``gpu_metrics`` file; nothing of one that is torn.
-
-    Layouts from the kernel's kgd_pp_interface.h, told apart by the header.  Since 1.6
-    (MI300) five counters grow with their clock while a reason holds; 1.3 (MI200) has a word
-    of flags.  Others do not say.
-    """
-    if len(table) < 4:
-        return {}
-    size, layout, revision = struct.unpack_from("<HBB", table)
-    if layout != 1 or len(table) < size:
-        return {}
-    if revision == 3 and size >= _FLAGS_AT + 8:
-        return {"throttle": reasons_in(struct.unpack_from("<Q", table, _FLAGS_AT)[0])}
-    at = _COUNTERS_AT.get(revision)
-    if at is None or size < at + 24:
-        return {}
-    ticks, *counts = (None if n == 2**32 - 1 else n for n in struct.unpack_from("<6I", table, at))
-    named = zip(REASONS, counts, strict=True)
-    return {"counters": {name: n for name, n in named if n is not None}, "ticks": ticks}
+def told(table: metrics.Table, part: Partition | None) -> dict[str, Any]:
+    """Tell in our words and units what a card's table says of it, or of a part of it."""
+    clocks = table.get("current_gfxclk", [])
+    busy = [one(table, "average_gfx_activity")]
+    if part is not None:
+        busy = table.get(busy_of(part.number), [])
+    flags = one(table, "indep_throttle_status")
+    counts = dict(zip(REASONS, (one(table, name) for name in COUNTERS[1:]), strict=True))
+    power = one(table, "curr_socket_power", "average_socket_power")
+    return {
+        **sensors.paced(clocks, part),
+        "memory_clock_mhz": one(table, "current_uclk"),
+        "power_w": power or None,
+        "temperature_c": one(table, "temperature_hotspot", "temperature_edge"),
+        "utilization": sensors.mean_busy(list(busy)),
+        **({} if flags is None else {"throttle": reasons_in(flags)}),
+        **sensors.counting(counts, one(table, COUNTERS[0])),
+    }
 
 
 def processes(kfd_id: int | None, root: Path) -> dict[str, Any]:

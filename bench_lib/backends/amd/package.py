@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_lib.backends.amd import sensors
-from bench_lib.backends.amd.sensors import REASONS, Partition, mean_busy, median, told
+from bench_lib.backends.amd.sensors import REASONS, Partition, mean_busy, paced, told
 from bench_lib.backends.amd.tools.written import words
 from bench_lib.backends.looks import NothingToldError, Source
 from bench_lib.model import Hardware
@@ -21,6 +21,8 @@ _RESIDENCIES = tuple(
 )
 _VIOLATIONS = ("prochot_thrm", "ppt_pwr", "socket_thrm", "vr_thrm", "hbm_thrm")
 """What two of the package's answers call `REASONS`."""
+_HEATS = ("temperature_hotspot", "temperature_edge")
+"""In the table of metrics."""
 
 
 def source(device: Hardware, root: Path) -> Source:
@@ -111,22 +113,30 @@ class _Gpu:
     def reading(self, handle: object, part: Partition | None, *, rarely: bool) -> dict[str, Any]:
         """Return a handle's figures; clock and load are those of the partition, if it has one.
 
-        ``rarely`` is whether to ask as well for what takes long.
+        The table of metrics has them all; every other call reads it anew, so that it is made
+        only for what the table lacks.  ``rarely`` is whether to ask as well for what takes long.
         """
         metrics = self.part("gpu_metrics_info", handle)
+        dies = [told(die, "MHz") for die in _listed(metrics.get("current_gfxclks"))]
+        if part is None and not any(dies):
+            dies = [told(metrics.get("current_gfxclk"), "MHz")]
+        pace = paced(dies, part)
         if part is None:
-            clock = self._clock(handle, "GFX")
-            load = mean_busy([self.part("gpu_activity", handle).get("gfx_activity")])
+            pace["clock_mhz"] = pace["clock_mhz"] or self._clock(handle, "GFX")
+            load = mean_busy([metrics.get("average_gfx_activity")])
+            if load is None:
+                load = mean_busy([self.part("gpu_activity", handle).get("gfx_activity")])
         else:
-            dies = _listed(metrics.get("current_gfxclks"))
-            clock = median(part.own([told(die, "MHz") for die in dies]))
             busy = _listed(metrics.get("xcp_stats.gfx_busy_inst"))
             load = mean_busy(busy[part.number]) if part.number < len(busy) else None
+        power = sensors.watts(metrics)
+        heat = _degrees(sensors.first(map(metrics.get, _HEATS), "C"))
+        memory_clock = told(metrics.get("current_uclk"), "MHz")
         return {
-            "clock_mhz": clock,
-            "memory_clock_mhz": self._clock(handle, "MEM"),
-            "power_w": sensors.watts(self.part("power_info", handle)),
-            "temperature_c": self._heat(handle),
+            **pace,
+            "memory_clock_mhz": memory_clock or self._clock(handle, "MEM"),
+            "power_w": power or sensors.watts(self.part("power_info", handle)),
+            "temperature_c": heat or self._heat(handle),
             "utilization": load,
             **self._throttling(handle, metrics, rarely=rarely),
         }
@@ -155,9 +165,7 @@ class _Gpu:
     def _heat(self, handle: object) -> float | None:
         kinds = (kind for kind in self._heats if kind is not None)
         heats = (told(self.ask("temp_metric", handle, kind, self._now), "C") for kind in kinds)
-        heat = next((heat for heat in heats if heat), None)
-        # Thousandths, as the library below it has them.
-        return heat / 1000 if heat is not None and heat > 1000 else heat
+        return _degrees(next((heat for heat in heats if heat), None))
 
     def _throttling(
         self, handle: object, metrics: dict[str, Any], *, rarely: bool
@@ -167,33 +175,39 @@ class _Gpu:
         The table of metrics has the counters at once; ``violation_status`` waits 100 ms for
         percentages (amd_smi.cc), so it is asked rarely, and only where the table lacks them.
         """
-        counters = sensors.counted(metrics, _RESIDENCIES)
-        if counters:
-            return {"counters": counters, "ticks": told(metrics.get("accumulation_counter"))}
-        return (self._violations(handle) if rarely else {}) or self._flags(metrics)
+        counting = sensors.counted(metrics, _RESIDENCIES, "accumulation_counter")
+        return counting or (self._violations(handle) if rarely else {}) or self._flags(metrics)
 
     def _violations(self, handle: object) -> dict[str, Any]:
         if handle in self._not_counting:
             return {}
         status = self.part("violation_status", handle)
         fields = [f"acc_{field}" for field in (*_VIOLATIONS, "gfx_clk_below_host_limit")]
-        counters = sensors.counted(status, fields)
-        if not counters:  # as on MI200, and for good
+        counting = sensors.counted(status, fields, "acc_counter")
+        if not counting:  # as on MI200, and for good
             self._not_counting.append(handle)
             return {}
         named = zip(REASONS, _VIOLATIONS, strict=True)
         return {
-            "counters": counters,
-            "ticks": told(status.get("acc_counter")),
+            **counting,
             "throttle": [name for name, it in named if status.get(f"active_{it}") is True],
         }
 
     def _flags(self, metrics: dict[str, Any]) -> dict[str, Any]:
-        flags = told(metrics.get("indep_throttle_status"))
-        if flags is not None:
-            return {"throttle": sensors.reasons_in(flags)}
+        """Read MI200's word of flags.
+
+        The package makes a bool of it (ROCm 6.3), and of it no reason can be told any more.
+        """
+        flags = metrics.get("indep_throttle_status")
+        if not isinstance(flags, bool) and (word := told(flags)) is not None:
+            return {"throttle": sensors.reasons_in(word)}
         status = metrics.get("throttle_status")
-        return {"throttle": ["throttled"] if status is True or told(status) else []}
+        return {"throttle": ["throttled"] if True in (flags, status) or told(status) else []}
+
+
+def _degrees(heat: float | None) -> float | None:
+    """Return a heat in degrees Celsius that may be in thousandths, as the library has it."""
+    return heat / 1000 if heat is not None and heat > 1000 else heat
 
 
 def _listed(value: object) -> list[Any]:

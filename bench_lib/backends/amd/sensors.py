@@ -22,6 +22,9 @@ MOST_DIES = 8
 """Of a card; its table of metrics has room for the clocks of so many (kgd_pp_interface.h)."""
 
 _KINDS = ("power cap", "current limit", "thermal")
+_HOTSPOT = 1 << 36
+"""Always set on Radeon W7900 and R9700 (issue 11781 of ROCm/rocm-systems), and unused on MI200
+(aldebaran_ppt.c)."""
 _UNSUPPORTED = (2.0**32 - 1, float(2**64 - 1))
 
 
@@ -51,14 +54,24 @@ def watts(power: Mapping[str, Any]) -> float | None:
     return next((found for name in names if (found := told(power.get(name), "W"))), None)
 
 
-def counted(table: Mapping[str, Any], fields: Sequence[str]) -> dict[str, float]:
-    """Return the counters that are told, by reason, in the table's own unit.
+def counted(table: Mapping[str, Any], fields: Sequence[str], clock: str) -> dict[str, Any]:
+    """Tell the counters of a table and their clock, in the table's own unit.
 
     `fields` are what the table calls `REASONS`, in that order, and perhaps `BELOW_LIMIT`.
     """
     named = zip((*REASONS, BELOW_LIMIT), fields, strict=False)
     found = {reason: told(table.get(field)) for reason, field in named}
-    return {reason: count for reason, count in found.items() if count is not None}
+    return counting(found, told(table.get(clock)))
+
+
+def counting(counts: Mapping[str, float | None], ticks: float | None) -> dict[str, Any]:
+    """Tell the counters that count and their clock, in the source's units; nothing without any.
+
+    The driver 6.10.5 repeats the clock in the counters of an MI300X at rest (the capture
+    mi300x_gpu_metrics_v1_6_dkms_idle in GPUDiagnostics.jl).
+    """
+    found = {reason: n for reason, n in counts.items() if n is not None and n != ticks}
+    return {"counters": found, "ticks": ticks} if found else {}
 
 
 def reasons_in(flags: float | None) -> list[str]:
@@ -66,7 +79,7 @@ def reasons_in(flags: float | None) -> list[str]:
 
     Sixteen bits each for power, current and temperature (the kernel's amdgpu_smu.h).
     """
-    word = 0 if flags is None or flags >= 2**64 - 1 else int(flags)
+    word = 0 if flags is None or flags >= 2**64 - 1 else int(flags) & ~_HOTSPOT
     return [name for n, name in enumerate(_KINDS) if word >> 16 * n & 0xFFFF]
 
 
@@ -110,8 +123,8 @@ class Partition:
     number: int
     mode: str | None
 
-    def own(self, dies: Sequence[float | None]) -> Sequence[float | None]:
-        """Return what those of a card's dies tell that are this partition's, in the unit given.
+    def places(self, dies: Sequence[float | None]) -> range:
+        """Return which of a card's dies are this partition's.
 
         Dies go to partitions in order, and a mode says to how many; CPX has one for each die.
         The last dies may be silent because the card has no more.  Empty where the dies
@@ -120,9 +133,20 @@ class Partition:
         count = max((n for n, die in enumerate(dies, start=1) if die is not None), default=0)
         parts = count if self.mode == "CPX" else PARTITIONS.get(self.mode or "", 0)
         if not parts or count % parts:
-            return []
+            return range(0)
         share = count // parts
-        return dies[:count][self.number * share : (self.number + 1) * share]
+        return range(count)[self.number * share : (self.number + 1) * share]
+
+
+def paced(dies: Sequence[float | None], part: Partition | None) -> dict[str, Any]:
+    """Tell the clock of a card, or of a part of it, by those of its dies in MHz.
+
+    The slowest sets the pace of a step that all of them share.
+    """
+    places = range(len(dies)) if part is None else part.places(dies)
+    own = {f"XCD {n}": mhz for n in places if (mhz := dies[n]) is not None}
+    clock = min(own.values(), default=None)
+    return {"clock_mhz": clock, **({"dies_mhz": own} if len(own) > 1 else {})}
 
 
 def partition(device: Hardware) -> Partition | None:
@@ -143,9 +167,3 @@ def mean_busy(values: object) -> float | None:
     found = [told(value, "%") for value in values] if isinstance(values, list) else []
     busy = [value for value in found if value is not None]
     return statistics.fmean(busy) / 100 if busy else None
-
-
-def median(values: Iterable[float | None]) -> float | None:
-    """Return the median of those that are told, in their unit."""
-    found = [value for value in values if value is not None]
-    return statistics.median(found) if found else None

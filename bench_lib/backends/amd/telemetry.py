@@ -11,12 +11,13 @@ from bench_lib.backends.looks import NothingToldError, Source, cause_of, tells
 from bench_lib.model import Hardware
 
 WAYS: Mapping[str, Callable[[Hardware, Path], Source]] = {
-    "the amdsmi package": package.source,
     "the kernel's files": files.source,
+    "the amdsmi package": package.source,
     "amd-smi": amd_smi.source,
     "rocm-smi": rocm_smi.source,
 }
-"""From the cheapest and richest to the last resort."""
+"""From the cheapest and richest to the last resort.  The package reads the kernel's files too, some
+of them ten times a look."""
 
 
 def choose(

@@ -32,7 +32,7 @@ from bench_lib.engine.telemetry.sample import TelemetrySample, parse, share
 from bench_lib.engine.telemetry.stretch import summarise
 from bench_lib.model import Hardware, MachineWarning, Telemetry
 
-__all__ = ["Sample", "Sampler", "look_once", "parse", "summarise"]
+__all__ = ["Sampler", "TelemetrySample", "look_once", "parse", "summarise"]
 
 KEPT_S = 600.0
 STALE_S = 2.0
@@ -147,6 +147,11 @@ class Sampler:
             cause = trouble or fault or f"no sample since {self._due_s:.1f}, now {end_s:.1f}"
             warnings.warn(f"the device is not watched: {cause}", MachineWarning, stacklevel=2)
         return summarise(samples, begin_s, end_s, own)
+
+    def samples(self, begin_s: float, end_s: float) -> list[TelemetrySample]:
+        """Return each look from `begin_s` to `end_s` on the monotonic clock; never waits."""
+        with self._lock:
+            return [sample for sample in self._samples if begin_s <= sample.t <= end_s]
 
     def close(self) -> None:
         """End the process; again is harmless."""

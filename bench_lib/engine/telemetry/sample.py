@@ -40,6 +40,8 @@ class TelemetrySample:
     """When the next sample is there, unless something is wrong; in seconds, as ``t``."""
     trouble: str | None = None
     """Why nothing is seen any more."""
+    dies_mhz: Mapping[str, float] = field(default_factory=dict)
+    """The clock of each die by its name, where there are several; the slowest is ``clock_mhz``."""
 
 
 def parse(line: str) -> TelemetrySample:
@@ -55,13 +57,12 @@ def parse(line: str) -> TelemetrySample:
         raise ValueError(str(values["error"]))
     reasons, pids, kin, busy = (values.get(name) for name in ("throttle", "pids", "kin", "busy"))
     names, counters, trouble = (values.get(name) for name in ("names", "counters", "trouble"))
-    counted = {
-        str(n): _figure(v) for n, v in (counters if isinstance(counters, dict) else {}).items()
-    }
+    counted, dies = _figures(counters), _figures(values.get("dies_mhz"))
     return TelemetrySample(
         t=t,
         source=str(values.get("source", "")),
         clock_mhz=_figure(values.get("clock_mhz")),
+        dies_mhz=dies,
         power_w=_figure(values.get("power_w")),
         temperature_c=_figure(values.get("temperature_c")),
         utilization=share(values.get("utilization")),
@@ -80,11 +81,17 @@ def parse(line: str) -> TelemetrySample:
         },
         memory_clock_mhz=_figure(values.get("memory_clock_mhz")),
         steal=_figure(values.get("steal")),
-        counters={name: count for name, count in counted.items() if count is not None},
+        counters=counted,
         ticks=_figure(values.get("ticks")),
         due=_figure(values.get("due")),
         trouble=None if trouble is None else str(trouble),
     )
+
+
+def _figures(values: object) -> dict[str, float]:
+    named = values if isinstance(values, dict) else {}
+    found = {str(name): _figure(value) for name, value in named.items()}
+    return {name: figure for name, figure in found.items() if figure is not None}
 
 
 def _pids(values: object) -> tuple[int, ...]:

@@ -32,6 +32,7 @@ def summarise(
     if not inside:
         return None
     clocks = [s.clock_mhz for s in inside if s.clock_mhz is not None]
+    dies = _dies(inside)
     memory_clocks = [s.memory_clock_mhz for s in inside if s.memory_clock_mhz is not None]
     heats = [s.temperature_c for s in inside if s.temperature_c is not None]
     grown, shares = _growth(samples, begin, end)
@@ -44,7 +45,8 @@ def summarise(
         source=inside[-1].source,
         samples=len(inside),
         utilization=_mean(s.utilization for s in inside),
-        clock_mhz=statistics.median(clocks) if clocks else None,
+        clock_mhz=min(dies.values()) if dies else statistics.median(clocks) if clocks else None,
+        dies_mhz=dies,
         clock_min_mhz=min(clocks, default=None),
         clock_max_mhz=max(clocks, default=None),
         memory_clock_mhz=statistics.median(memory_clocks) if memory_clocks else None,
@@ -58,6 +60,15 @@ def summarise(
         idle_processes=idle,
         foreign_names=names,
     )
+
+
+def _dies(samples: Sequence[TelemetrySample]) -> dict[str, float]:
+    """Return the median clock of each die in MHz; empty where their clocks are not told."""
+    seen: dict[str, list[float]] = {}
+    for sample in samples:
+        for die, mhz in sample.dies_mhz.items():
+            seen.setdefault(die, []).append(mhz)
+    return {die: statistics.median(clocks) for die, clocks in seen.items()}
 
 
 def _growth(

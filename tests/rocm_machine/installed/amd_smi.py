@@ -29,6 +29,9 @@ class Tool:
     # --- list, version
 
     def do_list(self, gpus: list[Device], options: argparse.Namespace) -> object:
+        if options.e and not self.is_7:
+            # As the real one of 6.3 does, whose status is 0 then.
+            return {"error": "Command 'list' does not know '-e'", "code": -2}
         rows = []
         for gpu in gpus:
             row = {
@@ -218,8 +221,9 @@ class Tool:
         }
 
     def throttled(self, gpu: Device) -> dict[str, object]:
-        told: dict[str, object] = {"accumulation_counter": self.machine.ticks}
-        counters = self.machine.counters(gpu)
+        now = self.machine.ticks
+        told: dict[str, object] = {"accumulation_counter": now}
+        counters = self.machine.counters(gpu, now)
         told |= {f"{name}_accumulated": count for name, count in counters.items()}
         if self.is_7:
             told["gfx_clk_below_host_limit_accumulated"] = NONE
@@ -260,10 +264,8 @@ def parser(*, is_7: bool) -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true")
         if name != "version":
             command.add_argument("-g", "--gpu", nargs="+", default=["all"])
-        if name == "list" and is_7:
+        if name == "list":
             command.add_argument("-e", action="store_true")
-        elif name == "list":
-            command.set_defaults(e=False)
         if name == "static":
             command.add_argument("-a", "--asic", action="store_true")
             command.add_argument("-b", "--bus", action="store_true")

@@ -270,7 +270,7 @@ def parse(text: str) -> Counters:
         """Return the value and the per cent of the peak of the first metric with a value."""
         for row in (rows.get(name, {}) for name in names):
             if (value := _figure(row, "Avg", "Value")) is not None:
-                return value, _figure(row, "Pct of Peak", "PoP")
+                return value, _figure(row, "Percent of Peak", "Pct of Peak", "PoP")
         return None, None
 
     metrics: list[CounterMetric] = []

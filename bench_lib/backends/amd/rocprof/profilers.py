@@ -43,6 +43,8 @@ FIRST_WITH_PMC = (6, 3)
 """Of rocprofv3: before it, counters are told in a file."""
 FIRST_WITH_BLOCKS = (7, 0)
 """Of rocprof-compute: before it, ``-b`` took parts of the hardware and not of the report."""
+FIRST_WITH_OUTPUT_DIRECTORY = (7, 12)
+"""Of rocprof-compute: 7.14 took ``--path`` away."""
 SPEED_OF_LIGHT = "2"
 """The part of rocprof-compute's report with all that bench-lib reads."""
 VERSION_TIMEOUT_S = 5.0
@@ -76,8 +78,22 @@ class RocmProfiler:
         """Whether every run collects counters, as rocprof-compute's do."""
         return self.tool == "rocprof-compute"
 
+    @property
+    def leaves_timelines(self) -> bool:
+        """Whether it can leave a trace for Perfetto, too."""
+        return self.tool == "rocprofv3"
+
+    def timelines(self, folder: Path) -> list[Path]:
+        """Return the traces for Perfetto that a run left, one a process."""
+        return sorted(folder.rglob("*.pftrace"))
+
     def command(
-        self, app: Sequence[str], folder: Path, *, counters: Sequence[str] = ()
+        self,
+        app: Sequence[str],
+        folder: Path,
+        *,
+        counters: Sequence[str] = (),
+        timeline: bool = False,
     ) -> list[str]:
         """Return the words that run ``app`` and leave what its kernels did in ``folder``.
 
@@ -88,11 +104,14 @@ class RocmProfiler:
         if self.tool == "rocprof-compute":
             blocks = ["-b", SPEED_OF_LIGHT] if self._since(FIRST_WITH_BLOCKS) else []
             where = ["-n", NAME, "-p", str(folder / NAME)]
+            if self._since(FIRST_WITH_OUTPUT_DIRECTORY):
+                where = ["--output-directory", str(folder / NAME)]
             return [self.path, "profile", *where, *blocks, "--no-roof", "--", *app]
         if self.tool == "rocprofv3":
             # Ranks would write over each other's files without the process in the name; what
             # it writes by itself is CSV before ROCm 7.0 and a database since.
-            words = ["--output-format", "csv", "-d", str(folder), "-o", f"{NAME}_%pid%"]
+            formats = ["csv", "pftrace"] if timeline else ["csv"]
+            words = ["--output-format", *formats, "-d", str(folder), "-o", f"{NAME}_%pid%"]
             return [self.path, *self._asked_v3(folder, counters), *words, "--", *app]
         if self.tool == "rocprofv2":
             asked = ["--kernel-trace", "--roctx-trace"]
@@ -134,7 +153,8 @@ class RocmProfiler:
         """
         if self.tool == "rocprof-compute":
             say("analyse the counters")
-            words = [self.path, "analyze", "-p", str(self._workload(folder)), "-b", SPEED_OF_LIGHT]
+            workload = self._counted_by_compute(folder)[0].parent
+            words = [self.path, "analyze", "-p", str(workload), "-b", SPEED_OF_LIGHT]
             return hardware_counters.parse(ask(words, timeout_s=ANALYSIS_TIMEOUT_S))
         files: list[Path] = []
         needed = hardware_counters.passes(device.arch or "", self.rocm)
@@ -174,18 +194,22 @@ class RocmProfiler:
             copies = sorted(folder.glob(f"async_copy_trace_*{NAME}*.csv"))
             return [Files("", kernels=traces, copies=copies, markers=markers)] if traces else []
         if self.tool == "rocprof-compute":
-            return [Files("", kernels=[self._workload(folder) / "pmc_perf.csv"])]
+            return [Files("", kernels=[self._counted_by_compute(folder)[0]])]
         traces = [p for p in [folder / f"{NAME}.csv"] if _is_trace(p)]
         statistics = [p for p in [folder / f"{NAME}.stats.csv"] if p.is_file()]
         found = Files("", kernels=traces, statistics=statistics)
         return [found] if traces or statistics else []
 
-    def _workload(self, folder: Path) -> Path:
-        """Find the folder of a workload, which may lie in one of the device's name."""
-        found = sorted((folder / NAME).rglob("pmc_perf.csv"))
-        if not found:
-            raise ToolError(self._nothing(folder / NAME, "counters"))
-        return found[0].parent
+    def _counted_by_compute(self, folder: Path) -> list[Path]:
+        """Return the tables of a workload, whose folder may lie in one of the device's name.
+
+        Up to ROCm 7.12 one table has all runs of the application, and comes first; since then
+        each run has its own, and only ``analyze`` puts them together.
+        """
+        for pattern in ("pmc_perf.csv*", "results_*.csv*", "pmc_perf_*.csv*"):
+            if found := [p for p in sorted((folder / NAME).rglob(pattern)) if _is_trace(p)]:
+                return found
+        raise ToolError(self._nothing(folder / NAME, "counters"))
 
     def _nothing(self, folder: Path, what: str) -> str:
         there = ", ".join(sorted(p.name for p in folder.glob("*"))[:8]) or "nothing"

@@ -26,6 +26,8 @@ MOST_CALLS = 1_000_000
 KERNEL = ("Kernel_Name", "KernelName")
 BEGIN = ("Start_Timestamp", "BeginNs")
 END = ("End_Timestamp", "EndNs", "Stop_Timestamp")
+COUNTER = "Counter_Name"
+"""In tables of rocprof-compute since ROCm 7.12."""
 DIRECTION = ("Direction", "Operation")
 STATISTICS = (("Name",), ("Calls",), ("TotalDurationNs",))
 
@@ -136,9 +138,29 @@ def _spans(
 ) -> Iterator[Span]:
     """Yield the spans in CSV files, whose names have the column ``name``, and in databases."""
     for path in paths:
-        yield from tables.rows(path, [name, BEGIN, END], _span, problems)
+        if COUNTER in tables.columns_of(path):
+            yield from _counted(path, name, problems)
+        else:
+            yield from tables.rows(path, [name, BEGIN, END], _span, problems)
     for path in files.databases:
         yield from tables.stored(path, query)
+
+
+def _counted(path: Path, name: tuple[str, ...], problems: list[str]) -> Iterator[Span]:
+    """Yield each call once from a table that has a row for each of its counters.
+
+    Calls have the same numbers in every run of the application; the first one's times count.
+    """
+
+    def call(device: str, number: str, *cells: str) -> tuple[str, Span]:
+        return f"{device} {number}", _span(*cells)
+
+    seen: set[str] = set()
+    columns = [("GPU_ID", ""), ("Dispatch_ID",), name, BEGIN, END]
+    for which, span in tables.rows(path, columns, call, problems):
+        if which not in seen:
+            seen.add(which)
+            yield span
 
 
 def _span(name: str, begin: str, end: str) -> Span:

@@ -9,12 +9,13 @@ run, and a view has the name without it.
 from __future__ import annotations
 
 import csv
+import gzip
 import itertools
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from bench_lib.backends.tool import ToolError
 
@@ -63,7 +64,7 @@ def rows(
         raise ToolError(f"{path.name} is a database and no CSV; {_remedy(path)}")
     try:
         torn = _ends_within_a_line(path)
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        with _opened(path) as file:
             table = csv.reader(file)
             header = next(filter(None, table), [])
             places = [_place(column, header, path) for column in columns]
@@ -85,17 +86,24 @@ def rows(
                     what = "cells are missing" if isinstance(error, IndexError) else str(error)
                     raise ToolError(f"{path.name} cannot be read: row {at}: {what}") from None
                 yield took
-    except (OSError, csv.Error) as error:
+    except (OSError, EOFError, csv.Error) as error:
         raise ToolError(f"{path.name} cannot be read: {error}") from error
 
 
 def columns_of(path: Path) -> list[str]:
     """Return the names of a file's columns; none where it cannot be read."""
     try:
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        with _opened(path) as file:
             return next(filter(None, csv.reader(file)), [])
-    except (OSError, csv.Error):
+    except (OSError, EOFError, csv.Error):
         return []
+
+
+def _opened(path: Path) -> IO[str]:
+    """Open a table, which rocprof-compute compresses since ROCm 10.1."""
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
+    return path.open(encoding="utf-8-sig", errors="replace", newline="")
 
 
 def is_database(path: Path) -> bool:
@@ -150,6 +158,8 @@ def _place(names: tuple[str, ...], header: Sequence[str], path: Path) -> int | N
 
 
 def _ends_within_a_line(path: Path) -> bool:
+    if path.suffix == ".gz":
+        return False  # one that is cut off cannot be read to its end
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - 1))

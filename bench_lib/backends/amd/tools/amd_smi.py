@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bench_lib.backends.amd import sensors
-from bench_lib.backends.amd.sensors import MOST_DIES, REASONS, Partition, mean_busy, median, told
+from bench_lib.backends.amd.sensors import MOST_DIES, REASONS, Partition, mean_busy, paced, told
 from bench_lib.backends.amd.tools import written
 from bench_lib.backends.amd.tools.written import figure, whole, words
 from bench_lib.backends.looks import Source
@@ -21,12 +20,19 @@ _ENVELOPES = ("gpu_data", "current_partition")
 """Keys under which 7.x puts the list that 6.x printed bare."""
 
 
+class RefusedError(ToolError):
+    """An answer that is an error, which amd-smi of ROCm 6.3 prints with status 0."""
+
+
 def entries(text: str) -> list[dict[str, Any]]:
     """Return one dictionary a GPU from the answer of any command and version.
 
-    Raises ToolError where the answer holds no JSON, or other than a list of GPUs.
+    Raises ToolError where the answer holds no JSON, or other than a list of GPUs;
+    RefusedError where it says that this version does not know the question.
     """
     answer = parse(text, "amd-smi")
+    if isinstance(answer, dict) and "error" in answer:
+        raise RefusedError(f"amd-smi refused: {answer['error']}")
     if isinstance(answer, dict):
         answer = next((answer[key] for key in _ENVELOPES if key in answer), [answer])
     if not isinstance(answer, list):
@@ -162,13 +168,12 @@ def _reading(entry: dict[str, Any], part: Partition | None) -> dict[str, Any]:
     clocks, power, heat, usage, throttle = (
         section(entry, name) for name in ("clock", "power", "temperature", "usage", "throttle")
     )
+    dies = [_speed(section(clocks, f"gfx_{n}")) for n in range(MOST_DIES)]
     if part is None:
-        # An MI300X has a clock for each of its eight dies.
-        clock = _clock(clocks, "gfx")
+        pace = paced(dies, None) if any(dies) else {"clock_mhz": _speed(section(clocks, "gfx"))}
         load = mean_busy([usage.get("gfx_activity")])
     else:
-        dies = (section(clocks, f"gfx_{n}") for n in range(MOST_DIES))
-        clock = median(part.own([_speed(die) for die in dies]))
+        pace = paced(dies, part)
         load = mean_busy(section(usage, "gfx_busy_inst").get(f"xcp_{part.number}"))
     named = zip(REASONS, _COUNTED, strict=True)
     held = [name for name, it in named if throttle.get(f"{it}_violation_status") == "ACTIVE"]
@@ -176,20 +181,19 @@ def _reading(entry: dict[str, Any], part: Partition | None) -> dict[str, Any]:
         held = ["throttled"]
     counters = [f"{name}_accumulated" for name in (*_COUNTED, "gfx_clk_below_host_limit")]
     return {
-        "clock_mhz": clock,
-        "memory_clock_mhz": _clock(clocks, "mem"),
+        **pace,
+        "memory_clock_mhz": _memory_clock(clocks),
         "power_w": sensors.watts(power),
         "temperature_c": sensors.first(map(heat.get, ("hotspot", "junction", "edge")), "C"),
         "utilization": load,
-        "counters": sensors.counted(throttle, counters),
-        "ticks": told(throttle.get("accumulation_counter")),
+        **sensors.counted(throttle, counters, "accumulation_counter"),
         "throttle": held,
     }
 
 
-def _clock(clocks: dict[str, Any], kind: str) -> float | None:
-    named = (section(clocks, name) for name in clocks if re.fullmatch(rf"{kind}(_\d+)?", name))
-    return median(_speed(clock) for clock in named)
+def _memory_clock(clocks: dict[str, Any]) -> float | None:
+    named = (section(clocks, name) for name in ("mem_0", "mem"))
+    return next((mhz for mhz in map(_speed, named) if mhz is not None), None)
 
 
 def _speed(clock: dict[str, Any]) -> float | None:

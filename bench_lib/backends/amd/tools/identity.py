@@ -189,6 +189,8 @@ def _first_accepted(
             continue
         try:
             return amd_smi.entries(text)
+        except amd_smi.RefusedError:
+            continue
         except ToolError as error:
             remarks.append(f"amd-smi {' '.join(words)}: {error}")
     return []

@@ -74,18 +74,35 @@ def amdsmi_get_gpu_activity(gpu):
 
 
 def amdsmi_get_gpu_metrics_info(gpu):
+    """Tell the table, in the real package's types: bools where a card's word has flags."""
     _card_only(gpu)
+    machine = _machines[0]
+    load = max(machine.activity(part) for part in machine.parts(gpu))
+    power = 0 if gpu["is_secondary"] else round(machine.power_w(gpu))
+    clocks = [round(clock) for clock in machine.clocks_mhz(gpu)]
+    told = {
+        "temperature_edge": "N/A",
+        "temperature_hotspot": machine.heat_c(gpu),
+        "average_gfx_activity": load,
+        "average_socket_power": "N/A",
+        "current_socket_power": power,
+        "current_gfxclk": clocks[0],
+        "current_uclk": gpu["memory_clock_mhz"],
+    }
     if gpu["arch"].startswith("gfx90"):
-        return {"throttle_status": False, "indep_throttle_status": 0}
-    counters = _machines[0].counters(gpu)
+        flags = bool(machine.flags(gpu))
+        return {**told, "throttle_status": flags, "indep_throttle_status": flags}
+    now = machine.ticks
+    counters = machine.counters(gpu, now)
     names = {"socket_thermal": "socket_thm", "vr_thermal": "vr_thm", "hbm_thermal": "hbm_thm"}
     return {
-        "accumulation_counter": _machines[0].ticks,
-        "current_gfxclks": [round(clock) for clock in _machines[0].clocks_mhz(gpu)],
+        **told,
+        "accumulation_counter": now,
+        "current_gfxclks": [*clocks, *["N/A"] * (8 - len(clocks))],
         **{f"{names.get(name, name)}_residency_acc": n for name, n in counters.items()},
         "xcp_stats.gfx_busy_inst": [
-            [_machines[0].activity(part)] * part["dies"] + ["N/A"] * (8 - part["dies"])
-            for part in _machines[0].parts(gpu)
+            [machine.activity(part)] * part["dies"] + ["N/A"] * (8 - part["dies"])
+            for part in machine.parts(gpu)
         ],
     }
 

@@ -1,0 +1,127 @@
+"""The kernel's ``gpu_metrics`` file: all of a card's sensors in one read.
+
+Layouts are those of the kernel's kgd_pp_interface.h.  Revision 1.3 is MI200's and Radeon's, 1.4 to
+1.8 are of MI300 and MI350, and 1.9 lists attributes that say what they are.  Linux 6.12 had a
+1.6 of its own, so a table counts only if its size is the known one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Table = Mapping[str, list[int | None]]
+"""What a table tells, by the names of its fields; None for what the firmware does not know."""
+
+_RESIDENCIES = (
+    "prochot_residency_acc",
+    "ppt_residency_acc",
+    "socket_thm_residency_acc",
+    "vr_thm_residency_acc",
+    "hbm_thm_residency_acc",
+)
+COUNTERS = ("accumulation_counter", *_RESIDENCIES)
+"""A clock, and five counters of how long a reason to throttle has held, in its unit."""
+
+_MI200 = {
+    "temperature_edge": (4, "H"),
+    "temperature_hotspot": (6, "H"),
+    "average_gfx_activity": (16, "H"),
+    "average_socket_power": (22, "H"),
+    "current_gfxclk": (54, "H"),
+    "current_uclk": (58, "H"),
+    "indep_throttle_status": (112, "Q"),
+}
+_MI300 = {
+    "temperature_hotspot": (4, "H"),
+    "curr_socket_power": (10, "H"),
+    "average_gfx_activity": (12, "H"),
+}
+
+
+def _layout(clocks: int, counters: int | None = None) -> dict[str, tuple[int, str]]:
+    """Return where an MI300's table has its fields; offsets in bytes."""
+    fields = {**_MI300, "current_gfxclk": (clocks, "8H"), "current_uclk": (clocks + 40, "H")}
+    if counters is not None:
+        fields |= {name: (counters + 4 * n, "I") for n, name in enumerate(COUNTERS)}
+    return fields
+
+
+_LAYOUTS = {
+    3: (120, _MI200),
+    4: (288, _layout(240)),
+    5: (360, _layout(312)),
+    6: (1664, _layout(264, 32)),
+    7: (2208, _layout(296, 40)),
+    8: (3872, _layout(296, 40)),
+}
+"""A table's size in bytes, and by field its offset and format, by the revision."""
+_PARTITIONS_AT = {6: (312, 168), 7: (344, 232), 8: (344, 440)}
+"""Offset of the first partition's figures in bytes, and the size of each."""
+_PARTITIONS = 8
+
+_ATTRIBUTES = {
+    0: "temperature_hotspot",
+    3: "curr_socket_power",
+    4: "average_gfx_activity",
+    **{9 + n: name for n, name in enumerate(COUNTERS)},
+    33: "current_gfxclk",
+    37: "current_uclk",
+}
+"""Of revision 1.9, by their ids (``enum amdgpu_metrics_attr_id``)."""
+_TYPES = "BbHhIiQq"
+
+
+def read(content: bytes) -> Table:
+    """Read the file; empty where it is torn, or of a layout that is not known."""
+    if len(content) < 4:
+        return {}
+    size, layout, revision = struct.unpack_from("<HBB", content)
+    if layout != 1 or len(content) < size:
+        return {}
+    if revision == 9:
+        return dict(_attributes(content[:size]))
+    known, fields = _LAYOUTS.get(revision, (None, {}))
+    if size != known:
+        return {}
+    found = {name: _values(content, at, form) for name, (at, form) in fields.items()}
+    if revision in _PARTITIONS_AT:
+        first, each = _PARTITIONS_AT[revision]
+        for n in range(_PARTITIONS):
+            found[busy_of(n)] = _values(content, first + n * each, "8I")
+    return found
+
+
+def busy_of(partition: int) -> str:
+    """Name the field with the loads of a partition's dies, in percent."""
+    return f"gfx_busy_inst of {partition}"
+
+
+def _attributes(content: bytes) -> Iterator[tuple[str, list[int | None]]]:
+    """Yield the attributes of a table of revision 1.9, as far as it is whole."""
+    try:
+        (count,) = struct.unpack_from("<i", content, 4)
+        at = 8
+        for _ in range(count):
+            (encoded,) = struct.unpack_from("<Q", content, at)
+            kind, what, instances = encoded >> 20 & 0xF, encoded >> 10 & 0x3FF, encoded & 0x3FF
+            form = f"{instances}{_TYPES[kind]}"
+            values = _values(content, at + 8, form)
+            if what in _ATTRIBUTES:
+                yield _ATTRIBUTES[what], values
+            at += 8 + struct.calcsize(f"<{form}")
+    except (struct.error, IndexError):
+        return
+
+
+def _values(content: bytes, at: int, form: str) -> list[int | None]:
+    """Unpack figures; all ones mean that the firmware does not know, and so do none below 0."""
+    unknown = (1 << 8 * struct.calcsize(f"<{form[-1]}")) - 1
+    return [None if n in (unknown, -1) else n for n in struct.unpack_from(f"<{form}", content, at)]
+
+
+def one(table: Table, *names: str) -> int | None:
+    """Return the first figure that is told of the fields named, in the table's unit."""
+    found: Any = (value for name in names for value in table.get(name, ())[:1])
+    return next((value for value in found if value is not None), None)

@@ -1,0 +1,86 @@
+"""A small product and a small convolution with full mantissas, held against FP64.
+
+They show which arithmetic a library really uses for a precision (`formulas.arithmetic`).  They run
+after the first measured window of a precision, so that they disturb nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional
+
+from bench_lib.formulas import arithmetic
+from bench_lib.worker.device import AUTOCAST, STORED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+SEED = 20_240
+SCALE = 2.0**20
+"""One operand is so many times as large, beyond FP16's range, and the other as small."""
+SIZES = {"cuda": (512, 8, 64, 28), "cpu": (192, 2, 16, 14)}
+"""Of the square matrices; images, channels and width of the convolution."""
+
+
+class WrongArithmeticError(RuntimeError):
+    """The device answered with another arithmetic than the case is labelled with."""
+
+
+def prove(precision: str, device: torch.device, operations: Sequence[str]) -> dict[str, float]:
+    """Return the errors of operations in a precision, as fractions; none if nothing is known of it.
+
+    torch's switches stay as the case left them, since it is they that may be wrong.  Raises
+    WrongArithmeticError where the errors are those of another arithmetic.
+    """
+    if precision not in arithmetic.LABELS:
+        return {}
+    with torch.no_grad():
+        errors = {name: _MEASURES[name](precision, device) for name in operations}
+    if problem := arithmetic.refusal(precision, errors):
+        raise WrongArithmeticError(problem)
+    # JSON has no infinity; what is not finite was refused.
+    return errors
+
+
+def _gemm(precision: str, device: torch.device) -> float:
+    size, *_ = SIZES[device.type]
+    a, b = _operands(precision, device, (size, size), (size, size))
+    dtype = _dtype(precision)
+    return _error(torch.mm(a.to(dtype), b.to(dtype)), torch.mm(a.double(), b.double()))
+
+
+def _conv(precision: str, device: torch.device) -> float:
+    _, images, channels, width = SIZES[device.type]
+    shapes = (images, channels, width, width), (channels, channels, 3, 3)
+    x, weights = _operands(precision, device, *shapes)
+    dtype = _dtype(precision)
+    found = functional.conv2d(x.to(dtype), weights.to(dtype), padding=1)
+    # FP64 convolutions are not in every library; products are.
+    columns = functional.unfold(x.double(), 3, padding=1)
+    exact = torch.matmul(weights.double().flatten(1), columns)
+    return _error(found.flatten(2), exact)
+
+
+_MEASURES = {"gemm": _gemm, "conv": _conv}
+
+
+def _dtype(precision: str) -> torch.dtype:
+    return AUTOCAST.get(precision) or STORED.get(precision, torch.float32)
+
+
+def _operands(precision: str, device: torch.device, *shapes: tuple[int, ...]) -> list[Tensor]:
+    """Draw FP32 operands, the same on every machine; far from 1 where the range allows it."""
+    generator = torch.Generator().manual_seed(SEED)
+    factors = (1.0, 1.0) if _dtype(precision) == torch.float16 else (SCALE, 1 / SCALE)
+    return [
+        (torch.randn(shape, generator=generator) * factor).to(device)
+        for shape, factor in zip(shapes, factors, strict=True)
+    ]
+
+
+def _error(found: Tensor, exact: Tensor) -> float:
+    return float(torch.linalg.vector_norm(found.double() - exact) / torch.linalg.vector_norm(exact))

@@ -1,0 +1,235 @@
+"""Arithmetic proves itself: which one answered is told by its error, and another is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from builders import make_case, make_measurement
+
+from bench_lib.formulas.arithmetic import ERRORS, LABELS, answered, operations, proof, refusal
+from bench_lib.worker import arithmetic, context
+from bench_lib.worker.arithmetic import WrongArithmeticError, prove
+from bench_lib.worker.device import libraries
+from bench_lib.worker.measure import MeasuringContext
+from bench_lib.worker.workloads import Setting
+
+CPU = torch.device("cpu")
+BOTH = ["gemm", "conv"]
+
+
+# --- what errors tell --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_each_arithmetic_is_known_by_its_error(name: str) -> None:
+    """Twice as much or half as much is still the same."""
+    assert {answered(ERRORS[name] * factor) for factor in (0.5, 1, 2)} == {name}
+
+
+@pytest.mark.parametrize("precision", LABELS)
+def test_the_right_arithmetic_is_never_refused(precision: str) -> None:
+    """By any factor up to two."""
+    wanted = dict(zip(BOTH, LABELS[precision], strict=True))
+    for factor in (0.6, 1.0, 1.7):
+        errors = {name: ERRORS[it] * factor for name, it in wanted.items()}
+        assert refusal(precision, errors) is None
+
+
+@pytest.mark.parametrize(
+    ("precision", "errors", "said"),
+    [
+        (
+            "fp32",
+            {"gemm": 2.9e-4},
+            "the device answered tf32 in fp32: the error of a matrix product",
+        ),
+        (
+            "fp32",
+            {"gemm": 3e-7, "conv": 2.9e-4},
+            "the device answered tf32 in fp32: the error of a convolution",
+        ),
+        ("fp32", {"gemm": 4e-6}, "the device answered three bf16 in fp32"),
+        ("fp16", {"gemm": 2.4e-3}, "the device answered bf16 in fp16"),
+        ("bf16", {"gemm": 3.7e-2}, "the device answered fp8 in bf16"),
+        ("tf32", {"gemm": 3e-7}, "the device answered fp32 in tf32"),
+        ("tf32-conv", {"gemm": 3e-7, "conv": 3e-7}, "the device answered fp32 in tf32-conv"),
+        ("tf32", {"gemm": math.inf}, "the device answered a shorter range in tf32"),
+        ("tf32", {"gemm": math.nan}, "the device answered a shorter range in tf32"),
+    ],
+)
+def test_another_arithmetic_is_refused_by_name(
+    precision: str, errors: dict[str, float], said: str
+) -> None:
+    """Coarser than the label, or finer where its speed is claimed."""
+    problem = refusal(precision, errors)
+    assert problem is not None
+    assert problem.startswith(said)
+
+
+def test_winograd_has_a_bound_of_its_own() -> None:
+    """A convolution in FP32 may be off by more than a product, and is not TF32."""
+    assert refusal("fp32", {"gemm": 3e-7, "conv": 5e-6}) is None
+    assert refusal("fp32", {"gemm": 5e-6}) is not None
+
+
+@pytest.mark.parametrize(
+    ("workload", "params", "needed"),
+    [
+        ("network", {"precision": "fp32"}, ("fp32", *BOTH)),
+        ("operator", {"op": "gemm", "precision": "tf32"}, ("tf32", "gemm")),
+        ("operator", {"op": "conv2d", "precision": "bf16"}, ("bf16", "conv")),
+        ("operator", {"op": "add", "precision": "fp32"}, None),
+        ("language_model", {"precision": "amp-bf16"}, ("amp-bf16", "gemm")),
+        ("network", {"precision": "int8"}, None),
+        ("mine:factory", {"precision": "fp32"}, None),
+        ("delay", {}, None),
+    ],
+)
+def test_a_case_proves_what_its_time_rests_on(
+    workload: str, params: dict[str, object], needed: tuple[str, ...] | None
+) -> None:
+    """And nothing else."""
+    case = make_case(workload=workload, params=params)
+    assert proof(case) == needed
+    assert list(operations(workload, params)) == [*(needed or ("",))[1:]] or needed is None
+
+
+# --- what a device answers ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "amp-bf16"])
+def test_this_cpu_answers_in_the_precision_that_it_is_asked_for(precision: str) -> None:
+    """With the errors of emulated arithmetic."""
+    errors = prove(precision, CPU, BOTH)
+    wanted = ERRORS["fp32" if precision == "fp32" else "bf16"]
+    assert {name: error / wanted < 4 for name, error in errors.items()} == dict.fromkeys(BOTH, True)
+
+
+def rounded(bits: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Round to so many bits of mantissa, as a unit for matrices does with its operands."""
+
+    def to(tensor: torch.Tensor) -> torch.Tensor:
+        mantissa, exponent = torch.frexp(tensor.double())
+        return torch.ldexp(torch.round(mantissa * 2**bits) / 2**bits, exponent).float()
+
+    return to
+
+
+@pytest.fixture
+def in_place_of_fp32(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Have products of FP32 computed otherwise."""
+
+    def use(to: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        product, convolution = torch.mm, torch.nn.functional.conv2d
+
+        def mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return product(a, b) if a.dtype == torch.float64 else product(to(a), to(b)).float()
+
+        def conv2d(x: torch.Tensor, w: torch.Tensor, **words: int) -> torch.Tensor:
+            return convolution(to(x), to(w), **words).float()
+
+        monkeypatch.setattr(arithmetic.torch, "mm", mm)
+        monkeypatch.setattr(arithmetic.functional, "conv2d", conv2d)
+
+    return use
+
+
+@pytest.mark.parametrize(
+    ("to", "found"),
+    [
+        (rounded(11), "tf32"),
+        (rounded(8), "bf16"),
+        (rounded(4), "fp8"),
+        (lambda t: t.half().float(), "a shorter range"),
+    ],
+    ids=["tf32", "bf16", "fp8", "fp16"],
+)
+@pytest.mark.parametrize("operation", BOTH)
+def test_a_wrong_switch_is_caught_by_what_it_does(
+    in_place_of_fp32: Callable[..., None],
+    to: Callable[[torch.Tensor], torch.Tensor],
+    found: str,
+    operation: str,
+) -> None:
+    """Of the two that have as many bits, FP16 is told from TF32 by its range."""
+    in_place_of_fp32(to)
+    with pytest.raises(WrongArithmeticError, match=f"the device answered {found} in fp32"):
+        prove("fp32", CPU, [operation])
+
+
+def test_tf32_that_is_fp32_is_refused_and_tf32_is_not(
+    in_place_of_fp32: Callable[..., None],
+) -> None:
+    """On AMD convolutions do not take torch's switch, and products need HIPBLASLT_ALLOW_TF32."""
+    with pytest.raises(WrongArithmeticError, match="the device answered fp32 in tf32"):
+        prove("tf32", CPU, ["gemm"])
+    in_place_of_fp32(rounded(11))
+    assert set(prove("tf32", CPU, BOTH)) == {*BOTH}
+
+
+def test_a_proof_leaves_torch_as_it_was() -> None:
+    """Its switches, and its random numbers."""
+    torch.manual_seed(7)
+    drawn, precision = torch.rand(1), torch.get_float32_matmul_precision()
+    torch.manual_seed(7)
+    with contextlib.suppress(WrongArithmeticError):
+        prove("tf32", CPU, BOTH)
+    assert (torch.rand(1), torch.get_float32_matmul_precision()) == (drawn, precision)
+
+
+# --- in a worker -------------------------------------------------------------------------
+
+
+def proving(monkeypatch: pytest.MonkeyPatch, precision: str) -> dict[str, Any]:
+    """Return a worker's answer to a case that is to prove its arithmetic."""
+    monkeypatch.setattr(context, "measure", lambda case, _: make_measurement(case_id=case.id))
+    case = make_case(workload="operator", params={"op": "gemm", "precision": precision})
+    clock = SimpleNamespace(release=lambda: None)
+    lent = MeasuringContext(setting=Setting(CPU), clock=clock, context_id="c", forget=lambda: None)
+    return context.answer(asdict(case), lent, context.proved)
+
+
+def test_a_measurement_holds_the_errors_of_its_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what the case rests on."""
+    message = proving(monkeypatch, "fp32")
+    assert set(message["measurement"]["arithmetic"]) == {"gemm"}
+
+
+def test_a_refused_arithmetic_is_a_fault_of_its_own_kind(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With one sentence."""
+    fault = proving(monkeypatch, "tf32")["fault"]
+    assert fault["kind"] == "arithmetic"
+    assert fault["message"].startswith("the device answered fp32 in tf32: the error of a matrix")
+    capfd.readouterr()
+
+
+def test_the_libraries_are_those_that_the_process_has_loaded(tmp_path: Path) -> None:
+    """Wheels bring their own, some without a version in their names."""
+    lib = tmp_path / "torch/lib"
+    lib.mkdir(parents=True)
+    (lib / "librocblas.so.4.3.60300").write_bytes(b"rocblas")
+    (lib / "librocblas.so.4").symlink_to("librocblas.so.4.3.60300")
+    for n, name in enumerate(("libMIOpen.so", "libhipblaslt.so.0", "libtorch_hip.so")):
+        (lib / name).write_bytes(b"ELF" + bytes([n]))
+    names = ("librocblas.so.4", "libMIOpen.so", "libhipblaslt.so.0", "libtorch_hip.so")
+    maps = tmp_path / "maps"
+    maps.write_text("".join(f"7f00-7f01 r-xp 0000 00:1f 7  {lib}/{name}\n" for name in names))
+    found = libraries(maps)
+    assert found["rocblas"] == "4.3.60300"
+    assert set(found) == {"rocblas", "MIOpen", "hipblaslt"}
+    assert re.fullmatch(r"[0-9a-f]{12}", found["MIOpen"])
+    assert re.fullmatch(r"0 \([0-9a-f]{12}\)", found["hipblaslt"])
+    (lib / "libMIOpen.so").write_bytes(b"another build")
+    assert libraries(maps)["MIOpen"] != found["MIOpen"]
+    assert libraries(tmp_path / "none") == {}

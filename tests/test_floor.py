@@ -1,0 +1,140 @@
+"""Operators far below what is physically healthy are errors, with or without a baseline."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from builders import make_case, make_hardware, make_measurement, make_telemetry
+from scripted import Contexts, Watch, held
+
+from bench_lib.formulas import floor
+from bench_lib.model import Case, Hardware, Measurement
+
+MI300X = make_hardware(
+    key="mi300x", peak_tflops={"fp16": 1307.4, "fp32": 163.4}, peak_gb_per_s=5300.0
+)
+UNKNOWN = make_hardware(key="amd-gfx942-74ff", peak_tflops={}, peak_gb_per_s=None)
+FLOPS = 2.0 * 8192**3
+MOVED = 3 * 2 * 8192**2
+GATES = [Path(__file__).parent / f"recorded/h200-gate-{n}.jsonl.xz" for n in (1, 2)]
+
+
+def gemm(step_s: float, **changes: Any) -> Measurement:
+    """Measure 8192³ in so many seconds."""
+    about = {
+        "iteration_s": [step_s] * 20,
+        "flops_per_step": FLOPS,
+        "least_bytes_per_step": MOVED,
+        "host_bound": False,
+        **changes,
+    }
+    return make_measurement(**about)
+
+
+def case(shape: str = "8192-8192-8192", precision: str = "fp16", op: str = "gemm") -> Case:
+    """Name an operator."""
+    return make_case(workload="operator", params={"op": op, "shape": shape, "precision": precision})
+
+
+def seconds_at(share: float) -> float:
+    """Return the time of the product at a share of the peak."""
+    return FLOPS / 1307.4e12 / share
+
+
+def test_a_product_at_one_percent_of_the_peak_says_so() -> None:
+    """With the figures, and what usually causes it."""
+    problem = floor.problem(case(), gemm(seconds_at(0.01)), MI300X)
+    assert problem is not None
+    assert "84.1 ms a step is 1.0% of the peak compute of mi300x" in problem
+    assert "a healthy gemm reaches 17.0%" in problem
+    assert "clock that is stuck" in problem
+
+
+@pytest.mark.parametrize(("share", "is_fine"), [(0.51, True), (0.18, True), (0.16, False)])
+def test_a_floor_is_a_third_of_what_is_published(share: float, is_fine: bool) -> None:
+    """MI300X reaches 0.51 of its peak in products."""
+    assert (floor.problem(case(), gemm(seconds_at(share)), MI300X) is None) is is_fine
+
+
+def test_odd_sizes_have_a_floor_of_their_own() -> None:
+    """On an H200 one of them reaches 12% and is healthy."""
+    slow = gemm(seconds_at(0.1))
+    assert floor.problem(case("4097-4095-1031"), slow, MI300X) is None
+    assert floor.problem(case(), slow, MI300X) is not None
+
+
+@pytest.mark.parametrize(
+    ("this", "measurement", "device"),
+    [
+        (
+            case(),
+            gemm(1.0),
+            make_hardware(key="amd-gfx942-74ff", peak_tflops={}, peak_gb_per_s=None),
+        ),
+        (case(precision="fp8"), gemm(1.0), MI300X),
+        (case(), gemm(1.0, host_bound=True, device_s=None), MI300X),
+        (case("64-64-64"), gemm(1e-3, flops_per_step=5e5, least_bytes_per_step=24576), MI300X),
+        (case(op="copy_h2d"), gemm(1.0, flops_per_step=None), MI300X),
+        (make_case(workload="network", params={"precision": "fp16"}), gemm(1.0), MI300X),
+    ],
+    ids=["no peaks", "no peak of it", "host-bound", "launches", "host's link", "network"],
+)
+def test_what_has_no_floor_is_never_below_it(
+    this: Case, measurement: Measurement, device: Hardware
+) -> None:
+    """Nothing is guessed."""
+    assert floor.problem(this, measurement, device) is None
+
+
+def test_memory_binds_where_it_is_nearer_its_peak() -> None:
+    """A sum of numbers computes next to nothing."""
+    bytes_ = 5300e9 * 1e-3
+    for share, is_fine in ((0.8, True), (0.1, False)):
+        seen = gemm(1e-3 / share, flops_per_step=1e6, least_bytes_per_step=int(bytes_))
+        problem = floor.problem(case(op="sum", precision="fp32"), seen, MI300X)
+        assert (problem is None) is is_fine
+
+
+@pytest.mark.parametrize("path", GATES, ids=["first", "second"])
+def test_no_case_of_a_recorded_gate_is_below_its_floor(path: Path) -> None:
+    """On an H200, all of them healthy."""
+    device, checked = None, set()
+    with lzma.open(path, "rt") as lines:
+        for line in map(json.loads, lines):
+            if line["kind"] == "environment":
+                device = msgspec.convert(line["hardware"], Hardware, strict=False)
+            if line["kind"] == "attempt" and line["attempt"].get("measurement"):
+                this = msgspec.convert(line["case"], Case)
+                seen = msgspec.convert(line["attempt"]["measurement"], Measurement)
+                assert device is not None
+                assert floor.problem(this, seen, device) is None, this.id
+                checked.add(this.params.get("op"))
+    assert {"gemm", "conv2d", "sdpa", "add", "batch_norm"} <= checked
+
+
+@pytest.mark.parametrize(
+    ("seen", "kind"),
+    [
+        (make_telemetry(), "floor"),
+        (None, "floor"),
+        (make_telemetry(throttle=["thermal"], throttled={"thermal": 1.0}), None),
+    ],
+    ids=["calm", "not watched", "hot"],
+)
+def test_a_case_below_its_floor_is_an_error_without_a_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: Any, kind: str | None
+) -> None:
+    """Unless the hardware has an excuse, which makes it INVALID."""
+    slow = gemm(seconds_at(0.01))
+    monkeypatch.setattr("scripted.Context.measure", lambda *_: slow)
+    one = held(MI300X, Contexts({}, MI300X), tmp_path, watch=lambda _: Watch(seen), cool_s=0)
+    with contextlib.closing(one):
+        outcome = one.measure(case())
+    assert (outcome.fault and outcome.fault.kind) == kind
+    assert not outcome.attempts[-1].accepted

@@ -1,0 +1,271 @@
+"""Every kind of Instinct as the kernel and ROCm tell of it, with what each gets wrong.
+
+Devices, revisions of the table of metrics and sources, all in one process; and whole commands on
+a machine's own ``/sys`` and ``/dev``, in a mount namespace.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rocm_machine import box
+from rocm_machine.machine import (
+    Machine,
+    Site,
+    mi250x,
+    mi300a,
+    mi300x,
+    mi300x_cpx,
+    mi300x_vf,
+    mi325x,
+    mi350x,
+)
+from rocm_machine.present import Present
+
+from bench_lib import backends
+from bench_lib.backends.amd import files, package
+from bench_lib.backends.amd.telemetry import choose
+from bench_lib.engine.telemetry import TelemetrySample, summarise
+from bench_lib.model import Hardware, Telemetry
+from bench_lib.verdict.validity import blame
+
+Make = Callable[..., Machine]
+
+MACHINES: dict[str, tuple[Make, list[str], float]] = {
+    "mi250x": (mi250x, ["mi250x"] * 2, 1700),
+    "mi300a": (mi300a, ["mi300a"], 2100),
+    "mi300x": (mi300x, ["mi300x"], 2100),
+    "mi300x-cpx-nps4": (mi300x_cpx, ["mi300x-cpx-nps4"] * 8, 2100),
+    "mi300x-vf": (mi300x_vf, ["mi300x"], 2100),
+    "mi325x": (lambda **changes: mi325x(1, **changes), ["mi325x"], 2100),
+    "mi350x": (mi350x, ["mi350x"], 2200),
+}
+"""By name: how it is made, its keys, and its clock at work in MHz."""
+REVISIONS = (4, 5, 6, 7, 8, 9)
+BUSY = 97
+
+
+def laid_out(folder: Path, machine: Machine) -> tuple[Site, list[Hardware]]:
+    """Lay a machine out, and find its devices in the kernel's files."""
+    site = machine.lay_out(folder / "machine")
+    environ = dict.fromkeys((), "")
+    return site, backends.detect(folder / "machine/root", environ, ask_tools=False)
+
+
+def at_work(site: Site) -> Site:
+    """Have all devices of a machine work for an hour."""
+    present = Present(site.folder)
+    for device in present.devices:
+        present.work_until(device, time.monotonic() + 3600)
+    again(site)
+    return site
+
+
+def again(site: Site) -> None:
+    """Have the kernel write its files anew."""
+    from rocm_machine import kernel
+
+    kernel.write(Present(site.folder))
+
+
+def look(site: Site, device: Hardware) -> dict[str, Any]:
+    """Look once in the way that is chosen."""
+    return choose(device, site.folder / "root").look(with_pids=False)
+
+
+def watched(site: Site, device: Hardware, looks: int = 4) -> Telemetry:
+    """Summarise some looks, 0.3 s apart by the clock of the counters."""
+    source = choose(device, site.folder / "root")
+    samples = []
+    for n in range(looks):
+        again(site)
+        seen = source.look(with_pids=False)
+        fields = {
+            name: seen[name]
+            for name in ("clock_mhz", "dies_mhz", "power_w", "temperature_c", "utilization")
+            if seen.get(name) is not None
+        }
+        throttling = {"throttle": tuple(seen.get("throttle", ()))}
+        throttling |= {n: seen[n] for n in ("counters", "ticks") if n in seen}
+        samples.append(TelemetrySample(t=float(n), source=source.name, **fields, **throttling))
+        time.sleep(0.003)
+    found = summarise(samples, 0, looks)
+    assert found is not None
+    return found
+
+
+# --- devices, tables, sources ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_device_has_its_key_and_tells_its_figures(tmp_path: Path, name: str) -> None:
+    """At rest and at work, by the kernel's files."""
+    make, keys, clock = MACHINES[name]
+    site, devices = laid_out(tmp_path, make(has_kernel=True))
+    assert [device.key for device in devices] == keys
+    resting = [look(site, device) for device in devices]
+    assert {seen["clock_mhz"] for seen in resting} == {143}
+    working = [look(at_work(site), device) for device in devices]
+    assert {seen["clock_mhz"] for seen in working} == {clock}
+    assert {seen["utilization"] for seen in working} == {BUSY / 100}
+    assert working[0]["power_w"] > resting[0]["power_w"] > 100
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("name", [name for name in MACHINES if name != "mi250x"])
+def test_every_table_tells_the_same_of_every_device(
+    tmp_path: Path, name: str, revision: int
+) -> None:
+    """A kernel of another year, with the same device below it."""
+    make, _, clock = MACHINES[name]
+    machine = make(card={"revision": revision}, has_kernel=True)
+    site, devices = laid_out(tmp_path, machine)
+    seen = look(at_work(site), devices[-1])
+    assert (seen["clock_mhz"], seen["temperature_c"]) == (clock, 61)
+    assert bool(seen.get("counters")) is (revision >= 6)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_the_package_and_the_files_tell_the_same(tmp_path: Path, name: str) -> None:
+    """They read one table; only the counters' moments differ."""
+    make, _, _ = MACHINES[name]
+    site, devices = laid_out(tmp_path, make(has_kernel=True, has_package=True))
+    root = site.folder / "root"
+    at_work(site)
+    own = sys.path[:]
+    sys.path[:0] = [str(site.folder / "lib")]
+    try:
+        for device in (devices[0], devices[-1]):
+            seen = [way.source(device, root).look(with_pids=False) for way in (files, package)]
+            for each in seen:
+                each.pop("ticks", None)
+                each["counters"] = sorted(each.get("counters", ()))
+                each.setdefault("throttle", [])
+            assert seen[0] == seen[1]
+    finally:
+        sys.path[:] = own
+        sys.modules.pop("amdsmi", None)
+
+
+# --- what each gets wrong ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "card", "driver"),
+    [
+        (mi300x, {"quirks": ("repeated clock",)}, "6.10.5"),
+        (mi250x, {"quirks": ("hotspot flag",)}, "6.10.5"),
+    ],
+)
+def test_what_is_known_to_be_wrong_makes_no_measurement_invalid(
+    tmp_path: Path, make: Make, card: dict[str, Any], driver: str
+) -> None:
+    """Every run would be."""
+    site, devices = laid_out(tmp_path, make(card=card, driver=driver, has_kernel=True))
+    assert blame(watched(at_work(site), devices[0]), devices[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("make", "card"),
+    [
+        (mi250x, {"held_back": {"socket_thermal": 0.5}}),
+        (mi300x, {"held_back": {"socket_thermal": 0.5}}),
+        (mi300x_vf, {"held_back": {"socket_thermal": 0.5}}),
+        (mi300x, {"held_back": {"socket_thermal": 0.5}, "revision": 9}),
+        (mi350x, {"held_back": {"socket_thermal": 0.5}}),
+    ],
+)
+def test_thermal_throttling_is_seen_on_every_device(
+    tmp_path: Path, make: Make, card: dict[str, Any]
+) -> None:
+    """By counters, or by flags, which hold in every look."""
+    site, devices = laid_out(tmp_path, make(card=card, has_kernel=True))
+    cause = blame(watched(at_work(site), devices[0]), devices[0])
+    assert cause is not None
+    assert cause.startswith("throttled: thermal for ")
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_a_slow_die_sets_the_clock_and_is_named(tmp_path: Path, revision: int) -> None:
+    """Of a whole card; the kernel's own clock is that of the first die."""
+    card = {"quirks": ("slow die",), "revision": revision}
+    site, devices = laid_out(tmp_path, mi300x(card=card, has_kernel=True))
+    seen = watched(at_work(site), devices[0])
+    assert seen.clock_mhz == 1260
+    assert min(seen.dies_mhz, key=seen.dies_mhz.__getitem__) == "XCD 5"
+
+
+def test_a_slow_die_is_one_partition_s_alone(tmp_path: Path) -> None:
+    """The other seven have theirs."""
+    site, devices = laid_out(tmp_path, mi300x_cpx(card={"quirks": ("slow die",)}, has_kernel=True))
+    at_work(site)
+    clocks = [look(site, device)["clock_mhz"] for device in devices]
+    assert clocks == [2100] * 5 + [1260] + [2100] * 2
+
+
+# --- whole commands in a box -------------------------------------------------------------
+
+
+@pytest.fixture
+def boxed(tmp_path: Path) -> Callable[..., Any]:
+    """Run bench-lib in a machine's own /sys and /dev; skip where namespaces are forbidden."""
+    reason = box.why_not()
+    if reason is not None and not os.environ.get("CI"):
+        pytest.skip(reason)
+
+    def run(machine: Machine, *words: str) -> Any:
+        site = machine.lay_out(tmp_path / "machine")
+        environ = site.environ()
+        del environ["BENCH_LIB_ROOT"]  # /sys is the machine's
+        environ["PYTHONPATH"] = str(Path(__file__).parents[1])
+        environ["ROCM_PATH"] = str(site.folder / "root/opt/rocm")
+        answer = box.run(site.folder / "root", [sys.executable, *words], environ)
+        assert answer.returncode in (0, 1), answer.stderr
+        return json.loads(answer.stdout)
+
+    return run
+
+
+DETECT = """
+import json
+from dataclasses import asdict
+from bench_lib import backends
+from bench_lib.engine import telemetry
+found = [each for each in backends.detect() if each.vendor == "amd"]
+seen, cause = telemetry.look_once(found[-1])
+print(json.dumps({"devices": [asdict(each) for each in found], "seen": seen, "cause": cause}))
+"""
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_machine_in_a_box_is_found_and_watched(boxed: Callable[..., Any], name: str) -> None:
+    """With no variable that says where its files are, by the processes that really watch."""
+    make, keys, _ = MACHINES[name]
+    told = boxed(make(has_kernel=True, tools=()), "-c", DETECT)
+    assert [device["key"] for device in told["devices"]] == keys
+    assert (told["cause"], told["seen"]["source"]) == (None, "gpu_metrics")
+    assert told["seen"]["clock_mhz"] == 143
+
+
+CHECK = """
+import json, os
+from dataclasses import asdict
+from bench_lib import backends
+found = [each for each in backends.detect() if each.vendor == "amd"]
+checks = backends.of(found[0]).tool_checks(found, os.environ)
+print(json.dumps([asdict(each) for each in checks]))
+"""
+
+
+@pytest.mark.parametrize("rocm", ["6.3.2", "7.1.0"])
+def test_no_tool_in_a_box_is_found_wrong(boxed: Callable[..., Any], rocm: str) -> None:
+    """Nor the amd-smi of ROCm 6.3, which refuses with status 0."""
+    (check,) = boxed(mi300x(has_kernel=True, rocm=rocm), "-c", CHECK)
+    assert check["ok"], check["detail"]

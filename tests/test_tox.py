@@ -1,0 +1,117 @@
+"""tox's environments for machines with GPUs use the torch that is there, or refuse."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+WITH_TORCH = runpy.run_path(str(ROOT / ".ci/with_torch.py"))
+CUDA = {"__version__": "2.11.0+cu128", "hip": None, "cuda": "12.8"}
+ROCM = {"__version__": "2.11.0+rocm7.1", "hip": "7.1.25424", "cuda": None}
+
+
+class Machine:
+    """A folder with Pythons that answer as if they had some torch, and the nodes of some GPU."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start with no GPU."""
+        self.folder = folder
+        self.environ = {"PATH": ""}
+        (folder / "dev").mkdir()
+
+    def python(self, name: str, torch: object = None, missing: tuple[str, ...] = ()) -> str:
+        """Put a Python on PATH, which notes what it is asked to run."""
+        told = {"prefix": f"/{name}", "torch": torch, "missing": missing}
+        path = self.folder / name / "python3"
+        path.parent.mkdir()
+        path.write_text(
+            f"#!/bin/sh\nif [ \"$1\" = -c ]; then echo '{json.dumps(told)}'; exit; fi\n"
+            f'echo "$0 $*" > {self.folder}/ran\nexit 7\n'
+        )
+        path.chmod(0o755)
+        self.environ["PATH"] += f"{path.parent}{os.pathsep}"
+        return str(path)
+
+    def run(self, **environ: str) -> tuple[int, str]:
+        """Run the words; return the status, and the interpreter that ran them."""
+        told = {**self.environ, **environ}
+        status = WITH_TORCH["main"](["-m", "pytest"], told, self.folder)
+        ran = self.folder / "ran"
+        return status, ran.read_text().removesuffix(" -m pytest\n") if ran.exists() else ""
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """Make a machine without Python."""
+    return Machine(tmp_path)
+
+
+def test_the_first_python_with_torch_is_taken(machine: Machine) -> None:
+    """Tox's own environment has none."""
+    machine.python("tox")
+    wanted = machine.python("rocm", ROCM)
+    (machine.folder / "dev/kfd").touch()
+    assert machine.run() == (7, wanted)
+
+
+def test_the_python_that_runs_tox_comes_before_those_on_path(machine: Machine) -> None:
+    """It may be that of a virtual environment which nobody has activated."""
+    machine.python("system", CUDA)
+    venv = machine.python("venv", CUDA)
+    assert machine.run(BENCH_LIB_TOX_PYTHON=venv) == (7, venv)
+
+
+def test_another_torch_than_the_gpus_is_refused(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would measure the CPU, and be green."""
+    machine.python("venv", CUDA)
+    (machine.folder / "dev/kfd").touch()
+    assert machine.run() == (2, "")
+    said = capsys.readouterr().err
+    assert "built for cuda, and this machine has AMD GPUs; set BENCH_LIB_PYTHON" in said
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        (None, "no torch in"),
+        ("bare", "no torch in"),
+        ("lacking", "has torch and no msgspec; run:"),
+    ],
+)
+def test_a_python_that_cannot_measure_is_refused_with_the_remedy(
+    machine: Machine, capsys: pytest.CaptureFixture[str], named: str | None, said: str
+) -> None:
+    """One that was named is not replaced by another."""
+    pythons = {
+        "bare": machine.python("bare"),
+        "lacking": machine.python("lacking", CUDA, ("msgspec",)),
+    }
+    machine.environ["PATH"] = ""
+    environ: dict[str, Any] = {} if named is None else {"BENCH_LIB_PYTHON": pythons[named]}
+    assert machine.run(**environ) == (2, "")
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("environment", ["smoke", "gate", "nightly"])
+def test_no_gpu_environment_installs_anything(environment: str) -> None:
+    """And each is told what changes speed, and where the devices are."""
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(ROOT / "tox.ini")
+    (section,) = [name for name in config.sections() if environment in name]
+    assert config[section]["skip_install"] == "true"
+    assert (config[section]["deps"], config[section]["extras"]) == ("", "")
+    assert (
+        ".ci/with_torch.py -m pytest perf_tests --perf-tier {env_name}"
+        in config[section]["commands"]
+    )
+    passed = config["testenv"]["pass_env"].split()
+    assert {"MIOPEN_*", "HSA_*", "NCCL_*", "PYTORCH_*", "OMP_*", "BENCH_LIB_*"} <= {*passed}
