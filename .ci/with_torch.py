@@ -1,8 +1,8 @@
 """Run Python with the torch of this machine: ``with_torch.py -m pytest perf_tests``.
 
 tox makes environments of its own, and pip would put a torch for CUDA into them.  The interpreter
-is that of BENCH_LIB_PYTHON, else the one that runs tox (``toxfile.py``), else the first on PATH;
-it has to have torch, bench-lib's other requirements, and a torch for the GPUs that are here.
+is that of BENCH_LIB_PYTHON, else the one that runs tox, else the first on PATH.  It has to have
+bench-lib's requirements, and a torch for the GPUs that are here.
 """
 
 from __future__ import annotations
@@ -28,13 +28,26 @@ print(json.dumps(about))
 BUILDS = {"hip": ("dev/kfd", "AMD"), "cuda": ("dev/nvidiactl", "NVIDIA")}
 
 
-def candidates(environ: dict[str, str]) -> Iterator[str]:
+def started_by(process: int) -> str | None:
+    """Return the interpreter that runs a process, as it was called; None if it cannot be told.
+
+    It may be that of a virtual environment which nobody has activated.
+    """
+    try:
+        words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    called = os.fsdecode(words[0])
+    return called if Path(called).name.startswith("python") else None
+
+
+def candidates(environ: dict[str, str], parent: str | None) -> Iterator[str]:
     """Yield the interpreters to ask, the likeliest first."""
-    for name in ("BENCH_LIB_PYTHON", "BENCH_LIB_TOX_PYTHON"):
-        if environ.get(name):
-            yield environ[name]
-            if name == "BENCH_LIB_PYTHON":
-                return
+    if named := environ.get("BENCH_LIB_PYTHON"):
+        yield named
+        return
+    if parent:
+        yield parent
     for folder in environ.get("PATH", "").split(os.pathsep):
         for name in ("python3", "python"):
             if folder and os.access(Path(folder, name), os.X_OK):
@@ -70,9 +83,14 @@ def problem(python: str, found: dict[str, object], root: Path) -> str | None:
     return None
 
 
-def main(words: list[str], environ: dict[str, str], root: Path = Path("/")) -> int:
+def main(
+    words: list[str],
+    environ: dict[str, str],
+    root: Path = Path("/"),
+    parent: str | None = None,
+) -> int:
     """Run the words with the interpreter that is found; return their status."""
-    asked = list(dict.fromkeys(candidates(environ)))
+    asked = list(dict.fromkeys(candidates(environ, parent)))
     for python in asked:
         found = about(python)
         if found is None or found["torch"] is None:
@@ -92,4 +110,4 @@ def main(words: list[str], environ: dict[str, str], root: Path = Path("/")) -> i
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], dict(os.environ)))
+    sys.exit(main(sys.argv[1:], dict(os.environ), parent=started_by(os.getppid())))

@@ -6,6 +6,8 @@ import configparser
 import json
 import os
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +41,10 @@ class Machine:
         self.environ["PATH"] += f"{path.parent}{os.pathsep}"
         return str(path)
 
-    def run(self, **environ: str) -> tuple[int, str]:
+    def run(self, parent: str | None = None, **environ: str) -> tuple[int, str]:
         """Run the words; return the status, and the interpreter that ran them."""
         told = {**self.environ, **environ}
-        status = WITH_TORCH["main"](["-m", "pytest"], told, self.folder)
+        status = WITH_TORCH["main"](["-m", "pytest"], told, self.folder, parent)
         ran = self.folder / "ran"
         return status, ran.read_text().removesuffix(" -m pytest\n") if ran.exists() else ""
 
@@ -65,7 +67,21 @@ def test_the_python_that_runs_tox_comes_before_those_on_path(machine: Machine) -
     """It may be that of a virtual environment which nobody has activated."""
     machine.python("system", CUDA)
     venv = machine.python("venv", CUDA)
-    assert machine.run(BENCH_LIB_TOX_PYTHON=venv) == (7, venv)
+    assert machine.run(parent=venv) == (7, venv)
+
+
+def test_the_python_that_runs_a_process_is_told_as_it_was_called() -> None:
+    """A link of a virtual environment, not what it leads to; nothing of another program."""
+    for program, told in ((sys.executable, sys.executable), ("cat", None)):
+        words = [program, "-c", "input()"] if told else [program]
+        with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            try:
+                assert WITH_TORCH["started_by"](process.pid) == told
+            finally:
+                process.stdin.write(b"\n")
+                process.stdin.close()
+    assert WITH_TORCH["started_by"](2**22) is None
 
 
 def test_another_torch_than_the_gpus_is_refused(
