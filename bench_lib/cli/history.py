@@ -147,7 +147,7 @@ def show(run: RunName, *, history: HistoryPlace = HERE, json: Json = False) -> N
                 run=found.run_id,
                 hardware_key=found.key,
                 cases=len(found.records),
-                counts=counts(found.records.values()),
+                counts=counts(record.status for record in found.records.values()),
                 devices=found.hardware,
                 records=list(found.records.values()),
             )
