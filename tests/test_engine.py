@@ -11,6 +11,7 @@ from dataclasses import replace
 import builders
 import pytest
 from builders import make_case, make_fault, make_measurement, make_telemetry, the_run
+from filelock import FileLock
 from scripted import Contexts, Watch, gpus, held, held_class
 
 from bench_lib.engine import engine
@@ -336,3 +337,50 @@ def test_cases_are_looked_at_again_where_they_were_measured(tmp_path, monkeypatc
     assert again == ["context-1 b", "context-1 c", "end context-1", "close"]
     assert [len(records[id_].attempts) for id_ in "abc"] == [2, 2, 2]
     assert not workers[0].alive | workers[1].alive
+
+
+# ---- a month is closed --------------------------------------------------------------------
+
+
+def months(folder):
+    """Return the months that are in Parquet."""
+    return [path.stem for path in sorted(folder.glob("*.parquet"))]
+
+
+def test_a_run_that_ends_compacts_closed_months(opened, tmp_path, monkeypatch):
+    """What the rolling baseline does not read is in Parquet alone; the device is free by then."""
+    monkeypatch.setattr(engine, "MOST_RUNS", 1)
+    folder, said = tmp_path / "history", []
+    old = builders.write_run(folder, now="2026-01-02T02:00:00Z", hardware=DEVICE)
+    with opened({}, say=said.append) as run:
+        run.measure(CASE)
+        assert run.conclude()
+        assert old.exists()
+    assert not old.exists()
+    assert months(folder)[0] == "2026-01"
+    assert said[-1] == "history compacted: 2 runs written to Parquet, as a month is closed"
+    assert run.suite.writer.path.exists()
+
+
+def test_a_run_that_does_not_end_compacts_nothing(opened, tmp_path, monkeypatch):
+    """It may be one that was interrupted, and somebody waits."""
+    monkeypatch.setattr(engine, "MOST_RUNS", 1)
+    builders.write_run(tmp_path / "history", now="2026-01-02T02:00:00Z", hardware=DEVICE)
+    with opened({}) as run:
+        run.measure(CASE)
+    assert months(tmp_path / "history") == []
+
+
+def test_what_stands_in_the_way_of_compacting_is_said_and_fails_no_run(
+    opened, tmp_path, monkeypatch
+):
+    """Another run may be at it already."""
+    monkeypatch.setattr(engine, "MOST_RUNS", 1)
+    folder, said = tmp_path / "history", []
+    builders.write_run(folder, now="2026-01-02T02:00:00Z", hardware=DEVICE)
+    with FileLock(folder / ".compact.lock"), opened({}, say=said.append) as run:
+        run.measure(CASE)
+        assert run.conclude()
+        run.close()
+    assert said[-1] == f"history not compacted: {folder} is being compacted by somebody else"
+    assert months(folder) == []

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from bench_lib import formats
 from bench_lib.engine import pairing, profiles
 from bench_lib.engine.device import NO_REPLAYS, HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError
@@ -22,12 +23,12 @@ from bench_lib.engine.settings import (
     Side,
     nodeid_of,
 )
-from bench_lib.engine.suite import Baselines, Suite, fails
+from bench_lib.engine.suite import MOST_RUNS, Baselines, Suite, fails
 from bench_lib.environment import caches
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Case, Draw, Environment, Hardware, Record
 from bench_lib.storage import acceptance, history
-from bench_lib.storage.history import utc_today
+from bench_lib.storage.history import HistoryError, utc_today
 from bench_lib.verdict import judge, validity
 
 
@@ -44,6 +45,7 @@ class Engine:
         self.reference: ReferenceRun | None = None
         """The accepted environment, where one is named."""
         self._held: HeldDevice | None = None
+        self._has_ended = False
 
     # ---- opening and closing --------------------------------------------------------------
 
@@ -111,13 +113,40 @@ class Engine:
             held.close()
 
     def close(self) -> None:
-        """Let go of the device, and close the history; a run without records leaves no file."""
+        """Let go of the device, and close the history; a run without records leaves no file.
+
+        Last of all, when nothing is held any more, a history with a closed month is compacted.
+        """
         with contextlib.ExitStack() as stack:
+            stack.callback(self._compact)
             for suite in self.suites.values():
                 stack.callback(suite.close)
             if self.reference is not None:
                 stack.callback(self.reference.close)
             stack.callback(self.release)
+
+    def _compact(self) -> None:
+        """Compact the history where a run has ended and an earlier month is closed.
+
+        Whatever is in the way of that is said, and is no fault of the run.
+        """
+        folder, has_ended = self.settings.history, self._has_ended
+        self._has_ended = False
+        if folder is None or not has_ended:
+            return
+        if not history.has_closed_month(folder, utc_today(), more_than=MOST_RUNS):
+            return
+        from bench_lib.storage.archive.compaction import compact  # noqa: PLC0415 - brings DuckDB
+
+        try:
+            done = compact(folder, keep=MOST_RUNS)
+        except HistoryError as error:
+            self.settings.say(f"history not compacted: {error}")
+            return
+        runs = formats.many(done.written, "run")
+        self.settings.say(f"history compacted: {runs} written to Parquet, as a month is closed")
+        for reason in done.left:
+            self.settings.say(f"history: {reason}")
 
     def _hold(self, device: Hardware) -> HeldDevice:
         def expected(case: Case) -> validity.Level | None:
@@ -382,6 +411,7 @@ class Engine:
         for suite in self.suites.values():
             status = exit_status if suite is self.suite else 0
             suite.writer.end(suite.counts(), status, caches=filled)
+        self._has_ended = True
 
     def conclude(self, *, needs_figures: bool = False) -> bool:
         """Look again, profile and judge where that was asked for, and end the run.

@@ -465,6 +465,35 @@ def keys(folder: Path) -> dict[str, list[Path]]:
     return dict(sorted(found.items()))
 
 
+def has_closed_month(folder: Path, today: dt.date, *, more_than: int) -> bool:
+    """Whether a folder of more than so many files has runs of an earlier month to compact.
+
+    Those are files that were written to since their month's Parquet file was.
+    """
+    found = files(folder)
+    if len(found) <= more_than:
+        return False
+    month, closed = "", f"{today:%Y%m}"
+    compacted_ns = 0
+    for path in found:
+        if path.name[:6] >= closed:
+            return False
+        if path.name[:6] != month:
+            month = path.name[:6]
+            compacted_ns = _modified_ns(folder / f"{month[:4]}-{month[4:]}.parquet")
+        if _modified_ns(path) > compacted_ns:
+            return True
+    return False
+
+
+def _modified_ns(path: Path) -> int:
+    """Return when a file was last written to, in ns since 1970; 0 where there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 def latest(
     folder: Path,
     key: str,
