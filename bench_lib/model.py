@@ -424,6 +424,8 @@ class Measurement:
     """CPU time that they all used during the measured stretch."""
     operations_s: dict[str, float] = field(default_factory=dict)
     """The costliest operations' own time in a profiled step: the device's, or else the CPU's."""
+    phases_s: dict[str, float] = field(default_factory=dict)
+    """What the worker spent its time on; empty where the attempt says it."""
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -536,6 +538,9 @@ class Attempt:
     replays: bool = False
     """Whether the compiler was made to choose as in the baseline; then it is not accepted."""
     took_s: float = 0.0
+    phases_s: dict[str, float] = field(default_factory=dict)
+    """What it was spent on, in its order: ``fork``, ``build``, ``compile`` and so on.  What no
+    phase has is ``other``, and ``waiting`` is time before it, for a device to recover."""
 
 
 class Status(str, enum.Enum):

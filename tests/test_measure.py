@@ -25,6 +25,7 @@ from bench_lib.worker.measure import (
     iterations_for,
     measure,
 )
+from bench_lib.worker.phases import Phases
 from bench_lib.worker.workloads import NAMED, Setting, Workload, build
 
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
@@ -67,6 +68,7 @@ class Machine:
         ``queue_s`` is the most work that may wait before issuing more has to wait too.
         """
         self.asynchronous = asynchronous
+        self.rested_s = 0.0
         self.ranks = 1
         self.replay_s = 1 / 8
         self.no_graph: BaseException | None = None
@@ -231,9 +233,42 @@ def test_a_case_is_measured_in_the_order_that_gives_each_figure_its_meaning() ->
         *("read marks", "read peak"),
         *("synchronize", "step") * 5,
         "synchronize",
-        *("phase numerics", "numerics", "flops"),
+        *("phase numerics", "numerics", "phase FLOPs", "flops"),
         *("forget", "release"),
     ]
+
+
+def test_every_second_of_a_case_belongs_to_a_phase() -> None:
+    """Of a compiled case the first step's time but for a steady one's is compiling."""
+    machine = Machine(compiled=True, work_s=[3.0, 1 / 4], issue_s=[0.0])
+    begin_s = machine.now()
+    seen = machine.measure()
+    spent = dict(seen.phases_s)
+    assert (spent["first step"], spent["compile"]) == (1 / 4, 2.75)
+    assert spent["warm-up"] == WARM / 4
+    assert spent["build"] == spent["numerics"] == spent["FLOPs"] == 0.0
+    assert math.fsum(spent.values()) == machine.now() - begin_s
+
+
+def test_rest_between_bursts_is_a_phase_of_its_own() -> None:
+    """A phase gives away no more than it has, and one that is entered again goes on."""
+    times = iter([0.0, 1.0, 3.0, 3.5, 4.5, 6.0])
+    told: list[str] = []
+    phases = Phases(told.append, lambda: next(times))
+    phases.enter("bursts")
+    phases.enter("numerics")
+    phases.enter("bursts")
+    phases.clean_up()
+    phases.part("bursts", "rest", 2.5)
+    phases.part("numerics", "compile", 9.0)
+    assert told == ["bursts", "numerics", "bursts"]
+    assert phases.spent() == {
+        "clean up": 2.5,
+        "bursts": 0.5,
+        "numerics": 0.0,
+        "rest": 2.5,
+        "compile": 0.5,
+    }
 
 
 def test_nothing_but_steps_and_marks_happens_inside_the_measured_stretch() -> None:
@@ -825,7 +860,7 @@ def test_a_case_whose_device_time_cannot_be_had_is_measured_all_the_same() -> No
     assert measured.host_bound
     assert (measured.device_s, measured.device_source) == (None, None)
     assert len(measured.warnings) == 1
-    assert machine.log[-4:] == ["numerics", "flops", "forget", "release"]
+    assert machine.log[-5:] == ["numerics", "phase FLOPs", "flops", "forget", "release"]
 
 
 def test_an_interruption_is_not_taken_for_a_step_that_cannot_be_replayed() -> None:

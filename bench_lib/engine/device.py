@@ -310,14 +310,20 @@ class HeldDevice:
         """
         attempts: list[Attempt] = []
         disturbed = waited = False
+        waited_s = 0.0
         while True:
             attempt = self._attempt(case, process, side, replay)
+            if waited_s:
+                phases_s = {"waiting": round(waited_s, 4), **attempt.phases_s}
+                attempt, waited_s = replace(attempt, phases_s=phases_s), 0.0
             why = again = None
             cause = self._spoilt_by(case, attempt)
             if waited:
                 self._cooling.note(helped=cause is None)
             if cause is not None:
+                begin = time.monotonic()
                 again = waited = not waited and self._cooling.wait(f"{case.id}: {cause}")
+                waited_s = time.monotonic() - begin
                 why = cause
             elif not disturbed and attempt.measurement is not None:
                 why = disturbance(attempt.measurement)
@@ -353,7 +359,9 @@ class HeldDevice:
                 raise
             self._reference_is_gone = True
             attempt = replace(attempt, fault=Fault("launch", str(error), "open device"))
-        return replace(attempt, took_s=round(time.monotonic() - begin, 3))
+        took_s = round(time.monotonic() - begin, 3)
+        phase = attempt.fault.phase if attempt.fault is not None else "other"
+        return replace(attempt, took_s=took_s, phases_s={phase: took_s})
 
     def _blank(self, case: Case, process: int) -> Attempt:
         return Attempt(
@@ -370,12 +378,18 @@ class HeldDevice:
     ) -> Attempt:
         if self.device.uuid is not None:  # NVML's and torch's spellings differ
             measurement = replace(measurement, device_uuid=self.device.uuid)
+        looked_s = time.monotonic()
+        telemetry = self._seen_during(measurement)
+        ended_s = time.monotonic()
+        phases_s = {**measurement.phases_s, "telemetry": round(ended_s - looked_s, 4)}
+        other_s = ended_s - began_s - math.fsum(phases_s.values())
         return replace(
             attempt,
-            measurement=measurement,
-            telemetry=self._seen_during(measurement),
+            measurement=replace(measurement, phases_s={}),
+            telemetry=telemetry,
             accepted=True,
-            took_s=round(time.monotonic() - began_s, 3),
+            took_s=round(ended_s - began_s, 3),
+            phases_s={**phases_s, "other": round(max(0.0, other_s), 4)},
         )
 
     def _seen_during(self, measurement: Measurement) -> Telemetry | None:

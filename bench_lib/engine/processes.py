@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -24,6 +25,9 @@ from bench_lib.model import (
     Measurement,
 )
 from bench_lib.verdict.metrics import iterations
+
+FORK = "fork"
+"""Starting workers, which import torch, and opening a process; of most cases it is open."""
 
 
 def start_watching(device: Hardware) -> Sampler:
@@ -106,9 +110,13 @@ class Processes:
         is_cold = case.launch.cold or replay is not None
         if is_cold:
             self.drop(number)  # what ran in it has libraries loaded and kernels found
+        begin = time.monotonic()
         process = self.open(number)
+        opening_s = time.monotonic() - begin
         self._measured_by = [process.pid]
         measurement = process.measure(case, bursts, replay)
+        phases_s = {FORK: round(opening_s, 4), **measurement.phases_s}
+        measurement = replace(measurement, phases_s=phases_s)
         if process.is_dear:
             warning = "launches cost more in this context than they could, and in all that were "
             warning += "drawn before it"

@@ -53,6 +53,8 @@ class Clock:
 
     asynchronous = False
     """Whether issuing work and doing it are different things."""
+    rested_s = 0.0
+    """How long the device was left idle on purpose, in all."""
 
     def now(self) -> float:
         """Seconds on the machine's monotonic clock."""
@@ -86,6 +88,7 @@ class Clock:
         """Leave the device idle for a moment."""
         self.synchronize()
         time.sleep(seconds)
+        self.rested_s += seconds
 
     def wake(self, seconds: float) -> None:
         """Keep the device busy for about so long without drawing power; nothing on a CPU."""

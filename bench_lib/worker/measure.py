@@ -22,6 +22,7 @@ from bench_lib.worker.bursts import InBursts, in_bursts
 from bench_lib.worker.device import compile_cache_state, forget_compiled
 from bench_lib.worker.device_time import DeviceTime, device_time
 from bench_lib.worker.launches import LaunchCosts
+from bench_lib.worker.phases import BURSTS, COMPILE, FIRST_STEP, REST, Phases
 from bench_lib.worker.probe import host_us, median_us
 from bench_lib.worker.workloads import Setting, Workload, build
 
@@ -130,12 +131,18 @@ class MeasuringContext:
 
 def measure(case: Case, context: MeasuringContext) -> Measurement:
     """Measure one case; whatever goes wrong is raised, with nothing left on the device."""
+    phases = Phases(context.phase, context.clock.now)
+    rested_s = context.clock.rested_s
     with (
         cleaned(context),
         _caches(case, context),
         on_threads(case.launch.threads),
     ):
-        return _measure(case, context)
+        measurement = _measure(case, replace(context, phase=phases.enter))
+        phases.clean_up()
+    phases.part(FIRST_STEP, COMPILE, measurement.compile_s or 0.0)
+    phases.part(BURSTS, REST, context.clock.rested_s - rested_s)
+    return replace(measurement, phases_s=phases.spent())
 
 
 def _caches(case: Case, context: MeasuringContext) -> contextlib.AbstractContextManager[None]:
@@ -187,7 +194,7 @@ def _measured(
     clock, sampling = context.clock, case.sampling
     warnings = [*context.launches.warnings, *workload.warnings]
 
-    context.phase("first step")
+    context.phase(FIRST_STEP)
     first_step_s = timed(clock, workload.step, 1)
     workload.first_step_done()
     cache = context.cache_state() if workload.compiled else None
@@ -243,6 +250,7 @@ def _measured(
     numerics = flops = traffic = reduced = None
     if sampling.checks:
         numerics = workload.numerics()
+        context.phase("FLOPs")
         flops, traffic = workload.flops_per_step(), workload.traffic_bytes_per_step()
         reduced = workload.reduced_flops_share()
     if numerics is not None and not numerics.finite:
@@ -293,7 +301,7 @@ def _burst(
     bursts = context.bursts
     if bursts is None or context.setting.ranks > 1 or (host_bound and not bursts.always):
         return None
-    context.phase("bursts")
+    context.phase(BURSTS)
     with uncollected():
         return in_bursts(context.clock, workload.step, bursts, step_s, case.sampling.max_iterations)
 
