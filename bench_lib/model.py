@@ -77,6 +77,8 @@ class Sampling:
 
     warmup_s: float = 0.5
     """Least warm-up; GPU clocks need 0.4 s or more to ramp (ROCm/composable_kernel#1241)."""
+    warmup_early_s: float = 0.2
+    """Least warm-up of a case whose blocks of steps all agree within 0.5% for so long."""
     warmup_max_s: float = 5.0
     """Past this the case is measured as it is, with a warning that it was not steady."""
     iterations: int = 20
@@ -85,6 +87,10 @@ class Sampling:
     """Most measured iterations."""
     measure_s: float = 0.25
     """Iterations are added until this much time is expected to be filled."""
+    enough: float | None = None
+    """Long steps end where the median's relative standard error is this; 0 measures all of
+    ``iterations``, and so does a number of them that was asked for.  None takes a third of what
+    processes of the case's family differ by."""
     checks: bool = True
     """Whether the answer is held against FP32 eager's afterwards, and the FLOPs are counted."""
 

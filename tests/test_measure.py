@@ -28,7 +28,14 @@ from bench_lib.worker.measure import (
 from bench_lib.worker.phases import Phases
 from bench_lib.worker.workloads import NAMED, Setting, Workload, build
 
-AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
+AT_ONCE = Sampling(
+    warmup_s=0,
+    warmup_max_s=0,
+    warmup_early_s=1000,
+    iterations=2,
+    max_iterations=2,
+    measure_s=0,
+)
 """No more warm-up than the least number of steps, and two measured iterations."""
 
 FIRST, WARM, AGAIN, MEASURED = 1, LEAST_WARMUP_STEPS, 1, AT_ONCE.iterations
@@ -637,6 +644,41 @@ def test_warming_up_goes_on_until_three_blocks_agree() -> None:
     assert measured.warnings == []
 
 
+def test_warming_up_ends_early_where_blocks_agree_within_half_a_percent() -> None:
+    """Three blocks at least, and all of the time that is asked for."""
+    early = {"warmup_s": 4, "warmup_max_s": 100}
+    assert warmed([1 / 4], **early, warmup_early_s=0.5).warmup_s == 0.75
+    assert warmed([1 / 4], **early, warmup_early_s=1.5).warmup_s == 1.5
+
+
+def test_warming_up_does_not_end_early_while_a_clock_ramps() -> None:
+    """Blocks that get faster by 1% each are steady only after the least time."""
+    ramp = [0.25 * 0.99**i for i in range(60)]
+    assert warmed(ramp, warmup_s=4, warmup_max_s=100, warmup_early_s=0.5).warmup_s >= 4
+
+
+def test_long_steps_end_where_their_median_is_known_well_enough() -> None:
+    """Six of twenty; and all twenty where their spread has not settled."""
+    sampling = {"iterations": 20, "max_iterations": 200, "enough": 0.001}
+    assert len(warmed([1 / 4], **sampling).iteration_s) == 6
+    stalls = [1 / 4] * (FIRST + WARM + AGAIN + 3) + [1 / 2] + [1 / 4]
+    assert len(warmed(stalls, **sampling).iteration_s) == 20
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        pytest.param({"enough": None}, id="nobody says what is enough"),
+        pytest.param({"max_iterations": 20, "enough": 0.001}, id="a number was asked for"),
+        pytest.param({"measure_s": 9.0, "enough": 0.001}, id="short steps"),
+    ],
+)
+def test_iterations_do_not_end_early_where(sampling: dict[str, Any]) -> None:
+    """They cost little, or are what somebody wants."""
+    asked = {"iterations": 20, "max_iterations": 200, "measure_s": 0, **sampling}
+    assert len(warmed([1 / 4], **asked).iteration_s) >= 20
+
+
 def test_warming_up_lasts_its_least_time_though_steady() -> None:
     """Clocks that have not begun to ramp are steady too."""
     measured = warmed([1 / 4], warmup_s=2, warmup_max_s=100)
@@ -738,7 +780,9 @@ def test_the_fewest_iterations_win_over_the_most() -> None:
 
 def test_ranks_decide_by_the_value_that_they_agreed_on() -> None:
     """Each would take other numbers of steps by its own clock, and wait for the others."""
-    sampling = Sampling(warmup_s=1, warmup_max_s=100, iterations=1, max_iterations=99, measure_s=1)
+    sampling = dataclasses.replace(
+        AT_ONCE, warmup_s=1, warmup_max_s=100, iterations=1, max_iterations=99, measure_s=1
+    )
     alone = Machine(work_s=[1 / 64], issue_s=[0.0]).measure(sampling)
     assert (alone.warmup_iterations, len(alone.iteration_s)) == (66, 64)
     # The slowest rank takes half a second for the first step and for each block.

@@ -29,7 +29,7 @@ from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Case, Draw, Environment, Hardware, Record
 from bench_lib.storage import acceptance, history
 from bench_lib.storage.history import HistoryError, utc_today
-from bench_lib.verdict import judge, validity
+from bench_lib.verdict import families, judge, validity
 
 
 class Engine:
@@ -170,7 +170,10 @@ class Engine:
     def attempt(self, case: Case) -> Outcome:
         """Measure a case without writing it down; raises LaunchError and DeviceBusyError."""
         limits = self.settings.limits.get(case.id, case.limits)
-        return self.held.measure(replace(case, limits=limits))
+        sampling = case.sampling
+        if sampling.enough is None:
+            sampling = replace(sampling, enough=families.enough(case))
+        return self.held.measure(replace(case, limits=limits, sampling=sampling))
 
     def measure_together(self, cases: Sequence[Case], process: int) -> None:
         """Measure cases in one fresh process of each side, and write them down.
