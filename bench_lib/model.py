@@ -362,6 +362,19 @@ class Draw:
         return {c.source: c.config for c in self.kernels.values() if not c.template}
 
 
+NUMERICS, COUNTS = "numerics", "counts"
+"""What need not be found out again of a case: its answer beside FP32's, and its ``Counts``."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a step of a case comes to by arithmetic alone; fields as in ``Measurement``."""
+
+    flops_per_step: float | None = None
+    traffic_bytes_per_step: float | None = None
+    reduced_flops_share: float | None = None
+
+
 @dataclass(frozen=True)
 class Measurement:
     """What one device context saw of one case."""
@@ -433,6 +446,11 @@ class Measurement:
     phases_s: dict[str, float] = field(default_factory=dict)
     """What the worker spent its time on; empty where the attempt says it."""
     warnings: list[str] = field(default_factory=list)
+
+    @property
+    def counts(self) -> Counts:
+        """What its step comes to by arithmetic alone."""
+        return Counts(self.flops_per_step, self.traffic_bytes_per_step, self.reduced_flops_share)
 
     @property
     def state(self) -> str | None:

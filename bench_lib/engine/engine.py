@@ -256,7 +256,14 @@ class Engine:
                 queues.setdefault(on(record), []).append(record.case)
             lanes = [[case.id for case in cases] for cases in queues.values()]
             self.settings.progress.begin(LOOKING_AGAIN, lanes)
-            self._measure_in(process, queues, confirms=True, in_turns=in_turns, replays=replays)
+            self._measure_in(
+                process,
+                queues,
+                confirms=True,
+                in_turns=in_turns,
+                replays=replays,
+                known=self._with_sound_numerics(records),
+            )
 
     def _to_take_in_turns(
         self,
@@ -298,6 +305,15 @@ class Engine:
         records = [self.suite.records[case_id] for case_id in doubtful]
         return [record for record in records if record.attempts[-1].process == process - 1]
 
+    def _with_sound_numerics(self, records: Iterable[Record]) -> Collection[str]:
+        """Return the ids of cases whose numerics a fresh process need not look at again.
+
+        Of two sides each has its own.
+        """
+        if self._is_paired:
+            return ()
+        return {r.case.id for r in records if judge.has_sound_numerics(r.verdicts)}
+
     def _measure_in(
         self,
         process: int,
@@ -306,6 +322,7 @@ class Engine:
         confirms: bool,
         in_turns: Collection[str] = (),
         replays: Mapping[str, Draw] = NO_REPLAYS,
+        known: Collection[str] = (),
     ) -> None:
         """Measure each device's queue in a fresh process, the devices at the same time."""
         outcomes: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
@@ -314,7 +331,12 @@ class Engine:
         def work(held: HeldDevice) -> None:
             try:
                 again = held.measure_again(
-                    queues[held], process, confirms=confirms, in_turns=in_turns, replays=replays
+                    queues[held],
+                    process,
+                    confirms=confirms,
+                    in_turns=in_turns,
+                    replays=replays,
+                    known=known,
                 )
                 for outcome in again:
                     outcomes.put(outcome)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from bench_lib import backends
@@ -85,23 +85,30 @@ class Processes:
         number: int,
         bursts: Bursts | None = None,
         replay: Draw | None = None,
+        known: Collection[str] = (),
     ) -> Measurement:
         """Measure a case in a process, which opens the device unless it has it open.
 
         With ``bursts`` a power-bound case is measured in them, unless it has several ranks.  With
         ``replay`` it has a process of its own, in which the compiler chooses as it did there.
+        What is ``known`` of it, NUMERICS or COUNTS, is not found out again.
 
         After a fault the process is gone.  Raises CaseSkipped or CaseFault, and LaunchError
         where workers cannot be started at all.
         """
         try:
-            return self._measured(case, number, bursts, replay)
+            return self._measured(case, number, bursts, replay, known)
         except CaseFault:
             self.drop(number)
             raise
 
     def _measured(
-        self, case: Case, number: int, bursts: Bursts | None, replay: Draw | None
+        self,
+        case: Case,
+        number: int,
+        bursts: Bursts | None,
+        replay: Draw | None,
+        known: Collection[str],
     ) -> Measurement:
         if case.launch.ranks > 1:
             measurement = self._measure_ranks(case)
@@ -114,7 +121,7 @@ class Processes:
         process = self.open(number)
         opening_s = time.monotonic() - begin
         self._measured_by = [process.pid]
-        measurement = process.measure(case, bursts, replay)
+        measurement = process.measure(case, bursts, replay, known)
         phases_s = {FORK: round(opening_s, 4), **measurement.phases_s}
         measurement = replace(measurement, phases_s=phases_s)
         if process.is_dear:

@@ -40,7 +40,7 @@ from bench_lib.launch.wire import (
 from bench_lib.model import Bursts, Case, Device, Draw, Fault, KernelTable, Measurement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 START_LIMIT_S = 300.0
 """torch on a cold network file system takes minutes to import."""
@@ -90,9 +90,15 @@ class WorkerProcess:
         return self.excess is not None and self.excess > SAME_KIND
 
     def measure(
-        self, case: Case, bursts: Bursts | None = None, replay: Draw | None = None
+        self,
+        case: Case,
+        bursts: Bursts | None = None,
+        replay: Draw | None = None,
+        known: Collection[str] = (),
     ) -> Measurement:
         """Measure one case, in bursts if it is power-bound and ``bursts`` are given.
+
+        What is ``known`` of it, NUMERICS or COUNTS, is not found out again.
 
         With ``replay`` the compiler finds empty caches and chooses as it did there; nothing may
         have been measured in this process before.  Raises CaseSkipped with the reason, or
@@ -103,6 +109,8 @@ class WorkerProcess:
             beside["bursts"] = dataclasses.asdict(bursts)
         if replay is not None:
             beside["replay"] = replay.table
+        if known:
+            beside["known"] = sorted(known)
         return self._answer("measure", case, "measurement", Measurement, beside)
 
     def calibrate(self) -> Bursts | None:

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bench_lib.model import Bursts, Case, Measurement, Numerics, Sampling
+from bench_lib.model import (
+    COUNTS,
+    NUMERICS,
+    Bursts,
+    Case,
+    Counts,
+    Measurement,
+    Numerics,
+    Sampling,
+)
 from bench_lib.worker import caches, draws, host, stopping
 from bench_lib.worker.bursts import InBursts, in_bursts
 from bench_lib.worker.device import compile_cache_state, forget_compiled
@@ -153,6 +162,8 @@ class MeasuringContext:
     """Measure power-bound cases in such bursts; None measures all under sustained work."""
     replay: Mapping[str, Mapping[str, int | str]] | None = None
     """Have the compiler choose so, by the kernel's source, from empty caches."""
+    known: Collection[str] = ()
+    """What need not be found out again: NUMERICS, COUNTS."""
     host_us: Callable[[], list[float]] = host_us
     phase: Callable[[str], None] = lambda _name: None
     """Told where in the case we are, for the error message of a hang."""
@@ -284,13 +295,7 @@ def _measured(
         device = device_time(clock, workload.step)
         warnings += device.warnings
 
-    context.phase("numerics")
-    numerics = flops = traffic = reduced = None
-    if sampling.checks:
-        numerics = workload.numerics()
-        context.phase("FLOPs")
-        flops, traffic = workload.flops_per_step(), workload.traffic_bytes_per_step()
-        reduced = workload.reduced_flops_share()
+    numerics, counts = _checked(sampling, context, workload)
     if numerics is not None and not numerics.finite:
         warnings.append("the answer holds infinities or NaN")
     return Measurement(
@@ -317,10 +322,10 @@ def _measured(
         draw=draw,
         peak_memory_bytes=None if peak is None else peak - before,
         parameters=workload.parameters,
-        flops_per_step=flops,
+        flops_per_step=counts.flops_per_step,
         least_bytes_per_step=workload.least_bytes_per_step,
-        traffic_bytes_per_step=traffic,
-        reduced_flops_share=reduced,
+        traffic_bytes_per_step=counts.traffic_bytes_per_step,
+        reduced_flops_share=counts.reduced_flops_share,
         numerics=_storable(numerics),
         probe={**context.launches.probe, "host_us": median_us(python_us)},
         portions_s={name: statistics.median(times) for name, times in portions.items()},
@@ -339,6 +344,21 @@ def _warmed_up(
     steady = Steadiness(sampling.warmup_s, sampling.warmup_max_s, sampling.warmup_early_s)
     steady.warm_up(context.clock, workload.step, first_step_s, context.agree)
     return steady
+
+
+def _checked(
+    sampling: Sampling, context: MeasuringContext, workload: Workload
+) -> tuple[Numerics | None, Counts]:
+    """Hold the answer against FP32 eager's, and count; whatever is known already is left out."""
+    numerics, counts = None, Counts()
+    if sampling.checks and NUMERICS not in context.known:
+        context.phase("numerics")
+        numerics = workload.numerics()
+    if sampling.checks and COUNTS not in context.known:
+        context.phase("FLOPs")
+        flops, traffic = workload.flops_per_step(), workload.traffic_bytes_per_step()
+        counts = Counts(flops, traffic, workload.reduced_flops_share())
+    return numerics, counts
 
 
 def _burst(
