@@ -89,7 +89,7 @@ class Sampling:
     """Iterations are added until this much time is expected to be filled."""
     enough: float | None = None
     """Long steps end where the median's relative standard error is this; 0 measures all of
-    ``iterations``, and so does a number of them that was asked for.  None takes a third of what
+    ``iterations``, and so does a number of them that was asked for.  None takes half of what
     processes of the case's family differ by."""
     checks: bool = True
     """Whether the answer is held against FP32 eager's afterwards, and the FLOPs are counted."""

@@ -209,10 +209,12 @@ def medians(workers: Workers) -> np.ndarray:
 def _enough(times: np.ndarray, error: float) -> np.ndarray:
     """Return where ``stopping.is_enough`` says so; the first few are asked, to be sure of it."""
     n, half = times.shape[-1], times.shape[-1] // 2
-    middle = np.median(times, axis=-1)
+    middle, ordered = np.median(times, axis=-1), np.sort(times, axis=-1)
     parts = np.median(times[..., :half], axis=-1), np.median(times[..., half:], axis=-1)
-    own = stopping.OF_MEDIAN * np.std(times, axis=-1, ddof=1) / math.sqrt(n)
-    found = (own <= error * middle) & (np.abs(parts[0] - parts[1]) <= 2 * error * middle)
+    spread = np.std(ordered[..., :-1], axis=-1, ddof=1) * (1 + stopping.WITHOUT_SLOWEST / n)
+    found = stopping.OF_MEDIAN * spread / math.sqrt(n) <= error * middle
+    found &= np.abs(parts[0] - parts[1]) <= 2 * error * middle
+    found &= ordered[..., -1] <= (1 + stopping.STALL) * middle
     asked = times.reshape(-1, n)[:5].tolist()
     assert [stopping.is_enough(each, error) for each in asked] == found.reshape(-1)[:5].tolist()
     return np.asarray(found)

@@ -16,9 +16,14 @@ QUIET = [1.0, 1.0002, 0.9999, 1.0001, 0.9998, 1.0]
 
 
 def test_six_iterations_that_hardly_differ_are_enough():
-    """Their median errs by 0.007%."""
+    """Their median errs by 0.01%."""
     assert is_enough(QUIET, ENOUGH)
     assert not is_enough(QUIET, ENOUGH / 10)
+
+
+def test_the_first_may_wait_for_its_launch():
+    """The device is idle before it."""
+    assert is_enough([1.008, *QUIET[1:]], ENOUGH)
 
 
 def test_five_are_never_enough():
@@ -70,4 +75,4 @@ def test_the_error_that_is_enough_goes_by_family():
     network = make_case(params={"network": "resnet50", "compile_mode": "eager"})
     graph = dataclasses.replace(network, params={**network.params, "compile_mode": "graph"})
     assert families.enough(graph) < families.enough(network)
-    assert families.enough(network) == pytest.approx(0.0002)
+    assert families.enough(network) == pytest.approx(0.0003)

@@ -24,8 +24,8 @@ def family_of(case: Case) -> str:
 
 PROCESSES = {GRAPHS: 0.0004, NETWORKS: 0.0006, OPERATORS: 0.0006}
 """Standard deviation between processes in chosen streams, seen on an H200 (docs/statistics.md)."""
-SHARE = 1 / 3
-"""Of it, the error of a process's median that adds 5% to what processes differ by."""
+SHARE = 1 / 2
+"""Of it, the error of a process's median that adds 12% to what processes differ by."""
 
 
 def enough(case: Case) -> float:
