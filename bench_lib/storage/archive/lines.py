@@ -250,16 +250,22 @@ def _seen(attempt: Attempt, measured: Measurement) -> _Seen:
 
 
 def _fill_value(row: LineRow, seen: Sequence[_Seen]) -> None:
-    uuids = {one.device_uuid for one in seen}
-    rates = [one.rate for one in seen if one.rate is not None]
+    first = min(seen, key=lambda one: (one.time, one.process)) if len(seen) > 1 else seen[0]
     peaks = [one.peak_memory_bytes for one in seen if one.peak_memory_bytes is not None]
-    row.device_uuid = uuids.pop() if len(uuids) == 1 else None
-    row.environment = min(seen, key=lambda one: (one.time, one.process)).environment
-    row.log_median = statistics.median([one.log_median for one in seen])
-    row.spread = statistics.median([one.spread for one in seen])
-    row.rate = statistics.median(rates) if rates else None
+    row.device_uuid = first.device_uuid if len({one.device_uuid for one in seen}) == 1 else None
+    row.environment = first.environment
+    row.log_median = _middle([one.log_median for one in seen])
+    row.spread = _middle([one.spread for one in seen])
+    row.rate = _middle([one.rate for one in seen if one.rate is not None])
     row.item = seen[0].item
     row.peak_memory_bytes = _storable(max(peaks, default=None))
+
+
+def _middle(values: Sequence[float]) -> float | None:
+    """Return the median, in the values' unit; None of nothing.  Most have one value."""
+    if len(values) > 1:
+        return statistics.median(values)
+    return values[0] if values else None
 
 
 def counts(statuses: Iterable[Status | None]) -> dict[str, int]:
