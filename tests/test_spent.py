@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from builders import make_attempt, make_case, make_record
+from nights import make_night, regressed
 
 from bench_lib.report import spent
+from bench_lib.report.html import page
+from bench_lib.report.markdown import as_markdown
 
 
 def record(case_id="resnet50-b64", *attempts):
@@ -54,3 +59,15 @@ def test_a_history_from_before_says_nothing_of_phases():
     """Its attempts recorded none."""
     assert spent.sentence([make_record()]) == ""
     assert spent.case_rows([make_record()]) == []
+
+
+def test_the_report_says_what_the_night_was_spent_on():
+    """Under its heading on the page, and in the comment."""
+    entry = regressed()
+    attempts = [replace(each, phases_s={"measure": 2.0}) for each in entry.record.attempts]
+    told = replace(entry, record=replace(entry.record, attempts=attempts))
+    night = make_night([told])
+    assert night.spent.endswith(": measure 100%.")
+    assert night.spent in as_markdown(night)
+    assert f'<p class="spent">{night.spent}</p>' in page(night)
+    assert '<p class="spent">' not in page(make_night([entry]))
