@@ -88,7 +88,7 @@ class Sampling:
     measure_s: float = 0.25
     """Iterations are added until this much time is expected to be filled."""
     enough: float | None = None
-    """Long steps end where the median's relative standard error is this; 0 measures all of
+    """Long steps end where the median's standard error is this fraction of it; 0 measures all of
     ``iterations``, and so does a number of them that was asked for.  None takes half of what
     processes of the case's family differ by."""
     checks: bool = True
@@ -363,11 +363,11 @@ class Draw:
 
 
 NUMERICS, COUNTS = "numerics", "counts"
-"""What need not be found out again of a case: its answer beside FP32's, and its ``Counts``."""
+"""What need not be found out again of a case: its answer beside FP32's, its ``StepCounts``."""
 
 
 @dataclass(frozen=True)
-class Counts:
+class StepCounts:
     """What a step of a case comes to by arithmetic alone; fields as in ``Measurement``."""
 
     flops_per_step: float | None = None
@@ -448,9 +448,10 @@ class Measurement:
     warnings: list[str] = field(default_factory=list)
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> StepCounts:
         """What its step comes to by arithmetic alone."""
-        return Counts(self.flops_per_step, self.traffic_bytes_per_step, self.reduced_flops_share)
+        traffic, share = self.traffic_bytes_per_step, self.reduced_flops_share
+        return StepCounts(self.flops_per_step, traffic, share)
 
     @property
     def state(self) -> str | None:

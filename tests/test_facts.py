@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from builders import make_case, make_environment
 
-from bench_lib.model import Counts, Launch
+from bench_lib.model import Launch, StepCounts
 from bench_lib.storage import facts
 
-COUNTS = Counts(8e9, 1e8, 0.5)
+COUNTS = StepCounts(8e9, 1e8, 0.5)
 HERE = make_environment()
 
 

@@ -236,13 +236,8 @@ def _baseline_checks(references: dict[str, Reference]) -> Iterator[Check]:
 # --- as a page ---------------------------------------------------------------------------
 
 
-def page(machine: Machine) -> list[str]:
-    """Return the page's lines, none longer than `WIDTH`."""
-    return [*first_half(machine), *second_half(machine)]
-
-
 def first_half(known: Machine | Examination) -> list[str]:
-    """Return the lines that wait for no worker."""
+    """Return the page's lines that wait for no worker, none longer than `WIDTH`."""
     devices, telemetry = known.devices, known.telemetry
     sections = [
         ("Devices", _devices(devices, known.baselines)),

@@ -157,7 +157,7 @@ class PerfSession:
             homes = {}
             for nodeid in nodeids:
                 uuid = last.get(nodeid) or last.get(pace.name_of(nodeid))
-                homes[nodeid] = index.get(uuid, devices.device_of(nodeid, workers))
+                homes[nodeid] = index.get(uuid or "", devices.device_of(nodeid, workers))
             past = pace.past(self.options.history, key, but=own)
             self._plan = balance.balanced(homes, workers, Pace(past).of)
         return self._plan

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from bench_lib.model import Case, Counts, Environment
+from bench_lib.model import Case, Environment, StepCounts
 
 COUNTING = ("formulas", "worker/workloads")
 """Folders of this package whose code counts; what other code counted is not read."""
@@ -22,10 +22,10 @@ COUNTING = ("formulas", "worker/workloads")
 
 class _Kept(msgspec.Struct):
     of: dict[str, Any]
-    counts: Counts
+    counts: StepCounts
 
 
-def counts_of(case: Case, environment: Environment) -> Counts | None:
+def counts_of(case: Case, environment: Environment) -> StepCounts | None:
     """Return what a case's step comes to in some software; None where it has to be counted."""
     about = _about(case, environment)
     if about is None:
@@ -37,7 +37,7 @@ def counts_of(case: Case, environment: Environment) -> Counts | None:
     return kept.counts if kept.of == about else None
 
 
-def keep_counts(case: Case, environment: Environment, counts: Counts) -> None:
+def keep_counts(case: Case, environment: Environment, counts: StepCounts) -> None:
     """Keep what was counted; where it cannot be kept, it is counted again next time."""
     about = _about(case, environment)
     if about is None or counts.flops_per_step is None:

@@ -29,5 +29,5 @@ SHARE = 1 / 2
 
 
 def enough(case: Case) -> float:
-    """Return the relative standard error of a median from which on iterations tell nothing."""
+    """Return a median's standard error, a fraction of it, from which iterations tell nothing."""
     return SHARE * PROCESSES[family_of(case)]

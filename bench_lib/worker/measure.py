@@ -21,10 +21,10 @@ from bench_lib.model import (
     NUMERICS,
     Bursts,
     Case,
-    Counts,
     Measurement,
     Numerics,
     Sampling,
+    StepCounts,
 )
 from bench_lib.worker import caches, draws, host, stopping
 from bench_lib.worker.bursts import InBursts, in_bursts
@@ -348,16 +348,16 @@ def _warmed_up(
 
 def _checked(
     sampling: Sampling, context: MeasuringContext, workload: Workload
-) -> tuple[Numerics | None, Counts]:
+) -> tuple[Numerics | None, StepCounts]:
     """Hold the answer against FP32 eager's, and count; whatever is known already is left out."""
-    numerics, counts = None, Counts()
+    numerics, counts = None, StepCounts()
     if sampling.checks and NUMERICS not in context.known:
         context.phase("numerics")
         numerics = workload.numerics()
     if sampling.checks and COUNTS not in context.known:
         context.phase("FLOPs")
         flops, traffic = workload.flops_per_step(), workload.traffic_bytes_per_step()
-        counts = Counts(flops, traffic, workload.reduced_flops_share())
+        counts = StepCounts(flops, traffic, workload.reduced_flops_share())
     return numerics, counts
 
 

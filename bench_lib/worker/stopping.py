@@ -21,7 +21,7 @@ STALL = 0.01
 
 
 def is_enough(times: Sequence[float], error: float) -> bool:
-    """Whether the median of some times is known to a relative standard error.
+    """Whether the median of some times in seconds is known to an error, a fraction of it.
 
     A stall among few iterations, or halves that lie apart, say that the spread is not known yet.
     """
