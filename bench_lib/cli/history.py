@@ -396,12 +396,20 @@ def _print_phases(run: Run) -> None:
         return
     print_table(spent.HEADINGS, spent.rows(found))
     if run.ended is not None:
-        took_s = (_moment(run.ended) - _moment(run.started)).total_seconds()
+        took_s = (_moment(run.ended) - _began(run)).total_seconds()
         beside = f", {took_s - found.total_s:.0f} s of it beside attempts"
         # Several devices measure at the same time.
         print(f"the run took {took_s:.0f} s{beside if took_s > found.total_s else ''}")
     print()
     print_table(spent.CASE_HEADINGS, spent.case_rows(records))
+
+
+def _began(run: Run) -> dt.datetime:
+    """Return when a run's file was made; its first line is written when a case is measured."""
+    from bench_lib.storage.history import NAME
+
+    named = NAME.fullmatch(run.path.name)
+    return dt.datetime.strptime(named["time"], "%Y%m%dT%H%M%SZ") if named else _moment(run.started)
 
 
 def _moment(time: str) -> dt.datetime:
