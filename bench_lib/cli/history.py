@@ -409,11 +409,13 @@ def _began(run: Run) -> dt.datetime:
     from bench_lib.storage.history import NAME
 
     named = NAME.fullmatch(run.path.name)
-    return dt.datetime.strptime(named["time"], "%Y%m%dT%H%M%SZ") if named else _moment(run.started)
+    if named is None:
+        return _moment(run.started)
+    return dt.datetime.strptime(named["time"], "%Y%m%dT%H%M%S%z")
 
 
 def _moment(time: str) -> dt.datetime:
-    return dt.datetime.fromisoformat(time.rstrip("Z"))
+    return dt.datetime.strptime(time, "%Y-%m-%dT%H:%M:%S%z")
 
 
 def _print_schema(*, json: bool) -> None:
