@@ -84,6 +84,8 @@ class Sampling:
 
     warmup_s: float = 0.5
     """Least warm-up; GPU clocks need 0.4 s or more to ramp (ROCm/composable_kernel#1241)."""
+    warmup_early_s: float = 0.5
+    """Least warm-up of a case whose blocks of steps all agree within 0.5% for so long."""
     warmup_max_s: float = 5.0
     """Past this the case is measured as it is, with a warning that it was not steady."""
     iterations: int = 20
@@ -92,6 +94,10 @@ class Sampling:
     """Most measured iterations."""
     measure_s: float = 0.25
     """Iterations are added until this much time is expected to be filled."""
+    enough: float | None = None
+    """Long steps end where the median's standard error is this fraction of it; 0 measures all of
+    ``iterations``, and so does a number of them that was asked for.  None takes half of what
+    processes of the case's family differ by."""
     checks: bool = True
     """Whether the answer is held against FP32 eager's afterwards, and the FLOPs are counted."""
 
@@ -365,6 +371,19 @@ class Draw:
         return {c.source: c.config for c in self.kernels.values() if not c.template}
 
 
+NUMERICS, COUNTS = "numerics", "counts"
+"""What need not be found out again of a case: its answer beside FP32's, its ``StepCounts``."""
+
+
+@dataclass(frozen=True)
+class StepCounts:
+    """What a step of a case comes to by arithmetic alone; fields as in ``Measurement``."""
+
+    flops_per_step: float | None = None
+    traffic_bytes_per_step: float | None = None
+    reduced_flops_share: float | None = None
+
+
 @dataclass(frozen=True)
 class Measurement:
     """What one device context saw of one case."""
@@ -433,10 +452,18 @@ class Measurement:
     """CPU time that they all used during the measured stretch."""
     operations_s: dict[str, float] = field(default_factory=dict)
     """The costliest operations' own time in a profiled step: the device's, or else the CPU's."""
+    phases_s: dict[str, float] = field(default_factory=dict)
+    """What the worker spent its time on; empty where the attempt says it."""
     warnings: list[str] = field(default_factory=list)
     arithmetic: dict[str, float] = field(default_factory=dict)
     """Errors against FP64, as fractions, of a product (``gemm``) and a convolution (``conv``) in
     the case's precision; of the first case of a precision in a run only."""
+
+    @property
+    def counts(self) -> StepCounts:
+        """What its step comes to by arithmetic alone."""
+        traffic, share = self.traffic_bytes_per_step, self.reduced_flops_share
+        return StepCounts(self.flops_per_step, traffic, share)
 
     @property
     def state(self) -> str | None:
@@ -554,6 +581,9 @@ class Attempt:
     took_s: float = 0.0
     telemetry_of_ranks: dict[str, Telemetry] = field(default_factory=dict)
     """Of the other ranks' devices, by rank and device: ``rank 3 on GPU 3 at 0000:c3:00.0``."""
+    phases_s: dict[str, float] = field(default_factory=dict)
+    """What it was spent on, in its order: ``fork``, ``build``, ``compile`` and so on.  What no
+    phase has is ``other``, and ``waiting`` is time before it, for a device to recover."""
 
 
 class Status(str, enum.Enum):

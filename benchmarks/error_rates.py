@@ -2,6 +2,7 @@
 
     python benchmarks/error_rates.py [--nights 1000] [--seed 1] [--json]
     python benchmarks/error_rates.py --real FILE [--suite] [--tolerance 0.005] [--json]
+    python benchmarks/error_rates.py --stopping [--nights 100] [--seed 1] [--json]
     python benchmarks/error_rates.py --worlds [NAME] [--nights 60] [--seed 1] [--json]
 
 Simulates nights of a hundred cases and has the project's own rule judge their latencies,
@@ -51,11 +52,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import worlds
 
 from bench_lib.model import Status, Verdict
-from bench_lib.verdict import judge
+from bench_lib.verdict import families, judge
 from bench_lib.verdict.metrics import LEADING
 from bench_lib.verdict.rules.chance import Question, answers
 from bench_lib.verdict.statistics.comparison import Contrast, Origin
 from bench_lib.verdict.statistics.covariates import Probes
+from bench_lib.worker import stopping
 
 CASES = 100
 TOLERANCE = 0.01
@@ -169,17 +171,53 @@ class Machine:
         return noise
 
 
+STOPPING: list[float] = []
+"""The error at which iterations end, of ``--stopping``."""
+MEASURED: Counter[int] = Counter()
+"""How many processes' cases ended after so many iterations."""
 PLAIN = Machine()
 NEAR = Machine(within=0.0015, correlation=0.0, drift=0.0002)
 """Iterations of device-bound cases on an H200: medians of 20 repeat within 0.04%."""
 TOLD = replace(NEAR, explained=0.9)
+LONG = Machine(between=0.0006, within=0.0004, correlation=0.0, drift=0.0001)
+"""Training of 90 ms a step, say, in chosen streams; iterations may end after a few."""
 STEADY = replace(NEAR, between=0.0004, slow=0.01)
 """Processes in chosen streams: with what iterations add, medians differ by 0.06%."""
 
 
 def medians(workers: Workers) -> np.ndarray:
-    """Return what the suite judges of each worker and case: the log median of 20 iterations."""
-    return np.asarray(np.median(workers.times[..., :ITERATIONS], axis=-1))
+    """Return what the suite judges of each worker and case: the log median of 20 iterations.
+
+    With ``--stopping`` iterations end where ``bench_lib.worker.stopping`` ends them.
+    """
+    times = workers.times[..., :ITERATIONS]
+    found = np.asarray(np.median(times, axis=-1))
+    if not STOPPING:
+        return found
+    seconds, going, done = np.exp(times), np.ones(found.shape, dtype=bool), 0
+    for block in stopping.blocks(ITERATIONS):
+        done += block
+        if done < ITERATIONS:
+            stops = going & _enough(seconds[..., :done], STOPPING[-1])
+            found[stops] = np.median(times[..., :done], axis=-1)[stops]
+            MEASURED[done] += int(stops.sum())
+            going &= ~stops
+    MEASURED[ITERATIONS] += int(going.sum())
+    return found
+
+
+def _enough(times: np.ndarray, error: float) -> np.ndarray:
+    """Return where ``stopping.is_enough`` says so; the first few are asked, to be sure of it."""
+    n, half = times.shape[-1], times.shape[-1] // 2
+    middle, ordered = np.median(times, axis=-1), np.sort(times, axis=-1)
+    parts = np.median(times[..., :half], axis=-1), np.median(times[..., half:], axis=-1)
+    spread = np.std(ordered[..., :-1], axis=-1, ddof=1) * (1 + stopping.WITHOUT_SLOWEST / n)
+    found = stopping.OF_MEDIAN * spread / math.sqrt(n) <= error * middle
+    found &= np.abs(parts[0] - parts[1]) <= 2 * error * middle
+    found &= ordered[..., -1] <= (1 + stopping.STALL) * middle
+    asked = times.reshape(-1, n)[:5].tolist()
+    assert [stopping.is_enough(each, error) for each in asked] == found.reshape(-1)[:5].tolist()
+    return np.asarray(found)
 
 
 def probes_of(workers: Workers, prefix: str) -> dict[str, dict[str, float]]:
@@ -475,6 +513,66 @@ def finer(nights: int) -> list[Scenario]:
     about = "all launches cost 8% more"
     given = replace(night, probed=True, dearer=0.08, about=about)
     return [*kinds, given, replace(given, probed=False, about=f"{about}, not given")]
+
+
+def stopping_kinds(nights: int) -> Iterator[tuple[float, Scenario]]:
+    """Yield the error at which iterations end, and the nights on which they may."""
+    for error, machine in (
+        (families.SHARE * families.PROCESSES[families.NETWORKS], LONG),
+        (families.SHARE * families.PROCESSES[families.NETWORKS], replace(LONG, within=0.0008)),
+        (families.SHARE * families.PROCESSES[families.GRAPHS], replace(LONG, between=0.0004)),
+        (families.SHARE * families.PROCESSES[families.NETWORKS], PLAIN),
+    ):
+        about = f"processes {machine.between:.2%}, iterations {machine.within:.2%} apart"
+        tolerance, effect = (0.01, 0.015) if machine is PLAIN else (0.002, 0.003)
+        night = Scenario("clean", machine, nights=nights, tolerance=tolerance, about=about)
+        yield error, night
+        yield error, replace(night, kind="planted", planted=effect)
+
+
+def simulate_stopping(nights: int, seed: int) -> list[dict[str, Any]]:
+    """Judge the same nights with all iterations, and with those that the rule measures."""
+    rows = []
+    for error, kind in stopping_kinds(nights):
+        STOPPING.clear()
+        whole = simulate(kind, (seed, *_stream(kind)), kind.nights)
+        STOPPING.append(error)
+        MEASURED.clear()
+        ended = simulate(kind, (seed, *_stream(kind)), kind.nights)
+        STOPPING.clear()
+        mean = sum(n * count for n, count in MEASURED.items()) / MEASURED.total()
+        rows.append(
+            {
+                "about": kind.about,
+                "tolerance": kind.tolerance,
+                "planted": kind.planted,
+                "false per night": [whole.false_per_night, ended.false_per_night],
+                "found": [whole.power, ended.power],
+                "processes per case": [whole.processes_per_case, ended.processes_per_case],
+                "iterations": [ITERATIONS, mean],
+            }
+        )
+        _say(f"{kind.about}, {kind.kind} at {kind.tolerance:.1%}: {mean:.1f} iterations")
+    return rows
+
+
+def _print_stopping(rows: Sequence[Mapping[str, Any]]) -> None:
+    def both(row: Mapping[str, Any], name: str, form: str) -> str:
+        return " -> ".join(format(value, form) for value in row[name])
+
+    headings = ("timings", "tolerance", "planted", "iterations", "false a night", "found")
+    lines = [
+        [
+            row["about"],
+            f"{row['tolerance']:.1%}",
+            f"{row['planted']:.1%}",
+            both(row, "iterations", ".1f"),
+            both(row, "false per night", ".3f"),
+            both(row, "found", ".1%") if row["planted"] else "",
+        ]
+        for row in rows
+    ]
+    _print_table(headings, lines)
 
 
 def simulate_all(kinds: Sequence[Scenario], seed: int) -> dict[Scenario, Tally]:
@@ -984,21 +1082,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--splits", type=int, default=MOST_SPLITS, help="of --real, at most")
     parser.add_argument("--suite", action="store_true", help="judge the cases of --real together")
     parser.add_argument(
+        "--stopping", action="store_true", help="end iterations early, beside all of them"
+    )
+    parser.add_argument(
         "--worlds", nargs="?", const="", metavar="NAME", help="play worlds whose names begin so"
     )
     options = parser.parse_args(arguments)
     if options.nights is None:
         options.nights = 1000 if options.worlds is None else 60
-    if options.nights < 1:
-        parser.error(f"--nights is {options.nights}; it has to be at least 1")
-    if options.splits < 1:
-        parser.error(f"--splits is {options.splits}; it has to be at least 1")
+    for name in ("nights", "splits"):
+        if (number := getattr(options, name)) < 1:
+            parser.error(f"--{name} is {number}; it has to be at least 1")
     document: dict[str, Any]
     if options.worlds is not None:
         try:
             document = worlds.report(options.worlds, options.nights, options.seed)
         except ValueError as error:
             parser.error(str(error))
+    elif options.stopping:
+        document = {"stopping": simulate_stopping(options.nights, options.seed), "missed": []}
     elif options.real:
         try:
             timings = read_timings(options.real)
@@ -1016,6 +1118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps({"seed": options.seed, **document}, indent=2))
     elif options.worlds is not None:
         _print_worlds(document["worlds"])
+    elif options.stopping:
+        _print_stopping(document["stopping"])
     elif options.real:
         print_real(document["real"])
     else:

@@ -1,11 +1,18 @@
 """How long do 24 eager cases take through the suite, and through one process each?
 
     python benchmarks/suite_time.py [--cases 24]
+    python benchmarks/suite_time.py --gate [--runs 3] [--cold] [-- PYTEST OPTIONS]
+    python benchmarks/suite_time.py --of RUN [--history DIR]
 
 Runs ``pytest perf_tests`` on suite_time.toml, then one_case.py once per case, then the suite
 again, and prints wall times and their ratio; the aim is at most a third.  One script runs
 before all, so that nobody pays for reading torch from a cold disk.  With fewer cases the
 scripts' time is scaled up to 24, and the output says so.
+
+With ``--gate`` it runs the gate of ``perf_tests`` so often instead, the first time from empty
+caches with ``--cold``, and prints for each run how long it took, what that was spent on by phase
+and by case, and how long one to eight devices would take with the cases balanced.  With ``--of`` it
+prints the same of a run that a history has.
 """
 
 from __future__ import annotations
@@ -13,11 +20,19 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from bench_lib.engine import balance
+from bench_lib.model import Record
+from bench_lib.plugin.devices import device_of
+from bench_lib.report import console, spent
+from bench_lib.storage import history
 
 HERE = Path(__file__).resolve().parent
 NETWORKS = ("resnet18", "resnet34", "resnet50", "mobilenet_v2", "densenet121", "vgg16")
@@ -51,11 +66,108 @@ def script(network: str, *flags: str) -> float:
     return time.monotonic() - begin
 
 
+# ---- what a gate is spent on ------------------------------------------------------------
+
+
+DEVICES = (1, 2, 4, 8)
+CACHES = {
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "MIOPEN_USER_DB_PATH": "miopen",
+    "MIOPEN_CUSTOM_CACHE_DIR": "miopen-cache",
+    "CUDA_CACHE_PATH": "cuda",
+    "XDG_CACHE_HOME": "cache",
+}
+"""Of compilers, vendors and our own, in a folder that is empty at first."""
+
+
+def gate(runs: int, options: Sequence[str], *, cold: bool) -> None:
+    """Run the gate and print what each run was spent on."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        own = {name: str(folder / at) for name, at in CACHES.items()} if cold else {}
+        for number in range(runs):
+            kept = folder / f"history-{number}"
+            begin = time.monotonic()
+            status = subprocess.run(
+                [
+                    *(sys.executable, "-m", "pytest", "perf_tests", "--perf-tier", "gate"),
+                    *("--perf-history", str(kept), "-q", "-p", "no:cacheprovider", *options),
+                ],
+                cwd=HERE.parent,
+                check=False,
+                stdout=sys.stderr,
+                env={**os.environ, **own},
+            ).returncode
+            wall_s = time.monotonic() - begin
+            caches = "empty caches" if cold and number == 0 else "warm caches"
+            print(f"\n== run {number + 1}, {caches}: {wall_s:.1f} s, exit status {status}")
+            for path in history.files(kept):
+                show(history.read(path))
+            sys.stdout.flush()
+
+
+def show(run: history.Run) -> None:
+    """Print what a run was spent on, and how long several devices would take."""
+    records = list(run.records.values())
+    found = spent.spent(records)
+    print("\n".join(console.table(spent.HEADINGS, spent.rows(found))), end="\n\n")
+    print("\n".join(console.table(spent.CASE_HEADINGS, spent.case_rows(records))), end="\n\n")
+    rows = [
+        (str(devices), f"{hashed:.1f}", f"{even:.1f}", f"{alone / even:.2f}")
+        for devices in DEVICES
+        for alone, hashed, even in (on_devices(records, devices),)
+    ]
+    headings = ("devices", "by hash, s", "balanced, s", "times as fast")
+    print("\n".join(console.table(headings, rows)))
+
+
+def on_devices(records: Sequence[Record], devices: int) -> tuple[float, float, float]:
+    """Return the seconds that a run's attempts take on one device, and on several.
+
+    Those are by hash alone, and balanced.  Cases of one rank are shared out; those of several take
+    all devices, one after the other.  Starting workers costs each device what it cost one.
+    """
+    takes: dict[str, float] = {}
+    starts_s = shared_s = 0.0
+    for record in records:
+        phases = [attempt.phases_s for attempt in record.attempts]
+        forks_s = sum(each.get("fork", 0.0) for each in phases)
+        seconds = sum(sum(each.values()) for each in phases) - forks_s
+        starts_s += forks_s
+        if record.case.launch.ranks > 1:
+            shared_s += seconds
+        else:
+            takes[record.case.id] = seconds
+    beside_s = starts_s + shared_s
+
+    def longest(places: Mapping[str, int]) -> float:
+        return max(sum(takes[n] for n in queue) for queue in balance.queues(places, devices))
+
+    homes = {name: device_of(f"[{name}]", devices) for name in takes}
+    even = longest(balance.balanced(homes, devices, takes.get))
+    return beside_s + sum(takes.values()), beside_s + longest(homes), beside_s + even
+
+
 def main() -> None:
-    """Run both and print one JSON object."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run both and print one JSON object; or run the gate, and print tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cases", type=int, default=24)
+    parser.add_argument("--gate", action="store_true", help="say what the gate is spent on")
+    parser.add_argument("--runs", type=int, default=3, help="of --gate")
+    parser.add_argument("--cold", action="store_true", help="begin --gate with empty caches")
+    parser.add_argument("--of", metavar="RUN", help="say it of a run that is there")
+    parser.add_argument("--history", type=Path, default=Path("history"))
+    parser.add_argument("options", nargs="*", help="pytest's, of --gate")
     arguments = parser.parse_args()
+    if arguments.of:
+        show(history.read(history.find(arguments.history, arguments.of)))
+        return
+    if arguments.gate:
+        gate(arguments.runs, arguments.options, cold=arguments.cold)
+        return
     cases = list(itertools.product(NETWORKS, ((), ("--fp16",)), ((), ("--train",))))
     chosen = cases[: arguments.cases]
     script(NETWORKS[0])

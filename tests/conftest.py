@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import secrets
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -63,4 +64,13 @@ def _as_if_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             patch.delenv(f"PYTEST_XDIST_{name}", raising=False)
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp", numbered=False)))
         patch.setattr(tempfile, "tempdir", None)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _nothing_was_counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what scripted workers count of a case from other tests, and from this machine's runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        facts = tmp_path_factory.getbasetemp() / f"facts-{secrets.token_hex(8)}"
+        patch.setattr("bench_lib.storage.facts.folder", lambda: facts)
         yield

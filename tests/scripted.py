@@ -8,7 +8,7 @@ repeats.  ``ID replayed`` answers where the compiler is made to choose as in the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,8 @@ class Contexts:
         self.asks_to_give_way = False
         self.are_dear = False
         self.no_turns = False
+        self.known: list[set[str]] = []
+        """What nobody had to find out again, by measurement."""
         self.tuning: dict[str, str | Fault] = {}
         """Why a case cannot be tuned; all others can."""
         self.drawn: dict[str, Draw] = {}
@@ -93,11 +95,16 @@ class Context:
         self.device = device_of(contexts.device)
 
     def measure(
-        self, case: Case, _bursts: Bursts | None = None, replay: Draw | None = None
+        self,
+        case: Case,
+        _bursts: Bursts | None = None,
+        replay: Draw | None = None,
+        known: Collection[str] = (),
     ) -> Measurement:
         """Give the script's next answer for this case, or its next one with such choices."""
         if self.contexts.asks_to_give_way:
             self.give_way()
+        self.contexts.known.append(set(known))
         key = case.id if replay is None else f"{case.id} replayed"
         self.contexts.log.append(f"{self.name} {key}")
         answers = self.contexts.script.get(key) or [[0.01] * 20]
@@ -217,6 +224,10 @@ class Marks:
         """Hold n marks."""
         self._machine = machine
         self._times = [math.nan] * n
+
+    def __len__(self) -> int:
+        """How many they are."""
+        return len(self._times)
 
     def mark(self, i: int) -> None:
         """Note the device's time."""

@@ -100,7 +100,7 @@ def seams(folder: Path) -> dict[str, Any]:
         ],
         "bench_lib.engine.telemetry.look_once": lambda _device: ({"source": "amdsmi"}, None),
         "bench_lib.environment.readiness.checks": lambda **_: [],
-        "bench_lib.cli.machine._worker_versions": lambda _device: ({"torch": "2.9.0"}, None),
+        "bench_lib.cli.machine._worker_versions": lambda *_: ({"torch": "2.9.0"}, None),
         "bench_lib.launch.profiled.order": order,
     }
 

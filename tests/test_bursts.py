@@ -186,7 +186,7 @@ class Calibrated(Context):
             raise answer
         return answer
 
-    def measure(self, case, bursts=None, _replay=None):
+    def measure(self, case, bursts=None, *_):
         """Be power-bound where that is asked."""
         self.contexts.asked.append(bursts)
         measured = super().measure(case)

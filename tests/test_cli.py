@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -219,13 +221,34 @@ def somewhere(monkeypatch):
     monkeypatch.setattr(telemetry, "look_once", lambda device: here["looks"][device.index])
     monkeypatch.setattr(readiness, "checks", lambda devices: here["checks"])
     monkeypatch.setattr(fingerprint, "collect", make_environment)
-    monkeypatch.setattr(examined, "_worker_versions", lambda _: here["worker"])
+    monkeypatch.setattr(examined, "_worker_versions", lambda *_: here["worker"])
     return here
 
 
 def checked(answer: Quiet) -> dict[str, tuple[bool, bool]]:
     """Return by name whether each check is good, and whether it is fatal."""
     return {check["name"]: (check["ok"], check["fatal"]) for check in answer.json["checks"]}
+
+
+def test_env_shows_devices_at_once_and_says_what_it_waits_for(somewhere, monkeypatch, tmp_path):
+    """A worker that imports torch from a cold disk takes seconds."""
+    said, told = [], threading.Event()
+
+    def say(words):
+        said.append(words)
+        told.set()
+
+    def worker(*_):
+        told.wait(30)
+        return somewhere["worker"]
+
+    monkeypatch.setattr(examined, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(examined, "_worker_versions", worker)
+    with contextlib.closing(examined.Examination(tmp_path)) as examination:
+        assert examined.first_half(examination)[0] == "Devices"
+        assert said == []
+        assert examination.finish(say).fit
+    assert said == ["waiting for a worker, which imports torch and opens the device"]
 
 
 def test_env_prints_a_page_and_passes_where_nothing_is_wrong(cli, somewhere):
@@ -1025,6 +1048,7 @@ def test_recording_without_a_reason_is_refused_before_anything_is_measured(cli, 
 
 A_SESSION = """
 import sys
+import threading
 from pathlib import Path
 sys.path[:0] = {paths!r}
 from builders import make_attempt, make_record, write_run

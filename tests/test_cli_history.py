@@ -307,3 +307,22 @@ def test_the_newest_runs_are_pulled_from_a_shared_place(cli, compacted, tmp_path
     answer = cli("pull", "ftp://x")
     assert (answer.status, answer.out) == (2, "")
     assert answer.err.startswith("bench-lib: error: ftp://x: runs are kept in folders, or under ")
+
+
+def test_phases_say_what_a_run_was_spent_on(cli, tmp_path):
+    """By phase and by case, in place of the verdicts."""
+    tried = make_attempt(phases_s={"measure": 3.0, "build": 1.0})
+    write_run(tmp_path / "history", [make_record(attempts=[tried])])
+    lines = [line.split() for line in cli("show", "latest", "--phases").lines]
+    assert ["measure", "3.00", "75%", "3.00", "0.00"] in lines
+    assert [CASE_ID, "1", "4.00", "measure", "3.00,", "build", "1.00"] in lines
+
+
+def test_a_run_from_before_there_were_phases_says_so(cli, tmp_path):
+    """And is no mistake."""
+    write_run(tmp_path / "history", [make_record()])
+    answer = cli("show", "latest", "--phases")
+    assert (answer.status, answer.lines[-1]) == (
+        0,
+        "no attempt of it says what its time was spent on",
+    )

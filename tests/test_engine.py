@@ -11,6 +11,7 @@ from dataclasses import replace
 import builders
 import pytest
 from builders import make_case, make_fault, make_measurement, make_telemetry, the_run
+from filelock import FileLock
 from scripted import Contexts, Watch, gpus, held, held_class
 
 from bench_lib.engine import engine
@@ -18,9 +19,10 @@ from bench_lib.engine.cooling import Cooling
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import PLANNED, Settings, nodeid_of
-from bench_lib.model import Launch, Limits, Status
+from bench_lib.model import Launch, Limits, Numerics, Status
 from bench_lib.storage import history
 from bench_lib.studies.figures import figures_of
+from bench_lib.verdict import families, judge
 
 DEVICE = gpus(1)[0]
 CASE = make_case(id="resnet50-b32-fp32-eager-infer")
@@ -336,3 +338,132 @@ def test_cases_are_looked_at_again_where_they_were_measured(tmp_path, monkeypatc
     assert again == ["context-1 b", "context-1 c", "end context-1", "close"]
     assert [len(records[id_].attempts) for id_ in "abc"] == [2, 2, 2]
     assert not workers[0].alive | workers[1].alive
+
+
+# ---- a month is closed --------------------------------------------------------------------
+
+
+def months(folder):
+    """Return the months that are in Parquet."""
+    return [path.stem for path in sorted(folder.glob("*.parquet"))]
+
+
+def test_a_run_that_ends_compacts_closed_months(opened, tmp_path, monkeypatch):
+    """What the rolling baseline does not read is in Parquet alone; the device is free by then."""
+    monkeypatch.setattr(engine, "MOST_RUNS", 1)
+    folder, said = tmp_path / "history", []
+    old = builders.write_run(folder, now="2026-01-02T02:00:00Z", hardware=DEVICE)
+    with opened({}, say=said.append) as run:
+        run.measure(CASE)
+        assert run.conclude()
+        assert old.exists()
+    assert not old.exists()
+    assert months(folder)[0] == "2026-01"
+    assert said[-1] == "history compacted: 2 runs written to Parquet, as a month is closed"
+    assert run.suite.writer.path.exists()
+
+
+def test_a_run_that_does_not_end_compacts_nothing(opened, tmp_path, monkeypatch):
+    """It may be one that was interrupted, and somebody waits."""
+    monkeypatch.setattr(engine, "MOST_RUNS", 1)
+    builders.write_run(tmp_path / "history", now="2026-01-02T02:00:00Z", hardware=DEVICE)
+    with opened({}) as run:
+        run.measure(CASE)
+    assert months(tmp_path / "history") == []
+
+
+def test_what_stands_in_the_way_of_compacting_is_said_and_fails_no_run(
+    opened, tmp_path, monkeypatch
+):
+    """Another run may be at it already."""
+    monkeypatch.setattr(engine, "MOST_RUNS", 1)
+    folder, said = tmp_path / "history", []
+    builders.write_run(folder, now="2026-01-02T02:00:00Z", hardware=DEVICE)
+    with FileLock(folder / ".compact.lock"), opened({}, say=said.append) as run:
+        run.measure(CASE)
+        assert run.conclude()
+        run.close()
+    assert said[-1] == f"history not compacted: {folder} is being compacted by somebody else"
+    assert months(folder) == []
+
+
+# ---- once is enough -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def workers(monkeypatch):
+    """Return workers that follow no script, and find out all that there is of a case."""
+    whole = {"numerics": Numerics(finite=True, cosine=0.9999), "flops_per_step": 8e9}
+    monkeypatch.setattr("scripted.make_measurement", functools.partial(make_measurement, **whole))
+    return Contexts({}, DEVICE)
+
+
+def test_a_fresh_process_of_a_second_look_only_measures(workers, tmp_path):
+    """Where nothing is wrong with the numerics; otherwise it looks at them again."""
+    other = make_case(id="vgg16-b32")
+    with contextlib.closing(held(DEVICE, workers, tmp_path)) as device:
+        list(device.measure_again([CASE, other], 1, known={CASE.id}))
+    assert ["numerics" in known for known in workers.known] == [True, False]
+
+
+def test_a_case_that_is_measured_once_more_in_its_process_keeps_its_numerics(workers, tmp_path):
+    """The same weights and input have the same answer."""
+    uneven = [0.01, 0.02] * 10
+    workers.script[CASE.id] = [uneven, [0.01] * 20]
+    with contextlib.closing(held(DEVICE, workers, tmp_path)) as device:
+        attempts = device.measure(CASE).attempts
+    assert ["numerics" in known for known in workers.known] == [False, True]
+    assert [a.accepted for a in attempts] == [False, True]
+    assert attempts[1].measurement.numerics == attempts[0].measurement.numerics is not None
+
+
+def test_what_was_counted_once_is_filled_in(workers, tmp_path):
+    """In every process after, and in every run of the same software."""
+    with contextlib.closing(held(DEVICE, workers, tmp_path, processes=2)) as device:
+        attempts = device.measure(CASE).attempts
+    assert ["counts" in known for known in workers.known] == [False, True]
+    first, second = (attempt.measurement for attempt in attempts)
+    assert second.counts == first.counts
+    assert first.flops_per_step is not None
+
+
+@pytest.mark.parametrize(
+    ("status", "is_sound"),
+    [(Status.OK, True), (Status.IMPROVED, True), (Status.SUSPECT, False), (None, False)],
+)
+def test_numerics_are_sound_where_a_verdict_says_so(status, is_sound):
+    """Without a verdict on them nobody knows."""
+    verdicts = [builders.make_verdict(status=Status.REGRESSED)]
+    if status is not None:
+        verdicts.append(builders.make_verdict(metric="numerics", status=status))
+    assert judge.has_sound_numerics(verdicts) is is_sound
+
+
+# ---- where the time went ------------------------------------------------------------------
+
+
+def test_an_attempt_says_what_its_time_was_spent_on(workers, tmp_path, monkeypatch):
+    """What the worker says, what is beside it, and the wait for the device before it."""
+    measured = make_measurement(iteration_s=[0.01] * 20, phases_s={"build": 0.5, "measure": 1.0})
+    monkeypatch.setattr("scripted.make_measurement", lambda **_: measured)
+    with contextlib.closing(held(DEVICE, workers, tmp_path)) as device:
+        (attempt,) = device.measure(CASE).attempts
+    assert attempt.measurement.phases_s == {}
+    assert list(attempt.phases_s) == ["fork", "build", "measure", "telemetry", "other"]
+    assert (attempt.phases_s["build"], attempt.phases_s["measure"]) == (0.5, 1.0)
+
+
+def test_the_time_of_a_fault_belongs_to_the_phase_that_failed(workers, tmp_path):
+    """So that a night that waits for a hang says so."""
+    workers.script[CASE.id] = [make_fault(phase="warm-up")]
+    with contextlib.closing(held(DEVICE, workers, tmp_path)) as device:
+        (attempt,) = device.measure(CASE).attempts
+    assert attempt.phases_s == {"warm-up": attempt.took_s}
+
+
+def test_the_suite_says_which_error_of_a_median_is_enough(opened):
+    """By family, unless the case says so itself."""
+    own = replace(CASE, id="own", sampling=replace(CASE.sampling, enough=0.01))
+    with opened({}) as run:
+        asked = [run.measure(case).case.sampling.enough for case in (CASE, own)]
+    assert asked == [families.enough(CASE), 0.01]

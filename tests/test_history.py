@@ -35,6 +35,7 @@ from hypothesis import strategies as st
 import bench_lib
 from bench_lib.model import Attempt, Launch, Numerics, RankSample, Record, Status
 from bench_lib.storage import history
+from bench_lib.storage.archive.compaction import compact
 from bench_lib.storage.history import (
     HistoryError,
     Writer,
@@ -647,3 +648,22 @@ def test_a_folder_knows_its_hardware_by_the_names_of_its_files(tmp_path):
     assert list(found) == ["cpu_8c", "mi300x"]
     assert found == {"cpu_8c": [paths[1]], "mi300x": [paths[2], paths[0]]}
     assert keys(tmp_path / "none") == {}
+
+
+# ---- closed months ------------------------------------------------------------------------
+
+
+def test_a_closed_month_is_due_until_it_is_in_parquet(tmp_path):
+    """And again when a file of it is written to later, as one that was fetched is."""
+    path = write_run(tmp_path, now="2026-01-02T02:00:00Z")
+
+    def is_due(month=2, more_than=0):
+        return history.has_closed_month(tmp_path, dt.date(2026, month, 1), more_than=more_than)
+
+    assert is_due()
+    assert not is_due(month=1)
+    assert not is_due(more_than=1)
+    compact(tmp_path, keep=1)
+    assert not is_due()
+    os.utime(path, ns=(later := (tmp_path / "2026-01.parquet").stat().st_mtime_ns + 1, later))
+    assert is_due()

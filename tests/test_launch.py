@@ -45,14 +45,20 @@ from bench_lib.launch.faults import (
     last_output,
 )
 from bench_lib.launch.temporary import is_full
-from bench_lib.launch.wire import CONTEXTS_VARIABLE, LOGS_VARIABLE, ClosedError, Connection
+from bench_lib.launch.wire import (
+    CONTEXTS_VARIABLE,
+    LOGS_VARIABLE,
+    PRELOAD_VARIABLE,
+    ClosedError,
+    Connection,
+)
 from bench_lib.launch.zygote import DRAWS, MOST_FUTILE, SAME_KIND, WorkerProcess, Zygote
 from bench_lib.model import Case, Choice, Draw, Fault, Numerics, Param, Sampling
 from bench_lib.worker import device as worker_device
 from bench_lib.worker import zygote as worker
 from bench_lib.worker.context import kind_of
 from bench_lib.worker.workloads import Setting, Workload
-from bench_lib.worker.zygote import GPU, PRELOAD_VARIABLE
+from bench_lib.worker.zygote import GPU
 
 NOBODY = 2**22 + 1
 """A number that no process can have."""

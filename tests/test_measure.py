@@ -25,9 +25,17 @@ from bench_lib.worker.measure import (
     iterations_for,
     measure,
 )
+from bench_lib.worker.phases import Phases
 from bench_lib.worker.workloads import NAMED, Setting, Workload, build
 
-AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
+AT_ONCE = Sampling(
+    warmup_s=0,
+    warmup_max_s=0,
+    warmup_early_s=1000,
+    iterations=2,
+    max_iterations=2,
+    measure_s=0,
+)
 """No more warm-up than the least number of steps, and two measured iterations."""
 
 FIRST, WARM, AGAIN, MEASURED = 1, LEAST_WARMUP_STEPS, 1, AT_ONCE.iterations
@@ -67,6 +75,7 @@ class Machine:
         ``queue_s`` is the most work that may wait before issuing more has to wait too.
         """
         self.asynchronous = asynchronous
+        self.rested_s = 0.0
         self.ranks = 1
         self.replay_s = 1 / 8
         self.no_graph: BaseException | None = None
@@ -231,9 +240,42 @@ def test_a_case_is_measured_in_the_order_that_gives_each_figure_its_meaning() ->
         *("read marks", "read peak"),
         *("synchronize", "step") * 5,
         "synchronize",
-        *("phase numerics", "numerics", "flops"),
+        *("phase numerics", "numerics", "phase FLOPs", "flops"),
         *("forget", "release"),
     ]
+
+
+def test_every_second_of_a_case_belongs_to_a_phase() -> None:
+    """Of a compiled case the first step's time but for a steady one's is compiling."""
+    machine = Machine(compiled=True, work_s=[3.0, 1 / 4], issue_s=[0.0])
+    begin_s = machine.now()
+    seen = machine.measure()
+    spent = dict(seen.phases_s)
+    assert (spent["first step"], spent["compile"]) == (1 / 4, 2.75)
+    assert spent["warm-up"] == WARM / 4
+    assert spent["build"] == spent["numerics"] == spent["FLOPs"] == 0.0
+    assert math.fsum(spent.values()) == machine.now() - begin_s
+
+
+def test_rest_between_bursts_is_a_phase_of_its_own() -> None:
+    """A phase gives away no more than it has, and one that is entered again goes on."""
+    times = iter([0.0, 1.0, 3.0, 3.5, 4.5, 6.0])
+    told: list[str] = []
+    phases = Phases(told.append, lambda: next(times))
+    phases.enter("bursts")
+    phases.enter("numerics")
+    phases.enter("bursts")
+    phases.clean_up()
+    phases.part("bursts", "rest", 2.5)
+    phases.part("numerics", "compile", 9.0)
+    assert told == ["bursts", "numerics", "bursts"]
+    assert phases.spent() == {
+        "clean up": 2.5,
+        "bursts": 0.5,
+        "numerics": 0.0,
+        "rest": 2.5,
+        "compile": 0.5,
+    }
 
 
 def test_nothing_but_steps_and_marks_happens_inside_the_measured_stretch() -> None:
@@ -602,6 +644,41 @@ def test_warming_up_goes_on_until_three_blocks_agree() -> None:
     assert measured.warnings == []
 
 
+def test_warming_up_ends_early_where_blocks_agree_within_half_a_percent() -> None:
+    """Three blocks at least, and all of the time that is asked for."""
+    early = {"warmup_s": 4, "warmup_max_s": 100}
+    assert warmed([1 / 4], **early, warmup_early_s=0.5).warmup_s == 0.75
+    assert warmed([1 / 4], **early, warmup_early_s=1.5).warmup_s == 1.5
+
+
+def test_warming_up_does_not_end_early_while_a_clock_ramps() -> None:
+    """Blocks that get faster by 1% each are steady only after the least time."""
+    ramp = [0.25 * 0.99**i for i in range(60)]
+    assert warmed(ramp, warmup_s=4, warmup_max_s=100, warmup_early_s=0.5).warmup_s >= 4
+
+
+def test_long_steps_end_where_their_median_is_known_well_enough() -> None:
+    """Six of twenty; and all twenty where their spread has not settled."""
+    sampling = {"iterations": 20, "max_iterations": 200, "enough": 0.001}
+    assert len(warmed([1 / 4], **sampling).iteration_s) == 6
+    stalls = [1 / 4] * (FIRST + WARM + AGAIN + 3) + [1 / 2] + [1 / 4]
+    assert len(warmed(stalls, **sampling).iteration_s) == 20
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        pytest.param({"enough": None}, id="nobody says what is enough"),
+        pytest.param({"max_iterations": 20, "enough": 0.001}, id="a number was asked for"),
+        pytest.param({"measure_s": 9.0, "enough": 0.001}, id="short steps"),
+    ],
+)
+def test_iterations_do_not_end_early_where(sampling: dict[str, Any]) -> None:
+    """They cost little, or are what somebody wants."""
+    asked = {"iterations": 20, "max_iterations": 200, "measure_s": 0, **sampling}
+    assert len(warmed([1 / 4], **asked).iteration_s) >= 20
+
+
 def test_warming_up_lasts_its_least_time_though_steady() -> None:
     """Clocks that have not begun to ramp are steady too."""
     measured = warmed([1 / 4], warmup_s=2, warmup_max_s=100)
@@ -703,7 +780,9 @@ def test_the_fewest_iterations_win_over_the_most() -> None:
 
 def test_ranks_decide_by_the_value_that_they_agreed_on() -> None:
     """Each would take other numbers of steps by its own clock, and wait for the others."""
-    sampling = Sampling(warmup_s=1, warmup_max_s=100, iterations=1, max_iterations=99, measure_s=1)
+    sampling = dataclasses.replace(
+        AT_ONCE, warmup_s=1, warmup_max_s=100, iterations=1, max_iterations=99, measure_s=1
+    )
     alone = Machine(work_s=[1 / 64], issue_s=[0.0]).measure(sampling)
     assert (alone.warmup_iterations, len(alone.iteration_s)) == (66, 64)
     # The slowest rank takes half a second for the first step and for each block.
@@ -825,7 +904,7 @@ def test_a_case_whose_device_time_cannot_be_had_is_measured_all_the_same() -> No
     assert measured.host_bound
     assert (measured.device_s, measured.device_source) == (None, None)
     assert len(measured.warnings) == 1
-    assert machine.log[-4:] == ["numerics", "flops", "forget", "release"]
+    assert machine.log[-5:] == ["numerics", "phase FLOPs", "flops", "forget", "release"]
 
 
 def test_an_interruption_is_not_taken_for_a_step_that_cannot_be_replayed() -> None:

@@ -8,7 +8,14 @@ import pytest
 from builders import make_environment, make_hardware
 
 from bench_lib.backends.checks import Check
-from bench_lib.cli.machine import WIDTH, DeviceLook, Machine, Reference, page
+from bench_lib.cli.machine import (
+    WIDTH,
+    DeviceLook,
+    Machine,
+    Reference,
+    first_half,
+    second_half,
+)
 from bench_lib.model import Hardware
 
 FIGURES = {
@@ -25,6 +32,11 @@ GOOD = Check("visible devices", ok=True, detail="0: mi300x")
 DOUBTFUL = Check("CPU governor", ok=False, detail="powersave", remedy="set performance")
 WRONG = Check("torch", ok=False, detail="not installed", remedy="install it", fatal=True)
 CPU = Hardware(vendor="cpu", name="Test CPU", key="cpu-test-4c", compute_units=4)
+
+
+def page(found: Machine) -> list[str]:
+    """Return all lines of the page."""
+    return [*first_half(found), *second_half(found)]
 
 
 def machine(*devices: Hardware, **fields) -> Machine:

@@ -32,7 +32,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from scripted import KERNELS
 
 import bench_lib.backends
-from bench_lib.engine import device, engine
+from bench_lib.engine import balance, device, engine
 from bench_lib.model import Kernel, KernelTable, Quarantine, Status
 from bench_lib.plugin import session
 from bench_lib.plugin.devices import Assignment, device_of
@@ -743,6 +743,25 @@ def test_xdist_pins_each_worker_to_a_device_and_loses_no_record(suite, pytester)
     assert {found["perf_run"] for found in [skipped, *tests.values()]} == {kept.run_id}
 
 
+def test_xdist_sends_a_case_where_it_was_last(suite, pytester):
+    """Not where its id's hash would: from device to device its time differs."""
+    matrix = "".join(
+        f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(4)
+    )
+    run = suite(devices="gpus(2)", matrix=matrix)
+    run("-n", "2").assert_outcomes(passed=4)
+    (first,) = history.files(pytester.path / "history")
+    uuids = [f"GPU-{n:016x}" for n in (1, 2)]
+    swapped = first.read_text().replace(uuids[0], "x").replace(uuids[1], uuids[0])
+    first.write_text(swapped.replace('"x"', f'"{uuids[1]}"'))
+    before = history.read(first)
+    run("-n", "2").assert_outcomes(passed=4)
+    after = max(runs_in(pytester), key=lambda kept: kept.path.stat().st_mtime_ns)
+    assert after.run_id != before.run_id
+    for case_id, record in before.records.items():
+        assert after.records[case_id].attempts[0].device_uuid == record.attempts[0].device_uuid
+
+
 RANKS = """
 import os, threading
 import bench_lib.engine.device
@@ -1317,7 +1336,8 @@ def test_under_xdist_the_controller_shows_how_far_all_devices_are(suite, pyteste
     with_past(pytester, 60.0, key="mi300x")
     status, shown = in_terminal(pytester, "-n", "2", *UNSEEN, columns=120)
     assert status == 0
-    queues = [[i for i in range(6) if device_of(f"[case-{i}]", 2) == device] for device in (0, 1)]
+    homes = {str(i): device_of(f"[case-{i}]", 2) for i in range(6)}
+    queues = balance.queues(balance.balanced(homes, 2, lambda _name: 60.0), 2)
     longest = max(len(queue) for queue in queues)
     first = next(line for line in lines_below(shown) if "  0 of 6  " in line)
     assert f"about {longest} min left" in first

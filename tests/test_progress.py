@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from _pytest._io import TerminalWriter
-from builders import make_attempt, make_case
+from builders import make_attempt, make_case, make_record, write_run
 from hypothesis import given
 from hypothesis import strategies as st
 from screen import Screen
@@ -194,6 +194,25 @@ def test_what_is_left_is_what_the_cases_took_less_what_has_passed(clock):
     assert counted.state().left_s == 20.0
     counted.finish("a")
     assert counted.state().left_s == 20.0
+
+
+def test_the_last_run_says_which_device_measured_a_case(tmp_path):
+    """By its id and its test's; a second look elsewhere does not count."""
+    uuids = {"2026-01-01T02:00:00Z": "GPU-1", "2026-01-02T02:00:00Z": "GPU-2"}
+    for now, uuid in uuids.items():
+        tried = [
+            make_attempt(case_id="a", device_uuid=uuid),
+            make_attempt(case_id="a", device_uuid="GPU-9", confirms=True),
+        ]
+        path = write_run(
+            tmp_path,
+            [make_record(case=make_case(id="a"), nodeid="a.py::test_x[a]", attempts=tried)],
+            now=now,
+        )
+    known = {"a": "GPU-2", "a.py::test_x[a]": "GPU-2"}
+    assert pace.last_devices(tmp_path, "mi300x") == known
+    assert set(pace.last_devices(tmp_path, "mi300x", but=path).values()) == {"GPU-1"}
+    assert pace.last_devices(tmp_path / "nowhere", "mi300x") == {}
 
 
 def test_of_what_nothing_is_known_the_runs_own_pace_tells(clock):

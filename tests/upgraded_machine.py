@@ -102,7 +102,7 @@ def take_the_place_of(
         ),
         "bench_lib.environment.readiness.checks": lambda **_: [],
         "bench_lib.engine.telemetry.look_once": lambda _device: ({"source": "amdsmi"}, None),
-        "bench_lib.cli.machine._worker_versions": lambda _device: ({"torch": "2.10.0"}, None),
+        "bench_lib.cli.machine._worker_versions": lambda *_: ({"torch": "2.10.0"}, None),
         "bench_lib.launch.catalogue.network_sizes": sizes,
         "bench_lib.plugin.session.network_sizes": sizes,
         "bench_lib.engine.engine.HeldDevice": hold,

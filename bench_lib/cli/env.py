@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+
 import typer
 
 from bench_lib.cli.output import DEFAULT_BASELINES, BaselinesDir, Json, print_json
@@ -12,11 +15,22 @@ def env(*, baselines: BaselinesDir = DEFAULT_BASELINES, json: Json = False) -> N
 
     Exit status 1 where the suite cannot run.
     """
-    from bench_lib.cli.machine import examine, page
+    from bench_lib.cli.machine import Examination, first_half, second_half
 
-    machine = examine(baselines)
+    with contextlib.closing(Examination(baselines)) as examination:
+        if not json:
+            print("\n".join(first_half(examination)), flush=True)
+        machine = examination.finish(_unsaid if json else _say)
     if json:
         print_json(machine)
     else:
-        print("\n".join(page(machine)))
+        print("\n".join(second_half(machine)))
     raise typer.Exit(0 if machine.fit else 1)
+
+
+def _say(words: str) -> None:
+    print(f"bench-lib: {words}", file=sys.stderr, flush=True)
+
+
+def _unsaid(_words: str) -> None:
+    """Leave a document alone on the terminal."""

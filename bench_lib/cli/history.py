@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -132,7 +133,15 @@ def list_runs(*, history: HistoryPlace = HERE, json: Json = False) -> None:
 
 
 @app.command()
-def show(run: RunName, *, history: HistoryPlace = HERE, json: Json = False) -> None:
+def show(
+    run: RunName,
+    *,
+    phases: Annotated[
+        bool, typer.Option("--phases", help="Show what the time was spent on instead.")
+    ] = False,
+    history: HistoryPlace = HERE,
+    json: Json = False,
+) -> None:
     """Show one run: every case with its verdicts and the reasons for them."""
     from bench_lib.report import console
 
@@ -147,7 +156,7 @@ def show(run: RunName, *, history: HistoryPlace = HERE, json: Json = False) -> N
                 run=found.run_id,
                 hardware_key=found.key,
                 cases=len(found.records),
-                counts=counts(found.records.values()),
+                counts=counts(record.status for record in found.records.values()),
                 devices=found.hardware,
                 records=list(found.records.values()),
             )
@@ -160,6 +169,9 @@ def show(run: RunName, *, history: HistoryPlace = HERE, json: Json = False) -> N
         print(f"caches: {'; '.join(differing)}")
     print()
     records = list(found.records.values())
+    if phases:
+        _print_phases(found)
+        return
     print_table(console.HEADINGS, console.summary_rows(records))
     print()
     for record in records:
@@ -371,6 +383,39 @@ def pull(
     print(f"{many(len(done.files), 'file')} fetched; {many(done.here, 'run')} {were} here")
     for reason in done.left:
         print(f"! {reason}")
+
+
+def _print_phases(run: Run) -> None:
+    """Print what a run's time was spent on: by phase, by case, and beside its attempts."""
+    from bench_lib.report import spent
+
+    records = list(run.records.values())
+    found = spent.spent(records)
+    if not found.attempts:
+        print("no attempt of it says what its time was spent on")
+        return
+    print_table(spent.HEADINGS, spent.rows(found))
+    if run.ended is not None:
+        took_s = (_moment(run.ended) - _began(run)).total_seconds()
+        beside = f", {took_s - found.total_s:.0f} s of it beside attempts"
+        # Several devices measure at the same time.
+        print(f"the run took {took_s:.0f} s{beside if took_s > found.total_s else ''}")
+    print()
+    print_table(spent.CASE_HEADINGS, spent.case_rows(records))
+
+
+def _began(run: Run) -> dt.datetime:
+    """Return when a run's file was made; its first line is written when a case is measured."""
+    from bench_lib.storage.history import NAME
+
+    named = NAME.fullmatch(run.path.name)
+    if named is None:
+        return _moment(run.started)
+    return dt.datetime.strptime(named["time"], "%Y%m%dT%H%M%S%z")
+
+
+def _moment(time: str) -> dt.datetime:
+    return dt.datetime.strptime(time, "%Y-%m-%dT%H:%M:%S%z")
 
 
 def _print_schema(*, json: bool) -> None:

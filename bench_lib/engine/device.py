@@ -38,7 +38,9 @@ from bench_lib.launch.sweep import Sweep
 from bench_lib.launch.temporary import cannot_write, is_full
 from bench_lib.launch.zygote import WorkerProcess, Zygote
 from bench_lib.model import (
+    COUNTS,
     IN_BURSTS,
+    NUMERICS,
     Attempt,
     Bursts,
     Case,
@@ -48,9 +50,10 @@ from bench_lib.model import (
     Hardware,
     KernelTable,
     Measurement,
+    Numerics,
     Telemetry,
 )
-from bench_lib.storage import devices, history
+from bench_lib.storage import devices, facts, history
 from bench_lib.verdict import validity
 
 MOST_LOST = 5
@@ -152,10 +155,12 @@ class HeldDevice:
         confirms: bool = True,
         in_turns: Collection[str] = (),
         replays: Mapping[str, Draw] = NO_REPLAYS,
+        known: Collection[str] = (),
     ) -> Iterator[Outcome]:
         """Measure cases in one fresh process of each side, the run's ``process``-th from 0.
 
-        Cases whose ids are ``in_turns`` are measured in one of the reference as well.  With the
+        Of cases whose ids are ``known`` the numerics are, and only times are measured.  Cases
+        whose ids are ``in_turns`` are measured in one of the reference as well.  With the
         compiler's choices of ``replays``, by case, a case has a process of its own.  Sides take
         turns, and which is first alternates from case to case and from process to process.
         Raises LaunchError where workers cannot be started at all.
@@ -172,7 +177,14 @@ class HeldDevice:
                 for name in in_turn(of_case, process + position):
                     if name == REFERENCE and self._reference_is_gone:
                         continue
-                    outcome = self._measured(case, (process,), name, replays.get(case.id))
+                    only_times = case.id in known or name == REFERENCE
+                    outcome = self._measured(
+                        case,
+                        (process,),
+                        name,
+                        replays.get(case.id),
+                        known={NUMERICS} if only_times else (),
+                    )
                     attempts = [replace(each, confirms=confirms) for each in outcome.attempts]
                     yield replace(outcome, attempts=attempts)
         finally:
@@ -290,12 +302,18 @@ class HeldDevice:
         return next(iter(self._sides))
 
     def _measured(
-        self, case: Case, processes: Iterable[int], side: str, replay: Draw | None = None
+        self,
+        case: Case,
+        processes: Iterable[int],
+        side: str,
+        replay: Draw | None = None,
+        *,
+        known: Collection[str] = (),
     ) -> Outcome:
         attempts: list[Attempt] = []
         with _named(side), self.holding(case):
             for process in processes:
-                attempts += self._attempts(case, process, side, replay)
+                attempts += self._attempts(case, process, side, replay, known)
                 if attempts[-1].measurement is None:
                     break
         return self._outcome(case, attempts, side)
@@ -307,7 +325,12 @@ class HeldDevice:
         return Outcome(case, named, environment, self.device, side=side)
 
     def _attempts(
-        self, case: Case, process: int, side: str, replay: Draw | None = None
+        self,
+        case: Case,
+        process: int,
+        side: str,
+        replay: Draw | None = None,
+        known: Collection[str] = (),
     ) -> list[Attempt]:
         """Measure a case in a process.
 
@@ -316,8 +339,19 @@ class HeldDevice:
         """
         attempts: list[Attempt] = []
         disturbed = waited = False
+        waited_s = 0.0
+        numerics: Numerics | None = None
         while True:
-            attempt = self._attempt(case, process, side, replay)
+            attempt = self._attempt(case, process, side, replay, known)
+            if attempt.measurement is not None and numerics is not None:
+                found = replace(attempt.measurement, numerics=numerics)
+                attempt = replace(attempt, measurement=found)
+            elif attempt.measurement is not None:
+                numerics = attempt.measurement.numerics
+                known = {*known, *([NUMERICS] if numerics is not None else [])}
+            if waited_s:
+                phases_s = {"waiting": round(waited_s, 4), **attempt.phases_s}
+                attempt, waited_s = replace(attempt, phases_s=phases_s), 0.0
             why = again = None
             cause = self._spoilt_by(case, attempt)
             if waited:
@@ -326,7 +360,9 @@ class HeldDevice:
                 fault = Fault("floor", below, "measure")
                 return [*attempts, replace(attempt, accepted=False, discarded=below, fault=fault)]
             if cause is not None:
+                begin = time.monotonic()
                 again = waited = not waited and self._cooling.wait(f"{case.id}: {cause}")
+                waited_s = time.monotonic() - begin
                 why = cause
             elif not disturbed and attempt.measurement is not None:
                 why = disturbance(attempt.measurement)
@@ -342,14 +378,28 @@ class HeldDevice:
             if not again:
                 return attempts
 
-    def _attempt(self, case: Case, process: int, side: str, replay: Draw | None = None) -> Attempt:
+    def _attempt(
+        self,
+        case: Case,
+        process: int,
+        side: str,
+        replay: Draw | None = None,
+        known: Collection[str] = (),
+    ) -> Attempt:
         self.watch()
         self._neighbours.watch(d for d in self._used_by(case) if d.index != self.device.index)
         begin = time.monotonic()
         attempt = replace(self._blank(case, process), replays=replay is not None)
         try:
             bursts = self._bursts_for(case)
-            measurement = self._sides[side].measure(case, process, bursts, replay)
+            counts = facts.counts_of(case, self._sides[side].environment())
+            known = known if counts is None else {*known, COUNTS}
+            measurement = self._sides[side].measure(case, process, bursts, replay, known)
+            if counts is not None:
+                measurement = replace(measurement, **vars(counts))
+            elif case.sampling.checks:
+                environment = self._sides[side].environment()
+                facts.keep_counts(case, environment, measurement.counts)
             self._in_bursts.setdefault(case.id, measurement.state == IN_BURSTS)
             return self._with_measurement(attempt, measurement, begin)
         except CaseSkipped as reason:
@@ -363,7 +413,9 @@ class HeldDevice:
                 raise
             self._reference_is_gone = True
             attempt = replace(attempt, fault=Fault("launch", str(error), "open device"))
-        return replace(attempt, took_s=round(time.monotonic() - begin, 3))
+        took_s = round(time.monotonic() - begin, 3)
+        phase = attempt.fault.phase if attempt.fault is not None else "other"
+        return replace(attempt, took_s=took_s, phases_s={phase: took_s})
 
     def _blank(self, case: Case, process: int) -> Attempt:
         return Attempt(
@@ -380,13 +432,19 @@ class HeldDevice:
     ) -> Attempt:
         if self.device.uuid is not None:  # NVML's and torch's spellings differ
             measurement = replace(measurement, device_uuid=self.device.uuid)
+        looked_s = time.monotonic()
+        telemetry = self._seen_during(measurement)
+        ended_s = time.monotonic()
+        phases_s = {**measurement.phases_s, "telemetry": round(ended_s - looked_s, 4)}
+        other_s = ended_s - began_s - math.fsum(phases_s.values())
         return replace(
             attempt,
-            measurement=measurement,
-            telemetry=self._seen_during(measurement),
+            measurement=replace(measurement, phases_s={}),
+            telemetry=telemetry,
             telemetry_of_ranks=self._seen_of_ranks(measurement),
             accepted=True,
-            took_s=round(time.monotonic() - began_s, 3),
+            took_s=round(ended_s - began_s, 3),
+            phases_s={**phases_s, "other": round(max(0.0, other_s), 4)},
         )
 
     def _seen_during(self, measurement: Measurement) -> Telemetry | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from bench_lib import formats
 from bench_lib.engine import pairing, profiles
 from bench_lib.engine.device import NO_REPLAYS, HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError
@@ -22,13 +23,13 @@ from bench_lib.engine.settings import (
     Side,
     nodeid_of,
 )
-from bench_lib.engine.suite import Baselines, Suite, fails
+from bench_lib.engine.suite import MOST_RUNS, Baselines, Suite, fails
 from bench_lib.environment import caches
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Case, Draw, Environment, Hardware, Record
 from bench_lib.storage import acceptance, history
-from bench_lib.storage.history import utc_today
-from bench_lib.verdict import judge, validity
+from bench_lib.storage.history import HistoryError, utc_today
+from bench_lib.verdict import families, judge, validity
 
 
 class Engine:
@@ -44,6 +45,7 @@ class Engine:
         self.reference: ReferenceRun | None = None
         """The accepted environment, where one is named."""
         self._held: HeldDevice | None = None
+        self._has_ended = False
 
     # ---- opening and closing --------------------------------------------------------------
 
@@ -111,13 +113,40 @@ class Engine:
             held.close()
 
     def close(self) -> None:
-        """Let go of the device, and close the history; a run without records leaves no file."""
+        """Let go of the device, and close the history; a run without records leaves no file.
+
+        Last of all, when nothing is held any more, a history with a closed month is compacted.
+        """
         with contextlib.ExitStack() as stack:
+            stack.callback(self._compact)
             for suite in self.suites.values():
                 stack.callback(suite.close)
             if self.reference is not None:
                 stack.callback(self.reference.close)
             stack.callback(self.release)
+
+    def _compact(self) -> None:
+        """Compact the history where a run has ended and an earlier month is closed.
+
+        Whatever is in the way of that is said, and is no fault of the run.
+        """
+        folder, has_ended = self.settings.history, self._has_ended
+        self._has_ended = False
+        if folder is None or not has_ended:
+            return
+        if not history.has_closed_month(folder, utc_today(), more_than=MOST_RUNS):
+            return
+        from bench_lib.storage.archive.compaction import compact  # noqa: PLC0415 - brings DuckDB
+
+        try:
+            done = compact(folder, keep=MOST_RUNS)
+        except HistoryError as error:
+            self.settings.say(f"history not compacted: {error}")
+            return
+        runs = formats.many(done.written, "run")
+        self.settings.say(f"history compacted: {runs} written to Parquet, as a month is closed")
+        for reason in done.left:
+            self.settings.say(f"history: {reason}")
 
     def _hold(self, device: Hardware) -> HeldDevice:
         def expected(case: Case) -> validity.Level | None:
@@ -141,7 +170,10 @@ class Engine:
     def attempt(self, case: Case) -> Outcome:
         """Measure a case without writing it down; raises LaunchError and DeviceBusyError."""
         limits = self.settings.limits.get(case.id, case.limits)
-        return self.held.measure(replace(case, limits=limits))
+        sampling = case.sampling
+        if sampling.enough is None:
+            sampling = replace(sampling, enough=families.enough(case))
+        return self.held.measure(replace(case, limits=limits, sampling=sampling))
 
     def measure_together(self, cases: Sequence[Case], process: int) -> None:
         """Measure cases in one fresh process of each side, and write them down.
@@ -224,7 +256,14 @@ class Engine:
                 queues.setdefault(on(record), []).append(record.case)
             lanes = [[case.id for case in cases] for cases in queues.values()]
             self.settings.progress.begin(LOOKING_AGAIN, lanes)
-            self._measure_in(process, queues, confirms=True, in_turns=in_turns, replays=replays)
+            self._measure_in(
+                process,
+                queues,
+                confirms=True,
+                in_turns=in_turns,
+                replays=replays,
+                known=self._with_sound_numerics(records),
+            )
 
     def _to_take_in_turns(
         self,
@@ -266,6 +305,15 @@ class Engine:
         records = [self.suite.records[case_id] for case_id in doubtful]
         return [record for record in records if record.attempts[-1].process == process - 1]
 
+    def _with_sound_numerics(self, records: Iterable[Record]) -> Collection[str]:
+        """Return the ids of cases whose numerics a fresh process need not look at again.
+
+        Of two sides each has its own.
+        """
+        if self._is_paired:
+            return ()
+        return {r.case.id for r in records if judge.has_sound_numerics(r.verdicts)}
+
     def _measure_in(
         self,
         process: int,
@@ -274,6 +322,7 @@ class Engine:
         confirms: bool,
         in_turns: Collection[str] = (),
         replays: Mapping[str, Draw] = NO_REPLAYS,
+        known: Collection[str] = (),
     ) -> None:
         """Measure each device's queue in a fresh process, the devices at the same time."""
         outcomes: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
@@ -282,7 +331,12 @@ class Engine:
         def work(held: HeldDevice) -> None:
             try:
                 again = held.measure_again(
-                    queues[held], process, confirms=confirms, in_turns=in_turns, replays=replays
+                    queues[held],
+                    process,
+                    confirms=confirms,
+                    in_turns=in_turns,
+                    replays=replays,
+                    known=known,
                 )
                 for outcome in again:
                     outcomes.put(outcome)
@@ -382,6 +436,7 @@ class Engine:
         for suite in self.suites.values():
             status = exit_status if suite is self.suite else 0
             suite.writer.end(suite.counts(), status, caches=filled)
+        self._has_ended = True
 
     def conclude(self, *, needs_figures: bool = False) -> bool:
         """Look again, profile and judge where that was asked for, and end the run.

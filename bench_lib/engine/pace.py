@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -77,12 +77,37 @@ def past(folder: Path, key: str, *, but: Path | None = None) -> dict[str, float]
     left = MOST_BYTES
     for path in reversed(paths[-MOST_RUNS:]):
         with contextlib.suppress(OSError), path.open("rb") as file:
-            for name, seconds in _taken(file, left).items():
+            for name, seconds in _taken(_tries(file, left)).items():
                 found.setdefault(name, []).append(seconds)
             left -= file.tell()
         if left <= 0:
             break
     return {name: statistics.median(seconds[:RUNS]) for name, seconds in found.items()}
+
+
+def last_devices(folder: Path, key: str, *, but: Path | None = None) -> dict[str, str]:
+    """Return by case id and by node id the id of the device that measured it last.
+
+    The run whose file is ``but`` does not count.  Files and lines that cannot be read say nothing.
+    """
+    found: dict[str, str] = {}
+    left = MOST_BYTES
+    try:
+        paths = [path for path in history.keys(folder).get(key, []) if path != but]
+    except OSError:
+        return {}
+    for path in reversed(paths[-MOST_RUNS:]):
+        of_run: dict[str, str] = {}
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            for tried in _tries(file, left):
+                if tried.attempt.device_uuid is not None:
+                    names = (tried.case.id, *([tried.nodeid] if tried.nodeid else []))
+                    of_run |= dict.fromkeys(names, tried.attempt.device_uuid)
+            left -= file.tell()
+        found = {**of_run, **found}
+        if left <= 0:
+            break
+    return found
 
 
 @dataclass(frozen=True)
@@ -95,6 +120,16 @@ class _Try:
     process: int = 0
     took_s: float = 0.0
     confirms: bool = False
+    device_uuid: str | None = None
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """A first look at a case, and the test that asked for it."""
+
+    case: _Named
+    attempt: _Try
+    nodeid: str | None
 
 
 @dataclass(frozen=True)
@@ -110,24 +145,29 @@ class _Line:
 _DECODER = msgspec.json.Decoder(_Line)
 
 
-def _taken(file: IO[bytes], most_bytes: int) -> dict[str, float]:
-    seconds: dict[str, float] = {}
-    processes: dict[str, set[int]] = {}
-    tests: dict[str, str] = {}
+def _tries(file: IO[bytes], most_bytes: int) -> Iterator[_Tried]:
+    """Yield the first looks in a run's file."""
     for text in file:
         if file.tell() > most_bytes:
-            break
+            return
         try:
             line = _DECODER.decode(text)
         except (ValueError, RecursionError):
             continue
-        if line.case is None or line.attempt is None or line.attempt.confirms:
-            continue
-        case_id = line.case.id
-        seconds[case_id] = seconds.get(case_id, 0.0) + line.attempt.took_s
-        processes.setdefault(case_id, set()).add(line.attempt.process)
-        if line.nodeid is not None:
-            tests[case_id] = line.nodeid
+        if line.case is not None and line.attempt is not None and not line.attempt.confirms:
+            yield _Tried(line.case, line.attempt, line.nodeid)
+
+
+def _taken(tries: Iterable[_Tried]) -> dict[str, float]:
+    seconds: dict[str, float] = {}
+    processes: dict[str, set[int]] = {}
+    tests: dict[str, str] = {}
+    for tried in tries:
+        case_id = tried.case.id
+        seconds[case_id] = seconds.get(case_id, 0.0) + tried.attempt.took_s
+        processes.setdefault(case_id, set()).add(tried.attempt.process)
+        if tried.nodeid is not None:
+            tests[case_id] = tried.nodeid
     taken = {case_id: total / len(processes[case_id]) for case_id, total in seconds.items()}
     for case_id, nodeid in tests.items():
         taken[nodeid] = taken.get(nodeid, 0.0) + taken[case_id]

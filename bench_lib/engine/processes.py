@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from bench_lib import backends
@@ -24,6 +25,9 @@ from bench_lib.model import (
     Measurement,
 )
 from bench_lib.verdict.metrics import iterations
+
+FORK = "fork"
+"""Starting workers, which import torch, and opening a process; of most cases it is open."""
 
 
 def start_watching(device: Hardware) -> Sampler:
@@ -81,23 +85,30 @@ class Processes:
         number: int,
         bursts: Bursts | None = None,
         replay: Draw | None = None,
+        known: Collection[str] = (),
     ) -> Measurement:
         """Measure a case in a process, which opens the device unless it has it open.
 
         With ``bursts`` a power-bound case is measured in them, unless it has several ranks.  With
         ``replay`` it has a process of its own, in which the compiler chooses as it did there.
+        What is ``known`` of it, NUMERICS or COUNTS, is not found out again.
 
         After a fault the process is gone.  Raises CaseSkipped or CaseFault, and LaunchError
         where workers cannot be started at all.
         """
         try:
-            return self._measured(case, number, bursts, replay)
+            return self._measured(case, number, bursts, replay, known)
         except CaseFault:
             self.drop(number)
             raise
 
     def _measured(
-        self, case: Case, number: int, bursts: Bursts | None, replay: Draw | None
+        self,
+        case: Case,
+        number: int,
+        bursts: Bursts | None,
+        replay: Draw | None,
+        known: Collection[str],
     ) -> Measurement:
         if case.launch.ranks > 1:
             measurement = self._measure_ranks(case)
@@ -106,9 +117,13 @@ class Processes:
         is_cold = case.launch.cold or replay is not None
         if is_cold:
             self.drop(number)  # what ran in it has libraries loaded and kernels found
+        begin = time.monotonic()
         process = self.open(number)
+        opening_s = time.monotonic() - begin
         self._measured_by = [process.pid]
-        measurement = process.measure(case, bursts, replay)
+        measurement = process.measure(case, bursts, replay, known)
+        phases_s = {FORK: round(opening_s, 4), **measurement.phases_s}
+        measurement = replace(measurement, phases_s=phases_s)
         if process.is_dear:
             warning = "launches cost more in this context than they could, and in all that were "
             warning += "drawn before it"

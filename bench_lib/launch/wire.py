@@ -20,6 +20,8 @@ MAX_LINE = 64 * 1024 * 1024
 ADDRESS_VARIABLE = "BENCH_LIB_ADDRESS"
 LOGS_VARIABLE = "BENCH_LIB_LOGS"
 CONTEXTS_VARIABLE = "BENCH_LIB_CONTEXTS"
+PRELOAD_VARIABLE = "BENCH_LIB_PRELOAD"
+"""``no`` keeps a zygote from importing the compiler, ``torch`` from importing torchvision too."""
 CONTEXTS = ("chosen", "any")
 """Its values; the first is what happens without it, the second takes contexts as they come."""
 TOKEN_FILE = "token"  # noqa: S105 - the name of a file, not a secret

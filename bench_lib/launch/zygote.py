@@ -41,7 +41,7 @@ from bench_lib.launch.wire import (
 from bench_lib.model import Bursts, Case, Device, Draw, Fault, KernelTable, Measurement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 START_LIMIT_S = 300.0
 """torch on a cold network file system takes minutes to import."""
@@ -93,12 +93,18 @@ class WorkerProcess:
         return self.excess is not None and self.excess > SAME_KIND
 
     def measure(
-        self, case: Case, bursts: Bursts | None = None, replay: Draw | None = None
+        self,
+        case: Case,
+        bursts: Bursts | None = None,
+        replay: Draw | None = None,
+        known: Collection[str] = (),
     ) -> Measurement:
         """Measure one case, in bursts if it is power-bound and ``bursts`` are given.
 
-        The first case of a precision proves the device's arithmetic afterwards.  With ``replay``
-        the compiler finds empty caches and chooses as it did there; nothing may
+        The first case of a precision proves the device's arithmetic afterwards.  What is
+        ``known`` of the case, NUMERICS or COUNTS, is not found out again.
+
+        With ``replay`` the compiler finds empty caches and chooses as it did there; nothing may
         have been measured in this process before.  Raises CaseSkipped with the reason, or
         CaseFault after which this context is gone.
         """
@@ -110,6 +116,8 @@ class WorkerProcess:
         proof = arithmetic.proof(case)
         if proof is not None and proof not in self._zygote.proved:
             beside["prove"] = True
+        if known:
+            beside["known"] = sorted(known)
         found = self._answer("measure", case, "measurement", Measurement, beside)
         self._zygote.proved.update([] if proof is None else [proof])
         return found

@@ -22,6 +22,7 @@ from bench_lib.engine.suite import Suite
 from bench_lib.formulas import roofline
 from bench_lib.launch import launchers
 from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.wire import PRELOAD_VARIABLE
 from bench_lib.launch.zygote import Zygote
 from bench_lib.micro import lines
 from bench_lib.micro.files import append_row, write_json
@@ -32,7 +33,6 @@ from bench_lib.micro.session import RankSeen
 from bench_lib.model import Hardware, Measurement, UserError
 from bench_lib.report import console
 from bench_lib.worker.profiling import external_profiler
-from bench_lib.worker.zygote import PRELOAD_VARIABLE
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from _pytest.runner import runtestprotocol
 from bench_lib import backends, formats
 from bench_lib.cases.axes import MatrixError
 from bench_lib.cases.matrix import cases_of
+from bench_lib.engine.balance import queues
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
 from bench_lib.launch.faults import LaunchError
@@ -145,7 +146,9 @@ def pytest_testnodedown(node: Any) -> None:
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Send each case to its device."""
-    return devices.scheduling(config, log) if ASSIGNMENT in config.stash else None
+    if ASSIGNMENT not in config.stash:
+        return None
+    return devices.scheduling(config, log, config.stash[SESSION].plan)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -295,10 +298,7 @@ def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None
     perf_session, workers = node.config.stash[SESSION], len(node.config.option.tx)
     begins = perf_session.suite is not None and not perf_session.progress.began
     if begins and ASSIGNMENT in node.config.stash:
-        lanes = [
-            [id_ for id_ in ids if devices.device_of(id_, workers) == i] for i in range(workers)
-        ]
-        perf_session.show_progress(lanes)
+        perf_session.show_progress(queues(perf_session.plan(ids, workers), workers))
 
 
 def pytest_enter_pdb(config: pytest.Config) -> None:

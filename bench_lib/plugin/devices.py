@@ -1,4 +1,4 @@
-"""Each case always on the same device: of xdist's workers, one a device, and of ``--perf-share``.
+"""Each case on its device: of xdist's workers, one a device, and of ``--perf-share``.
 
 ``--perf-share K/N`` takes one of N parts of the cases, for jobs that have one device each.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -63,16 +63,21 @@ class Assignment:
 def device_of(nodeid: str, count: int) -> int:
     """Return the device of a test by a stable hash of its case's id.
 
-    A case stays on its device whatever else is selected, so that the spread between
-    devices does not look like a change.
+    So it is where nobody knows where a case was last: it stays there whatever else is selected,
+    so that the spread between devices does not look like a change.
     """
     _, bracket, parameters = nodeid.partition("[")
     name = parameters.rstrip("]") if bracket else nodeid
     return zlib.crc32(name.encode()) % count
 
 
-def scheduling(config: pytest.Config, log: Any) -> Any:
-    """Return a scheduler for xdist that sends each test to its device's worker."""
+def scheduling(
+    config: pytest.Config, log: Any, plan: Callable[[Sequence[str], int], Mapping[str, int]]
+) -> Any:
+    """Return a scheduler for xdist that sends each test to its device's worker.
+
+    ``plan`` says of so many devices which one measures each test.
+    """
     from xdist.scheduler.each import EachScheduling  # noqa: PLC0415 - xdist is not always there
 
     class DeviceScheduling(EachScheduling):  # type: ignore[misc]  # xdist has no types
@@ -84,12 +89,9 @@ def scheduling(config: pytest.Config, log: Any) -> Any:
                 if node in self._started:
                     continue
                 if not pending:
-                    own = node.workerinput[DEVICE]
-                    pending[:] = [
-                        i
-                        for i, nodeid in enumerate(self.node2collection[node])
-                        if device_of(nodeid, self.numnodes) == own
-                    ]
+                    own, ids = node.workerinput[DEVICE], self.node2collection[node]
+                    places = plan(ids, self.numnodes)
+                    pending[:] = [i for i, nodeid in enumerate(ids) if places[nodeid] == own]
                 node.send_runtest_some(pending)
                 node.shutdown()
                 self._started.append(node)

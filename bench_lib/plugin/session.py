@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 from bench_lib import backends, formats
 from bench_lib.cases import matrix
 from bench_lib.cases.axes import MatrixError, WorkloadAxes, cold
-from bench_lib.engine import pace
+from bench_lib.engine import balance, pace
 from bench_lib.engine.engine import Engine
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.pace import Pace
@@ -20,7 +20,7 @@ from bench_lib.engine.settings import LOOKING_AGAIN
 from bench_lib.engine.suite import Suite, fails
 from bench_lib.launch.catalogue import network_sizes
 from bench_lib.model import Case, Hardware, Quarantine, Record, Status, Verdict, problem_of
-from bench_lib.plugin import properties
+from bench_lib.plugin import devices, properties
 from bench_lib.plugin.devices import DEVICE
 from bench_lib.plugin.options import PluginOptions
 from bench_lib.plugin.progress import MEASURING, RunProgress, display
@@ -51,6 +51,7 @@ class PerfSession:
     interrupted: bool = False
     failed: str | None = None
     """Why the run had to stop."""
+    _plan: Mapping[str, int] | None = None
 
     @property
     def is_worker(self) -> bool:
@@ -143,6 +144,23 @@ class PerfSession:
         """What cases took in the last runs of this hardware, in seconds."""
         own = self.engine.suite.writer.path
         return pace.past(self.options.history, self.device().key, but=own)
+
+    def plan(self, nodeids: Sequence[str], workers: int) -> Mapping[str, int]:
+        """Return which of so many xdist workers' devices measures each test.
+
+        It is the one that measured it last, unless some would wait long for others.
+        """
+        if self._plan is None or not self._plan.keys() >= set(nodeids):
+            key, own = self.device().key, None if self.suite is None else self.suite.writer.path
+            last = pace.last_devices(self.options.history, key, but=own)
+            index = {d.uuid: i for i, d in enumerate(self.devices[:workers]) if d.uuid}
+            homes = {}
+            for nodeid in nodeids:
+                uuid = last.get(nodeid) or last.get(pace.name_of(nodeid))
+                homes[nodeid] = index.get(uuid or "", devices.device_of(nodeid, workers))
+            past = pace.past(self.options.history, key, but=own)
+            self._plan = balance.balanced(homes, workers, Pace(past).of)
+        return self._plan
 
     def defers(self, case: Case) -> bool:
         """Whether a case waits: it needs devices that other xdist workers hold."""

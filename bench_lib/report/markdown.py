@@ -77,6 +77,8 @@ def _opening(night: Night) -> Iterator[str]:
     when = text(" to ".join(filter(None, (night.started, night.ended))))
     if counts or when:
         yield ". ".join(filter(None, (counts, when)))
+    if night.spent:
+        yield text(night.spent)
     if lines := list(_to_be_known(night)):
         more = len(lines) - MOST_LINES
         lines = lines[:MOST_LINES] + [f"- and {more} more"] * (more > 0)

@@ -24,7 +24,7 @@ from bench_lib.model import (
 )
 from bench_lib.profiling import kernels
 from bench_lib.profiling.kernels import Diff
-from bench_lib.report import console
+from bench_lib.report import console, spent
 from bench_lib.report.console import CaseFigures
 from bench_lib.storage.baselines import BaselineError, load
 from bench_lib.storage.history import HistoryError, Run
@@ -229,6 +229,11 @@ class Night:
         found = Counter(entry.status for entry in self.entries)
         known = {status.value: found[status] for status in SEVERITY if found[status]}
         return {**known, **({"not judged": found[None]} if found[None] else {})}
+
+    @cached_property
+    def spent(self) -> str:
+        """What its time was spent on, in one sentence; empty if unknown."""
+        return spent.sentence(entry.record for entry in self.entries)
 
     @property
     def sentence(self) -> str:

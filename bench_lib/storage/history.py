@@ -212,35 +212,49 @@ def read(path: Path) -> Run:
         data = path.read_bytes()
     except OSError as error:
         raise HistoryError(f"cannot read {path}: {error.strerror}") from error
-    return unfold(path, data)[0]
+    return unfold(path, data)
 
 
-def unfold(path: Path, data: bytes) -> tuple[Run, list[FileLine]]:
-    """Return what ``read`` does of a file's bytes, and each line with what it says.
+def unfold(path: Path, data: bytes) -> Run:
+    """Return what ``read`` does of a file's bytes; ``path`` names the file in messages.
 
-    ``path`` names the file in messages.  Raises HistoryError as ``read`` does.
+    Raises HistoryError as ``read`` does.
     """
     run = Run(path)
     if match := NAME.fullmatch(path.name):
         run.key, run.run_id = match["key"], match["run"]
-    found = [FileLine(number, raw) for number, raw in enumerate(data.split(b"\n"), 1)]
-    torn = found[-1]
-    if torn.raw:
-        torn.problem = f"line {torn.number} is torn: the run was killed while writing it"
-        run.problems.append(torn.problem)
-    for told in found[:-1]:
-        if not told.raw.strip():
+    for told in lines(path, data):
+        if told.line is not None:
+            _fold(run, told.line)
+        elif told.problem is not None:
+            run.problems.append(told.problem)
+    return run
+
+
+def lines(path: Path, data: bytes) -> Iterator[FileLine]:
+    """Yield each line of a file with what it says, decoded one at a time.
+
+    Whoever keeps little of a line need not hold the whole file's attempts, which takes longer
+    than decoding them.  Raises HistoryError of a line of a newer schema.
+    """
+    *found, torn = data.split(b"\n")
+    tried: set[str] = set()
+    for number, raw in enumerate(found, 1):
+        if not raw.strip():
+            yield FileLine(number, raw)
             continue
         try:
-            line = _decode(told.raw)
-            _fold(run, line)
-            told.line = line
+            line = _decode(raw)
+            _check(line, tried)
         except _NewerSchemaError as error:
-            raise HistoryError(f"{path}, line {told.number}: {error}") from error
+            raise HistoryError(f"{path}, line {number}: {error}") from error
         except (ValueError, RecursionError) as error:
-            told.problem = f"line {told.number} cannot be read: {error}"
-            run.problems.append(told.problem)
-    return run, found
+            yield FileLine(number, raw, problem=f"line {number} cannot be read: {error}")
+        else:
+            yield FileLine(number, raw, line)
+    number = len(found) + 1
+    problem = f"line {number} is torn: the run was killed while writing it" if torn else None
+    yield FileLine(number, torn, problem=problem)
 
 
 # ---- a line, decoded --------------------------------------------------------------------
@@ -345,12 +359,22 @@ _known: dict[str | None, msgspec.json.Decoder[Any]] = {
 }
 
 
+_OURS = re.compile(
+    b'\\{"schema":%d,"kind":"(%s)",' % (SCHEMA, "|".join(filter(None, _known)).encode())
+)
+"""How a line begins that this version wrote: no need to look into it for what it is."""
+
+
 class _NewerSchemaError(Exception):
     pass
 
 
 def _decode(raw: bytes) -> Line:
     """Decode one line; raises ValueError where it is not as its kind is."""
+    known = _OURS.match(raw)
+    if known is not None:
+        ours: Line = _known[known[1].decode()].decode(raw)
+        return ours
     head = _head.decode(raw)
     if head.schema > SCHEMA:
         raise _NewerSchemaError(
@@ -371,17 +395,15 @@ def _fold(run: Run, line: Line) -> None:
                 run.hardware.append(line.hardware)
             run.key = run.key or line.hardware.key
         case AttemptLine():
-            if (seen := line.attempt.measurement) is not None and not seen.iteration_s:
-                raise ValueError("a measurement without iterations")
             record = run.records.setdefault(line.case.id, Record(line.case, line.nodeid))
             record.attempts.append(line.attempt)
         case TunedLine():
             run.tuned[line.case_id] = line.database
         case KernelsLine():
-            old = _tried(run, line.case_id)
+            old = run.records[line.case_id]
             run.records[line.case_id] = replace(old, kernels=line.kernels)
         case VerdictLine():
-            old = _tried(run, line.case_id)
+            old = run.records[line.case_id]
             run.records[line.case_id] = replace(
                 old,
                 nodeid=line.nodeid or old.nodeid,
@@ -397,10 +419,17 @@ def _fold(run: Run, line: Line) -> None:
             run.caches = line.caches
 
 
-def _tried(run: Run, case_id: str) -> Record:
-    if case_id not in run.records:
-        raise ValueError(f"{case_id} was not tried before it")
-    return run.records[case_id]
+def _check(line: Line, tried: set[str]) -> None:
+    """Raise ValueError of a line that cannot follow what was tried before it."""
+    match line:
+        case AttemptLine():
+            if (seen := line.attempt.measurement) is not None and not seen.iteration_s:
+                raise ValueError("a measurement without iterations")
+            tried.add(line.case.id)
+        case KernelsLine() | VerdictLine() if line.case_id not in tried:
+            raise ValueError(f"{line.case_id} was not tried before it")
+        case _:
+            pass
 
 
 def put(path: Path, data: bytes, modified_ns: int | None = None) -> None:
@@ -444,6 +473,35 @@ def keys(folder: Path) -> dict[str, list[Path]]:
     for path, match in _found(folder):
         found.setdefault(match["key"], []).append(path)
     return dict(sorted(found.items()))
+
+
+def has_closed_month(folder: Path, today: dt.date, *, more_than: int) -> bool:
+    """Whether a folder of more than so many files has runs of an earlier month to compact.
+
+    Those are files that were written to since their month's Parquet file was.
+    """
+    found = files(folder)
+    if len(found) <= more_than:
+        return False
+    month, closed = "", f"{today:%Y%m}"
+    compacted_ns = 0
+    for path in found:
+        if path.name[:6] >= closed:
+            return False
+        if path.name[:6] != month:
+            month = path.name[:6]
+            compacted_ns = _modified_ns(folder / f"{month[:4]}-{month[4:]}.parquet")
+        if _modified_ns(path) > compacted_ns:
+            return True
+    return False
+
+
+def _modified_ns(path: Path) -> int:
+    """Return when a file was last written to, in ns since 1970; 0 where there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def latest(

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from bench_lib.model import (
     IN_BURSTS,
+    NUMERICS,
     Accepted,
     Baseline,
     Limits,
@@ -50,6 +51,7 @@ __all__ = [
     "Evidence",
     "compare",
     "differing",
+    "has_sound_numerics",
     "improved",
     "is_suspicious",
     "judge",
@@ -392,6 +394,12 @@ def _can_change(verdict: Verdict) -> bool:
         or (verdict.status is Status.NOISY and _looks_slower(verdict))
         or (verdict.status is Status.OK and _looks_faster(verdict))
     )
+
+
+def has_sound_numerics(verdicts: Sequence[Verdict]) -> bool:
+    """Whether the answer was held against a baseline's and nothing is wrong with it."""
+    told = [verdict.status for verdict in verdicts if verdict.metric == NUMERICS]
+    return bool(told) and all(status in (Status.OK, Status.IMPROVED) for status in told)
 
 
 def improved(verdicts: Sequence[Verdict]) -> set[str]:

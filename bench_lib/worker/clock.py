@@ -22,6 +22,10 @@ class Marks:
         """Allocate ``n`` points."""
         self._times = array("d", bytes(8 * n))
 
+    def __len__(self) -> int:
+        """Return how many points there are."""
+        return len(self._times)
+
     def mark(self, i: int) -> None:
         """Place the i-th point after all work issued so far."""
         self._times[i] = time.perf_counter()
@@ -35,6 +39,9 @@ class Marks:
 class _EventMarks(Marks):
     def __init__(self, n: int) -> None:
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(n)]
+
+    def __len__(self) -> int:
+        return len(self._events)
 
     def mark(self, i: int) -> None:
         self._events[i].record()
@@ -53,6 +60,8 @@ class Clock:
 
     asynchronous = False
     """Whether issuing work and doing it are different things."""
+    rested_s = 0.0
+    """How long the device was left idle on purpose, in all."""
 
     def now(self) -> float:
         """Seconds on the machine's monotonic clock."""
@@ -86,6 +95,7 @@ class Clock:
         """Leave the device idle for a moment."""
         self.synchronize()
         time.sleep(seconds)
+        self.rested_s += seconds
 
     def wake(self, seconds: float) -> None:
         """Keep the device busy for about so long without drawing power; nothing on a CPU."""

@@ -79,7 +79,12 @@ def serve_cases(name: str) -> int:
                 connection.send(calibrated(context))
             else:
                 bursts = Bursts(**order["bursts"]) if order.get("bursts") else None
-                ordered = dataclasses.replace(context, bursts=bursts, replay=order.get("replay"))
+                ordered = dataclasses.replace(
+                    context,
+                    bursts=bursts,
+                    replay=order.get("replay"),
+                    known=order.get("known", ()),
+                )
                 look = proved if order.get("prove") else measured
                 connection.send(answer(order["measure"], ordered, look))
     except ClosedError:

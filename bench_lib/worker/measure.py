@@ -16,17 +16,27 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bench_lib.model import Bursts, Case, Measurement, Numerics, Sampling
-from bench_lib.worker import caches, draws, host
+from bench_lib.model import (
+    COUNTS,
+    NUMERICS,
+    Bursts,
+    Case,
+    Measurement,
+    Numerics,
+    Sampling,
+    StepCounts,
+)
+from bench_lib.worker import caches, draws, host, stopping
 from bench_lib.worker.bursts import InBursts, in_bursts
 from bench_lib.worker.device import compile_cache_state, forget_compiled
 from bench_lib.worker.device_time import DeviceTime, device_time
 from bench_lib.worker.launches import LaunchCosts
+from bench_lib.worker.phases import BURSTS, COMPILE, FIRST_STEP, REST, Phases
 from bench_lib.worker.probe import host_us, median_us
 from bench_lib.worker.workloads import Setting, Workload, build
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from bench_lib.worker.clock import Clock, Marks
 
@@ -38,6 +48,8 @@ BACKLOG = 0.25
 A launch queue of 1024 kernels is half a step of DenseNet-121 training."""
 STEADY = 0.02
 BLOCK_S = 0.1
+EARLY, EARLY_BLOCK_S = 0.005, 0.05
+"""Blocks of half the length that agree so well end warming up before its least time."""
 LEAST_WARMUP_STEPS = 3
 """CUDA graphs are recorded on the second and third call of a compiled step."""
 
@@ -48,10 +60,14 @@ class Steadiness:
 
     least_s: float
     most_s: float
+    early_s: float = math.inf
+    """Least time where all blocks of this time agree within 0.5%."""
     blocks: list[float] = field(default_factory=list)
     """Seconds a step, by block."""
     steps: int = 0
     elapsed_s: float = 0.0
+    ends_s: list[float] = field(default_factory=list)
+    """When each block ended, since the first began."""
 
     def warm_up(
         self,
@@ -70,6 +86,7 @@ class Steadiness:
         self.blocks.append(duration_s / steps)
         self.steps += steps
         self.elapsed_s += duration_s
+        self.ends_s.append(self.elapsed_s)
 
     @property
     def is_steady(self) -> bool:
@@ -78,22 +95,54 @@ class Steadiness:
         return len(last) == 3 and max(last) <= min(last) * (1 + STEADY)
 
     @property
+    def warnings(self) -> list[str]:
+        """What is to be known of a warm-up that ended without being steady."""
+        if self.is_steady:
+            return []
+        differ = f"the last blocks differ by more than {STEADY:.0%}"
+        return [f"not steady after {self.elapsed_s:.1f} s of warm-up: {differ}"]
+
+    @property
+    def is_steady_early(self) -> bool:
+        """Whether at least three blocks, of all of the last ``early_s``, lie within 0.5%."""
+        if self.elapsed_s < self.early_s:
+            return False
+        within = [end_s > self.elapsed_s - self.early_s for end_s in self.ends_s]
+        last = self.blocks[-max(3, sum(within)) :]
+        return len(last) >= 3 and max(last) <= min(last) * (1 + EARLY)
+
+    @property
     def is_finished(self) -> bool:
         """Whether to stop warming up, steady or not."""
         if self.steps < LEAST_WARMUP_STEPS:
             return False
-        return self.elapsed_s >= self.most_s or (self.elapsed_s >= self.least_s and self.is_steady)
+        if self.elapsed_s >= self.most_s or self.is_steady_early:
+            return True
+        return self.elapsed_s >= self.least_s and self.is_steady
 
     def next_block(self, first_step_s: float) -> int:
         """How many steps fill the next block."""
         step_s = self.blocks[-1] if self.blocks else first_step_s
-        return max(1, min(1000, round(BLOCK_S / max(step_s, 1e-6))))
+        block_s = EARLY_BLOCK_S if self.early_s < self.least_s else BLOCK_S
+        return max(1, min(1000, round(block_s / max(step_s, 1e-6))))
 
 
 def iterations_for(sampling: Sampling, step_s: float) -> int:
     """Measured iterations: enough to fill the time asked for, within the case's bounds."""
     wanted = math.ceil(sampling.measure_s / max(step_s, 1e-9))
     return max(sampling.iterations, min(sampling.max_iterations, wanted))
+
+
+def blocks_for(sampling: Sampling, workload: Workload, n: int) -> list[int]:
+    """Return how many iterations to measure before each look at whether they are enough.
+
+    Steps that are many in the time asked for take little of it; of a number that was asked for
+    none is left out; and what feeds a step would work ahead while we look.
+    """
+    is_fixed = sampling.iterations >= sampling.max_iterations or workload.steps is not None
+    if is_fixed or not sampling.enough or workload.fed_by_host or n > sampling.iterations:
+        return [n]
+    return list(stopping.blocks(n))
 
 
 def _alone(value: float) -> float:
@@ -113,6 +162,8 @@ class MeasuringContext:
     """Measure power-bound cases in such bursts; None measures all under sustained work."""
     replay: Mapping[str, Mapping[str, int | str]] | None = None
     """Have the compiler choose so, by the kernel's source, from empty caches."""
+    known: Collection[str] = ()
+    """What need not be found out again: NUMERICS, COUNTS."""
     host_us: Callable[[], list[float]] = host_us
     phase: Callable[[str], None] = lambda _name: None
     """Told where in the case we are, for the error message of a hang."""
@@ -130,12 +181,18 @@ class MeasuringContext:
 
 def measure(case: Case, context: MeasuringContext) -> Measurement:
     """Measure one case; whatever goes wrong is raised, with nothing left on the device."""
+    phases = Phases(context.phase, context.clock.now)
+    rested_s = context.clock.rested_s
     with (
         cleaned(context),
         _caches(case, context),
         on_threads(case.launch.threads),
     ):
-        return _measure(case, context)
+        measurement = _measure(case, replace(context, phase=phases.enter))
+        phases.clean_up()
+    phases.part(FIRST_STEP, COMPILE, measurement.compile_s or 0.0)
+    phases.part(BURSTS, REST, context.clock.rested_s - rested_s)
+    return replace(measurement, phases_s=phases.spent())
 
 
 def _caches(case: Case, context: MeasuringContext) -> contextlib.AbstractContextManager[None]:
@@ -187,30 +244,29 @@ def _measured(
     clock, sampling = context.clock, case.sampling
     warnings = [*context.launches.warnings, *workload.warnings]
 
-    context.phase("first step")
+    context.phase(FIRST_STEP)
     first_step_s = timed(clock, workload.step, 1)
     workload.first_step_done()
     cache = context.cache_state() if workload.compiled else None
 
-    context.phase("warm-up")
-    steady = Steadiness(sampling.warmup_s, sampling.warmup_max_s)
-    steady.warm_up(clock, workload.step, first_step_s, context.agree)
-    if not steady.is_steady:
-        warnings.append(
-            f"not steady after {steady.elapsed_s:.1f} s of warm-up: the last blocks differ "
-            f"by more than {STEADY:.0%}"
-        )
+    steady = _warmed_up(sampling, context, workload, first_step_s)
+    warnings += steady.warnings
 
     context.phase("give way")
     context.give_way()
     timed(clock, workload.step, steady.next_block(context.agree(first_step_s)))
 
     n = workload.steps or iterations_for(sampling, steady.blocks[-1])
-    marks = clock.marks(n + 1)
+    parts = [clock.marks(block + 1) for block in blocks_for(sampling, workload, n)]
     context.phase("measure")
     python_us = context.host_us()
-    seen = _stretch(clock, marks, workload, n)
-    intervals = marks.intervals()
+
+    def ends(times: list[float]) -> bool:
+        is_enough = stopping.is_enough(times, sampling.enough or 0.0)
+        return context.agree(0.0 if is_enough else 1.0) == 0.0
+
+    seen = _stretch(clock, parts, workload, ends)
+    intervals = seen.iteration_s
     peak = clock.peak_bytes()
     host_peak = host.peak_bytes()
     python_us += context.host_us()
@@ -239,12 +295,7 @@ def _measured(
         device = device_time(clock, workload.step)
         warnings += device.warnings
 
-    context.phase("numerics")
-    numerics = flops = traffic = reduced = None
-    if sampling.checks:
-        numerics = workload.numerics()
-        flops, traffic = workload.flops_per_step(), workload.traffic_bytes_per_step()
-        reduced = workload.reduced_flops_share()
+    numerics, counts = _checked(sampling, context, workload)
     if numerics is not None and not numerics.finite:
         warnings.append("the answer holds infinities or NaN")
     return Measurement(
@@ -271,10 +322,10 @@ def _measured(
         draw=draw,
         peak_memory_bytes=None if peak is None else peak - before,
         parameters=workload.parameters,
-        flops_per_step=flops,
+        flops_per_step=counts.flops_per_step,
         least_bytes_per_step=workload.least_bytes_per_step,
-        traffic_bytes_per_step=traffic,
-        reduced_flops_share=reduced,
+        traffic_bytes_per_step=counts.traffic_bytes_per_step,
+        reduced_flops_share=counts.reduced_flops_share,
         numerics=_storable(numerics),
         probe={**context.launches.probe, "host_us": median_us(python_us)},
         portions_s={name: statistics.median(times) for name, times in portions.items()},
@@ -286,6 +337,30 @@ def _measured(
     )
 
 
+def _warmed_up(
+    sampling: Sampling, context: MeasuringContext, workload: Workload, first_step_s: float
+) -> Steadiness:
+    context.phase("warm-up")
+    steady = Steadiness(sampling.warmup_s, sampling.warmup_max_s, sampling.warmup_early_s)
+    steady.warm_up(context.clock, workload.step, first_step_s, context.agree)
+    return steady
+
+
+def _checked(
+    sampling: Sampling, context: MeasuringContext, workload: Workload
+) -> tuple[Numerics | None, StepCounts]:
+    """Hold the answer against FP32 eager's, and count; whatever is known already is left out."""
+    numerics, counts = None, StepCounts()
+    if sampling.checks and NUMERICS not in context.known:
+        context.phase("numerics")
+        numerics = workload.numerics()
+    if sampling.checks and COUNTS not in context.known:
+        context.phase("FLOPs")
+        flops, traffic = workload.flops_per_step(), workload.traffic_bytes_per_step()
+        counts = StepCounts(flops, traffic, workload.reduced_flops_share())
+    return numerics, counts
+
+
 def _burst(
     case: Case, context: MeasuringContext, workload: Workload, step_s: float, *, host_bound: bool
 ) -> InBursts | None:
@@ -293,7 +368,7 @@ def _burst(
     bursts = context.bursts
     if bursts is None or context.setting.ranks > 1 or (host_bound and not bursts.always):
         return None
-    context.phase("bursts")
+    context.phase(BURSTS)
     with uncollected():
         return in_bursts(context.clock, workload.step, bursts, step_s, case.sampling.max_iterations)
 
@@ -328,35 +403,47 @@ class _Stretch:
     end_s: float
     cpu_s: float | None
     """CPU time of this process and those that it has started."""
+    iteration_s: list[float]
 
 
-def _stretch(clock: Clock, marks: Marks, workload: Workload, n: int) -> _Stretch:
-    """Run the measured stretch from a fresh start, the collector held off."""
+def _stretch(
+    clock: Clock,
+    parts: Sequence[Marks],
+    workload: Workload,
+    ends: Callable[[list[float]], bool],
+) -> _Stretch:
+    """Run the measured stretch from a fresh start, the collector held off.
+
+    After each part but the last it is over where ``ends`` says so of the times up to then.
+    """
     family = host.family()
     with uncollected():
         # After all that takes time: a loader's processes work ahead from here on.
         workload.rewind()
         clock.reset_peak()
         cpu_before = host.cpu_s(of=family)
-        begin_s, issued_s, end_s = _loop(clock, marks, workload.step, n)
-        return _Stretch(begin_s, issued_s, end_s, _grown(cpu_before, host.cpu_s()))
+        clock.synchronize()
+        begin_s, times = clock.now(), list[float]()
+        for marks in parts:
+            issued_s, end_s = _loop(clock, marks, workload.step)
+            times += marks.intervals()
+            if marks is not parts[-1] and ends(times):
+                break
+        cpu_s = _grown(cpu_before, host.cpu_s())
+    return _Stretch(begin_s, issued_s, end_s, cpu_s, times)
 
 
-def _loop(
-    clock: Clock, marks: Marks, step: Callable[[], object], n: int
-) -> tuple[float, float, float]:
-    """Do steps and marks, nothing else; returns when it began, was issued, and was done."""
+def _loop(clock: Clock, marks: Marks, step: Callable[[], object]) -> tuple[float, float]:
+    """Do steps and marks, nothing else; returns when all was issued, and was done."""
     mark = marks.mark
-    positions = range(1, n + 1)
-    clock.synchronize()
-    begin = clock.now()
+    positions = range(1, len(marks))
     mark(0)
     for i in positions:
         step()
         mark(i)
-    issued = clock.now()
+    issued_s = clock.now()
     clock.synchronize()
-    return begin, issued, clock.now()
+    return issued_s, clock.now()
 
 
 def _enqueue_time(clock: Clock, step: Callable[[], object]) -> float:

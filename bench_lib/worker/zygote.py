@@ -21,12 +21,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bench_lib.launch.wire import LOGS_VARIABLE, ClosedError, Connection, connect
+from bench_lib.launch.wire import (
+    LOGS_VARIABLE,
+    PRELOAD_VARIABLE,
+    ClosedError,
+    Connection,
+    connect,
+)
 from bench_lib.worker.caches import told
 
 PR_SET_PDEATHSIG = 1
-PRELOAD_VARIABLE = "BENCH_LIB_PRELOAD"
-"""``no`` keeps a zygote from importing the compiler, ``torch`` from importing torchvision too."""
 TRIAL_S = 60.0
 GPU = 0
 

@@ -29,6 +29,8 @@ from bench_lib.storage.history import HistoryError
 T = TypeVar("T")
 ANSWER = "answer.parquet"
 """In the scratch folder, the only file that a database may write while it answers."""
+ROWS_AT_ONCE = 4096
+"""Lines that are put into a table together: each time DuckDB plans for as long as for hundreds."""
 AHEAD = dt.timedelta(days=1)
 """A run that began so much later than now has a wrong clock, and would be the newest for ever."""
 
@@ -152,7 +154,7 @@ class Archive:
         Those of one month that follow each other come much faster than each by itself.
         """
         for line, data in self._files(lines):
-            yield history.unfold(Path(line.path).parent / line.file, data)[0]
+            yield history.unfold(Path(line.path).parent / line.file, data)
 
     def data(self, line: RunLine) -> bytes:
         """Return the bytes of a run's own file, compacted or not; raises HistoryError."""
@@ -350,8 +352,13 @@ class Archive:
         compacted = self._copies(months.parquet(parquet), unsound) if parquet else []
         fresh = self._fresh(entries, compacted)
         local = self.place.local(fresh, Path(self._scratch.name))
+        rows: list[LineRow] = []
         for entry in fresh:
-            self._take_in(entry, local[entry.name])
+            rows += self._rows_of(entry, local[entry.name])
+            if len(rows) >= ROWS_AT_ONCE:
+                tables.insert(database, "fresh", rows)
+                rows = []
+        tables.insert(database, "fresh", rows)
         kept = self._count_once([*compacted, *self._copies("(SELECT *, NULL AS place FROM fresh)")])
         counted = {(copy.place, copy.line.file) for copy in kept if copy.place}
         aside = {(copy.place, copy.line.file) for copy in compacted if copy.place}
@@ -428,23 +435,18 @@ class Archive:
                 found.append(entry)
         return found
 
-    def _take_in(self, entry: StoredFile, path: Path) -> None:
+    def _rows_of(self, entry: StoredFile, path: Path) -> list[LineRow]:
         """Read a run's file; what cannot be read of it is told."""
         try:
-            rows = split(Path(entry.address), path.read_bytes(), entry.modified_ns)
+            data = path.read_bytes()
+            return split(Path(entry.address), data, entry.modified_ns, whole=False)
         except FileNotFoundError as error:
             raise _MovedError from error
         except OSError as error:
             self.problems.append(f"{entry.name}: cannot be read: {error.strerror}; left out")
-            return
         except HistoryError as error:
             self.problems.append(f"{error}; left out")
-            return
-        told = [row for row in rows if _tells(row)]
-        for row in told:
-            if row.kind != "environment":
-                row.raw = None
-        tables.insert(self._database, "fresh", told)
+        return []
 
     def _count_once(self, copies: Sequence[_Copy]) -> list[_Copy]:
         """Return what counts: of a run the longest copy, and nothing from clocks that are ahead."""
@@ -513,12 +515,6 @@ def _point(row: Sequence[Any]) -> Point:
     *known, status, environment = row
     values = (*known, _STATUS.get(status), environment)
     return Point(*values)
-
-
-def _tells(row: LineRow) -> bool:
-    """Whether a line says something of its run, of a value, of an environment, or of itself."""
-    figures = (row.bytes, row.log_median, row.problem)
-    return row.kind == "environment" or any(figure is not None for figure in figures)
 
 
 def _later(time: str, by: dt.timedelta) -> str:

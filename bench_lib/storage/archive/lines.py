@@ -5,18 +5,18 @@ The ``raw`` pieces of a file's rows, joined by line ends, are the file again, by
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from bench_lib.model import Attempt, Record
+from bench_lib.model import Attempt, Measurement, Status
 from bench_lib.storage import history
 from bench_lib.verdict.metrics.iterations import spread
 
@@ -76,10 +76,6 @@ COLUMNS = {item.name: _KINDS[str(item.type).partition(" ")[0]] for item in field
 """Of the table of lines, with DuckDB's types."""
 
 
-_Values = dict[str, dict[str, object]]
-"""By hardware key, the columns of a case's value."""
-
-
 def _named(name: str) -> LineRow:
     """Return what the name of a run's file says of it; raises HistoryError."""
     match = history.NAME.fullmatch(name)
@@ -101,39 +97,46 @@ def too_large(size: int | None) -> str | None:
     return f"of {size / 1e6:.0f} MB; no more than {LARGEST / 1e6:.0f} MB are read"
 
 
-def split(path: Path, data: bytes, modified_ns: int | None) -> list[LineRow]:
+def split(path: Path, data: bytes, modified_ns: int | None, *, whole: bool = True) -> list[LineRow]:
     """Return a row for each line of a run's file.
 
-    Raises HistoryError for another file and for a newer schema.
+    With ``whole`` false only lines that say something of the run, of a value, of an environment or
+    of themselves have one, and only environments keep their bytes.  Raises HistoryError for
+    another file and for a newer schema.
     """
     about = _named(path.name)
-    run, found = history.unfold(path, data)
-    waiting = {id_: _values(record) for id_, record in run.records.items()}
-    rows = []
-    for one in found:
+    found = _Found()
+    rows: list[LineRow] = []
+    for one in history.lines(path, data):
+        is_needed = found.take(one.line) or one.problem is not None or not rows
+        if not (whole or is_needed):
+            continue
         row = LineRow(path.name, one.number, one.raw, problem=one.problem)
-        row.run, row.started, row.key = run.run_id, about.started, about.key
+        row.started, row.key = about.started, about.key
         if one.line is not None:
-            _fill(row, one.line, waiting)
+            _fill(row, one.line)
+            found.place(row, one.line)
+        if not whole and row.kind != "environment":
+            row.raw = None
         rows.append(row)
+    found.fill()
+    for row in rows:
+        row.run = found.run_id or about.run
     first = rows[0]
     first.bytes, first.modified_ns = len(data), modified_ns
-    first.ended, first.exit_status = run.ended, _storable(run.exit_status)
-    first.cases, first.counts = len(run.records), _as_json(counts(run.records.values()))
+    first.ended, first.exit_status = found.ended, _storable(found.exit_status)
+    first.cases, first.counts = len(found.statuses), _as_json(counts(found.statuses.values()))
     return rows
 
 
-def _fill(row: LineRow, line: history.Line, waiting: dict[str, _Values]) -> None:
-    """Fill in what a line says; the first accepted attempt gets the value that waits for it."""
+def _fill(row: LineRow, line: history.Line) -> None:
+    """Fill in what a line says by itself."""
     row.kind, row.time = line.kind, line.time
     match line:
         case history.EnvironmentLine():
             row.environment = line.ref
         case history.AttemptLine():
             row.case_id, row.key = line.case.id, line.attempt.hardware_key
-            value = waiting[row.case_id].pop(row.key, {}) if line.attempt.accepted else {}
-            for name, figure in value.items():
-                setattr(row, name, figure)
         case history.VerdictLine():
             row.case_id, row.status = line.case_id, line.status.value
         case history.KernelsLine() | history.TunedLine() | history.LaterLine():
@@ -142,13 +145,132 @@ def _fill(row: LineRow, line: history.Line, waiting: dict[str, _Values]) -> None
             pass
 
 
-def counts(records: Iterable[Record]) -> dict[str, int]:
-    """Return how many records have each status, by its name."""
-    return dict(Counter(_status(record) or NOT_JUDGED for record in records))
+class _Seen(NamedTuple):
+    """What one accepted attempt came to."""
+
+    time: str
+    process: int
+    environment: str
+    device_uuid: str | None
+    log_median: float
+    spread: float
+    rate: float | None
+    item: str
+    peak_memory_bytes: int | None
 
 
-def _status(record: Record) -> str | None:
-    return record.status.value if record.status else None
+@dataclass
+class _Value:
+    """A run's value of a case on a hardware, in the making."""
+
+    seen: list[_Seen] = field(default_factory=list)
+    row: LineRow | None = None
+    """Of the first accepted attempt."""
+    can_be_said: bool = True
+    """Whether all figures are such as a clock can say."""
+
+
+@dataclass
+class _Found:
+    """What the lines of a run come to together."""
+
+    run_id: str = ""
+    ended: str | None = None
+    exit_status: int | None = None
+    statuses: dict[str, Status | None] = field(default_factory=dict)
+    """By case that was tried."""
+    values: dict[tuple[str, str], _Value] = field(default_factory=dict)
+    """By case and hardware key."""
+
+    def take(self, line: history.Line | None) -> bool:
+        """Take in a line; return whether it says something that no other line does."""
+        if line is None:
+            return False
+        self.run_id = line.run
+        match line:
+            case history.AttemptLine():
+                return self._take_attempt(line.case.id, line.attempt)
+            case history.VerdictLine():
+                self.statuses[line.case_id] = line.status
+            case history.EndLine():
+                self.ended, self.exit_status = line.time, line.exit_status
+            case history.EnvironmentLine():
+                return True
+            case _:
+                pass
+        return False
+
+    def _take_attempt(self, case_id: str, attempt: Attempt) -> bool:
+        """Take in an attempt; return whether it is the first accepted one."""
+        self.statuses.setdefault(case_id, None)
+        if not attempt.accepted:
+            return False
+        value = self.values.get((case_id, attempt.hardware_key))
+        is_first = value is None
+        if value is None:
+            value = self.values[case_id, attempt.hardware_key] = _Value()
+        measured = attempt.measurement
+        if measured is not None and min(measured.iteration_s) > 0:
+            try:
+                value.seen.append(_seen(attempt, measured))
+            except OverflowError:
+                value.can_be_said = False
+        return is_first
+
+    def place(self, row: LineRow, line: history.Line) -> None:
+        """Take note of the row of an attempt, which may be the one that tells the value."""
+        if isinstance(line, history.AttemptLine) and line.attempt.accepted:
+            value = self.values[line.case.id, line.attempt.hardware_key]
+            value.row = value.row or row
+
+    def fill(self) -> None:
+        """Fill the values in."""
+        for (case_id, _), value in self.values.items():
+            if value.row is None or not value.seen or not value.can_be_said:
+                continue
+            status = self.statuses[case_id]
+            value.row.status = status.value if status else None
+            _fill_value(value.row, value.seen)
+
+
+def _seen(attempt: Attempt, measured: Measurement) -> _Seen:
+    """Return what an attempt came to; raises OverflowError beyond what any clock can say."""
+    times, wall_s = measured.iteration_s, measured.wall_s
+    return _Seen(
+        attempt.time,
+        attempt.process,
+        attempt.environment,
+        attempt.device_uuid,
+        math.log(statistics.median(times)),
+        spread(times),
+        measured.items_per_step * len(times) / wall_s if wall_s > 0 else None,
+        measured.item,
+        measured.peak_memory_bytes,
+    )
+
+
+def _fill_value(row: LineRow, seen: Sequence[_Seen]) -> None:
+    first = min(seen, key=lambda one: (one.time, one.process)) if len(seen) > 1 else seen[0]
+    peaks = [one.peak_memory_bytes for one in seen if one.peak_memory_bytes is not None]
+    row.device_uuid = first.device_uuid if len({one.device_uuid for one in seen}) == 1 else None
+    row.environment = first.environment
+    row.log_median = _middle([one.log_median for one in seen])
+    row.spread = _middle([one.spread for one in seen])
+    row.rate = _middle([one.rate for one in seen if one.rate is not None])
+    row.item = seen[0].item
+    row.peak_memory_bytes = _storable(max(peaks, default=None))
+
+
+def _middle(values: Sequence[float]) -> float | None:
+    """Return the median, in the values' unit; None of nothing.  Most have one value."""
+    if len(values) > 1:
+        return statistics.median(values)
+    return values[0] if values else None
+
+
+def counts(statuses: Iterable[Status | None]) -> dict[str, int]:
+    """Return how many cases have each status, by its name."""
+    return dict(Counter(status.value if status else NOT_JUDGED for status in statuses))
 
 
 def _as_json(value: object) -> str:
@@ -158,36 +280,3 @@ def _as_json(value: object) -> str:
 def _storable(number: int | None) -> int | None:
     """Return None for a number beyond 64 bits, which no column holds; the line keeps it."""
     return None if number is None or abs(number) >= 2**63 else number
-
-
-def _values(record: Record) -> _Values:
-    """Return by hardware what a run came to in a case, where it came to something."""
-    attempts: dict[str, list[Attempt]] = {}
-    for attempt in record.attempts:
-        seen = attempt.measurement
-        if attempt.accepted and seen is not None and min(seen.iteration_s) > 0:
-            attempts.setdefault(attempt.hardware_key, []).append(attempt)
-    values: _Values = {}
-    for key, of_key in attempts.items():
-        with contextlib.suppress(OverflowError):  # figures beyond what any clock can say
-            values[key] = {"status": _status(record), **_value(of_key)}
-    return values
-
-
-def _value(attempts: Sequence[Attempt]) -> dict[str, object]:
-    first = min(attempts, key=lambda attempt: (attempt.time, attempt.process))
-    measured = [attempt.measurement for attempt in attempts if attempt.measurement]
-    rates = [m.items_per_step * len(m.iteration_s) / m.wall_s for m in measured if m.wall_s > 0]
-    peaks = [m.peak_memory_bytes for m in measured if m.peak_memory_bytes is not None]
-    uuids = {attempt.device_uuid for attempt in attempts}
-    return {
-        "device_uuid": uuids.pop() if len(uuids) == 1 else None,
-        "environment": first.environment,
-        "log_median": statistics.median(
-            math.log(statistics.median(m.iteration_s)) for m in measured
-        ),
-        "spread": statistics.median(spread(m.iteration_s) for m in measured),
-        "rate": statistics.median(rates) if rates else None,
-        "item": measured[0].item,
-        "peak_memory_bytes": _storable(max(peaks, default=None)),
-    }

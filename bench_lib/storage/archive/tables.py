@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import msgspec
 
 from bench_lib.storage.archive.lines import COLUMNS, LineRow
 
@@ -66,7 +67,16 @@ def create(database: duckdb.DuckDBPyConnection, table: str) -> None:
 
 def insert(database: duckdb.DuckDBPyConnection, table: str, rows: Sequence[LineRow]) -> None:
     """Append lines to a table; a number that is too large for its column is NULL there."""
-    # Column by column: row by row takes DuckDB forty times as long.
-    columns = ", ".join(f"unnest(try_cast(? AS {kind}[]))" for kind in COLUMNS.values())
-    values = [[getattr(row, name) for row in rows] for name in COLUMNS]
-    database.execute(f"INSERT INTO {table} SELECT {columns}", values)
+    if not rows:
+        return
+    # As one JSON text: row by row takes DuckDB eighty times as long, column by column twice.
+    kinds = {name: "VARCHAR" if kind == "BLOB" else kind for name, kind in COLUMNS.items()}
+    columns = ", ".join(
+        f"from_base64(row.{name})" if kind == "BLOB" else f"row.{name}"
+        for name, kind in COLUMNS.items()
+    )
+    shape = quoted(msgspec.json.encode([kinds]).decode())
+    database.execute(
+        f"INSERT INTO {table} SELECT {columns} FROM (SELECT unnest(from_json(?, {shape})) AS row)",
+        [msgspec.json.encode(rows).decode()],
+    )

@@ -1,0 +1,88 @@
+"""What is known of a case by its software alone, in the user's cache folder: FLOPs and bytes.
+
+One small JSON file a case and software.  A file that is missing or damaged costs a count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench_lib.model import Case, Environment, StepCounts
+
+COUNTING = ("formulas", "worker/workloads")
+"""Folders of this package whose code counts; what other code counted is not read."""
+
+
+class _Kept(msgspec.Struct):
+    of: dict[str, Any]
+    counts: StepCounts
+
+
+def counts_of(case: Case, environment: Environment) -> StepCounts | None:
+    """Return what a case's step comes to in some software; None where it has to be counted."""
+    about = _about(case, environment)
+    if about is None:
+        return None
+    try:
+        kept = msgspec.json.decode(_path(about).read_bytes(), type=_Kept)
+    except (OSError, msgspec.MsgspecError, UnicodeError):
+        return None
+    return kept.counts if kept.of == about else None
+
+
+def keep_counts(case: Case, environment: Environment, counts: StepCounts) -> None:
+    """Keep what was counted; where it cannot be kept, it is counted again next time."""
+    about = _about(case, environment)
+    if about is None or counts.flops_per_step is None:
+        return
+    path = _path(about)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_suffix(f".{os.getpid()}")
+        beside.write_bytes(msgspec.json.encode(_Kept(about, counts)))
+        beside.replace(path)
+
+
+def _about(case: Case, environment: Environment) -> dict[str, Any] | None:
+    """Return all that the counts depend on; None where it is not all known.
+
+    A workload of somebody else's may change while its name and ours stay, and a step of several
+    ranks is of each rank.
+    """
+    if ":" in case.workload or case.launch.ranks > 1 or environment.torch is None:
+        return None
+    return {
+        "workload": case.workload,
+        "params": dict(sorted(case.params.items())),
+        "torch": environment.torch,
+        "torchvision": environment.torchvision,
+        "counted by": _code(),
+    }
+
+
+@functools.cache
+def _code() -> str:
+    """Return a hash of the code that counts."""
+    package = Path(__file__).resolve().parents[1]
+    found = hashlib.sha256()
+    for path in sorted(p for folder in COUNTING for p in (package / folder).rglob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def folder() -> Path:
+    """Return where it is kept."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "bench-lib" / "facts"
+
+
+def _path(about: dict[str, Any]) -> Path:
+    name = hashlib.sha256(msgspec.json.encode(about)).hexdigest()[:16]
+    return folder() / f"{name}.json"

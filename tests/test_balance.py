@@ -1,0 +1,57 @@
+"""Cases stay on their devices, and move where one device would wait long for another."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from bench_lib.engine.balance import SLACK, balanced, queues
+
+
+def loads(found, takes, devices):
+    """Return how long each device is at it."""
+    return [sum(takes[name] for name in queue) for queue in queues(found, devices)]
+
+
+def test_a_balanced_suite_stays_where_it_is():
+    """Whatever would be a little shorter."""
+    homes = {"a": 0, "b": 0, "c": 1, "d": 1}
+    takes = {"a": 1.0, "b": 1.05, "c": 1.0, "d": 1.0}
+    assert balanced(homes, 2, takes.get) == homes
+
+
+def test_as_few_as_need_be_move_from_the_longest_queue():
+    """One that halves the difference."""
+    homes = dict.fromkeys("abcd", 0) | {"e": 1}
+    takes = {"a": 8.0, "b": 1.0, "c": 2.0, "d": 3.0, "e": 8.0}
+    assert balanced(homes, 2, takes.get) == {**homes, "d": 1}
+
+
+def test_what_is_not_known_takes_as_long_as_most():
+    """And where little is known at all, nothing moves."""
+    homes = dict.fromkeys("abcd", 0)
+    assert loads(balanced(homes, 2, {"a": 2.0, "b": 2.0}.get), dict.fromkeys("abcd", 2.0), 2) == [
+        4.0,
+        4.0,
+    ]
+    assert balanced(homes, 2, {"a": 2.0}.get) == homes
+
+
+def test_one_case_longer_than_all_others_moves_them_away_from_it():
+    """It cannot be shared itself."""
+    homes = dict.fromkeys("abc", 0)
+    takes = {"a": 60.0, "b": 1.0, "c": 1.0}
+    assert sorted(loads(balanced(homes, 2, takes.get), takes, 2)) == [2.0, 60.0]
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_gate_is_balanced_on_any_number_of_devices(devices, seed):
+    """Thirty networks of 1 to 9 s and thirty operators of 1.3 to 1.8 s, wherever they were."""
+    chance = random.Random(seed)
+    takes = {f"network-{n}": chance.uniform(1.0, 8.6) for n in range(30)}
+    takes |= {f"operator-{n}": chance.uniform(1.3, 1.8) for n in range(30)}
+    homes = {name: chance.randrange(devices) for name in takes}
+    most = max(loads(balanced(homes, devices, takes.get), takes, devices))
+    assert most <= (1 + 2 * SLACK) * sum(takes.values()) / devices
