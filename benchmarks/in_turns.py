@@ -9,7 +9,8 @@ is the same for both sides of a pair.  Processes differ by 0.02 to 0.3%, case by
 H200.
 
 Nothing is ever slower, so each REGRESSED is false.  On every tenth night the same measurements are
-judged once more with slow-downs planted in five cases.
+judged once more with slow-downs planted in five cases.  What is not found then stays for the next
+night, so that "within two" nights tells both.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ CASES, PINNED, PLANNED, ROLLING = 100, 5, 6, 20
 EFFECTS = (0.01, 0.015, 0.02, 0.03, 0.05)
 PLANTED = 5
 PLANT_EVERY = 10
+FINE = (Status.OK, Status.IMPROVED)
+"""What makes the rolling baseline."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,9 @@ class Told:
     """Of what was measured in turns."""
     planted: Counter[float] = field(default_factory=Counter)
     found: Counter[float] = field(default_factory=Counter)
+    """On the first night."""
+    found_next: Counter[float] = field(default_factory=Counter)
+    """On the night after it, where the first night did not see it."""
 
 
 class Night:
@@ -185,10 +191,21 @@ def play(world: World, nights: int, seed: int) -> Told:
             for effect in EFFECTS:
                 cases = rng.choice(CASES, PLANTED, replace=False)
                 planted = {int(case): effect for case in cases}
-                found = judged(night, pinned, rolling, planted)[0]
+                found, here, _ = judged(night, pinned, rolling, planted)
+                slower = {c for c in planted if judge.overall(found[c]) is Status.REGRESSED}
                 told.planted[effect] += PLANTED
-                told.found[effect] += sum(
-                    judge.overall(found[case]) is Status.REGRESSED for case in planted
+                told.found[effect] += len(slower)
+                if slower == set(planted):
+                    continue
+                # The next night takes for granted what this one took for fine.
+                fine = {
+                    case: here[case] if judge.overall(found[case]) in FINE else [] for case in found
+                }
+                next_night = Night(world, seed, number + 1, sds, at)
+                grown = {case: [*fine[case], *rolling[case]] for case in rolling}
+                found, *_ = judged(next_night, pinned, grown, planted)
+                told.found_next[effect] += sum(
+                    judge.overall(found[case]) is Status.REGRESSED for case in set(planted) - slower
                 )
         verdicts, here, pairs = judged(night, pinned, rolling, {})
         told.pairs += pairs
@@ -199,7 +216,7 @@ def play(world: World, nights: int, seed: int) -> Told:
             told.visible += [
                 v.detectable_effect for v in found if v.against == REFERENCE and v.detectable_effect
             ]
-            if status in (Status.OK, Status.IMPROVED):
+            if status in FINE:
                 past[case] = [here[case], *past[case]][:ROLLING]
     return told
 
@@ -215,20 +232,24 @@ def main() -> None:
     asked = parser.parse_args()
     effects = " / ".join(f"{100 * effect:g}" for effect in EFFECTS)
     print(
-        f"| world | false a night | SUSPECT | NOISY | found at {effects}% | processes | visible |"
+        f"| world | false a night | SUSPECT | NOISY | found at {effects}% | within two "
+        "| processes | visible, median (nine of ten) |"
     )
-    print("|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|")
     for world in WORLDS:
         if asked.worlds and not any(part in world.name for part in asked.worlds):
             continue
         told = play(world, asked.nights, asked.seed)
         rates = " / ".join(f"{told.found[e] / max(1, told.planted[e]):.0%}" for e in EFFECTS)
+        both = told.found + told.found_next
+        within = " / ".join(f"{both[e] / max(1, told.planted[e]):.0%}" for e in EFFECTS)
         a_night = {s: told.statuses[s] / told.nights for s in Status}
         cost = (told.processes + told.pairs) / told.nights / CASES
-        visible = f"{np.quantile(told.visible, 0.9):.2%}" if told.visible else ""
+        half, most = np.quantile(told.visible, (0.5, 0.9)) if told.visible else (0.0, 0.0)
+        visible = f"{half:.2%} ({most:.2%})" if told.visible else ""
         print(
             f"| {world.name} | {a_night[Status.REGRESSED]:.2f} | {a_night[Status.SUSPECT]:.2f} "
-            f"| {a_night[Status.NOISY]:.2f} | {rates} | {cost:.2f} | {visible} |",
+            f"| {a_night[Status.NOISY]:.2f} | {rates} | {within} | {cost:.2f} | {visible} |",
             flush=True,
         )
 

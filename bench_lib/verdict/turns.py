@@ -93,19 +93,24 @@ def _alike(metric: Metric, evidence: Evidence) -> list[dict[str, float]]:
     return [group for group in groups if len(group) > 1]
 
 
-def could_hide(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
-    """Whether a device that no baseline knows could hide a slow-down, and no pair tells."""
+def is_open(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
+    """Whether only what nights and devices differ by speaks for a case, and no pair tells.
+
+    It is slower by more than its own tolerance, or a device that no baseline knows could hide that.
+    """
     if any(verdict.against == REFERENCE for verdict in verdicts):
         return False
     metric = DEVICE if evidence.waits() else LEADING
     asked = [v for v in verdicts if of(v.metric) is metric and v.ratio is not None]
-    return bool(asked) and all(_is_hidden(verdict, evidence) for verdict in asked)
+    own = 1 + (metric.tolerance_in(evidence.limits) or 0.0)
+    if any((verdict.ratio or 0.0) > own for verdict in asked):
+        return True
+    return bool(asked) and all(_is_hidden(verdict, own, evidence) for verdict in asked)
 
 
-def _is_hidden(verdict: Verdict, evidence: Evidence) -> bool:
+def _is_hidden(verdict: Verdict, own: float, evidence: Evidence) -> bool:
     if verdict.against not in evidence.references() or not evidence.is_new_device(verdict.against):
         return False
-    own = 1 + (of(verdict.metric).tolerance_in(evidence.limits) or 0.0)
     allowed = (1 + (verdict.tolerance or 0.0)) / own
     return (verdict.ratio or 0.0) * allowed > own
 
