@@ -71,6 +71,8 @@ class Engine:
             )
         if self.reference is not None and self.reference.problem:
             settings.say(f"judged without a reference: {self.reference.problem}")
+        elif self.reference is not None:
+            settings.say(f"what looks different is measured in turns with {self.reference.side}")
 
     @property
     def _measured_in(self) -> list[Side]:

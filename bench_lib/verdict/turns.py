@@ -138,7 +138,10 @@ def decided(
 def _without(verdict: Verdict, why: str) -> Verdict:
     if verdict.status not in (Status.REGRESSED, Status.SUSPECT) or not can_answer(verdict):
         return verdict
-    return replace(verdict, reason=f"{verdict.reason}; not measured in turns: {why}")
+    words, *output = why.splitlines()
+    if words.endswith(":") and output:  # of what a program said, its end tells most
+        words = f"{words} {output[-1]}"
+    return replace(verdict, reason=f"{verdict.reason}; not measured in turns: {words}")
 
 
 def _in_full(verdict: Verdict, turns: Turns) -> Verdict:
