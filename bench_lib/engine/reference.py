@@ -121,15 +121,18 @@ class ReferenceRun:
 
     def _in_words(self, place: str) -> str:
         """Name the reference with its versions that are not ours."""
+        name, prefix = self.side.python, self.side.command_prefix
+        if prefix:
+            name = f"{prefix[0]} … {name}"
         if place not in self._found:
-            return str(self.side)
+            return name
         theirs, ours = map(fingerprint.versions, self._found[place])
         others = [
             f"{each.name} {version}"
             for each in fields(theirs)
             if (version := getattr(theirs, each.name)) and version != getattr(ours, each.name)
         ]
-        return f"{self.side} ({', '.join(others) or f'torch {theirs.torch}'})"
+        return f"{name} ({', '.join(others) or f'torch {theirs.torch}'})"
 
     def _unfit(self, case: Case, device: Hardware, place: str, accepted: Environment | None) -> str:
         """Say why the reference tells nothing of a case; empty where it does."""
