@@ -368,6 +368,8 @@ class Engine:
             records = self.suite.judge()
             for problem in self.suite.left_out:
                 self.settings.say(f"left out of the rolling baseline: {problem}")
+            for words in self.suite.renamed:
+                self.settings.say(words)
             return records
         changes = pairing.differences(self.environments)
         for row in self.rows():
