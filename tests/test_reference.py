@@ -234,7 +234,7 @@ def test_only_cases_that_look_different_are_measured_in_the_reference(bed):
     said = "looking again at 1 of 2 cases, at 1 in turns with the reference, in fresh process 2 "
     using, looking, *_ = bed.said
     assert using == f"what looks different is measured in turns with {bed.reference}"
-    assert looking == f"{said}of at most 4"
+    assert looking == f"{said}of at most 7"
 
 
 def test_without_a_reference_nothing_is_said_of_one(bed):
@@ -402,6 +402,28 @@ def test_what_only_nights_excuse_is_asked_of_the_reference():
     assert not turns.is_open([replace(slower, ratio=1.009)], evidence)
     assert not turns.is_open([replace(slower, ratio=0.985)], evidence)
     assert not turns.is_open([slower, replace(slower, against="reference")], evidence)
+
+
+def uneven(bed, spread, step=0.0103):
+    """Have a case's fresh processes differ by so much, and be slower on the whole."""
+    bed.here.script[CASE.id] = [[step * (1 + spread * (-1) ** n)] * 20 for n in range(20)]
+    bed.there.script[CASE.id] = [USUAL]
+
+
+def test_a_case_that_is_slower_for_certain_gets_no_more_pairs_than_planned(bed):
+    """Its interval is narrow."""
+    slow_here(bed)
+    record = bed.run(CASE)[CASE.id]
+    assert "in 3 pairs" in of(record, "reference").reason
+
+
+def test_pairs_that_differ_much_are_followed_by_more_until_their_interval_is_narrow(bed):
+    """Twice as many at most; whether they go on depends on the spread and not on the gap."""
+    uneven(bed, 0.004)
+    record = bed.run(CASE)[CASE.id]
+    assert "in 6 pairs" in of(record, "reference").reason
+    assert len(record.attempts) == 7
+    assert bed.said[-1].endswith("in fresh process 7 of at most 7")
 
 
 def test_the_reference_is_named_by_what_it_has_otherwise(bed):

@@ -30,7 +30,7 @@ class ReferenceRun:
     own: Side
     """What the run itself is measured in."""
     pairs: int
-    """How many a suspicious case gets."""
+    """How many a suspicious case gets, and twice as many until their interval is narrow."""
     writer: Callable[[str], history.Writer]
     """Opens the reference's run for a hardware key."""
     candidate_run: str
@@ -48,6 +48,11 @@ class ReferenceRun:
         A list of wheels is installed now, while nobody waits for the device.
         """
         self.problem = self.problem or _problem_of(self.side, self.own)
+
+    @property
+    def most(self) -> int:
+        """Pairs of a case, at most."""
+        return 2 * self.pairs
 
     # ---- starting -------------------------------------------------------------------------
 
@@ -114,10 +119,10 @@ class ReferenceRun:
         without = self.problem or self._unfit(record.case, device, place, accepted)
         theirs = self.records.get(record.case.id)
         if theirs is None:
-            return Turns(self._in_words(place), planned=self.pairs, without=without)
+            return Turns(self._in_words(place), (), self.pairs, without, self.most)
         without = without or _missing(theirs)
         pairs = [] if without else [(new, old) for old, new in pairing.pairs_of(theirs, record)]
-        return Turns(self._in_words(place), pairs, self.pairs, without)
+        return Turns(self._in_words(place), pairs, self.pairs, without, self.most)
 
     def _in_words(self, place: str) -> str:
         """Name the reference with its versions that are not ours."""

@@ -16,10 +16,12 @@ from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of
 from bench_lib.verdict.metrics.metric import Metric, Rule, named
 from bench_lib.verdict.rules.chance import Question
-from bench_lib.verdict.statistics.comparison import paired
+from bench_lib.verdict.statistics.comparison import is_narrow, paired
 
 _DECIDED = (Status.REGRESSED, Status.SUSPECT, Status.NOISY, Status.IMPROVED, Status.INVALID)
 """What a baseline's verdict may be for the reference's answer to take its place."""
+TIMES = (LEADING, DEVICE)
+"""What further pairs are worth their time for."""
 _DRAWN = "the compiler chose its kernels on each side by itself, which turns do not cancel"
 
 
@@ -57,7 +59,7 @@ def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | Non
         case_id,
         metric,
         REFERENCE,
-        paired(pairs, turns.planned, _alike(metric, evidence)),
+        paired(pairs, turns.planned, _alike(metric, evidence), turns.most),
         metric.tolerance_in(evidence.limits) or 0.0,
         remarks=f"; measured in turns with {turns.reference}",
     )
@@ -91,6 +93,19 @@ def _alike(metric: Metric, evidence: Evidence) -> list[dict[str, float]]:
         for processes in runs.values()
     )
     return [group for group in groups if len(group) > 1]
+
+
+def go_on(verdicts: Sequence[Verdict], turns: Turns) -> bool:
+    """Whether further pairs are measured of a case that still looks different."""
+    if len(turns.pairs) < turns.planned:
+        return True
+    answers = [v for v in verdicts if v.against == REFERENCE and of(v.metric) in TIMES]
+    return len(turns.pairs) < turns.most and not all(map(_is_narrow, answers))
+
+
+def _is_narrow(verdict: Verdict) -> bool:
+    low, high = verdict.interval or (1.0, math.inf)
+    return is_narrow(math.log(high / low) / 2, verdict.tolerance or 0.0)
 
 
 def is_open(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
