@@ -61,8 +61,9 @@ def add_options(parser: pytest.Parser) -> None:
         type=_at_least(int, 0),
         default=None,
         metavar="N",
-        help="measure what looks slower or faster again in up to N fresh processes; with 0 "
-        "nothing is called slower on one process's word (default: 5)",
+        help="measure what looks slower or faster again in up to N fresh processes, in turns with "
+        "a reference in up to twice as many; with 0 nothing is called slower on one process's "
+        "word (default: 5)",
     )
     group.addoption(
         "--perf-baselines", metavar="DIR", help="folder of baselines (default: baselines)"
