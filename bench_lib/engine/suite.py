@@ -315,7 +315,7 @@ class Suite:
         """Read the nights before this one, and note what cannot be read of them."""
         folder, own = self.writer.path.parent, self.writer.path
         ours = (outcome.hardware for outcome in self._outcomes.values())
-        slots = {each.bdf: each for each in ours if each.bdf and each.uuid}
+        slots = {each.bdf or "": each for each in ours if each.bdf and each.uuid}
         for run in history.latest(folder, key, MOST_RUNS, but=own, say=self.left_out.append):
             # The last line of a run that was killed is torn, and no surprise.
             if run.finished and run.problems:
@@ -325,7 +325,7 @@ class Suite:
             self._note_uuids(run, slots)
             yield run
 
-    def _note_uuids(self, run: history.Run, slots: dict[str | None, Hardware]) -> None:
+    def _note_uuids(self, run: history.Run, slots: dict[str, Hardware]) -> None:
         """Compare an earlier run's uuids with ours, in the slots that no newer run was in.
 
         Nobody can tell a board that was replaced from one that was renamed.
@@ -336,7 +336,7 @@ class Suite:
         in_slots = Counter(before.bdf for before in run.hardware)
         for before in run.hardware:
             # Parts of a device may share its slot, and cannot be told apart by that.
-            now = slots.pop(before.bdf, None) if in_slots[before.bdf] == 1 else None
+            now = slots.pop(before.bdf or "", None) if in_slots[before.bdf] == 1 else None
             if now is not None and before.uuid and before.uuid != now.uuid:
                 self.renamed.append(
                     f"the device in slot {now.bdf} has uuid {now.uuid}, and had {before.uuid} in "

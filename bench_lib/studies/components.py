@@ -31,6 +31,7 @@ from bench_lib.verdict.statistics.components import (
     NIGHT,
     PROCESS,
     Components,
+    Estimate,
 )
 
 DRAW = "draw"
@@ -203,14 +204,14 @@ def _family(
     found = [
         ComponentFound(
             PROCESS,
-            _median([case.known.process and case.known.process.sd for case in cases]),
+            _median([_sd(case.known.process) for case in cases]),
             _median([case.cost(PROCESS) for case in cases]),
             max(case.repeats for case in cases),
             _about_processes(cases),
         ),
         ComponentFound(
             NIGHT,
-            _median([case.known.night and case.known.night.sd for case in cases]),
+            _median([_sd(case.known.night) for case in cases]),
             _median([case.cost(NIGHT) for case in cases]),
             max(case.successive for case in cases),
             _about_nights(cases),
@@ -290,6 +291,11 @@ class _Case:
 def _median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
+
+
+def _sd(estimate: Estimate | None) -> float | None:
+    """Return a standard deviation of logarithms, if it is known."""
+    return None if estimate is None else estimate.sd
 
 
 def _about_processes(cases: Sequence[_Case]) -> str:
