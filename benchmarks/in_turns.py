@@ -9,7 +9,8 @@ is the same for both sides of a pair.  Processes differ by 0.02 to 0.3%, case by
 H200.
 
 Nothing is ever slower, so each REGRESSED is false.  On every tenth night the same measurements are
-judged once more with slow-downs planted in five cases.
+judged once more with slow-downs planted in five cases.  What is not found then stays for the next
+night, so that "within two" nights tells both.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ CASES, PINNED, PLANNED, ROLLING = 100, 5, 6, 20
 EFFECTS = (0.01, 0.015, 0.02, 0.03, 0.05)
 PLANTED = 5
 PLANT_EVERY = 10
+MOST = 10
+"""Pairs of a case whose interval is not narrow after five."""
+FINE = (Status.OK, Status.IMPROVED)
+"""What makes the rolling baseline."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,9 @@ class Told:
     """Of what was measured in turns."""
     planted: Counter[float] = field(default_factory=Counter)
     found: Counter[float] = field(default_factory=Counter)
+    """On the first night."""
+    found_next: Counter[float] = field(default_factory=Counter)
+    """On the night after it, where the first night did not see it."""
 
 
 class Night:
@@ -135,7 +143,7 @@ def judged(
     pairs: dict[int, list[tuple[ProcessSummary, ProcessSummary]]] = {c: [] for c in range(CASES)}
     doubtful, in_turns = set(range(CASES)), set[int]()
     verdicts: dict[int, list[Verdict]] = {}
-    for number in range(PLANNED):
+    for number in range(1 + MOST if night.world.pairs else PLANNED):
         own, theirs = night.process(number), night.process(number, REFERENCE)
         for case in doubtful:
             x = own[case] + math.log1p(slower.get(case, 0.0))
@@ -150,7 +158,7 @@ def judged(
                 rolling=rolling[case],
                 planned=PLANNED,
                 tried=len(here[case]),
-                turns=Turns("the reference", pairs[case], PLANNED - 1)
+                turns=Turns("the reference", pairs[case], PLANNED - 1, most=MOST)
                 if night.world.pairs
                 else None,
             )
@@ -158,7 +166,9 @@ def judged(
         }
         verdicts = {int(case): found for case, found in judge.judge(suite).items()}
         in_turns = {c for c, found in verdicts.items() if judge.wants_turns(found, suite[str(c)])}
-        doubtful = in_turns | {c for c, found in verdicts.items() if judge.is_suspicious(found)}
+        doubtful = set(in_turns)
+        if number + 1 < PLANNED:
+            doubtful |= {c for c, found in verdicts.items() if judge.is_suspicious(found)}
         if not doubtful:
             break
     return verdicts, here, sum(map(len, pairs.values()))
@@ -185,10 +195,21 @@ def play(world: World, nights: int, seed: int) -> Told:
             for effect in EFFECTS:
                 cases = rng.choice(CASES, PLANTED, replace=False)
                 planted = {int(case): effect for case in cases}
-                found = judged(night, pinned, rolling, planted)[0]
+                found, here, _ = judged(night, pinned, rolling, planted)
+                slower = {c for c in planted if judge.overall(found[c]) is Status.REGRESSED}
                 told.planted[effect] += PLANTED
-                told.found[effect] += sum(
-                    judge.overall(found[case]) is Status.REGRESSED for case in planted
+                told.found[effect] += len(slower)
+                if slower == set(planted):
+                    continue
+                # The next night takes for granted what this one took for fine.
+                fine = {
+                    case: here[case] if judge.overall(found[case]) in FINE else [] for case in found
+                }
+                next_night = Night(world, seed, number + 1, sds, at)
+                grown = {case: [*fine[case], *rolling[case]] for case in rolling}
+                found, *_ = judged(next_night, pinned, grown, planted)
+                told.found_next[effect] += sum(
+                    judge.overall(found[case]) is Status.REGRESSED for case in set(planted) - slower
                 )
         verdicts, here, pairs = judged(night, pinned, rolling, {})
         told.pairs += pairs
@@ -199,7 +220,7 @@ def play(world: World, nights: int, seed: int) -> Told:
             told.visible += [
                 v.detectable_effect for v in found if v.against == REFERENCE and v.detectable_effect
             ]
-            if status in (Status.OK, Status.IMPROVED):
+            if status in FINE:
                 past[case] = [here[case], *past[case]][:ROLLING]
     return told
 
@@ -215,20 +236,24 @@ def main() -> None:
     asked = parser.parse_args()
     effects = " / ".join(f"{100 * effect:g}" for effect in EFFECTS)
     print(
-        f"| world | false a night | SUSPECT | NOISY | found at {effects}% | processes | visible |"
+        f"| world | false a night | SUSPECT | NOISY | found at {effects}% | within two "
+        "| processes | visible, median (nine of ten) |"
     )
-    print("|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|")
     for world in WORLDS:
         if asked.worlds and not any(part in world.name for part in asked.worlds):
             continue
         told = play(world, asked.nights, asked.seed)
         rates = " / ".join(f"{told.found[e] / max(1, told.planted[e]):.0%}" for e in EFFECTS)
+        both = told.found + told.found_next
+        within = " / ".join(f"{both[e] / max(1, told.planted[e]):.0%}" for e in EFFECTS)
         a_night = {s: told.statuses[s] / told.nights for s in Status}
         cost = (told.processes + told.pairs) / told.nights / CASES
-        visible = f"{np.quantile(told.visible, 0.9):.2%}" if told.visible else ""
+        half, most = np.quantile(told.visible, (0.5, 0.9)) if told.visible else (0.0, 0.0)
+        visible = f"{half:.2%} ({most:.2%})" if told.visible else ""
         print(
             f"| {world.name} | {a_night[Status.REGRESSED]:.2f} | {a_night[Status.SUSPECT]:.2f} "
-            f"| {a_night[Status.NOISY]:.2f} | {rates} | {cost:.2f} | {visible} |",
+            f"| {a_night[Status.NOISY]:.2f} | {rates} | {within} | {cost:.2f} | {visible} |",
             flush=True,
         )
 

@@ -639,3 +639,12 @@ def test_a_suite_slower_by_exactly_its_tolerance_is_rarely_called_slower(share, 
         called += any(c.p_slower < ALPHA for c in compare(suite, [TOLERANCE] * 30))
     # Two and a half standard deviations above what one in twenty gives by chance.
     assert called <= nights * ALPHA + 2.5 * math.sqrt(nights * ALPHA * (1 - ALPHA))
+
+
+@pytest.mark.parametrize(("apart", "gains"), [(0.0005, False), (0.003, True)])
+def test_what_pairs_would_find_counts_those_that_follow_until_the_interval_is_narrow(apart, gains):
+    """Narrow as it is, five are enough; else up to ten are measured, which find less."""
+    pairs = {str(n): (apart * (-1) ** n, 0.0) for n in range(5)}
+    five, ten = (compare([paired(pairs, 5, most=most)], [0.01])[0].detectable for most in (0, 10))
+    assert (ten < five) == gains
+    assert ten <= five

@@ -25,6 +25,7 @@ from bench_lib.engine.cooling import Cooling
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import Settings, Side
+from bench_lib.launch import inquiry, wheels
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Environment, Hardware, Record, Status, Verdict
 from bench_lib.plugin import options
@@ -52,6 +53,10 @@ class Bed:
     said: list[str] = field(default_factory=list)
     problem: str = ""
     """Why the reference's workers cannot be started."""
+    uninstalled: str = ""
+    """What is wrong with the reference before anything is measured."""
+    is_copy: bool = False
+    """Whether the reference has exactly the packages of tonight's environment."""
     seen: list[Any] = field(default_factory=list)
     engine: Any = None
 
@@ -73,6 +78,13 @@ class Bed:
         if self.problem:
             raise LaunchError(self.problem)
         return self.there
+
+    def ask(self, python: str, _environment: Any, _prefix: Any = ()) -> inquiry.Installed:
+        """Say what an interpreter has installed."""
+        if self.uninstalled and python == self.reference.python:
+            raise LaunchError(self.uninstalled)
+        same = self.is_copy or python != self.reference.python
+        return inquiry.Installed(torch=True, installed=[f"torch {TONIGHTS if same else ACCEPTED}"])
 
     def run(self, *cases, **options: Any) -> dict[str, Record]:
         """Measure cases and judge them; return their records."""
@@ -110,6 +122,7 @@ def bed(tmp_path, monkeypatch):
     here, there = Contexts({}, DEVICE), Contexts({}, DEVICE)
     here.versions["torch"], there.versions["torch"] = TONIGHTS, ACCEPTED
     made = Bed(tmp_path, here, there, Side(str(python)))
+    monkeypatch.setattr("bench_lib.launch.inquiry.ask", made.ask)
     monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", made.hold)
     accept(made, CASE.id, OTHER.id)
     return made
@@ -219,7 +232,9 @@ def test_only_cases_that_look_different_are_measured_in_the_reference(bed):
     bed.run(CASE, OTHER)
     assert not [line for line in bed.there.log if line.endswith(OTHER.id)]
     said = "looking again at 1 of 2 cases, at 1 in turns with the reference, in fresh process 2 "
-    assert bed.said[0] == f"{said}of at most 4"
+    using, looking, *_ = bed.said
+    assert using == f"what looks different is measured in turns with {bed.reference}"
+    assert looking == f"{said}of at most 7"
 
 
 def test_without_a_reference_nothing_is_said_of_one(bed):
@@ -303,7 +318,8 @@ def test_an_interpreter_that_is_not_there_is_named_before_anything_is_measured(b
     slow_here(bed)
     bed.reference = Side(str(bed.folder / "nowhere" / "python"))
     why = without(bed)
-    assert why == f"there is no interpreter {bed.reference.python} for the reference"
+    words = f"there is no interpreter {bed.reference.python} for the reference; "
+    assert why == f"{words}name the python of the accepted environment"
     assert bed.said[0] == f"judged without a reference: {why}"
 
 
@@ -311,7 +327,8 @@ def test_a_list_of_wheels_that_is_not_there_is_named(bed):
     """Before anything is measured, too."""
     slow_here(bed)
     bed.reference = Side(str(bed.folder / "accepted.txt"))
-    assert without(bed) == f"there is no list {bed.reference.python}"
+    words = f"there is no list {bed.reference.python}; "
+    assert without(bed) == f"{words}pip freeze in the accepted environment writes one"
 
 
 @pytest.mark.parametrize(
@@ -322,12 +339,101 @@ def test_a_list_of_wheels_that_is_not_there_is_named(bed):
     ],
 )
 def test_a_reference_that_does_not_start_is_tried_once(bed, problem):
-    """The night goes on without it."""
+    """The night goes on without it; a reason is one line, and the terminal has all."""
     slow_here(bed)
     bed.problem = problem
-    assert without(bed) == f"the reference {bed.reference} does not start: {problem}"
+    words = f"the reference {bed.reference} does not start: {problem}"
+    assert without(bed) == words.replace("\n", " ")
     assert len(bed.runs) == 1
-    assert [line for line in bed.said if "without a reference" in line] == [bed.said[0]]
+    (said,) = [line for line in bed.said if "without a reference" in line]
+    assert said == f"judged without a reference: {words}"
+
+
+def test_a_reference_without_torch_is_named_before_anything_is_measured(bed):
+    """Nobody waits for a device that another environment could not use anyway."""
+    slow_here(bed)
+    bed.uninstalled = "it has no torch; install torch and torchvision there"
+    why = without(bed)
+    assert why == f"the reference {bed.reference} does not start: {bed.uninstalled}"
+    assert bed.said[0] == f"judged without a reference: {why}"
+    assert bed.there.log == []
+
+
+def test_a_reference_with_exactly_the_same_packages_is_named_before_anything_is_measured(bed):
+    """It would excuse every slow-down."""
+    slow_here(bed, there=SLOW)
+    bed.is_copy = True
+    without(bed, "is this environment itself", "name the environment that was accepted")
+    assert bed.said[0].startswith("judged without a reference: ")
+    assert bed.there.log == []
+
+
+def test_the_same_packages_in_a_container_are_a_reference(bed):
+    """The system's libraries may be others there."""
+    slow_here(bed)
+    bed.is_copy = True
+    bed.reference = replace(bed.reference, command_prefix=("podman", "run", "image"))
+    assert of(bed.run(CASE)[CASE.id], "reference").status is Status.REGRESSED
+
+
+def test_a_list_of_wheels_is_installed_before_anything_is_measured(bed, monkeypatch):
+    """A download of some GB in the middle of a night would keep the device waiting."""
+    made = []
+
+    def make(python):
+        made.append((python, list(bed.here.log)))
+        raise LaunchError("no environment from accepted.txt: ERROR: no torch==9\nmore")
+
+    monkeypatch.setattr(wheels, "interpreter", make)
+    listed = bed.folder / "accepted.txt"
+    listed.touch()
+    bed.reference = Side(str(listed))
+    slow_here(bed)
+    why = without(bed, "does not start: no environment from accepted.txt: ERROR: no torch==9")
+    assert "more" not in why
+    assert made == [(str(listed), [])]
+
+
+def test_what_only_nights_excuse_is_asked_of_the_reference():
+    """Two sides of a pair share the night, so that what the night could hide is seen."""
+    slower = Verdict(Status.OK, "latency", "1.5% slower", ratio=1.015, tolerance=0.02)
+    evidence = Evidence([make_process()], make_baseline(), turns=Turns("old"))
+    assert turns.is_open([slower], evidence)
+    assert not turns.is_open([replace(slower, ratio=1.009)], evidence)
+    assert not turns.is_open([replace(slower, ratio=0.985)], evidence)
+    assert not turns.is_open([slower, replace(slower, against="reference")], evidence)
+
+
+def uneven(bed, spread, step=0.0103):
+    """Have a case's fresh processes differ by so much, and be slower on the whole."""
+    bed.here.script[CASE.id] = [[step * (1 + spread * (-1) ** n)] * 20 for n in range(20)]
+    bed.there.script[CASE.id] = [USUAL]
+
+
+def test_a_case_that_is_slower_for_certain_gets_no_more_pairs_than_planned(bed):
+    """Its interval is narrow."""
+    slow_here(bed)
+    record = bed.run(CASE)[CASE.id]
+    assert "in 3 pairs" in of(record, "reference").reason
+
+
+def test_pairs_that_differ_much_are_followed_by_more_until_their_interval_is_narrow(bed):
+    """Twice as many at most; whether they go on depends on the spread and not on the gap."""
+    uneven(bed, 0.004)
+    record = bed.run(CASE)[CASE.id]
+    assert "in 6 pairs" in of(record, "reference").reason
+    assert len(record.attempts) == 7
+    assert bed.said[-1].endswith("in fresh process 7 of at most 7")
+
+
+def test_the_reference_is_named_by_what_it_has_otherwise(bed):
+    """Where torch is the same, something else is what changed."""
+    slow_here(bed)
+    accept(bed, CASE.id, environment=make_environment(torch=TONIGHTS, triton="3.4.0"))
+    bed.there.versions |= {"torch": TONIGHTS, "triton": "3.4.0"}
+    bed.here.versions["triton"] = "3.5.0"
+    answer = of(bed.run(CASE)[CASE.id], "reference")
+    assert answer.reason.endswith(f"; measured in turns with {bed.reference} (triton 3.4.0)")
 
 
 def test_a_reference_with_another_device_is_none(bed):
@@ -376,7 +482,7 @@ def test_a_driver_that_changed_since_the_baseline_is_not_excused(bed):
     slow_here(bed, there=SLOW)
     accept(bed, CASE.id, environment=make_environment(driver="6.8.0"))
     words = "both sides share what changed since the baseline: driver 6.8.0 -> 6.10.5"
-    assert without(bed) == words
+    assert without(bed) == f"{words}; accept a run made with it"
 
 
 def test_a_case_that_the_reference_lacks_is_judged_without_it(bed):

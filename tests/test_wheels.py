@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -89,8 +90,57 @@ def test_what_cannot_be_installed_is_named_and_tried_again_next_time(listed, ins
     assert len(installer) == 4
 
 
+@pytest.mark.parametrize(
+    ("output", "gist"),
+    [
+        ("Looking\nERROR: no torch==9\n\n[notice] a new pip", "ERROR: no torch==9"),
+        ("  × No solution found\n  ╰─▶ torch==9 is nowhere", "× No solution found"),
+        ("killed", "killed"),
+        ("", "the installer said nothing"),
+    ],
+)
+def test_an_installers_output_is_told_by_the_line_that_names_the_cause(
+    listed, installer, monkeypatch, output, gist
+):
+    """The whole of it follows."""
+    monkeypatch.setattr(
+        "bench_lib.launch.wheels.subprocess.run",
+        lambda command, **_options: subprocess.CompletedProcess(command, 1, output),
+    )
+    with pytest.raises(LaunchError) as refused:
+        wheels.interpreter(str(listed))
+    assert str(refused.value) == (
+        f"no environment from {listed}: {gist}; see that pip install --requirement {listed} works"
+        f"\n{output.rstrip()}"
+    )
+
+
 def test_a_list_that_is_not_there_is_named(tmp_path, installer):
     """Nothing is installed."""
     with pytest.raises(LaunchError, match="No such file"):
         wheels.interpreter(str(tmp_path / "nowhere.txt"))
     assert installer == []
+
+
+# ---- for real -----------------------------------------------------------------------------
+
+
+def tiny_wheel(folder: Path, name: str) -> None:
+    """Write a wheel of one module that says where it is."""
+    about = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{name}.py", "print(__file__)\n")
+        wheel.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/RECORD", "")
+
+
+def test_a_folder_of_wheels_becomes_an_environment_of_its_own(listed, tmp_path):
+    """By this machine's own venv and pip, without a network."""
+    tiny_wheel(tmp_path, "tinywheel")
+    listed.write_text(f"--no-index\n--find-links {tmp_path}\ntinywheel==1.0\n")
+    python = wheels.interpreter(str(listed))
+    said = subprocess.run(
+        [python, "-c", "import tinywheel"], capture_output=True, text=True, check=True
+    )
+    assert Path(said.stdout).is_relative_to(Path(python).parents[1])

@@ -18,6 +18,7 @@ from bench_lib.slurm.collecting import TaskOutcome
 from bench_lib.studies.batches import LargestRow, SweepRow
 from bench_lib.studies.collectives import CollectiveRow
 from bench_lib.studies.compiling import CompileRow, DepthRow
+from bench_lib.studies.components import FamilyFound
 from bench_lib.studies.operators import OperatorRow
 from bench_lib.studies.precision import PrecisionRow
 from bench_lib.studies.scaling import FittedLaw, Forecast, ScalingRow, SchedulerRequest, Worth
@@ -204,6 +205,15 @@ class SelfcheckContexts(Document):
     probes: dict[str, dict[str, tuple[float, float]]]
     """By kind of context and name, which ends with the unit, the least and the most."""
     conclusion: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfcheckComponents(Document):
+    """What makes times differ on this kind of hardware, as the history tells."""
+
+    command: Literal["selfcheck --components"] = "selfcheck --components"
+    hardware_key: str
+    families: list[FamilyFound]
 
 
 # ---- a cluster --------------------------------------------------------------------------

@@ -10,11 +10,14 @@ import typer
 
 from bench_lib.cli.options import share_of
 from bench_lib.cli.output import (
+    DEFAULT_HISTORY,
     DEFAULT_MATRIX,
+    HistoryDir,
     Json,
     Matrix,
     duration,
     filled,
+    one_form,
     print_json,
     print_table,
     say,
@@ -25,6 +28,7 @@ from bench_lib.model import UserError
 
 if TYPE_CHECKING:
     from bench_lib.model import Case, Hardware
+    from bench_lib.studies.components import FamilyFound
     from bench_lib.studies.contexts import ContextsFound, Spread
     from bench_lib.studies.selfcheck import Selfcheck
 
@@ -39,6 +43,7 @@ GPU_CONTEXT_CASES = (
 """Many short kernels, few long ones, and what lies between."""
 PROCESSES, CONTEXTS = 10, 12
 _DELAYS_ONLY = ("effects", "candidates", "tolerance")
+_MEASURING_ONLY = ("case", "matrix", *_DELAYS_ONLY, "processes", "output")
 
 
 def selfcheck(
@@ -68,6 +73,15 @@ def selfcheck(
         bool,
         typer.Option("--contexts", help="Show how far fresh contexts differ, and why; no delays."),
     ] = False,
+    components: Annotated[
+        bool,
+        typer.Option(
+            "--components",
+            help="Show by family what processes, nights, devices and draws differ by, from the "
+            "history; measures nothing.",
+        ),
+    ] = False,
+    history: HistoryDir = DEFAULT_HISTORY,
     output: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the times; without --contexts for judge."),
@@ -77,7 +91,7 @@ def selfcheck(
     """Plant known delays in a real case, and report which are found.
 
     Exit status 1 where something clean is called slower, or the largest delay is not found;
-    with --contexts nothing is judged.
+    with --contexts and --components nothing is judged.
     """
     from bench_lib import backends
     from bench_lib.engine.engine import opened
@@ -86,8 +100,14 @@ def selfcheck(
     from bench_lib.studies.asked import least_s
     from bench_lib.studies.contexts import as_lines
 
+    one_form(contexts=contexts, components=components)
+    if components:
+        _refuse(words, _MEASURING_ONLY, "is about measuring, and --components measures nothing")
+        _show_components(history, backends.detect()[0].key, as_json=json)
+        return
+    _refuse(words, ("history",), "is what --components reads, and this measures")
     if contexts:
-        _refuse_what_is_for_delays(words)
+        _refuse(words, _DELAYS_ONLY, "is about planted delays, and --contexts plants none")
     share = share_of(tolerance, "--tolerance")
     if output is not None and output.is_dir():
         raise UserError(f"--output {output} is a folder; name a file in it")
@@ -129,13 +149,13 @@ def selfcheck(
     raise typer.Exit(0 if found.holds else 1)
 
 
-def _refuse_what_is_for_delays(words: typer.Context) -> None:
-    for name in _DELAYS_ONLY:
+def _refuse(words: typer.Context, names: Iterable[str], why: str) -> None:
+    """Raise UserError where one of some options was given."""
+    for name in names:
         source = words.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            raise UserError(
-                f"--{name} is about planted delays, and --contexts plants none; leave one out"
-            )
+            option = "CASE" if name == "case" else f"--{name}"
+            raise UserError(f"{option} {why}; leave one out")
 
 
 # ---- delays -----------------------------------------------------------------------------
@@ -323,3 +343,67 @@ def _print_contexts_json(found: ContextsFound, key: str) -> None:
             conclusion=found.conclusion,
         )
     )
+
+
+# ---- components -------------------------------------------------------------------------
+
+
+def _show_components(folder: Path, key: str, *, as_json: bool) -> None:
+    from bench_lib.engine.suite import MOST_RUNS
+    from bench_lib.storage import history
+    from bench_lib.studies.components import found
+
+    families = found(history.latest(folder, key, MOST_RUNS, say=say))
+    if not families:
+        known = ", ".join(history.keys(folder)) or "none at all"
+        raise UserError(
+            f"{folder} has no run of {key} that was fine (it has: {known}); measure one with "
+            "pytest perf_tests, or name another folder with --history"
+        )
+    (_print_components_json if as_json else _print_components)(families, key)
+
+
+def _print_components(families: Sequence[FamilyFound], key: str) -> None:
+    rows = [
+        (
+            family.family if number == 0 else "",
+            part.component,
+            _share(part.differs_by),
+            _share(part.costs, "+"),
+            str(part.known_from),
+            part.remark,
+        )
+        for family in families
+        for number, part in enumerate(family.components)
+    ]
+    print_table(("family", "component", "differs by", "costs", "known from", "remark"), rows)
+    print()
+    for family in families:
+        place = _counted(family.devices, "device") if family.devices else "devices without a uuid"
+        print(
+            f"{family.family}: {_counted(family.cases, 'case')}, "
+            f"{_counted(family.processes, 'process')}, {_counted(family.runs, 'run')} in "
+            f"{_counted(family.nights, 'night')} on {place}; "
+            f"visible {_share(family.visible)}, "
+            f"on a device never seen {_share(family.visible_on_new_device)}"
+        )
+    print(
+        f"\n{key}: each figure is the median case's. A component costs so much of visible, the "
+        "smallest slow-down that one more run finds nine times in ten; a device costs it only on "
+        "one never seen. With a reference in turns nights and devices cost nothing."
+    )
+
+
+def _share(share: float | None, sign: str = "") -> str:
+    return "?" if share is None else f"{share:{sign}.2%}"
+
+
+def _counted(number: int, noun: str) -> str:
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
+
+
+def _print_components_json(families: Sequence[FamilyFound], key: str) -> None:
+    from bench_lib.cli.documents import SelfcheckComponents
+
+    print_json(SelfcheckComponents(hardware_key=key, families=list(families)))

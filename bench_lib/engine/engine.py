@@ -73,6 +73,8 @@ class Engine:
             )
         if self.reference is not None and self.reference.problem:
             settings.say(f"judged without a reference: {self.reference.problem}")
+        elif self.reference is not None:
+            settings.say(f"what looks different is measured in turns with {self.reference.side}")
 
     @property
     def _measured_in(self) -> list[Side]:
@@ -235,20 +237,21 @@ class Engine:
         planned, what = self.settings.planned, "pair" if self._is_paired else "process"
         # One replay could excuse what several processes have called slower, and not confirm it.
         most = max(planned, self.settings.processes + PLANNED - 1) if planned > 1 else planned
-        for process in range(self.settings.processes, most):
-            in_turns = self._to_take_in_turns(process, of_these, on) if process < planned else []
+        most_in_turns = self.settings.processes + (self.reference.most if self.reference else 0)
+        for process in range(self.settings.processes, max(most, most_in_turns)):
+            in_turns = self._to_take_in_turns(process, of_these, on)
             records = of_these(self._in_doubt(process))
-            replays = self._to_replay(records)
+            replays = self._to_replay(records) if process < most else {}
             # Both sides of a pair draw for themselves.
             in_turns = [case_id for case_id in in_turns if case_id not in replays]
             if process >= planned:
-                records = [record for record in records if record.case.id in replays]
+                records = [r for r in records if r.case.id in replays or r.case.id in in_turns]
             if not records:
                 return
             words = f"looking again at {len(records)} of {len(self.suite.records)} cases, "
             if in_turns:
                 words += f"at {len(in_turns)} in turns with the reference, "
-            most_now = most if replays else planned
+            most_now = max([planned, *[most] * bool(replays), *[most_in_turns] * bool(in_turns)])
             self.settings.say(f"{words}in fresh {what} {process + 1} of at most {most_now}")
             queues: dict[HeldDevice, list[Case]] = {}
             # Replays have a process of their own, and the others one together.
@@ -420,6 +423,8 @@ class Engine:
             records = self.suite.judge()
             for problem in self.suite.left_out:
                 self.settings.say(f"left out of the rolling baseline: {problem}")
+            for words in self.suite.renamed:
+                self.settings.say(words)
             return records
         changes = pairing.differences(self.environments)
         for row in self.rows():

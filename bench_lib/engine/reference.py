@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from bench_lib.engine import pairing
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.settings import REFERENCE, Side, nodeid_of
 from bench_lib.environment import fingerprint
-from bench_lib.launch import wheels
+from bench_lib.launch import inquiry, wheels
+from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Case, Environment, Hardware, Record
 from bench_lib.storage import history
 from bench_lib.verdict.evidence import Turns
@@ -29,7 +30,7 @@ class ReferenceRun:
     own: Side
     """What the run itself is measured in."""
     pairs: int
-    """How many a suspicious case gets."""
+    """How many a suspicious case gets, and twice as many until their interval is narrow."""
     writer: Callable[[str], history.Writer]
     """Opens the reference's run for a hardware key."""
     candidate_run: str
@@ -42,8 +43,16 @@ class ReferenceRun:
     _writer: history.Writer | None = None
 
     def __post_init__(self) -> None:
-        """Look at what can be known without starting anything."""
+        """Look at what can be known without a device.
+
+        A list of wheels is installed now, while nobody waits for the device.
+        """
         self.problem = self.problem or _problem_of(self.side, self.own)
+
+    @property
+    def most(self) -> int:
+        """Pairs of a case, at most."""
+        return 2 * self.pairs
 
     # ---- starting -------------------------------------------------------------------------
 
@@ -62,7 +71,7 @@ class ReferenceRun:
         if alike and not self.side.command_prefix and not fingerprint.difference(theirs, ours):
             self.problem = (
                 f"the reference {self.side} is the same environment (torch {theirs.torch}), so "
-                "there is nothing to compare"
+                "there is nothing to compare; name the environment that was accepted"
             )
         return self.problem
 
@@ -110,15 +119,25 @@ class ReferenceRun:
         without = self.problem or self._unfit(record.case, device, place, accepted)
         theirs = self.records.get(record.case.id)
         if theirs is None:
-            return Turns(self._in_words(place), planned=self.pairs, without=without)
+            return Turns(self._in_words(place), (), self.pairs, without, self.most)
         without = without or _missing(theirs)
         pairs = [] if without else [(new, old) for old, new in pairing.pairs_of(theirs, record)]
-        return Turns(self._in_words(place), pairs, self.pairs, without)
+        return Turns(self._in_words(place), pairs, self.pairs, without, self.most)
 
     def _in_words(self, place: str) -> str:
-        found = self._found.get(place)
-        torch = found[0].torch if found is not None else None
-        return f"{self.side} (torch {torch})" if torch else str(self.side)
+        """Name the reference with its versions that are not ours."""
+        name, prefix = self.side.python, self.side.command_prefix
+        if prefix:
+            name = f"{prefix[0]} … {name}"
+        if place not in self._found:
+            return name
+        theirs, ours = map(fingerprint.versions, self._found[place])
+        others = [
+            f"{each.name} {version}"
+            for each in fields(theirs)
+            if (version := getattr(theirs, each.name)) and version != getattr(ours, each.name)
+        ]
+        return f"{name} ({', '.join(others) or f'torch {theirs.torch}'})"
 
     def _unfit(self, case: Case, device: Hardware, place: str, accepted: Environment | None) -> str:
         """Say why the reference tells nothing of a case; empty where it does."""
@@ -129,12 +148,14 @@ class ReferenceRun:
         if differing := pairing.mixed_conditions(case, device, sides):
             return f"conditions differ: {'; '.join(differing)}"
         if accepted is None:
-            return "nobody knows what environment was accepted"
+            return "the baseline does not say in which environment it was accepted; accept a run"
         if shared := fingerprint.difference(*map(fingerprint.beneath, (accepted, ours))):
-            return f"both sides share what changed since the baseline: {'; '.join(shared)}"
+            words = f"both sides share what changed since the baseline: {'; '.join(shared)}"
+            return f"{words}; accept a run made with it"
         versions = (fingerprint.versions(each) for each in (accepted, theirs))
         if other := fingerprint.difference(*versions):
-            return f"the reference is not what was accepted: {'; '.join(other)}"
+            words = f"the reference is not what was accepted: {'; '.join(other)}"
+            return f"{words}; install there what was accepted"
         return ""
 
 
@@ -149,17 +170,44 @@ def _missing(theirs: Record) -> str:
 
 
 def _problem_of(side: Side, own: Side) -> str:
-    """Say what is wrong with a reference, as far as files tell."""
-    if side.command_prefix:
-        return ""
-    if wheels.is_list(side.python):
-        return "" if Path(side.python).is_file() else f"there is no list {side.python}"
-    found = _interpreter(side)
-    if found is None:
-        return f"there is no interpreter {side.python} for the reference"
-    if found == _interpreter(own) and side.environment == own.environment:
-        return f"the reference {side} is this environment itself, so there is nothing to compare"
+    """Say what is wrong with a reference, as far as can be told without a worker."""
+    if not side.command_prefix and (problem := _misnamed(side)):
+        return problem
+    comparable = side.command_prefix or side.environment != own.environment
+    try:
+        if not comparable and _interpreter(side) == _interpreter(own):
+            return _same(side)
+        theirs = _installed(side)
+        if not comparable and theirs == _installed(own):
+            return _same(side)
+    except LaunchError as error:
+        return f"the reference {side} does not start: {error}"
     return ""
+
+
+def _same(side: Side) -> str:
+    return (
+        f"the reference {side} is this environment itself, so there is nothing to compare; "
+        "name the environment that was accepted"
+    )
+
+
+def _installed(side: Side) -> list[str]:
+    """Return what a side has installed; raises LaunchError."""
+    python = wheels.interpreter(side.python)
+    return inquiry.ask(python, side.environment, side.command_prefix).installed
+
+
+def _misnamed(side: Side) -> str:
+    """Say that no file is where an interpreter or a list of wheels is to be."""
+    if wheels.is_list(side.python):
+        missing = not Path(side.python).is_file()
+        remedy = "pip freeze in the accepted environment writes one"
+        return f"there is no list {side.python}; {remedy}" if missing else ""
+    if _interpreter(side) is not None:
+        return ""
+    remedy = "name the python of the accepted environment"
+    return f"there is no interpreter {side.python} for the reference; {remedy}"
 
 
 def _interpreter(side: Side) -> tuple[str, str] | None:

@@ -83,4 +83,15 @@ def _run(command: Sequence[str], wheels: Path) -> None:
         why = f"{command[0]} was not done within {LIMIT_S:g} s"
         raise LaunchError(f"no environment from {wheels}: {why}") from error
     if done.returncode:
-        raise LaunchError(f"no environment from {wheels}: {last_lines(done.stdout)}")
+        output = last_lines(done.stdout)
+        raise LaunchError(
+            f"no environment from {wheels}: {_gist(output)}; see that "
+            f"pip install --requirement {wheels} works\n{output}"
+        )
+
+
+def _gist(output: str) -> str:
+    """Return the line of an installer's output that names the cause, as pip and uv mark it."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    marked = [line for line in lines if line.lower().startswith(("error", "×"))]
+    return (marked or lines or ["the installer said nothing"])[-1]

@@ -12,7 +12,7 @@ import pytest
 
 from bench_lib.engine import settings as engine_settings
 from bench_lib.engine.settings import KERNELS, PLANNED, Settings, Side
-from bench_lib.launch import launchers
+from bench_lib.launch import launchers, wheels
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import TIERS
 from bench_lib.plugin.devices import share
@@ -61,8 +61,9 @@ def add_options(parser: pytest.Parser) -> None:
         type=_at_least(int, 0),
         default=None,
         metavar="N",
-        help="measure what looks slower or faster again in up to N fresh processes; with 0 "
-        "nothing is called slower on one process's word (default: 5)",
+        help="measure what looks slower or faster again in up to N fresh processes, in turns with "
+        "a reference in up to twice as many; with 0 nothing is called slower on one process's "
+        "word (default: 5)",
     )
     group.addoption(
         "--perf-baselines", metavar="DIR", help="folder of baselines (default: baselines)"
@@ -208,7 +209,8 @@ def _reference(config: pytest.Config) -> Side | None:
         variables = dict(map(engine_settings.variable, config.getini("perf_reference_env")))
     except ValueError as error:
         raise pytest.UsageError(f"perf_reference: {error}") from error
-    if not words and Path(python).name != python:  # a bare name is looked for on the PATH
+    # A bare name is looked for on the PATH, unless it is a list of wheels.
+    if not words and (wheels.is_list(python) or Path(python).name != python):
         folder = config.rootpath if given is None else config.invocation_params.dir
         python = str(Path(folder, Path(python).expanduser()).absolute())
     return Side(python, variables, words)

@@ -37,6 +37,8 @@ class Turns:
     """How many pairs the case gets where it looks suspicious."""
     without: str = ""
     """Why the case is judged without the reference; empty where it is not."""
+    most: int = 0
+    """How many pairs it gets at most, until their interval is narrow; ``planned`` if less."""
 
 
 @dataclass(frozen=True)

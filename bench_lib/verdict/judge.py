@@ -380,7 +380,9 @@ def wants_turns(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
     if evidence.is_unjudged or evidence.turns is None or evidence.turns.without:
         return False
     asked = [verdict for verdict in verdicts if turns.can_answer(verdict)]
-    return is_suspicious(asked) or turns.could_hide(asked, evidence)
+    if not turns.go_on(asked, evidence.turns):
+        return False
+    return is_suspicious(asked) or turns.is_open(asked, evidence)
 
 
 def _can_change(verdict: Verdict) -> bool:

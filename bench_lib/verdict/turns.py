@@ -16,10 +16,12 @@ from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of
 from bench_lib.verdict.metrics.metric import Metric, Rule, named
 from bench_lib.verdict.rules.chance import Question
-from bench_lib.verdict.statistics.comparison import paired
+from bench_lib.verdict.statistics.comparison import is_narrow, paired
 
 _DECIDED = (Status.REGRESSED, Status.SUSPECT, Status.NOISY, Status.IMPROVED, Status.INVALID)
 """What a baseline's verdict may be for the reference's answer to take its place."""
+TIMES = (LEADING, DEVICE)
+"""What further pairs are worth their time for."""
 _DRAWN = "the compiler chose its kernels on each side by itself, which turns do not cancel"
 
 
@@ -57,7 +59,7 @@ def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | Non
         case_id,
         metric,
         REFERENCE,
-        paired(pairs, turns.planned, _alike(metric, evidence)),
+        paired(pairs, turns.planned, _alike(metric, evidence), turns.most),
         metric.tolerance_in(evidence.limits) or 0.0,
         remarks=f"; measured in turns with {turns.reference}",
     )
@@ -93,19 +95,37 @@ def _alike(metric: Metric, evidence: Evidence) -> list[dict[str, float]]:
     return [group for group in groups if len(group) > 1]
 
 
-def could_hide(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
-    """Whether a device that no baseline knows could hide a slow-down, and no pair tells."""
+def go_on(verdicts: Sequence[Verdict], turns: Turns) -> bool:
+    """Whether further pairs are measured of a case that still looks different."""
+    if len(turns.pairs) < turns.planned:
+        return True
+    answers = [v for v in verdicts if v.against == REFERENCE and of(v.metric) in TIMES]
+    return len(turns.pairs) < turns.most and not all(map(_is_narrow, answers))
+
+
+def _is_narrow(verdict: Verdict) -> bool:
+    low, high = verdict.interval or (1.0, math.inf)
+    return is_narrow(math.log(high / low) / 2, verdict.tolerance or 0.0)
+
+
+def is_open(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
+    """Whether only what nights and devices differ by speaks for a case, and no pair tells.
+
+    It is slower by more than its own tolerance, or a device that no baseline knows could hide that.
+    """
     if any(verdict.against == REFERENCE for verdict in verdicts):
         return False
     metric = DEVICE if evidence.waits() else LEADING
     asked = [v for v in verdicts if of(v.metric) is metric and v.ratio is not None]
-    return bool(asked) and all(_is_hidden(verdict, evidence) for verdict in asked)
+    own = 1 + (metric.tolerance_in(evidence.limits) or 0.0)
+    if any((verdict.ratio or 0.0) > own for verdict in asked):
+        return True
+    return bool(asked) and all(_is_hidden(verdict, own, evidence) for verdict in asked)
 
 
-def _is_hidden(verdict: Verdict, evidence: Evidence) -> bool:
+def _is_hidden(verdict: Verdict, own: float, evidence: Evidence) -> bool:
     if verdict.against not in evidence.references() or not evidence.is_new_device(verdict.against):
         return False
-    own = 1 + (of(verdict.metric).tolerance_in(evidence.limits) or 0.0)
     allowed = (1 + (verdict.tolerance or 0.0)) / own
     return (verdict.ratio or 0.0) * allowed > own
 
@@ -133,7 +153,10 @@ def decided(
 def _without(verdict: Verdict, why: str) -> Verdict:
     if verdict.status not in (Status.REGRESSED, Status.SUSPECT) or not can_answer(verdict):
         return verdict
-    return replace(verdict, reason=f"{verdict.reason}; not measured in turns: {why}")
+    words, *output = why.splitlines()
+    if words.endswith(":") and output:  # of what a program said, its end tells most
+        words = f"{words} {output[-1]}"
+    return replace(verdict, reason=f"{verdict.reason}; not measured in turns: {words}")
 
 
 def _in_full(verdict: Verdict, turns: Turns) -> Verdict:

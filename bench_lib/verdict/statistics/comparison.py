@@ -38,6 +38,8 @@ DISTURBED = 1e-6
 """A process so much slower than the others of its side that chance would make one in so many."""
 USUAL = 2.0
 """What nights and devices differ by is usual up to so many standard deviations."""
+NARROW = 0.15
+"""A 95% interval of so many tolerances to either side finds what is 1.3 times the tolerance."""
 SLACK = 1 / 8
 """So much of a probe's range may the candidate's be beyond it: two of a kind are not equal."""
 MOST_DISTURBED = 5
@@ -114,6 +116,8 @@ class Contrast:
     """Which cases vary alike from run to run and from device to device."""
     alike: Sequence[Mapping[str, float]] = ()
     """Further groups whose logarithms differ by as much as chance makes pairs differ."""
+    most: int = 0
+    """How many candidate processes it is given at most, until the estimate is narrow."""
 
     @cached_property
     def estimate(self) -> float:
@@ -216,6 +220,7 @@ def paired(
     pairs: Mapping[str, tuple[float, float]],
     planned: int = 1,
     processes: Sequence[Mapping[str, float]] = (),
+    most: int = 0,
 ) -> Contrast:
     """Contrast logarithms (candidate, baseline) of what was measured next to each other.
 
@@ -227,6 +232,7 @@ def paired(
         None,
         planned,
         alike=[{name: math.sqrt(2) * x for name, x in group.items()} for group in processes],
+        most=most,
     )
 
 
@@ -308,9 +314,30 @@ class Comparison:
         """
         first, degrees = self.error()
         at_first = self.bound + t_quantile(degrees, POWER) * first
-        last, degrees = self.error(max(self.contrast.planned, len(self.contrast.candidate)))
+        last, degrees = self.error(self._processes)
         certain = t_quantile(degrees, 1 - ALPHA / self.cases) + t_quantile(degrees, POWER)
         return growth(max(at_first, math.log1p(self.tolerance) + certain * last)) - 1
+
+    @property
+    def _processes(self) -> int:
+        """How many candidate processes there will be if the case goes on looking different."""
+        least = max(self.contrast.planned, len(self.contrast.candidate))
+        numbers = range(least, max(least, self.contrast.most) + 1)
+        narrow = (n for n in numbers if is_narrow(self._half(n), self.tolerance))
+        return next(narrow, numbers[-1])
+
+    def _half(self, processes: int) -> float:
+        """Return half of what the 95% interval would be with so many processes, a logarithm."""
+        error, degrees = self.error(processes)
+        return t_quantile(degrees, 0.975) * error
+
+
+def is_narrow(half: float, tolerance: float) -> bool:
+    """Whether an interval, by half of its logarithm, is as narrow as more processes make it.
+
+    That is no matter of where it lies, so that going on until then calls nothing slower.
+    """
+    return half <= NARROW * tolerance
 
 
 def growth(logarithm: float) -> float:

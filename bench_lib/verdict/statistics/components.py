@@ -32,7 +32,7 @@ from bench_lib.verdict.statistics.comparison import (
     t_quantile,
 )
 
-NIGHT, DEVICE = "night", "device"
+PROCESS, NIGHT, DEVICE = "process", "night", "device"
 LEAST_LEVELS = LEAST_PROCESSES
 """Fewer runs, or devices, say little about how far the next is from them."""
 LEAST_SUITE = 10
@@ -84,7 +84,7 @@ def device_of(origin: Origin) -> str:
 
 def added(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Add to a suite's comparisons what nights and devices make them err by."""
-    known = _known([comparison.contrast for comparison in comparisons])
+    known = estimated([comparison.contrast for comparison in comparisons])
     modelled = [
         replace(c, sd=_of_processes(c, case), parts=_parts(c.contrast, case))
         for c, case in zip(comparisons, known, strict=True)
@@ -95,7 +95,7 @@ def added(comparisons: Sequence[Comparison]) -> list[Comparison]:
     ]
 
 
-def _of_processes(comparison: Comparison, known: _Known) -> float:
+def _of_processes(comparison: Comparison, known: Components) -> float:
     """Return the spread between processes without what nights are in it.
 
     A baseline of many runs has their nights in the spread of its processes.
@@ -127,22 +127,60 @@ def _believable(part: Part, comparison: Comparison, runs: int) -> Part:
 
 
 @dataclass(frozen=True)
-class _Estimate:
+class Estimate:
+    """How much a component makes logarithms vary, and how well that is known."""
+
     variance: float
     degrees: float
 
+    @property
+    def sd(self) -> float:
+        """The standard deviation, of logarithms."""
+        return math.sqrt(self.variance)
+
 
 @dataclass(frozen=True)
-class _Known:
+class Components:
     """What earlier runs say of a case."""
 
-    night: _Estimate | None
-    device: _Estimate
+    process: Estimate | None
+    """None where no run had two processes."""
+    night: Estimate | None
+    """None where no device had two runs."""
+    device: Estimate
+    """A guess where fewer than two devices are known."""
     runs: int
     devices: int
 
 
-def _parts(contrast: Contrast, known: _Known) -> list[Part]:
+NEVER_SEEN = "a device that no run was on"
+
+
+def foreseen(
+    contrast: Contrast,
+    known: Components,
+    tolerance: float,
+    cases: int,
+    *,
+    on_new_device: bool = False,
+    without: str = "",
+) -> Comparison | None:
+    """Return what a run such as the candidate's could tell, with a suite of so many cases.
+
+    It is on a device that the baseline knows, or on one never seen.  The component ``without``
+    counts as nothing.  None where no process or no earlier run is known.
+    """
+    if known.process is None or not contrast.baseline:
+        return None
+    place = NEVER_SEEN if on_new_device else ""
+    origins = {n: replace(o, device=place) for n, o in contrast.candidate_origins.items()}
+    parts = _parts(replace(contrast, candidate_origins=origins), known)
+    sd = LEAST_SD if without == PROCESS else max(LEAST_SD, known.process.sd)
+    left = [part for part in parts if part.component != without]
+    return Comparison(contrast, 0, sd, known.process.degrees, tolerance, cases, parts=left)
+
+
+def _parts(contrast: Contrast, known: Components) -> list[Part]:
     parts = []
     load = contrast.load(run_of)
     if load > 0 and known.night is not None:
@@ -156,7 +194,7 @@ def _parts(contrast: Contrast, known: _Known) -> list[Part]:
 # --- what earlier runs tell ----------------------------------------------------------------
 
 
-def _known(contrasts: Sequence[Contrast]) -> list[_Known]:
+def estimated(contrasts: Sequence[Contrast]) -> list[Components]:
     """Estimate the components of every case of a suite."""
     eras = [_run_means(contrast) for contrast in contrasts]
     runs = [{name: run for era in each for name, run in era.items()} for each in eras]
@@ -164,7 +202,8 @@ def _known(contrasts: Sequence[Contrast]) -> list[_Known]:
     between = _drawn([_night_by_night(each) for each in eras])
     devices = _drawn([_device_means(each) for each in runs])
     return [
-        _Known(
+        Components(
+            process,
             _night(case, process, nights),
             _device(contrast, case, process, nights, apart),
             len(case),
@@ -268,8 +307,8 @@ def _device_means(runs: Mapping[str, _Run]) -> _Residuals:
 
 
 def _night(
-    runs: Mapping[str, _Run], process: _Estimate | None, between: _Estimate | None
-) -> _Estimate | None:
+    runs: Mapping[str, _Run], process: Estimate | None, between: Estimate | None
+) -> Estimate | None:
     """Return what nights add to what processes make of runs' means."""
     if between is None:
         return None
@@ -281,36 +320,36 @@ def _night(
     # What chance alone may make of the processes is not put down to the night.
     chance = float(fdtri(between.degrees, process.degrees, 1 - DOUBTED))
     if between.variance <= of_process * chance:
-        return _Estimate(0.0, between.degrees)
-    return _Estimate(between.variance - of_process, between.degrees)
+        return Estimate(0.0, between.degrees)
+    return Estimate(between.variance - of_process, between.degrees)
 
 
 def _device(
     contrast: Contrast,
     runs: Mapping[str, _Run],
-    process: _Estimate | None,
-    between: _Estimate | None,
-    apart: _Estimate | None,
-) -> _Estimate:
+    process: Estimate | None,
+    between: Estimate | None,
+    apart: Estimate | None,
+) -> Estimate:
     """Return how far devices are apart: a guess by family, and what the history shows."""
     guess = guessed_device(contrast.family) ** 2
     known = {run.device for run in runs.values() if run.device}
     if apart is None or len(known) < 2:
-        return _Estimate(guess, GUESS_DEGREES)
+        return Estimate(guess, GUESS_DEGREES)
     inside = between or process
     chance = 0.0 if inside is None else inside.variance * len(known) / len(runs)
     own = len(known) - 1
     seen = max(0.0, apart.variance - chance)
     variance = (GUESS_WEIGHT * guess + own * seen) / (GUESS_WEIGHT + own)
-    return _Estimate(variance, min(GUESS_DEGREES, GUESS_WEIGHT + apart.degrees))
+    return Estimate(variance, min(GUESS_DEGREES, GUESS_WEIGHT + apart.degrees))
 
 
-def _drawn(cases: Sequence[_Residuals]) -> list[_Estimate | None]:
+def _drawn(cases: Sequence[_Residuals]) -> list[Estimate | None]:
     """Estimate each case's variance, drawn towards that of the suite."""
     own = [(residuals.variance, residuals.degrees) for residuals in cases]
     prior = fit_prior(own)
     if prior is None:
-        return [_Estimate(v, d) if d else None for v, d in own]
+        return [Estimate(v, d) if d else None for v, d in own]
     variance, weight = prior
     wild = [is_wild(v, d, variance, weight) for v, d in own]
     drawn = [
@@ -319,7 +358,7 @@ def _drawn(cases: Sequence[_Residuals]) -> list[_Estimate | None]:
     ]
     share = in_common([residuals.by_group for residuals in cases], [math.sqrt(v) for v in drawn])
     return [
-        _Estimate(v, d if keeps else effective_degrees(d, weight, share))
+        Estimate(v, d if keeps else effective_degrees(d, weight, share))
         for v, (_, d), keeps in zip(drawn, own, wild, strict=True)
     ]
 
@@ -340,7 +379,7 @@ class _Tonight:
     """What nights differ by where nothing tells, for each unit of load."""
 
 
-def _with_tonight(comparisons: list[Comparison], known: Sequence[_Known]) -> list[Comparison]:
+def _with_tonight(comparisons: list[Comparison], known: Sequence[Components]) -> list[Comparison]:
     """Add what the suite's differences show beyond their errors."""
     loads = [max(c.contrast.load(run_of), c.contrast.load(device_of)) for c in comparisons]
     told = [(c, load) for c, load in zip(comparisons, loads, strict=True) if load > 0]

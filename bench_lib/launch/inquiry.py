@@ -1,0 +1,68 @@
+"""What an interpreter has installed: asked in a tenth of a second, without torch or a device."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from bench_lib.launch.faults import LaunchError, how_it_ended, last_lines
+
+LIMIT_S = 300.0
+"""A container may have to be fetched first."""
+_SCRIPT = """
+import importlib.metadata, importlib.util, json
+print(json.dumps({
+    "torch": importlib.util.find_spec("torch") is not None,
+    "installed": sorted({f"{d.name} {d.version}" for d in importlib.metadata.distributions()}),
+}))
+"""
+
+
+class Installed(msgspec.Struct, frozen=True):
+    """What an interpreter finds."""
+
+    torch: bool
+    """Whether there is a torch."""
+    installed: list[str]
+    """Every package with its version, sorted."""
+
+
+def ask(
+    python: str, environment: Mapping[str, str], command_prefix: Sequence[str] = ()
+) -> Installed:
+    """Ask an interpreter what it has, started as a worker's would be.
+
+    Raises LaunchError where it cannot be started, does not answer, or has no torch.
+    """
+    command = [python, "-c", _SCRIPT]
+    if command_prefix:
+        words = [f"{name}={value}" for name, value in environment.items()]
+        command = [*command_prefix, "env", *words, *command]
+    try:
+        done = subprocess.run(
+            command,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=LIMIT_S,
+            check=False,
+        )
+    except OSError as error:
+        raise LaunchError(f"{command[0]} cannot be run: {error.strerror or error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise LaunchError(f"{command[0]} did not answer within {LIMIT_S:g} s") from error
+    if done.returncode:
+        ended = how_it_ended(done.returncode, command[0])
+        raise LaunchError(f"{ended}; its last output:\n{last_lines(done.stderr)}")
+    try:
+        found = msgspec.json.decode(done.stdout.splitlines()[-1], type=Installed)
+    except (IndexError, msgspec.DecodeError) as error:
+        raise LaunchError(f"{command[0]} does not answer as a Python does") from error
+    if not found.torch:
+        raise LaunchError("it has no torch; install torch and torchvision there")
+    return found

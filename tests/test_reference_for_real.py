@@ -1,0 +1,150 @@
+"""In turns with a second interpreter in a stand-in for a container: real workers on the CPU."""
+
+from __future__ import annotations
+
+import platform
+import sysconfig
+import tempfile
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+import builders
+import pytest
+from napping import VARIABLE
+from processes import HERE, ON_THE_CPU, TORCH_ALONE
+
+from bench_lib.engine import engine
+from bench_lib.engine.settings import Settings, Side
+from bench_lib.model import Environment, Hardware, Limits, Record, Sampling, Status
+from bench_lib.plugin import options
+from bench_lib.storage import history
+
+AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=5, max_iterations=5, measure_s=0)
+TONIGHT = "steady=10,planted=30,slow-night=30,lacking=30"
+ACCEPTED = "steady=10,planted=10,slow-night=30"
+LIMITS = Limits(tolerance=0.5, throughput=9.0, spread=1.0)
+"""So wide that another program on the same CPU changes no verdict."""
+CASES = [
+    builders.make_case(
+        id=name,
+        workload="napping:nap",
+        params={"name": name},
+        sampling=AT_ONCE,
+        limits=LIMITS,
+    )
+    for name in ("steady", "planted", "slow-night", "lacking")
+]
+CONTAINER = """#!/bin/sh
+echo "$@" >> "$(dirname "$0")/ran"
+exec env -i PATH="$PATH" HOME="$HOME" "$@"
+"""
+"""Runs the words after it, as a container does: where none of our environment arrives."""
+
+
+@dataclass
+class Night:
+    """What a run and its reference came to."""
+
+    records: dict[str, Record]
+    said: list[str]
+    runs: list[history.Run]
+    started: list[str]
+    """Commands that ran in the container."""
+
+
+@pytest.fixture(scope="module")
+def accepted(tmp_path_factory) -> Path:
+    """Return the interpreter of another virtual environment, which has our torch."""
+    folder = tmp_path_factory.mktemp("accepted")
+    venv.create(folder, with_pip=False, symlinks=True)
+    purelib = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
+    ours = [sysconfig.get_path(name) for name in ("purelib", "platlib")]
+    (purelib / "base.pth").write_text("".join(f"{each}\n" for each in ours))
+    return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def night(accepted, tmp_path_factory) -> Night:
+    """Measure four cases, one of which is slower tonight and not in the accepted environment."""
+    folder = tmp_path_factory.mktemp("night")
+    container = folder / "container"
+    container.write_text(CONTAINER)
+    container.chmod(0o755)
+    device = Hardware("cpu", "cpu", "cpu-here")
+    accepted_in = Environment(python=platform.python_version(), host="")
+    ids = [case.id for case in CASES]
+    builders.accept(folder / "baselines", device, *ids, environment=accepted_in, limits=LIMITS)
+    variables = {**ON_THE_CPU, **TORCH_ALONE, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}
+    said: list[str] = []
+    settings = Settings(
+        history=folder / "history",
+        baselines=folder / "baselines",
+        planned=3,
+        kernels="none",
+        say=said.append,
+        sides={"": Side(environment={**variables, VARIABLE: TONIGHT})},
+        reference=Side(str(accepted), {**variables, VARIABLE: ACCEPTED}, (str(container),)),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(folder))
+        with engine.opened(device, settings) as run:
+            for case in CASES:
+                run.measure(case)
+            run.conclude()
+            records = run.suite.records
+    runs = [history.read(path) for path in history.files(folder / "history")]
+    return Night(records, said, runs, (folder / "ran").read_text().splitlines())
+
+
+def reason(night: Night, name: str, against: str) -> str:
+    """Return why a case's latency has its verdict."""
+    verdicts = night.records[name].verdicts
+    (found,) = [v for v in verdicts if (v.metric, v.against) == ("latency", against)]
+    return found.reason
+
+
+def test_what_is_slower_than_in_the_accepted_environment_is_regressed(night):
+    """By pairs of real processes."""
+    assert night.records["planted"].status is Status.REGRESSED
+    assert " slower than the reference in 2 pairs" in reason(night, "planted", "reference")
+
+
+def test_what_is_as_slow_in_the_accepted_environment_passes(night):
+    """Though it takes three times its baseline's time."""
+    assert night.records["slow-night"].status is Status.OK
+    words = (
+        "the accepted environment is as slow tonight: that is the device, the night or the clock"
+    )
+    assert words in reason(night, "slow-night", "pinned")
+
+
+def test_a_case_that_the_accepted_environment_lacks_is_judged_by_its_baseline(night):
+    """And says why."""
+    assert night.records["lacking"].status is Status.REGRESSED
+    words = "; not measured in turns: the reference skips it: this environment has no lacking"
+    assert reason(night, "lacking", "pinned").endswith(words)
+
+
+def test_what_is_not_slower_is_not_measured_in_the_reference(night):
+    """One process is enough for it."""
+    reference, own = sorted(night.runs, key=lambda run: "steady" in run.records)
+    assert (own.problems, reference.problems) == ([], [])
+    assert {attempt.process for attempt in own.records["steady"].attempts} == {0}
+    assert set(reference.records) == {"planted", "slow-night", "lacking"}
+
+
+def test_the_reference_ran_in_its_container_and_was_announced_first(night, accepted):
+    """Asked for its packages before anything was measured, and started once."""
+    assert night.said[0].startswith("what looks different is measured in turns with ")
+    asked, served = (line for line in night.started if str(accepted) in line)
+    assert f"{accepted} -c" in asked
+    assert served.endswith(f"{accepted} -m bench_lib.worker serve")
+
+
+def test_a_list_of_wheels_in_the_ini_file_is_looked_for_beside_it(pytester):
+    """A bare name of it is on no PATH."""
+    pytester.makeini("[pytest]\nperf_reference = accepted.txt\n")
+    config = pytester.parseconfig("-p", "bench_lib.plugin")
+    listed = str(pytester.path / "accepted.txt")
+    assert options.read_options(config).settings.reference == Side(listed)
