@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -28,8 +29,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -189,6 +188,7 @@ class Soak:
         self.state = folder / "state"
         self.history = folder / "history"
         self.temporary = folder / "tmp"
+        self.locks = folder / "locks"
         self._options = options
         self.of_several = "-n" in options
         """Whether pytest has workers: they measure on for a moment when their controller stops."""
@@ -198,7 +198,7 @@ class Soak:
         self.took_s = 0.0
         self.cpu_s = 0.0
         """Of all processes that somebody waited for."""
-        for each in ("state", "tmp", "perf_tests", "bin"):
+        for each in ("state", "tmp", "locks", "perf_tests", "bin"):
             (folder / each).mkdir()
         self._write_programs()
         self._write_suite()
@@ -302,6 +302,7 @@ class Soak:
             "SOAK_STATE": str(self.state),
             "SOAK_DEVICES": json.dumps(seen),
             "TMPDIR": str(self.temporary),
+            "BENCH_LIB_LOCKS": str(self.locks),
             "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)]),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
@@ -396,9 +397,9 @@ def left_behind(soak: Soak) -> Iterator[str]:
     """Look for processes, temporary files, locks, open files, threads, and memory."""
     yield from (f"still runs: {each}" for each in soak.processes())
     for path in sorted(soak.temporary.iterdir()):
-        if path.name != "bench-lib-locks" and not path.name.startswith("pytest-of-"):
+        if not path.name.startswith("pytest-of-"):
             yield f"temporary: {path.name} {[p.name for p in path.iterdir()]}"
-    locks = sorted((soak.temporary / "bench-lib-locks").glob("*.lock"))
+    locks = sorted(soak.locks.glob("*.lock"))
     yield from (f"locked: {path.name}" for path in locks if _is_held(path))
     for reading in soak.readings():
         if reading["kind"] == "end":
@@ -409,12 +410,11 @@ def left_behind(soak: Soak) -> Iterator[str]:
 
 
 def _is_held(path: Path) -> bool:
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        return True
-    lock.release()
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
     return False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -57,7 +58,6 @@ def laid_out(tmp_path):
         made = soak.Soak(tmp_path, cases)
         write_run(made.history, records or (well(), raised()))
         (made.state / "orders").write_text("".join(f"{order}\n" for order in orders))
-        (made.temporary / "bench-lib-locks").mkdir()
         lines = (json.dumps(reading) for reading in readings)
         (made.state / "readings-controller.jsonl").write_text("\n".join(lines))
         return made
@@ -166,7 +166,8 @@ def test_a_folder_that_was_left_is_found(laid_out):
 def test_a_lock_that_is_held_is_found(laid_out):
     """The next run would wait for nobody."""
     made = laid_out()
-    with soak.FileLock(made.temporary / "bench-lib-locks" / "GPU-1.lock"):
+    with (made.locks / "GPU-1.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         assert list(soak.left_behind(made)) == ["locked: GPU-1.lock"]
 
 
