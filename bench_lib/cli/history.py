@@ -32,6 +32,7 @@ from bench_lib.model import Environment, Hardware, Record, UserError
 
 if TYPE_CHECKING:
     from bench_lib.model import Measurement
+    from bench_lib.storage.archive.fsck import Damage
     from bench_lib.storage.history import Run
 
 app = branch("history")
@@ -97,6 +98,26 @@ class HistoryCompact(Document):
     removed_bytes: int
     left: list[str]
     """Files that were left as they are, with the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DamagedFile:
+    """What cannot be read of one file."""
+
+    file: str
+    problems: list[str]
+    mended: str
+    """What was done about it; empty if nothing was."""
+    remedy: str
+    """Why nothing was done about it, and what a person can do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryFsck(Document):
+    """What of a folder's history cannot be read."""
+
+    command: Literal["history fsck"] = "history fsck"
+    damaged: list[DamagedFile]
 
 
 @app.command("list")
@@ -285,6 +306,39 @@ def compact(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> Non
     print(f"{many(len(done.removed), 'file')} removed, being in Parquet{freed}")
     for reason in done.left:
         print(f"! {reason}")
+
+
+@app.command()
+def fsck(
+    *,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Mend it; what was there is kept in lost+found.")
+    ] = False,
+    history: HistoryDir = DEFAULT_HISTORY,
+    json: Json = False,
+) -> None:
+    """List what of a history cannot be read, by file, line and reason, and mend it.
+
+    The exit status is 1 where something stays that cannot be read.
+    """
+    from bench_lib.storage.archive.fsck import check
+
+    found = check(history, repair=repair)
+    if json:
+        print_json(HistoryFsck(damaged=[filled(DamagedFile, damage) for damage in found]))
+    else:
+        for damage in found:
+            for problem in damage.problems:
+                print(f"{damage.file}: {problem}")
+            print(f"{damage.file}: {_what_next(damage)}")
+        print(f"{many(len(found), 'damaged file')} in {history}")
+    raise typer.Exit(0 if all(damage.mended for damage in found) else 1)
+
+
+def _what_next(damage: Damage) -> str:
+    if damage.mended:
+        return f"mended: {damage.mended}; what was there is in lost+found"
+    return damage.remedy or "bench-lib history fsck --repair mends it"
 
 
 @app.command()
