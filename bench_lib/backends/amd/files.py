@@ -112,7 +112,7 @@ def number_of(device: Hardware, root: Path) -> int | None:
 
 
 def node_of(device: Hardware, root: Path) -> Path | None:
-    """Find a device's folder in the KFD topology, by its address, whose function is its partition."""
+    """Find a device's folder in the KFD topology; its address's function is its partition."""
     for node in (root / NODES).glob("*"):
         values = properties(node / "properties")
         slot, _, partition = address(values)

@@ -62,14 +62,14 @@ def _run(path: Path, still_s: float, *, repair: bool) -> Damage:
     damage = Damage(path.name.encode(errors="replace").decode())
     try:
         about = path.stat()
-        if problem := too_large(about.st_size):
-            raise HistoryError(problem)
-        data = path.read_bytes()
-        split(path, data, None)
+        problem = too_large(about.st_size)
+        data = b"" if problem else path.read_bytes()
+        split(path, data, None)  # which is for other files, too
         run, lines = history.unfold(path, data)
     except (OSError, HistoryError) as error:
-        words = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        damage.problems.append(words)
+        problem = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    if problem:
+        damage.problems.append(problem)
         damage.remedy = "rename it, or move it elsewhere"
         return damage
     damage.problems += [line.problem for line in lines if line.problem]
