@@ -37,11 +37,9 @@ def database(path: Path, *statements: str) -> Path:
     return path
 
 
+VIEW = f"{ENDLESS} 1 AS kernel_id, 'g' AS guid, i AS start, i AS \"end\" FROM n"
 PLANTED = {
-    "an endless view": [
-        f"CREATE VIEW {KERNELS} AS {ENDLESS} 1 AS kernel_id, 'g' AS guid, i AS start, "
-        'i AS "end" FROM n'
-    ],
+    "an endless view": [f"CREATE VIEW {KERNELS} AS {VIEW}"],
     "a virtual table": [
         f'CREATE VIRTUAL TABLE {KERNELS} USING fts5(kernel_id, guid, start, "end")'
     ],

@@ -168,8 +168,9 @@ def stored(path: Path, query: str) -> Iterator[Span]:
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
             database.text_factory = lambda text: text.decode("utf-8", "replace")
+            queries = _of_each_run(database, query)
             database.set_authorizer(_only_tables)
-            for each in _of_each_run(database, query):
+            for each in queries:
                 for name, begin, end in database.execute(each):
                     if not (isinstance(begin, int) and isinstance(end, int) and 0 <= begin <= end):
                         raise ToolError(
@@ -189,9 +190,14 @@ _TABLE = re.compile(r"\brocpd_\w+")
 
 def _of_each_run(database: sqlite3.Connection, query: str) -> list[str]:
     """Return the query with the names that tables have of each run; raises sqlite3.Error."""
-    # Views and virtual tables have no page of their own.
-    real = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
-    there = {name for (name,) in database.execute(real)}
+    # Views and virtual tables have no page of their own; a column that is computed is hidden.
+    there = {
+        name
+        for (name,) in database.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0 AND NOT EXISTS "
+            "(SELECT * FROM pragma_table_xinfo(name) WHERE hidden > 0)"
+        )
+    }
     wanted = _TABLE.findall(query)
     runs = [name[len(wanted[0]) :] for name in sorted(there) if name.startswith(wanted[0])]
     found = [
