@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 
 import typer
 
+from bench_lib.cli.output import shown
+
 DONE, WRONG = 0, 2
 """Done, or the answer is yes; the question was wrong.  1 is a command's own: its answer is no."""
 INTERRUPTED, READER_GONE = 130, 141
@@ -24,7 +26,9 @@ _ClickError: Any = _UsageError.__base__
 
 def run(program: Any) -> NoReturn:
     """Run a command line, and leave with its exit status."""
-    sys.exit(_flushed(_status(program)))
+    with shown():
+        status = _flushed(_status(program))
+    sys.exit(status)
 
 
 def complain(words: str) -> None:

@@ -119,7 +119,18 @@ def write_csv(found: QueryAnswer, file: TextIO) -> None:
     """Write the answer to a query as CSV, with a header."""
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(found.columns)
-    writer.writerows([[plain(value) for value in row] for row in found.rows])
+    writer.writerows([[_cell(plain(value)) for value in row] for row in found.rows])
+
+
+def _cell(value: object) -> object:
+    """Return a text that no spreadsheet takes for a formula; any other value as it is."""
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        return f"'{value}"
+    return value
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a formula begins with: CSV has no quotation marks that would keep it a text."""
 
 
 def plain(value: object) -> object:

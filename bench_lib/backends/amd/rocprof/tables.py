@@ -194,8 +194,8 @@ def _of_each_run(database: sqlite3.Connection, query: str) -> list[str]:
     there = {
         name
         for (name,) in database.execute(
-            "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0 AND NOT EXISTS "
-            "(SELECT * FROM pragma_table_xinfo(name) WHERE hidden > 0)"
+            "SELECT name FROM sqlite_master AS m WHERE type = 'table' AND rootpage > 0 AND NOT "
+            "EXISTS (SELECT * FROM pragma_table_xinfo(m.name) WHERE hidden > 0)"
         )
     }
     wanted = _TABLE.findall(query)
