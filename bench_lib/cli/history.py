@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 app = branch("history")
 RunName = Annotated[str, typer.Argument(help="A run's id or its start, latest, or a file.")]
 HERE = str(DEFAULT_HISTORY)
+MOST_ROWS = 10_000
+"""That a query shows, unless it is asked for more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +201,12 @@ def query(
     ] = False,
     history: HistoryPlace = HERE,
     json: Json = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with a header.")] = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print CSV, with a header; all rows, as they come.")
+    ] = False,
+    limit: Annotated[
+        int, typer.Option(min=1, metavar="ROWS", help="Most rows to show without --csv.")
+    ] = MOST_ROWS,
 ) -> None:
     """Ask the history in SQL; --schema shows what there is to ask.
 
@@ -215,16 +222,23 @@ def query(
     if sql is None:
         raise UserError("name a query, such as 'SELECT * FROM runs', or --schema")
     with Archive(history) as archive:
-        found = archive.query(sql)
-        problems = archive.problems
+        if as_csv:
+            write_csv(archive.stream(sql), sys.stdout)
+            _warn(archive.problems)
+            return
+        found = archive.query(sql, limit)
+        problems = list(archive.problems)
+    if found.is_cut:
+        problems.append(f"these are the first {limit} rows; --csv prints all, --limit more")
     if json:
         rows = [[plain(value) for value in row] for row in found.rows]
-        print_json(HistoryQuery(columns=found.columns, rows=rows, problems=list(problems)))
+        print_json(HistoryQuery(columns=found.columns, rows=rows, problems=problems))
         return
-    if as_csv:
-        write_csv(found, sys.stdout)
-    else:
-        print_table(found.columns, [[_cell(value) for value in row] for row in found.rows])
+    print_table(found.columns, [[_cell(value) for value in row] for row in found.rows])
+    _warn(problems)
+
+
+def _warn(problems: Sequence[str]) -> None:
     for problem in problems:
         print(f"bench-lib: {problem}", file=sys.stderr)
 
@@ -269,15 +283,14 @@ def export(
 
     with Archive(history) as archive:
         asked = query_of(archive, table, run)
-        for problem in archive.problems:
-            print(f"bench-lib: {problem}", file=sys.stderr)
+        _warn(archive.problems)
         if as_parquet and output is not None:
             archive.write_parquet(asked, output)
         elif output is None:
-            write_csv(archive.query(asked), sys.stdout)
+            write_csv(archive.stream(asked), sys.stdout)
         else:
             with writing(output), output.open("w", newline="") as file:
-                write_csv(archive.query(asked), file)
+                write_csv(archive.stream(asked), file)
 
 
 @app.command()
