@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
@@ -13,6 +12,7 @@ from typing import Any, NoReturn
 import typer
 
 from bench_lib.cli.output import shown
+from bench_lib.launch.signals import ended_by
 
 DONE, WRONG = 0, 2
 """Done, or the answer is yes; the question was wrong.  1 is a command's own: its answer is no."""
@@ -38,16 +38,13 @@ def complain(words: str) -> None:
 
 @contextlib.contextmanager
 def leaving_when_told() -> Iterator[None]:
-    """Let SIGTERM end what is under way as Ctrl-C does, so that nothing half-made stays."""
+    """Let SIGTERM and SIGHUP end what is under way as Ctrl-C does: nothing half-made stays."""
 
-    def leave(number: int, _frame: object) -> NoReturn:
-        raise SystemExit(128 + number)
+    def leave(status: int) -> NoReturn:
+        raise SystemExit(status)
 
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
+    with ended_by(leave):
         yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _status(program: Any) -> int:
