@@ -833,10 +833,10 @@ def try_inputs(parser: Parser, seed: int, count: int, folder: Path) -> Findings:
 
 def confine_after_loading(parser: Parser, folder: Path) -> None:
     """Read one sound document, which has to be taken; give the process that, and the limit."""
-    file = folder / parser.file
-    file.write_bytes(input_of(parser, 0, 0))
     unlimited = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_AS, (unlimited, unlimited))
+    file = folder / parser.file
+    file.write_bytes(input_of(parser, 0, 0))
     parser.read(file)
     file.unlink()
     pages = int(Path("/proc/self/statm").read_text().split()[0])

@@ -24,7 +24,11 @@ soak = script("benchmarks/soak.py")
 
 @pytest.mark.parametrize(
     ("way", "cases", "sessions"),
-    [("stopped", 140, ["-9", "1", "2", "3", "4"]), ("xdist", 60, None)],
+    [
+        ("stopped", 100, ["-9", "1", "129", "143", "2", "3", "4"]),
+        ("xdist", 50, None),
+        ("together", 50, ["1"]),
+    ],
 )
 def test_whatever_fails_nothing_is_lost_and_nothing_left_behind(tmp_path, way, cases, sessions):
     """Every kind of fault once, and every way in which a session can end."""
