@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO, TypeVar, cast
+from typing import Annotated, Any, Literal, TextIO, TypeVar
 
 import typer
 
@@ -78,12 +78,12 @@ class ShownStream:
         return self._stream.write(printable(text))
 
 
-def _shown(stream: TextIO) -> TextIO:
+def _shown(stream: TextIO | None) -> Any:
     if stream is None:  # as Python has it for one that was closed
         return stream
     if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
         reconfigure(errors="backslashreplace")  # a terminal may have fewer letters
-    return cast("TextIO", ShownStream(stream))
+    return ShownStream(stream)
 
 
 @contextlib.contextmanager

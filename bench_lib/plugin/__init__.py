@@ -6,6 +6,7 @@ Loaded by the entry point of the same name, or by a plain checkout's conftest.py
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Generator, Sequence
 from typing import Any, NoReturn
 
@@ -19,7 +20,7 @@ from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.signals import ended_by
-from bench_lib.model import TASKS, TIERS, Case
+from bench_lib.model import TASKS, TIERS, Case, MachineWarning
 from bench_lib.plugin import allure, devices, replay, summary
 from bench_lib.plugin.conclusion import conclude
 from bench_lib.plugin.options import add_options, read_options
@@ -289,7 +290,10 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
         finally:
             try:
                 if judges:
-                    conclude(perf_session)
+                    with warnings.catch_warnings():
+                        # Where a suite makes errors of warnings, this one is none (see above).
+                        warnings.simplefilter("default", MachineWarning)
+                        conclude(perf_session)
             except (HistoryError, BaselineError) as error:
                 session.shouldstop = perf_session.failed = str(error)
             finally:

@@ -14,6 +14,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -201,7 +202,7 @@ def _of_each_run(database: sqlite3.Connection, query: str) -> list[str]:
     wanted = _TABLE.findall(query)
     runs = [name[len(wanted[0]) :] for name in sorted(there) if name.startswith(wanted[0])]
     found = [
-        _TABLE.sub(lambda match, run=run: _quoted(match[0] + run), query)
+        _TABLE.sub(partial(_of_run, run), query)
         for run in runs
         if all(name + run in there for name in wanted)
     ]
@@ -211,8 +212,9 @@ def _of_each_run(database: sqlite3.Connection, query: str) -> list[str]:
     return found
 
 
-def _quoted(name: str) -> str:
-    escaped = name.replace('"', '""')
+def _of_run(run: str, table: re.Match[str]) -> str:
+    """Return a table's name in one run, as SQL has it."""
+    escaped = (table[0] + run).replace('"', '""')
     return f'"{escaped}"'
 
 
