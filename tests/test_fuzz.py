@@ -12,6 +12,8 @@ import pytest
 from scripts import ROOT, script
 
 from bench_lib.model import UserError
+from bench_lib.slurm import asked, tools
+from bench_lib.storage import baselines
 
 fuzz = script("benchmarks/fuzz.py")
 
@@ -95,3 +97,33 @@ def test_inputs_are_drawn_from_their_seed():
     assert drawn == dict(fuzz.inputs(history, 1, 50))
     assert drawn != dict(fuzz.inputs(history, 2, 50))
     assert fuzz.input_of(history, 1, 7) == drawn[7]
+
+
+# --- what was found by it ---------------------------------------------------------------------
+
+
+def test_an_amount_of_400_digits_is_no_amount():
+    """No machine has it."""
+    for words, take in (("9" * 400, asked.memory), ("9" * 400 + ":00", asked.seconds)):
+        with pytest.raises(UserError, match="is no "):
+            take(words)
+
+
+def test_a_line_of_scontrol_without_a_job_is_passed_over():
+    """The others count."""
+    text = "JobState=RUNNING\nJobId=7 JobState=RUNNING\n"
+    assert [state.job_id for state in tools.read_scontrol(text)] == ["7"]
+
+
+def test_an_array_of_a_billion_tasks_is_cut():
+    """In no time and little memory."""
+    line = "12_[1-999999999]|PENDING|0:0|0|60|4|00:00:00||node-1"
+    assert len(list(tools.read_sacct(line))) == asked.MOST
+
+
+@pytest.mark.parametrize("spoilt", [r'"\ud800"', "1e999"])
+def test_a_baseline_that_nothing_can_write_again_is_refused(tmp_path, spoilt):
+    """Half a letter, and a number beyond all numbers."""
+    (tmp_path / "mi300x.json").write_text(f'{{"schema": 2, "key": "mi300x", "x": {spoilt}}}')
+    with pytest.raises(baselines.BaselineError, match="is not JSON"):
+        baselines.load(tmp_path, "mi300x")

@@ -204,8 +204,9 @@ def query(
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Print CSV, with a header; all rows, as they come.")
     ] = False,
-    limit: Annotated[
-        int, typer.Option(min=1, metavar="ROWS", help="Most rows to show without --csv.")
+    most_rows: Annotated[
+        int,
+        typer.Option("--limit", min=1, metavar="ROWS", help="Most rows to show without --csv."),
     ] = MOST_ROWS,
 ) -> None:
     """Ask the history in SQL; --schema shows what there is to ask.
@@ -226,10 +227,10 @@ def query(
             write_csv(archive.stream(sql), sys.stdout)
             _warn(archive.problems)
             return
-        found = archive.query(sql, limit)
+        found = archive.query(sql, most_rows)
         problems = list(archive.problems)
     if found.is_cut:
-        problems.append(f"these are the first {limit} rows; --csv prints all, --limit more")
+        problems.append(f"these are the first {most_rows} rows; --csv prints all, --limit more")
     if json:
         rows = [[plain(value) for value in row] for row in found.rows]
         print_json(HistoryQuery(columns=found.columns, rows=rows, problems=problems))

@@ -95,7 +95,10 @@ def restore(folder: Path, run: str) -> Path:
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[Path]:
-    """Keep others from compacting the folder; yields a scratch folder in it."""
+    """Keep others from compacting the folder; yields a scratch folder in it.
+
+    Raises HistoryError.
+    """
     try:
         with FileLock(folder / _LOCK, blocking=False):
             for left in folder.glob(f"{_SCRATCH}*"):  # by one that was killed
@@ -256,7 +259,7 @@ def _digests(lines: str) -> str:
 
 
 def settle(path: Path) -> None:
-    """Have a file or folder on the disk."""
+    """Have a file or folder on the disk; raises OSError."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
