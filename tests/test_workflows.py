@@ -566,7 +566,7 @@ def test_a_night_without_a_gpu_is_for_failing_workers_and_hostile_inputs(checkou
     """By another seed each night; what fails first ends it."""
     for program in ("pip", "python"):
         notes(tmp_path, program, "sys.exit('soak' in ''.join(sys.argv))")
-    done = run(checkout, ("perf-nightly", "torture", "Torture"), GITHUB_RUN_NUMBER=7)
+    done = run(checkout, ("perf-nightly", "torture", "Torture"), github_run_number=7)
     assert done.status == 1
     install, soak = calls(tmp_path)
     assert (install[0], soak[1:]) == (
@@ -576,7 +576,7 @@ def test_a_night_without_a_gpu_is_for_failing_workers_and_hostile_inputs(checkou
             "--cases",
             "2000",
             "--seed",
-            os.environ.get("GITHUB_RUN_NUMBER", "7"),
+            "7",
         ],
     )
 
