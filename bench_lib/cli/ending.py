@@ -11,9 +11,6 @@ from typing import Any, NoReturn
 
 import typer
 
-from bench_lib.cli.output import shown
-from bench_lib.launch.signals import ended_by
-
 DONE, WRONG = 0, 2
 """Done, or the answer is yes; the question was wrong.  1 is a command's own: its answer is no."""
 INTERRUPTED, READER_GONE = 130, 141
@@ -26,6 +23,8 @@ _ClickError: Any = _UsageError.__base__
 
 def run(program: Any) -> NoReturn:
     """Run a command line, and leave with its exit status."""
+    from bench_lib.cli.output import shown
+
     with shown():
         status = _flushed(_status(program))
     sys.exit(status)
@@ -39,6 +38,7 @@ def complain(words: str) -> None:
 @contextlib.contextmanager
 def leaving_when_told() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end what is under way as Ctrl-C does: nothing half-made stays."""
+    from bench_lib.launch.signals import ended_by
 
     def leave(status: int) -> NoReturn:
         raise SystemExit(status)
